@@ -21,8 +21,9 @@ HEADER = ("anchor", "metric", "published", "bound", "low", "mid", "high", "error
 SUMMARY_HEADER = ("source", "metric", "anchors", "median", "median abs", "mean abs", "at bound", "inside")
 MOVED_HEADER = ("anchor", "what", "figure", "unit", "published", "old", "new", "change", "error before", "error after")
 READING = (
-    "Errors are predicted over published, minus one; at bound: those of the pure roofline. Inside: whether the"
-    " published figure lies between low and high. Stored bytes and tokens are exact and have neither."
+    "Errors are predicted over published, minus one; of time, also where a rate is published, so that below zero is too"
+    " fast. At bound: the error of the pure roofline. Inside: whether the published figure lies between low and high."
+    " Stored bytes and tokens are exact and have neither."
 )
 
 
@@ -41,6 +42,8 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     if document["moved"]:
         lines += ["## Moved", "", *markdown_table(MOVED_HEADER, _moved_rows(document)), ""]
     lines += ["## Summary", "", *markdown_table(SUMMARY_HEADER, _summary_rows(document)), ""]
+    meanings = document["metrics"].items()
+    lines += ["## Metrics", "", *(f"- {escape(name)}: {escape(meaning)}" for name, meaning in meanings), ""]
     for group, rows in _groups(document):
         lines += [f"## {escape(group)}", "", *markdown_table(_PAGE_HEADER, map(_page_row, rows)), ""]
         lines += [*_remarks(rows), ""]

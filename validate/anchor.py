@@ -324,6 +324,15 @@ def predict(anchor: Anchor) -> Prediction:
     return Prediction(*(figure / scale for figure in figures))
 
 
+def error(anchor: Anchor, predicted: float) -> float:
+    """How far a prediction is from the published figure: relative, of time for whatever depends on speed.
+
+    A rate is turned into the time that it stands for, so that below zero always says predicted too fast (or too small).
+    """
+    published = anchor.value.number
+    return (published / predicted if METRICS[anchor.metric].kind == RATE else predicted / published) - 1
+
+
 def _figures(anchor: Anchor, scenario: Scenario) -> Prediction:
     """The prediction in base units, for all devices and sequences together."""
     answer = analyze(scenario)

@@ -22,6 +22,7 @@ from validate.anchor import (
     TIMED,
     Anchor,
     Prediction,
+    error,
     load_anchors,
     precision_text,
     predict,
@@ -64,7 +65,7 @@ def check(
     document says whether it `passed` and the `verdict`, and lists `anchors`, `summary` and `moved`. Raises
     RooflineError for files that cannot be read or written.
     """
-    path = _committed_path(predictions, accept)
+    path = _committed_path(anchors, predictions, accept)
     found = load_anchors(FOLDER if anchors is None else anchors)
     today = {anchor.id: predict(anchor) for anchor in found}
     committed = {} if accept and not path.exists() else read_predictions(path)
@@ -78,6 +79,7 @@ def check(
         "anchors": rows,
         "summary": list(_summary(rows)),
         "moved": [_moved_row(move) for move in moved],
+        "metrics": {name: METRICS[name].meaning for name in dict.fromkeys(row["metric"] for row in rows)},
         "predictions": str(path),
         "tolerance": tolerance,
         "accepted": accept and bool(moved),
@@ -99,7 +101,9 @@ def _verdict(document: Mapping[str, Any]) -> str:
     return f"{listed} of {count} anchors; if that is meant, accept it with `roofline validate check --accept`"
 
 
-def _committed_path(given: Path | None, accept: bool) -> Path:
+def _committed_path(anchors: Path | None, given: Path | None, accept: bool) -> Path:
+    if anchors is not None and given is None:
+        raise RooflineError("anchors of your own have predictions of their own; name their file with --predictions")
     path = PREDICTIONS if given is None else given
     if given is None and not (path if not accept else path.parent).exists():
         raise RooflineError(
@@ -140,8 +144,8 @@ def _moved_row(move: Move) -> dict[str, Any]:
         "old": old,
         "new": new,
         "change": None if old is None or new is None else new / old - 1,
-        "error_before": None if old is None or published is None else old / published - 1,
-        "error_after": None if new is None or published is None else new / published - 1,
+        "error_before": None if old is None or move.anchor is None else error(move.anchor, old),
+        "error_after": None if new is None or move.anchor is None else error(move.anchor, new),
     }
 
 
@@ -202,7 +206,7 @@ def number(value: float) -> str:
 
 
 def _row(anchor: Anchor, prediction: Prediction) -> dict[str, Any]:
-    """An anchor as a line of the answer; figures in its unit, errors are predicted over published minus one."""
+    """An anchor as a line of the answer, figures in its unit."""
     published = anchor.value.number
     timed = METRICS[anchor.metric].kind in TIMED
     interval = timed and prediction.low < prediction.high
@@ -215,8 +219,8 @@ def _row(anchor: Anchor, prediction: Prediction) -> dict[str, Any]:
         "unit": anchor.value.unit,
         "published": published,
         **{name: float(getattr(prediction, name)) for name in FIGURES},
-        "error": prediction.mid / published - 1,
-        "bound_error": prediction.bound / published - 1 if timed else None,
+        "error": error(anchor, prediction.mid),
+        "bound_error": error(anchor, prediction.bound) if timed else None,
         "inside": prediction.low <= published <= prediction.high if interval else None,
         "note": anchor.note,
         "faster_than_bound": anchor.faster_than_bound,
@@ -241,14 +245,16 @@ def conditions_text(anchor: Anchor) -> str:
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Errors by source and metric, then by metric over all sources."""
+    """Errors by source and metric, then over all sources: by metric, of everything timed and of everything stored."""
     keys = dict.fromkeys((row["group"], row["metric"]) for row in rows)
     for group, metric in keys:
         yield _statistics(group, metric, [row for row in rows if (row["group"], row["metric"]) == (group, metric)])
-    for metric in METRICS:
-        of_metric = [row for row in rows if row["metric"] == metric]
-        if of_metric:
-            yield _statistics("all sources", metric, of_metric)
+    kinds = {metric: [row for row in rows if row["metric"] == metric] for metric in METRICS}
+    kinds["times and rates"] = [row for row in rows if METRICS[row["metric"]].kind in TIMED]
+    kinds["bytes and tokens"] = [row for row in rows if METRICS[row["metric"]].kind not in TIMED]
+    for name, chosen in kinds.items():
+        if chosen:
+            yield _statistics("all sources", name, chosen)
 
 
 def _statistics(group: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

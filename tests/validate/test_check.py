@@ -16,9 +16,11 @@ import yaml
 from reports.check import as_csv, as_markdown, parts
 from reports.export import as_json
 from reports.terminal import render
+from roofline.analysis import Analysis
 from roofline.errors import RooflineError, SpecError
+from validate import anchor as anchor_module
 from validate import check as module
-from validate.anchor import load_anchors
+from validate.anchor import Prediction, load_anchors
 from validate.check import PREDICTIONS, check, number, read_predictions
 
 HEAD = "title: A | page\nsource: somewhere, 2024\nnote: Guessed.\nconditions: {hw: a100-sxm-80gb, model: llama-2-7b}\n"
@@ -98,7 +100,7 @@ def test_a_moved_prediction_fails_until_it_is_accepted(project: Project) -> None
     assert not document["passed"]
     assert (moved["id"], moved["status"]) == ("rate", "moved")
     assert moved["change"] == pytest.approx(-0.5, abs=1e-3)
-    assert moved["error_before"] > moved["error_after"]
+    assert moved["error_after"] == pytest.approx(2 * (1 + moved["error_before"]) - 1, abs=1e-3)
     assert document["verdict"].startswith("1 moved of 3 anchors; if that is meant, accept it with")
     accepted = project.check(accept=True)
     assert accepted["accepted"]
@@ -137,6 +139,35 @@ def test_accepting_nothing_leaves_the_file_alone(project: Project) -> None:
     assert project.predictions.read_text() == before
 
 
+# --- intervals --------------------------------------------------------------------------------------------------------
+
+
+def test_intervals_are_kept_and_compared(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with expected times: low, mid and high of a time turn around in a rate, and each is guarded."""
+    real = anchor_module._seconds
+
+    def expected(answer: Analysis, which: str) -> Prediction | None:
+        found = real(answer, which)
+        return found and Prediction(found.bound, 1.2 * found.bound, 1.5 * found.bound, 2.0 * found.bound)
+
+    monkeypatch.setattr(anchor_module, "_seconds", expected)
+    document = project.check(accept=True)
+    assert [row["id"] for row in document["moved"]] == ["first", "rate"]
+    rows = {row["id"]: row for row in document["anchors"]}
+    rate = rows["rate"]
+    assert rate["bound"] > rate["high"] > rate["mid"] > rate["low"]
+    assert rate["inside"] == (rate["low"] <= rate["published"] <= rate["high"])
+    assert rows["weights"]["inside"] is None
+    committed = read_predictions(project.predictions)["rate"]
+    assert committed.low == pytest.approx(rate["low"], rel=1e-4)
+    assert project.check()["passed"]
+    project.predictions.write_text(
+        project.predictions.read_text().replace(f"high: {number(rate['high'])}", "high: 9999")
+    )
+    (moved,) = project.check()["moved"]
+    assert (moved["id"], moved["figure"]) == ("rate", "high")
+
+
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
@@ -164,6 +195,11 @@ def test_an_installation_has_no_committed_predictions(tmp_path: Path, monkeypatc
     for accept in (False, True):
         with pytest.raises(RooflineError, match="part of a checkout of the project"):
             check(accept=accept)
+
+
+def test_other_anchors_need_their_own_predictions(project: Project) -> None:
+    with pytest.raises(RooflineError, match="--predictions"):
+        check(project.anchors)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +239,12 @@ def test_errors_and_summary(project: Project) -> None:
     rows = {row["id"]: row for row in document["anchors"]}
     assert rows["weights"]["error"] == pytest.approx(0, abs=1e-3)
     assert rows["weights"]["bound_error"] is None
-    assert rows["rate"]["bound_error"] > 0
+    assert rows["rate"]["bound_error"] < 0
+    assert rows["rate"]["error"] == pytest.approx(rows["rate"]["published"] / rows["rate"]["mid"] - 1)
+    assert rows["first"]["error"] == pytest.approx(rows["first"]["mid"] / rows["first"]["published"] - 1)
     assert {row["group"] for row in document["summary"]} == {"A | page", "all sources"}
-    assert sum(row["anchors"] for row in document["summary"] if row["group"] == "all sources") == 3
+    totals = {row["metric"]: row["anchors"] for row in document["summary"] if row["group"] == "all sources"}
+    assert (totals["times and rates"], totals["bytes and tokens"]) == (2, 1)
 
 
 def test_rendering(project: Project) -> None:
