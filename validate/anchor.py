@@ -213,7 +213,8 @@ def _adapter(record: type) -> TypeAdapter[Any]:
 
 def _anchor(file: _File, entry: Mapping[str, Any], index: int, where: str) -> Anchor:
     """One entry of a file, with what the head of the file says for all of them."""
-    label = str(entry.get("id", index))
+    named = entry.get("id")
+    label = named if isinstance(named, str) and Slug.fullmatch(named) else str(index)
     own = entry.get("conditions", {})
     if not isinstance(own, dict):
         raise SpecError(where, f"'anchors.{label}.conditions': must be a mapping of keys to values")

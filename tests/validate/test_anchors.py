@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
+import yaml
 
 from roofline.errors import RooflineError, SpecError
 from validate.anchor import (
@@ -195,6 +197,34 @@ def test_rates_agree_with_times(tmp_path: Path) -> None:
 )
 def test_malformed(tmp_path: Path, change: tuple[str, str], message: str) -> None:
     assert message in refused(write(tmp_path, (HEAD + ONE).replace(*change)))
+
+
+JUNK = (None, True, -1, 10**5000, 1.5, float("nan"), "", "\0", "x" * 3000, [], [1], {}, {"model": [1]}, "1e400 s")
+
+
+@pytest.mark.parametrize("value", JUNK, ids=lambda value: type(value).__name__)
+@pytest.mark.parametrize(
+    "key", ["id", "metric", "value", "source", "note", "conditions", "model", "hw", "prompt", "kv", "techniques"]
+)
+def test_junk_is_answered_in_one_sentence(tmp_path: Path, key: str, value: object) -> None:
+    entry: dict[str, object] = {"id": "one", "metric": "ttft", "value": "9.5 ms", "conditions": {"model": "llama-2-7b"}}
+    if key in ("model", "hw", "prompt", "kv", "techniques"):
+        entry["conditions"] = {"model": "llama-2-7b", key: value}
+    else:
+        entry[key] = value
+    head = {"title": "A page", "source": "somewhere, 2024", "conditions": {"hw": "a100-sxm-80gb"}}
+    sys.set_int_max_str_digits(0)
+    try:
+        path = write(tmp_path, yaml.safe_dump({**head, "anchors": [entry]}))
+    finally:
+        sys.set_int_max_str_digits(4300)
+    message = ""
+    try:
+        read_and_predict(path)
+    except SpecError as error:
+        message = str(error)
+    assert "\n" not in message
+    assert len(message) < 600
 
 
 def test_files_that_are_none(tmp_path: Path) -> None:
