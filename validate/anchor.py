@@ -20,6 +20,7 @@ from pydantic import ConfigDict, Strict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from roofline.analysis import Analysis, analyze
+from roofline.engine import DEFAULT as DEFAULT_ENGINE
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.hardware import load_hardware
 from roofline.library import read_mapping, validate
@@ -30,6 +31,7 @@ from roofline.precision import Precision, parse_precision
 from roofline.scenario import DEFAULT_PROMPT, Scenario, default_base
 from roofline.schedule import Settings
 from roofline.techniques import apply_techniques
+from roofline.timing import Estimate
 from roofline.units import Dimension, parse_quantity
 
 FOLDER = Path(str(files("validate"))) / "anchors"
@@ -301,14 +303,9 @@ def _scenario(given: Conditions) -> Scenario:
         context=given.context,
         precision=precision,
         settings=Settings(parallel=parallel),
-        **_engine(given.engine),
+        engine=given.engine or DEFAULT_ENGINE,
     )
     return apply_techniques(scenario, given.techniques)
-
-
-def _engine(name: str | None) -> dict[str, Any]:
-    """The engine of a scenario, where scenarios have one."""
-    return {} if name is None or "engine" not in Scenario.__dataclass_fields__ else {"engine": name}
 
 
 def predict(anchor: Anchor) -> Prediction:
@@ -370,14 +367,16 @@ def _seconds(answer: Analysis, which: str) -> Prediction | None:
 
     The one place that knows where times come from.
     """
+    expected: Estimate | None
     if which == "decode":
         assert answer.decode is not None
-        bound = float(answer.decode.bound_time) / answer.tokens_per_iteration
+        share = 1 / answer.tokens_per_iteration
+        bound, expected = float(answer.decode.bound_time) * share, answer.decode.expected.times(share)
     else:
-        bound = getattr(answer.generation, which)
-        if bound is None:
-            return None
-    return Prediction(bound, bound, bound, bound)
+        bound, expected = getattr(answer.generation, which), getattr(answer.expected, which)
+    if bound is None or expected is None:
+        return None
+    return Prediction(bound, *(float(part) for part in expected))
 
 
 def _stored(anchor: Anchor, answer: Analysis) -> float:

@@ -40,7 +40,7 @@ DIGITS = 5
 
 HEAD = """\
 # What is predicted for every anchor of validate/anchors, in the unit of the published figure, five digits.
-# Renewed by `roofline validate check --accept`, never by hand. A single number is exact or at the bound.
+# Renewed by `roofline validate check --accept`, never by hand. A single number is exact.
 """
 MOVED_HEAD = "# By the last acceptance: predictions before and after, and their errors against the published figures.\n"
 

@@ -70,6 +70,13 @@ def test_every_anchor_is_predicted(anchor: Anchor) -> None:
     prediction = predict(anchor)
     assert all(0 < figure < float("inf") for figure in prediction)
     assert prediction.low <= prediction.mid <= prediction.high
+    match METRICS[anchor.metric].kind:
+        case "time":
+            assert prediction.bound <= prediction.low < prediction.high
+        case "rate":
+            assert prediction.bound >= prediction.high > prediction.low
+        case _:
+            assert len(set(prediction)) == 1
 
 
 @pytest.mark.parametrize(
