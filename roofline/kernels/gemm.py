@@ -12,7 +12,8 @@ A kernel cuts C into tiles of b_m x b_n, and may split k into s parts that are a
     throttling     x (1 + d x / (x + 500 us))  where the units dominate: long products lower the clock
     time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantising kernel
 
-k' is k / s rounded up to 64. The tile model is the one of CUTLASS's documentation ("Efficient GEMM in CUDA") and of
+k' is k / s rounded up to 64. Matrix units multiply whole tiles, b_m rows even where m is less; hardware without them
+multiplies the rows there are. The tile model is the one of CUTLASS's documentation ("Efficient GEMM in CUDA") and of
 Stream-K (Osama et al., 2023); constants are fitted (`validate.calibrate`). A benchmark that replays its buffers keeps
 B in the L2 cache; then the memory term counts only what misses it.
 """
@@ -190,7 +191,8 @@ def _units_time(
         tiles = np.where((rows < dispatch.fixed_rows) & (m > 64), NEVER, tiles)
     odd = 1.0 + parameters.get("odd_rows", 0.0) * ((m % 8 != 0) & (m > 64))
     peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
-    multiply = 2.0 * rows * columns * count / peak * odd
+    filled = rows if form.arithmetic in hardware.tensor else np.minimum(rows, m)
+    multiply = 2.0 * filled * columns * count / peak * odd
     operands = rows * form.input_bytes + columns * form.bytes
     one_step = np.maximum(multiply, operands / parameters["tile_bandwidth"])
     best = np.full(m.shape, np.inf)
