@@ -51,6 +51,24 @@ def test_grid_of_a_million_points(benchmark: Any) -> None:
     benchmark.pedantic(lambda: totals(analyze(grid)), rounds=3)
 
 
+def expected(answer: Analysis) -> Any:
+    assert answer.decode is not None
+    return answer.prefill.expected, answer.decode.expected
+
+
+def test_both_phases_at_expected_times(benchmark: Any) -> None:
+    benchmark(lambda: expected(analyze(scenario())))
+
+
+def test_a_generation_at_expected_times(benchmark: Any) -> None:
+    benchmark(lambda: analyze(scenario()).expected)
+
+
+def test_grid_of_a_million_points_at_expected_times(benchmark: Any) -> None:
+    grid = Scenario(MODEL, HARDWARE, batch=np.arange(1, 1001)[:, None], prompt=8 * np.arange(1, 1001)[None, :])
+    benchmark.pedantic(lambda: expected(analyze(grid)), rounds=3)
+
+
 @pytest.mark.parametrize("command", ["--help", "analyze llama-3.1-8b --hw h100-sxm"])
 def test_command_line(benchmark: Any, command: str) -> None:
     line = [sys.executable, "-c", "import cli; cli.main()", *command.split()]

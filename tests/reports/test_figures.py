@@ -1,0 +1,78 @@
+"""Figures: files of every kind, what they show, labels apart from each other, hostile names as text."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
+
+from matplotlib.text import Annotation, Text  # noqa: E402
+
+from reports import figures  # noqa: E402
+from roofline import Scenario, analyze, load_hardware, load_model  # noqa: E402
+from roofline.errors import RooflineError  # noqa: E402
+
+SCENARIO = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), batch=8, prompt=2048)
+SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
+
+
+@pytest.mark.parametrize("kind", figures.FORMATS)
+def test_files_of_every_kind_are_the_same_twice(kind: str, tmp_path: Path) -> None:
+    first, second = tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
+    for path in (first, second):
+        figures.save(figures.over_batch(SCENARIO, [1, 8, 64]), path)
+    assert first.read_bytes().startswith(SIGNATURES[kind])
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_another_ending_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(RooflineError, match="svg, png, pdf"):
+        figures.save(figures.memory(SCENARIO, [1, 2]), tmp_path / "figure.gif")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "mamba2-2.7b", "bert-base"])
+def test_numbers_lie_beside_their_points_and_not_on_each_other(model: str) -> None:
+    figure = figures.rooflines(analyze(Scenario(load_model(model), load_hardware("h200-sxm"), batch=4, prompt=500)))
+    figure.canvas.draw()
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    for panel in figure.axes:
+        notes = [
+            child for child in panel.get_children() if isinstance(child, Annotation) and child.get_text().isdigit()
+        ]
+        assert [note.get_text() for note in notes] == [str(index + 1) for index in range(len(notes))]
+        assert notes
+        boxes = [Text.get_window_extent(note, renderer) for note in notes]
+        assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def test_curves_have_what_the_analysis_says() -> None:
+    batches = [1, 16, 256, 512]
+    figure = figures.over_batch(SCENARIO, batches)
+    lines = {line.get_label(): line for panel in figure.axes for line in panel.get_lines()}
+    answer = analyze(replace(SCENARIO, batch=16))
+    assert answer.expected.tpot is not None
+    assert lines["TPOT, expected"].get_ydata()[1] == pytest.approx(answer.expected.tpot.mid)
+    assert lines["TTFT, at the bound"].get_ydata()[1] == pytest.approx(answer.generation.ttft)
+    assert "does not fit" in [text.get_text() for panel in figure.axes for text in panel.texts]
+
+
+def test_a_name_is_never_read_as_mathematics(tmp_path: Path) -> None:
+    hostile = replace(SCENARIO.model, name="$\\frac{1}{0$ <script>\x1b")
+    figures.save(figures.over_prompt(replace(SCENARIO, model=hostile), [10, 100]), tmp_path / "figure.svg")
+    assert "<script>" not in (tmp_path / "figure.svg").read_text(encoding="utf-8")
+
+
+def test_predictions_beside_published_figures() -> None:
+    rows = [
+        {"group": "a", "published": 10.0, "low": 8.0, "mid": 9.0, "high": 12.0, "inside": True},
+        {"group": "b", "published": 5.0, "low": 8.0, "mid": 7.0, "high": 6.0, "inside": False},
+        {"group": "b", "published": 5.0, "low": None, "mid": 5.0, "high": None, "inside": None},
+    ]
+    figure = figures.measured({"anchors": rows})
+    (panel,) = figure.axes
+    assert [container.get_label() for container in panel.containers] == ["a", "b"]
