@@ -102,8 +102,11 @@ def find_model(text: str) -> Model:
     """The bundled model that a file calls `text`; raises Unmapped."""
     plain = re.sub(r"\s*\([^)]*\)", "", text).strip().lower()
     name = re.sub(r"\s+", "-", plain)
+    name = MODELS.get(name, name)
+    if "/" in name or name.endswith((".yaml", ".yml", ".json")):
+        raise Unmapped(f"a model is named, not a file: {quote(text)}")
     try:
-        return load_model(MODELS.get(name, name))
+        return load_model(name)
     except RooflineError:
         raise Unmapped(f"no bundled model is {quote(text)}") from None
 
