@@ -148,6 +148,14 @@ def analyze(
             "--with", metavar="NAME[:KEY=VALUE,...]", help="A technique (see `roofline techniques`); repeatable."
         ),
     ] = None,
+    engine: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Engine that expected times are for: vllm, tensorrt-llm, sglang, llama.cpp, gpt-fast, hf-eager,"
+            " ideal (kernels alone), or a profile's file.",
+        ),
+    ] = "vllm",
     convention: Annotated[
         ConventionChoice, typer.Option(help="How FLOPs and bytes are counted.")
     ] = ConventionChoice.PHYSICAL,
@@ -166,6 +174,7 @@ def analyze(
         prompt=prompt,
         generate=generate,
         context=context,
+        engine=engine,
         prefix=prefix,
         formats={"scheme": quant, "weights": weights, "activations": activations, "kv": kv},
         flash=flash,

@@ -15,9 +15,10 @@ from roofline import (
     parameters,
     state_bytes_per_sequence,
 )
-from roofline.analysis import OpFigures, Phase
+from roofline.analysis import Expectation, OpFigures, Phase
 from roofline.modelspec import to_spec
 from roofline.precision import parse_precision
+from roofline.timing import Estimate
 
 ANALYSIS_SCHEMA = "roofline.analysis/1"
 
@@ -32,7 +33,11 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
         "scenario": scenario_document(analysis),
         "parallelism": {**asdict(analysis.parallel), "devices": analysis.parallel.devices},
         "techniques": list(analysis.scenario.techniques),
-        "phases": {name: phase_document(phase) for name in phases if (phase := getattr(analysis, name)) is not None},
+        "phases": {
+            name: phase_document(phase, analysis.times_are_expected)
+            for name in phases
+            if (phase := getattr(analysis, name)) is not None
+        },
         "memory": {
             "weights_bytes": number(memory.weights),
             "kv_cache_bytes": number(memory.kv_cache),
@@ -52,8 +57,28 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
             "total_s": generation.total,
             "tokens_per_iteration": analysis.tokens_per_iteration,
             "tokens_per_s": generation.tokens_per_second,
+            **(generation_expectation(analysis) if analysis.times_are_expected else {}),
         },
     }
+
+
+def generation_expectation(analysis: Analysis) -> dict[str, Any]:
+    """Expected times of a whole generation; `expected_time_s` is the total."""
+    expected = analysis.expected
+    phase = analysis.prefill if analysis.decode is None else analysis.decode
+    return {
+        "expected_time_s": interval(expected.total),
+        "expected_ttft_s": interval(expected.ttft),
+        "expected_tpot_s": None if expected.tpot is None else interval(expected.tpot),
+        "expected_tokens_per_s": interval(expected.tokens_per_second),
+        "basis": phase.basis.basis,
+        "source": phase.basis.source,
+    }
+
+
+def interval(estimate: Estimate) -> dict[str, float]:
+    """An expected value with the ends of its 80% interval."""
+    return {"low": estimate.low, "mid": estimate.mid, "high": estimate.high}
 
 
 def scenario_document(analysis: Analysis) -> dict[str, Any]:
@@ -73,23 +98,38 @@ def scenario_document(analysis: Analysis) -> dict[str, Any]:
         "flash": "attention" in analysis.fusions,
         "fusions": list(analysis.fusions),
         "convention": str(scenario.convention),
+        "engine": scenario.profile.name,
         "beyond_max_context": analysis.beyond_max_context,
     }
 
 
-def phase_document(phase: Phase) -> dict[str, Any]:
-    """One phase: totals, then every operator for one instance."""
+def phase_document(phase: Phase, expected: bool = True) -> dict[str, Any]:
+    """One phase: totals, then every operator for one instance; with `expected` times where there are any."""
+    expectations: tuple[Expectation | None, ...] = phase.expected_ops if expected else (None,) * len(phase.ops)
     return {
         "flops": number(phase.flops),
         "bytes": number(phase.bytes),
         "link_bytes": number(phase.link_bytes),
         "bound": str(phase.bound),
         "bound_time_s": phase.bound_time,
-        "ops": [op_document(op) for op in phase.ops],
+        **(phase_expectation(phase) if expected else {}),
+        "ops": [op_document(op, expectation) for op, expectation in zip(phase.ops, expectations, strict=True)],
     }
 
 
-def op_document(op: OpFigures) -> dict[str, Any]:
+def phase_expectation(phase: Phase) -> dict[str, Any]:
+    """The expected time of a phase, what most of it rests on, and the share of it outside of the fitted ranges."""
+    basis = phase.basis
+    return {
+        "expected_time_s": interval(phase.expected),
+        "host_time_s": phase.host_time,
+        "basis": basis.basis,
+        "source": basis.source,
+        "share_outside_fitted_range": basis.outside,
+    }
+
+
+def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any]:
     """One operator: figures of one instance, and how many a forward pass has."""
     return {
         "name": op.name,
@@ -110,6 +150,7 @@ def op_document(op: OpFigures) -> dict[str, Any]:
         "attainable_flops_per_s": op.attainable,
         "bound": str(op.bound),
         "bound_time_s": op.bound_time,
+        **(op_expectation(expectation) if expectation is not None else {}),
         "share": op.share,
         "tensors": [
             {
@@ -121,6 +162,16 @@ def op_document(op: OpFigures) -> dict[str, Any]:
             }
             for tensor in op.tensors
         ],
+    }
+
+
+def op_expectation(expectation: Expectation) -> dict[str, Any]:
+    """The expected time of an operator and what it rests on."""
+    return {
+        "expected_time_s": interval(expectation.time),
+        "basis": expectation.basis,
+        "source": expectation.source,
+        "in_fitted_range": expectation.inside,
     }
 
 

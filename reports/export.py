@@ -27,6 +27,9 @@ OP_COLUMNS = (
 )
 
 
+EXPECTED_COLUMNS = ("expected_time_low_s", "expected_time_mid_s", "expected_time_high_s", "basis")
+
+
 def as_json(document: Mapping[str, Any]) -> str:
     """The document as indented JSON; NaN and infinity are refused."""
     return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
@@ -36,11 +39,13 @@ def as_csv(document: Mapping[str, Any]) -> str:
     """The operators of every phase, one row each, in base units."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("model", "hardware", "phase", *OP_COLUMNS))
+    writer.writerow(("model", "hardware", "phase", *OP_COLUMNS, *EXPECTED_COLUMNS))
     for phase, content in document["phases"].items():
         for op in content["ops"]:
             row = (document["model"], document["hardware"], phase, *(op[column] for column in OP_COLUMNS))
-            writer.writerow([_inert(cell) for cell in row])
+            expected = op.get("expected_time_s", {})
+            times = (*(expected.get(end, "") for end in ("low", "mid", "high")), op.get("basis", ""))
+            writer.writerow([_inert(cell) for cell in (*row, *times)])
     return out.getvalue()
 
 
@@ -96,6 +101,7 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         f" ({', '.join(_memory_parts(memory))})",
         f"at the bound: TTFT {seconds(generation['ttft_s'])}, TPOT {tpot}, total {seconds(generation['total_s'])},"
         f" {_rate(generation['tokens_per_s'])} tokens/s",
+        *(expected_lines(scenario["engine"], generation) if "expected_time_s" in generation else []),
     ]
     if generation["tokens_per_iteration"] != 1:
         lines.append(f"a decode iteration yields {generation['tokens_per_iteration']:.3g} tokens a sequence")
@@ -106,6 +112,35 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     if scenario["beyond_max_context"]:
         lines.append("note: the sequences grow beyond the model's maximum context")
     return lines
+
+
+def expected_lines(engine: str, generation: Mapping[str, Any]) -> list[str]:
+    """The expected times of a generation with their 80% intervals, and what they rest on."""
+    tpot = generation["expected_tpot_s"]
+    rate = generation["expected_tokens_per_s"]
+    return [
+        f"expected on {engine}: TTFT {spread(generation['expected_ttft_s'])},"
+        f" TPOT {'-' if tpot is None else spread(tpot)}, total {spread(generation['expected_time_s'])},"
+        f" {_rate(rate['mid'])} ({_rate(rate['low'])} to {_rate(rate['high'])}) tokens/s",
+        f"in brackets 8 of 10 measurements; {BASES[generation['basis']]} ({generation['source']})",
+    ]
+
+
+BASES = {
+    "calibrated": "calibrated on this hardware",
+    "family": "calibrated on its family",
+    "pooled": "calibrated on other hardware",
+    "bound": "not calibrated",
+}
+"""What an expected time rests on, in words."""
+
+
+def spread(interval: Mapping[str, float]) -> str:
+    """An expected time with the ends of its interval: '12.3 ms (11.0 to 14.1)', in one unit where it can be."""
+    low, mid, high = (seconds(interval[name]) for name in ("low", "mid", "high"))
+    unit = mid.split()[-1]
+    ends = [end.removesuffix(f" {unit}") if end.endswith(f" {unit}") else end for end in (low, high)]
+    return f"{mid} ({ends[0]} to {ends[1]})"
 
 
 def _rate(value: float) -> str:
@@ -129,16 +164,20 @@ def _devices(parallelism: Mapping[str, Any]) -> str:
 
 
 def phase_line(phase: Mapping[str, Any]) -> str:
-    """The totals of a phase in one line."""
+    """The totals of a phase in a line, and its expected time in another."""
     sent = f" {si(phase['link_bytes'], 'B')} sent," if phase["link_bytes"] else ""
-    return (
+    line = (
         f"{si(phase['flops'], 'FLOP')}, {si(phase['bytes'], 'B')},{sent}"
         f" {seconds(phase['bound_time_s'])} at the bound, mostly {phase['bound']}-bound"
     )
+    if "expected_time_s" not in phase:
+        return line
+    host = f", {seconds(phase['host_time_s'])} of it the host's" if phase["host_time_s"] else ""
+    return f"{line}\nexpected {spread(phase['expected_time_s'])}{host}"
 
 
 ENDS = frozenset({"embedding", "head", "pipeline"})
-OP_HEADER = ("operator", "count", "FLOP", "bytes", "FLOP/B", "attainable", "bound", "time", "share")
+OP_HEADER = ("operator", "count", "FLOP", "bytes", "FLOP/B", "attainable", "bound", "at bound", "expected", "share")
 
 
 def op_rows(phase: Mapping[str, Any]) -> tuple[Sequence[str], list[list[str]]]:
@@ -154,8 +193,10 @@ def op_rows(phase: Mapping[str, Any]) -> tuple[Sequence[str], list[list[str]]]:
             si(op["attainable_flops_per_s"], "FLOP/s"),
             op["bound"],
             seconds(op["bound_time_s"]),
+            *([seconds(op["expected_time_s"]["mid"])] if "expected_time_s" in op else []),
             f"{op['share']:.1%}",
         ]
         for op in phase["ops"]
     ]
-    return OP_HEADER, rows
+    expected = any("expected_time_s" in op for op in phase["ops"])
+    return [name for name in OP_HEADER if expected or name != "expected"], rows

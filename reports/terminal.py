@@ -51,5 +51,5 @@ def analysis_parts(document: Mapping[str, Any]) -> list[Any]:
     for name, phase in document["phases"].items():
         header, rows = op_rows(phase)
         parts.append(table(header, rows, title=f"{name.capitalize()}: {phase_line(phase)}"))
-    parts.append(Text("FLOP, bytes and time of one instance; share of the phase's bound time for all of them.", "dim"))
+    parts.append(Text("FLOP, bytes and times of one instance; share of the phase's bound time for all of them.", "dim"))
     return parts

@@ -9,9 +9,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from roofline.calibration import Basis, load_calibration
 from roofline.convention import Convention
+from roofline.engine import Engine
 from roofline.extents import Step, extents
-from roofline.generation import sum_steps
+from roofline.generation import sum_smooth, sum_steps
 from roofline.memory import Memory, activation_peak, kept_bytes, viewer_weight_bytes, weight_bytes
 from roofline.network import Build, Network
 from roofline.op import Op
@@ -21,6 +23,7 @@ from roofline.roof import Bound
 from roofline.scenario import Scenario
 from roofline.schedule import Pass, Schedule
 from roofline.tensor import Role
+from roofline.timing import Estimate, Ground, Timing, timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +83,15 @@ class OpFigures(NamedTuple):
         )
 
 
+class Expectation(NamedTuple):
+    """The expected time of one instance of an operator: what it rests on, and whether the fits saw such shapes."""
+
+    time: Estimate
+    basis: Basis
+    source: str
+    inside: Any
+
+
 class Phase:
     """The forward passes of one phase on the roofline: totals, and the operators they are made of.
 
@@ -87,8 +99,10 @@ class Phase:
     operators' bound times (they run one after the other); `bound` is the roof under which most of it is spent.
     """
 
-    def __init__(self, passes: tuple[Pass, ...], shape: tuple[int, ...]) -> None:
+    def __init__(self, name: str, passes: tuple[Pass, ...], shape: tuple[int, ...], engine: Engine) -> None:
+        self.name = name
         self.passes = passes
+        self.engine = engine
         self._shape = shape
 
     @cached_property
@@ -149,6 +163,57 @@ class Phase:
             for figures in self._of_pass(run, values, total_time)
         )
 
+    @cached_property
+    def _timings(self) -> list[Timing]:
+        return [timed(run, self.engine) for run in self.passes]
+
+    @cached_property
+    def expected(self) -> Estimate:
+        """Expected seconds on the engine: 10th, 50th and 90th percentile."""
+        total = Estimate(0.0, 0.0, 0.0)
+        for run, times in zip(self.passes, self._timings, strict=True):
+            flat = times.summary(run.step, self.name)
+            total = total.plus(Estimate(*(self._shaped(part, run.step) for part in flat)).times(run.repeat))
+        return Estimate(*(self._plain(part) for part in total))
+
+    @cached_property
+    def expected_ops(self) -> tuple[Expectation, ...]:
+        """The expected time of every operator, in the order of `ops`; the host's part is in none of them."""
+        return tuple(
+            Expectation(
+                Estimate(*(self._plain(self._shaped(part, run.step)) for part in estimate)),
+                (kernel := times.kernels[times.kernel_of[index]]).basis,
+                kernel.source,
+                self._inside(detail.inside[times.kernel_of[index]], run.step),
+            )
+            for run, times, detail in self._details
+            for index, estimate in enumerate(times.operators(detail))
+        )
+
+    @cached_property
+    def _details(self) -> list[Any]:
+        return [(run, times, times.detail(run.step)) for run, times in zip(self.passes, self._timings, strict=True)]
+
+    def _inside(self, flat: Any, step: Step) -> Any:
+        shaped = self._shaped(flat, step)
+        return shaped if self._shape else bool(shaped)
+
+    @cached_property
+    def basis(self) -> Ground:
+        """What most of the expected time rests on, and the share of it in shapes outside of the fitted ranges."""
+        spent = [times.spent(detail).sum() * np.mean(run.repeat) for run, times, detail in self._details]
+        _, times, detail = self._details[int(np.argmax(spent))]
+        ground: Ground = times.basis(detail)
+        return ground
+
+    @cached_property
+    def host_time(self) -> Any:
+        """Seconds of the expected time that the host spends between passes."""
+        total: Any = 0.0
+        for run, times in zip(self.passes, self._timings, strict=True):
+            total = total + self._shaped(times.host_time(run.step), run.step) * run.repeat
+        return self._plain(total)
+
     def _of_pass(self, run: Pass, values: Any, total_time: Any) -> list[OpFigures]:
         placement = run.placement
         numbers = extents(run.step, placement.network.rules)
@@ -160,6 +225,11 @@ class Phase:
                 for index in range(len(placement.ops))
             ]
         return [_figures(run, index, row, total_time, numbers) for index, row in enumerate(rows)]
+
+
+def timed(run: Pass, engine: Engine) -> Timing:
+    """The kernels of a pass on an engine."""
+    return timing(run.placement, engine, load_calibration(run.placement.hardware))
 
 
 def _aligned(shape: tuple[int, ...], dimensions: int) -> tuple[int, ...]:
@@ -242,6 +312,15 @@ class Generation:
     tokens_per_second: Any
 
 
+class ExpectedGeneration(NamedTuple):
+    """A static batch at expected times, in seconds: see `Generation`. `tpot` is None where one token is generated."""
+
+    ttft: Estimate
+    tpot: Estimate | None
+    total: Estimate
+    tokens_per_second: Estimate
+
+
 class Analysis:
     """The answer to a scenario. Phases, generation and memory are worked out when they are asked for.
 
@@ -264,15 +343,22 @@ class Analysis:
             Build(self.fusions, scenario.convention),
             scenario.settings,
         )
-        self.prefill = Phase(self._schedule.prefill(scenario.prefill_step, scenario.tower_step), scenario.shape)
+        passes = self._schedule.prefill(scenario.prefill_step, scenario.tower_step)
+        self.prefill = Phase("prefill", passes, scenario.shape, scenario.profile)
         self.decode: Phase | None = None
         if scenario.model.task == "generate":
-            self.decode = Phase(self._schedule.decode(scenario.decode_step), scenario.shape)
+            passes = self._schedule.decode(scenario.decode_step)
+            self.decode = Phase("decode", passes, scenario.shape, scenario.profile)
 
     @property
     def network(self) -> Network:
         """The graph of prefill."""
         return self._schedule.networks[0]
+
+    @property
+    def times_are_expected(self) -> bool:
+        """Whether expected times mean anything: the LLM-Viewer paper's counting leaves out what kernels do."""
+        return self._convention is Convention.PHYSICAL
 
     @property
     def parallel(self) -> Parallelism:
@@ -364,6 +450,39 @@ class Analysis:
             total=total,
             tokens_per_second=scenario.batch * generated * scenario.settings.useful / total,
         )
+
+    @cached_property
+    def expected(self) -> ExpectedGeneration:
+        """The whole static batch at expected times."""
+        scenario, ttft = self.scenario, self.prefill.expected
+        steps = self._flat(scenario.generate) - 1 if self.decode else np.zeros(self._flat(scenario.batch).size)
+        decode = self._expected_decode(steps) if self.decode else Estimate(steps, steps, steps)
+        shaped = (lambda flat: flat.reshape(scenario.shape)) if scenario.shape else (lambda flat: float(flat[0]))
+        total = ttft.plus(Estimate(*map(shaped, decode)))
+        with np.errstate(invalid="ignore"):
+            per_token = Estimate(*(shaped(part / steps) for part in decode))
+        generated = scenario.generate if self.decode else 0
+        tokens = scenario.batch * generated * scenario.settings.useful
+        rate = Estimate(tokens / total.high, tokens / total.mid, tokens / total.low)
+        tpot = None if not scenario.shape and not steps[0] else per_token
+        return ExpectedGeneration(ttft, tpot, total, rate)
+
+    def _expected_decode(self, steps: Any) -> Estimate:
+        """Seconds of decoding after the first token, for each point of the flattened grid."""
+        scenario, schedule = self.scenario, self._schedule
+        first, batch = self._flat(scenario.first_cached), self._flat(scenario.batch)
+        source = self._flat(scenario.decode_step.source)
+
+        def step_time(cached: Any) -> Estimate:
+            size = cached.size // batch.size  # evaluated at several contexts of one point at once
+            step = Step(np.tile(batch, size), np.ones(cached.size), cached, np.tile(source, size))
+            total = Estimate(0.0, 0.0, 0.0)
+            for run in schedule.decode(step):
+                total = total.plus(timed(run, scenario.profile).summary(run.step, "decode").times(run.repeat))
+            return total
+
+        summed = sum_smooth(step_time, first, steps)
+        return Estimate(*summed).times(1 / self.tokens_per_iteration)
 
     def _flat(self, value: Any) -> Any:
         return np.broadcast_to(np.asarray(value, float), self.scenario.shape).reshape(-1)

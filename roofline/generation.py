@@ -52,3 +52,20 @@ def _sum_convex(step_time: StepTime, first: Array, last: Array, points: Any) -> 
             step_time, split + 1, last[bent], points[bent]
         )
     return summed
+
+
+NODES, WEIGHTS = np.polynomial.legendre.leggauss(3)
+"""Where a smooth time is evaluated: exact for polynomials of degree 5 in the context."""
+
+
+def sum_smooth(step_time: Callable[[Array], Iterable[Array]], first: Array, steps: Array) -> list[Array]:
+    """Sums of smooth times of a step over `steps` contexts from `first` on, for each point of the flat arrays.
+
+    `step_time` gives several times (a middle and the ends of its interval) for the contexts of all points. The steps of
+    kernels in the context are small beside the time of a pass, so that three contexts stand for all.
+    """
+    middle, half = first + (steps - 1) / 2, np.maximum(steps, 1) / 2
+    contexts = [np.maximum(middle + half * node, 0.0) for node in NODES]
+    times = step_time(np.concatenate(contexts))
+    shape = (len(NODES), first.size)
+    return [steps * (np.reshape(time, shape) * WEIGHTS[:, np.newaxis]).sum(axis=0) / 2 for time in times]

@@ -8,6 +8,8 @@ from enum import StrEnum
 from functools import reduce
 from operator import add
 
+from roofline.extents import View
+from roofline.parallel import Collective
 from roofline.size import ZERO, Size, total
 from roofline.tensor import Role, Tensor
 
@@ -32,13 +34,15 @@ class Kind(StrEnum):
 class Link:
     """What an operator sends from its device to others: bytes, and latencies in a row, among `ranks` devices.
 
-    `reach` is the distance between the farthest of them in devices: within a node or across.
+    `reach` is the distance between the farthest of them in devices: within a node or across. `collective` names the
+    exchange where it is a single one.
     """
 
     bytes: Size
     steps: int
     ranks: int
     reach: int
+    collective: Collective | None = None
 
     def __add__(self, other: Link) -> Link:
         reach, ranks = max(self.reach, other.reach), max(self.ranks, other.ranks)
@@ -50,7 +54,8 @@ class Op:
     """One kernel: multiply-adds on the matrix unit, other arithmetic on the vector unit, and its tensors.
 
     `link` is what it sends to other devices. `operands` are the tensors among `reads` that the matrix unit multiplies:
-    their formats decide at which peak it runs and what has to be converted first (see `roofline.roof`).
+    their formats decide at which peak it runs and what has to be converted first (see `roofline.roof`). `view` is what
+    the queries of attention products see.
     """
 
     name: str
@@ -61,6 +66,7 @@ class Op:
     vector_flops: Size = ZERO
     operands: tuple[Tensor, ...] = ()
     link: Link | None = None
+    view: View | None = None
 
     @property
     def flops(self) -> Size:
@@ -110,4 +116,5 @@ def fuse(name: str, kind: Kind, parts: Iterable[Op], needed: Iterable[str] = ())
         vector_flops=total(part.vector_flops for part in parts),
         operands=tuple(tensor for part in parts for tensor in part.operands),
         link=reduce(add, links) if links else None,
+        view=next((part.view for part in parts if part.view is not None), None),
     )

@@ -113,6 +113,7 @@ class Placement:
     monomials: tuple[Monomial, ...]
     coefficients: Array
     counts: Array
+    parallel: Parallelism = SINGLE
 
     def values(self, step: Step) -> Array:
         """The monomials' values for a forward pass: shape (monomials, points of the broadcast grid)."""
@@ -160,10 +161,10 @@ class Placement:
         )
 
 
-def blocks(values: Array) -> Iterator[Array]:
-    """`values` cut along the points."""
-    for start in range(0, values.shape[1], _BLOCK):
-        yield np.ascontiguousarray(values[:, start : start + _BLOCK])
+def blocks(values: Array, points: int = _BLOCK) -> Iterator[Array]:
+    """`values` cut along the points, so many of them at a time."""
+    for start in range(0, values.shape[1], points):
+        yield np.ascontiguousarray(values[:, start : start + points])
 
 
 def monomial_values(monomials: Sequence[Monomial], step: Step, network: Network) -> Array:
@@ -225,6 +226,7 @@ def place(
         monomials=monomials,
         coefficients=coefficient_rows(rows, monomials).reshape(len(Row), len(ops), len(monomials)),
         counts=np.array([count for _, count, _ in ops], dtype=np.float64),
+        parallel=parallel,
     )
 
 

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from roofline.convention import Convention
+from roofline.engine import DEFAULT as DEFAULT_ENGINE
+from roofline.engine import Engine, load_engine
 from roofline.errors import RooflineError, quote
 from roofline.extents import Step
 from roofline.fusion import check_fusions
@@ -42,7 +44,8 @@ class Scenario:
     hardware lacks it. `fusions` name kernels that replace several (see `roofline.fusion`); FlashAttention is
     "attention", and the only one by default. `images` of each sequence go through the model's vision tower and
     join the prompt. An encoder-decoder's prompt is what its encoder reads. `settings` say how it runs:
-    parallelism, speculation, chunks. Errors are RooflineError.
+    parallelism, speculation, chunks. `engine` is the profile that expected times are for, by name or path, or one
+    made from another (see `roofline.engine`). Errors are RooflineError.
     """
 
     model: Model
@@ -58,6 +61,7 @@ class Scenario:
     images: Any = 0
     settings: Settings = PLAIN_SETTINGS
     techniques: tuple[str, ...] = ()
+    engine: Engine | str = DEFAULT_ENGINE
 
     def __post_init__(self) -> None:
         try:
@@ -79,6 +83,8 @@ class Scenario:
             "images": _count("images", self.images, 0, MAX_BATCH),
             "precision": self.precision or default_precision(self.model, self.hardware),
         }
+        if self.engine != DEFAULT_ENGINE:
+            self.profile  # noqa: B018 - an unknown engine is told at once
         least = 1 if convention.context_includes_new_token else 0
         if self.context is not None:
             settings["context"] = _count("context", self.context, least, 2 * MAX_LENGTH)
@@ -86,6 +92,11 @@ class Scenario:
         _check_shapes({name: settings[name] for name in (*WORKLOAD, "context") if name in settings})
         for name, value in settings.items():
             object.__setattr__(self, name, value)
+
+    @cached_property
+    def profile(self) -> Engine:
+        """The engine's profile."""
+        return load_engine(self.engine) if isinstance(self.engine, str) else self.engine
 
     @property
     def _default_prompt(self) -> int:

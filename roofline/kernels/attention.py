@@ -44,6 +44,7 @@ from roofline.kernels.parameters import (
     l2_bytes,
     numbers,
     resident_share,
+    rounds,
     smooth_maximum,
     text,
     units,
@@ -129,6 +130,7 @@ class _Shape:
     kv_heads: Array
     dim: Array
     window: Array
+    causal: Array
     bytes: float
     kv_bytes: float
     arithmetic: str
@@ -167,17 +169,19 @@ class _Shape:
         beyond = np.where(self.window > 0, np.maximum(0.0, self.keys - self.window), 0.0)
         first = np.where(self.window > 0, np.maximum(0.0, cached - self.window), 0.0)
         hidden: Array = (beyond * (beyond + 1) - first * (first + 1)) / 2
-        return full - hidden
+        return np.where(self.causal > 0, full - hidden, self.queries * self.seen)
 
 
 def _shape(columns: Columns, hardware: Hardware) -> _Shape:
     names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
     sizes = [column(columns, name) for name in names]
-    batch, queries, keys, heads, kv_heads, dim, window = np.broadcast_arrays(*sizes, column(columns, "window", 0.0))
+    options = (column(columns, "window", 0.0), column(columns, "causal", 1.0))
+    batch, queries, keys, heads, kv_heads, dim, window, causal = np.broadcast_arrays(*sizes, *options)
     dtype = text(columns, "dtype")
     stored, computed = numbers(text(columns, "kv_dtype", dtype)), numbers(dtype)
     arithmetic = stored.arithmetic if hardware.supports(stored.arithmetic) else computed.arithmetic
-    return _Shape(batch, queries, keys, heads, kv_heads, dim, window, computed.bytes, stored.bytes, arithmetic)
+    kv_bytes = float(column(columns, "kv_bytes", stored.bytes))
+    return _Shape(batch, queries, keys, heads, kv_heads, dim, window, causal, computed.bytes, kv_bytes, arithmetic)
 
 
 def attention_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
@@ -195,9 +199,10 @@ def attention_bound(columns: Columns, hardware: Hardware, resident: bool = False
 def prefill_time(
     columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False
 ) -> Array:
-    """Seconds of causal attention; columns `dtype, kv_dtype, batch, q_len, kv_len, heads, kv_heads, head_dim, window`.
+    """Seconds of attention; columns `dtype, kv_dtype, batch, q_len, kv_len, heads, kv_heads, head_dim, window`.
 
-    Raises UnknownNameError for an absent column. See the module for the formula.
+    It is causal unless `causal` is 0; `kv_bytes` overrides what an element of the cache moves. See the module for the
+    formula. Raises UnknownNameError for an absent column.
     """
     shape = _shape(columns, hardware)
     tiling = TILINGS[int(parameters["tiling"])]
@@ -237,7 +242,7 @@ def _tile_keys(shape: _Shape, positions: Array, tiles: Array, block: float) -> t
     last = np.ceil(shape.keys / block) * block
     cap = np.where(shape.window > 0, np.minimum(last, shape.window + positions + block / 2), last)
     start, step = cached + rounding, positions
-    uncapped = np.clip(np.floor((cap - start) / step), 0.0, tiles)
+    uncapped = np.where(shape.causal > 0, np.clip(np.floor((cap - start) / step), 0.0, tiles), 0.0)
     total = uncapped * start + step * uncapped * (uncapped + 1) / 2 + (tiles - uncapped) * cap
     return np.maximum(total, block * tiles), cap
 
@@ -251,14 +256,13 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
     keys = KEY_BLOCK * ceil_div(shape.seen, KEY_BLOCK * splits)
     waves = work * splits / count
-    rounds = (1.0 - whole) * np.maximum(1.0, waves) + whole * np.ceil(waves)
     one = 2.0 * shape.dim * shape.kv_bytes * keys / parameters["unit_bandwidth"] + parameters["tile_prologue"]
     partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
     combining = np.where(splits > 1, parameters["combine"] * np.log2(splits) / 3.0 + partial, 0.0)
     grouped = shape.heads > shape.kv_heads
     may_split = grouped | (parameters["split_single"] > 0.5)
     allowed = (splits == 1) | (may_split & (shape.seen >= KEY_BLOCK * splits))
-    on_units = np.min(np.where(allowed, rounds * one + combining, np.inf), axis=0)
+    on_units = np.min(np.where(allowed, rounds(waves, whole) * one + combining, np.inf), axis=0)
     missing = shape.kv_traffic
     if resident:
         held = resident_share(shape.kv_traffic, parameters["l2_share"] * l2_bytes(hardware), 16.0)

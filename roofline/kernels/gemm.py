@@ -28,6 +28,7 @@ from roofline.hardware import Hardware
 from roofline.kernels.parameters import (
     Array,
     Columns,
+    Numbers,
     Parameter,
     Unit,
     ceil_div,
@@ -35,7 +36,9 @@ from roofline.kernels.parameters import (
     l2_bytes,
     numbers,
     resident_share,
+    rounds,
     smooth_maximum,
+    storage,
     text,
     units,
 )
@@ -115,16 +118,16 @@ def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
 
 def gemm_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
     """The speed of light in seconds: `max(2mnk / peak, (A + B + C) / bandwidth)`; with `resident`, no memory."""
-    form = numbers(text(columns, "dtype"))
+    form = storage(columns)
     m, n, k = (column(columns, name) for name in ("m", "n", "k"))
     compute = 2.0 * m * n * k / hardware.matrix_peak(form.arithmetic)
-    memory = (form.bytes * (n * k + m * k) + 2.0 * m * n) / hardware.memory_bandwidth
+    memory = (form.bytes * n * k + form.input_bytes * m * k + 2.0 * m * n) / hardware.memory_bandwidth
     return compute if resident else np.maximum(compute, memory)
 
 
 def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False) -> Array:
-    """Seconds of each product of columns `dtype, m, n, k`; see the module for the formula."""
-    dtype = text(columns, "dtype")
+    """Seconds of each product of columns `dtype, m, n, k`; see the module for the formula, `storage` for options."""
+    dtype, form = text(columns, "dtype"), storage(columns)
     m, n, k = np.broadcast_arrays(*(column(columns, name) for name in ("m", "n", "k")))
     shape = m.shape
     m, n, k = (np.atleast_1d(size).reshape(-1) for size in (m, n, k))
@@ -134,6 +137,7 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
             n[start : start + CHUNK],
             k[start : start + CHUNK],
             dtype,
+            form,
             hardware,
             parameters,
             resident,
@@ -144,11 +148,18 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
 
 
 def _time(
-    m: Array, n: Array, k: Array, dtype: str, hardware: Hardware, parameters: Mapping[str, float], resident: bool
+    m: Array,
+    n: Array,
+    k: Array,
+    dtype: str,
+    form: Numbers,
+    hardware: Hardware,
+    parameters: Mapping[str, float],
+    resident: bool,
 ) -> Array:
-    form, bandwidth = numbers(dtype), hardware.memory_bandwidth
-    on_units = _units_time(m, n, k, form.bytes, hardware.matrix_peak(form.arithmetic), hardware, parameters)
-    weights, activations = form.bytes * n * k, form.bytes * m * k + 2.0 * m * n
+    bandwidth = hardware.memory_bandwidth
+    on_units = _units_time(m, n, k, form, hardware, parameters)
+    weights, activations = form.bytes * n * k, form.input_bytes * m * k + 2.0 * m * n
     missing = weights
     if resident:
         footprint = REPLAYED_COPIES.get(dtype, 6.0) * weights + activations
@@ -158,7 +169,7 @@ def _time(
     if not form.quantises:
         slowdown = parameters["throttling"] * kernel / (kernel + THROTTLING_TIME)
         return parameters["launch"] + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
-    quantising = parameters["quantise_row"] * m + (2.0 + form.bytes) * m * k / (
+    quantising = parameters["quantise_row"] * m + (2.0 + form.input_bytes) * m * k / (
         parameters["quantise_efficiency"] * bandwidth
     )
     time = parameters["launch"] + kernel + quantising
@@ -168,7 +179,7 @@ def _time(
 
 
 def _units_time(
-    m: Array, n: Array, k: Array, width: float, peak: float, hardware: Hardware, parameters: Mapping[str, float]
+    m: Array, n: Array, k: Array, form: Numbers, hardware: Hardware, parameters: Mapping[str, float]
 ) -> Array:
     """Seconds that the multiprocessors need, with the best of the tiles and splits."""
     count, prologue, whole = units(hardware), parameters["tile_prologue"], parameters["wave_quantisation"]
@@ -178,14 +189,15 @@ def _units_time(
     if dispatch.fixed_rows:
         tiles = np.where((rows < dispatch.fixed_rows) & (m > 64), NEVER, tiles)
     odd = 1.0 + parameters.get("odd_rows", 0.0) * ((m % 8 != 0) & (m > 64))
-    multiply = 2.0 * rows * columns * count / (parameters["compute_efficiency"] * peak) * odd
-    one_step = np.maximum(multiply, (rows + columns) * (width / parameters["tile_bandwidth"]))
+    peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
+    multiply = 2.0 * rows * columns * count / peak * odd
+    operands = rows * form.input_bytes + columns * form.bytes
+    one_step = np.maximum(multiply, operands / parameters["tile_bandwidth"])
     best = np.full(m.shape, np.inf)
     for split in dispatch.splits:
         depth = 64.0 * ceil_div(k, 64.0 * split)
         waves = tiles * (split / count)
-        rounds = (1.0 - whole) * np.maximum(1.0, waves) + whole * np.ceil(waves)
-        time = np.min(rounds * (one_step * depth + prologue), axis=0)
+        time = np.min(rounds(waves, whole) * (one_step * depth + prologue), axis=0)
         if split > 1:
             time = time + 8.0 * split * m * n / (3.0 * hardware.memory_bandwidth) + prologue
         best = np.minimum(best, time)

@@ -26,15 +26,16 @@ from roofline.hardware import Hardware
 from roofline.kernels.parameters import (
     Array,
     Columns,
+    Numbers,
     Parameter,
     Unit,
     ceil_div,
     column,
     l2_bytes,
-    numbers,
     resident_share,
+    rounds,
     smooth_maximum,
-    text,
+    storage,
     units,
 )
 
@@ -110,7 +111,7 @@ def _routing(columns: Columns) -> Array:
 
 def moe_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
     """The speed of light in seconds with balanced routing: arithmetic, and the weights of the experts reached."""
-    form = numbers(text(columns, "dtype"))
+    form = storage(columns)
     tokens, hidden, width, top_k, experts, tp, ep, gated = _sizes(columns)
     matrices, pairs = 2.0 + gated, tokens * top_k / ep
     compute = 2.0 * pairs * hidden * (width / tp) * matrices / hardware.matrix_peak(form.arithmetic)
@@ -120,29 +121,42 @@ def moe_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> A
 
 
 def moe_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False) -> Array:
-    """Seconds for columns `dtype, tokens, hidden, intermediate, top_k, experts, tp, ep, routing` and optional `gated`.
+    """Seconds for columns `dtype, tokens, hidden, intermediate, top_k, experts, tp, ep, routing` and optional others.
 
-    `routing` may differ by row. `gated` is 1 for experts of three matrices (the default), 0 for two.
+    `routing` may differ by row. `gated` is 1 for experts of three matrices (the default), 0 for two. `touched` gives
+    the experts that tokens reach, instead of the routing's own count. See `storage` for formats nobody measured.
     """
-    dtype = text(columns, "dtype")
+    form = storage(columns)
     sizes = _sizes(columns)
     routings = np.broadcast_to(_routing(columns), sizes[0].shape).reshape(-1)
     flat = [np.atleast_1d(size).reshape(-1) for size in sizes]
+    touched = np.broadcast_to(column(columns, "touched", np.nan), sizes[0].shape).reshape(-1)
     seconds: Array = np.empty(flat[0].shape)
     for routing in set(routings.tolist()):
         rows = routings == routing
         chosen = [size[rows] for size in flat]
-        seconds[rows] = _time(chosen, str(routing), dtype, hardware, parameters, resident)
+        seconds[rows] = _time(chosen, touched[rows], str(routing), form, hardware, parameters, resident)
     return seconds.reshape(np.shape(sizes[0]))
 
 
 def _time(
-    sizes: list[Array], routing: str, dtype: str, hardware: Hardware, parameters: Mapping[str, float], resident: bool
+    sizes: list[Array],
+    touched: Array,
+    routing: str,
+    form: Numbers,
+    hardware: Hardware,
+    parameters: Mapping[str, float],
+    resident: bool,
 ) -> Array:
-    form, bandwidth = numbers(dtype), hardware.memory_bandwidth
+    bandwidth = hardware.memory_bandwidth
     tokens, hidden, width, top_k, experts, tp, ep, gated = sizes
     width, local = width / tp, np.maximum(experts / ep, 1.0)
     loads, reached = expert_loads(tokens, top_k, experts, ep, routing, parameters["imbalance"])
+    given = np.isfinite(touched)
+    if given.any():
+        counted = np.clip(np.where(given, touched / local, 1.0), 1e-9, 1.0)
+        reached = np.where(given, counted, reached)
+        loads = np.where(given, np.maximum(tokens * top_k / experts / counted, 1.0), loads)
     up = (hidden, (1.0 + gated) * width)
     down = (width, hidden)
     peak = hardware.matrix_peak(form.arithmetic)
@@ -184,7 +198,6 @@ def _units_time(
         total = np.zeros(local.shape)
         for depth, extent in products:
             waves = row_tiles * ceil_div(extent, float(columns)) / count
-            rounds = (1.0 - whole) * np.maximum(1.0, waves) + whole * np.ceil(waves)
-            total = total + rounds * (one_step * depth + parameters["tile_prologue"])
+            total = total + rounds(waves, whole) * (one_step * depth + parameters["tile_prologue"])
         best = np.minimum(best, total)
     return best

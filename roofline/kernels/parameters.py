@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
@@ -42,16 +42,24 @@ class Parameter:
 class Numbers:
     """How a kernel stores its operands (bytes an element, scales included) and in which arithmetic it multiplies them.
 
-    `quantises` says whether 16-bit activations pass through a separate kernel that converts them first.
+    `bytes` are those of weights, and of activations unless they have their own. `quantises` says whether 16-bit
+    activations pass through a separate kernel that converts them first.
     """
 
     arithmetic: str
     bytes: float
     quantises: bool = False
+    activation_bytes: float | None = None
+
+    @property
+    def input_bytes(self) -> float:
+        """Bytes an element of the activations."""
+        return self.bytes if self.activation_bytes is None else self.activation_bytes
 
 
 FORMATS: Mapping[str, Numbers] = {
-    "fp32": Numbers("tf32", 4),
+    "fp32": Numbers("fp32", 4),
+    "tf32": Numbers("tf32", 4),
     "bf16": Numbers("bf16", 2),
     "fp16": Numbers("fp16", 2),
     "fp8": Numbers("fp8", 1, quantises=True),
@@ -59,9 +67,10 @@ FORMATS: Mapping[str, Numbers] = {
     "fp8_block": Numbers("fp8", 1 + 4 / 128**2, quantises=True),
     "nvfp4": Numbers("fp4", 0.5 + 1 / 16, quantises=True),
     "mxfp4": Numbers("fp4", 0.5 + 1 / 32, quantises=True),
-    "int4_wo": Numbers("bf16", 0.5 + 2 / 128),
-    "w4a16_mxfp4": Numbers("bf16", 0.5 + 1 / 32),
-    "w4a8_mxfp4_mxfp8": Numbers("fp8", 0.5 + 1 / 32, quantises=True),
+    "int4": Numbers("int4", 0.5, quantises=True),
+    "int4_wo": Numbers("bf16", 0.5 + 2 / 128, activation_bytes=2),
+    "w4a16_mxfp4": Numbers("bf16", 0.5 + 1 / 32, activation_bytes=2),
+    "w4a8_mxfp4_mxfp8": Numbers("fp8", 0.5 + 1 / 32, quantises=True, activation_bytes=1 + 1 / 32),
 }
 """By the names that measurement files use. A weight-only format multiplies in its activations' arithmetic."""
 
@@ -73,11 +82,26 @@ def numbers(dtype: str) -> Numbers:
     return FORMATS[dtype]
 
 
+def storage(columns: Columns) -> Numbers:
+    """The storage and arithmetic of the rows' `dtype`.
+
+    Optional columns override it for kernels that nobody measured: `weight_bytes` (an element, scales included) and
+    `arithmetic`, where a 16-bit kernel runs in another one on older hardware.
+    """
+    form = numbers(text(columns, "dtype"))
+    if "weight_bytes" in columns:
+        own = float(text(columns, "weight_bytes"))
+        form = replace(form, bytes=own, activation_bytes=form.input_bytes)
+    return replace(form, arithmetic=text(columns, "arithmetic")) if "arithmetic" in columns else form
+
+
 def text(columns: Columns, name: str, default: str | None = None) -> str:
     """The one value of a text column such as `dtype`."""
     value = columns.get(name, default)
     if value is None:
         raise UnknownNameError("column", name, columns)
+    if isinstance(value, (str, float)):
+        return str(value)
     values = np.unique(np.asarray(value))
     if len(values) != 1:
         raise UnsupportedError(f"kernels of one {name} at a time; got {', '.join(map(str, values[:5]))}")
@@ -118,6 +142,14 @@ def smooth_maximum(first: Array, second: Array, sharpness: float) -> Array:
     smaller = np.minimum(first, second)
     ratio = np.divide(smaller, larger, out=np.zeros(np.broadcast(smaller, larger).shape), where=larger > 0)
     return larger * (1.0 + ratio**sharpness) ** (1.0 / sharpness)
+
+
+def rounds(waves: Array, quantisation: float) -> Array:
+    """Times that every multiprocessor is filled: whole waves for the share `quantisation` of a kernel, else balanced.
+
+    A kernel that fills no wave takes one all the same.
+    """
+    return (1.0 - quantisation) * np.maximum(1.0, waves) + quantisation * np.ceil(waves)
 
 
 def resident_share(footprint: Array, cache: float, exponent: float) -> Array:

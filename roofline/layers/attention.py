@@ -120,6 +120,7 @@ def products(
             matrix_flops=2 * visible * width,
             operands=(query, cached_keys),
             link=link,
+            view=view,
         ),
         Op(
             "softmax",
@@ -135,6 +136,7 @@ def products(
             writes=(output,),
             matrix_flops=2 * visible * width,
             operands=(probabilities, cached_values),
+            view=view,
         ),
     ]
 

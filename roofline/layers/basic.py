@@ -131,7 +131,7 @@ def collective(
 
     `share` is the part of the tensor that takes part.
     """
-    link = Link(source.bytes * (share * link_share(kind, ranks)), link_steps(kind, ranks), ranks, reach)
+    link = Link(source.bytes * (share * link_share(kind, ranks)), link_steps(kind, ranks), ranks, reach, kind)
     return Op(name, Kind.COLLECTIVE, reads=(source,), writes=(target,), link=link)
 
 

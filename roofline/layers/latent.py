@@ -121,7 +121,15 @@ def _products(
     visible = BATCH * heads * view.pairs
     summed = keys if values is None else values
     return [
-        Op("qk_matmul", Kind.ATTENTION, (query, keys), (scores,), 2 * visible * key_width, operands=(query, keys)),
+        Op(
+            "qk_matmul",
+            Kind.ATTENTION,
+            (query, keys),
+            (scores,),
+            2 * visible * key_width,
+            operands=(query, keys),
+            view=view,
+        ),
         elementwise("softmax", Kind.SOFTMAX, (scores,), probabilities, SOFTMAX_FLOPS * visible),
         Op(
             "sv_matmul",
@@ -130,6 +138,7 @@ def _products(
             (output,),
             2 * visible * value_width,
             operands=(probabilities, summed),
+            view=view,
         ),
     ]
 

@@ -1,0 +1,205 @@
+"""Engines: what the software around the kernels adds to their time, and what it fuses.
+
+A forward pass on an engine takes
+
+    t = max(kernels + gap N, [no CUDA graph] issue N) + step + sequence batch
+
+for N kernels. `kernels` is the sum of their times, with the engine's own `launch`, `memory`, `kv_reread`, `collective`
+and `dequantisation` in them, times `prefill` in that phase. The host issues kernels ahead of the device, so that the
+slower of the two counts; a replayed CUDA graph spares the issuing. `step` and `sequence` are scheduling, sampling and
+detokenising between two passes. The profile of an engine belongs to a version and a harness: its file says which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.kernels.parameters import Parameter, Unit
+from roofline.library import modified, read_mapping
+from roofline.units import Dimension, parse_quantity
+
+DEFAULT = "vllm"
+
+PHASES = ("prefill", "decode")
+
+KERNELS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
+    {
+        "qkv": (("q_proj", "q_gate_proj", "k_proj", "v_proj"),),
+        "gate_up": (("gate_proj", "up_proj"), ("shared_gate_proj", "shared_up_proj")),
+        "residual_norm": (("attn_add", "mlp_norm"), ("mlp_add", "attn_norm")),
+        "head_norms": (("q_norm", "k_norm"),),
+        "experts": (("expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"),),
+    }
+)
+"""Operators that one kernel computes, by the name of the fusion. The graph that is shown keeps them apart."""
+
+PARAMETERS = (
+    Parameter("step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time between two passes"),
+    Parameter("sequence", Unit.SECONDS, 0.0, 10e-3, 0.0, "host time of one sequence in a pass"),
+    Parameter("gap", Unit.SECONDS, 0.0, 100e-6, 0.0, "idle time between two kernels"),
+    Parameter("issue", Unit.SECONDS, 0.0, 1e-3, 0.0, "host time to issue a kernel, where no CUDA graph is replayed"),
+    Parameter("launch", Unit.RATIO, 0.1, 10.0, 1.0, "launch of a kernel over that of the calibration"),
+    Parameter("memory", Unit.RATIO, 0.1, 1.5, 1.0, "bandwidth that kernels achieve over that of the calibration"),
+    Parameter("kv_reread", Unit.RATIO, 0.0, 1.0, 0.0, "share of a group's further heads that read the cache again"),
+    Parameter("collective", Unit.RATIO, 0.05, 20.0, 1.0, "time of collectives over that of the calibration"),
+    Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill's kernels over that of the calibration"),
+    Parameter("dequantisation", Unit.RATIO, 0.005, 1.0, 0.5, "share of the vector peak reached in converting weights"),
+)
+"""What a profile says in numbers; what it leaves out has the default."""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """An engine's profile: `fusions` among KERNELS, the phases whose CUDA graphs it replays, and its parameters.
+
+    `spread` is the 10th and 90th percentile of measured over predicted whole-model time, beside what the kernels'
+    own intervals say; `sources` says what it was fitted to.
+    """
+
+    name: str
+    title: str = ""
+    fusions: tuple[str, ...] = ()
+    graphs: tuple[str, ...] = PHASES
+    parameters: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    spread: tuple[float, float] = (1.0, 1.0)
+    sources: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.graphs, self.fusions, *self.parameters.items()))
+
+    def __getitem__(self, name: str) -> float:
+        """A parameter in base units."""
+        return self.parameters[name] if name in self.parameters else DEFAULTS[name]
+
+    @property
+    def kernels(self) -> Iterable[tuple[str, ...]]:
+        """The sets of operators that one kernel computes."""
+        return (names for fusion in self.fusions for names in KERNELS[fusion])
+
+
+DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.default for parameter in PARAMETERS})
+
+
+def list_engines() -> list[str]:
+    """The names of the bundled profiles."""
+    return sorted(Path(str(entry)).stem for entry in _folder().iterdir() if entry.name.endswith(".yaml"))
+
+
+def _folder() -> Any:
+    return files("roofline") / "engines"
+
+
+def load_engine(name: str) -> Engine:
+    """The profile called `name`, or in the YAML file at that path; raises UnknownNameError or SpecError."""
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        path = Path(name)
+    elif name in (known := list_engines()):
+        path = Path(str(_folder() / f"{name}.yaml"))
+    else:
+        raise UnknownNameError("engine", name, known)
+    return _load(path, modified(path))
+
+
+@lru_cache(maxsize=64)
+def _load(path: Path, _modified: int) -> Engine:
+    return parse_engine(read_mapping(path), str(path))
+
+
+_KEYS = ("name", "title", "fusions", "graphs", "parameters", "spread", "sources")
+
+
+def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
+    """An Engine from the mapping of a file; `where` names the file in errors."""
+    for key in content:
+        if key not in _KEYS:
+            raise SpecError(where, f"unknown key {quote(key)}{suggest(key, _KEYS)}")
+    name = content.get("name")
+    if not isinstance(name, str) or not name:
+        raise SpecError(where, "the key 'name' is missing")
+    return Engine(
+        name=name,
+        title=str(content.get("title", "")),
+        fusions=_names(content.get("fusions", []), KERNELS, "fusions", where),
+        graphs=_names(content.get("graphs", []), PHASES, "graphs", where),
+        parameters=_parameters(content.get("parameters", {}), where),
+        spread=_spread(content.get("spread", [1, 1]), where),
+        sources=tuple(map(str, _list(content.get("sources", []), "sources", where))),
+    )
+
+
+def _list(content: object, key: str, where: str) -> list[Any]:
+    if not isinstance(content, list):
+        raise SpecError(where, f"{quote(key)} must be a list")
+    return content
+
+
+def _names(content: object, known: Iterable[str], key: str, where: str) -> tuple[str, ...]:
+    known = tuple(known)
+    for name in (names := _list(content, key, where)):
+        if name not in known:
+            raise SpecError(where, f"unknown name {quote(name)} in {quote(key)}{suggest(name, known)}")
+    return tuple(names)
+
+
+def _parameters(content: object, where: str) -> Mapping[str, float]:
+    if not isinstance(content, Mapping):
+        raise SpecError(where, "'parameters' must be a mapping of keys to values")
+    known = {parameter.name: parameter for parameter in PARAMETERS}
+    values = {}
+    for name, text in content.items():
+        if name not in known:
+            raise SpecError(where, f"unknown key {quote(name)} in 'parameters'{suggest(name, known)}")
+        values[name] = _value(text, known[name], where)
+    return MappingProxyType(values)
+
+
+def _value(text: object, parameter: Parameter, where: str) -> float:
+    key = quote(f"parameters.{parameter.name}")
+    number = isinstance(text, (int, float)) and not isinstance(text, bool)
+    try:
+        if number and (parameter.unit is Unit.RATIO or text == 0):
+            value = float(text)  # type: ignore[arg-type]
+        elif parameter.unit is Unit.SECONDS:
+            value = parse_quantity(text, Dimension.TIME).value
+        else:
+            raise RooflineError(f"expected a number, got {quote(text)}")
+    except RooflineError as error:
+        raise SpecError(where, f"{key}: {error}") from None
+    if not math.isfinite(value) or not parameter.low <= value <= parameter.high:
+        allowed = f"{parameter.low:g} to {parameter.high:g}"
+        raise SpecError(where, f"{key}: {value:g} is outside {allowed} ({parameter.meaning})")
+    return value
+
+
+def _spread(content: object, where: str) -> tuple[float, float]:
+    entries = _list(content, "spread", where)
+    numbers = [entry for entry in entries if isinstance(entry, (int, float)) and not isinstance(entry, bool)]
+    if len(entries) != 2 or len(numbers) != 2 or not 0 < numbers[0] <= 1 <= numbers[1] < math.inf:
+        raise SpecError(where, "'spread' must be two numbers, one from 0 to 1 and one from 1 on")
+    return float(numbers[0]), float(numbers[1])
+
+
+def render(engine: Engine) -> str:
+    """The text of a profile; `parse_engine` reads it back."""
+    lines = [f"name: {engine.name}", f"title: {_quoted(engine.title)}"]
+    lines += [f"fusions: [{', '.join(engine.fusions)}]", f"graphs: [{', '.join(engine.graphs)}]", "parameters:"]
+    for parameter in PARAMETERS:
+        value = engine[parameter.name]
+        shown = f"{value:.4g}" if parameter.unit is Unit.RATIO or value == 0 else f"{value * 1e6:.4g} us"
+        lines.append(f"  {parameter.name}: {shown}  # {parameter.meaning}")
+    lines.append(f"spread: [{engine.spread[0]:.4g}, {engine.spread[1]:.4g}]")
+    lines += ["sources:", *(f"  - {_quoted(source)}" for source in engine.sources)] if engine.sources else []
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    plain = "".join(character if character.isprintable() else " " for character in text)
+    return "'" + plain.replace("'", "''") + "'"

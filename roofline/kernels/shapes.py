@@ -1,0 +1,180 @@
+"""From operators to kernels: the row of the measurement schema that an operator, or a fusion of several, is.
+
+Nothing is written down twice: formats and shapes come from the tensors, what queries see from the view, the exchange
+from the link. Shapes stay symbolic, so that one kernel is evaluated for a whole grid of workloads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from roofline.kernels.parameters import FORMATS
+from roofline.op import Kind, Op
+from roofline.parallel import Collective, link_share
+from roofline.precision import Format
+from roofline.size import Dim, Size, as_size, product, total
+from roofline.tensor import Role, Tensor
+
+COLLECTIVES: Mapping[Collective, str] = {
+    Collective.ALL_REDUCE: "all_reduce",
+    Collective.ALL_GATHER: "all_gather",
+    Collective.REDUCE_SCATTER: "reduce_scatter",
+    Collective.ALL_TO_ALL: "alltoall",
+}
+"""The names that measurement files use."""
+
+PASSES: Mapping[Kind, str] = {
+    Kind.NORM: "norm",
+    Kind.SOFTMAX: "softmax",
+    Kind.ACTIVATION: "activation",
+    Kind.ROPE: "rope",
+    Kind.ELEMENTWISE: "copy",
+    Kind.GATHER: "copy",
+}
+"""Kernels that stream their operands once, by the names that measurement files use."""
+
+DECODE_QUERIES = 8
+"""Query tokens of a sequence up to which split-KV decoding kernels run, as verification of drafts has them."""
+
+
+@dataclass(frozen=True, slots=True)
+class KernelShape:
+    """One kernel as the measurement schema describes it: its op, text columns, and symbolic numeric columns.
+
+    Attention is `attention`: whether it is the prefill or the decode kernel depends on the queries of the workload.
+    """
+
+    op: str
+    texts: Mapping[str, str | float] = field(default_factory=lambda: MappingProxyType({}))
+    sizes: Mapping[str, Size] = field(default_factory=lambda: MappingProxyType({}))
+
+
+def kernel_shape(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
+    """The kernel that computes `parts` at once; None where the schema has no row for it.
+
+    `arithmetic` is what the operands of the products meet in (see `roofline.roof.arithmetic_of`).
+    """
+    first = parts[0]
+    if first.link is not None and first.link.collective in COLLECTIVES:
+        return _collective(first)
+    products = [op for op in parts if op.kind is Kind.MOE]
+    if len(products) > 1:
+        return _experts(products, arithmetic)
+    if all(op.kind is Kind.GEMM for op in parts):
+        return _gemm(parts, arithmetic)
+    if first.kind is Kind.ATTENTION and len(first.operands) == 4:
+        return _attention(first)
+    if all(op.kind in PASSES for op in parts):
+        kind = Kind.NORM if any(op.kind is Kind.NORM for op in parts) else parts[-1].kind
+        return KernelShape(PASSES[kind], {}, {"bytes": total(op.bytes for op in parts)})
+    return None
+
+
+def dtype_of(arithmetic: str, weight: Format) -> dict[str, str | float]:
+    """The text columns of a product: its `dtype`, and what differs from it in weights that are converted first."""
+    if weight.arithmetic == arithmetic:
+        block, micro = weight.name == "fp8_block", weight.name == "nvfp4"
+        dtype = "fp8_block" if block else {"fp4": "nvfp4" if micro else "mxfp4"}.get(arithmetic, arithmetic)
+    elif arithmetic in ("bf16", "fp16"):
+        dtype = "w4a16_mxfp4" if weight.name == "mxfp4" else "int4_wo"
+    else:
+        dtype = "w4a8_mxfp4_mxfp8" if arithmetic == "fp8" and weight.name == "mxfp4" else arithmetic
+    texts: dict[str, str | float] = {"dtype": dtype}
+    form = FORMATS[dtype]
+    if abs(weight.bytes - form.bytes) > 1e-3:
+        texts["weight_bytes"] = weight.bytes
+    if form.arithmetic != arithmetic:
+        texts["arithmetic"] = arithmetic
+    return texts
+
+
+def _matrices(op: Op) -> list[Tensor]:
+    """The weight matrices of a product, each as (outputs, inputs) in its last two dimensions."""
+    return [tensor for tensor in op.operands if tensor.role is Role.WEIGHT and len(tensor.shape) >= 2]
+
+
+def _rows(source: Tensor) -> Size:
+    """The rows of a product's input: all dimensions that the workload decides."""
+    return product([dim for dim in source.shape if isinstance(dim, Size)])
+
+
+def _gemm(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
+    """C[m, n] = A[m, k] B[k, n]; several weights on one input are one product with their columns side by side.
+
+    Sparse weights multiply a share of k; they are stored in fewer bytes an element already.
+    """
+    weights = [weight for op in parts for weight in _matrices(op)]
+    if not weights or arithmetic is None:
+        return None
+    weight = weights[0]
+    density = weight.format.density
+    depth = as_size(weight.shape[-1]) * density
+    columns = total(as_size(tensor.shape[-2]) for tensor in weights)
+    texts = dtype_of(arithmetic, weight.format)
+    if density != 1 or any(tensor.format != weight.format for tensor in weights):
+        texts["weight_bytes"] = _mean_bytes(weights) / density
+    return KernelShape("gemm", texts, {"m": _rows(parts[0].operands[0]), "n": columns, "k": depth})
+
+
+def _mean_bytes(weights: Sequence[Tensor]) -> float:
+    """Bytes an element of several weights together: mixtures store some in more bits."""
+    elements = [sum(tensor.stored_elements.terms.values()) for tensor in weights]
+    stored = sum(tensor.format.bytes * count for tensor, count in zip(weights, elements, strict=True))
+    return stored / sum(elements)
+
+
+def _attention(op: Op) -> KernelShape | None:
+    """Fused attention with keys and values of their own; over shared latents there is no row for it."""
+    query, keys, _, values = op.operands
+    if keys.name == values.name or op.view is None:
+        return None
+    batch, queries, heads, width = query.shape
+    # Materialised keys and values have a head for each query head; cached ones come in groups.
+    _, seen, kv_heads, _ = keys.shape
+    dim = (as_size(width) + as_size(values.shape[-1])) / 2
+    dtype = query.format.name if query.format.name in FORMATS else query.format.arithmetic
+    texts: dict[str, str | float] = {"dtype": dtype, "causal": float(op.view.causal)}
+    if keys.format.name != query.format.name:
+        texts["kv_dtype"] = "fp8" if keys.format.bits <= 9 else dtype
+        texts["kv_bytes"] = keys.format.bytes
+    sizes: Mapping[str, Dim] = {
+        "batch": batch,
+        "q_len": queries,
+        "kv_len": seen,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "window": op.view.reach or 0,
+    }
+    return KernelShape("attention", texts, {name: as_size(size) for name, size in sizes.items()} | {"head_dim": dim})
+
+
+def _experts(products: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
+    """The grouped products of one device's experts, with the routing that the graph counted."""
+    first, last = products[0], products[-1]
+    rows, weight = first.operands
+    if arithmetic is None or len(rows.shape) != 4:
+        return None
+    batch, queries, top_k, hidden = rows.shape
+    touched, width, _ = weight.shape
+    sizes: Mapping[str, Dim] = {
+        "tokens": product((batch, queries)),
+        "hidden": hidden,
+        "intermediate": width,
+        "top_k": top_k,
+        "experts": last.operands[1].stored_shape[0],
+        "touched": touched,
+        "gated": len(products) - 2,
+    }
+    texts = {**dtype_of(arithmetic, weight.format), "routing": "uniform"}
+    return KernelShape("moe", texts, {name: as_size(size) for name, size in sizes.items()})
+
+
+def _collective(op: Op) -> KernelShape:
+    link = op.link
+    assert link is not None
+    assert link.collective is not None
+    message = link.bytes / link_share(link.collective, link.ranks)
+    sizes = {"bytes": message, "ranks": as_size(link.ranks)}
+    return KernelShape("collective", {"collective": COLLECTIVES[link.collective], "dtype": "any"}, sizes)

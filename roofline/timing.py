@@ -1,0 +1,408 @@
+"""Expected time: a placed graph, run by the kernels of an engine, with the constants of a calibration.
+
+The engine says which operators one kernel computes. Each kernel is a row of the measurement schema
+(`roofline.kernels.shapes`), and its time is that of the calibrated form of its kind (`roofline.kernels`), with the
+interval of the residuals that the fit left:
+
+    kernel   t_k = max(form(shape; constants), bound of its operators)
+    weights that are converted first:   t_k = (form^2 + (conversion / dequantisation)^2)^(1/2)
+    pass     t   = max(sum n_k t_k + gap N, [no CUDA graph] issue N) + step + sequence batch      (`roofline.engine`)
+
+What nobody measured takes `launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)`. Every operator gets the part of its
+kernel's time that it has of the kernel's bound, so that no operator is expected faster than its speed of light.
+
+Intervals: a kernel's error e_k (10th or 90th percentile less the middle) is shared in part by other kernels. With the
+correlation r of shapes of one kind, and R of kinds,
+
+    kind     E_K^2 = r (sum n_k e_k)^2 + (1 - r) sum (n_k e_k)^2,          the n_k layers of one shape err together
+    pass     E^2   = R (sum E_K)^2 + (1 - R) sum E_K^2 + (t x spread of the engine)^2
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.calibration import Basis, Calibration, Expected, Match
+from roofline.engine import Engine
+from roofline.extents import Step
+from roofline.hardware import Hardware
+from roofline.kernels import Array
+from roofline.kernels.elementwise import PASSES
+from roofline.kernels.parameters import numbers, smooth_maximum
+from roofline.kernels.shapes import DECODE_QUERIES
+from roofline.launches import ATTENTION, UNMEASURED, Kernel, launches
+from roofline.roof import TIMES, Placement, Row, blocks, coefficient_rows, monomial_values, monomials_of
+from roofline.size import Monomial
+
+WITHIN_KIND = 0.5
+"""Correlation r of the errors of different shapes of one kind."""
+
+ACROSS_KINDS = 0.3
+"""Correlation R of the errors of different kinds."""
+
+LAUNCH = 2e-6
+"""Seconds: start and end of a small kernel in a step."""
+
+COMPUTE_SHARE, MEMORY_SHARE, LINK_SHARE = 0.6, 0.8, 0.75
+"""Achievable fractions of the peaks, of memory bandwidth and of links, for kernels that nobody measured."""
+
+BLOCK = 4096
+"""Grid points evaluated together, so that the times of all kernels stay in the cache."""
+
+_ORDER: tuple[Basis, ...] = ("calibrated", "family", "pooled", "bound")
+
+
+class Estimate(NamedTuple):
+    """Expected seconds: 10th, 50th and 90th percentile; numbers, or arrays of a grid."""
+
+    low: Any
+    mid: Any
+    high: Any
+
+    def plus(self, other: Estimate) -> Estimate:
+        """The time of both, one after the other; their errors are one and the same."""
+        return Estimate(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def times(self, factor: Any) -> Estimate:
+        """The time of `factor` repetitions."""
+        return Estimate(*(value * factor for value in self))
+
+
+class Detail(NamedTuple):
+    """Expected times of kernels (kernels, points), whether each shape lies within the fitted range, and bounds.
+
+    `bounds` are those of the operators, (operators, points).
+    """
+
+    low: Array
+    mid: Array
+    high: Array
+    inside: NDArray[np.bool_]
+    bounds: Array
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    """Kernels of one kind and format, evaluated together: constants, and symbolic columns as coefficients."""
+
+    op: str
+    match: Match
+    hardware: Hardware
+    texts: Mapping[str, str | float]
+    members: tuple[int, ...]
+    fixed: Mapping[str, Array]
+    varying: Mapping[str, Array]
+    factor: float
+
+    def columns(self, values: Array) -> dict[str, Any]:
+        """The columns of the measurement schema, (members, points)."""
+        return {**self.texts, **self.fixed, **{name: rows @ values for name, rows in self.varying.items()}}
+
+    def placed(self, own: Array, table: _Table | None) -> Iterator[tuple[Any, Any, Expected]]:
+        """Rows, points and expected times of the kernels that run: one of the two kinds of attention at each point."""
+        rows, points = np.array(self.members), cast("Any", slice(None))
+        if table is not None:
+            yield rows, points, table.expand()
+            return
+        if self.op in ATTENTION:
+            queries = (self.varying["q_len"][0] @ own) if "q_len" in self.varying else self.fixed["q_len"][0]
+            runs = (queries <= DECODE_QUERIES) == (self.op == "attention_decode")
+            if not runs.any():
+                return
+            if not runs.all():
+                rows, points = rows[:, np.newaxis], np.flatnonzero(runs)
+                own = own[:, points]
+        yield rows, points, self.evaluate(self.columns(own), own.shape[1])
+
+    def evaluate(self, columns: Mapping[str, Any], points: int) -> Expected:
+        """Expected times, (members, points); nothing for products of no rows: an encoder's run in one pass only."""
+        none: Any = None
+        if self.op == "gemm":
+            none = columns["m"] <= 0
+            columns = {**columns, "m": np.maximum(columns["m"], 1.0)}
+        if self.op in ATTENTION:
+            columns = {**columns, "kv_len": np.maximum(columns["kv_len"], columns["q_len"])}
+        found = self.match.expected(columns, self.hardware)
+        shape = (len(self.members), points)
+        factor = self.factor if none is None or not none.any() else np.where(none, 0.0, self.factor)
+        if found.mid.shape == shape and np.ndim(factor) == 0 and factor == 1:
+            return found
+        low, mid, high = (np.broadcast_to(factor * time, shape) for time in found[:3])
+        return found._replace(low=low, mid=mid, high=high, inside=np.broadcast_to(found.inside, shape))
+
+
+class Ground(NamedTuple):
+    """What most of a pass's time rests on, its source, and the share of time in shapes outside of the fitted ranges."""
+
+    basis: Basis
+    source: str
+    outside: float
+
+
+class Timing:
+    """The kernels of a placed graph on an engine, ready to be evaluated for any workload."""
+
+    def __init__(self, placement: Placement, engine: Engine, calibration: Calibration) -> None:
+        self.placement = placement
+        self.engine = engine
+        self.kernels = tuple(launches(placement, engine, calibration))
+        sizes = [size for entry in self.kernels if entry.shape for size in entry.shape.sizes.values()]
+        self.monomials = monomials_of(sizes)
+        self._counts = np.array([entry.count for entry in self.kernels])
+        self._batches = _batches(self.kernels, self.monomials, placement, engine)
+
+    @cached_property
+    def _parts(self) -> Array:
+        """1 where an operator (column) is part of a kernel (row)."""
+        members = np.zeros((len(self.kernels), len(self.placement.ops)))
+        for row, entry in enumerate(self.kernels):
+            members[row, list(entry.parts)] = 1.0
+        return members
+
+    @cached_property
+    def _kinds(self) -> list[NDArray[np.intp]]:
+        """The kernels of each kind: those whose errors are alike."""
+        names = [entry.kind for entry in self.kernels]
+        return [np.flatnonzero(np.array(names) == name) for name in dict.fromkeys(names)]
+
+    @cached_property
+    def _unmeasured(self) -> NDArray[np.intp]:
+        """Kernels without constants."""
+        return np.flatnonzero([not entry.matches for entry in self.kernels])
+
+    @cached_property
+    def _linked(self) -> NDArray[np.intp]:
+        """Kernels that wait for what comes over a link while they compute; exchanges have it in their fits."""
+        sending = self._parts @ np.abs(self.placement.coefficients[Row.LINK_TIME]).sum(axis=1) > 0
+        fitted = np.array([entry.kind == "collective" for entry in self.kernels])
+        return np.flatnonzero(sending & ~fitted)
+
+    @cached_property
+    def _converting(self) -> NDArray[np.intp]:
+        """Kernels that convert operands before they multiply them; in attention the fits include it."""
+        rows = self.placement.coefficients[Row.UPCAST_FLOPS]
+        converted = self._parts @ np.abs(rows).sum(axis=1) > 0
+        attention = np.array([entry.kind in ATTENTION for entry in self.kernels])
+        return np.flatnonzero(converted & ~attention)
+
+    def detail(self, step: Step) -> Detail:
+        """Every kernel for the points of `step`'s grid, flattened."""
+        values = self.placement.values(step)
+        own = monomial_values(self.monomials, step, self.placement.network)
+        return self._detail(values, own, [self._precomputed(batch, own) for batch in self._batches])
+
+    def summary(self, step: Step, phase: str) -> Estimate:
+        """Expected seconds of one pass of `phase` (prefill or decode), for the points of the grid, flattened."""
+        values = self.placement.values(step)
+        own = monomial_values(self.monomials, step, self.placement.network)
+        batch = np.broadcast_to(np.asarray(step.batch, float), step.shape).reshape(-1)
+        before = [self._precomputed(entry, own) for entry in self._batches]
+        parts, start = [], 0
+        for block, mine in zip(blocks(values, BLOCK), blocks(own, BLOCK), strict=True):
+            stop = start + block.shape[1]
+            cut = [None if found is None else found.cut(start, stop) for found in before]
+            detail = self._detail(block, mine, cut)
+            parts.append(self._pass(detail, batch[start:stop], phase))
+            start = stop
+        return Estimate(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+    def _detail(self, values: Array, own: Array, before: Sequence[_Table | None]) -> Detail:
+        times = self.placement.coefficients[:TIMES] @ values
+        bounds = times.max(axis=0)
+        floor = self._parts @ bounds
+        low, mid, high = (np.zeros(floor.shape) for _ in range(3))
+        inside = np.zeros(floor.shape, dtype=bool)
+        if self._unmeasured.size:
+            rows = self._unmeasured
+            compute, memory = times[: Row.MEMORY_TIME].max(axis=0), times[Row.MEMORY_TIME]
+            units, traffic = self._parts[rows] @ compute / COMPUTE_SHARE, self._parts[rows] @ memory / MEMORY_SHARE
+            mid[rows] = LAUNCH + smooth_maximum(units, traffic, 2.0)
+            low[rows], high[rows] = mid[rows] * UNMEASURED.low, mid[rows] * UNMEASURED.high
+        for batch, table in zip(self._batches, before, strict=True):
+            for rows, points, found in batch.placed(own, table):
+                low[rows, points], mid[rows, points], high[rows, points] = found[:3]
+                inside[rows, points] = found.inside
+        if self._converting.size:
+            rows = self._converting
+            vector = self._parts[rows] @ times[Row.VECTOR_TIME] / self.engine["dequantisation"]
+            slower = smooth_maximum(mid[rows], vector, 2.0) / np.where(mid[rows] > 0, mid[rows], 1.0)
+            low[rows], mid[rows], high[rows] = low[rows] * slower, mid[rows] * slower, high[rows] * slower
+        np.maximum(low, floor, out=low)
+        np.maximum(mid, floor, out=mid)
+        if self._linked.size:
+            rows = self._linked
+            exchange = self._parts[rows] @ times[Row.LINK_TIME] / LINK_SHARE
+            low[rows], mid[rows] = np.maximum(low[rows], exchange * UNMEASURED.low), np.maximum(mid[rows], exchange)
+            high[rows] = np.maximum(high[rows], exchange * UNMEASURED.high)
+        np.maximum(high, mid, out=high)
+        if not floor.all():
+            for part in (low, mid, high):
+                part[floor <= 0] = 0.0
+        return Detail(low, mid, high, inside, bounds)
+
+    def _precomputed(self, batch: _Batch, own: Array) -> _Table | None:
+        """Products depend on the workload through their rows only: each number of rows is evaluated once."""
+        if batch.op != "gemm" or own.shape[1] == 1 or set(batch.varying) != {"m"}:
+            return None
+        rows = batch.varying["m"]
+        if (rows != rows[0]).any():
+            return None
+        distinct, which = np.unique(rows[0] @ own, return_inverse=True)
+        columns = {**batch.texts, **batch.fixed, "m": distinct[np.newaxis]}
+        return _Table(batch.evaluate(columns, distinct.size), which.reshape(-1))
+
+    def _pass(self, detail: Detail, batch: Array, phase: str) -> Estimate:
+        """The time of a pass from its kernels: see the module for the formula."""
+        engine, number = self.engine, float(self._counts.sum())
+        slower = engine["prefill"] if phase == "prefill" else 1.0
+        device = slower * (self._counts @ detail.mid) + engine["gap"] * number
+        busy = device if phase in engine.graphs else np.maximum(device, engine["issue"] * number)
+        mid = busy + engine["step"] + engine["sequence"] * batch
+        below, above = (
+            slower * self._combined(end - detail.mid if sign > 0 else detail.mid - end)
+            for sign, end in ((-1, detail.low), (1, detail.high))
+        )
+        low, high = engine.spread
+        bound = self.placement.counts @ detail.bounds
+        return Estimate(
+            np.maximum(mid - np.hypot(below, mid * (1 - low)), bound),
+            mid,
+            mid + np.hypot(above, mid * (high - 1)),
+        )
+
+    def host_time(self, step: Step) -> Array:
+        """Seconds of a pass that the host spends between passes, for the points of the grid, flattened."""
+        batch = np.broadcast_to(np.asarray(step.batch, float), step.shape).reshape(-1)
+        time: Array = self.engine["step"] + self.engine["sequence"] * batch
+        return time
+
+    def _combined(self, errors: Array) -> Array:
+        """The error of the sum over kernels, from those of single ones."""
+        weighted = self._counts[:, np.newaxis] * errors
+        kinds = []
+        for rows in self._kinds:
+            own = weighted[rows]
+            together, apart = own.sum(axis=0) ** 2, (own**2).sum(axis=0)
+            kinds.append(np.sqrt(WITHIN_KIND * together + (1 - WITHIN_KIND) * apart))
+        stacked = np.array(kinds)
+        together, apart = stacked.sum(axis=0) ** 2, (stacked**2).sum(axis=0)
+        combined: Array = np.sqrt(ACROSS_KINDS * together + (1 - ACROSS_KINDS) * apart)
+        return combined
+
+    def operators(self, detail: Detail) -> tuple[Estimate, ...]:
+        """The expected time of each operator, one instance: its part of its kernel's, in proportion to bounds."""
+        found: list[Estimate] = [Estimate(0.0, 0.0, 0.0)] * len(self.placement.ops)
+        floor = self._parts @ detail.bounds
+        for row, entry in enumerate(self.kernels):
+            whole = np.where(floor[row] > 0, floor[row], 1.0)
+            for index in entry.parts:
+                share = detail.bounds[index] / whole
+                found[index] = Estimate(detail.low[row] * share, detail.mid[row] * share, detail.high[row] * share)
+        return tuple(found)
+
+    @cached_property
+    def kernel_of(self) -> tuple[int, ...]:
+        """The kernel that each operator is part of."""
+        owner = {index: row for row, entry in enumerate(self.kernels) for index in entry.parts}
+        return tuple(owner[index] for index in range(len(self.placement.ops)))
+
+    def spent(self, detail: Detail) -> Array:
+        """Seconds of each kernel in a pass, (kernels, points)."""
+        return self._counts[:, np.newaxis] * detail.mid
+
+    def basis(self, detail: Detail) -> Ground:
+        """What most of the pass's time rests on."""
+        spent = self.spent(detail)
+        by_basis = dict.fromkeys(_ORDER, 0.0)
+        for entry, time in zip(self.kernels, spent.sum(axis=1), strict=True):
+            by_basis[entry.basis] += float(time)
+        basis = max(_ORDER, key=lambda name: by_basis[name])
+        source = next(entry.source for entry in self.kernels if entry.basis == basis)
+        measured = np.array([entry.kind not in PASSES and bool(entry.matches) for entry in self.kernels])
+        outside = float((spent * ~detail.inside)[measured].sum() / (spent.sum() or 1.0))
+        return Ground(basis, source, outside)
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Expected times for distinct workloads, and which of them each point is."""
+
+    found: Expected
+    which: NDArray[np.intp]
+
+    def cut(self, start: int, stop: int) -> _Table:
+        return _Table(self.found, self.which[start:stop])
+
+    def expand(self) -> Expected:
+        which, found = self.which, self.found
+        low, mid, high = found.low[:, which], found.mid[:, which], found.high[:, which]
+        return found._replace(low=low, mid=mid, high=high, inside=found.inside[:, which])
+
+
+def _batches(
+    kernels: Sequence[Kernel], monomials: Sequence[Monomial], placement: Placement, engine: Engine
+) -> list[_Batch]:
+    """Kernels that are evaluated together: of one kind and format; products also of the same rows."""
+    hardware = placement.hardware
+    if engine["memory"] != 1:
+        hardware = replace(hardware, memory_bandwidth=hardware.memory_bandwidth * engine["memory"])
+    grouped: dict[Any, list[int]] = {}
+    for index, entry in enumerate(kernels):
+        if entry.shape is not None:
+            across = _across_nodes(entry, placement)
+            key = (tuple(entry.shape.texts.items()), across, entry.shape.sizes.get("m"))
+            for op, match in entry.matches.items():
+                op = "copy" if match.fit.rows == 0 and op in PASSES else op  # nothing measured: all alike
+                grouped.setdefault((op, *key), []).append(index)
+    return [
+        _batch(op, [(index, kernels[index]) for index in members], hardware, across, monomials, engine)
+        for (op, _, across, _), members in grouped.items()
+    ]
+
+
+def _across_nodes(entry: Kernel, placement: Placement) -> bool:
+    links = (placement.ops[index][0].link for index in entry.parts)
+    return any(link is not None and placement.parallel.spans_nodes(link.reach) for link in links)
+
+
+def _batch(
+    op: str,
+    members: Sequence[tuple[int, Kernel]],
+    hardware: Hardware,
+    across: bool,
+    monomials: Sequence[Monomial],
+    engine: Engine,
+) -> _Batch:
+    shapes = [entry.shape for _, entry in members if entry.shape is not None]
+    match = next(match for name, match in members[0][1].matches.items() if name == op or op == "copy")
+    fit = match.fit
+    if "launch" in fit.parameters and engine["launch"] != 1:
+        launch = fit.parameters["launch"] * engine["launch"]
+        match = replace(match, fit=replace(fit, parameters={**fit.parameters, "launch": launch}))
+    texts = {**shapes[0].texts, **({"across_nodes": 1.0} if across else {})}
+    fixed: dict[str, Array] = {}
+    varying: dict[str, Array] = {}
+    for name in shapes[0].sizes:
+        sizes = [shape.sizes[name] for shape in shapes]
+        if all(set(size.terms) <= {()} for size in sizes):
+            fixed[name] = np.array([[float(size.terms.get((), 0.0))] for size in sizes])
+        else:
+            varying[name] = coefficient_rows(sizes, monomials)
+    if op == "attention_decode" and engine["kv_reread"]:
+        group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
+        stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
+        texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
+    factor = engine["collective"] if op == "collective" else 1.0
+    return _Batch(op, match, hardware, texts, tuple(index for index, _ in members), fixed, varying, factor)
+
+
+@lru_cache(maxsize=512)
+def timing(placement: Placement, engine: Engine, calibration: Calibration) -> Timing:
+    """The kernels of `placement` on `engine`, with the constants of `calibration`."""
+    return Timing(placement, engine, calibration)

@@ -1,0 +1,82 @@
+"""Engine profiles: bundled ones, files of one's own, and mistakes in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.engine import PARAMETERS, Engine, list_engines, load_engine, parse_engine, render
+from roofline.errors import SpecError, UnknownNameError
+from roofline.library import read_mapping
+
+
+def test_the_engines_that_are_promised() -> None:
+    promised = {"ideal", "vllm", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
+    assert promised <= set(list_engines())
+
+
+@pytest.mark.parametrize("name", list_engines())
+def test_profiles_say_where_they_come_from_and_survive_a_round_trip(name: str, tmp_path: Path) -> None:
+    engine = load_engine(name)
+    assert engine.name == name
+    assert engine.title
+    assert all(engine.sources)
+    assert engine.sources
+    path = tmp_path / "mine.yaml"
+    path.write_text(render(engine), encoding="utf-8")
+    again = parse_engine(read_mapping(path), str(path))
+    assert (again.fusions, again.graphs, again.sources) == (engine.fusions, engine.graphs, engine.sources)
+    for parameter in PARAMETERS:
+        assert again[parameter.name] == pytest.approx(engine[parameter.name], rel=1e-3)
+
+
+def test_ideal_has_no_host() -> None:
+    engine = load_engine("ideal")
+    assert all(engine[name] == 0 for name in ("step", "sequence", "gap", "issue"))
+    assert engine.spread == (1.0, 1.0)
+
+
+def test_a_profile_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nparameters: {step: 1 s}\ngraphs: [decode]\n", encoding="utf-8")
+    answer = analyze(Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine=str(path)))
+    assert answer.decode is not None
+    assert answer.decode.expected.mid > 1
+    assert answer.decode.host_time == pytest.approx(1)
+
+
+def test_an_unknown_engine_is_told_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="vllm"):
+        Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine="vlm")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "'name' is missing"),
+        ({"name": "x", "fusion": []}, "unknown key 'fusion'; did you mean 'fusions'"),
+        ({"name": "x", "fusions": "qkv"}, "'fusions' must be a list"),
+        ({"name": "x", "fusions": ["qvk"]}, "did you mean 'qkv'"),
+        ({"name": "x", "graphs": ["decoding"]}, "did you mean 'decode'"),
+        ({"name": "x", "parameters": {"stop": "1 ms"}}, "did you mean 'step'"),
+        ({"name": "x", "parameters": {"step": "fast"}}, "'parameters.step'"),
+        ({"name": "x", "parameters": {"step": 3}}, "'parameters.step'"),
+        ({"name": "x", "parameters": {"launch": -1}}, "outside 0.1 to 10"),
+        ({"name": "x", "parameters": {"launch": "2 us"}}, "expected a number"),
+        ({"name": "x", "parameters": {"memory": float("nan")}}, "outside"),
+        ({"name": "x", "spread": [2, 3]}, "'spread' must be two numbers"),
+        ({"name": "x", "spread": [0.5]}, "'spread' must be two numbers"),
+        ({"name": "x", "parameters": [1]}, "must be a mapping"),
+        ({"name": "x", "sources": "me"}, "'sources' must be a list"),
+    ],
+)
+def test_mistakes_in_a_profile(content: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        parse_engine(content, "mine.yaml")
+    assert str(caught.value).startswith("mine.yaml: ")
+
+
+def test_engines_are_keys() -> None:
+    assert hash(Engine("a")) != hash(Engine("a", parameters={"step": 1.0}))
