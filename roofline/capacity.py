@@ -54,8 +54,9 @@ class Reserve:
     the profiling pass (None: the longest context, at least 2048). `sequences`: sampled at once there. `context`: bytes
     of the runtime on one device (the CUDA context and the libraries' workspaces), and `group_context` where ranks
     communicate (NCCL's buffers beside them). `profiles`: whether activations are taken from the share, or from what it
-    leaves. The defaults of both contexts are read from vLLM's own reports, which lie at 0.2 to 1.8 GiB on one device
-    and 2 to 3.6 GiB on several.
+    leaves. `of_rest`: whether `utilisation` is a share of what is left beside weights, activations and context, and not
+    of the device. The defaults of both contexts are read from vLLM's own reports, which lie at 0.2 to 1.8 GiB on one
+    device and 2 to 3.6 GiB on several.
     """
 
     utilisation: float = 0.9
@@ -65,6 +66,7 @@ class Reserve:
     context: float = 0.6 * GIB
     group_context: float = 2.0 * GIB
     profiles: bool = True
+    of_rest: bool = False
 
     def __post_init__(self) -> None:
         if not 0 < self.utilisation <= 1:
@@ -79,6 +81,9 @@ VLLM_0 = Reserve()
 
 SGLANG = Reserve(utilisation=0.88, block=1, profiles=False)
 """SGLang: mem_fraction_static holds weights and cache, activations live in the rest (its server arguments, 2025)."""
+
+TENSORRT_LLM = Reserve(block=64, tokens=8192, sequences=1, of_rest=True)
+"""TensorRT-LLM: the cache takes 0.9 of what is free once the model is loaded (kv_cache_free_gpu_mem_fraction, 2024)."""
 
 LONGEST_WHOLE = 32768
 """Tokens of context up to which vLLM's first engine profiled a whole prompt; longer ones it cut into chunks of 2048."""
@@ -100,7 +105,8 @@ def vllm_1(hardware: Hardware) -> Reserve:
 class Capacity:
     """Where the memory of one rank goes, in bytes, and the tokens of cache that fit.
 
-    `cache` is negative by what is missing where nothing is left; `tokens` is then 0. `bytes_per_token` is 0 for a model
+    The engine may use `budget` of the `visible` memory, and give the cache `share` of what is left. `cache` is negative
+    by what is missing where nothing is left; `tokens` is then 0. `bytes_per_token` is 0 for a model
     that keeps no cache, and `tokens` None.
     """
 
@@ -111,11 +117,12 @@ class Capacity:
     context: float
     bytes_per_token: float
     block: int
+    share: float = 1.0
 
     @property
     def cache(self) -> float:
         """Bytes left for the cache."""
-        return self.budget - self.weights - self.activations - self.context
+        return self.share * (self.budget - self.weights - self.activations - self.context)
 
     @property
     def tokens(self) -> int | None:
@@ -179,10 +186,32 @@ def kv_capacity(
     visible = visible_memory(hardware)
     return Capacity(
         visible=visible,
-        budget=reserve.utilisation * visible,
+        budget=visible if reserve.of_rest else reserve.utilisation * visible,
         weights=memory.weights,
         activations=activations,
         context=reserve.group_context if parallel.devices > 1 else reserve.context,
         bytes_per_token=token_bytes(model, chosen, parallel),
         block=reserve.block,
+        share=reserve.utilisation if reserve.of_rest else 1.0,
     )
+
+
+def waves(batch: int, length: int, found: Capacity) -> tuple[int, ...]:
+    """The sizes in which a batch of sequences that grow to `length` tokens is served where it does not fit at once.
+
+    Sequences of one length end together, so that the next ones find the whole cache free. Raises RooflineError where
+    not even one fits.
+
+    >>> waves(10, 100, Capacity(0, 1024, 0, 0, 0, 2.0, 16))
+    (4, 4, 2)
+    """
+    if found.tokens is None:
+        return (batch,)
+    blocks = -(-length // found.block)
+    at_once = found.tokens // (blocks * found.block)
+    if at_once < 1:
+        raise RooflineError(
+            f"not one sequence of {length} tokens fits beside the model: {found.tokens} tokens of cache"
+        )
+    full, rest = divmod(batch, at_once)
+    return (at_once,) * full + ((rest,) if rest else ())

@@ -13,8 +13,8 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
@@ -23,9 +23,12 @@ from typing import Any
 import numpy as np
 
 from roofline import Scenario, analyze
+from roofline.capacity import SGLANG, TENSORRT_LLM, VLLM_0, Reserve, kv_capacity, waves
+from roofline.engine import Engine
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.parallel import Parallelism
 from roofline.schedule import Settings
+from roofline.timing import Estimate
 from validate.names import Unmapped, find_engine, find_hardware, find_model, find_precision
 from validate.tables import Line, check_filled, check_known, numbers_above_zero, parse_count, read_lines, refuse
 
@@ -126,6 +129,16 @@ class Case:
     quantity: Quantity
     measured: float
     assumed: str = ""
+    waves: tuple[int, ...] = ()
+
+    @property
+    def parts(self) -> Iterator[tuple[Scenario, int]]:
+        """The scenarios that its time is the sum of, with how often each runs: one, or the waves of a batch."""
+        if len(self.waves) < 2:
+            yield self.scenario, 1
+            return
+        for size, times in Counter(self.waves).items():
+            yield replace(self.scenario, batch=size), times
 
     @property
     def labels(self) -> dict[str, str]:
@@ -278,7 +291,29 @@ def to_case(figure: Figure, engine: str | None = None) -> Case:
         settings=Settings(parallel=Parallelism(tensor=gpus)),
     )
     measured = _seconds(figure, batch, prompt, output, gpus)
-    return Case(figure, scenario, profile, figure.metric.quantity, measured, named.assumed)
+    return Case(
+        figure, scenario, profile, figure.metric.quantity, measured, named.assumed, _waves(scenario, profile, output)
+    )
+
+
+RESERVES: Mapping[str, Reserve] = MappingProxyType({"vllm": VLLM_0, "tensorrt-llm": TENSORRT_LLM, "sglang": SGLANG})
+"""What serving engines reserve, which serve a batch whose cache does not fit in waves; others take it as it is."""
+
+
+def _waves(scenario: Scenario, engine: str, output: int) -> tuple[int, ...]:
+    """The sizes in which a batch is served whose cache is kept to its end; the batch itself where it fits.
+
+    A model that does not fit itself is taken to run as the row says it did.
+    """
+    batch, prompt = int(scenario.batch), int(scenario.prompt)
+    if engine not in RESERVES or output < 2 or batch == 1:
+        return (batch,)
+    precision, parallel = scenario.precision, scenario.settings.parallel
+    found = kv_capacity(scenario.model, scenario.hardware, precision, parallel, RESERVES[engine])
+    try:
+        return waves(batch, prompt + output, found)
+    except RooflineError:
+        return (batch,)
 
 
 def _lengths(figure: Figure) -> tuple[int, int]:
@@ -317,11 +352,23 @@ def _seconds(figure: Figure, batch: int, prompt: int, output: int, gpus: int) ->
 # --- prediction and scores --------------------------------------------------------------------------------------------
 
 
-def predict(case: Case) -> Predicted:
-    """The seconds that are simulated for a case."""
-    found = analyze(case.scenario).generation
-    bound = {Quantity.TTFT: found.ttft, Quantity.TPOT: found.tpot, Quantity.TOTAL: found.total}[case.quantity]
-    return Predicted(bound, bound, bound, bound)
+def predict(case: Case, engine: Engine | str | None = None) -> Predicted:
+    """The seconds that are simulated for a case, with its own engine's profile or another.
+
+    The bound is that of the batch at once: waves are how an engine serves it, not a law.
+    """
+    profile = case.engine if engine is None else engine
+    bound = _times(analyze(case.scenario).generation, case.quantity)
+    total = Estimate(0.0, 0.0, 0.0)
+    for scenario, times in case.parts:
+        found: Estimate = _times(analyze(replace(scenario, engine=profile)).expected, case.quantity)
+        total = total.plus(found.times(times))
+    return Predicted(bound, *total)
+
+
+def _times(generation: Any, quantity: Quantity) -> Any:
+    """The time of a generation that is a quantity."""
+    return {Quantity.TTFT: generation.ttft, Quantity.TPOT: generation.tpot, Quantity.TOTAL: generation.total}[quantity]
 
 
 def score(

@@ -11,13 +11,16 @@ from roofline.capacity import (
     GIB,
     SAMPLER_BYTES,
     SGLANG,
+    TENSORRT_LLM,
     VLLM_0,
+    Capacity,
     Reserve,
     kv_capacity,
     profiling_tokens,
     token_bytes,
     visible_memory,
     vllm_1,
+    waves,
 )
 from roofline.errors import RooflineError
 from roofline.parallel import Parallelism
@@ -117,6 +120,24 @@ def test_a_model_without_a_cache_has_no_capacity() -> None:
 def test_a_reserve_that_cannot_be(wrong: dict[str, float], said: str) -> None:
     with pytest.raises(RooflineError, match=said):
         Reserve(**wrong)  # type: ignore[arg-type]
+
+
+def test_a_share_of_what_is_left() -> None:
+    found = kv_capacity(LLAMA, H100, reserve=TENSORRT_LLM)
+    assert found.budget == found.visible
+    assert found.cache == pytest.approx(0.9 * (found.visible - found.weights - found.activations - found.context))
+
+
+def test_waves_are_as_large_as_fits() -> None:
+    room = Capacity(0, 64_000, 0, 0, 0, bytes_per_token=10, block=16)
+    assert room.tokens == 6400
+    assert waves(3, 1000, room) == (3,)
+    assert waves(15, 1000, room) == (6, 6, 3)  # 1000 tokens take 63 blocks
+    assert waves(12, 1000, room) == (6, 6)
+    assert sum(waves(997, 77, room)) == 997
+    assert waves(9, 1000, replace(room, bytes_per_token=0)) == (9,)
+    with pytest.raises(RooflineError, match="not one sequence of 7000 tokens"):
+        waves(2, 7000, room)
 
 
 def test_ranks_must_divide() -> None:

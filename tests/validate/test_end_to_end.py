@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,29 @@ def test_decode_from_an_empty_prompt_averages_over_its_steps(tmp_path: Path) -> 
     assert (found.scenario.prompt, found.scenario.generate) == (1, 129)
     steps = [analyze(plain(batch=1, context=step)).decode.bound_time for step in range(128)]  # type: ignore[union-attr]
     assert predict(found).bound == pytest.approx(sum(steps) / 128, rel=1e-4)
+
+
+# --- what is predicted ------------------------------------------------------------------------------------------------
+
+
+def test_the_expected_time_is_that_of_the_rows_engine(tmp_path: Path) -> None:
+    row = case(tmp_path, engine="TensorRT-LLM v0.9")
+    found = predict(row)
+    answer = analyze(replace(plain(), engine="tensorrt-llm"))
+    assert (found.low, found.mid, found.high) == answer.expected.total
+    assert found.bound == answer.generation.total < found.low < found.mid < found.high
+    assert predict(row, "hf-eager").mid > found.mid
+
+
+def test_a_batch_that_does_not_fit_is_served_in_waves(tmp_path: Path) -> None:
+    """Llama-2-7B's cache takes 0.5 MiB a token: 22 sequences of 2048 tokens fit beside it on an A100 of 40 GB."""
+    row = case(tmp_path, hardware="a100-sxm-40gb", batch="64", input_len="1024", output_len="1024")
+    assert row.waves == (22, 22, 20)
+    parts = [analyze(replace(row.scenario, batch=size)).expected.total for size in (22, 20)]
+    found = predict(row)
+    assert found.mid == pytest.approx(2 * parts[0].mid + parts[1].mid)
+    assert found.bound == analyze(row.scenario).generation.total
+    assert case(tmp_path, batch="16", input_len="1024", output_len="1024").waves == (16,)
 
 
 # --- names ------------------------------------------------------------------------------------------------------------
