@@ -6,17 +6,18 @@ num_gpus, engine, precision_weights, precision_kv, metric, value, unit, source. 
 
 from __future__ import annotations
 
+import argparse
 import re
+import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 
 from roofline.capacity import GIB, SGLANG, VLLM_0, Capacity, Reserve, kv_capacity, vllm_1
 from roofline.errors import RooflineError, quote
@@ -259,16 +260,19 @@ def report(document: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main(argv: Sequence[str] | None = None) -> None:
-    """Print the errors, every figure and what is left out."""
-    app = typer.Typer(add_completion=False)
-
-    @app.command()
-    def run(footprints: Annotated[Path, typer.Argument(help="A CSV file of memory footprints.")]) -> None:
-        typer.echo(report(as_document(score_footprints(footprints))))
-
-    app(args=None if argv is None else list(argv), standalone_mode=argv is None)
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the errors, every figure and what is left out; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m validate.footprints", description="Memory footprints, simulated.")
+    parser.add_argument("footprints", type=Path, help="CSV file of memory footprints")
+    options = parser.parse_args(arguments)
+    try:
+        text = report(as_document(score_footprints(options.footprints)))
+    except RooflineError as error:
+        sys.stderr.write(f"{error}\n")
+        return 2
+    sys.stdout.write(text + "\n")
+    return 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -113,5 +113,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 
 
 def test_the_command_prints_a_report(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main([str(written(tmp_path, *ROWS))])
+    assert main([str(written(tmp_path, *ROWS))]) == 0
     assert "KV capacity" in capsys.readouterr().out
+    assert main([str(tmp_path / "absent.csv")]) == 2
+    assert capsys.readouterr().err.count("\n") == 1
