@@ -72,6 +72,9 @@ Bandwidth is held closest: kernels are calibrated to it, and a fit that may move
 LINEAR = frozenset({"gap", "kv_reread"})
 """Parameters that are fitted as they are, because they may be 0; the others by their logarithm."""
 
+NEGLIGIBLE = 1e-2
+"""Share of its stiffness below which such a parameter is 0."""
+
 TABULATED: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
         "launch": (0.3, 0.6, 1.0, 1.6, 3.0),
@@ -244,6 +247,8 @@ class Space:
         for name, at in zip(self.names, coordinates, strict=True):
             start, scale = self.prior[name], STIFFNESS[name]
             value = start + scale * at if name in LINEAR else start * float(np.exp(scale * at))
+            if name in LINEAR and value < NEGLIGIBLE * scale:
+                value = 0.0
             values[name] = min(max(value, PARAMETER[name].low), PARAMETER[name].high)
         return values
 
