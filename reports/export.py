@@ -45,11 +45,11 @@ def as_csv(document: Mapping[str, Any]) -> str:
             row = (document["model"], document["hardware"], phase, *(op[column] for column in OP_COLUMNS))
             expected = op.get("expected_time_s", {})
             times = (*(expected.get(end, "") for end in ("low", "mid", "high")), op.get("basis", ""))
-            writer.writerow([_inert(cell) for cell in (*row, *times)])
+            writer.writerow([inert(cell) for cell in (*row, *times)])
     return out.getvalue()
 
 
-def _inert(cell: object) -> object:
+def inert(cell: object) -> object:
     """Text that a spreadsheet would run as a formula is quoted so that it stays text."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
