@@ -22,7 +22,7 @@ app = typer.Typer(
 )
 specs_app = typer.Typer(help="List, show, check and import model and hardware specs.", rich_markup_mode=None)
 app.add_typer(specs_app, name="specs")
-validate_app = typer.Typer(help="Fit and score kernel times against measurements.", rich_markup_mode=None)
+validate_app = typer.Typer(help="Fit, score and check predictions against measurements.", rich_markup_mode=None)
 app.add_typer(validate_app, name="validate")
 
 
@@ -379,6 +379,39 @@ def validate_score(
         case _:
             text = _drawn(accuracy.parts(document), output is None)
     _emit(text, output)
+
+
+@validate_app.command("check")
+def validate_check(
+    anchors: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="Anchor files. [default: the bundled ones]")
+    ] = None,
+    predictions: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Committed predictions. [default: the project's]")
+    ] = None,
+    accept: Annotated[bool, typer.Option("--accept", help="Write what moved to the committed predictions.")] = False,
+    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Published figures beside predictions; fails where a prediction is not the committed one."""
+    from reports import check as page
+    from reports import export
+    from validate.check import check
+
+    document = check(anchors, predictions, accept)
+    match format:
+        case OutputFormat.JSON:
+            text = export.as_json(document)
+        case OutputFormat.CSV:
+            text = page.as_csv(document)
+        case OutputFormat.MARKDOWN:
+            text = page.as_markdown(document)
+        case _:
+            text = _drawn(page.parts(document), output is None)
+    _emit(text, output)
+    if not document["passed"]:
+        typer.echo(f"roofline: {document['verdict']}", err=True)
+        raise typer.Exit(1)
 
 
 def _validation() -> Any:

@@ -19,7 +19,7 @@ FIELDS = (
 )
 HEADER = ("anchor", "metric", "published", "bound", "low", "mid", "high", "error", "at bound", "inside")
 SUMMARY_HEADER = ("source", "metric", "anchors", "median", "median abs", "mean abs", "at bound", "inside")
-MOVED_HEADER = ("anchor", "what", "figure", "unit", "published", "old", "new", "change", "error before", "error after")
+MOVED_HEADER = ("anchor", "figure", "published", "old", "new", "change", "error before", "error after")
 READING = (
     "Errors are predicted over published, minus one; of time, also where a rate is published, so that below zero is too"
     " fast. At bound: the error of the pure roofline. Inside: whether the published figure lies between low and high."
@@ -55,7 +55,7 @@ def parts(document: Mapping[str, Any]) -> list[Any]:
     shown: list[Any] = [table(HEADER, map(_row, rows), title=group, left=2) for group, rows in _groups(document)]
     shown += [table(SUMMARY_HEADER, _summary_rows(document), title="Summary", left=2), Text(READING, "dim")]
     if document["moved"]:
-        shown.append(table(MOVED_HEADER, _moved_rows(document), title="Moved", left=4))
+        shown.append(table(MOVED_HEADER, _moved_rows(document), title="Moved", left=2))
     return [*shown, Text(document["verdict"], "bold")]
 
 
@@ -129,10 +129,9 @@ def _moved_rows(document: Mapping[str, Any]) -> list[list[str]]:
     return [
         [
             row["id"],
-            row["status"],
-            row["figure"],
-            row["unit"] or "",
-            *(figure(row[name]) for name in ("published", "old", "new")),
+            row["figure"] if row["status"] == "moved" else row["status"],
+            f"{figure(row['published'])} {row['unit'] or ''}".strip(),
+            *(figure(row[name]) for name in ("old", "new")),
             *(_signed(row[name], 2) for name in ("change", "error_before", "error_after")),
         ]
         for row in document["moved"]

@@ -33,6 +33,7 @@ PHASES = ("prefill", "decode")
 KERNELS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
     {
         "qkv": (("q_proj", "q_gate_proj", "k_proj", "v_proj"),),
+        "latent_down": (("q_a_proj", "kv_a_proj"),),
         "gate_up": (("gate_proj", "up_proj"), ("shared_gate_proj", "shared_up_proj")),
         "residual_norm": (("attn_add", "mlp_norm"), ("mlp_add", "attn_norm")),
         "head_norms": (("q_norm", "k_norm"),),

@@ -33,7 +33,8 @@ class Kernel:
     """Operators of a section that run as one kernel, `count` times.
 
     `matches` are the constants by op of the measurement schema: two for attention, whose prefill and decode kernels
-    are others, none where nothing was measured.
+    are others, none where nothing was measured. `others` are those of a second kernel for the same operands: engines
+    run the faster one.
     """
 
     parts: tuple[int, ...]
@@ -41,6 +42,7 @@ class Kernel:
     section: str
     shape: KernelShape | None
     matches: Mapping[str, Match]
+    others: Mapping[str, Match]
 
     @property
     def kind(self) -> str:
@@ -101,7 +103,20 @@ def _kernel(parts: tuple[int, ...], section: str, placement: Placement, calibrat
     ops = [placement.ops[index][0] for index in parts]
     shape = kernel_shape(ops, placement.arithmetic[parts[0]])
     matches = {} if shape is None else _matches(shape, placement.hardware, calibration)
-    return Kernel(parts, placement.ops[parts[0]][1], section, shape if matches else None, matches)
+    others = {} if shape is None else _others(shape, calibration)
+    return Kernel(parts, placement.ops[parts[0]][1], section, shape if matches else None, matches, others)
+
+
+def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:
+    """Weights with one scale can also be multiplied as blocks whose scales are equal.
+
+    The public FP8 rows of experts on Hopper are of one kernel (FlashInfer, from ModelOpt checkpoints) that takes three
+    times as long as the one which the same engine runs for block scales; on Blackwell it is the faster one.
+    """
+    if shape.op != "moe" or shape.texts.get("dtype") != "fp8":
+        return {}
+    match = calibration.find("moe", "fp8_block")
+    return {"moe": match} if match is not None else {}
 
 
 def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -> Mapping[str, Match]:

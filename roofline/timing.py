@@ -20,25 +20,22 @@ correlation r of shapes of one kind, and R of kinds,
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.calibration import Basis, Calibration, Expected, Match
+from roofline.batches import Table, batches
+from roofline.calibration import Basis, Calibration
 from roofline.engine import Engine
 from roofline.extents import Step
-from roofline.hardware import Hardware
 from roofline.kernels import Array
 from roofline.kernels.elementwise import PASSES
-from roofline.kernels.parameters import numbers, smooth_maximum
-from roofline.kernels.shapes import DECODE_QUERIES
-from roofline.launches import ATTENTION, UNMEASURED, Kernel, launches
-from roofline.roof import TIMES, Placement, Row, blocks, coefficient_rows, monomial_values, monomials_of
-from roofline.size import Monomial
+from roofline.kernels.parameters import smooth_maximum
+from roofline.launches import ATTENTION, UNMEASURED, launches
+from roofline.roof import TIMES, Placement, Row, blocks, monomial_values, monomials_of
 
 WITHIN_KIND = 0.5
 """Correlation r of the errors of different shapes of one kind."""
@@ -87,56 +84,6 @@ class Detail(NamedTuple):
     bounds: Array
 
 
-@dataclass(frozen=True, slots=True)
-class _Batch:
-    """Kernels of one kind and format, evaluated together: constants, and symbolic columns as coefficients."""
-
-    op: str
-    match: Match
-    hardware: Hardware
-    texts: Mapping[str, str | float]
-    members: tuple[int, ...]
-    fixed: Mapping[str, Array]
-    varying: Mapping[str, Array]
-    factor: float
-
-    def columns(self, values: Array) -> dict[str, Any]:
-        """The columns of the measurement schema, (members, points)."""
-        return {**self.texts, **self.fixed, **{name: rows @ values for name, rows in self.varying.items()}}
-
-    def placed(self, own: Array, table: _Table | None) -> Iterator[tuple[Any, Any, Expected]]:
-        """Rows, points and expected times of the kernels that run: one of the two kinds of attention at each point."""
-        rows, points = np.array(self.members), cast("Any", slice(None))
-        if table is not None:
-            yield rows, points, table.expand()
-            return
-        if self.op in ATTENTION:
-            queries = (self.varying["q_len"][0] @ own) if "q_len" in self.varying else self.fixed["q_len"][0]
-            runs = (queries <= DECODE_QUERIES) == (self.op == "attention_decode")
-            if not runs.any():
-                return
-            if not runs.all():
-                rows, points = rows[:, np.newaxis], np.flatnonzero(runs)
-                own = own[:, points]
-        yield rows, points, self.evaluate(self.columns(own), own.shape[1])
-
-    def evaluate(self, columns: Mapping[str, Any], points: int) -> Expected:
-        """Expected times, (members, points); nothing for products of no rows: an encoder's run in one pass only."""
-        none: Any = None
-        if self.op == "gemm":
-            none = columns["m"] <= 0
-            columns = {**columns, "m": np.maximum(columns["m"], 1.0)}
-        if self.op in ATTENTION:
-            columns = {**columns, "kv_len": np.maximum(columns["kv_len"], columns["q_len"])}
-        found = self.match.expected(columns, self.hardware)
-        shape = (len(self.members), points)
-        factor = self.factor if none is None or not none.any() else np.where(none, 0.0, self.factor)
-        if found.mid.shape == shape and np.ndim(factor) == 0 and factor == 1:
-            return found
-        low, mid, high = (np.broadcast_to(factor * time, shape) for time in found[:3])
-        return found._replace(low=low, mid=mid, high=high, inside=np.broadcast_to(found.inside, shape))
-
-
 class Ground(NamedTuple):
     """What most of a pass's time rests on, its source, and the share of time in shapes outside of the fitted ranges."""
 
@@ -155,7 +102,7 @@ class Timing:
         sizes = [size for entry in self.kernels if entry.shape for size in entry.shape.sizes.values()]
         self.monomials = monomials_of(sizes)
         self._counts = np.array([entry.count for entry in self.kernels])
-        self._batches = _batches(self.kernels, self.monomials, placement, engine)
+        self._batches = batches(self.kernels, self.monomials, placement, engine)
 
     @cached_property
     def _parts(self) -> Array:
@@ -195,14 +142,14 @@ class Timing:
         """Every kernel for the points of `step`'s grid, flattened."""
         values = self.placement.values(step)
         own = monomial_values(self.monomials, step, self.placement.network)
-        return self._detail(values, own, [self._precomputed(batch, own) for batch in self._batches])
+        return self._detail(values, own, [batch.table(own) for batch in self._batches])
 
     def summary(self, step: Step, phase: str) -> Estimate:
         """Expected seconds of one pass of `phase` (prefill or decode), for the points of the grid, flattened."""
         values = self.placement.values(step)
         own = monomial_values(self.monomials, step, self.placement.network)
         batch = np.broadcast_to(np.asarray(step.batch, float), step.shape).reshape(-1)
-        before = [self._precomputed(entry, own) for entry in self._batches]
+        before = [entry.table(own) for entry in self._batches]
         parts, start = [], 0
         for block, mine in zip(blocks(values, BLOCK), blocks(own, BLOCK), strict=True):
             stop = start + block.shape[1]
@@ -212,50 +159,54 @@ class Timing:
             start = stop
         return Estimate(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
-    def _detail(self, values: Array, own: Array, before: Sequence[_Table | None]) -> Detail:
+    def _detail(self, values: Array, own: Array, before: Sequence[Table | None]) -> Detail:
         times = self.placement.coefficients[:TIMES] @ values
         bounds = times.max(axis=0)
         floor = self._parts @ bounds
         low, mid, high = (np.zeros(floor.shape) for _ in range(3))
         inside = np.zeros(floor.shape, dtype=bool)
-        if self._unmeasured.size:
-            rows = self._unmeasured
-            compute, memory = times[: Row.MEMORY_TIME].max(axis=0), times[Row.MEMORY_TIME]
-            units, traffic = self._parts[rows] @ compute / COMPUTE_SHARE, self._parts[rows] @ memory / MEMORY_SHARE
-            mid[rows] = LAUNCH + smooth_maximum(units, traffic, 2.0)
-            low[rows], high[rows] = mid[rows] * UNMEASURED.low, mid[rows] * UNMEASURED.high
+        self._guess(times, low, mid, high)
         for batch, table in zip(self._batches, before, strict=True):
             for rows, points, found in batch.placed(own, table):
                 low[rows, points], mid[rows, points], high[rows, points] = found[:3]
                 inside[rows, points] = found.inside
-        if self._converting.size:
-            rows = self._converting
-            vector = self._parts[rows] @ times[Row.VECTOR_TIME] / self.engine["dequantisation"]
-            slower = smooth_maximum(mid[rows], vector, 2.0) / np.where(mid[rows] > 0, mid[rows], 1.0)
-            low[rows], mid[rows], high[rows] = low[rows] * slower, mid[rows] * slower, high[rows] * slower
+        self._convert(times, low, mid, high)
         np.maximum(low, floor, out=low)
         np.maximum(mid, floor, out=mid)
-        if self._linked.size:
-            rows = self._linked
-            exchange = self._parts[rows] @ times[Row.LINK_TIME] / LINK_SHARE
-            low[rows], mid[rows] = np.maximum(low[rows], exchange * UNMEASURED.low), np.maximum(mid[rows], exchange)
-            high[rows] = np.maximum(high[rows], exchange * UNMEASURED.high)
+        self._wait(times, low, mid, high)
         np.maximum(high, mid, out=high)
         if not floor.all():
             for part in (low, mid, high):
                 part[floor <= 0] = 0.0
         return Detail(low, mid, high, inside, bounds)
 
-    def _precomputed(self, batch: _Batch, own: Array) -> _Table | None:
-        """Products depend on the workload through their rows only: each number of rows is evaluated once."""
-        if batch.op != "gemm" or own.shape[1] == 1 or set(batch.varying) != {"m"}:
-            return None
-        rows = batch.varying["m"]
-        if (rows != rows[0]).any():
-            return None
-        distinct, which = np.unique(rows[0] @ own, return_inverse=True)
-        columns = {**batch.texts, **batch.fixed, "m": distinct[np.newaxis]}
-        return _Table(batch.evaluate(columns, distinct.size), which.reshape(-1))
+    def _guess(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+        """Kernels without constants: their bound at typical efficiencies."""
+        if not self._unmeasured.size:
+            return
+        rows = self._unmeasured
+        compute, memory = times[: Row.MEMORY_TIME].max(axis=0), times[Row.MEMORY_TIME]
+        units, traffic = self._parts[rows] @ compute / COMPUTE_SHARE, self._parts[rows] @ memory / MEMORY_SHARE
+        mid[rows] = LAUNCH + smooth_maximum(units, traffic, 2.0)
+        low[rows], high[rows] = mid[rows] * UNMEASURED.low, mid[rows] * UNMEASURED.high
+
+    def _convert(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+        """Kernels that convert weights before they multiply them."""
+        if not self._converting.size:
+            return
+        rows = self._converting
+        vector = self._parts[rows] @ times[Row.VECTOR_TIME] / self.engine["dequantisation"]
+        slower = smooth_maximum(mid[rows], vector, 2.0) / np.where(mid[rows] > 0, mid[rows], 1.0)
+        low[rows], mid[rows], high[rows] = low[rows] * slower, mid[rows] * slower, high[rows] * slower
+
+    def _wait(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+        """Kernels that wait for what comes over a link."""
+        if not self._linked.size:
+            return
+        rows = self._linked
+        exchange = self._parts[rows] @ times[Row.LINK_TIME] / LINK_SHARE
+        low[rows], mid[rows] = np.maximum(low[rows], exchange * UNMEASURED.low), np.maximum(mid[rows], exchange)
+        high[rows] = np.maximum(high[rows], exchange * UNMEASURED.high)
 
     def _pass(self, detail: Detail, batch: Array, phase: str) -> Estimate:
         """The time of a pass from its kernels: see the module for the formula."""
@@ -327,79 +278,6 @@ class Timing:
         measured = np.array([entry.kind not in PASSES and bool(entry.matches) for entry in self.kernels])
         outside = float((spent * ~detail.inside)[measured].sum() / (spent.sum() or 1.0))
         return Ground(basis, source, outside)
-
-
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Expected times for distinct workloads, and which of them each point is."""
-
-    found: Expected
-    which: NDArray[np.intp]
-
-    def cut(self, start: int, stop: int) -> _Table:
-        return _Table(self.found, self.which[start:stop])
-
-    def expand(self) -> Expected:
-        which, found = self.which, self.found
-        low, mid, high = found.low[:, which], found.mid[:, which], found.high[:, which]
-        return found._replace(low=low, mid=mid, high=high, inside=found.inside[:, which])
-
-
-def _batches(
-    kernels: Sequence[Kernel], monomials: Sequence[Monomial], placement: Placement, engine: Engine
-) -> list[_Batch]:
-    """Kernels that are evaluated together: of one kind and format; products also of the same rows."""
-    hardware = placement.hardware
-    if engine["memory"] != 1:
-        hardware = replace(hardware, memory_bandwidth=hardware.memory_bandwidth * engine["memory"])
-    grouped: dict[Any, list[int]] = {}
-    for index, entry in enumerate(kernels):
-        if entry.shape is not None:
-            across = _across_nodes(entry, placement)
-            key = (tuple(entry.shape.texts.items()), across, entry.shape.sizes.get("m"))
-            for op, match in entry.matches.items():
-                op = "copy" if match.fit.rows == 0 and op in PASSES else op  # nothing measured: all alike
-                grouped.setdefault((op, *key), []).append(index)
-    return [
-        _batch(op, [(index, kernels[index]) for index in members], hardware, across, monomials, engine)
-        for (op, _, across, _), members in grouped.items()
-    ]
-
-
-def _across_nodes(entry: Kernel, placement: Placement) -> bool:
-    links = (placement.ops[index][0].link for index in entry.parts)
-    return any(link is not None and placement.parallel.spans_nodes(link.reach) for link in links)
-
-
-def _batch(
-    op: str,
-    members: Sequence[tuple[int, Kernel]],
-    hardware: Hardware,
-    across: bool,
-    monomials: Sequence[Monomial],
-    engine: Engine,
-) -> _Batch:
-    shapes = [entry.shape for _, entry in members if entry.shape is not None]
-    match = next(match for name, match in members[0][1].matches.items() if name == op or op == "copy")
-    fit = match.fit
-    if "launch" in fit.parameters and engine["launch"] != 1:
-        launch = fit.parameters["launch"] * engine["launch"]
-        match = replace(match, fit=replace(fit, parameters={**fit.parameters, "launch": launch}))
-    texts = {**shapes[0].texts, **({"across_nodes": 1.0} if across else {})}
-    fixed: dict[str, Array] = {}
-    varying: dict[str, Array] = {}
-    for name in shapes[0].sizes:
-        sizes = [shape.sizes[name] for shape in shapes]
-        if all(set(size.terms) <= {()} for size in sizes):
-            fixed[name] = np.array([[float(size.terms.get((), 0.0))] for size in sizes])
-        else:
-            varying[name] = coefficient_rows(sizes, monomials)
-    if op == "attention_decode" and engine["kv_reread"]:
-        group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
-        stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
-        texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
-    factor = engine["collective"] if op == "collective" else 1.0
-    return _Batch(op, match, hardware, texts, tuple(index for index, _ in members), fixed, varying, factor)
 
 
 @lru_cache(maxsize=512)

@@ -12,9 +12,11 @@ A kernel cuts C into tiles of b_m x b_n, and may split k into s parts that are a
     throttling     x (1 + d x / (x + 500 us))  where the units dominate: long products lower the clock
     time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantising kernel
 
-k' is k / s rounded up to 64. The tile model is the one of CUTLASS's documentation ("Efficient GEMM in CUDA") and of
-Stream-K (Osama et al., 2023); constants are fitted (`validate.calibrate`). A benchmark that replays its buffers keeps
-B in the L2 cache; then the memory term counts only what misses it.
+k' is k / s rounded up to 64. Matrix units multiply whole tiles: b_m rows even where m is less, as far as that is free,
+which it is up to the rows at which streaming the weights takes as long; hardware without them multiplies what there
+is. The tile model is the one of CUTLASS's documentation ("Efficient GEMM in CUDA") and of Stream-K (Osama et al.,
+2023); constants are fitted (`validate.calibrate`). A benchmark that replays its buffers keeps B in the L2 cache; then
+the memory term counts only what misses it.
 """
 
 from __future__ import annotations
@@ -83,6 +85,9 @@ REPLAYED_COPIES = {"nvfp4": 1.0}
 
 UNGRAPHED = ("fp8_block",)
 """Formats that the public benchmark measures without CUDA graphs: the host's time hides that of short kernels."""
+
+INSTRUCTION_ROWS = 16.0
+"""Rows that one instruction of a matrix unit multiplies at least."""
 
 THROTTLING_TIME = 500e-6
 """A product has to run about this long before the clock reacts to its power."""
@@ -178,6 +183,14 @@ def _time(
     )
 
 
+def _padded(m: Array, form: Numbers, hardware: Hardware) -> Array:
+    """Rows that are multiplied for `m`: those of an instruction of the matrix unit, or as many as memory hides."""
+    if form.arithmetic not in hardware.tensor:
+        return m
+    hidden = hardware.matrix_peak(form.arithmetic) * form.bytes / (2.0 * hardware.memory_bandwidth)
+    return np.maximum(INSTRUCTION_ROWS * ceil_div(m, INSTRUCTION_ROWS), hidden)
+
+
 def _units_time(
     m: Array, n: Array, k: Array, form: Numbers, hardware: Hardware, parameters: Mapping[str, float]
 ) -> Array:
@@ -190,7 +203,8 @@ def _units_time(
         tiles = np.where((rows < dispatch.fixed_rows) & (m > 64), NEVER, tiles)
     odd = 1.0 + parameters.get("odd_rows", 0.0) * ((m % 8 != 0) & (m > 64))
     peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
-    multiply = 2.0 * rows * columns * count / peak * odd
+    filled = np.minimum(rows, _padded(m, form, hardware))
+    multiply = 2.0 * filled * columns * count / peak * odd
     operands = rows * form.input_bytes + columns * form.bytes
     one_step = np.maximum(multiply, operands / parameters["tile_bandwidth"])
     best = np.full(m.shape, np.inf)

@@ -120,9 +120,10 @@ def units(hardware: Hardware) -> float:
     """Multiprocessors (or compute units, or cores) that tiles spread over.
 
     Where no document gives their number, it is estimated from the peak: one unit for each 16 TFLOP/s, as on the
-    accelerators of 2022 to 2024; the number only sets how finely work is quantised.
+    accelerators of 2022 to 2024; the number only sets how finely work is quantised. The few large cores of tensor
+    processors count as many, since the constants of a unit are those of a GPU's.
     """
-    if hardware.units is not None:
+    if hardware.units is not None and hardware.kind != "npu":
         return float(hardware.units)
     peak = max((*hardware.tensor.values(), *hardware.vector.values()))
     return max(1.0, peak / 16e12)

@@ -17,7 +17,7 @@ from roofline.layers.basic import (
 )
 from roofline.model import MixtureOfExperts, Mlp
 from roofline.op import Kind, Op
-from roofline.parallel import Collective, Parallelism, imbalance
+from roofline.parallel import Collective, Parallelism, imbalance, link_share
 from roofline.size import Dim, as_size
 from roofline.tensor import Role, Tensor
 
@@ -153,22 +153,34 @@ def pool_of(spec: MixtureOfExperts, parallel: Parallelism, skew: float) -> Pool:
 def _exchange(ops: list[Op], source: Tensor, spec: MixtureOfExperts, formats: Formats) -> list[Op]:
     """All-to-all around the experts: rows go to the ranks of their experts and come back.
 
-    Tensor ranks share the sending of the tokens that they all have.
+    Tensor ranks share the sending of the tokens that they all have. Across nodes a token is sent once to each node that
+    has any of its experts, and passed on within the node, whose links are the faster ones; sums come back the same way
+    (DeepSeek-V3, 2024, section 3.2.2).
     """
     parallel = formats.parallel
     ranks, reach = parallel.expert, parallel.tensor * parallel.data
+    share = 1 / parallel.tensor
+    if parallel.spans_nodes(reach):
+        share *= remote_nodes(-(-reach // parallel.devices_per_node), spec.top_k) / (
+            spec.top_k * link_share(Collective.ALL_TO_ALL, ranks)
+        )
     before, after = (
         activation(name, form, spec.top_k, *source.shape[2:])
         for name, form in (("dispatched", formats.activations), ("returned", formats.base))
     )
     exchanges = [
         collective(f"expert_{name}", Collective.ALL_TO_ALL, rows, replace(rows, name=f"{rows.name}_there"), ranks,
-                   reach, 1 / parallel.tensor)
+                   reach, share)
         for name, rows in (("dispatch", before), ("return", after))
     ]  # fmt: skip
     first = next(index for index, op in enumerate(ops) if op.kind is Kind.MOE)
     last = next(index for index, op in enumerate(ops) if op.name == "expert_combine")
     return [*ops[:first], exchanges[0], *ops[first:last], exchanges[1], *ops[last:]]
+
+
+def remote_nodes(nodes: int, top_k: int) -> float:
+    """Expected number of other nodes among `nodes` that hold any of a token's `top_k` experts, routed uniformly."""
+    return (nodes - 1) * (1 - (1 - 1 / nodes) ** top_k)
 
 
 def _shared(spec: MixtureOfExperts, source: Tensor, routed: Tensor, target: Tensor, formats: Formats) -> list[Op]:

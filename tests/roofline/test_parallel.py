@@ -106,6 +106,14 @@ def test_all_to_all_moves_each_token_to_its_experts_and_back() -> None:
         assert op.link_bytes == (64 / 8) * 128 * 8 * 2048 * 2 * 7 / 8
 
 
+def test_across_nodes_a_token_is_sent_once_to_each_node() -> None:
+    settings = parallel(expert=16, nodes=4)
+    answer = run("qwen3-30b-a3b", settings, batch=64, prompt=128)
+    dispatch = next(op for op in answer.prefill.ops if op.name == "expert_dispatch")
+    remote = 3 * (1 - (3 / 4) ** 8)
+    assert dispatch.link_bytes == pytest.approx((64 / 16) * 128 * remote * 2048 * 2)
+
+
 @pytest.mark.parametrize(("kind", "share"), [(Collective.ALL_REDUCE, 1.5), (Collective.ALL_GATHER, 0.75)])
 def test_link_shares(kind: Collective, share: float) -> None:
     assert link_share(kind, 4) == share

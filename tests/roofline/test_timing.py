@@ -227,3 +227,20 @@ def test_the_sum_over_a_generation_is_that_of_its_steps() -> None:
         assert steps.decode is not None
         summed = answer.expected.ttft.mid + steps.decode.expected.mid.sum()
         assert answer.expected.total.mid == pytest.approx(summed, rel=2e-3)
+
+
+def test_hardware_without_matrix_units_does_not_fill_tiles() -> None:
+    answer = analyze(Scenario(LLAMA, load_hardware("m1-pro"), engine=IDEAL))
+    assert answer.decode is not None
+    assert answer.decode.expected.mid < 2.0 * answer.decode.bound_time
+
+
+def test_experts_run_on_the_faster_of_two_kernels() -> None:
+    model = load_model("mixtral-8x7b")
+    per_tensor, blocks = (
+        analyze(Scenario(model, H100, batch=8, precision=parse_precision("bf16", scheme), engine=IDEAL))
+        for scheme in ("fp8", "fp8_block")
+    )
+    assert per_tensor.decode is not None
+    assert blocks.decode is not None
+    assert per_tensor.decode.expected.mid <= 1.05 * blocks.decode.expected.mid

@@ -1,0 +1,178 @@
+"""Batches: kernels of one kind and format, evaluated together for all points of a grid.
+
+The sizes of kernels are polynomials in the workload's extents; a batch holds them as coefficients, so that the columns
+of the measurement schema are one matrix product away.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.calibration import Expected, Match
+from roofline.engine import Engine
+from roofline.hardware import Hardware
+from roofline.kernels import Array
+from roofline.kernels.elementwise import PASSES
+from roofline.kernels.parameters import numbers
+from roofline.kernels.shapes import DECODE_QUERIES
+from roofline.launches import ATTENTION, Kernel
+from roofline.roof import Placement, coefficient_rows
+from roofline.size import Monomial
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """Kernels of one kind and format, evaluated together: constants, and symbolic columns as coefficients."""
+
+    op: str
+    match: Match
+    other: Match | None
+    hardware: Hardware
+    texts: Mapping[str, str | float]
+    members: tuple[int, ...]
+    fixed: Mapping[str, Array]
+    varying: Mapping[str, Array]
+    factor: float
+
+    def columns(self, values: Array) -> dict[str, Any]:
+        """The columns of the measurement schema, (members, points)."""
+        return {**self.texts, **self.fixed, **{name: rows @ values for name, rows in self.varying.items()}}
+
+    def table(self, values: Array) -> Table | None:
+        """Products depend on the workload through their rows only: each number of rows is evaluated once."""
+        if self.op != "gemm" or values.shape[1] == 1 or set(self.varying) != {"m"}:
+            return None
+        rows = self.varying["m"]
+        if (rows != rows[0]).any():
+            return None
+        distinct, which = np.unique(rows[0] @ values, return_inverse=True)
+        columns = {**self.texts, **self.fixed, "m": distinct[np.newaxis]}
+        return Table(self.evaluate(columns, distinct.size), which.reshape(-1))
+
+    def placed(self, own: Array, table: Table | None) -> Iterator[tuple[Any, Any, Expected]]:
+        """Rows, points and expected times of the kernels that run: one of the two kinds of attention at each point."""
+        rows, points = np.array(self.members), cast("Any", slice(None))
+        if table is not None:
+            yield rows, points, table.expand()
+            return
+        if self.op in ATTENTION:
+            queries = (self.varying["q_len"][0] @ own) if "q_len" in self.varying else self.fixed["q_len"][0]
+            runs = (queries <= DECODE_QUERIES) == (self.op == "attention_decode")
+            if not runs.any():
+                return
+            if not runs.all():
+                rows, points = rows[:, np.newaxis], np.flatnonzero(runs)
+                own = own[:, points]
+        yield rows, points, self.evaluate(self.columns(own), own.shape[1])
+
+    def evaluate(self, columns: Mapping[str, Any], points: int) -> Expected:
+        """Expected times, (members, points); nothing for products of no rows: an encoder's run in one pass only."""
+        none: Any = None
+        if self.op == "gemm":
+            none = columns["m"] <= 0
+            columns = {**columns, "m": np.maximum(columns["m"], 1.0)}
+        if self.op in ATTENTION:
+            columns = {**columns, "kv_len": np.maximum(columns["kv_len"], columns["q_len"])}
+        found = self.match.expected(columns, self.hardware)
+        if self.other is not None:
+            found = _faster(found, self.other.expected(columns, self.hardware))
+        shape = (len(self.members), points)
+        factor = self.factor if none is None or not none.any() else np.where(none, 0.0, self.factor)
+        if found.mid.shape == shape and np.ndim(factor) == 0 and factor == 1:
+            return found
+        low, mid, high = (np.broadcast_to(factor * time, shape) for time in found[:3])
+        return found._replace(low=low, mid=mid, high=high, inside=np.broadcast_to(found.inside, shape))
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Expected times for distinct workloads, and which of them each point is."""
+
+    found: Expected
+    which: NDArray[np.intp]
+
+    def cut(self, start: int, stop: int) -> Table:
+        """The table for the points from `start` to `stop`."""
+        return Table(self.found, self.which[start:stop])
+
+    def expand(self) -> Expected:
+        """The times of all points, (members, points)."""
+        which, found = self.which, self.found
+        low, mid, high = found.low[:, which], found.mid[:, which], found.high[:, which]
+        return found._replace(low=low, mid=mid, high=high, inside=found.inside[:, which])
+
+
+def batches(
+    kernels: Sequence[Kernel], monomials: Sequence[Monomial], placement: Placement, engine: Engine
+) -> list[Batch]:
+    """Kernels that are evaluated together: of one kind and format; products also of the same rows."""
+    hardware = placement.hardware
+    if engine["memory"] != 1:
+        hardware = replace(hardware, memory_bandwidth=hardware.memory_bandwidth * engine["memory"])
+    grouped: dict[Any, list[int]] = {}
+    for index, entry in enumerate(kernels):
+        if entry.shape is not None:
+            across = _across_nodes(entry, placement)
+            key = (tuple(entry.shape.texts.items()), across, entry.shape.sizes.get("m"))
+            for op, match in entry.matches.items():
+                op = "copy" if match.fit.rows == 0 and op in PASSES else op  # nothing measured: all alike
+                grouped.setdefault((op, *key), []).append(index)
+    return [
+        _batch(op, [(index, kernels[index]) for index in members], hardware, across, monomials, engine)
+        for (op, _, across, _), members in grouped.items()
+    ]
+
+
+def _across_nodes(entry: Kernel, placement: Placement) -> bool:
+    links = (placement.ops[index][0].link for index in entry.parts)
+    return any(link is not None and placement.parallel.spans_nodes(link.reach) for link in links)
+
+
+def _batch(
+    op: str,
+    members: Sequence[tuple[int, Kernel]],
+    hardware: Hardware,
+    across: bool,
+    monomials: Sequence[Monomial],
+    engine: Engine,
+) -> Batch:
+    shapes = [entry.shape for _, entry in members if entry.shape is not None]
+    match = next(match for name, match in members[0][1].matches.items() if name == op or op == "copy")
+    other = members[0][1].others.get(op)
+    texts = {**shapes[0].texts, **({"across_nodes": 1.0} if across else {})}
+    fixed: dict[str, Array] = {}
+    varying: dict[str, Array] = {}
+    for name in shapes[0].sizes:
+        sizes = [shape.sizes[name] for shape in shapes]
+        if all(set(size.terms) <= {()} for size in sizes):
+            fixed[name] = np.array([[float(size.terms.get((), 0.0))] for size in sizes])
+        else:
+            varying[name] = coefficient_rows(sizes, monomials)
+    if op == "attention_decode" and engine["kv_reread"]:
+        group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
+        stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
+        texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
+    factor = engine["collective"] if op == "collective" else 1.0
+    indices = tuple(index for index, _ in members)
+    match, other = _launched(match, engine), None if other is None else _launched(other, engine)
+    return Batch(op, match, other, hardware, texts, indices, fixed, varying, factor)
+
+
+def _launched(match: Match, engine: Engine) -> Match:
+    """The constants with the engine's launch."""
+    fit, factor = match.fit, engine["launch"]
+    if "launch" not in fit.parameters or factor == 1:
+        return match
+    return replace(match, fit=replace(fit, parameters={**fit.parameters, "launch": fit.parameters["launch"] * factor}))
+
+
+def _faster(one: Expected, other: Expected) -> Expected:
+    """For each row the expected times of the kernel whose middle is the lower one."""
+    first = one.mid <= other.mid
+    low, mid, high, inside = (np.where(first, a, b) for a, b in zip(one[:4], other[:4], strict=True))
+    return one._replace(low=low, mid=mid, high=high, inside=inside)
