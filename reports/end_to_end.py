@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from reports.export import escape, markdown_table
+from reports.export import escape, inert, markdown_table
 from reports.terminal import table
 
 KEYS = ("file", "engine", "metric", "model", "hardware")
@@ -22,7 +22,7 @@ def as_csv(document: Mapping[str, Any]) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow((*KEYS, *FIGURES))
-    writer.writerows([group[name] for name in (*KEYS, *FIGURES)] for group in document["groups"])
+    writer.writerows([inert(group[name]) for name in (*KEYS, *FIGURES)] for group in document["groups"])
     return out.getvalue()
 
 

@@ -376,6 +376,11 @@ def test_pages(tmp_path: Path) -> None:
     assert "SXM" in str(pages.parts(document)[-1])
 
 
+def test_names_of_files_are_no_formulas_in_a_spreadsheet(tmp_path: Path) -> None:
+    document = end_to_end(table(tmp_path, {}, name="=1+2.csv"))
+    assert "'=1+2.csv" in pages.as_csv(document)
+
+
 def test_one_engine_for_all_rows(tmp_path: Path) -> None:
     cases, left = map_figures(read_figures(table(tmp_path, {"engine": "nosuch"})), engine="vllm")
     assert (cases[0].engine, left) == ("vllm", [])
