@@ -311,7 +311,8 @@ def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
     rows = [passes_of(case) for case in cases]
     around = space(start)
     models = [case.scenario.model.name for case in cases]
-    weights = np.where([modelled(case) for case in cases], weights_of(models), 0.0)
+    known = np.array([modelled(case) for case in cases])
+    weights = np.where(known, weights_of(models), 0.0)
     engine, table, at = start, None, np.zeros(len(around.names))
     for _ in range(ROUNDS):
         table = tabulate(rows, engine)
@@ -329,7 +330,7 @@ def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
         held_out |= {index: predict(case, fold) for index, case in enumerate(cases) if own[index]}
     ordered = tuple(held_out[index] for index in range(len(cases)))
     return Fitted(
-        replace(engine, spread=spread(measured, ordered)),
+        replace(engine, spread=_spread_of(measured, ordered, known)),
         tuple(cases),
         tuple(predict(case, start) for case in cases),
         ordered,
@@ -345,6 +346,12 @@ def modelled(case: Case) -> bool:
     precision = case.scenario.precision
     assert precision is not None
     return case.scenario.hardware.supports(precision.kv.arithmetic)
+
+
+def _spread_of(measured: Array, predicted: Sequence[Predicted], known: NDArray[np.bool_]) -> tuple[float, float]:
+    """The spread over the rows that the calibrations cover; none where there are none."""
+    chosen = [one for one, taken in zip(predicted, known, strict=True) if taken]
+    return spread(measured[known], chosen) if chosen else (1.0, 1.0)
 
 
 def spread(measured: Array, predicted: Sequence[Predicted]) -> tuple[float, float]:
