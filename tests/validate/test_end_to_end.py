@@ -1,0 +1,393 @@
+"""Whole-model figures: how rows become scenarios and times, what is listed, what is refused, what the errors are."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from reports import end_to_end as pages
+from reports.export import as_json
+from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
+from roofline.errors import RooflineError, SpecError, UnknownNameError
+from validate.end_to_end import (
+    COLUMNS,
+    Case,
+    Figure,
+    Predicted,
+    Quantity,
+    end_to_end,
+    map_figures,
+    predict,
+    read_all,
+    read_figures,
+    score,
+)
+from validate.names import Unmapped, find_engine, find_hardware, find_model, find_precision
+
+PLAIN = {
+    "model": "llama-2-7b",
+    "hardware": "a100-sxm-80gb",
+    "gpus": "1",
+    "engine": "vLLM 0.5",
+    "weights": "fp16",
+    "kv": "fp16",
+    "batch": "4",
+    "input_len": "1000",
+    "output_len": "100",
+    "metric": "batch_latency",
+    "value": "3.5",
+    "unit": "s",
+    "source": "made up",
+}
+
+
+def table(folder: Path, *changes: dict[str, str], name: str = "figures.csv") -> Path:
+    path = folder / name
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS)
+        writer.writeheader()
+        writer.writerows({**PLAIN, **change} for change in changes)
+    return path
+
+
+def case(folder: Path, **change: str) -> Case:
+    cases, left = map_figures(read_figures(table(folder, change)))
+    assert not left
+    (only,) = cases
+    return only
+
+
+def reason(folder: Path, **change: str) -> str:
+    cases, left = map_figures(read_figures(table(folder, change)))
+    assert not cases
+    return left[0].reason
+
+
+def plain(**change: int) -> Scenario:
+    workload = {"batch": 4, "prompt": 1000, "generate": 101, **change}
+    precision = parse_precision("fp16")
+    return Scenario(load_model("llama-2-7b"), load_hardware("a100-sxm-80gb"), precision=precision, **workload)
+
+
+# --- what a row means -------------------------------------------------------------------------------------------------
+
+
+def test_batch_latency_is_prefill_and_every_output_token_a_step(tmp_path: Path) -> None:
+    found = predict(case(tmp_path)).bound
+    whole = analyze(plain())
+    assert found == whole.generation.total
+    steps = [analyze(plain(context=1000 + step)).decode.bound_time for step in range(100)]  # type: ignore[union-attr]
+    assert found == pytest.approx(whole.prefill.bound_time + sum(steps))
+
+
+def test_output_as_long_as_the_input(tmp_path: Path) -> None:
+    assert case(tmp_path, output_len="see input_len").scenario.generate == 1001
+    assert case(tmp_path, output_len="100.0").scenario.generate == 101
+
+
+def test_first_token_is_the_prefill(tmp_path: Path) -> None:
+    found = case(tmp_path, metric="ttft", output_len="1", value="40", unit="ms")
+    assert (found.quantity, found.measured) == (Quantity.TTFT, 0.04)
+    assert predict(found).bound == analyze(plain()).prefill.bound_time
+
+
+def test_a_token_is_a_mean_step(tmp_path: Path) -> None:
+    found = case(tmp_path, metric="tpot", value="0.02")
+    assert found.scenario.generate == 100
+    assert predict(found).bound == analyze(plain(generate=100)).generation.tpot
+
+
+def test_throughputs_are_times(tmp_path: Path) -> None:
+    prompt = case(tmp_path, metric="prefill_throughput", value="8000", unit="tok/s")
+    assert (prompt.quantity, prompt.measured) == (Quantity.TTFT, 4 * 1000 / 8000)
+    step = case(tmp_path, metric="decode_throughput", value="200", unit="tok/s")
+    assert (step.quantity, step.measured) == (Quantity.TPOT, 4 / 200)
+    user = case(tmp_path, metric="per_user_output_speed", value="50", unit="tok/s/user (48-52)")
+    assert (user.quantity, user.measured) == (Quantity.TPOT, 1 / 50)
+    whole = case(tmp_path, metric="output_throughput", value="100", unit="tok/s")
+    assert (whole.quantity, whole.measured) == (Quantity.TOTAL, 4 * 100 / 100)
+
+
+def test_throughputs_of_a_device_and_of_a_node(tmp_path: Path) -> None:
+    device = case(tmp_path, metric="decode_throughput_per_gpu", value="50", unit="tok/s/GPU", gpus="4")
+    assert device.measured == 4 / (50 * 4)
+    assert device.scenario.settings.parallel.tensor == 4
+    node = case(tmp_path, metric="prefill_input_throughput_per_node", value="8000", unit="tok/s/node (8 GPU)", gpus="4")
+    assert node.measured == 4 * 1000 / (8000 / 2)
+
+
+def test_decode_from_an_empty_prompt_averages_over_its_steps(tmp_path: Path) -> None:
+    """llama-bench's tg128: 128 steps, the first of which finds nothing in the cache."""
+    found = case(
+        tmp_path, metric="decode_throughput", batch="1", input_len="0", output_len="128", value="60", unit="tok/s"
+    )
+    assert (found.scenario.prompt, found.scenario.generate) == (1, 129)
+    steps = [analyze(plain(batch=1, context=step)).decode.bound_time for step in range(128)]  # type: ignore[union-attr]
+    assert predict(found).bound == pytest.approx(sum(steps) / 128, rel=1e-4)
+
+
+# --- what is predicted ------------------------------------------------------------------------------------------------
+
+
+def test_the_expected_time_is_that_of_the_rows_engine(tmp_path: Path) -> None:
+    row = case(tmp_path, engine="TensorRT-LLM v0.9")
+    found = predict(row)
+    answer = analyze(replace(plain(), engine="tensorrt-llm"))
+    assert (found.low, found.mid, found.high) == answer.expected.total
+    assert found.bound == answer.generation.total < found.low < found.mid < found.high
+    assert predict(row, "hf-eager").mid > found.mid
+
+
+def test_a_batch_that_does_not_fit_is_served_in_waves(tmp_path: Path) -> None:
+    """Llama-2-7B's cache takes 0.5 MiB a token: 22 sequences of 2048 tokens fit beside it on an A100 of 40 GB."""
+    row = case(tmp_path, hardware="a100-sxm-40gb", batch="64", input_len="1024", output_len="1024")
+    assert row.waves == (22, 22, 20)
+    parts = [analyze(replace(row.scenario, batch=size)).expected.total for size in (22, 20)]
+    found = predict(row)
+    assert found.mid == pytest.approx(2 * parts[0].mid + parts[1].mid)
+    assert found.bound == analyze(row.scenario).generation.total
+    assert case(tmp_path, batch="16", input_len="1024", output_len="1024").waves == (16,)
+
+
+# --- names ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("h100-sxm", "h100-sxm"),
+        ("RTX 5090", "rtx-5090"),
+        ("RTX PRO 6000 Blackwell", "rtx-pro-6000-workstation"),
+        ("Apple M3 Max (40-core GPU)", "m3-max"),
+        ("Apple M2", "m2"),
+        ("DGX Spark GB10", "dgx-spark"),
+        ("B200 180GB", "b200-sxm"),
+        ("A40", "a40"),
+    ],
+)
+def test_hardware_names(text: str, name: str) -> None:
+    assert find_hardware(text).hardware.name == name
+
+
+def test_what_a_name_leaves_open_is_said() -> None:
+    assert "SXM" in find_hardware("H100 80 GB").assumed
+    assert "cores" in find_hardware("Apple M4 Max").assumed
+    assert not find_hardware("Apple M4 Max (40-core GPU)").assumed
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("H100/H200 SXM", "more than one"),
+        ("Voodoo 2", "no bundled spec of 'Voodoo 2'"),
+        ("Apple M3 Max (30-core GPU)", "is not 'Apple M3 Max"),
+        ("Apple M9", "no bundled spec"),
+        ("../secrets.yaml", "'../secrets.yaml'"),
+    ],
+)
+def test_hardware_that_is_not_there(text: str, said: str) -> None:
+    with pytest.raises(Unmapped, match=said.replace("(", r"\(")):
+        find_hardware(text)
+
+
+def test_model_names() -> None:
+    assert find_model("DeepSeek-V3/R1 671B").name == "deepseek-v3"
+    assert find_model("Mistral-7B (zephyr)").name == "mistral-7b"
+    assert find_model("Llama-3.1 405B").name == "llama-3.1-405b"
+    with pytest.raises(Unmapped, match=r"no bundled model is 'granite 3\.68B'"):
+        find_model("granite 3.68B")
+
+
+def test_engines_by_how_their_names_start() -> None:
+    assert [find_engine(text) for text in ("TensorRT-LLM v0.8.0", "llama.cpp CUDA 8cf6b42", "SGLang (May 2025)")] == [
+        "tensorrt-llm",
+        "llama.cpp",
+        "sglang",
+    ]
+    with pytest.raises(Unmapped, match="no engine profile is for 'pegainfer'"):
+        find_engine("pegainfer")
+
+
+def test_formats() -> None:
+    llama, hardware = load_model("llama-2-7b"), load_hardware("h100-sxm")
+
+    def formats(weights: str, kv: str, engine: str = "vLLM") -> tuple[str, str, str]:
+        found = find_precision(weights, kv, llama, hardware, engine)
+        return found.weights.name, found.activations.name, found.kv.name
+
+    assert formats("bf16", "fp16") == ("bf16", "bf16", "bf16")  # 16 bits of either kind are the cache's own
+    assert formats("fp8", "fp8") == ("fp8", "fp8", "fp8")
+    assert formats("AWQ INT4", "-") == ("awq", "fp16", "fp16")
+    assert formats("Q4_0", "F16", "llama.cpp CUDA 1") == ("q4_0", "fp16", "fp16")
+    assert formats("int8", "fp8", "TensorRT-LLM (2024)") == ("int8", "int8", "fp8")
+    assert formats("int4_g32", "bf16", "gpt-fast (torch.compile)") == ("int4 g32 (gpt-fast)", "bf16", "bf16")
+
+
+def test_gpt_fast_quantises_the_output_head() -> None:
+    found = find_precision("int4_g32", "bf16", load_model("llama-2-7b"), load_hardware("h100-sxm"), "gpt-fast")
+    assert found.weights.format_of("lm_head", found.base, 32).bits == 5
+    assert found.weights.format_of("embedding", found.base, 32).bits == 16
+
+
+# --- rows that are no scenario ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"model": "nosuch"}, "no bundled model is 'nosuch'"),
+        ({"hardware": "nosuch"}, "no bundled spec of 'nosuch'"),
+        ({"engine": "nosuch"}, "no engine profile is for 'nosuch'"),
+        ({"weights": "nosuch"}, "no weight format is 'nosuch'"),
+        ({"weights": "Q9_9", "engine": "llama.cpp"}, "no file type 'Q9_9'"),
+        ({"kv": "nosuch"}, "no cache format is 'nosuch'"),
+        ({"gpus": "3"}, "--tp 3 does not divide"),
+        ({"gpus": "32"}, "more than one node"),
+        ({"batch": "EP32 unit, ~?"}, "the batch is not stated ('EP32 unit, ~?')"),
+        ({"input_len": "2000?"}, "the prompt length is not stated"),
+        ({"output_len": "-"}, "the output length is not stated"),
+    ],
+)
+def test_rows_that_cannot_be_scenarios_say_why(tmp_path: Path, change: dict[str, str], said: str) -> None:
+    found = end_to_end(table(tmp_path, {}, change))
+    assert (found["rows"], found["scored"]) == (2, 1)
+    (left,) = found["unmapped"]
+    assert said in left["reason"]
+    assert left["row"] == 2
+
+
+def test_rows_that_contradict_each_other_are_listed(tmp_path: Path) -> None:
+    figures = read_figures(table(tmp_path, {"value": "3"}, {"value": "3.3"}, {"value": "9"}, {"batch": "8"}))
+    cases, left = map_figures(figures)
+    assert [row.line.number for row in left] == [1, 2, 3]
+    assert len(cases) == 1
+    assert not map_figures(figures[:2])[1]
+
+
+# --- bad files --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"metric": "speed"}, r"unknown metric 'speed'.*\(row 2\)"),
+        ({"value": "nan"}, r"'value' is no finite number \(row 2\)"),
+        ({"value": "1e999"}, "no finite number"),
+        ({"value": "-3"}, r"'value' is not above zero \(row 2\)"),
+        ({"value": "0"}, "not above zero"),
+        ({"value": ""}, "'value' is empty"),
+        ({"gpus": "some"}, r"'gpus' is no count \(row 2\)"),
+        ({"gpus": "0"}, "'gpus' is no count"),
+        ({"unit": "furlong"}, "neither a time"),
+        ({"unit": "tok/s"}, "as the metric asks"),
+        ({"model": ""}, "'model' is empty"),
+    ],
+)
+def test_bad_rows(tmp_path: Path, change: dict[str, str], said: str) -> None:
+    with pytest.raises(SpecError, match=said):
+        read_figures(table(tmp_path, {}, change))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is empty"),
+        (b"\n\n", "is empty"),
+        (",".join(COLUMNS).encode(), "has no rows"),
+        (b"model,hardware\nllama-2-7b,h100-sxm\n", "lacks the columns 'gpus', 'engine'"),
+        (b"PAR1\x15\xff\xfe\x00", "is no CSV file"),
+        (b"{}", "lacks the columns"),
+    ],
+)
+def test_bad_files(tmp_path: Path, content: bytes, said: str) -> None:
+    path = tmp_path / "figures.csv"
+    path.write_bytes(content)
+    with pytest.raises(SpecError, match=said):
+        read_all(path)
+
+
+def test_a_folder_is_its_tables_and_names_the_others(tmp_path: Path) -> None:
+    table(tmp_path, {}, name="one.csv")
+    table(tmp_path, {}, {}, name="two.csv")
+    (tmp_path / "other.csv").write_text("a,b\n1,2\n")
+    document = end_to_end(tmp_path)
+    assert [(group["file"], group["rows"]) for group in document["groups"]] == [("one.csv", 1), ("two.csv", 2)]
+    assert document["other_files"][0]["file"] == "other.csv"
+
+
+def test_a_folder_without_tables(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="holds no CSV file"):
+        read_all(tmp_path)
+
+
+def test_nothing_to_score(tmp_path: Path) -> None:
+    with pytest.raises(RooflineError, match=r"none of the 1 rows.*no bundled model"):
+        score(read_figures(table(tmp_path, {"model": "nosuch"})))
+
+
+def test_an_unknown_grouping(tmp_path: Path) -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'metric'"):
+        score(read_figures(table(tmp_path, {})), by=("metrics",))
+
+
+# --- errors and pages -------------------------------------------------------------------------------------------------
+
+
+def tenth_too_high(row: Case) -> Predicted:
+    factor = 1.1 if row.figure.line.number == 1 else 0.7
+    return Predicted(*(row.measured * scale for scale in (0.5, 0.95 * factor, factor, 1.05 * factor)))
+
+
+def test_errors_are_of_prediction_over_measurement(tmp_path: Path) -> None:
+    figures = read_figures(table(tmp_path, {}, {"batch": "8"}))
+    (group,), predicted, left = score(figures, predictor=tenth_too_high)
+    assert (group.rows, len(predicted), left) == (2, 2, [])
+    assert group.mape == pytest.approx(0.2)
+    assert group.bias == pytest.approx(-0.1)
+    assert group.median_ape == pytest.approx(0.2)
+    assert group.bound_mape == pytest.approx(0.5)
+    assert group.interval_coverage == 0
+    assert (group.file, group.engine) == ("figures.csv", "all")
+
+
+def test_groups_follow_the_keys(tmp_path: Path) -> None:
+    figures = read_figures(table(tmp_path, {}, {"engine": "SGLang 1", "metric": "ttft", "output_len": "1"}))
+    groups, _, _ = score(figures, by=("engine", "metric"))
+    assert [(group.engine, group.metric, group.file) for group in groups] == [
+        ("vLLM", "batch_latency", "all"),
+        ("SGLang", "ttft", "all"),
+    ]
+
+
+def test_pages(tmp_path: Path) -> None:
+    document = end_to_end(table(tmp_path, {}, {"hardware": "H100 80 GB"}, {"model": "no|such"}), by=("hardware",))
+    assert json.loads(as_json(document))["scored"] == 2
+    rows = list(csv.DictReader(io.StringIO(pages.as_csv(document))))
+    assert [row["hardware"] for row in rows] == ["a100-sxm-80gb", "h100-sxm"]
+    page = pages.as_markdown(document)
+    assert "| h100-sxm | 1 |" in page
+    assert "no\\|such" in page
+    assert "2 of 3 rows simulated" in str(pages.parts(document)[-1])
+    assert "SXM" in str(pages.parts(document)[-1])
+
+
+def test_names_of_files_are_no_formulas_in_a_spreadsheet(tmp_path: Path) -> None:
+    document = end_to_end(table(tmp_path, {}, name="=1+2.csv"))
+    assert "'=1+2.csv" in pages.as_csv(document)
+
+
+def test_one_engine_for_all_rows(tmp_path: Path) -> None:
+    cases, left = map_figures(read_figures(table(tmp_path, {"engine": "nosuch"})), engine="vllm")
+    assert (cases[0].engine, left) == ("vllm", [])
+
+
+def test_figures_keep_their_text(tmp_path: Path) -> None:
+    (figure,) = read_figures(table(tmp_path, {"unit": "ms", "value": "3500"}))
+    assert isinstance(figure, Figure)
+    assert figure.value == 3.5
+    assert figure.cell("source") == "made up"
