@@ -18,7 +18,7 @@ from roofline.engine import Engine
 from roofline.hardware import Hardware
 from roofline.kernels import Array
 from roofline.kernels.elementwise import PASSES
-from roofline.kernels.parameters import numbers
+from roofline.kernels.parameters import numbers, smooth_maximum, units
 from roofline.kernels.shapes import DECODE_QUERIES
 from roofline.launches import ATTENTION, Kernel
 from roofline.roof import Placement, coefficient_rows
@@ -27,7 +27,10 @@ from roofline.size import Monomial
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Kernels of one kind and format, evaluated together: constants, and symbolic columns as coefficients."""
+    """Kernels of one kind and format, evaluated together: constants, and symbolic columns as coefficients.
+
+    `factor` multiplies their times; `conversion` is the work of converting an element of the cache, in FLOP.
+    """
 
     op: str
     match: Match
@@ -38,6 +41,7 @@ class Batch:
     fixed: Mapping[str, Array]
     varying: Mapping[str, Array]
     factor: float
+    conversion: float = 0.0
 
     def columns(self, values: Array) -> dict[str, Any]:
         """The columns of the measurement schema, (members, points)."""
@@ -81,6 +85,8 @@ class Batch:
         found = self.match.expected(columns, self.hardware)
         if self.other is not None:
             found = _faster(found, self.other.expected(columns, self.hardware))
+        if self.conversion:
+            found = _converted(found, columns, self.conversion, self.hardware)
         shape = (len(self.members), points)
         factor = self.factor if none is None or not none.any() else np.where(none, 0.0, self.factor)
         if found.mid.shape == shape and np.ndim(factor) == 0 and factor == 1:
@@ -159,8 +165,10 @@ def _batch(
         texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
     factor = engine["collective"] if op == "collective" else 1.0
     indices = tuple(index for index, _ in members)
+    foreign = op == "attention_decode" and members[0][1].foreign_cache
+    conversion = engine["kv_conversion"] if foreign else 0.0
     match, other = _launched(match, engine), None if other is None else _launched(other, engine)
-    return Batch(op, match, other, hardware, texts, indices, fixed, varying, factor)
+    return Batch(op, match, other, hardware, texts, indices, fixed, varying, factor, conversion)
 
 
 def _launched(match: Match, engine: Engine) -> Match:
@@ -169,6 +177,24 @@ def _launched(match: Match, engine: Engine) -> Match:
     if "launch" not in fit.parameters or factor == 1:
         return match
     return replace(match, fit=replace(fit, parameters={**fit.parameters, "launch": fit.parameters["launch"] * factor}))
+
+
+def _converted(found: Expected, columns: Mapping[str, Any], work: float, hardware: Hardware) -> Expected:
+    """Decode attention over a cache in a format that the hardware does not compute in: software converts each element.
+
+    Every query head converts what it reads, on as many units as there are heads of sequences to attend to:
+
+        t = (kernel^2 + (2 batch heads keys d work / (vector peak min(1, batch heads / units)))^2)^(1/2)
+    """
+    if hardware.vector_peak is None:
+        return found
+    heads = columns["batch"] * columns["heads"]
+    window = np.asarray(columns.get("window", 0.0))
+    keys = np.where(window > 0, np.minimum(columns["kv_len"], np.maximum(window, 1.0)), columns["kv_len"])
+    busy = hardware.vector_peak * np.minimum(1.0, heads / units(hardware))
+    converting = 2.0 * heads * keys * columns["head_dim"] * work / busy
+    slower = smooth_maximum(found.mid, converting, 2.0) / found.mid
+    return found._replace(low=found.low * slower, mid=found.mid * slower, high=found.high * slower)
 
 
 def _faster(one: Expected, other: Expected) -> Expected:

@@ -4,10 +4,11 @@ A forward pass on an engine takes
 
     t = max(kernels + gap N, [no CUDA graph] issue N) + step + sequence batch
 
-for N kernels. `kernels` is the sum of their times, with the engine's own `launch`, `memory`, `kv_reread`, `collective`
-and `dequantisation` in them, times `prefill` in that phase. The host issues kernels ahead of the device, so that the
-slower of the two counts; a replayed CUDA graph spares the issuing. `step` and `sequence` are scheduling, sampling and
-detokenising between two passes. The profile of an engine belongs to a version and a harness: its file says which.
+for N kernels. `kernels` is the sum of their times, with the engine's own `launch`, `memory`, `kv_reread`,
+`collective`, `dequantisation` and `kv_conversion` in them, times `prefill` in that phase. The host issues kernels
+ahead of the device, so that the slower of the two counts; a replayed CUDA graph spares the issuing. `step` and
+`sequence` are scheduling, sampling and detokenising between two passes. The profile of an engine belongs to a version
+and a harness: its file says which.
 """
 
 from __future__ import annotations
@@ -53,6 +54,9 @@ PARAMETERS = (
     Parameter("collective", Unit.RATIO, 0.05, 20.0, 1.0, "time of collectives over that of the calibration"),
     Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill's kernels over that of the calibration"),
     Parameter("dequantisation", Unit.RATIO, 0.005, 1.0, 0.5, "share of the vector peak reached in converting weights"),
+    Parameter(
+        "kv_conversion", Unit.RATIO, 0.0, 500.0, 90.0, "FLOP an element of a cache that is converted in software"
+    ),
 )
 """What a profile says in numbers; what it leaves out has the default."""
 

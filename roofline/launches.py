@@ -34,7 +34,7 @@ class Kernel:
 
     `matches` are the constants by op of the measurement schema: two for attention, whose prefill and decode kernels
     are others, none where nothing was measured. `others` are those of a second kernel for the same operands: engines
-    run the faster one.
+    run the faster one. `foreign_cache`: it reads a cache in a format that the hardware does not compute in.
     """
 
     parts: tuple[int, ...]
@@ -43,6 +43,7 @@ class Kernel:
     shape: KernelShape | None
     matches: Mapping[str, Match]
     others: Mapping[str, Match]
+    foreign_cache: bool = False
 
     @property
     def kind(self) -> str:
@@ -104,7 +105,9 @@ def _kernel(parts: tuple[int, ...], section: str, placement: Placement, calibrat
     shape = kernel_shape(ops, placement.arithmetic[parts[0]])
     matches = {} if shape is None else _matches(shape, placement.hardware, calibration)
     others = {} if shape is None else _others(shape, calibration)
-    return Kernel(parts, placement.ops[parts[0]][1], section, shape if matches else None, matches, others)
+    caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
+    foreign = not all(map(placement.hardware.supports, caches))
+    return Kernel(parts, placement.ops[parts[0]][1], section, shape if matches else None, matches, others, foreign)
 
 
 def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:

@@ -62,6 +62,7 @@ STIFFNESS: Mapping[str, float] = MappingProxyType(
         "dequantisation": 0.7,
         "gap": 0.7e-6,
         "kv_reread": 0.15,
+        "kv_conversion": 0.4,
     }
 )
 """How far a parameter may lie from its prior: a standard deviation of its logarithm, or of itself where it can be 0.
@@ -82,6 +83,7 @@ TABULATED: Mapping[str, tuple[float, ...]] = MappingProxyType(
         "kv_reread": (0.0, 0.15, 0.4, 1.0),
         "collective": (0.3, 0.6, 1.0, 1.6, 3.0),
         "dequantisation": (0.01, 0.03, 0.08, 0.2, 0.45, 1.0),
+        "kv_conversion": (0.0, 30.0, 60.0, 90.0, 130.0, 200.0),
     }
 )
 """Parameters that kernels depend on, and where their times are tabulated."""
@@ -311,8 +313,7 @@ def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
     rows = [passes_of(case) for case in cases]
     around = space(start)
     models = [case.scenario.model.name for case in cases]
-    known = np.array([modelled(case) for case in cases])
-    weights = np.where(known, weights_of(models), 0.0)
+    weights = weights_of(models)
     engine, table, at = start, None, np.zeros(len(around.names))
     for _ in range(ROUNDS):
         table = tabulate(rows, engine)
@@ -330,28 +331,12 @@ def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
         held_out |= {index: predict(case, fold) for index, case in enumerate(cases) if own[index]}
     ordered = tuple(held_out[index] for index in range(len(cases)))
     return Fitted(
-        replace(engine, spread=_spread_of(measured, ordered, known)),
+        replace(engine, spread=spread(measured, ordered)),
         tuple(cases),
         tuple(predict(case, start) for case in cases),
         ordered,
         folds,
     )
-
-
-def modelled(case: Case) -> bool:
-    """Whether the device computes in the cache's format: reading an fp8 cache by software is in no calibration.
-
-    Such rows are scored like all others, but no parameter of the engine should stand in for what is missing.
-    """
-    precision = case.scenario.precision
-    assert precision is not None
-    return case.scenario.hardware.supports(precision.kv.arithmetic)
-
-
-def _spread_of(measured: Array, predicted: Sequence[Predicted], known: NDArray[np.bool_]) -> tuple[float, float]:
-    """The spread over the rows that the calibrations cover; none where there are none."""
-    chosen = [one for one, taken in zip(predicted, known, strict=True) if taken]
-    return spread(measured[known], chosen) if chosen else (1.0, 1.0)
 
 
 def spread(measured: Array, predicted: Sequence[Predicted]) -> tuple[float, float]:
