@@ -21,7 +21,7 @@ from roofline.calibration import Calibration, families
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware, load_hardware
 from validate.calibrate import fit, fit_shared, hold_out
-from validate.measurements import MODULES, Measurements, headline, read_measurements
+from validate.measurements import MODULES, Measurements, by_op, headline, read_measurements
 from validate.score import Group, Scored, predict, summarise
 
 FAST_DECODE = ("h100-sxm", "h200-sxm", "b200-sxm", "gb200")
@@ -45,15 +45,14 @@ class Line:
     parts: Mapping[str, float]
 
 
-def load(folder: Path) -> dict[str, dict[str, Measurements]]:
+def load(folder: Path) -> Data:
     """The measurements of a folder by hardware and op; whole modules left out."""
-    data: dict[str, dict[str, Measurements]] = {}
+    gathered: dict[str, list[Measurements]] = {}
     for part in read_measurements(folder):
         if part.op not in MODULES:
-            for name in part.frame["hardware"].unique():
-                chosen = part.rows((part.frame["hardware"] == name).to_numpy(dtype=bool))
-                data.setdefault(str(name), {})[part.op] = chosen
-    return data
+            for name, rows in part.by_hardware().items():
+                gathered.setdefault(name, []).append(rows)
+    return {name: by_op(parts) for name, parts in gathered.items()}
 
 
 def held_out(parts: Mapping[str, Measurements], hardware: Hardware, seed: int = 0) -> list[Scored]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from roofline.errors import RooflineError, SpecError, quote, suggest
 from roofline.kernels import KERNELS, Columns, kernel
+from roofline.kernels.elementwise import PASSES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +65,11 @@ class Measurements:
         frame = self.frame[chosen] if chosen.dtype == bool else self.frame.iloc[chosen]
         return Measurements(self.op, frame, self.where)
 
+    def by_hardware(self) -> dict[str, Measurements]:
+        """The measurements by the accelerator that they name, in the order of the rows."""
+        groups = self.frame.groupby(self.frame["hardware"].astype(str), sort=False)
+        return {str(name): Measurements(self.op, frame, self.where) for name, frame in groups}
+
     def formats(self) -> dict[str, Measurements]:
         """The measurements by the format that their constants belong to."""
         names = _format_columns(self.op, self.frame)
@@ -77,7 +83,7 @@ class Measurements:
 def _format_columns(op: str, frame: pd.DataFrame) -> tuple[str, ...]:
     if op == "collective":
         return ("collective",)
-    if op in ("norm", "softmax", "activation", "rope", "copy"):
+    if op in PASSES:
         return ()
     return tuple(name for name in ("dtype", "kv_dtype") if name in frame)
 

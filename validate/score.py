@@ -12,11 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roofline.calibration import Calibration, load_calibration
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.hardware import Hardware, load_hardware
-from roofline.kernels import Array, Columns, kernel, kernel_bound
+from roofline.kernels import Array, kernel, kernel_bound, kernel_regimes
 from validate.measurements import MODULES, Measurements
 
 KEYS = ("op", "format", "regime", "hardware")
@@ -51,7 +52,7 @@ class Scored:
     op: str
     format: str
     hardware: str
-    regimes: Array
+    regimes: NDArray[np.int64]
     measured: Array
     low: Array
     mid: Array
@@ -69,7 +70,7 @@ def predict(
         columns = rows.columns
         try:
             expected = calibration.expected(part.op, columns, hardware, resident)
-            bound = kernel_bound(part.op, _quoted(part.op, columns), hardware)
+            bound = kernel_bound(part.op, columns, hardware)
         except UnsupportedError:
             continue
         label = "/".join(
@@ -82,17 +83,13 @@ def predict(
                 part.op,
                 str(format),
                 hardware.name,
-                kernel(part.op).regimes(columns)[chosen].astype(np.float64),
+                kernel_regimes(part.op, columns)[chosen],
                 rows.seconds[chosen],
                 expected.low[chosen],
                 expected.mid[chosen],
                 expected.high[chosen],
                 bound[chosen],
             )
-
-
-def _quoted(op: str, columns: Columns) -> Columns:
-    return columns if "op" in columns else {**columns, "op": op}
 
 
 def score(
@@ -125,12 +122,12 @@ def _by_hardware(part: Measurements, hardware: Hardware | None) -> Iterator[tupl
     if hardware is not None:
         yield part, hardware
         return
-    for name in part.frame["hardware"].unique():
+    for name, rows in part.by_hardware().items():
         try:
-            known = load_hardware(str(name))
+            known = load_hardware(name)
         except UnknownNameError as error:
             raise RooflineError(f"{part.where}: {error}; name the hardware to score it as (--hw)") from None
-        yield part.rows((part.frame["hardware"] == name).to_numpy(dtype=bool)), known
+        yield rows, known
 
 
 def summarise(scored: Sequence[Scored], by: Sequence[str]) -> list[Group]:

@@ -29,6 +29,7 @@ __all__ = [
     "column",
     "kernel",
     "kernel_bound",
+    "kernel_regimes",
     "kernel_time",
 ]
 
@@ -194,7 +195,17 @@ def kernel(op: str) -> Kernel:
 
 def kernel_bound(op: str, columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
     """The speed of light in seconds of each row; with `resident`, what memory would move may be in the cache."""
-    return kernel(op).bound(columns, hardware, resident)
+    return kernel(op).bound(_with_op(op, columns), hardware, resident)
+
+
+def kernel_regimes(op: str, columns: Columns) -> NDArray[np.int64]:
+    """The class of each row: an index into `kernel(op).regimes.labels`."""
+    return kernel(op).regimes(_with_op(op, columns))
+
+
+def _with_op(op: str, columns: Columns) -> Columns:
+    """The columns, with the one that tells apart the passes of one formula (norm, softmax, ...)."""
+    return columns if "op" in columns else {**columns, "op": op}
 
 
 def kernel_time(
@@ -206,7 +217,6 @@ def kernel_time(
     for an unknown op or an absent column, UnsupportedError where the hardware does not compute in the format.
     """
     chosen = kernel(op)
-    if op in elementwise.PASSES and "op" not in columns:
-        columns = {**columns, "op": op}
+    columns = _with_op(op, columns)
     time = chosen.time(columns, hardware, parameters, resident)
     return np.maximum(time, chosen.bound(columns, hardware, resident))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from roofline.calibration import Calibration, Fit, load_calibration, parse_calibration, render
+from roofline.calibration import Calibration, Fit, Source, load_calibration, parse_calibration, render
 from roofline.errors import RooflineError, SpecError
 from roofline.hardware import load_hardware
 from roofline.kernels import kernel, kernel_time
@@ -19,6 +22,7 @@ from validate.score import as_document, score
 
 H100 = load_hardware("h100-sxm")
 H200 = load_hardware("h200-sxm")
+PRINTED = st.text(st.characters(codec="utf-8").filter(str.isprintable), max_size=20)
 
 
 def machine(**changes: float) -> dict[str, float]:
@@ -123,6 +127,26 @@ def test_a_file_reads_back() -> None:
         assert dict(other.parameters) == pytest.approx(dict(own.parameters), rel=1e-3)
         assert other.residuals.keys() == own.residuals.keys()
         assert other.ranges == own.ranges
+
+
+@given(text=st.one_of(st.sampled_from(["null", "True", "yes", "ON", "n", "~", "1e3", "2026-11-20", "a: b"]), PRINTED))
+def test_any_text_reads_back(text: str) -> None:
+    source = Source(text, "", (text,), None, text)
+    again = parse_calibration(yaml.safe_load(render(Calibration(text or "x", "calibrated", {}, source))), "file")
+    assert (again.name, again.source) == (text or "x", source)
+
+
+def test_the_search_path_has_calibrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("plain", "nested/hwspecs"):
+        path = tmp_path / folder / "calibration" / "h100-sxm.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"name: {folder.split('/')[0]}\nkernels: {{}}\n")
+        monkeypatch.setenv("ROOFLINE_SPECS", str(tmp_path / folder.split("/")[0]))
+        first, family, pooled = load_calibration(H100).chain
+        assert (first.name, family.name, pooled.name) == (folder.split("/")[0], "hopper", "pooled")
+    monkeypatch.setenv("ROOFLINE_SPECS", str(tmp_path / "absent"))
+    with pytest.raises(RooflineError, match="does not exist"):
+        load_calibration(H100)
 
 
 @pytest.mark.parametrize(
