@@ -239,12 +239,8 @@ def only_hardware(parts: Sequence[Measurements], where: str) -> str:
 
 def headline(part: Measurements) -> NDArray[np.bool_]:
     """The rows that accuracy is quoted over: n, k >= 1024 for products; head_dim 128, full window for attention."""
-    frame = part.frame
-    if part.op == "gemm":
-        return ((frame["n"] >= 1024) & (frame["k"] >= 1024)).to_numpy(dtype=bool)
-    if part.op.startswith("attention"):
-        return ((frame["head_dim"] == 128) & (frame["window"] == 0)).to_numpy(dtype=bool)
-    return np.ones(len(frame), dtype=bool)
+    unusual = kernel(part.op).regimes.unusual
+    return np.ones(len(part), dtype=bool) if unusual is None else ~unusual.among(part.columns)
 
 
 def by_op(parts: Sequence[Measurements]) -> Mapping[str, Measurements]:

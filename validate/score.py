@@ -8,7 +8,7 @@ caches are warm in them: `resident` says so, and is only for scoring.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -49,15 +49,36 @@ class Group:
 class Scored:
     """Measurements of one op, format and hardware with what was predicted for them, in seconds."""
 
-    op: str
+    part: Measurements
     format: str
     hardware: str
     regimes: NDArray[np.int64]
-    measured: Array
     low: Array
     mid: Array
     high: Array
     bound: Array
+
+    def rows(self, chosen: NDArray[np.bool_]) -> Scored:
+        """The predictions at a mask."""
+        arrays: dict[str, Any] = {
+            name: value[chosen] for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        return replace(self, part=self.part.rows(chosen), **arrays)
+
+    @property
+    def op(self) -> str:
+        """The kind of kernel."""
+        return self.part.op
+
+    @property
+    def measured(self) -> Array:
+        """The measured times."""
+        return self.part.seconds
+
+    @property
+    def headline(self) -> NDArray[np.bool_]:
+        """The rows that accuracy is quoted over: those of no unusual shape."""
+        return self.regimes < len(kernel(self.op).regimes.sizes)
 
 
 def predict(
@@ -79,17 +100,17 @@ def predict(
         formats = rows.frame["dtype"].astype(str).to_numpy() if part.op == "collective" else np.array([label])
         for format in np.unique(formats):
             chosen = np.broadcast_to(formats == format, (len(rows),))
-            yield Scored(
-                part.op,
+            scored = Scored(
+                rows,
                 str(format),
                 hardware.name,
-                kernel_regimes(part.op, columns)[chosen],
-                rows.seconds[chosen],
-                expected.low[chosen],
-                expected.mid[chosen],
-                expected.high[chosen],
-                bound[chosen],
+                kernel_regimes(part.op, columns),
+                expected.low,
+                expected.mid,
+                expected.high,
+                bound,
             )
+            yield scored.rows(chosen)
 
 
 def score(

@@ -31,9 +31,11 @@ def machine(**changes: float) -> dict[str, float]:
     return {**truth, "launch": 6e-6, "compute_efficiency": 0.62, "memory_efficiency": 0.71, **changes}
 
 
-def gemm_rows(count: int, truth: dict[str, float], noise: float = 0.03, name: str = "h100-sxm") -> Measurements:
+def gemm_rows(
+    count: int, truth: dict[str, float], noise: float = 0.03, name: str = "h100-sxm", least: int = 1024
+) -> Measurements:
     generator = np.random.default_rng(3)
-    sizes = [1024, 2048, 3072, 4096, 5120, 8192, 12288, 16384]
+    sizes = [least * step for step in (1, 2, 3, 4, 5, 8, 12, 16)]
     frame = pd.DataFrame(
         {
             "hardware": name,
@@ -90,6 +92,18 @@ def test_intervals_cover_four_in_five() -> None:
     (group,) = score([test], H100, found, by=("op",))
     assert 0.75 < group.interval_coverage < 0.85
     assert group.rows == 3000
+
+
+def test_unusual_shapes_have_intervals_of_their_own() -> None:
+    """Products of few columns scatter four times as much here: one interval for all would fit neither."""
+    truth = machine()
+    usual, narrow = gemm_rows(1500, truth, noise=0.05), gemm_rows(1500, truth, noise=0.2, least=64)
+    found = fit([Measurements("gemm", pd.concat([usual.frame, narrow.frame], ignore_index=True), "both")], H100)
+    residuals = found.fits["gemm", "bf16"].residuals
+    assert residuals["m>=4096, n or k < 1024"].high > 1.1 > residuals["m>=4096"].high
+    for rows in (usual, narrow):
+        (group,) = score([rows], H100, found, by=("op",))
+        assert 0.72 < group.interval_coverage < 0.88
 
 
 def test_too_few_points_are_refused_with_the_number_needed() -> None:

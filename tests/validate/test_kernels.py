@@ -177,6 +177,17 @@ def test_passes_are_told_apart_by_their_own_name(op: str) -> None:
     assert np.all(expected.mid > kernel_bound(op, columns, H100))
 
 
+def test_unusual_shapes_have_regimes_of_their_own() -> None:
+    gemm = kernel("gemm").regimes
+    sizes = {"m": np.array([16.0, 17.0, 17.0, 5000.0]), "n": np.array([1024.0, 4096.0, 4096.0, 256.0])}
+    found = [gemm.labels[index] for index in gemm({**sizes, "k": np.array([1024.0, 1024.0, 512.0, 4096.0])})]
+    assert found == ["m<=16", "m<=128", "m<=128, n or k < 1024", "m>=4096, n or k < 1024"]
+    prefill = kernel("attention_prefill").regimes
+    heads = {"head_dim": np.array([128.0, 128.0, 64.0]), "window": np.array([0.0, 4096.0, 0.0])}
+    assert prefill({"q_len": 300.0, **heads}).tolist() == [1, 5, 5]
+    assert prefill({"q_len": 300.0, "head_dim": 128.0}) == 1
+
+
 def test_one_rank_sends_nothing() -> None:
     columns = {"collective": "all_reduce", "ranks": 1.0, "bytes": 1e9}
     assert kernel_time("collective", columns, H100, defaults("collective", "all_reduce")) == 0.0
