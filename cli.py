@@ -381,6 +381,36 @@ def validate_score(
     _emit(text, output)
 
 
+@validate_app.command("end-to-end")
+def validate_end_to_end(
+    figures: Annotated[Path, typer.Argument(help="A CSV file of whole-model figures, or a folder of them.")],
+    engine: Annotated[
+        str | None, typer.Option(metavar="ENGINE", help="Score as this engine, not as the rows say.")
+    ] = None,
+    by: Annotated[
+        str, typer.Option(metavar="KEYS", help="Group by these: file, engine, metric, model, hardware.")
+    ] = "file,metric",
+    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Score predicted TTFT, TPOT, latency and throughput of whole models against published figures."""
+    from reports import end_to_end as pages
+    from reports import export
+    from validate.end_to_end import end_to_end
+
+    document = end_to_end(figures, engine, tuple(filter(None, by.split(","))))
+    match format:
+        case OutputFormat.JSON:
+            text = export.as_json(document)
+        case OutputFormat.CSV:
+            text = pages.as_csv(document)
+        case OutputFormat.MARKDOWN:
+            text = pages.as_markdown(document)
+        case _:
+            text = _drawn(pages.parts(document), output is None)
+    _emit(text, output)
+
+
 @validate_app.command("check")
 def validate_check(
     anchors: Annotated[

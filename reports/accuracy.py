@@ -11,8 +11,8 @@ from rich.text import Text
 
 from reports.export import markdown_table
 from reports.terminal import table
+from validate.score import KEYS
 
-KEYS = ("op", "format", "regime", "hardware")
 FIGURES = ("rows", "mape", "median_ape", "p90_ape", "bias", "bound_mape", "interval_coverage")
 HEADER = (*KEYS, "rows", "MAPE", "median", "P90", "bias", "roofline MAPE", "in interval")
 

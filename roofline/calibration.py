@@ -9,11 +9,9 @@ from __future__ import annotations
 
 import datetime
 import math
-import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
-from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
@@ -23,8 +21,19 @@ from numpy.typing import NDArray
 
 from roofline.errors import RooflineError, SpecError, UnsupportedError, quote, suggest
 from roofline.hardware import Hardware
-from roofline.kernels import KERNELS, Array, Columns, Parameter, Unit, column, kernel, kernel_bound, kernel_times
-from roofline.library import SEARCH_PATH, modified, read_mapping
+from roofline.kernels import (
+    KERNELS,
+    Array,
+    Columns,
+    Parameter,
+    Unit,
+    column,
+    kernel,
+    kernel_bound,
+    kernel_regimes,
+    kernel_times,
+)
+from roofline.library import as_mapping, check_keys, find_file, modified, read_mapping
 from roofline.units import Dimension, parse_quantity
 
 Basis = Literal["calibrated", "family", "pooled", "bound"]
@@ -188,10 +197,9 @@ def within(fit: Fit, columns: Columns, shape: tuple[int, ...]) -> NDArray[np.boo
 
 def _spread(fit: Fit, op: str, columns: Columns) -> tuple[Array, Array]:
     """The factors from the mid time to the ends of the interval, by regime: below 1, and above."""
-    regimes = kernel(op).regimes
     everywhere = fit.residuals.get("all", Residuals(0.5, 1.0, 2.0, 0))
-    found = [fit.residuals.get(label, everywhere) for label in regimes.labels]
-    index = regimes(columns)
+    found = [fit.residuals.get(label, everywhere) for label in kernel(op).regimes.labels]
+    index = kernel_regimes(op, columns)
     low = np.array([min(residual.low, 1.0) for residual in found])[index]
     high = np.array([max(residual.high, 1.0) for residual in found])[index]
     return low, high
@@ -235,13 +243,7 @@ def _chained(first: Calibration, *parents: Calibration) -> Calibration:
 
 def _find(name: str) -> Path | None:
     """The file `calibration/<name>.yaml` of the search path, else the bundled one."""
-    for entry in filter(None, os.environ.get(SEARCH_PATH, "").split(os.pathsep)):
-        for folder in (Path(entry), Path(entry) / "hwspecs"):
-            candidate = folder / "calibration" / f"{name}.yaml"
-            if candidate.is_file():
-                return candidate
-    bundled = Path(str(files("hwspecs") / "calibration" / f"{name}.yaml"))
-    return bundled if bundled.is_file() else None
+    return find_file(f"calibration/{name}.yaml", "hwspecs")
 
 
 def _read(path: Path, basis: Basis) -> Calibration:
@@ -260,22 +262,22 @@ _FIT = ("parameters", "rows", "range", "residuals")
 
 def parse_calibration(content: Mapping[str, Any], where: str, basis: Basis = "calibrated") -> Calibration:
     """A Calibration from the mapping of a file; `where` names the file in errors."""
-    _check_keys(content, _TOP, where, "")
+    check_keys(content, _TOP, where, "")
     name = content.get("name")
     if not isinstance(name, str) or not name:
         raise SpecError(where, "the key 'name' is missing")
     fits = {}
-    for op, formats in _mapping(content.get("kernels"), where, "kernels").items():
+    for op, formats in as_mapping(content.get("kernels"), where, "kernels").items():
         if op not in KERNELS:
             raise SpecError(where, f"unknown kernel {quote(op)} in 'kernels'{suggest(op, KERNELS)}")
-        for format, body in _mapping(formats, where, f"kernels.{op}").items():
-            fits[op, format] = _fit(op, format, _mapping(body, where, f"kernels.{op}.{format}"), where)
+        for format, body in as_mapping(formats, where, f"kernels.{op}").items():
+            fits[op, format] = _fit(op, format, as_mapping(body, where, f"kernels.{op}.{format}"), where)
     return Calibration(name, basis, MappingProxyType(fits), _source(content.get("source"), where))
 
 
 def _source(content: object, where: str) -> Source:
-    source = _mapping(content if content is not None else {}, where, "source")
-    _check_keys(source, _SOURCE, where, "source")
+    source = as_mapping(content if content is not None else {}, where, "source")
+    check_keys(source, _SOURCE, where, "source")
     date, software = source.get("date"), source.get("software", [])
     if not isinstance(date, (datetime.date, type(None))) or not isinstance(software, list):
         raise SpecError(where, "'source' needs a date such as 2026-11-20 and a list of 'software'")
@@ -285,24 +287,24 @@ def _source(content: object, where: str) -> Source:
 
 def _fit(op: str, format: str, body: Mapping[str, Any], where: str) -> Fit:
     place = f"kernels.{op}.{format}"
-    _check_keys(body, _FIT, where, place)
+    check_keys(body, _FIT, where, place)
     try:
         expected = {parameter.name: parameter for parameter in kernel(op).parameters(format)}
     except RooflineError as error:
         raise SpecError(where, f"{quote(place)}: {error}") from None
-    given = _mapping(body.get("parameters"), where, f"{place}.parameters")
-    _check_keys(given, expected, where, f"{place}.parameters")
+    given = as_mapping(body.get("parameters"), where, f"{place}.parameters")
+    check_keys(given, expected, where, f"{place}.parameters")
     for name in expected:
         if name not in given:
             raise SpecError(where, f"the key {quote(f'{place}.parameters.{name}')} is missing")
     values = {name: _value(given[name], expected[name], where, f"{place}.parameters.{name}") for name in expected}
     residuals = {
         label: _residuals(entry, where, f"{place}.residuals.{label}")
-        for label, entry in _mapping(body.get("residuals", {}), where, f"{place}.residuals").items()
+        for label, entry in as_mapping(body.get("residuals", {}), where, f"{place}.residuals").items()
     }
     ranges = {
         name: (float(low), float(high))
-        for name, entry in _mapping(body.get("range", {}), where, f"{place}.range").items()
+        for name, entry in as_mapping(body.get("range", {}), where, f"{place}.range").items()
         for low, high in [_numbers(entry, 2, where, f"{place}.range.{name}")]
     }
     rows = _count(body.get("rows", 0), where, f"{place}.rows")
@@ -333,20 +335,6 @@ def _value(text: object, parameter: Parameter, where: str, key: str) -> float:
     return value
 
 
-def _mapping(content: object, where: str, key: str) -> Mapping[str, Any]:
-    if not isinstance(content, Mapping):
-        raise SpecError(where, f"{quote(key)} must be a mapping of keys to values")
-    return content
-
-
-def _check_keys(content: Mapping[str, Any], known: Iterable[str], where: str, place: str) -> None:
-    known = tuple(known)
-    for key in content:
-        if key not in known:
-            inside = f" in {quote(place)}" if place else ""
-            raise SpecError(where, f"unknown key {quote(key)}{inside}{suggest(key, known, listed=20)}")
-
-
 def _numbers(entry: object, count: int, where: str, key: str) -> list[float]:
     if not isinstance(entry, list) or len(entry) != count or not all(map(_is_number, entry)):
         raise SpecError(where, f"{quote(key)} must be a list of {count} numbers")
@@ -366,7 +354,7 @@ def _count(value: object, where: str, key: str) -> int:
 def render(calibration: Calibration) -> str:
     """The text of a calibration file; `parse_calibration` reads it back."""
     source = calibration.source
-    lines = [f"name: {calibration.name}", "source:", f"  repository: {_text(source.repository)}"]
+    lines = [f"name: {_text(calibration.name)}", "source:", f"  repository: {_text(source.repository)}"]
     if source.commit:
         lines.append(f"  commit: {_text(source.commit)}")
     lines.append(f"  software: [{', '.join(map(_text, source.software))}]")
@@ -405,10 +393,14 @@ def _shown(value: float, unit: Unit) -> str:
             return f"{value:.4g}"
 
 
+_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+"""What YAML 1.1 reads as something else than text, in any case."""
+
+
 def _text(value: str) -> str:
-    """A plain YAML scalar, or a quoted one where it has a character that YAML reads as syntax."""
+    """A plain YAML scalar, or a quoted one where YAML would read it as syntax or as something else than text."""
     plain = value and all(character.isalnum() or character in " ._-/+" for character in value) and value[0].isalpha()
-    if plain and value.strip() == value:
+    if plain and value.strip() == value and value.lower() not in _WORDS:
         return value
     escaped = "".join(character if character.isprintable() else " " for character in value).replace("'", "''")
     return f"'{escaped}'"

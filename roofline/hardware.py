@@ -14,7 +14,7 @@ from annotated_types import Ge, Le
 from pydantic import Strict
 
 from roofline.errors import RooflineError, SpecError, UnsupportedError, quote, suggest
-from roofline.library import find_spec, modified, read_mapping, spec_files, validate
+from roofline.library import as_mapping, check_keys, find_spec, modified, read_mapping, spec_files, validate
 from roofline.units import Dimension, Quantity, parse_quantity
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
@@ -239,14 +239,10 @@ class _Reader:
         place = place or name
         if content is None and not required:
             return {}
-        if not isinstance(content, dict):
-            if content is None:
-                raise SpecError(self.where, f"the key {quote(place)} is missing")
-            raise SpecError(self.where, f"{quote(place)} must be a mapping of keys to values")
-        for key in content:
-            if key not in _KEYS[name]:
-                inside = f" in {quote(place)}" if place else ""
-                raise SpecError(self.where, f"unknown key {quote(key)}{inside}{suggest(key, _KEYS[name], listed=20)}")
+        if content is None:
+            raise SpecError(self.where, f"the key {quote(place)} is missing")
+        content = as_mapping(content, self.where, place)
+        check_keys(content, _KEYS[name], self.where, place)
         for key in required:
             if content.get(key) is None:
                 raise SpecError(self.where, f"the key {quote(f'{place}.{key}')} is missing")

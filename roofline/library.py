@@ -10,7 +10,7 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -143,21 +143,31 @@ def spec_files(package: str) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def _extra_files(package: str) -> Iterator[Path]:
+def _extra_roots() -> Iterator[Path]:
+    """The files and folders that `ROOFLINE_SPECS` names; raises RooflineError for one that does not exist."""
     for entry in filter(None, os.environ.get(SEARCH_PATH, "").split(os.pathsep)):
         root = Path(entry)
         try:
-            is_file, is_folder = root.is_file(), root.is_dir()
+            exists = root.is_file() or root.is_dir()
         except (OSError, ValueError) as error:
             raise RooflineError(f"{SEARCH_PATH} names {quote(entry, 200)}: {_reason(error)}") from None
-        if is_file:
-            candidates = [root]
-        elif is_folder:
-            folder = root / package
-            candidates = sorted((folder if folder.is_dir() else root).glob("*.y*ml"))
-        else:
+        if not exists:
             raise RooflineError(f"{SEARCH_PATH} names {quote(entry, 200)}, which does not exist")
+        yield root
+
+
+def _extra_files(package: str) -> Iterator[Path]:
+    for root in _extra_roots():
+        folder = root / package if (root / package).is_dir() else root
+        candidates = [root] if root.is_file() else sorted(folder.glob("*.y*ml"))
         yield from (path for path in candidates if is_hardware(path) == (package == "hwspecs"))
+
+
+def find_file(relative: str, package: str) -> Path | None:
+    """The file `relative` in a folder of `ROOFLINE_SPECS`, or in its folder `package`, else in the bundled package."""
+    folders = [folder for root in _extra_roots() for folder in (root, root / package)]
+    candidates = (folder / relative for folder in (*folders, Path(str(files(package)))))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def modified(path: Path) -> int:
@@ -188,6 +198,26 @@ def find_spec(name: str, package: str, kind: str) -> Path:
     raise UnknownNameError(kind, name, known)
 
 
+def as_mapping(content: object, where: str, key: str) -> Mapping[str, Any]:
+    """`content`, which is what the file has under `key`; raises SpecError where it is no mapping."""
+    if not isinstance(content, Mapping):
+        raise SpecError(where, f"{quote(key)} must be a mapping of keys to values")
+    return content
+
+
+def check_keys(content: Mapping[str, Any], known: Iterable[str], where: str, place: str = "") -> None:
+    """Raise SpecError, with the nearest valid key, for a key that the section at the key path `place` has not."""
+    known = tuple(known)
+    for key in content:
+        if key not in known:
+            raise SpecError(where, _unknown_key(key, known, place))
+
+
+def _unknown_key(key: str, known: Iterable[str], place: str) -> str:
+    inside = f" in {quote(place)}" if place else ""
+    return f"unknown key {quote(key)}{inside}{suggest(key, known, listed=20)}"
+
+
 Record = TypeVar("Record")
 _UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
 
@@ -196,7 +226,7 @@ def validate(
     adapter: TypeAdapter[Record],
     content: object,
     where: str,
-    known: Mapping[str, object] | None = None,
+    known: Mapping[str, Iterable[str]] | None = None,
     prefix: tuple[str, ...] = (),
 ) -> Record:
     """`content` as the adapter's type; `prefix` is the key path of the section that it is.
@@ -213,7 +243,7 @@ def validate(
         raise SpecError(where, "is nested too deeply") from None
 
 
-def explain(error: ValidationError, known: Mapping[str, object], prefix: tuple[str, ...] = ()) -> str:
+def explain(error: ValidationError, known: Mapping[str, Iterable[str]], prefix: tuple[str, ...] = ()) -> str:
     """One sentence for the first problem of a validation error; `known` maps a section to its valid keys.
 
     A misspelt key is told before the key that is missing because of it.
@@ -227,9 +257,7 @@ def explain(error: ValidationError, known: Mapping[str, object], prefix: tuple[s
     match first["type"]:
         case kind if kind in _UNKNOWN_KEY:
             section = location[-2] if len(location) > 1 else ""
-            valid = known.get(section, ())
-            inside = f" in {quote('.'.join(location[:-1]))}" if section else ""
-            return f"unknown key {quote(location[-1])}{inside}{suggest(location[-1], valid, listed=20)}"  # type: ignore[arg-type]
+            return _unknown_key(location[-1], known.get(section, ()), ".".join(location[:-1]))
         case "missing" | "missing_argument":
             return f"the key {quote(key)} is missing"
     message = str(first.get("ctx", {}).get("error", "")) or first["msg"][:1].lower() + first["msg"][1:]

@@ -14,7 +14,7 @@ from annotated_types import Ge, Le, Len
 from pydantic import Strict
 
 from roofline.errors import SpecError, quote, suggest
-from roofline.library import find_spec, modified, read_mapping, spec_files, validate
+from roofline.library import as_mapping, check_keys, find_spec, modified, read_mapping, spec_files, validate
 from roofline.model import (
     CLOSED,
     FEED_FORWARDS,
@@ -223,10 +223,7 @@ def _tower(spec: _Spec, where: str) -> Model | None:
 def _blocks(spec: _Spec, where: str) -> dict[str, dict[str, Any]]:
     blocks = spec.blocks or {"layer": {}}
     for name, overrides in blocks.items():
-        for key in overrides:
-            if key not in _LAYER_KEYS:
-                place = quote(f"blocks.{name}")
-                raise SpecError(where, f"unknown key {quote(key)} in {place}{suggest(key, _LAYER_KEYS)}")
+        check_keys(overrides, _LAYER_KEYS, where, f"blocks.{name}")
     return blocks
 
 
@@ -258,12 +255,10 @@ def _layer(spec: _Spec, overrides: Mapping[str, Any], name: str, where: str) -> 
 
     def section(key: str) -> dict[str, Any] | None:
         override = overrides.get(key)
-        if override is not None and not isinstance(override, dict):
-            raise SpecError(where, f"{quote(prefix + key)} must be a mapping of keys to values")
-        if key in overrides and override is None:
-            return None
         base = getattr(spec, key)
-        return None if base is None and override is None else {**(base or {}), **(override or {})}
+        if override is None:
+            return None if key in overrides or base is None else dict(base)
+        return {**(base or {}), **as_mapping(override, where, prefix + key)}
 
     def chosen(family: Mapping[str, type]) -> str | None:
         """The one section of a family that this block has."""

@@ -20,7 +20,7 @@ correlation r of shapes of one kind, and R of kinds,
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
@@ -37,11 +37,21 @@ from roofline.kernels.parameters import smooth_maximum
 from roofline.launches import ATTENTION, UNMEASURED, launches
 from roofline.roof import TIMES, Placement, Row, blocks, monomial_values, monomials_of
 
-WITHIN_KIND = 0.5
-"""Correlation r of the errors of different shapes of one kind."""
+WITHIN_KIND: Mapping[str, tuple[float, float]] = {
+    "gemm": (0.35, 0.43),
+    "attention_prefill": (0.25, 0.63),
+    "attention_decode": (0.36, 0.61),
+    "moe": (0.18, 0.6),
+    "collective": (0.35, 0.35),
+}
+"""Correlation r of the errors of different shapes of one kind: with the hardware's own constants, and with those of
+others (`python -m validate.correlation`: held-out rows at the same number of tokens; experts without w4a16_mxfp4)."""
 
-ACROSS_KINDS = 0.3
-"""Correlation R of the errors of different kinds."""
+UNMEASURED_KIND = (0.5, 0.5)
+"""The same for kernels that nobody measured."""
+
+ACROSS_KINDS = (0.0, 0.15)
+"""Correlation R of the errors of different kinds, likewise."""
 
 LAUNCH = 2e-6
 """Seconds: start and end of a small kernel in a step."""
@@ -113,10 +123,16 @@ class Timing:
         return members
 
     @cached_property
-    def _kinds(self) -> list[NDArray[np.intp]]:
+    def _kinds(self) -> dict[str, NDArray[np.intp]]:
         """The kernels of each kind: those whose errors are alike."""
         names = [entry.kind for entry in self.kernels]
-        return [np.flatnonzero(np.array(names) == name) for name in dict.fromkeys(names)]
+        return {name: np.flatnonzero(np.array(names) == name) for name in dict.fromkeys(names)}
+
+    @cached_property
+    def _inherited(self) -> bool:
+        """Whether constants are those of other hardware."""
+        bases = [entry.basis for entry in self.kernels if entry.kind in WITHIN_KIND]
+        return "calibrated" not in bases
 
     @cached_property
     def _unmeasured(self) -> NDArray[np.intp]:
@@ -237,13 +253,14 @@ class Timing:
         """The error of the sum over kernels, from those of single ones."""
         weighted = self._counts[:, np.newaxis] * errors
         kinds = []
-        for rows in self._kinds:
+        for kind, rows in self._kinds.items():
             own = weighted[rows]
             together, apart = own.sum(axis=0) ** 2, (own**2).sum(axis=0)
-            kinds.append(np.sqrt(WITHIN_KIND * together + (1 - WITHIN_KIND) * apart))
-        stacked = np.array(kinds)
+            shared = WITHIN_KIND.get(kind, UNMEASURED_KIND)[self._inherited]
+            kinds.append(np.sqrt(shared * together + (1 - shared) * apart))
+        stacked, shared = np.array(kinds), ACROSS_KINDS[self._inherited]
         together, apart = stacked.sum(axis=0) ** 2, (stacked**2).sum(axis=0)
-        combined: Array = np.sqrt(ACROSS_KINDS * together + (1 - ACROSS_KINDS) * apart)
+        combined: Array = np.sqrt(shared * together + (1 - shared) * apart)
         return combined
 
     def operators(self, detail: Detail) -> tuple[Estimate, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
@@ -202,7 +202,7 @@ def read_anchors(path: Path) -> list[Anchor]:
     return anchors
 
 
-_KEYS: Mapping[str, object] = {
+_KEYS: Mapping[str, Iterable[str]] = {
     "": tuple(_File.__dataclass_fields__),
     "conditions": tuple(Conditions.__dataclass_fields__),
 }
@@ -221,7 +221,7 @@ def _anchor(file: _File, entry: Mapping[str, Any], index: int, where: str) -> An
     if not isinstance(own, dict):
         raise SpecError(where, f"'anchors.{label}.conditions': must be a mapping of keys to values")
     content = {"source": file.source, **entry, "conditions": {**(file.conditions or {}), **own}}
-    keys = {**_KEYS, label: tuple(_Entry.__dataclass_fields__)}
+    keys: dict[str, Iterable[str]] = {**_KEYS, label: tuple(_Entry.__dataclass_fields__)}
     read: _Entry = validate(_adapter(_Entry), content, where, keys, ("anchors", label))
     if not Slug.fullmatch(read.id):
         raise SpecError(where, f"'anchors.{label}.id': {quote(read.id)} is not of small letters, digits, '.' and '-'")

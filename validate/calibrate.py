@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from roofline.calibration import Calibration, Fit, Residuals, Source
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.hardware import Hardware
-from roofline.kernels import Array, Columns, Parameter, Unit, kernel, kernel_time
+from roofline.kernels import Array, Columns, Parameter, Unit, kernel, kernel_regimes, kernel_time
 from validate.measurements import MODULES, Measurements, by_op, headline
 
 ERROR_SCALE = 0.05
@@ -151,7 +151,7 @@ def _spread(
         return positions
     plain = generator.permutation(positions)[: count // 2]
     left = np.setdiff1d(positions, plain)
-    regimes = kernel(part.op).regimes(part.rows(left).columns)
+    regimes = kernel_regimes(part.op, part.rows(left).columns)
     weight = 1.0 / np.bincount(regimes, minlength=regimes.max() + 1)[regimes]
     more = generator.choice(left, size=count - len(plain), replace=False, p=weight / weight.sum())
     return np.concatenate([plain, more])
@@ -177,7 +177,7 @@ def fit_rows(op: str, format: str, parts: Sequence[tuple[Measurements, Hardware]
             refitted = _search(op, format, fold, refit, free=False)
         for part, hardware in held:
             errors.append(-_Rows(part.columns, hardware, part.seconds).errors(op, refitted))
-            labels.append(kernel(op).regimes(part.columns))
+            labels.append(kernel_regimes(op, part.columns))
     residuals = summarise(op, np.concatenate(errors), np.concatenate(labels))
     return Fit(op, format, parameters, residuals, _ranges(op, [part for part, _ in parts]), count)
 

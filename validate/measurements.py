@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from roofline.errors import RooflineError, SpecError, quote, suggest
 from roofline.kernels import KERNELS, Columns, kernel
+from roofline.kernels.elementwise import PASSES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,6 +65,11 @@ class Measurements:
         frame = self.frame[chosen] if chosen.dtype == bool else self.frame.iloc[chosen]
         return Measurements(self.op, frame, self.where)
 
+    def by_hardware(self) -> dict[str, Measurements]:
+        """The measurements by the accelerator that they name, in the order of the rows."""
+        groups = self.frame.groupby(self.frame["hardware"].astype(str), sort=False)
+        return {str(name): Measurements(self.op, frame, self.where) for name, frame in groups}
+
     def formats(self) -> dict[str, Measurements]:
         """The measurements by the format that their constants belong to."""
         names = _format_columns(self.op, self.frame)
@@ -77,7 +83,7 @@ class Measurements:
 def _format_columns(op: str, frame: pd.DataFrame) -> tuple[str, ...]:
     if op == "collective":
         return ("collective",)
-    if op in ("norm", "softmax", "activation", "rope", "copy"):
+    if op in PASSES:
         return ()
     return tuple(name for name in ("dtype", "kv_dtype") if name in frame)
 
@@ -233,12 +239,8 @@ def only_hardware(parts: Sequence[Measurements], where: str) -> str:
 
 def headline(part: Measurements) -> NDArray[np.bool_]:
     """The rows that accuracy is quoted over: n, k >= 1024 for products; head_dim 128, full window for attention."""
-    frame = part.frame
-    if part.op == "gemm":
-        return ((frame["n"] >= 1024) & (frame["k"] >= 1024)).to_numpy(dtype=bool)
-    if part.op.startswith("attention"):
-        return ((frame["head_dim"] == 128) & (frame["window"] == 0)).to_numpy(dtype=bool)
-    return np.ones(len(frame), dtype=bool)
+    unusual = kernel(part.op).regimes.unusual
+    return np.ones(len(part), dtype=bool) if unusual is None else ~unusual.among(part.columns)
 
 
 def by_op(parts: Sequence[Measurements]) -> Mapping[str, Measurements]:

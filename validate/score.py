@@ -8,15 +8,16 @@ caches are warm in them: `resident` says so, and is only for scoring.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roofline.calibration import Calibration, load_calibration
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.hardware import Hardware, load_hardware
-from roofline.kernels import Array, Columns, kernel, kernel_bound
+from roofline.kernels import Array, kernel, kernel_bound, kernel_regimes
 from validate.measurements import MODULES, Measurements
 
 KEYS = ("op", "format", "regime", "hardware")
@@ -48,15 +49,36 @@ class Group:
 class Scored:
     """Measurements of one op, format and hardware with what was predicted for them, in seconds."""
 
-    op: str
+    part: Measurements
     format: str
     hardware: str
-    regimes: Array
-    measured: Array
+    regimes: NDArray[np.int64]
     low: Array
     mid: Array
     high: Array
     bound: Array
+
+    def rows(self, chosen: NDArray[np.bool_]) -> Scored:
+        """The predictions at a mask."""
+        arrays: dict[str, Any] = {
+            name: value[chosen] for name, value in vars(self).items() if isinstance(value, np.ndarray)
+        }
+        return replace(self, part=self.part.rows(chosen), **arrays)
+
+    @property
+    def op(self) -> str:
+        """The kind of kernel."""
+        return self.part.op
+
+    @property
+    def measured(self) -> Array:
+        """The measured times."""
+        return self.part.seconds
+
+    @property
+    def headline(self) -> NDArray[np.bool_]:
+        """The rows that accuracy is quoted over: those of no unusual shape."""
+        return self.regimes < len(kernel(self.op).regimes.sizes)
 
 
 def predict(
@@ -69,7 +91,7 @@ def predict(
         columns = rows.columns
         try:
             expected = calibration.expected(part.op, columns, hardware, resident)
-            bound = kernel_bound(part.op, _quoted(part.op, columns), hardware)
+            bound = kernel_bound(part.op, columns, hardware)
         except UnsupportedError:
             continue
         label = "/".join(
@@ -78,21 +100,17 @@ def predict(
         formats = rows.frame["dtype"].astype(str).to_numpy() if part.op == "collective" else np.array([label])
         for format in np.unique(formats):
             chosen = np.broadcast_to(formats == format, (len(rows),))
-            yield Scored(
-                part.op,
+            scored = Scored(
+                rows,
                 str(format),
                 hardware.name,
-                kernel(part.op).regimes(columns)[chosen].astype(np.float64),
-                rows.seconds[chosen],
-                expected.low[chosen],
-                expected.mid[chosen],
-                expected.high[chosen],
-                bound[chosen],
+                kernel_regimes(part.op, columns),
+                expected.low,
+                expected.mid,
+                expected.high,
+                bound,
             )
-
-
-def _quoted(op: str, columns: Columns) -> Columns:
-    return columns if "op" in columns else {**columns, "op": op}
+            yield scored.rows(chosen)
 
 
 def score(
@@ -125,12 +143,12 @@ def _by_hardware(part: Measurements, hardware: Hardware | None) -> Iterator[tupl
     if hardware is not None:
         yield part, hardware
         return
-    for name in part.frame["hardware"].unique():
+    for name, rows in part.by_hardware().items():
         try:
-            known = load_hardware(str(name))
+            known = load_hardware(name)
         except UnknownNameError as error:
             raise RooflineError(f"{part.where}: {error}; name the hardware to score it as (--hw)") from None
-        yield part.rows((part.frame["hardware"] == name).to_numpy(dtype=bool)), known
+        yield rows, known
 
 
 def summarise(scored: Sequence[Scored], by: Sequence[str]) -> list[Group]:

@@ -29,6 +29,7 @@ __all__ = [
     "column",
     "kernel",
     "kernel_bound",
+    "kernel_regimes",
     "kernel_time",
     "kernel_times",
 ]
@@ -45,16 +46,34 @@ class _Bound(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Unusual:
+    """Shapes that kernels are not tuned for, so that errors are larger: what they are, and which rows have them."""
+
+    name: str
+    among: Callable[[Columns], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
 class Regimes:
-    """Classes of size with errors of their own: `labels` between `edges` (inclusive above) of `size(columns)`."""
+    """Classes of shapes with errors of their own: `sizes` between `edges` (inclusive above) of `size(columns)`.
+
+    Unusual shapes have the same classes once more.
+    """
 
     size: Callable[[Columns], Array]
     edges: tuple[float, ...]
-    labels: tuple[str, ...]
+    sizes: tuple[str, ...]
+    unusual: Unusual | None = None
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The names of the classes: by size, then those of unusual shapes."""
+        return self.sizes if self.unusual is None else (*self.sizes, *(f"{s}, {self.unusual.name}" for s in self.sizes))
 
     def __call__(self, columns: Columns) -> NDArray[np.int64]:
         """The index into `labels` of each row."""
-        return np.searchsorted(np.asarray(self.edges), self.size(columns), side="left")
+        index = np.searchsorted(np.asarray(self.edges), self.size(columns), side="left")
+        return index if self.unusual is None else index + len(self.sizes) * self.unusual.among(columns)
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +126,16 @@ LONE_LAUNCH = 4e-6
 about 4.5 (gpt-fast's and TensorRT-LLM's published decode steps)."""
 
 _ATTENTION = ("dtype", "kv_dtype", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "window")
-_ATTENTION_RANGE = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+_ATTENTION_RANGE = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "window")
+
+NARROW = Unusual("n or k < 1024", lambda columns: np.minimum(column(columns, "n"), column(columns, "k")) < 1024)
+"""Products of few columns or a short sum: routers, low ranks, the shards of small layers."""
+
+ODD_HEADS = Unusual(
+    "head_dim not 128 or window",
+    lambda columns: (column(columns, "head_dim") != 128) | (column(columns, "window", 0.0) > 0),
+)
+"""Attention that libraries have other kernels for than for the common case."""
 
 KERNELS: Mapping[str, Kernel] = {
     entry.op: entry
@@ -117,7 +145,7 @@ KERNELS: Mapping[str, Kernel] = {
             gemm.gemm_time,
             gemm.gemm_bound,
             gemm.gemm_parameters,
-            Regimes(_product("m"), (16, 128, 512, 4095), ("m<=16", "m<=128", "m<=512", "m<4096", "m>=4096")),
+            Regimes(_product("m"), (16, 128, 512, 4095), ("m<=16", "m<=128", "m<=512", "m<4096", "m>=4096"), NARROW),
             ("dtype", "m", "n", "k"),
             ("m", "n", "k"),
             ("n", "k"),
@@ -127,7 +155,7 @@ KERNELS: Mapping[str, Kernel] = {
             attention.prefill_time,
             attention.attention_bound,
             _always(attention.PREFILL),
-            Regimes(_product("q_len"), (256, 1024, 4096), ("q<=256", "q<=1024", "q<=4096", "q>4096")),
+            Regimes(_product("q_len"), (256, 1024, 4096), ("q<=256", "q<=1024", "q<=4096", "q>4096"), ODD_HEADS),
             _ATTENTION,
             _ATTENTION_RANGE,
             ("heads", "kv_heads"),
@@ -142,6 +170,7 @@ KERNELS: Mapping[str, Kernel] = {
                 _product("batch", "kv_len"),
                 (1024, 16384, 262144),
                 ("kv<=1k tokens", "kv<=16k tokens", "kv<=256k tokens", "kv>256k tokens"),
+                ODD_HEADS,
             ),
             _ATTENTION,
             _ATTENTION_RANGE,
@@ -203,7 +232,17 @@ def kernel(op: str) -> Kernel:
 
 def kernel_bound(op: str, columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
     """The speed of light in seconds of each row; with `resident`, what memory would move may be in the cache."""
-    return kernel(op).bound(columns, hardware, resident)
+    return kernel(op).bound(_with_op(op, columns), hardware, resident)
+
+
+def kernel_regimes(op: str, columns: Columns) -> NDArray[np.int64]:
+    """The class of each row: an index into `kernel(op).regimes.labels`."""
+    return kernel(op).regimes(_with_op(op, columns))
+
+
+def _with_op(op: str, columns: Columns) -> Columns:
+    """The columns, with the one that tells apart the passes of one formula (norm, softmax, ...)."""
+    return columns if "op" in columns else {**columns, "op": op}
 
 
 def kernel_time(
@@ -223,8 +262,7 @@ def kernel_times(
 ) -> tuple[Array, Array]:
     """`kernel_bound` and `kernel_time` of each row."""
     chosen = kernel(op)
-    if op in elementwise.PASSES and "op" not in columns:
-        columns = {**columns, "op": op}
+    columns = _with_op(op, columns)
     if not resident and chosen.lone_launch:
         launch = parameters["launch"]
         parameters = {**parameters, "launch": max(launch - chosen.lone_launch, launch / 4)}

@@ -83,6 +83,9 @@ CHUNK = 2048
 REPLAYED_COPIES = {"nvfp4": 1.0}
 """Copies of the weights that the public benchmark cycles through; 6 for the formats that are not named."""
 
+L2_SHARE = 0.5
+"""Share of the L2 that keeps a benchmark's weights, where the host's time hides it from a fit."""
+
 UNGRAPHED = ("fp8_block",)
 """Formats that the public benchmark measures without CUDA graphs: the host's time hides that of short kernels."""
 
@@ -108,8 +111,15 @@ _QUANTISING = (
     Parameter("quantise_row", Unit.SECONDS, 0.01e-9, 40e-9, 3e-9, "quantising kernel: time a row of activations"),
     Parameter("quantise_efficiency", Unit.RATIO, 0.05, 1.0, 0.4, "quantising kernel: fraction of bandwidth"),
 )
-_HOST = Parameter("host", Unit.SECONDS, 1e-6, 500e-6, 60e-6, "issue by the host, where a benchmark has no CUDA graph")
-"""Takes the place of `odd_rows` in formats whose public benchmark runs kernels one by one; no part of a prediction."""
+_HOST = (
+    Parameter("host", Unit.SECONDS, 1e-6, 500e-6, 60e-6, "issue by the host, where a benchmark has no CUDA graph"),
+    Parameter("host_few_rows", Unit.RATIO, 0.3, 2.0, 1.0, "the same where m < 32, in parts of it: another library"),
+    Parameter("host_padding", Unit.RATIO, 0.001, 1.0, 0.1, "more of it where m is no multiple of 4: padded scales"),
+)
+"""Formats whose public benchmark runs kernels one by one have these for `odd_rows`, `quantise_row` and `l2_share`.
+
+They are no part of a prediction.
+"""
 
 _PLAIN = (Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.1, "slowdown of long products by power limits"),)
 
@@ -118,7 +128,9 @@ def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
     """The parameters of products in the format `dtype`."""
     if not numbers(dtype).quantises:
         return (*_COMMON, *_PLAIN)
-    return (*_COMMON, *((_HOST, *_QUANTISING[1:]) if dtype in UNGRAPHED else _QUANTISING))
+    if dtype in UNGRAPHED:
+        return (*(parameter for parameter in _COMMON if parameter.name != "l2_share"), *_HOST, *_QUANTISING[2:])
+    return (*_COMMON, *_QUANTISING)
 
 
 def gemm_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
@@ -168,19 +180,25 @@ def _time(
     missing = weights
     if resident:
         footprint = REPLAYED_COPIES.get(dtype, 6.0) * weights + activations
-        missing = weights * (1.0 - resident_share(footprint, parameters["l2_share"] * l2_bytes(hardware), 8.0))
+        cache = parameters.get("l2_share", L2_SHARE) * l2_bytes(hardware)
+        missing = weights * (1.0 - resident_share(footprint, cache, 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
     if not form.quantises:
         slowdown = parameters["throttling"] * kernel / (kernel + THROTTLING_TIME)
         return parameters["launch"] + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
-    quantising = parameters["quantise_row"] * m + (2.0 + form.input_bytes) * m * k / (
+    quantising = parameters.get("quantise_row", 0.0) * m + (2.0 + form.input_bytes) * m * k / (
         parameters["quantise_efficiency"] * bandwidth
     )
     time = parameters["launch"] + kernel + quantising
-    return (
-        smooth_maximum(time, np.full_like(time, parameters["host"]), 8.0) if resident and dtype in UNGRAPHED else time
-    )
+    return smooth_maximum(time, _host_time(m, parameters), 8.0) if resident and dtype in UNGRAPHED else time
+
+
+def _host_time(m: Array, parameters: Mapping[str, float]) -> Array:
+    """Seconds that the host needs to issue the kernels one by one: what such a benchmark measures of short products."""
+    path = np.where(m < 32, parameters["host_few_rows"], 1.0)
+    time: Array = parameters["host"] * path * (1.0 + parameters["host_padding"] * (m % 4 != 0))
+    return time
 
 
 def _padded(m: Array, form: Numbers, hardware: Hardware) -> Array:

@@ -244,3 +244,18 @@ def test_experts_run_on_the_faster_of_two_kernels() -> None:
     assert per_tensor.decode is not None
     assert blocks.decode is not None
     assert per_tensor.decode.expected.mid <= 1.05 * blocks.decode.expected.mid
+
+
+def test_a_cache_that_the_hardware_cannot_compute_in_is_converted_by_software() -> None:
+    a100, precision = load_hardware("a100-sxm-80gb"), parse_precision("bf16", kv="fp8")
+    free = replace(IDEAL, name="free conversion", parameters={"kv_conversion": 0.0})
+    step = {"batch": 16, "prompt": 4096, "precision": precision}
+    slow, fast = (analyze(Scenario(LLAMA, a100, engine=engine, **step)).expected.tpot for engine in (IDEAL, free))
+    assert slow is not None
+    assert fast is not None
+    work = 32 * 2 * 16 * 32 * 4096 * 128 * IDEAL["kv_conversion"] / a100.vector_peak
+    assert fast.mid < slow.mid < fast.mid + work
+    assert slow.mid > 0.9 * work
+    native = analyze(Scenario(LLAMA, H100, engine=IDEAL, **step)).expected.tpot
+    same = analyze(Scenario(LLAMA, H100, engine=free, **step)).expected.tpot
+    assert native == same

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 
-from roofline.calibration import Calibration, Fit, load_calibration, parse_calibration, render
+from roofline.calibration import Calibration, Fit, Source, load_calibration, parse_calibration, render
 from roofline.errors import RooflineError, SpecError
 from roofline.hardware import load_hardware
 from roofline.kernels import kernel, kernel_time
@@ -19,6 +22,7 @@ from validate.score import as_document, score
 
 H100 = load_hardware("h100-sxm")
 H200 = load_hardware("h200-sxm")
+PRINTED = st.text(st.characters(codec="utf-8").filter(str.isprintable), max_size=20)
 
 
 def machine(**changes: float) -> dict[str, float]:
@@ -27,9 +31,11 @@ def machine(**changes: float) -> dict[str, float]:
     return {**truth, "launch": 6e-6, "compute_efficiency": 0.62, "memory_efficiency": 0.71, **changes}
 
 
-def gemm_rows(count: int, truth: dict[str, float], noise: float = 0.03, name: str = "h100-sxm") -> Measurements:
+def gemm_rows(
+    count: int, truth: dict[str, float], noise: float = 0.03, name: str = "h100-sxm", least: int = 1024
+) -> Measurements:
     generator = np.random.default_rng(3)
-    sizes = [1024, 2048, 3072, 4096, 5120, 8192, 12288, 16384]
+    sizes = [least * step for step in (1, 2, 3, 4, 5, 8, 12, 16)]
     frame = pd.DataFrame(
         {
             "hardware": name,
@@ -88,6 +94,18 @@ def test_intervals_cover_four_in_five() -> None:
     assert group.rows == 3000
 
 
+def test_unusual_shapes_have_intervals_of_their_own() -> None:
+    """Products of few columns scatter four times as much here: one interval for all would fit neither."""
+    truth = machine()
+    usual, narrow = gemm_rows(1500, truth, noise=0.05), gemm_rows(1500, truth, noise=0.2, least=64)
+    found = fit([Measurements("gemm", pd.concat([usual.frame, narrow.frame], ignore_index=True), "both")], H100)
+    residuals = found.fits["gemm", "bf16"].residuals
+    assert residuals["m>=4096, n or k < 1024"].high > 1.1 > residuals["m>=4096"].high
+    for rows in (usual, narrow):
+        (group,) = score([rows], H100, found, by=("op",))
+        assert 0.72 < group.interval_coverage < 0.88
+
+
 def test_too_few_points_are_refused_with_the_number_needed() -> None:
     with pytest.raises(RooflineError, match="10 rows of gemm in bf16 are too few to fit; at least 30 are needed"):
         fit([gemm_rows(10, machine())], H100)
@@ -123,6 +141,26 @@ def test_a_file_reads_back() -> None:
         assert dict(other.parameters) == pytest.approx(dict(own.parameters), rel=1e-3)
         assert other.residuals.keys() == own.residuals.keys()
         assert other.ranges == own.ranges
+
+
+@given(text=st.one_of(st.sampled_from(["null", "True", "yes", "ON", "n", "~", "1e3", "2026-11-20", "a: b"]), PRINTED))
+def test_any_text_reads_back(text: str) -> None:
+    source = Source(text, "", (text,), None, text)
+    again = parse_calibration(yaml.safe_load(render(Calibration(text or "x", "calibrated", {}, source))), "file")
+    assert (again.name, again.source) == (text or "x", source)
+
+
+def test_the_search_path_has_calibrations(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for folder in ("plain", "nested/hwspecs"):
+        path = tmp_path / folder / "calibration" / "h100-sxm.yaml"
+        path.parent.mkdir(parents=True)
+        path.write_text(f"name: {folder.split('/')[0]}\nkernels: {{}}\n")
+        monkeypatch.setenv("ROOFLINE_SPECS", str(tmp_path / folder.split("/")[0]))
+        first, family, pooled = load_calibration(H100).chain
+        assert (first.name, family.name, pooled.name) == (folder.split("/")[0], "hopper", "pooled")
+    monkeypatch.setenv("ROOFLINE_SPECS", str(tmp_path / "absent"))
+    with pytest.raises(RooflineError, match="does not exist"):
+        load_calibration(H100)
 
 
 @pytest.mark.parametrize(

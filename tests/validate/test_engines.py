@@ -23,7 +23,6 @@ from validate.engines import (
     errors,
     fit_engine,
     main,
-    modelled,
     passes_of,
     prior,
     space,
@@ -154,15 +153,6 @@ def test_priors_are_within_the_bounds_of_parameters() -> None:
     for name, grid in TABULATED.items():
         assert PARAMETER[name].low <= min(grid)
         assert max(grid) <= PARAMETER[name].high
-
-
-def test_a_cache_that_the_device_cannot_read_teaches_nothing(measured: Path) -> None:
-    case = cases(measured)[0]
-    precision = case.scenario.precision
-    assert precision is not None
-    assert modelled(case)
-    fp8 = replace(precision, kv=replace(precision.kv, name="fp8", bits=8, arithmetic="fp8"))
-    assert not modelled(replace(case, scenario=replace(case.scenario, precision=fp8)))
 
 
 def test_the_command(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

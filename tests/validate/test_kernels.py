@@ -7,10 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.calibration import load_calibration
+from roofline.calibration import Calibration, Fit, load_calibration
 from roofline.errors import RooflineError
 from roofline.hardware import load_hardware
-from roofline.kernels import KERNELS, Unit, kernel, kernel_bound, kernel_time
+from roofline.kernels import KERNELS, Unit, kernel, kernel_bound, kernel_regimes, kernel_time
+from roofline.kernels.elementwise import PASSES
 
 H100 = load_hardware("h100-sxm")
 B200 = load_hardware("b200-sxm")
@@ -163,6 +164,28 @@ def test_causal_pairs_under_a_window() -> None:
         }  # fmt: skip
         bound = kernel_bound("attention_prefill", columns, H100, resident=True)
         np.testing.assert_allclose(bound, 4 * 128 * counted / peak)
+
+
+@pytest.mark.parametrize("op", PASSES)
+def test_passes_are_told_apart_by_their_own_name(op: str) -> None:
+    columns = {"dtype": "bf16", "rows": np.array([1.0, 4096.0]), "columns": 8192.0}
+    np.testing.assert_allclose(kernel_bound(op, columns, H100)[1] * H100.memory_bandwidth, PASSES[op] * 2 * 4096 * 8192)
+    assert kernel_regimes(op, columns).tolist() == [0, 1]
+    fits = {(op, "any"): Fit(op, "any", defaults(op, "any"))}
+    expected = Calibration("h100-sxm", "calibrated", fits).expected(op, columns, H100)
+    assert expected.basis == "calibrated"
+    assert np.all(expected.mid > kernel_bound(op, columns, H100))
+
+
+def test_unusual_shapes_have_regimes_of_their_own() -> None:
+    gemm = kernel("gemm").regimes
+    sizes = {"m": np.array([16.0, 17.0, 17.0, 5000.0]), "n": np.array([1024.0, 4096.0, 4096.0, 256.0])}
+    found = [gemm.labels[index] for index in gemm({**sizes, "k": np.array([1024.0, 1024.0, 512.0, 4096.0])})]
+    assert found == ["m<=16", "m<=128", "m<=128, n or k < 1024", "m>=4096, n or k < 1024"]
+    prefill = kernel("attention_prefill").regimes
+    heads = {"head_dim": np.array([128.0, 128.0, 64.0]), "window": np.array([0.0, 4096.0, 0.0])}
+    assert prefill({"q_len": 300.0, **heads}).tolist() == [1, 5, 5]
+    assert prefill({"q_len": 300.0, "head_dim": 128.0}) == 1
 
 
 def test_one_rank_sends_nothing() -> None:

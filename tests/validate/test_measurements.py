@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from roofline.errors import SpecError
+from validate.accuracy import load
 from validate.measurements import gated, only_hardware, read_measurements
 
 
@@ -59,6 +60,13 @@ def test_a_folder_is_read_whole(tmp_path: Path) -> None:
     write(tmp_path, rows(2), "a.csv")
     write(tmp_path, rows(3), "b.parquet")
     assert [len(part) for part in read_measurements(tmp_path)] == [2, 3]
+
+
+def test_files_of_the_same_hardware_and_kind_are_joined(tmp_path: Path) -> None:
+    write(tmp_path, rows(2), "a.csv")
+    write(tmp_path, pd.concat([rows(1), rows(4).assign(hardware="h200-sxm", m=8)]), "b.csv")
+    data = load(tmp_path)
+    assert {name: len(parts["gemm"]) for name, parts in data.items()} == {"h100-sxm": 3, "h200-sxm": 4}
 
 
 def test_missing_columns(tmp_path: Path) -> None:
