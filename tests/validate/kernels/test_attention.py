@@ -1,0 +1,222 @@
+"""Attention kernels against float64, over shapes that fit no tile; interpreted where there is no GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Any
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
+
+from validate.kernels.decode import DECODE, Decode  # noqa: E402
+from validate.kernels.prefill import PREFILL  # noqa: E402
+from validate.kernels.work import Case, work_of  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+WAYS = ["torch", pytest.param("triton", marks=pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed"))]
+needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+
+TOLERANCES = {"fp16": 2e-3, "bf16": 1e-2}
+"""Of the norm. The interpreter cuts bf16 off (5e-3 in all) where PyTorch and a device round (2e-3)."""
+
+
+def columns(dtype: str = "fp16", **given: int) -> dict[str, Any]:
+    """The columns of a case; a small one but for what is given."""
+    small = {"batch": 1, "q_len": 1, "kv_len": 1, "heads": 1, "kv_heads": 1, "head_dim": 64, "window": 0}
+    return {"dtype": dtype, "kv_dtype": dtype, **small, **given}
+
+
+def error(result: Any, expected: Any) -> float:
+    """The distance over the norm; NaN for what nobody wrote."""
+    assert result.shape == expected.shape
+    return float((result.double() - expected).norm() / expected.norm().clamp_min(1e-30))
+
+
+PREFILLS = {
+    "one token": columns(),
+    "one query on a prefix": columns("bf16", kv_len=70, heads=3),
+    "no prefix, odd": columns(q_len=45, kv_len=45, heads=2, kv_heads=2),
+    "a prefix, three heads a group": columns("bf16", batch=2, q_len=19, kv_len=52, heads=6, kv_heads=2, head_dim=96),
+    "a prefix one short of a block": columns(q_len=20, kv_len=34),
+    "eight heads a group": columns("bf16", q_len=33, kv_len=33, heads=8, head_dim=128),
+    "the widest head": columns(q_len=34, kv_len=39, head_dim=256),
+    "a head that is no tile": columns(q_len=17, kv_len=20, head_dim=40),
+    "a window shorter than a block": columns(q_len=60, kv_len=60, heads=2, window=5),
+    "a window of one": columns(q_len=18, kv_len=18, window=1),
+    "a window of a block, with a prefix": columns("bf16", q_len=40, kv_len=77, heads=3, kv_heads=1, window=16),
+    "a window of several blocks": columns(q_len=70, kv_len=130, window=67),
+    "a window one short of blocks": columns(q_len=97, kv_len=97, window=63),
+    "a window longer than the keys": columns(q_len=21, kv_len=37, window=500),
+}
+
+DECODES = {
+    "one token": columns(),
+    "three heads a group": columns("bf16", batch=3, kv_len=83, heads=6, kv_heads=2),
+    "eight heads a group": columns("bf16", kv_len=129, heads=8, head_dim=128),
+    "no groups, an odd width": columns(batch=2, kv_len=47, heads=2, kv_heads=2, head_dim=96),
+    "the widest head": columns(kv_len=35, heads=2, head_dim=256),
+    "a window inside a page": columns(batch=2, kv_len=61, heads=2, kv_heads=1, window=7),
+    "a window over pages": columns("bf16", kv_len=100, heads=3, window=50),
+    "a window longer than the keys": columns(kv_len=33, window=100),
+    "a few queries": columns("bf16", batch=2, q_len=3, kv_len=40, heads=6, kv_heads=2),
+    "a few queries in a window": columns(q_len=4, kv_len=66, heads=3, kv_heads=3, window=20),
+    "more rows than a tile": columns(q_len=9, kv_len=30, heads=8, kv_heads=1),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("given", PREFILLS.values(), ids=PREFILLS)
+def test_prefill_against_float64(given: dict[str, Any], way: str) -> None:
+    case = Case("attention_prefill", given)
+    assert PREFILL.refusal(case, way, DEVICE) is None
+    inputs, outputs = PREFILL.inputs(case, DEVICE, seed=1), PREFILL.outputs(case, DEVICE)
+    assert outputs["output"].isnan().all()
+    PREFILL.ways[way](case, inputs, outputs)
+    assert error(outputs["output"], PREFILL.reference(case, inputs)["output"]) < TOLERANCES[case.dtype]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("given", DECODES.values(), ids=DECODES)
+def test_decode_against_float64(given: dict[str, Any], way: str) -> None:
+    case = Case("attention_decode", given)
+    assert DECODE.refusal(case, way, DEVICE) is None
+    inputs, outputs = DECODE.inputs(case, DEVICE, seed=2), DECODE.outputs(case, DEVICE)
+    assert outputs["output"].isnan().all()
+    DECODE.ways[way](case, inputs, outputs)
+    assert error(outputs["output"], DECODE.reference(case, inputs)["output"]) < TOLERANCES[case.dtype]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("window", [0, 9])
+def test_sequences_of_different_lengths(way: str, window: int) -> None:
+    """Down to none at all; the slots beyond a length hold NaN."""
+    benchmark = Decode(page=4)
+    case = Case("attention_decode", columns(batch=5, q_len=2, kv_len=41, heads=3, kv_heads=1, window=window))
+    inputs = benchmark.ragged(case, [41, 0, 17, 2, 1], DEVICE, seed=3)
+    assert inputs["key_cache"].isnan().any()
+    outputs = benchmark.outputs(case, DEVICE)
+    benchmark.ways[way](case, inputs, outputs)
+    assert error(outputs["output"], benchmark.reference(case, inputs)["output"]) < TOLERANCES[case.dtype]
+    assert not outputs["output"][1].any()
+
+
+@needs_triton
+@pytest.mark.parametrize("splits", [1, 2, 9])
+def test_splits_are_the_same_attention(splits: int) -> None:
+    """Splits and sequences that hold no key, too; and the same numbers each time, bit by bit."""
+    from validate.kernels.device.decode import decode
+
+    case = Case("attention_decode", columns("bf16", batch=3, q_len=2, kv_len=70, heads=3))
+    inputs = DECODE.ragged(case, [70, 20, 0], DEVICE, seed=4)
+    operands = [inputs[name] for name in ("query", "key_cache", "value_cache", "block_table", "lengths")]
+    results = []
+    for _ in range(2):
+        outputs = DECODE.outputs(case, DEVICE)
+        decode(*operands, outputs["output"], splits=splits)
+        results.append(outputs["output"])
+    assert error(results[0], DECODE.reference(case, inputs)["output"]) < TOLERANCES[case.dtype]
+    assert torch.equal(*results)
+
+
+@needs_triton
+def test_splits_keep_the_device_busy() -> None:
+    from validate.kernels.device.decode import LEAST_KEYS, MOST_SPLITS, splits_for
+
+    assert splits_for(8, 100, 132) == 1
+    assert splits_for(8, 131072, 132) * 8 >= 0.85 * 132
+    assert splits_for(264, 131072, 132) == 1
+    assert splits_for(100_000, 4096, 132) == 1
+    assert 0.85 * MOST_SPLITS <= splits_for(1, 10**7, 132) <= MOST_SPLITS
+    for programs in (1, 5, 77, 300):
+        splits = splits_for(programs, 3000, 108)
+        assert 1 <= splits <= 3000 // LEAST_KEYS
+
+
+def test_pages_are_shuffled() -> None:
+    """Otherwise a kernel that ignored the block table would pass."""
+    case = Case("attention_decode", columns(batch=2, kv_len=300))
+    table = DECODE.inputs(case, DEVICE, seed=5)["block_table"].flatten()
+    assert sorted(table.tolist()) == list(range(table.numel()))
+    assert table.tolist() != sorted(table.tolist())
+
+
+def test_inputs_are_fresh() -> None:
+    case = Case("attention_prefill", columns(q_len=3, kv_len=3))
+    first, again, other = (PREFILL.inputs(case, DEVICE, seed=seed)["query"] for seed in (6, 6, 7))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def size(*tensors: Any) -> int:
+    """Bytes of tensors."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        columns(q_len=45, kv_len=45, heads=4, kv_heads=2),
+        columns("bf16", batch=3, q_len=5, kv_len=77, heads=6, kv_heads=1, head_dim=96),
+        columns(q_len=40, kv_len=40, window=8),
+    ],
+)
+def test_prefill_allocates_the_bytes_that_are_counted(given: dict[str, Any]) -> None:
+    case = Case("attention_prefill", given)
+    inputs, outputs = PREFILL.inputs(case, DEVICE, 0), PREFILL.outputs(case, DEVICE)
+    operands = (inputs[name] for name in ("query", "keys", "values"))
+    assert size(*operands, *outputs.values()) == work_of(case).bytes
+
+
+def test_decode_allocates_the_bytes_that_are_counted() -> None:
+    """And, beyond the schema's, unused slots of last pages, the block table and the lengths."""
+    case = Case("attention_decode", columns("bf16", batch=3, kv_len=70, heads=6, kv_heads=2))
+    inputs, outputs = DECODE.inputs(case, DEVICE, 0), DECODE.outputs(case, DEVICE)
+    gathered = size(*(inputs[name] for name in ("query", "keys", "values")), *outputs.values())
+    assert gathered == work_of(case).bytes
+    slots = 3 * (DECODE.page * 5 - 70)
+    paged = size(*(inputs[name] for name in ("query", "key_cache", "value_cache")), *outputs.values())
+    assert paged == gathered + 2 * slots * 2 * 64 * 2
+    assert size(inputs["block_table"], inputs["lengths"]) == 3 * 4 * (5 + 1)
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(benchmark: Any, way: str = "torch", **given: Any) -> str | None:
+        reason: str | None = benchmark.refusal(Case(benchmark.op, {**columns(), **given}), way, DEVICE)
+        return reason
+
+    assert refused(PREFILL) is None
+    assert refused(PREFILL, "cutlass") == "there is no way cutlass"
+    assert refused(PREFILL, dtype="fp8", kv_dtype="fp8") == "no kernel for fp8"
+    assert "cache" in (refused(DECODE, kv_dtype="fp8") or "")
+    assert "multiple" in (refused(PREFILL, heads=3, kv_heads=2) or "")
+    assert "new tokens" in (refused(PREFILL, q_len=2) or "")
+    assert "page" in (refused(Decode(page=12)) or "")
+    if HAS_TRITON:
+        assert "head_dim" in (refused(PREFILL, "triton", head_dim=512) or "")
+    monkeypatch.setattr("validate.kernels.attention_tools.find_spec", lambda name: None)
+    assert refused(DECODE, "triton") == "Triton is not installed"
+    monkeypatch.undo()
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    if HAS_TRITON:
+        assert "GPU" in (PREFILL.refusal(Case("attention_prefill", columns()), "triton", "cpu") or "")
+
+
+@needs_gpu
+@needs_triton
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+@pytest.mark.parametrize("head_dim", [64, 96, 128, 256])
+@pytest.mark.parametrize("window", [0, 300])
+def test_attention_of_real_sizes(dtype: str, head_dim: int, window: int) -> None:
+    """Every tile that tuning may choose runs at these sizes; what it chose is checked."""
+    shape = {"batch": 2, "heads": 16, "kv_heads": 4, "head_dim": head_dim, "window": window}
+    for benchmark, q_len, kv_len in ((PREFILL, 1000, 1000), (PREFILL, 500, 2003), (DECODE, 1, 8191), (DECODE, 4, 999)):
+        case = Case(benchmark.op, columns(dtype, **shape, q_len=q_len, kv_len=kv_len))
+        inputs = benchmark.inputs(case, "cuda", seed=12)
+        expected = benchmark.reference(case, inputs)["output"]
+        for way in benchmark.ways:
+            outputs = benchmark.outputs(case, "cuda")
+            benchmark.ways[way](case, inputs, outputs)
+            assert error(outputs["output"], expected) < TOLERANCES[case.dtype]

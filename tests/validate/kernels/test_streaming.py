@@ -1,0 +1,153 @@
+"""Streaming kernels against float64, over rows that fit no block; interpreted where there is no GPU."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+
+torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
+
+from validate.kernels.streaming import ACTIVATION, COPY, EMPTY, NORM, ROPE, SOFTMAX, TRIAD, head_dim  # noqa: E402
+from validate.kernels.work import Case, work_of  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+HAS_TRITON = importlib.util.find_spec("triton") is not None
+WAYS = ["torch", pytest.param("triton", marks=pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed"))]
+needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
+needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+
+BENCHMARKS = {benchmark.op: benchmark for benchmark in (NORM, SOFTMAX, ACTIVATION, ROPE, COPY, TRIAD)}
+TOLERANCES = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2}
+SHAPES = [(1, 1), (1, 2), (5, 6), (3, 128), (7, 100), (2, 129), (3, 384), (9, 50), (2, 514)]
+"""Rows and columns. Interpreted, a block has 128 elements: the last rows are wider, and short ones go together."""
+
+
+def case_of(op: str, dtype: str, rows: int, columns: int) -> Case:
+    return Case(op, {"dtype": dtype, "rows": rows, "columns": columns})
+
+
+def check(op: str, way: str, case: Case) -> None:
+    benchmark = BENCHMARKS[op]
+    inputs, outputs = benchmark.inputs(case, DEVICE, seed=1), benchmark.outputs(case, DEVICE)
+    kept = {name: tensor.clone() for name, tensor in inputs.items()}
+    assert all(tensor.isnan().all() for tensor in outputs.values())
+    benchmark.ways[way](case, inputs, outputs)
+    expected = benchmark.reference(case, inputs)
+    assert outputs.keys() == expected.keys()
+    for name, tensor in outputs.items():
+        assert tensor.shape == expected[name].shape
+        assert tensor.dtype == inputs[benchmark.sources[0]].dtype
+        # Not a norm alone: a poisoned element is NaN in it, and so is a wrong one that overflowed.
+        error = (tensor.double() - expected[name]).norm() / expected[name].norm().clamp_min(1e-30)
+        assert float(error) < TOLERANCES[case.dtype], name
+    assert all(torch.equal(inputs[name], kept[name]) for name in kept)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+@pytest.mark.parametrize("op", BENCHMARKS)
+def test_against_float64(op: str, dtype: str, way: str) -> None:
+    ran = 0
+    for rows, columns in SHAPES:
+        case = case_of(op, dtype, rows, columns)
+        refusal = BENCHMARKS[op].refusal(case, way, DEVICE)
+        if op == "rope" and columns % 2:
+            assert refusal == "an odd row has no halves"
+            continue
+        assert refusal is None
+        check(op, way, case)
+        ran += 1
+    assert ran > 4
+
+
+@needs_triton
+def test_softmax_of_large_and_hidden_scores() -> None:
+    """Neither overflows nor is poisoned by scores of minus infinity, in one block or several."""
+    from validate.kernels.device.streaming import softmax
+
+    for columns in (70, 300):
+        scores = torch.randn(3, columns, device=DEVICE) * 3 + 1e4
+        scores[:, columns // 2 :] = float("-inf")
+        output = torch.full_like(scores, float("nan"))
+        softmax(scores, output)
+        assert torch.allclose(output.double(), scores.double().softmax(-1), rtol=1e-5, atol=1e-9)
+
+
+@needs_triton
+def test_norm_alone_and_halves_of_a_row() -> None:
+    """What a layer needs beside the schema: a norm without residual, and operands that are parts of wider rows."""
+    from validate.kernels.device.streaming import norm, rope, swiglu
+
+    for width in (64, 300):
+        wide = torch.randn(5, 2 * width, device=DEVICE)
+        left, right = wide.chunk(2, dim=1)
+        weight, output = torch.randn(width, device=DEVICE), torch.full((5, width), float("nan"), device=DEVICE)
+        norm(right, None, weight, None, output, 1e-5)
+        expected = torch.nn.functional.rms_norm(right, (width,), weight, 1e-5)
+        assert torch.allclose(output, expected, rtol=1e-5, atol=1e-6)
+        swiglu(left, right, output)
+        assert torch.allclose(output, torch.nn.functional.silu(left) * right, rtol=1e-5, atol=1e-6)
+        angles = torch.rand(5, 2, device=DEVICE)
+        rope(right, angles.cos(), angles.sin(), output)
+        pairs = torch.view_as_complex(right.reshape(5, -1, 2, 2).transpose(2, 3).contiguous())
+        turned = torch.view_as_real(pairs * torch.exp(1j * angles)[:, None]).transpose(2, 3).reshape(5, width)
+        assert torch.allclose(output, turned, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("op", ["norm", "softmax", "activation", "rope", "copy"])
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_operands_have_the_bytes_that_are_counted(op: str, dtype: str) -> None:
+    """But for rope, which reads a table of angles that the schema does not have."""
+    case = case_of(op, dtype, 7, 256)
+    benchmark = BENCHMARKS[op]
+    operands = {**benchmark.inputs(case, DEVICE, 0), **benchmark.outputs(case, DEVICE)}
+    sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in operands.items()}
+    table = sizes.pop("cosine", 0) + sizes.pop("sine", 0)
+    assert sum(sizes.values()) == work_of(case).bytes
+    assert table == (7 * 128 * 4 if op == "rope" else 0)
+
+
+def test_heads_of_a_row() -> None:
+    assert [head_dim(columns) for columns in (128, 4096, 64, 192)] == [128, 128, 64, 192]
+
+
+def test_a_triad_moves_three_elements_for_each() -> None:
+    case = case_of("triad", "bf16", 3, 5)
+    operands = [*TRIAD.inputs(case, DEVICE, 0).values(), *TRIAD.outputs(case, DEVICE).values()]
+    assert sum(tensor.numel() for tensor in operands) == 3 * 15
+
+
+@needs_triton
+def test_an_empty_kernel_is_launched() -> None:
+    case = Case("empty", {"dtype": "fp32"})
+    assert EMPTY.refusal(case, "triton", DEVICE) is None
+    assert EMPTY.refusal(case, "torch", DEVICE) == "there is no way torch"
+    EMPTY.ways["triton"](case, EMPTY.inputs(case, DEVICE, 0), EMPTY.outputs(case, DEVICE))
+
+
+def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert COPY.refusal(case_of("copy", "fp8", 1, 1), "torch", DEVICE) == "no kernel for fp8"
+    assert COPY.refusal(case_of("copy", "bf16", 1, 1), "cub", DEVICE) == "there is no way cub"
+    monkeypatch.setattr("validate.kernels.attention_tools.find_spec", lambda name: None)
+    assert NORM.refusal(case_of("norm", "bf16", 1, 1), "triton", DEVICE) == "Triton is not installed"
+    assert NORM.refusal(case_of("norm", "bf16", 1, 1), "torch", DEVICE) is None
+
+
+@needs_gpu
+@needs_triton
+@pytest.mark.parametrize("op", BENCHMARKS)
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_rows_of_real_sizes(op: str, dtype: str) -> None:
+    """Rows in one block and in several, few and many; more than 2^31 elements for the copy."""
+    for rows, columns in ((1, 4096), (300, 14336), (3, 40000), (10000, 128), (7, 16386)):
+        check(op, "triton", case_of(op, dtype, rows, columns))
+
+
+@needs_gpu
+@needs_triton
+def test_more_elements_than_32_bits_count() -> None:
+    case = case_of("copy", "fp16", 2**17 + 1, 2**14)
+    inputs, outputs = COPY.inputs(case, "cuda", 1), COPY.outputs(case, "cuda")
+    COPY.ways["triton"](case, inputs, outputs)
+    assert torch.equal(inputs["source"][-1], outputs["output"][-1])
