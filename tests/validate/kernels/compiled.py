@@ -35,9 +35,13 @@ MANY = (
     "rows=128",
     "experts=1",
     "experts=256",
+    "count",
+    "down",
+    "combine",
 )
 """What `--few` leaves out."""
 
+MATRIX = re.compile(r"(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)[\w.]+")
 INDEX = "*i32"
 PLAN = dict.fromkeys(("order", "owners", "starts", "firsts", "counts", "tiles"), INDEX)
 PLAIN = triton.Config({})
@@ -55,7 +59,7 @@ def programs() -> Iterator[tuple[str, Any, Mapping[str, str], Mapping[str, Any],
             output = ("*i32" if dtype == "int8" else "*fp32") if parts else pointer if len(pointer) > 4 else "*bf16"
             output = "*bf16" if scaled else output
             types = {"a": pointer, "w": pointer, "c": output, "row_scales": "*fp32", "column_scales": "*fp32"}
-            constants = {"EXACT": dtype == "int8", "SCALED": scaled, "WIDEN": False, "EVEN": True}
+            constants = {"EXACT": dtype == "int8", "SCALED": scaled, "WIDEN": False, "EVEN": m != 1}
             if m == 1:
                 constants |= {"m": 1, "n": 1, "k": 1, "span": 1}
             if not scaled:
@@ -78,7 +82,7 @@ def programs() -> Iterator[tuple[str, Any, Mapping[str, str], Mapping[str, Any],
             constants |= {"experts": 1, "pairs": 1}
         yield f"sort experts={number}", experts._sort, types, constants, [PLAIN]
     for rows in (16, 32, 64, 128):
-        constants = {"WIDEN": False, "EVEN": True, "BLOCK_M": rows}
+        constants = {"WIDEN": False, "EVEN": rows != 32, "BLOCK_M": rows}
         if rows == 32:
             constants |= {"most": 1, "top_k": 1, "n": 1, "k": 1}
         types = {**dict.fromkeys(("a", "gate", "up", "w", "c"), "*bf16"), **PLAN}
@@ -116,7 +120,7 @@ def main(arguments: list[str]) -> None:
                 continue
             for tile in tiles if "--all" in arguments else tiles[:1]:
                 kernel = compile(program, types, constants, architecture, tile)
-                instructions = sorted(set(re.findall(r"(?:wgmma\.mma_async|mma\.sync)[\w.]+", kernel.asm["ptx"])))
+                instructions = sorted(set(MATRIX.findall(kernel.asm["ptx"])))
                 line = (architecture, name, tile, kernel.metadata.shared // 1024, instructions)
                 print(*line, sep="; ", flush=True)  # noqa: T201
 
