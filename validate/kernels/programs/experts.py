@@ -51,7 +51,7 @@ def config(columns: int, depth: int, warps: int, stages: int) -> Any:
 def configs_for(rows: int, products: int) -> list[Any]:
     """The tiles worth trying with `rows` rows, where a program computes one product or two."""
     if interpreted():
-        return [config(32, 32, 4, 1)]
+        return [config(32, 64, 4, 1)]
     if rows <= 32:
         return [config(*tile) for tile in _THIN]
     return [config(*tile) for tile in (*_WIDE, *(_WIDEST if products == 1 else ()))]

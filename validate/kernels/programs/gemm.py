@@ -65,7 +65,7 @@ def skinny_rows(m: int) -> int:
 def configs_for(m: int, width: int) -> list[Any]:
     """The tiles worth trying for m rows of operands of `width` bytes an element."""
     if interpreted():
-        return [config(16, 32, 32, 4, 1)]
+        return [config(32, 32, 128, 4, 1)]
     if m <= SKINNY:
         return [config(skinny_rows(m), n, k * 2 // width, w, s) for n, k, w, s in _SKINNY]
     if width == 4:

@@ -40,7 +40,7 @@ def config(rows: int, columns: int, warps: int, stages: int) -> Any:
 def configs_for(m: int) -> list[Any]:
     """The tiles worth trying for m rows."""
     if interpreted():
-        return [config(16, 32, 4, 1)]
+        return [config(32, 32, 4, 1)]
     if m <= SKINNY:
         return [config(skinny_rows(m), *tile) for tile in _SKINNY]
     return [config(*tile) for tile in _TALL]
