@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Iterator
-from importlib.util import find_spec
 
 import torch
 
@@ -38,22 +36,6 @@ def poisoned(*shape: int, dtype: torch.dtype, device: str) -> torch.Tensor:
 def deliver(result: torch.Tensor, output: torch.Tensor) -> None:
     """Make `output` the tensor that PyTorch returned, without a copy that would be timed."""
     output.set_(result.untyped_storage(), result.storage_offset(), result.size(), result.stride())
-
-
-def interpreted() -> bool:
-    """Whether Triton kernels run in its interpreter, on the CPU."""
-    return os.environ.get("TRITON_INTERPRET", "0").lower() in ("1", "true", "on", "yes", "y")
-
-
-def triton_refusal(device: str) -> str | None:
-    """Why Triton kernels cannot run on `device`, in a few words; None if they can. Does not import Triton."""
-    if find_spec("triton") is None:
-        return "Triton is not installed"
-    if device.startswith("cpu") and not interpreted():
-        return "Triton needs a GPU, or TRITON_INTERPRET=1"
-    if not device.startswith("cpu") and interpreted():
-        return "TRITON_INTERPRET keeps Triton off the device"
-    return None
 
 
 def visible(queries: int, keys: int, window: int, device: str | torch.device) -> torch.Tensor:

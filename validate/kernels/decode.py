@@ -110,7 +110,7 @@ def _mask(case: Case, length: int, device: str) -> torch.Tensor:
 
 def _triton(case: Case, inputs: Tensors, outputs: Tensors) -> None:
     """The project's two kernels: the splits, and what combines them."""
-    from validate.kernels.device.decode import decode
+    from validate.kernels.programs.decode import decode
 
     cache = inputs["key_cache"], inputs["value_cache"]
     decode(inputs["query"], *cache, inputs["block_table"], inputs["lengths"], outputs["output"], case["window"])

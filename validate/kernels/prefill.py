@@ -12,17 +12,9 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from validate.kernels.attention_tools import (
-    DTYPES,
-    Random,
-    attention_reference,
-    deliver,
-    poisoned,
-    transposed,
-    triton_refusal,
-    visible,
-)
+from validate.kernels.attention_tools import DTYPES, Random, attention_reference, deliver, poisoned, transposed, visible
 from validate.kernels.benchmark import Benchmark, Tensors, Way
+from validate.kernels.tools import triton_refusal
 from validate.kernels.work import Case
 
 HEAD_DIMS = (64, 96, 128, 256)
@@ -116,7 +108,7 @@ def _varlen() -> Any:
 
 def _triton(case: Case, inputs: Tensors, outputs: Tensors) -> None:
     """The project's FlashAttention."""
-    from validate.kernels.device.prefill import prefill
+    from validate.kernels.programs.prefill import prefill
 
     prefill(inputs["query"], inputs["keys"], inputs["values"], outputs["output"], case["window"])
 

@@ -17,9 +17,10 @@ from torch.nn import functional
 
 from roofline.errors import UnknownNameError, UnsupportedError, quote
 from roofline.model import Attention, Layer, Mlp, Model
-from validate.kernels.attention_tools import DTYPES, Random, attention_reference, transposed, triton_refusal
+from validate.kernels.attention_tools import DTYPES, Random, attention_reference, transposed
 from validate.kernels.decode import PAGE
 from validate.kernels.streaming import BASE, EPSILON, rotate, rotations
+from validate.kernels.tools import triton_refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,7 +281,7 @@ class _Triton:
 
     @staticmethod
     def add_norm(hidden: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Any:
-        from validate.kernels.device.streaming import norm
+        from validate.kernels.programs.streaming import norm
 
         summed, output = torch.empty_like(hidden), torch.empty_like(hidden)
         norm(hidden, residual, weight, summed, output, EPSILON)
@@ -288,7 +289,7 @@ class _Triton:
 
     @staticmethod
     def norm(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        from validate.kernels.device.streaming import norm
+        from validate.kernels.programs.streaming import norm
 
         output = torch.empty_like(rows)
         norm(rows, None, weight, None, output, EPSILON)
@@ -296,7 +297,7 @@ class _Triton:
 
     @staticmethod
     def rope(rows: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-        from validate.kernels.device.streaming import rope
+        from validate.kernels.programs.streaming import rope
 
         output = rows.new_empty(rows.shape)
         rope(rows, cosine, sine, output)
@@ -304,7 +305,7 @@ class _Triton:
 
     @staticmethod
     def attention(query: torch.Tensor, state: State, window: int) -> torch.Tensor:
-        from validate.kernels.device.decode import decode
+        from validate.kernels.programs.decode import decode
 
         output = torch.empty_like(query)
         decode(query, state.key_cache, state.value_cache, state.block_table, state.lengths, output, window)
@@ -312,7 +313,7 @@ class _Triton:
 
     @staticmethod
     def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        from validate.kernels.device.streaming import swiglu
+        from validate.kernels.programs.streaming import swiglu
 
         output = gate.new_empty(gate.shape)
         swiglu(gate, up, output)

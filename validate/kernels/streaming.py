@@ -12,8 +12,9 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from validate.kernels.attention_tools import DTYPES, Random, deliver, poisoned, triton_refusal
+from validate.kernels.attention_tools import DTYPES, Random, deliver, poisoned
 from validate.kernels.benchmark import Benchmark, Tensors, Way
+from validate.kernels.tools import triton_refusal
 from validate.kernels.work import Case
 
 EPSILON = 1e-5
@@ -87,7 +88,7 @@ def _issued(compute: Callable[[Tensors, Tensors], None]) -> Way:
 
 def _device() -> Any:
     """The launchers, which import Triton."""
-    from validate.kernels.device import streaming
+    from validate.kernels.programs import streaming
 
     return streaming
 

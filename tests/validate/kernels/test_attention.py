@@ -107,7 +107,7 @@ def test_sequences_of_different_lengths(way: str, window: int) -> None:
 @pytest.mark.parametrize("splits", [1, 2, 9])
 def test_splits_are_the_same_attention(splits: int) -> None:
     """Splits and sequences that hold no key, too; and the same numbers each time, bit by bit."""
-    from validate.kernels.device.decode import decode
+    from validate.kernels.programs.decode import decode
 
     case = Case("attention_decode", columns("bf16", batch=3, q_len=2, kv_len=70, heads=3))
     inputs = DECODE.ragged(case, [70, 20, 0], DEVICE, seed=4)
@@ -123,7 +123,7 @@ def test_splits_are_the_same_attention(splits: int) -> None:
 
 @needs_triton
 def test_splits_keep_the_device_busy() -> None:
-    from validate.kernels.device.decode import LEAST_KEYS, MOST_SPLITS, splits_for
+    from validate.kernels.programs.decode import LEAST_KEYS, MOST_SPLITS, splits_for
 
     assert splits_for(8, 100, 132) == 1
     assert splits_for(8, 131072, 132) * 8 >= 0.85 * 132
@@ -196,8 +196,8 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "page" in (refused(Decode(page=12)) or "")
     if HAS_TRITON:
         assert "head_dim" in (refused(PREFILL, "triton", head_dim=512) or "")
-    monkeypatch.setattr("validate.kernels.attention_tools.find_spec", lambda name: None)
-    assert refused(DECODE, "triton") == "Triton is not installed"
+    monkeypatch.setattr("validate.kernels.tools.find_spec", lambda name: None)
+    assert refused(DECODE, "triton") == "triton is not installed"
     monkeypatch.undo()
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     if HAS_TRITON:

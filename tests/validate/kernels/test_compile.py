@@ -37,7 +37,7 @@ def build(function: Any, constants: dict[str, Any], types: dict[str, str], **opt
 
 def compile_all() -> dict[str, dict[str, int]]:
     """What each kernel came to: shared memory in bytes, tensor-core and asynchronous copy instructions."""
-    from validate.kernels.device import decode, prefill, streaming
+    from validate.kernels.programs import decode, prefill, streaming
 
     attention = ("query", "keys", "values", "key_cache", "value_cache", "output")
     rows = ("source", "residual", "weight", "summed", "gate", "up", "first", "second")

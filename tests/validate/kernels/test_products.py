@@ -1,0 +1,507 @@
+"""Products in Triton and through PyTorch against float64: on the GPU where there is one, else interpreted."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from validate.kernels.benchmark import Benchmark
+from validate.kernels.experts import EXPERTS
+from validate.kernels.gemm import GEMM
+from validate.kernels.tools import interpreted
+from validate.kernels.weight_only import WEIGHT_ONLY
+from validate.kernels.work import Case, work_of
+
+torch = pytest.importorskip("torch", reason="PyTorch is not installed")
+if find_spec("triton") is None:
+    pytest.skip("Triton is not installed", allow_module_level=True)
+from validate.kernels.programs import experts, gemm, weight_only  # noqa: E402
+
+DEVICE = "cuda" if torch.cuda.is_available() and not interpreted() else "cpu"
+needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU: tiles and sizes that only a device runs")
+ERRORS = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2, "int8": 3e-3, "fp8": 1e-2, "int4_wo": 3e-3}
+"""Relative norm of the error, by format."""
+
+SLACK = 1e-4
+"""Error of an element, beside the rounding of the output, over the deviation of all."""
+
+
+@contextmanager
+def unwritten_is_poison() -> Iterator[None]:
+    """Memory that a kernel allocates holds NaN until it is written, where PyTorch can do so."""
+    torch.use_deterministic_algorithms(DEVICE == "cpu")
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def error(result: Any, exact: Any) -> float:
+    """The relative norm of the error; NaN where something was not written."""
+    return float((result.double() - exact).norm() / exact.norm().clamp_min(1e-300))
+
+
+def check(case: Case, outputs: dict[str, Any], exact: dict[str, Any]) -> None:
+    """Outputs are within their format: by norm, and element by element if sums are exact or fp32."""
+    assert outputs.keys() == exact.keys()
+    for name, result in outputs.items():
+        assert torch.isfinite(result).all()
+        assert error(result, exact[name]) < ERRORS[case.dtype]
+        if case.op == "gemm" and case.dtype != "fp8":
+            allowed = torch.finfo(result.dtype).eps / 2 * exact[name].abs() + SLACK * exact[name].std(correction=0)
+            allowed = allowed + 1e-6 * exact[name].abs()
+            assert ((result.double() - exact[name]).abs() <= allowed).all()
+
+
+def computed(benchmark: Benchmark, case: Case, way: str, seed: int = 0) -> None:
+    """Run a way and check what it leaves."""
+    assert benchmark.refusal(case, way, DEVICE) is None
+    inputs, outputs = benchmark.inputs(case, DEVICE, seed), benchmark.outputs(case, DEVICE)
+    assert not any(torch.isfinite(output).any() for output in outputs.values())
+    before = {name: tensor.clone() for name, tensor in inputs.items()}
+    if way == "triton":
+        with unwritten_is_poison():
+            benchmark.ways[way](case, inputs, outputs)
+    else:
+        benchmark.ways[way](case, inputs, outputs)
+    assert all(torch.equal(bits(tensor), bits(before[name])) for name, tensor in inputs.items())
+    check(case, outputs, benchmark.reference(case, inputs))
+
+
+def that_fits() -> suppress:
+    """Passes over tiles that need more shared memory than the device has, as tuning does."""
+    from triton.runtime.errors import OutOfResources
+
+    return suppress(OutOfResources)
+
+
+def bits(tensor: Any) -> Any:
+    """The bytes of a tensor: fp8 has no comparison."""
+    return tensor.contiguous().view(torch.uint8)
+
+
+def product(dtype: str, m: int, n: int, k: int) -> Case:
+    return Case("gemm", {"dtype": dtype, "m": m, "n": n, "k": k})
+
+
+def mixture(
+    tokens: int,
+    hidden: int,
+    intermediate: int,
+    top_k: int,
+    number: int,
+    routing: str = "uniform",
+    dtype: str = "bf16",
+    tp: int = 1,
+    ep: int = 1,
+) -> Case:
+    columns = {
+        "dtype": dtype,
+        "tokens": tokens,
+        "hidden": hidden,
+        "intermediate": intermediate,
+        "top_k": top_k,
+        "experts": number,
+        "tp": tp,
+        "ep": ep,
+        "routing": routing,
+    }
+    return Case("moe", columns)
+
+
+# ---- gemm
+
+
+@pytest.mark.parametrize("dtype", GEMM.dtypes)
+@pytest.mark.parametrize("shape", [(1, 1, 1), (17, 24, 48), (33, 48, 16), (70, 40, 96)])
+def test_products_of_every_format_both_ways(dtype: str, shape: tuple[int, int, int]) -> None:
+    case = product(dtype, *shape)
+    for way in GEMM.ways:
+        if GEMM.refusal(case, way, DEVICE) is None:
+            computed(GEMM, case, way)
+    assert DEVICE == "cuda" or GEMM.refusal(case, "triton", DEVICE) is None
+
+
+@settings(max_examples=18)
+@given(
+    dtype=st.sampled_from(GEMM.dtypes),
+    m=st.integers(1, 40),
+    n=st.integers(1, 70),
+    k=st.one_of(st.integers(1, 80), st.integers(500, 1200)),
+    splits=st.integers(1, 3),
+    seed=st.integers(0, 2**31),
+)
+def test_products_of_any_shape_in_any_number_of_parts(
+    dtype: str, m: int, n: int, k: int, splits: int, seed: int
+) -> None:
+    case = product(dtype, m, n, k)
+    if GEMM.refusal(case, "triton", DEVICE):
+        return
+    inputs, outputs = GEMM.inputs(case, DEVICE, seed), GEMM.outputs(case, DEVICE)
+    scales = inputs.get("row_scales"), inputs.get("column_scales")
+    tile = gemm.configs_for(m, inputs["input"].element_size())[-1]
+    with unwritten_is_poison():
+        gemm.multiply(inputs["input"], inputs["weight"], outputs["output"], *scales, splits=splits, tile=tile)
+    check(case, outputs, GEMM.reference(case, inputs))
+
+
+@pytest.mark.parametrize("splits", [1, 3])
+@pytest.mark.parametrize("shape", [(1, 1, 1), (5, 33, 520), (20, 7, 1300)])
+def test_integer_sums_are_exact(shape: tuple[int, int, int], splits: int) -> None:
+    inputs = GEMM.inputs(product("int8", *shape), DEVICE, 1)
+    output = torch.full(shape[:2], torch.iinfo(torch.int32).max, dtype=torch.int32, device=DEVICE)
+    gemm.multiply(inputs["input"], inputs["weight"], output, splits=splits)
+    exact = inputs["input"].double() @ inputs["weight"].double().T
+    assert torch.equal(output.double(), exact)
+
+
+def test_parts_hold_whole_tiles_however_deep() -> None:
+    """k is a multiple of the tile's depth, so that the program masks nothing: parts must be, too."""
+    inputs = GEMM.inputs(product("int8", 2, 16, 1536), DEVICE, 1)
+    exact = inputs["input"].double() @ inputs["weight"].double().T
+    for splits in (1, 2, 3):
+        output = torch.zeros(2, 16, dtype=torch.int32, device=DEVICE)
+        tile = gemm.config(16, 16, gemm.PART, 4, 1)
+        gemm.multiply(inputs["input"], inputs["weight"], output, splits=splits, tile=tile)
+        assert torch.equal(output.double(), exact)
+    depths = [depth * 2 for _, depth, *_ in gemm._SKINNY] + [depth * 2 for _, _, depth, *_ in gemm._TALL]
+    assert all(gemm.PART % depth == 0 for depth in depths)
+
+
+def test_integer_sums_do_not_overflow_at_their_extremes() -> None:
+    ones = torch.full((1, 2048), -128, dtype=torch.int8, device=DEVICE)
+    output = torch.zeros(1, 1, dtype=torch.int32, device=DEVICE)
+    gemm.multiply(ones, ones, output, splits=1)
+    assert output.item() == 2048 * 128**2
+
+
+@pytest.mark.parametrize(("rows", "columns", "depth"), [(16, 16, 64), (32, 16, 16), (64, 32, 32)])
+def test_tiles_of_any_shape_cover_the_product_in_groups_of_rows(rows: int, columns: int, depth: int) -> None:
+    case = product("fp16", 100, 40, 70)
+    inputs, outputs = GEMM.inputs(case, DEVICE, 2), GEMM.outputs(case, DEVICE)
+    tile = gemm.config(rows, columns, depth, 4, 1)
+    tile.kwargs["GROUP"] = 3
+    gemm.multiply(inputs["input"], inputs["weight"], outputs["output"], tile=tile)
+    check(case, outputs, GEMM.reference(case, inputs))
+
+
+def test_few_rows_are_split_as_far_as_the_device_needs() -> None:
+    assert gemm.splits_for(gemm.SKINNY + 1, 64, 1 << 20, DEVICE) == 1
+    assert gemm.splits_for(1, 1 << 20, 4096, DEVICE) == 1
+    assert gemm.splits_for(1, 64, 128, DEVICE) == 1
+    assert 1 < gemm.splits_for(1, 64, 4096, DEVICE) <= 8
+    assert all(gemm.splits_for(1, 64, k, DEVICE) <= gemm.SPLITS for k in (1, 1 << 14, 1 << 20))
+
+
+def test_the_same_bits_every_time() -> None:
+    case = product("bf16", 3, 40, 2100)
+    inputs = GEMM.inputs(case, DEVICE, 3)
+    results = []
+    for _ in range(2):
+        outputs = GEMM.outputs(case, DEVICE)
+        GEMM.ways["triton"](case, inputs, outputs)
+        results.append(bits(outputs["output"]))
+    assert torch.equal(*results)
+
+
+# ---- 4-bit weights
+
+
+@pytest.mark.parametrize("shape", [(1, 1, 128), (3, 70, 384), (33, 48, 256), (66, 17, 128)])
+def test_packed_weights_both_ways(shape: tuple[int, int, int]) -> None:
+    case = product("int4_wo", *shape)
+    computed(WEIGHT_ONLY, case, "triton")
+    inputs, outputs = WEIGHT_ONLY.inputs(case, DEVICE, 0), WEIGHT_ONLY.outputs(case, DEVICE)
+    WEIGHT_ONLY.ways["torch"](case, inputs, outputs)
+    # PyTorch rounds the weights to bf16 before it multiplies.
+    assert error(outputs["output"], WEIGHT_ONLY.reference(case, inputs)["output"]) < ERRORS["bf16"]
+
+
+@settings(max_examples=8)
+@given(
+    m=st.integers(1, 40),
+    n=st.integers(1, 70),
+    groups=st.integers(1, 5),
+    splits=st.integers(1, 4),
+    seed=st.integers(0, 2**31),
+)
+def test_packed_weights_of_any_shape_in_any_number_of_parts(
+    m: int, n: int, groups: int, splits: int, seed: int
+) -> None:
+    case = product("int4_wo", m, n, 128 * groups)
+    inputs, outputs = WEIGHT_ONLY.inputs(case, DEVICE, seed), WEIGHT_ONLY.outputs(case, DEVICE)
+    operands = inputs["input"], inputs["weight"], inputs["scales"]
+    with unwritten_is_poison():
+        weight_only.multiply(*operands, outputs["output"], splits=splits, tile=weight_only.configs_for(m)[-1])
+    check(case, outputs, WEIGHT_ONLY.reference(case, inputs))
+
+
+def test_every_packed_integer_comes_back_from_its_place() -> None:
+    """The product with the identity is the weights: all sixteen values, low and high halves, every group its scale."""
+    k, n = 256, 16
+    packed = torch.arange(n, dtype=torch.uint8, device=DEVICE)[:, None].expand(n, k // 2)
+    packed = (packed | (15 - packed) << 4).contiguous()
+    scales = torch.tensor([0.5, 2.0], dtype=torch.float16, device=DEVICE)[:, None].expand(2, n).contiguous()
+    output = torch.full((k, n), float("nan"), dtype=torch.bfloat16, device=DEVICE)
+    weight_only.multiply(torch.eye(k, dtype=torch.bfloat16, device=DEVICE), packed, scales, output)
+    values = torch.arange(n, device=DEVICE) - 8
+    group = torch.stack([values] * 64 + [-1 - values] * 64)
+    assert torch.equal(output.double(), torch.cat([0.5 * group, 2.0 * group]).double())
+
+
+# ---- experts
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        mixture(1, 33, 17, 1, 1),
+        mixture(1, 16, 48, 3, 7, dtype="fp16"),
+        mixture(3, 64, 32, 4, 4),
+        mixture(9, 40, 50, 2, 5),
+        mixture(6, 24, 40, 2, 4, "balanced", dtype="fp16"),
+        mixture(40, 48, 66, 1, 2, tp=2),
+    ],
+    ids=str,
+)
+def test_experts_both_ways(case: Case) -> None:
+    for way in EXPERTS.ways:
+        computed(EXPERTS, case, way)
+
+
+@settings(max_examples=4)
+@given(data=st.data(), tokens=st.integers(1, 20), number=st.integers(1, 6), seed=st.integers(0, 2**31))
+def test_experts_of_any_shape(data: Any, tokens: int, number: int, seed: int) -> None:
+    top_k = data.draw(st.integers(1, number))
+    hidden, width = data.draw(st.integers(1, 40)), data.draw(st.integers(1, 40))
+    case = mixture(tokens, hidden, width, top_k, number)
+    inputs, outputs = EXPERTS.inputs(case, DEVICE, seed), EXPERTS.outputs(case, DEVICE)
+    with unwritten_is_poison():
+        ran(inputs, outputs, 16)
+    check(case, outputs, EXPERTS.reference(case, inputs))
+
+
+def ran(inputs: dict[str, Any], outputs: dict[str, Any], rows: int, tile: Any = None) -> None:
+    """The Triton way with tiles of `rows`."""
+    weights = inputs["gate_weight"], inputs["up_weight"], inputs["down_weight"]
+    tile = experts.configs_for(rows, 2)[0] if tile is None else tile
+    experts.run(inputs["input"], inputs["chosen"], inputs["routes"], *weights, outputs["output"], rows=rows, tile=tile)
+
+
+def test_experts_that_nobody_or_everybody_chose() -> None:
+    case = mixture(37, 24, 20, 1, 5)
+    for chosen in (0, 4, 2):
+        inputs, outputs = EXPERTS.inputs(case, DEVICE, chosen), EXPERTS.outputs(case, DEVICE)
+        inputs["chosen"].fill_(chosen)
+        with unwritten_is_poison():
+            ran(inputs, outputs, 16)
+        check(case, outputs, EXPERTS.reference(case, inputs))
+
+
+@pytest.mark.parametrize(("tokens", "top_k", "number", "rows"), [(1, 1, 1, 16), (50, 3, 9, 16), (700, 2, 3, 32)])
+def test_pairs_are_sorted_as_a_stable_sort_would(tokens: int, top_k: int, number: int, rows: int) -> None:
+    chosen = EXPERTS.inputs(mixture(tokens, 1, 1, top_k, number), DEVICE, 4)["chosen"]
+    plan = {name: tensor.tolist() for name, tensor in experts.sort_pairs(chosen, number, rows).items()}
+    flat = chosen.flatten().long()
+    counts = torch.bincount(flat, minlength=number).tolist()
+    firsts = [sum(counts[:expert]) for expert in range(number)]
+    tiles = [(expert, firsts[expert] + start) for expert in range(number) for start in range(0, counts[expert], rows)]
+    assert plan["order"] == torch.argsort(flat, stable=True).tolist()
+    assert (plan["counts"], plan["firsts"], plan["tiles"]) == (counts, firsts, [len(tiles)])
+    assert list(zip(plan["owners"], plan["starts"], strict=True))[: len(tiles)] == tiles
+    assert len(tiles) <= len(plan["owners"]) == experts.most_tiles(tokens * top_k, number, rows)
+
+
+@pytest.mark.parametrize(("tokens", "top_k", "number"), [(1, 2, 8), (13, 3, 5), (64, 4, 16)])
+def test_routing_gives_tokens_distinct_experts_and_balanced_ones_equal_loads(
+    tokens: int, top_k: int, number: int
+) -> None:
+    for routing in ("uniform", "balanced"):
+        chosen = EXPERTS.inputs(mixture(tokens, 1, 1, top_k, number, routing), DEVICE, 5)["chosen"]
+        assert all(len(set(row)) == top_k for row in chosen.tolist())
+        assert 0 <= int(chosen.min()) <= int(chosen.max()) < number
+    loads = torch.bincount(chosen.flatten().long(), minlength=number)
+    assert int(loads.max() - loads.min()) <= 1
+
+
+def test_tiles_follow_the_load_of_an_expert() -> None:
+    assert [experts.tile_rows(pairs, 8) for pairs in (1, 8, 200, 1000, 100_000)] == [16, 16, 64, 128, 128]
+
+
+# ---- the same work as the simulator's
+
+
+@pytest.mark.parametrize("dtype", [*GEMM.dtypes, "int4_wo"])
+def test_operands_have_the_bytes_of_the_work(dtype: str) -> None:
+    case = product(dtype, 7, 96, 256)
+    benchmark: Benchmark = WEIGHT_ONLY if dtype == "int4_wo" else GEMM
+    inputs, outputs = benchmark.inputs(case, DEVICE, 0), benchmark.outputs(case, DEVICE)
+    apart = [inputs.pop(name) for name in ("row_scales", "column_scales") if name in inputs]
+    assert sum(tensor.nbytes for tensor in (*inputs.values(), *outputs.values())) == work_of(case).bytes
+    assert sum(tensor.nbytes for tensor in apart) == (4 * (7 + 96) if dtype in ("int8", "fp8") else 0)
+
+
+def test_experts_have_the_tensors_of_the_work() -> None:
+    case = mixture(9, 64, 96, 8, 8, tp=2)
+    work = work_of(case)
+    inputs, outputs = EXPERTS.inputs(case, DEVICE, 0), EXPERTS.outputs(case, DEVICE)
+    bytes = {tensor.name: round(tensor.bytes.evaluate(work.extents)) for op in work.parts for tensor in op.tensors}
+    for name in ("gate", "up", "down"):
+        assert inputs[f"{name}_weight"].nbytes == bytes[f"expert_{name}_proj.weight"]
+    assert inputs["input"].nbytes * 8 == bytes["mlp_input"]  # gathered: read once for each of its experts
+    assert inputs["routes"].nbytes == bytes["routes"]
+    assert outputs["output"].nbytes == bytes["routed"]
+    assert inputs["chosen"].nbytes == 4 * 9 * 8
+
+
+@pytest.mark.parametrize(
+    ("kind", "case"),
+    [
+        (GEMM, product("fp8", 5, 33, 40)),
+        (WEIGHT_ONLY, product("int4_wo", 5, 33, 256)),
+        (EXPERTS, mixture(5, 16, 8, 2, 3)),
+    ],
+    ids=["gemm", "weight_only", "experts"],
+)
+def test_inputs_follow_their_seed(kind: Benchmark, case: Case) -> None:
+    first, again, other = (kind.inputs(case, DEVICE, seed) for seed in (6, 6, 7))
+    assert all(torch.equal(bits(first[name]), bits(again[name])) for name in first)
+    assert not any(torch.equal(bits(first[name]), bits(other[name])) for name in first if first[name].numel() > 20)
+
+
+# ---- refusals
+
+
+def test_what_cannot_be_run_is_refused_in_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = product("bf16", 5, 33, 40)
+    assert GEMM.refusal(case, "cutlass", DEVICE) == "there is no way cutlass"
+    assert "mxfp4" in (GEMM.refusal(product("mxfp4", 1, 1, 32), "triton", DEVICE) or "")
+    assert "bf16" in (WEIGHT_ONLY.refusal(case, "triton", DEVICE) or "")
+    assert "128" in (WEIGHT_ONLY.refusal(product("int4_wo", 1, 8, 100), "torch", DEVICE) or "")
+    assert "ep" in (EXPERTS.refusal(mixture(1, 8, 8, 1, 2, ep=2), "triton", DEVICE) or "")
+    assert "tp" in (EXPERTS.refusal(mixture(1, 8, 9, 1, 2, tp=2), "triton", DEVICE) or "")
+    assert "top_k" in (EXPERTS.refusal(mixture(1, 8, 8, 3, 2), "triton", DEVICE) or "")
+    assert "routing" in (EXPERTS.refusal(mixture(1, 8, 8, 1, 2, "power_law_1.2"), "triton", DEVICE) or "")
+    assert "int8" in (EXPERTS.refusal(mixture(1, 8, 8, 1, 2, dtype="int8"), "triton", DEVICE) or "")
+    monkeypatch.setenv("TRITON_INTERPRET", "0")
+    for benchmark, own in (
+        (GEMM, case),
+        (WEIGHT_ONLY, product("int4_wo", 1, 8, 128)),
+        (EXPERTS, mixture(1, 8, 8, 1, 2)),
+    ):
+        assert benchmark.refusal(own, "triton", "cpu") == "triton needs a GPU, or TRITON_INTERPRET=1"
+        assert benchmark.refusal(own, "torch", "cpu") is None
+    monkeypatch.setitem(sys.modules, "triton", None)
+    assert GEMM.refusal(case, "triton", DEVICE) == "triton is not installed"
+
+
+def test_what_a_gpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    capability = (8, 6)
+    monkeypatch.setattr("validate.kernels.tools.capability", lambda device: capability)
+    assert GEMM.refusal(product("fp8", 32, 32, 32), "torch", "cuda") == (
+        "fp8 needs compute capability 8.9, the device has 8.6"
+    )
+    assert GEMM.refusal(product("bf16", 5, 7, 9), "torch", "cuda") is None
+    capability = (7, 5)
+    assert "8.0" in (GEMM.refusal(product("bf16", 5, 7, 9), "triton", "cuda") or "")
+    assert GEMM.refusal(product("fp16", 5, 7, 9), "triton", "cuda") is None
+    assert "m > 16" in (GEMM.refusal(product("int8", 16, 32, 32), "torch", "cuda") or "")
+    assert GEMM.refusal(product("int8", 17, 32, 32), "torch", "cuda") is None
+    capability = (9, 0)
+    assert "sixteens" in (GEMM.refusal(product("fp8", 1, 24, 32), "torch", "cuda") or "")
+
+
+def test_benchmarks_come_without_triton_and_without_torch() -> None:
+    missing = "import sys; sys.modules['triton'] = sys.modules['torch'] = None"
+    modules = "import validate.kernels.gemm, validate.kernels.weight_only, validate.kernels.experts"
+    subprocess.run([sys.executable, "-c", f"{missing}; {modules}"], check=True, timeout=60)
+
+
+def test_programs_compile_for_a_gpu_that_is_not_there(tmp_path: Path) -> None:
+    """Hopper, with the compiler that comes with Triton; by hand, `compiled.py --all` compiles every tile."""
+    environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
+    environment |= {"PYTHONPATH": str(Path(__file__).parents[3]), "TRITON_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, str(Path(__file__).with_name("compiled.py")), "90", "--few"]
+    done = subprocess.run(command, check=False, timeout=300, capture_output=True, text=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert "weight only" in done.stdout
+    assert "wgmma" in done.stdout
+
+
+# ---- on a device only
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", GEMM.dtypes)
+@pytest.mark.parametrize(
+    "shape", [(1, 4096, 4096), (16, 4096, 14336), (50, 2880, 5120), (300, 4104, 4096), (777, 999, 333)]
+)
+def test_every_tile_of_products_on_the_device(dtype: str, shape: tuple[int, int, int]) -> None:
+    case = product(dtype, *shape)
+    if reason := GEMM.refusal(case, "triton", DEVICE):
+        pytest.skip(reason)
+    inputs = GEMM.inputs(case, DEVICE, 8)
+    exact = GEMM.reference(case, inputs)
+    scales = inputs.get("row_scales"), inputs.get("column_scales")
+    for tile in gemm.configs_for(case["m"], inputs["input"].element_size()):
+        outputs = GEMM.outputs(case, DEVICE)
+        with that_fits():
+            gemm.multiply(inputs["input"], inputs["weight"], outputs["output"], *scales, tile=tile)
+            check(case, outputs, exact)
+
+
+@needs_gpu
+@pytest.mark.parametrize(
+    "shape", [(1, 4096, 4096), (16, 4096, 14336), (50, 2880, 5120), (300, 4104, 4096), (777, 999, 384)]
+)
+def test_every_tile_of_packed_weights_on_the_device(shape: tuple[int, int, int]) -> None:
+    case = product("int4_wo", *shape)
+    inputs = WEIGHT_ONLY.inputs(case, DEVICE, 8)
+    exact = WEIGHT_ONLY.reference(case, inputs)
+    operands = inputs["input"], inputs["weight"], inputs["scales"]
+    for tile in weight_only.configs_for(case["m"]):
+        outputs = WEIGHT_ONLY.outputs(case, DEVICE)
+        with that_fits():
+            weight_only.multiply(*operands, outputs["output"], tile=tile)
+            check(case, outputs, exact)
+
+
+@needs_gpu
+@pytest.mark.parametrize("dtype", EXPERTS.dtypes)
+@pytest.mark.parametrize("tokens", [1, 7, 64, 500, 3000])
+def test_every_tile_of_experts_on_the_device(dtype: str, tokens: int) -> None:
+    case = mixture(tokens, 2048, 760, 8, 64, dtype=dtype)
+    inputs = EXPERTS.inputs(case, DEVICE, 8)
+    exact = EXPERTS.reference(case, inputs)
+    rows = experts.tile_rows(tokens * 8, 64)
+    for tile in experts.configs_for(rows, 1):
+        outputs = EXPERTS.outputs(case, DEVICE)
+        with that_fits():
+            ran(inputs, outputs, rows, tile)
+            check(case, outputs, exact)
+
+
+@needs_gpu
+@pytest.mark.parametrize("way", ["triton", "torch"])
+def test_tuned_ways_on_the_device(way: str) -> None:
+    cases: list[tuple[Benchmark, Case]] = [
+        *((GEMM, product(dtype, m, 4096, 4096)) for dtype in GEMM.dtypes for m in (8, 2048)),
+        *((WEIGHT_ONLY, product("int4_wo", m, 4096, 4096)) for m in (8, 2048)),
+        *((EXPERTS, mixture(tokens, 2048, 768, 8, 128)) for tokens in (8, 2048)),
+    ]
+    for benchmark, case in cases:
+        if benchmark.refusal(case, way, DEVICE) is None:
+            inputs, outputs = benchmark.inputs(case, DEVICE, 9), benchmark.outputs(case, DEVICE)
+            benchmark.ways[way](case, inputs, outputs)
+            worst = max(error(outputs[name], exact) for name, exact in benchmark.reference(case, inputs).items())
+            assert worst < ERRORS["bf16"], case
