@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from roofline import Hardware, Model, Scenario
+    from roofline import Hardware, Model
+    from roofline.request import Request
 
 app = typer.Typer(
     name="roofline",
@@ -100,8 +103,7 @@ OutputOption = Annotated[
 ]
 
 
-@app.command()
-def analyze(
+def requested(
     model: ModelArgument,
     hw: HardwareOption,
     batch: Annotated[int, typer.Option(help="Sequences in the batch.")] = 1,
@@ -159,28 +161,17 @@ def analyze(
     convention: Annotated[
         ConventionChoice, typer.Option(help="How FLOPs and bytes are counted.")
     ] = ConventionChoice.PHYSICAL,
-    phase: Annotated[PhaseChoice, typer.Option(help="Which phases to show.")] = PhaseChoice.BOTH,
-    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
-    output: OutputOption = None,
-) -> None:
-    """Analyse a model on hardware: every operator on the roofline, both phases, memory and a whole generation."""
-    from reports.document import analysis_document
-    from roofline import analyze as analyze_scenario
+) -> Any:
+    """The `Request` that the options of a scenario describe: every command that takes a scenario takes these."""
+    from roofline import load_hardware, load_model
+    from roofline.parallel import parse_offload
+    from roofline.request import Request
 
-    scenario = _scenario(
-        model,
-        hw,
-        batch=batch,
-        prompt=prompt,
-        generate=generate,
-        context=context,
-        engine=engine,
-        prefix=prefix,
+    with_flash = flash if flash is not None else convention is ConventionChoice.PHYSICAL
+    return Request(
+        load_model(model),
+        load_hardware(hw),
         formats={"scheme": quant, "weights": weights, "activations": activations, "kv": kv},
-        flash=flash,
-        fuse=fuse or [],
-        convention=str(convention),
-        images=images,
         degrees={
             "tensor": tp,
             "pipeline": pp,
@@ -190,42 +181,58 @@ def analyze(
             "nodes": nodes,
             "micro_batches": micro_batches,
         },
-        expert_skew=expert_skew,
-        offload=offload,
-        techniques=technique or [],
+        settings={"offload": parse_offload(offload), "expert_skew": expert_skew},
+        techniques=tuple(technique or ()),
+        options={
+            "batch": batch,
+            "prompt": prompt,
+            "generate": generate,
+            "context": context,
+            "prefix": prefix,
+            "images": images,
+            "engine": engine,
+            "convention": str(convention),
+            "fusions": (*(("attention",) if with_flash else ()), *(fuse or [])),
+        },
     )
+
+
+def scenario_command(command: Callable[..., None]) -> Callable[..., None]:
+    """`command(request, ...)` as a command line: the options of a scenario, then its own."""
+    from inspect import Parameter, signature
+
+    _, *own = signature(command, eval_str=True, locals={"Request": Any}).parameters.values()
+    shared = list(signature(requested, eval_str=True).parameters.values())
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(requested(**{entry.name: given.pop(entry.name) for entry in shared}), **given)
+
+    entries = [entry.replace(kind=Parameter.KEYWORD_ONLY) for entry in (*shared, *own)]
+    run.__signature__ = signature(command).replace(parameters=entries, return_annotation=None)  # type: ignore[attr-defined]
+    run.__annotations__ = {entry.name: entry.annotation for entry in entries}
+    del run.__wrapped__
+    return run
+
+
+@app.command()
+@scenario_command
+def analyze(
+    request: Request,
+    phase: Annotated[PhaseChoice, typer.Option(help="Which phases to show.")] = PhaseChoice.BOTH,
+    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Analyse a model on hardware: every operator on the roofline, both phases, memory and a whole generation."""
+    from reports.document import analysis_document
+    from roofline import analyze as analyze_scenario
+
+    scenario = request.scenario()
     phases = ("prefill", "decode") if phase is PhaseChoice.BOTH else (str(phase),)
     if phase is PhaseChoice.DECODE and scenario.model.task != "generate":
         raise typer.BadParameter(f"{scenario.model.name} only encodes and has no decode phase", param_hint="--phase")
     document = analysis_document(analyze_scenario(scenario), phases)
     _emit(_rendered(document, format, output is None), output)
-
-
-def _scenario(
-    model: str,
-    hw: str,
-    formats: dict[str, str | None],
-    flash: bool | None,
-    fuse: list[str],
-    degrees: dict[str, Any],
-    expert_skew: float,
-    offload: str | None,
-    techniques: list[str],
-    **settings: Any,
-) -> Scenario:
-    from roofline import Scenario, load_hardware, load_model, parse_precision
-    from roofline.parallel import Parallelism, parse_offload
-    from roofline.scenario import default_base
-    from roofline.schedule import Settings
-    from roofline.techniques import apply_techniques
-
-    loaded, device = load_model(model), load_hardware(hw)
-    with_flash = flash if flash is not None else settings["convention"] == ConventionChoice.PHYSICAL
-    precision = parse_precision(default_base(loaded, device), **formats)
-    fusions = (*(("attention",) if with_flash else ()), *fuse)
-    run = Settings(parallel=Parallelism(**degrees), offload=parse_offload(offload), expert_skew=expert_skew)
-    scenario = Scenario(loaded, device, precision=precision, fusions=fusions, settings=run, **settings)
-    return apply_techniques(scenario, techniques)
 
 
 def _rendered(document: dict[str, Any], format: OutputFormat, to_terminal: bool) -> str:
