@@ -67,20 +67,34 @@ def _check(entry: Check) -> dict[str, Any]:
 
 def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The answer in a sentence, then what was simulated."""
-    rows = [_row(document, "answer" if document["verdict"] != "never" else "best tried", document["answer"])]
+    first, second = _labels(document)
+    rows = [_row(document, first, document["answer"])]
     if document["neighbour"] is not None:
-        break_even = document["question"] == "break-even"
-        rows.append(_row(document, "the other" if break_even else "next", document["neighbour"]))
+        rows.append(_row(document, second, document["neighbour"]))
     header = ("", "value", "TTFT", "TPOT", "total", "tokens/s", "memory", "misses")
     title = f"{document['question']}: {document['model']} on {document['hardware']}"
-    blocks = [Block(title, [_sentence(document)]), Block(header=header, rows=rows, left=2)]
-    if document["candidates"]:
-        others = [_row(document, "", entry) for entry in document["candidates"]]
+    blocks = [Block(title, [_sentence(document)])]
+    others = document["candidates"]
+    if document["question"] == "break-even":
+        rows += [_row(document, label, entry) for label, entry in zip((first, second), others, strict=False)]
+        return [*blocks, Block(header=header, rows=rows, left=2)]
+    blocks.append(Block(header=header, rows=rows, left=2))
+    if others:
         heading = "Known hardware that does" if _of_device(document) else "Tried"
-        blocks.append(Block(heading, header=header[1:], rows=[row[1:] for row in others]))
-    if _of_device(document) and not document["candidates"] and document["verdict"] != "never":
+        blocks.append(Block(heading, header=header[1:], rows=[_row(document, "", entry)[1:] for entry in others]))
+    if _of_device(document) and not others and document["verdict"] != "never":
         blocks.append(Block(lines=["no hardware was looked for, or none that is known does"]))
     return blocks
+
+
+def _labels(document: Mapping[str, Any]) -> tuple[str, str]:
+    """What the answer and its neighbour are called."""
+    question, never = document["question"], document["verdict"] == "never"
+    if question == "break-even":
+        return "these options", "the others"
+    second = {"max-bits": "next wider", "min-bits": "next narrower", "max-draft": "no draft" if never else "next"}
+    default = "next smaller" if question.startswith("min-") else "next"
+    return "best tried" if never else "answer", second.get(question, default)
 
 
 def _of_device(document: Mapping[str, Any]) -> bool:

@@ -225,8 +225,11 @@ def test_break_even_is_where_the_other_overtakes() -> None:
     assert steps(drafting, batch) <= steps(request, batch)
     assert steps(drafting, batch + 1) > steps(request, batch + 1)
     turned = break_even(request, drafting, Targets(at="bound", fits=False), "tpot")
-    assert turned.verdict == "never"
-    assert f"ahead from batch {batch + 1} on" in turned.note
+    assert (turned.verdict, turned.value) == ("found", batch)
+    assert "the others are ahead up to there" in turned.note
+    slower = request.on(scaled_bandwidth(scaled_peaks(request.hardware, 0.5), 0.5))
+    assert break_even(request, slower, Targets()).verdict == "always"
+    assert break_even(slower, request, Targets()).verdict == "never"
     with pytest.raises(RooflineError, match="does not fit"):
         break_even(request.on(replace(SMALL, memory_capacity=1e6)), request, Targets())
 
