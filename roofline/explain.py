@@ -18,7 +18,7 @@ from roofline.calibration import load_calibration
 from roofline.errors import RooflineError, UnknownNameError
 from roofline.generation import WEIGHTS
 from roofline.kernels import kernel
-from roofline.kernels.terms import shown, terms
+from roofline.kernels.terms import evaluate, shown, terms
 from roofline.launches import Kernel
 from roofline.memory import stored_tensors
 from roofline.roof import TIMES, Row
@@ -110,6 +110,7 @@ def explain(analysis: Analysis, name: str, phase: str | None = None) -> Explanat
 
     Raises UnknownNameError for anything else.
     """
+    notes: tuple[str, ...] = ()
     if name in METRICS:
         lines, margin, unit = _METRICS[name](analysis)
         subject, definition = name, DEFINITIONS[name]
@@ -119,14 +120,16 @@ def explain(analysis: Analysis, name: str, phase: str | None = None) -> Explanat
         if part is None:
             raise RooflineError(f"{analysis.scenario.model.name} only encodes and has no decode phase")
         subject, lines, margin, ground = _operator(analysis, part, name)
+        notes = _namesakes(part, name)
         definition, unit = "One operator of a pass on the roofline, and its part of the kernel that runs it.", "s"
-    grounds, commands = tuple(_assumptions(analysis)), tuple(_commands(analysis, subject))
+    grounds, commands = (*notes, *_assumptions(analysis)), tuple(_commands(analysis, name))
+    engine = analysis.scenario.profile.name
+    commands = tuple(sorted(commands, key=lambda entry: entry[0] != engine))
     return Explanation(subject, definition, lines[-1].value, unit, tuple(lines), margin, ground, grounds, commands)
 
 
 def _line(name: str, formula: str, substituted: str, unit: str = "s") -> Line:
-    value = eval(substituted, {"__builtins__": {}}, {"min": min, "max": max})  # noqa: S307 - numbers of ours
-    return Line(name, formula, substituted, float(value), unit)
+    return Line(name, formula, substituted, evaluate(substituted), unit)
 
 
 def _sum(values: Iterable[float]) -> str:
@@ -319,6 +322,12 @@ def _operator(analysis: Analysis, phase: Phase, name: str) -> tuple[str, list[Li
         more, ground = _kernel(phase, run, index)
         lines += more
     return f"{name} ({op.section}, {phase.name})", lines, Margin(str(op.bound), ranked[1][0], ratio), ground
+
+
+def _namesakes(phase: Phase, name: str) -> tuple[str, ...]:
+    """That an operator of this name is in several places of a phase, and which is explained."""
+    places = [f"{op.section} ({shown(op.count)} times)" for op in phase.ops if op.name == name]
+    return (f"of {', '.join(places)} the one that takes longest is explained",) if len(places) > 1 else ()
 
 
 def _work(op: OpFigures) -> list[Line]:
@@ -518,31 +527,38 @@ def _sources(hardware: Any) -> list[str]:
     return list(dict.fromkeys(hardware.sources.values()))[:3] or ["its spec, which names no source"]
 
 
-def _commands(analysis: Analysis, subject: str) -> Iterable[tuple[str, str]]:
+def _commands(analysis: Analysis, name: str) -> Iterable[tuple[str, str]]:
     """(tool, command) that measure the same: $MODEL is a checkpoint of the model."""
     scenario = analysis.scenario
     batch, prompt, generate = int(scenario.batch), int(scenario.prefix + scenario.prompt), int(scenario.generate)
     ranks = scenario.settings.parallel
-    tensor = ranks.tensor
-    spread = f" --pipeline-parallel-size {ranks.pipeline}" if ranks.pipeline > 1 else ""
+    experts = ranks.expert > 1
+    spread = f" --tensor-parallel-size {ranks.tensor}"
+    spread += f" --pipeline-parallel-size {ranks.pipeline}" if ranks.pipeline > 1 else ""
+    spread += f" --data-parallel-size {ranks.data}" if ranks.data > 1 else ""
+    spread += " --enable-expert-parallel" if experts else ""
+    group = f"--tp {ranks.tensor * ranks.data} --pp {ranks.pipeline}" + (f" --ep {ranks.expert}" if experts else "")
     cache = " --kv-cache-dtype fp8" if analysis.precision.kv.name == "fp8" else ""
     if scenario.model.task == "generate":
         yield (
             "vllm",
             f"vllm bench latency --model $MODEL --batch-size {batch} --input-len {prompt} --output-len {generate}"
-            f" --tensor-parallel-size {tensor}{spread}{cache}",
+            f"{spread}{cache}",
         )
         yield (
             "tensorrt-llm",
-            f"trtllm-bench --model $MODEL throughput --backend pytorch --tp {tensor} --pp {ranks.pipeline}"
+            f"trtllm-bench --model $MODEL throughput --backend pytorch {group}"
             f" --max_batch_size {batch} --dataset $DATASET  # of {batch} requests, {prompt} tokens in, {generate} out",
         )
-        yield (
-            "sglang",
-            f"python -m sglang.bench_one_batch --model-path $MODEL --batch-size {batch} --input-len {prompt}"
-            f" --output-len {generate} --tp {tensor}",
-        )
-        yield "llama.cpp", f"llama-bench -m $MODEL.gguf -p {prompt} -n {generate} -ngl 99"
-    if subject not in METRICS:
+        if ranks.data == 1 and ranks.pipeline == 1:
+            yield (
+                "sglang",
+                f"python -m sglang.bench_one_batch --model-path $MODEL --batch-size {batch} --input-len {prompt}"
+                f" --output-len {generate} --tp {ranks.tensor}" + (f" --ep-size {ranks.expert}" if experts else ""),
+            )
+        several = f"llama-batched-bench -m $MODEL.gguf -c {batch * (prompt + generate)} -npp {prompt} -ntg {generate}"
+        alone = f"llama-bench -m $MODEL.gguf -p {prompt} -n {generate}"
+        yield "llama.cpp", f"{alone if batch == 1 else f'{several} -npl {batch}'} -ngl 99"
+    if name not in METRICS:
         yield "kernels", f"roofline validate score measured.csv --hw {scenario.hardware.name} --by op,format,regime"
     yield "published", "roofline validate check"

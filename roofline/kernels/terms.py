@@ -68,10 +68,14 @@ def _value(columns: Columns, name: str, default: float | None = None) -> float:
     return float(column(columns, name, default).reshape(-1)[0])
 
 
+def evaluate(substituted: str) -> float:
+    """The value of a formula with numbers in it, such as `shown` writes them: arithmetic, `min` and `max`."""
+    return float(eval(substituted, {"__builtins__": {}}, {"min": min, "max": max}))  # noqa: S307 - numbers of ours
+
+
 def _evaluated(name: str, formula: str, substituted: str) -> Term:
     """A term whose value is that of its own arithmetic."""
-    value = eval(substituted, {"__builtins__": {}}, {"min": min, "max": max})  # noqa: S307 - numbers of ours
-    return Term(name, formula, substituted, float(value))
+    return Term(name, formula, substituted, evaluate(substituted))
 
 
 def _smooth(units: float, memory: float, sharpness: float) -> Term:
