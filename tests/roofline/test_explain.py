@@ -1,6 +1,7 @@
 """Explanations add up: formulas with numbers evaluate to their values, and the last is what the simulator says."""
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -100,6 +101,14 @@ def test_memory_is_explained_down_to_shapes() -> None:
     assert lines["weight down_proj.weight" if "weight down_proj.weight" in lines else "weight down_proj"].substituted
     cache = [line for line in found.lines if line.name.startswith("KV cache ")]
     assert sum(line.value for line in cache) == pytest.approx(SCENARIOS["dense"].memory.kv_cache)
+
+
+def test_a_lone_roof_has_no_margin() -> None:
+    bare = replace(load_hardware("a6000"), vector={})
+    found = explain(analyze(Request(load_model("llama-2-7b"), bare).scenario()), "attn_norm")
+    check(found)
+    assert found.margin is not None
+    assert (found.margin.bound, found.margin.ratio) == ("memory", None)
 
 
 def test_a_misspelt_name_is_told() -> None:
