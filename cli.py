@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 if TYPE_CHECKING:
-    from roofline import Hardware, Model, Scenario
+    from roofline import Hardware, Model
+    from roofline.request import Request
 
 app = typer.Typer(
     name="roofline",
@@ -44,6 +47,47 @@ class ListFormat(StrEnum):
 
     TABLE = "table"
     JSON = "json"
+
+
+class AnswerFormat(StrEnum):
+    """How an answer to a question is printed."""
+
+    TABLE = "table"
+    JSON = "json"
+    MARKDOWN = "markdown"
+
+
+class Question(StrEnum):
+    """What `roofline solve` answers."""
+
+    MAX_BATCH = "max-batch"
+    MAX_CONTEXT = "max-context"
+    MIN_GPUS = "min-gpus"
+    MIN_MEMORY = "min-memory"
+    MIN_BANDWIDTH = "min-bandwidth"
+    MIN_PEAK = "min-peak"
+    MAX_BITS = "max-bits"
+    MIN_BITS = "min-bits"
+    MAX_DRAFT = "max-draft"
+    BREAK_EVEN = "break-even"
+    CROSSOVER = "crossover"
+
+
+class AtChoice(StrEnum):
+    """Where times are read: the speed of light, or the optimistic end, middle or pessimistic end of expected ones."""
+
+    BOUND = "bound"
+    LOW = "low"
+    MID = "mid"
+    HIGH = "high"
+
+
+class MetricChoice(StrEnum):
+    """What two settings are compared by."""
+
+    TTFT = "ttft"
+    TPOT = "tpot"
+    TOTAL = "total"
 
 
 class PhaseChoice(StrEnum):
@@ -100,8 +144,7 @@ OutputOption = Annotated[
 ]
 
 
-@app.command()
-def analyze(
+def requested(
     model: ModelArgument,
     hw: HardwareOption,
     batch: Annotated[int, typer.Option(help="Sequences in the batch.")] = 1,
@@ -159,28 +202,17 @@ def analyze(
     convention: Annotated[
         ConventionChoice, typer.Option(help="How FLOPs and bytes are counted.")
     ] = ConventionChoice.PHYSICAL,
-    phase: Annotated[PhaseChoice, typer.Option(help="Which phases to show.")] = PhaseChoice.BOTH,
-    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
-    output: OutputOption = None,
-) -> None:
-    """Analyse a model on hardware: every operator on the roofline, both phases, memory and a whole generation."""
-    from reports.document import analysis_document
-    from roofline import analyze as analyze_scenario
+) -> Any:
+    """The `Request` that the options of a scenario describe: every command that takes a scenario takes these."""
+    from roofline import load_hardware, load_model
+    from roofline.parallel import parse_offload
+    from roofline.request import Request
 
-    scenario = _scenario(
-        model,
-        hw,
-        batch=batch,
-        prompt=prompt,
-        generate=generate,
-        context=context,
-        engine=engine,
-        prefix=prefix,
+    with_flash = flash if flash is not None else convention is ConventionChoice.PHYSICAL
+    return Request(
+        load_model(model),
+        load_hardware(hw),
         formats={"scheme": quant, "weights": weights, "activations": activations, "kv": kv},
-        flash=flash,
-        fuse=fuse or [],
-        convention=str(convention),
-        images=images,
         degrees={
             "tensor": tp,
             "pipeline": pp,
@@ -190,10 +222,88 @@ def analyze(
             "nodes": nodes,
             "micro_batches": micro_batches,
         },
-        expert_skew=expert_skew,
-        offload=offload,
-        techniques=technique or [],
+        settings={"offload": parse_offload(offload), "expert_skew": expert_skew},
+        techniques=tuple(technique or ()),
+        options={
+            "batch": batch,
+            "prompt": prompt,
+            "generate": generate,
+            "context": context,
+            "prefix": prefix,
+            "images": images,
+            "engine": engine,
+            "convention": str(convention),
+            "fusions": (*(("attention",) if with_flash else ()), *(fuse or [])),
+        },
     )
+
+
+def scenario_command(command: Callable[..., None]) -> Callable[..., None]:
+    """`command(..., request, ...)` as a command line: in the place of the request the options of a scenario."""
+    from inspect import signature
+
+    own = signature(command, eval_str=True, locals={"Request": Any}).parameters.values()
+    shared = list(signature(requested, eval_str=True).parameters.values())
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        request = requested(**{entry.name: given.pop(entry.name) for entry in shared})
+        command(request=request, **given)
+
+    spread = [inner for entry in own for inner in (shared if entry.name == "request" else [entry])]
+    command_line: Callable[..., None] = _with_parameters(run, spread)
+    return command_line
+
+
+def _with_parameters(function: Any, parameters: Iterable[Any]) -> Any:
+    """A function of any keywords, made to look as if it had these parameters: the option parser goes by looks."""
+    from inspect import Parameter, Signature
+
+    entries = [entry.replace(kind=Parameter.KEYWORD_ONLY) for entry in parameters]
+    function.__signature__ = Signature(entries)
+    function.__annotations__ = {entry.name: entry.annotation for entry in entries}
+    function.__dict__.pop("__wrapped__", None)
+    return function
+
+
+def parse_scenarios(texts: list[str], given: Mapping[str, Any] | None = None) -> list[Request]:
+    """Scenarios written as `MODEL --hw HW [OPTIONS]`; what one leaves out is as in the first, or as `given`."""
+    import shlex
+    from inspect import signature
+
+    from roofline.errors import RooflineError, quote
+
+    shared = signature(requested, eval_str=True).parameters.values()
+    reader = typer.Typer(rich_markup_mode=None, add_completion=False)
+    reader.command(add_help_option=False)(_with_parameters(lambda **options: options, shared))
+    parser = typer.main.get_command(reader)
+    names = {entry.name for entry in parser.params}
+    known = None if given is None else {name: value for name, value in given.items() if name in names}
+    found = []
+    for text in texts:
+        try:
+            words = shlex.split(text)
+        except ValueError:
+            raise RooflineError(f"{quote(text)} has a quotation mark that nothing closes") from None
+        options = parser.main(words, prog_name="roofline analyze", standalone_mode=False, default_map=known)
+        known = options if known is None else known
+        found.append(requested(**options))
+    return found
+
+
+@app.command()
+@scenario_command
+def analyze(
+    request: Request,
+    phase: Annotated[PhaseChoice, typer.Option(help="Which phases to show.")] = PhaseChoice.BOTH,
+    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Analyse a model on hardware: every operator on the roofline, both phases, memory and a whole generation."""
+    from reports.document import analysis_document
+    from roofline import analyze as analyze_scenario
+
+    scenario = request.scenario()
     phases = ("prefill", "decode") if phase is PhaseChoice.BOTH else (str(phase),)
     if phase is PhaseChoice.DECODE and scenario.model.task != "generate":
         raise typer.BadParameter(f"{scenario.model.name} only encodes and has no decode phase", param_hint="--phase")
@@ -201,31 +311,185 @@ def analyze(
     _emit(_rendered(document, format, output is None), output)
 
 
-def _scenario(
-    model: str,
-    hw: str,
-    formats: dict[str, str | None],
-    flash: bool | None,
-    fuse: list[str],
-    degrees: dict[str, Any],
-    expert_skew: float,
-    offload: str | None,
-    techniques: list[str],
-    **settings: Any,
-) -> Scenario:
-    from roofline import Scenario, load_hardware, load_model, parse_precision
-    from roofline.parallel import Parallelism, parse_offload
-    from roofline.scenario import default_base
-    from roofline.schedule import Settings
-    from roofline.techniques import apply_techniques
+FormatOption = Annotated[AnswerFormat, typer.Option("--format", help="How to print.")]
+AtOption = Annotated[AtChoice, typer.Option("--at", help="Read times at the bound or at expected low, mid or high.")]
 
-    loaded, device = load_model(model), load_hardware(hw)
-    with_flash = flash if flash is not None else settings["convention"] == ConventionChoice.PHYSICAL
-    precision = parse_precision(default_base(loaded, device), **formats)
-    fusions = (*(("attention",) if with_flash else ()), *fuse)
-    run = Settings(parallel=Parallelism(**degrees), offload=parse_offload(offload), expert_skew=expert_skew)
-    scenario = Scenario(loaded, device, precision=precision, fusions=fusions, settings=run, **settings)
-    return apply_techniques(scenario, techniques)
+
+def _time_option(name: str, meaning: str) -> Any:
+    return typer.Option(name, metavar="TIME", help=f"{meaning} at most, such as 500ms.")
+
+
+@app.command()
+@scenario_command
+def solve(
+    context_: typer.Context,
+    question: Annotated[Question, typer.Argument(metavar="QUESTION", help=f"{', '.join(Question)}.")],
+    request: Request,
+    ttft: Annotated[str | None, _time_option("--ttft", "Time to first token")] = None,
+    tpot: Annotated[str | None, _time_option("--tpot", "Time per output token")] = None,
+    total: Annotated[str | None, _time_option("--total", "Time of the whole batch")] = None,
+    tokens_per_s: Annotated[float | None, typer.Option(help="Tokens a second of all sequences, at least.")] = None,
+    ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="It need not fit in memory.")] = False,
+    at: AtOption = AtChoice.MID,
+    against: Annotated[
+        str | None,
+        typer.Option(metavar="OPTIONS", help="break-even: options that differ from these, '--quant awq' for one."),
+    ] = None,
+    metric: Annotated[MetricChoice, typer.Option(help="break-even: what is compared.")] = MetricChoice.TOTAL,
+    chips: Annotated[
+        bool, typer.Option("--chips/--no-chips", help="min-memory, -bandwidth, -peak: name known hardware that does.")
+    ] = True,
+    format: FormatOption = AnswerFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Answer inverse questions: the largest batch, the longest prompt, the least bandwidth that meet targets.
+
+    Each answer is simulated, and so is the next value, which misses a target.
+    """
+    from reports import solve as page
+    from roofline import solve as solver
+
+    targets = solver.Targets(
+        ttft=_seconds(ttft),
+        tpot=_seconds(tpot),
+        total=_seconds(total),
+        tokens_per_second=tokens_per_s,
+        fits=not ignore_memory,
+        at=at.value,
+    )
+    if (against is not None) is not (question is Question.BREAK_EVEN):
+        raise typer.BadParameter("break-even, and it alone, needs the options to compare with", param_hint="--against")
+    known = None if chips else ()
+    match question:
+        case Question.CROSSOVER:
+            document = page.crossover_document(solver.crossover(request), request)
+            _answered(document, page.crossover_blocks(document), format, output)
+            return
+        case Question.BREAK_EVEN:
+            other = parse_scenarios([against or ""], context_.params)[0]
+            answer = solver.break_even(request, other, targets, str(metric))
+        case Question.MIN_MEMORY:
+            answer = solver.min_memory(request, targets, known)
+        case Question.MIN_BANDWIDTH:
+            answer = solver.min_bandwidth(request, targets, known)
+        case Question.MIN_PEAK:
+            answer = solver.min_peak(request, targets, known)
+        case _:
+            answer = getattr(solver, question.replace("-", "_"))(request, targets)
+    document = page.answer_document(answer, request, targets)
+    _answered(document, page.answer_blocks(document), format, output)
+
+
+@app.command()
+@scenario_command
+def sensitivity(
+    request: Request,
+    step: Annotated[float, typer.Option(help="Relative step of the central differences.")] = 0.01,
+    at: AtOption = AtChoice.MID,
+    format: FormatOption = AnswerFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Show by how many percent times, rate and memory change with one percent of each setting.
+
+    Elasticities of TTFT, TPOT and the rest to bandwidth, peak, links, launches, the host, batch, lengths and bits, at
+    expected times and at the bound.
+    """
+    from reports import sensitivity as page
+    from roofline.sensitivity import sensitivity as respond
+
+    expected = request.scenario().convention == ConventionChoice.PHYSICAL
+    readings = [AtChoice.BOUND] if at is AtChoice.BOUND or not expected else [at, AtChoice.BOUND]
+    found = {str(reading): respond(request, reading.value, step) for reading in readings}
+    document = page.sensitivity_document(found, request, step)
+    _answered(document, page.sensitivity_blocks(document), format, output)
+
+
+def _definitions(asked: bool) -> None:
+    if asked:
+        from reports import blocks as page
+        from reports.explain import definitions
+
+        typer.echo(_drawn(page.parts(definitions()), True), nl=False)
+        raise typer.Exit
+
+
+@app.command()
+@scenario_command
+def explain(
+    metric: Annotated[
+        str, typer.Argument(metavar="METRIC", help="ttft, tpot, total, tokens_per_s, memory, or an operator's name.")
+    ],
+    request: Request,
+    phase: Annotated[PhaseChoice, typer.Option(help="Whose operator: prefill or decode.")] = PhaseChoice.PREFILL,
+    definitions: Annotated[  # noqa: ARG001 - its callback does all
+        bool,
+        typer.Option("--definitions", help="Define every figure and exit.", callback=_definitions, is_eager=True),
+    ] = False,
+    format: FormatOption = AnswerFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Take a figure apart: its formula with this scenario's numbers, what bounds it, and what it rests on.
+
+    That is for an operator its tensors, its roofs, and its kernel with calibrated constants; for all the commands that
+    measure the same on real hardware.
+    """
+    from reports import explain as page
+    from roofline import analyze as analyze_scenario
+    from roofline.explain import explain as take_apart
+
+    if phase is PhaseChoice.BOTH:
+        raise typer.BadParameter("an operator is explained in one phase: prefill or decode", param_hint="--phase")
+    analysis = analyze_scenario(request.scenario())
+    document = page.explain_document(take_apart(analysis, metric, str(phase)), analysis)
+    _answered(document, page.explain_blocks(document), format, output)
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def compare(
+    scenarios: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SCENARIO...",
+            help="Two or more, each in quotation marks: MODEL --hw HW [OPTIONS], as for `roofline analyze`."
+            " What a later one leaves out is as in the first: '--hw h200-sxm' alone will do.",
+        ),
+    ],
+    metric: Annotated[MetricChoice, typer.Option(help="What the difference is explained of.")] = MetricChoice.TOTAL,
+    top: Annotated[int, typer.Option(min=1, help="Operators shown; the others are added up.")] = 12,
+    format: FormatOption = AnswerFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Compare scenarios side by side, with the operators that make the difference.
+
+    JSON has every operator, for TTFT, the mean decode step and the whole.
+    """
+    from reports import compare as page
+    from roofline import analyze as analyze_scenario
+
+    if len(scenarios) < 2:
+        raise typer.BadParameter("a comparison needs two scenarios or more, each in quotation marks")
+    analyses = [analyze_scenario(request.scenario()) for request in parse_scenarios(scenarios)]
+    document = page.compare_document(analyses, scenarios, None if format is AnswerFormat.JSON else top)
+    _answered(document, page.compare_blocks(document, str(metric)), format, output)
+
+
+def _seconds(text: str | None) -> float | None:
+    from roofline.units import Dimension, parse_quantity
+
+    return None if text is None else parse_quantity(text, Dimension.TIME).value
+
+
+def _answered(document: dict[str, Any], blocks: list[Any], format: AnswerFormat, output: Path | None) -> None:
+    from reports import blocks as page
+    from reports import export
+
+    match format:
+        case AnswerFormat.JSON:
+            _emit(export.as_json(document), output)
+        case AnswerFormat.MARKDOWN:
+            _emit(page.as_markdown(blocks), output)
+        case _:
+            _emit(_drawn(page.parts(blocks), output is None), output)
 
 
 def _rendered(document: dict[str, Any], format: OutputFormat, to_terminal: bool) -> str:

@@ -356,6 +356,11 @@ class Analysis:
         return self._schedule.networks[0]
 
     @property
+    def schedule(self) -> Schedule:
+        """The passes that its phases are made of."""
+        return self._schedule
+
+    @property
     def times_are_expected(self) -> bool:
         """Whether expected times mean anything: the LLM-Viewer paper's counting leaves out what kernels do."""
         return self._convention is Convention.PHYSICAL

@@ -28,9 +28,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.batches import Table, batches
-from roofline.calibration import Basis, Calibration
+from roofline.calibration import Basis, Calibration, Match
 from roofline.engine import Engine
 from roofline.extents import Step
+from roofline.hardware import Hardware
 from roofline.kernels import Array
 from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import smooth_maximum
@@ -102,6 +103,16 @@ class Ground(NamedTuple):
     outside: float
 
 
+class Measured(NamedTuple):
+    """A kernel at one workload: its op and columns, its constants, and a factor of the engine on its time."""
+
+    op: str
+    columns: dict[str, Any]
+    match: Match
+    hardware: Hardware
+    factor: float
+
+
 class Timing:
     """The kernels of a placed graph on an engine, ready to be evaluated for any workload."""
 
@@ -154,11 +165,44 @@ class Timing:
         attention = np.array([entry.kind in ATTENTION for entry in self.kernels])
         return np.flatnonzero(converted & ~attention)
 
+    @property
+    def converting(self) -> frozenset[int]:
+        """The kernels that convert operands before they multiply them."""
+        return frozenset(self._converting.tolist())
+
+    @property
+    def linked(self) -> frozenset[int]:
+        """The kernels that wait for what comes over a link while they compute."""
+        return frozenset(self._linked.tolist())
+
     def detail(self, step: Step) -> Detail:
         """Every kernel for the points of `step`'s grid, flattened."""
         values = self.placement.values(step)
         own = monomial_values(self.monomials, step, self.placement.network)
         return self._detail(values, own, [batch.table(own) for batch in self._batches])
+
+    def measured(self, row: int, step: Step) -> Measured | None:
+        """What the time of one kernel is computed from at a single workload; None where nothing was measured."""
+        own = monomial_values(self.monomials, step, self.placement.network)
+        for batch in self._batches:
+            if row not in batch.members or not any(True for _ in batch.placed(own, None)):
+                continue
+            index = batch.members.index(row)
+            columns = batch.columns(own)
+            one = {
+                name: np.broadcast_to(value, (len(batch.members), 1))[index : index + 1] if np.ndim(value) else value
+                for name, value in columns.items()
+            }
+            if "m" in one:
+                one["m"] = np.maximum(one["m"], 1.0)
+            if batch.op in ATTENTION:
+                one["kv_len"] = np.maximum(one["kv_len"], one["q_len"])
+            match = batch.match
+            if batch.other is not None:
+                mids = [found.expected(one, batch.hardware).mid for found in (match, batch.other)]
+                match = match if mids[0] <= mids[1] else batch.other
+            return Measured(batch.op, one, match, batch.hardware, batch.factor)
+        return None
 
     def summary(self, step: Step, phase: str) -> Estimate:
         """Expected seconds of one pass of `phase` (prefill or decode), for the points of the grid, flattened."""

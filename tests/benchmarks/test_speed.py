@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from roofline import Analysis, Scenario, analyze, load_hardware, load_model
+from roofline.request import Request
+from roofline.solve import Targets, max_batch
 
 MODEL, HARDWARE = load_model("llama-3.1-8b"), load_hardware("h100-sxm")
 VARIED = count()
@@ -24,6 +26,16 @@ def scenario() -> Scenario:
 
 def totals(answer: Analysis) -> Any:
     return answer.prefill.bound_time, answer.decode.bound_time
+
+
+def test_the_largest_batch_for_a_target(benchmark: Any) -> None:
+    targets = count(1)
+
+    def run() -> Any:
+        request = Request(MODEL, HARDWARE, options={"prompt": 2048, "generate": 256})
+        return max_batch(request, Targets(tpot=10e-3 + 1e-5 * next(targets)))
+
+    benchmark(run)
 
 
 def test_both_phases_totals(benchmark: Any) -> None:

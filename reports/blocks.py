@@ -1,0 +1,68 @@
+"""Blocks: a page as titled lines and tables, the same for the terminal and for Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rich.text import Text
+
+from reports.export import escape, markdown_table
+from reports.terminal import table
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A heading, lines of text, and a table of which the first `left` columns are text."""
+
+    title: str = ""
+    lines: Sequence[str] = ()
+    header: Sequence[str] = ()
+    rows: Sequence[Sequence[str]] = ()
+    left: int = 1
+
+
+def parts(blocks: Iterable[Block]) -> list[Any]:
+    """What the terminal shows."""
+    drawn: list[Any] = []
+    for index, block in enumerate(blocks):
+        if index and block.title and not block.header:
+            drawn.append(Text())
+        if block.title and not block.header:
+            drawn.append(Text(_plain(block.title), style="bold"))
+        drawn += [Text(_plain(line)) for line in block.lines]
+        if block.header:
+            drawn += [Text()] if block.lines else []
+            drawn.append(table(block.header, block.rows, title=block.title or None, left=block.left))
+    return drawn
+
+
+def as_markdown(blocks: Iterable[Block]) -> str:
+    """The same as Markdown."""
+    lines: list[str] = []
+    for index, block in enumerate(blocks):
+        if block.title:
+            lines += [f"{'#' if index == 0 else '##'} {escape(block.title)}", ""]
+        lines += [f"- {escape(line)}" for line in block.lines] + ([""] if block.lines else [])
+        if block.header:
+            lines += [*markdown_table([escape(name) for name in block.header], block.rows), ""]
+    return "\n".join(lines)
+
+
+def _plain(text: str) -> str:
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def finite(value: Any) -> Any:
+    """A number for JSON: whole counts as integers, what is not finite as null."""
+    if isinstance(value, Mapping):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [finite(entry) for entry in value]
+    if value is None or isinstance(value, (str, bool, int)):
+        return value
+    number = float(value)
+    if number != number or abs(number) == float("inf"):
+        return None
+    return number

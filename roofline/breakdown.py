@@ -1,0 +1,156 @@
+"""Breakdowns: a prefill and a mean decode step, operator by operator, whose parts add up to TTFT and TPOT.
+
+Parts of the same name in all sections and passes are one: `decoder` and `dense` layers both have a `down_proj`. What a
+second model adds (a draft, a tower) keeps its label. The mean decode step is over the steps of the whole generation:
+
+    bound      sum over steps of each operator's own bound time, exactly (`roofline.generation.sum_steps`) / steps
+    bytes      likewise
+    expected   each operator's part of its kernel at the three contexts that TPOT is integrated from, so weighted
+
+An expected pass is more than its kernels: what the host, gaps between kernels and waiting for their issue add is the
+part `HOST`. All parts are those of one emitted token where an iteration yields several.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.analysis import Analysis, Phase
+from roofline.extents import Step
+from roofline.generation import NODES, WEIGHTS, sum_steps
+from roofline.roof import TIMES, Row
+from roofline.schedule import Pass
+
+HOST = "host and gaps"
+"""The part of a pass's expected time that no kernel has."""
+
+Parts = Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Breakdown:
+    """Seconds or bytes of a phase by part; `total` is their sum, `reference` what the simulator says it is."""
+
+    parts: Parts
+    reference: float
+
+    @property
+    def total(self) -> float:
+        """The sum of all parts."""
+        return float(sum(self.parts.values()))
+
+
+def prefill_bound(analysis: Analysis) -> Breakdown:
+    """Bound seconds of prefill by operator."""
+    return _of_ops(analysis.prefill, "bound_time", analysis.prefill.bound_time)
+
+
+def prefill_bytes(analysis: Analysis) -> Breakdown:
+    """Bytes of prefill by operator."""
+    return _of_ops(analysis.prefill, "bytes", analysis.prefill.bytes)
+
+
+def _of_ops(phase: Phase, name: str, reference: float) -> Breakdown:
+    parts: dict[str, float] = {}
+    for key, op in zip(_keys(phase.passes), phase.ops, strict=True):
+        parts[key] = parts.get(key, 0.0) + float(op.count * getattr(op, name))
+    return Breakdown(parts, float(reference))
+
+
+def prefill_expected(analysis: Analysis) -> Breakdown:
+    """Expected seconds of prefill by operator, and the host's."""
+    phase = analysis.prefill
+    return _of_expected(phase, phase.expected.mid, np.ones(1))
+
+
+def _of_expected(phase: Phase, reference: float, weights: NDArray[np.float64]) -> Breakdown:
+    """Expected parts of a phase over points that are weighted; the engine's factor on prefill is in them."""
+    slower = phase.engine["prefill"] if phase.name == "prefill" else 1.0
+    parts: dict[str, float] = {}
+    for key, op, found in zip(_keys(phase.passes), phase.ops, phase.expected_ops, strict=True):
+        spent = float(np.sum(weights * (slower * op.count * found.time.mid)))
+        parts[key] = parts.get(key, 0.0) + spent
+    parts[HOST] = float(reference) - sum(parts.values())
+    return Breakdown(parts, float(reference))
+
+
+def steps(analysis: Analysis) -> int:
+    """Decode steps of the generation after the first token; 0 for a model that only encodes."""
+    return 0 if analysis.decode is None else int(analysis.scenario.generate) - 1
+
+
+def decode_expected(analysis: Analysis) -> Breakdown:
+    """Expected seconds of the mean decode step by operator, and the host's, for one emitted token."""
+    count, phase = steps(analysis), mean_step(analysis)
+    assert analysis.expected.tpot is not None
+    if not count:
+        return Breakdown({HOST: 0.0}, 0.0)
+    weights = WEIGHTS / 2 / analysis.tokens_per_iteration
+    return _of_expected(phase, float(analysis.expected.tpot.mid), weights)
+
+
+def mean_contexts(analysis: Analysis) -> NDArray[np.float64]:
+    """The three contexts that stand for all steps of the generation (see `roofline.generation.sum_smooth`)."""
+    count, first = max(steps(analysis), 1), float(analysis.scenario.first_cached)
+    return np.maximum(first + (count - 1) / 2 + max(count, 1) / 2 * NODES, 0.0)
+
+
+def mean_step(analysis: Analysis) -> Phase:
+    """The decode phase at the three contexts of the mean step."""
+    scenario = analysis.scenario
+    contexts = mean_contexts(analysis)
+    source = np.full(contexts.size, float(scenario.decode_step.source))
+    batch, ones = np.full(contexts.size, float(scenario.batch)), np.ones(contexts.size)
+    passes = analysis.schedule.decode(Step(batch, ones, contexts, source))
+    return Phase("decode", passes, (contexts.size,), scenario.profile)
+
+
+def decode_bound(analysis: Analysis) -> Breakdown:
+    """Bound seconds of the mean decode step by operator, for one emitted token."""
+    return _summed(analysis, times=True)
+
+
+def decode_bytes(analysis: Analysis) -> Breakdown:
+    """Bytes of the mean decode step by operator, for one emitted token."""
+    return _summed(analysis, times=False)
+
+
+def _summed(analysis: Analysis, times: bool) -> Breakdown:
+    """Each operator's bound time or bytes summed over all steps, exactly, over their number."""
+    count = steps(analysis)
+    if not count:
+        return Breakdown({}, 0.0)
+    scenario, schedule = analysis.scenario, analysis.schedule
+    source, tokens = float(scenario.decode_step.source), analysis.tokens_per_iteration
+    parts: dict[str, float] = {}
+    for index, run in enumerate(schedule.decode(scenario.decode_step)):
+        placement = run.placement
+        rows = placement.coefficients[:TIMES] if times else placement.coefficients[[Row.BYTES]]
+
+        def figure(cached: Any, ops: Any, index: int = index, rows: Any = rows) -> Any:
+            step = Step(np.full(cached.size, float(scenario.batch)), 1.0, cached, np.full(cached.size, source))
+            now = schedule.decode(step)[index]
+            return np.einsum("ron,no->ro", rows[:, ops], now.placement.values(now.step)).max(axis=0)
+
+        first = np.full(len(placement.ops), float(scenario.first_cached))
+        summed = sum_steps(figure, first, first + count - 1, placement.network.knees)
+        for key, (_, number, _), spent in zip(_pass_keys(run), placement.ops, summed, strict=True):
+            parts[key] = parts.get(key, 0.0) + float(run.repeat * number * spent / count / tokens)
+    if times:
+        return Breakdown(parts, float(analysis.generation.tpot))
+    return Breakdown(parts, float(sum(parts.values())))
+
+
+def _keys(passes: tuple[Pass, ...]) -> list[str]:
+    return [key for run in passes for key in _pass_keys(run)]
+
+
+def _pass_keys(run: Pass) -> list[str]:
+    """What parts are called: the operator's name, after the label of a pass that is not the model's own."""
+    label = run.label.removeprefix("verify").strip()  # verifying drafts is the model's own decode step
+    return [f"{label} {op.name}" if label else op.name for op, _, _ in run.placement.ops]

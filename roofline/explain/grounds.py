@@ -1,0 +1,84 @@
+"""What a figure rests on, and the commands that measure it on real hardware."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from roofline.analysis import Analysis
+from roofline.calibration import load_calibration
+from roofline.explain.definitions import METRICS
+
+
+def assumptions(analysis: Analysis) -> Iterable[str]:
+    """What the scenario takes for granted, and where its numbers come from."""
+    scenario, precision = analysis.scenario, analysis.precision
+    yield (
+        f"formats: weights {precision.weights.name}, activations {precision.activations.name}, KV {precision.kv.name},"
+        f" elsewhere {precision.base.name}"
+    )
+    if analysis.fusions:
+        yield f"fused in the graph: {', '.join(analysis.fusions)}"
+    yield f"peaks and bandwidth of {scenario.hardware.name} from: {'; '.join(_sources(scenario.hardware))}"
+    if scenario.model.experts:
+        skew = scenario.settings.expert_skew
+        yield f"experts are drawn with skew {skew:g}" if skew else "experts are drawn uniformly"
+    if scenario.settings.speculation is not None:
+        yield f"{scenario.settings.speculation.accepted:g} tokens an iteration are given, not predicted"
+    if scenario.techniques:
+        yield f"techniques: {', '.join(scenario.techniques)}"
+    if not analysis.times_are_expected:
+        yield "counted by the llm-viewer convention, which has no expected times"
+        return
+    engine = scenario.profile
+    yield f"engine {engine.title or engine.name}: {'; '.join(engine.sources) or 'no measurements'}"
+    if engine.fusions:
+        yield f"kernels that the engine fuses: {', '.join(engine.fusions)}"
+    calibration = load_calibration(scenario.hardware)
+    chain = ", then ".join(f"{link.name} ({link.basis})" for link in calibration.chain)
+    yield f"kernel constants: {chain}"
+    for phase in (analysis.prefill, analysis.decode):
+        if phase is not None:
+            basis = phase.basis
+            yield f"{phase.name}: mostly {basis.basis} ({basis.source}), {basis.outside:.0%} outside of fitted ranges"
+
+
+def _sources(hardware: Any) -> list[str]:
+    return list(dict.fromkeys(hardware.sources.values()))[:3] or ["its spec, which names no source"]
+
+
+def commands(analysis: Analysis, name: str) -> Iterable[tuple[str, str]]:
+    """(tool, command) that measure the same: $MODEL is a checkpoint of the model."""
+    scenario = analysis.scenario
+    batch, prompt, generate = int(scenario.batch), int(scenario.prefix + scenario.prompt), int(scenario.generate)
+    ranks = scenario.settings.parallel
+    experts = ranks.expert > 1
+    spread = f" --tensor-parallel-size {ranks.tensor}"
+    spread += f" --pipeline-parallel-size {ranks.pipeline}" if ranks.pipeline > 1 else ""
+    spread += f" --data-parallel-size {ranks.data}" if ranks.data > 1 else ""
+    spread += " --enable-expert-parallel" if experts else ""
+    group = f"--tp {ranks.tensor * ranks.data} --pp {ranks.pipeline}" + (f" --ep {ranks.expert}" if experts else "")
+    cache = " --kv-cache-dtype fp8" if analysis.precision.kv.name == "fp8" else ""
+    if scenario.model.task == "generate":
+        yield (
+            "vllm",
+            f"vllm bench latency --model $MODEL --batch-size {batch} --input-len {prompt} --output-len {generate}"
+            f"{spread}{cache}",
+        )
+        yield (
+            "tensorrt-llm",
+            f"trtllm-bench --model $MODEL throughput --backend pytorch {group}"
+            f" --max_batch_size {batch} --dataset $DATASET  # of {batch} requests, {prompt} tokens in, {generate} out",
+        )
+        if ranks.data == 1 and ranks.pipeline == 1:
+            yield (
+                "sglang",
+                f"python -m sglang.bench_one_batch --model-path $MODEL --batch-size {batch} --input-len {prompt}"
+                f" --output-len {generate} --tp {ranks.tensor}" + (f" --ep-size {ranks.expert}" if experts else ""),
+            )
+        several = f"llama-batched-bench -m $MODEL.gguf -c {batch * (prompt + generate)} -npp {prompt} -ntg {generate}"
+        alone = f"llama-bench -m $MODEL.gguf -p {prompt} -n {generate}"
+        yield "llama.cpp", f"{alone if batch == 1 else f'{several} -npl {batch}'} -ngl 99"
+    if name not in METRICS:
+        yield "kernels", f"roofline validate score measured.csv --hw {scenario.hardware.name} --by op,format,regime"
+    yield "published", "roofline validate check"

@@ -1,0 +1,46 @@
+"""Lines: steps of an explanation, whose formula with numbers evaluates to their value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roofline.kernels.terms import evaluate, shown
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One step: a formula, the same with numbers, and its value in `unit`."""
+
+    name: str
+    formula: str
+    substituted: str
+    value: float
+    unit: str
+
+
+@dataclass(frozen=True, slots=True)
+class Margin:
+    """What bounds a figure, and how many times as long as the next longest roof it takes."""
+
+    bound: str
+    next: str
+    ratio: float | None
+
+
+def line(name: str, formula: str, substituted: str, unit: str = "s") -> Line:
+    """A step whose value is that of its own arithmetic."""
+    return Line(name, formula, substituted, evaluate(substituted), unit)
+
+
+def total(values: Iterable[float]) -> str:
+    """A sum with numbers."""
+    return " + ".join(shown(value) for value in values) or "0"
+
+
+def plain(value: Any) -> float:
+    """The one value of an array, or a number."""
+    return float(np.ravel(value)[0])

@@ -1,0 +1,187 @@
+"""Times, rate and memory of a scenario as sums of what they consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from roofline.analysis import Analysis, Phase, timed
+from roofline.breakdown import decode_bound, mean_contexts, mean_step, steps
+from roofline.errors import RooflineError
+from roofline.explain.lines import Line, Margin, line, total
+from roofline.extents import Step, extents
+from roofline.generation import WEIGHTS
+from roofline.kernels.terms import shown
+from roofline.launches import Kernel
+from roofline.memory import stored_tensors
+from roofline.network import Network
+from roofline.tensor import Role
+from roofline.timing import Timing
+
+Found = tuple[list[Line], Margin | None, str]
+
+
+def _ttft(analysis: Analysis) -> Found:
+    lines = [_bound_line(analysis.prefill)]
+    if analysis.times_are_expected:
+        lines += _expected_lines(analysis.prefill)
+    return lines, _phase_margin(analysis.prefill), "s"
+
+
+def _bound_line(phase: Phase) -> Line:
+    summed = " + ".join(f"{shown(op.count)}*{shown(op.bound_time)}" for op in phase.ops)
+    names = " + ".join(f"{shown(op.count)} {op.name}" for op in phase.ops)
+    return line(f"{phase.name} at the bound", f"sum over operators of count x max(roofs): {names}", summed)
+
+
+def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
+    """The expected time of a phase: the kernels of each pass, what the host adds, and the sum of the passes."""
+    lines: list[Line] = []
+    totals = []
+    for run in phase.passes:
+        times = timed(run, phase.engine)
+        detail, engine = times.detail(run.step), phase.engine
+        label = f"{run.label} " if run.label else ""
+        counted = [(entry.count, float(detail.mid[row, point])) for row, entry in enumerate(times.kernels)]
+        names = " + ".join(f"{shown(entry.count)} {_joined(times, entry)}" for entry in times.kernels)
+        kernels = line(
+            f"{label}kernels{name}",
+            f"sum over kernels of count x time: {names}",
+            " + ".join(f"{shown(count)}*{shown(time)}" for count, time in counted),
+        )
+        slower = engine["prefill"] if phase.name == "prefill" else 1.0
+        number, batch = sum(count for count, _ in counted), float(np.ravel(run.step.batch)[0])
+        device = f"{shown(slower)} * {shown(kernels.value)} + {shown(engine['gap'])} * {shown(number)}"
+        replayed = phase.name in engine.graphs
+        busy = device if replayed else f"max({device}, {shown(engine['issue'])} * {shown(number)})"
+        formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
+        formula = formula if replayed else f"max({formula}, issue x number)"
+        host = f"{shown(engine['step'])} + {shown(engine['sequence'])} * {shown(batch)}"
+        whole = line(f"{label}pass{name}", f"{formula} + step + sequence x batch", f"{busy} + {host}")
+        repeat = float(np.ravel(run.repeat)[0])
+        totals.append(f"{shown(repeat)}*{shown(whole.value)}")
+        lines += [kernels, whole]
+    lines.append(line(f"expected {phase.name}{name}", "sum over passes of repetitions x time", " + ".join(totals)))
+    return lines
+
+
+def _joined(times: Timing, entry: Kernel) -> str:
+    return "/".join(times.placement.ops[part][0].name for part in entry.parts)
+
+
+def _tpot(analysis: Analysis) -> Found:
+    if analysis.decode is None or not steps(analysis):
+        raise RooflineError("there is no TPOT: no token is generated after the first")
+    bound = decode_bound(analysis)
+    names = " + ".join(bound.parts)
+    lines = [line("TPOT at the bound", f"mean over all steps, by operator: {names}", total(bound.parts.values()))]
+    margin = _phase_margin(analysis.decode)
+    if not analysis.times_are_expected:
+        return lines, margin, "s"
+    phase, found = mean_step(analysis), []
+    for point, context in enumerate(mean_contexts(analysis)):
+        part = _expected_lines(phase, point, f" at context {shown(context)}")
+        lines += part
+        found.append(part[-1].value)
+    weighted = " + ".join(f"{shown(weight / 2)}*{shown(time)}" for weight, time in zip(WEIGHTS, found, strict=True))
+    tokens = analysis.tokens_per_iteration
+    formula = "mean over all steps, integrated from three contexts (Gauss-Legendre), over the tokens of an iteration"
+    lines.append(line("expected TPOT", formula, f"({weighted}) / {shown(tokens)}"))
+    return lines, margin, "s"
+
+
+def _total(analysis: Analysis) -> Found:
+    scenario, count = analysis.scenario, steps(analysis)
+    generation = analysis.generation
+    formula = "TTFT + (generated - 1) x TPOT"
+    times = (generation.ttft, generation.tpot or 0.0)
+    lines = [line("total at the bound", formula, f"{shown(times[0])} + {count} * {shown(times[1])}")]
+    if analysis.times_are_expected:
+        expected = analysis.expected
+        tpot = expected.tpot.mid if expected.tpot is not None else 0.0
+        lines.append(line("expected total", formula, f"{shown(expected.ttft.mid)} + {count} * {shown(tpot)}"))
+    assert scenario.shape == ()
+    return lines, None, "s"
+
+
+def _rate(analysis: Analysis) -> Found:
+    scenario, generation = analysis.scenario, analysis.generation
+    if analysis.decode is None:
+        raise RooflineError(f"{scenario.model.name} only encodes: it has no tokens a second")
+    tokens = f"{shown(scenario.batch)} * {shown(scenario.generate)}"
+    if scenario.settings.useful != 1:
+        tokens += f" * {shown(scenario.settings.useful)}"
+    formula = "batch x generated / total"
+    lines = [line("tokens/s at the bound", formula, f"{tokens} / {shown(generation.total)}", "tokens/s")]
+    if analysis.times_are_expected:
+        total = analysis.expected.total.mid
+        lines.append(line("expected tokens/s", formula, f"{tokens} / {shown(total)}", "tokens/s"))
+    return lines, None, "tokens/s"
+
+
+def _memory(analysis: Analysis) -> Found:
+    memory, schedule = analysis.memory, analysis.schedule
+    graph = schedule.networks[0]
+    lines = []
+    for tensor, count in stored_tensors(graph.sections, Role.WEIGHT):
+        shape = [dim if isinstance(dim, int) else float(dim.evaluate({})) for dim in tensor.stored_shape]
+        name = f"weight {tensor.name}"
+        lines.append(_stored(name, count, shape, tensor.format.bits))
+    listed = sum(line.value for line in lines)
+    elsewhere = "of other models and towers, less those off the device and of other stages"
+    lines.append(line("other weights", elsewhere, f"{shown(memory.weights)} - {shown(listed)}", "B"))
+    lines.append(line("weights", "sum of the above", f"{shown(listed)} + {shown(lines[-1].value)}", "B"))
+    parts = [("KV cache", memory.kv_cache, Role.KV), ("states", memory.state, Role.STATE)]
+    last = schedule.kept_step(analysis.scenario.last_step)
+    for name, value, role in parts:
+        if not value:
+            continue
+        numbers = _numbers(schedule.networks[1], last)
+        kept = []
+        for tensor, count in stored_tensors(schedule.networks[1].sections, role):
+            shape = [dim if isinstance(dim, int) else float(dim.evaluate(numbers)) for dim in tensor.stored_shape]
+            kept.append(_stored(f"{name} {tensor.name}", count, shape, tensor.format.bits))
+        lines += kept
+        held = sum(line.value for line in kept)
+        if abs(held - value) > 1e-9 * value:
+            rest = f"{shown(value)} - {shown(held)}"
+            lines.append(line(f"other {name}", "of other models, shared, off the device or other stages", rest, "B"))
+    peak = memory.activation_peak
+    lines.append(
+        Line("activations", "alive at once at the worst operator of all passes", shown(peak), float(peak), "B")
+    )
+    figures = (memory.weights, memory.kv_cache, memory.state, peak)
+    lines.append(line("memory", "weights + KV cache + states + activations", total(figures), "B"))
+    ratio = memory.capacity / memory.total
+    return lines, Margin("fits" if memory.fits else "does not fit", "capacity", float(ratio)), "B"
+
+
+def _stored(name: str, count: float, shape: list[Any], bits: float) -> Line:
+    text = " * ".join(shown(factor) for factor in (count, *shape))
+    return line(name, "layers x shape x bits / 8", f"{text} * {shown(bits)} / 8", "B")
+
+
+def _numbers(graph: Network, step: Step) -> Mapping[str, Any]:
+    return extents(step, graph.rules)
+
+
+METRIC_LINES: Mapping[str, Callable[[Analysis], Found]] = {
+    "ttft": _ttft,
+    "tpot": _tpot,
+    "total": _total,
+    "tokens_per_s": _rate,
+    "memory": _memory,
+}
+
+
+def _phase_margin(phase: Phase) -> Margin:
+    """The roofs under which a phase's bound time is spent."""
+    spent: dict[str, float] = {}
+    for op in phase.ops:
+        spent[str(op.bound)] = spent.get(str(op.bound), 0.0) + float(op.count * op.bound_time)
+    ranked = sorted(spent.items(), key=lambda item: -item[1])
+    second = ranked[1] if len(ranked) > 1 else ("", 0.0)
+    ratio = ranked[0][1] / second[1] if second[1] else None
+    return Margin(ranked[0][0], second[0], ratio)

@@ -1,0 +1,79 @@
+"""A request: a scenario in the parts that it was asked for in, so that a question can change one of them.
+
+Techniques change a scenario after all else is settled. Whoever asks for another batch, device or format therefore
+changes the request, and the techniques are applied anew to what follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+from roofline.hardware import Hardware
+from roofline.model import Model
+from roofline.parallel import Parallelism
+from roofline.precision import Precision, parse_precision
+from roofline.scenario import Scenario, default_base
+from roofline.schedule import Settings
+from roofline.techniques import apply_techniques
+
+
+def _nothing() -> Mapping[str, Any]:
+    return MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a scenario is made of, before techniques.
+
+    `formats` are arguments of `parse_precision` beside the base format, which follows from model and hardware;
+    `degrees` those of `Parallelism`, `settings` further ones of `Settings`, `options` the other fields of `Scenario`.
+    `techniques` are written as `apply_techniques` reads them.
+    """
+
+    model: Model
+    hardware: Hardware
+    formats: Mapping[str, str | None] = field(default_factory=_nothing)
+    degrees: Mapping[str, Any] = field(default_factory=_nothing)
+    settings: Mapping[str, Any] = field(default_factory=_nothing)
+    techniques: tuple[str, ...] = ()
+    options: Mapping[str, Any] = field(default_factory=_nothing)
+
+    def scenario(self, **changes: Any) -> Scenario:
+        """The scenario, with some of the `options` changed. Raises RooflineError where it cannot be."""
+        if not changes:
+            return self._asked
+        return apply_techniques(replace(self._plain, **changes), self.techniques)
+
+    @cached_property
+    def _plain(self) -> Scenario:
+        settings = Settings(parallel=Parallelism(**self.degrees), **self.settings)
+        return Scenario(self.model, self.hardware, precision=self.precision, settings=settings, **self.options)
+
+    @cached_property
+    def _asked(self) -> Scenario:
+        return apply_techniques(self._plain, self.techniques)
+
+    @property
+    def precision(self) -> Precision:
+        """The formats on this hardware, before techniques."""
+        return parse_precision(default_base(self.model, self.hardware), **self.formats)
+
+    def on(self, hardware: Hardware) -> Request:
+        """The same on other hardware, in the format that the model runs in there."""
+        return replace(self, hardware=hardware)
+
+    def quantised(self, scheme: str) -> Request:
+        """The same under a named scheme; formats that were asked for one by one stay."""
+        return replace(self, formats={**self.formats, "scheme": scheme})
+
+    def spread(self, **degrees: int) -> Request:
+        """The same with other degrees of parallelism."""
+        return replace(self, degrees={**self.degrees, **degrees})
+
+    def using(self, *techniques: str) -> Request:
+        """The same with other techniques."""
+        return replace(self, techniques=techniques)

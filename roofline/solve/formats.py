@@ -1,0 +1,72 @@
+"""How many bits: the named schemes of quantisation, from the widest weights to the narrowest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from roofline.analysis import analyze
+from roofline.errors import RooflineError
+from roofline.precision import SCHEMES, UNQUANTISED_FORMATS
+from roofline.request import Request
+from roofline.solve.answer import Answer
+from roofline.solve.targets import Check, Targets, check
+
+TRAINED = ("ternary", "binary")
+"""Schemes that a model has to be trained in: they are not tried."""
+
+NAMED = ("KV8", "W8", "W8A8", "W4", "W4A16KV8", "W4A8KV4", "W4A4KV4")
+"""Schemes in the literature's notation that are tried beside those with names."""
+
+
+def max_bits(request: Request, targets: Targets, schemes: Iterable[str] | None = None) -> Answer:
+    """The scheme that keeps most bits and meets the targets.
+
+    Schemes rank by the bytes of stored weights, then by those of the cache and by the bits of activations; formats that
+    were asked for one by one stay as they are.
+    """
+    return _first("max-bits", request, targets, schemes, widest=True)
+
+
+def min_bits(request: Request, targets: Targets, schemes: Iterable[str] | None = None) -> Answer:
+    """The scheme that keeps fewest bits and meets the targets: fewer may be slower, where operands are converted."""
+    return _first("min-bits", request, targets, schemes, widest=False)
+
+
+def _first(question: str, request: Request, targets: Targets, schemes: Iterable[str] | None, widest: bool) -> Answer:
+    if not targets.fits and not targets.timed:
+        raise RooflineError(f"{question} needs a target, such as --tpot 30ms, or memory to fit in")
+    if request.formats.get("scheme") is not None:
+        raise RooflineError(f"{question} tries all schemes: leave out --quant, or set formats one by one")
+    own = request.precision.base.name
+    names = dict.fromkeys((own, *(schemes or _known())))
+    ranked = sorted(_stored(request, names), reverse=widest)
+    tried: list[Check] = []
+    missed: Check | None = None
+    for *_, name in ranked:
+        found = check(name, request.quantised(name).scenario(), targets)
+        tried.append(found)
+        if found.meets:
+            return Answer(question, "scheme", "found", name, found, missed, "", tuple(tried))
+        missed = found
+    if not tried:
+        raise RooflineError(f"none of the schemes can be simulated for {request.model.name} on {request.hardware.name}")
+    best = min(tried, key=lambda entry: max(entry.used.values(), default=0.0))
+    return Answer(question, "scheme", "never", None, best, None, f"{len(tried)} schemes tried", tuple(tried))
+
+
+def _known() -> tuple[str, ...]:
+    return (*(name for name in SCHEMES if name not in TRAINED), *NAMED, *UNQUANTISED_FORMATS)
+
+
+def _stored(request: Request, names: Iterable[str]) -> list[tuple[float, float, float, str]]:
+    """Bytes of weights and cache, bits of activations, and the scheme; without those that cannot be simulated."""
+    found = []
+    for name in names:
+        try:
+            scenario = request.quantised(name).scenario()
+            memory = analyze(scenario).memory
+        except RooflineError:
+            continue
+        bits = scenario.precision.activations.bits if scenario.precision is not None else 0.0
+        found.append((float(memory.weights), float(memory.kv_cache), bits, name))
+    return found

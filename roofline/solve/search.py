@@ -1,0 +1,146 @@
+"""Search: where a condition that more of something breaks stops to hold.
+
+Expected times rise with the workload but for small steps (tiles and waves of kernels, another choice of kernel, an
+interval that is wider outside of the fitted range). An answer is therefore defined as the last value **before the first
+failure**: all smaller values hold as well. It is found on a grid of `POINTS` values with equal ratios over the whole
+range, then on `POINTS` even ones between the last that holds and the first that fails, and so on down to neighbours;
+last, each of the `WINDOW` values before the answer is tried, since a step may break the condition and mend it again.
+That is every value where the answer is at most `WINDOW`; beyond, a lapse that lies between grid points and farther
+from the answer than the window goes unseen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.errors import RooflineError
+
+POINTS = 256
+"""Values tried at once: a grid of so many costs little more than a single workload."""
+
+WINDOW = 1024
+"""Values before the answer that are all tried."""
+
+Holds = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+
+
+def last_holding(holds: Holds, low: int, high: int) -> int:
+    """The last value from `low` on before the first failure: `low - 1` where none holds, `high` where all do."""
+    values = np.unique(np.geomspace(max(low, 1), high, POINTS).round().astype(np.int64))
+    values = np.unique(np.clip(np.append(values, [low, high]), low, high))
+    found = _before_failure(holds, values, low)
+    while found[1] - found[0] > 1:
+        start, stop = found
+        inside = np.unique(np.linspace(start + 1, stop, min(POINTS, stop - start)).astype(np.int64))
+        found = _before_failure(holds, inside, start + 1)
+    answer = found[0]
+    first = max(low, answer - WINDOW + 1)
+    if answer > first:
+        window = np.arange(first, answer + 1)
+        answer = _before_failure(holds, window, first)[0]
+    return int(answer)
+
+
+def _before_failure(holds: Holds, values: NDArray[np.int64], low: int) -> tuple[int, int]:
+    """The last of the values before the first that fails, and that one; neighbours where there is none."""
+    failing = np.flatnonzero(~np.broadcast_to(holds(values), values.shape))
+    if not failing.size:
+        return int(values[-1]), int(values[-1]) + 1
+    index = int(failing[0])
+    return (int(values[index - 1]) if index else low - 1), int(values[index])
+
+
+def last_meeting(holds: Holds, low: int, high: int) -> int | None:
+    """The largest value of `low` to `high` that holds, searched downwards: a window of all, then a grid, refined."""
+    window = np.arange(max(low, high - WINDOW + 1), high + 1)
+    met = window[np.broadcast_to(holds(window), window.shape)]
+    if met.size:
+        return int(met[-1])
+    if window[0] == low:
+        return None
+    values = np.unique(np.geomspace(low, window[0], POINTS).round().astype(np.int64))
+    met = np.flatnonzero(np.broadcast_to(holds(values), values.shape))
+    if not met.size:
+        return None
+    index = int(met[-1])
+    start, stop = int(values[index]), int(values[min(index + 1, values.size - 1)])
+    return last_holding(holds, start, stop)
+
+
+def last_by_one(holds: Callable[[int], bool], low: int, high: int, around: int = 4) -> int:
+    """As `last_holding`, for a condition that is tried one value at a time: doubling, bisection, and `around` before.
+
+    The condition may fail below and hold above: the answer is the last value of the stretch that was found, `low - 1`
+    where no value that was tried holds.
+    """
+    tried: dict[int, bool] = {}
+
+    def at(value: int) -> bool:
+        if value not in tried:
+            tried[value] = holds(value)
+        return tried[value]
+
+    steps = sorted({*(low + int(1.5**power) - 1 for power in range(200) if 1.5**power <= high), high})
+    steps = [value for value in steps if low <= value <= high]
+    meeting = [index for index, value in enumerate(steps) if at(value)]
+    if not meeting:
+        return low - 1
+    start = steps[meeting[-1]]
+    stop = steps[meeting[-1] + 1] if meeting[-1] + 1 < len(steps) else high + 1
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        start, stop = (middle, stop) if at(middle) else (start, middle)
+    beyond = [value for value in range(start + 1, min(start + around, high) + 1) if at(value)]
+    return max(beyond, default=start)
+
+
+RELATIVE = 1e-7
+"""How far, relatively, a real answer may lie from the exact edge, on the side that meets the targets."""
+
+
+def smallest_real(excess: Callable[[float], float], start: float, low: float, high: float) -> float | None:
+    """The smallest x of `low` to `high` with `excess(x) <= 0`, for a function that falls with x; None if none has.
+
+    The edge is bracketed from `start` by factors of 4 and closed by the Illinois variant of regula falsi in log x,
+    with a bisection where that is slow. Answers `low` itself where the condition holds there.
+    """
+    if excess(high) > 0:
+        return None
+    if excess(low) <= 0:
+        return low
+    below, above = min(max(start, low), high), min(max(start, low), high)
+    value = excess(start)
+    if value > 0:
+        under = value
+        while (over := excess(above := min(above * 4, high))) > 0:
+            below, under = above, over
+    else:
+        over = value
+        while (under := excess(below := max(below / 4, low))) <= 0:
+            above, over = below, under
+    left, right = np.log(below), np.log(above)
+    last = 0
+    for step in range(200):
+        if right - left <= RELATIVE:
+            return float(np.exp(right))
+        cut = (
+            (left * over - right * under) / (over - under)
+            if np.isfinite(under) and step % 4 < 3
+            else (left + right) / 2
+        )
+        cut = min(max(cut, left + RELATIVE / 4), right - RELATIVE / 4)
+        value = excess(float(np.exp(cut)))
+        if value > 0:
+            left, under, over, last = cut, value, over / 2 if last == 1 else over, 1
+        else:
+            right, over, under, last = cut, value, under / 2 if last == -1 else under, -1
+    raise RooflineError("the search for the edge did not end")
+
+
+def integers(values: Any) -> NDArray[np.int64]:
+    """Values as an array of integers."""
+    return np.asarray(values, dtype=np.int64)

@@ -1,0 +1,116 @@
+"""Explanations add up: formulas with numbers evaluate to their values, and the last is what the simulator says."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from roofline import Analysis, RooflineError, UnknownNameError, analyze, load_hardware, load_model
+from roofline.explain import METRICS, Explanation, explain
+from roofline.parallel import parse_offload
+from roofline.request import Request
+
+
+def answer(model: str, hardware: str, **parts: Any) -> Analysis:
+    kept = {name: parts.pop(name) for name in ("techniques", "degrees", "formats", "settings") if name in parts}
+    return analyze(Request(load_model(model), load_hardware(hardware), **kept, options=parts).scenario())
+
+
+SCENARIOS = {
+    "dense": answer("llama-3.1-8b", "h100-sxm", batch=8, generate=40),
+    "fp8": answer("llama-3.1-8b", "l40s", batch=4, formats={"scheme": "fp8", "kv": "fp8"}),
+    "weight-only": answer("llama-2-7b", "a6000", batch=3, formats={"scheme": "q4_k_m"}, engine="llama.cpp"),
+    "moe": answer("mixtral-8x7b", "h200-sxm", batch=4, degrees={"tensor": 2}),
+    "mla": answer("deepseek-v3", "h200-sxm", batch=64, degrees={"expert": 8}, formats={"scheme": "fp8_block"}),
+    "ssm": answer("mamba2-2.7b", "rtx-4090"),
+    "window": answer("gemma-2-9b", "l40s", prompt=3900, generate=600),
+    "eager": answer("llama-2-7b", "a6000", batch=3, engine="hf-eager"),
+    "speculative": answer("llama-3.1-8b", "h100-sxm", techniques=("eagle:accept=3.5",)),
+    "offloaded": answer("llama-2-70b", "rtx-4090", settings={"offload": parse_offload("weights=0.8")}),
+    "pipeline": answer("llama-3.1-70b", "h100-sxm", batch=8, degrees={"pipeline": 2, "tensor": 2}),
+    "encoder": answer("bert-base", "l4"),
+    "viewer": answer("llama-2-7b", "a6000", convention="llm-viewer"),
+}
+
+
+def check(found: Explanation) -> None:
+    for line in found.lines:
+        value = eval(line.substituted, {"__builtins__": {}}, {"min": min, "max": max})
+        assert value == pytest.approx(line.value, rel=1e-9, abs=1e-18), line.name
+        assert math.isfinite(line.value)
+    assert found.assumptions
+    assert found.commands
+    assert found.value == found.lines[-1].value
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_a_metric_is_the_simulated_one(name: str, metric: str) -> None:
+    analysis = SCENARIOS[name]
+    if analysis.decode is None and metric in ("tpot", "tokens_per_s"):
+        with pytest.raises(RooflineError, match=r"no TPOT|only encodes"):
+            explain(analysis, metric)
+        return
+    found = explain(analysis, metric)
+    check(found)
+    if metric == "memory":
+        assert found.value == pytest.approx(analysis.memory.total, rel=1e-9)
+        return
+    field = metric.replace("per_s", "per_second")
+    bound = next(line for line in found.lines if "bound" in line.name)
+    assert bound.value == pytest.approx(getattr(analysis.generation, field), rel=1e-8)
+    if analysis.times_are_expected:
+        assert found.value == pytest.approx(getattr(analysis.expected, field).mid, rel=1e-8)
+
+
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_an_operator_is_the_simulated_one(name: str, phase: str) -> None:
+    analysis = SCENARIOS[name]
+    part = getattr(analysis, phase)
+    if part is None:
+        with pytest.raises(RooflineError, match="only encodes"):
+            explain(analysis, "q_proj", phase)
+        return
+    expected = part.expected_ops if analysis.times_are_expected else None
+    for op in {entry.name for entry in part.ops}:
+        found = explain(analysis, op, phase)
+        check(found)
+        same = [index for index, entry in enumerate(part.ops) if entry.name == op]
+        index = max(same, key=lambda index: part.ops[index].count * part.ops[index].bound_time)
+        figures = part.ops[index]
+        lines = {line.name: line for line in found.lines}
+        assert lines["bytes"].value == pytest.approx(figures.bytes, rel=1e-9)
+        assert lines["at the bound"].value == pytest.approx(figures.bound_time, rel=1e-9)
+        flops = sum(lines[name].value for name in ("matrix FLOP", "vector FLOP") if name in lines)
+        assert flops == pytest.approx(figures.flops, rel=1e-9)
+        assert found.margin is not None
+        assert found.margin.bound == figures.bound
+        assert found.margin.ratio is None or found.margin.ratio >= 1
+        if expected is not None:
+            assert found.value == pytest.approx(expected[index].time.mid, rel=1e-7)
+            assert found.kernel is not None
+            assert op in found.kernel.parts
+            assert found.kernel.basis == expected[index].basis
+
+
+def test_memory_is_explained_down_to_shapes() -> None:
+    found = explain(SCENARIOS["dense"], "memory")
+    lines = {line.name: line for line in found.lines}
+    assert lines["weight down_proj.weight" if "weight down_proj.weight" in lines else "weight down_proj"].substituted
+    cache = [line for line in found.lines if line.name.startswith("KV cache ")]
+    assert sum(line.value for line in cache) == pytest.approx(SCENARIOS["dense"].memory.kv_cache)
+
+
+def test_a_lone_roof_has_no_margin() -> None:
+    bare = replace(load_hardware("a6000"), vector={})
+    found = explain(analyze(Request(load_model("llama-2-7b"), bare).scenario()), "attn_norm")
+    check(found)
+    assert found.margin is not None
+    assert (found.margin.bound, found.margin.ratio) == ("memory", None)
+
+
+def test_a_misspelt_name_is_told() -> None:
+    with pytest.raises(UnknownNameError, match="did you mean 'down_proj'"):
+        explain(SCENARIOS["dense"], "down_prj")
