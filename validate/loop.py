@@ -22,6 +22,7 @@ from roofline.engine import render as render_engine
 from roofline.errors import RooflineError, UnknownNameError, quote
 from roofline.hardware import Hardware, load_hardware
 from roofline.kernels import kernel
+from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import numbers
 from roofline.library import SEARCH_PATH
 from roofline.model import Attention, Layer, LayerGroup, Mlp, Model, Norm, Positions
@@ -37,7 +38,7 @@ from validate.design import Limits, design
 from validate.device import Device, open_device
 from validate.kernels.benchmark import Benchmark
 from validate.kernels.registry import benchmarks
-from validate.kernels.work import Case
+from validate.kernels.work import Case, work_of
 from validate.machine import Machine, examine
 from validate.measurements import Measurements, read_measurements
 from validate.rowfile import RowFile, case_of, read_rows
@@ -611,11 +612,17 @@ def _engine(folder: Path, hardware: Hardware) -> Engine:
 
 # --- drift ---
 
-DRIFT_POINTS = 14
+DRIFT_POINTS = 12
 """Rows of an op that are measured again."""
 
+LIMITED_POINTS = 36
+"""Rows that bandwidth limits, of all ops together, and as many that arithmetic does."""
+
+LIMITED = 0.6
+"""Share of the highest rate in a file from which on a row is taken to be limited by it."""
+
 DRIFT_MARGIN = 0.03
-"""Relative change that is told from noise at best."""
+"""Relative change below which nothing is said: a card's clock moves as much."""
 
 DRIFT_ERRORS = 2.6
 """Standard errors of a median on each side of it: 99 of 100 medians of noise alone are within."""
@@ -629,25 +636,30 @@ LONGEST_DRIFT = 60e-3
 
 @dataclass(frozen=True)
 class Ratio:
-    """Time now over time then for the rows of an op: the median and its robust interval."""
+    """Time now over time then for the rows of an op, or of all that one limit holds back: a median, its interval."""
 
     op: str
     rows: int
     low: float
     mid: float
     high: float
+    pooled: bool = False
 
     @property
     def change(self) -> str:
-        """What the interval says: `slower`, `faster` or `same`."""
-        if self.low > 1 + DRIFT_MARGIN:
+        """What the interval says: `slower`, `faster` or `same`.
+
+        There are many ops and few rows of each, so that an op's whole interval has to be beyond the margin.
+        """
+        low, high = (self.mid, self.mid) if self.pooled else (self.low, self.high)
+        if self.low > 1 and low > 1 + DRIFT_MARGIN:
             return "slower"
-        return "faster" if self.high < 1 - DRIFT_MARGIN else "same"
+        return "faster" if self.high < 1 and high < 1 - DRIFT_MARGIN else "same"
 
 
 @dataclass(frozen=True)
 class Drift:
-    """What a short second measurement says: ratios by op, and over all rows under `all`."""
+    """What a short second measurement says: ratios by op, and of rows limited by `bandwidth` and by `arithmetic`."""
 
     path: Path
     ratios: tuple[Ratio, ...]
@@ -693,25 +705,34 @@ def drift_on(
     progress: Any = None,
 ) -> Drift:
     """Measure the calmest rows of every op again on `device`."""
-    picked = [row for op in dict.fromkeys(row["op"] for row in rows) for row in _calmest(rows, op, points)]
+    limits = _limits(rows, str(path))
+    picked: dict[int, None] = {}
+    for op in dict.fromkeys(row["op"] for row in rows):
+        picked |= dict.fromkeys(_calmest(rows, [index for index, row in enumerate(rows) if row["op"] == op], points))
+    for limit in ("bandwidth", "arithmetic"):
+        those = [index for index, found in enumerate(limits) if found == limit]
+        picked |= dict.fromkeys(_calmest(rows, those, LIMITED_POINTS))
     logs: dict[str, list[float]] = {}
+    limited: dict[str, list[float]] = {}
     left_out = 0
-    for index, row in enumerate(picked):
+    for done, index in enumerate(picked):
+        row = rows[index]
         if progress:
-            progress(index / len(picked), row["op"])
+            progress(done / len(picked), row["op"])
         case = case_of(row, str(path))
         benchmark = known.get(case.op)
         sample = point(case, row["kernel"], device, benchmark, row["cache"] != "warm") if benchmark else "no benchmark"
         if isinstance(sample, str):
             left_out += 1
             continue
-        logs.setdefault(case.op, []).append(math.log(sample.median * 1e6 / float(row["latency_us"])))
+        ratio = math.log(sample.median * 1e6 / float(row["latency_us"]))
+        logs.setdefault(case.op, []).append(ratio)
+        limited.setdefault(limits[index], []).append(ratio)
     if not logs:
         raise RooflineError(f"{path}: none of its rows can be measured on this machine")
-    every = [value for values in logs.values() for value in values]
+    limited.pop("", None)
     ratios = [ratio_of(op, values) for op, values in logs.items()]
-    if len(logs) > 1:
-        ratios.append(ratio_of("all", every))
+    ratios += [replace(ratio_of(limit, values), pooled=True) for limit, values in limited.items()]
     now, then = device.software, rows[0]["software"]
     remarks = [f"the software is another: {then} then, {now} now"] if now != then else []
     name = device.state.get("device", "")
@@ -720,10 +741,28 @@ def drift_on(
     return Drift(path, tuple(ratios), left_out, tuple(remarks))
 
 
-def _calmest(rows: Sequence[Mapping[str, str]], op: str, points: int) -> list[Mapping[str, str]]:
-    """The rows of an op with the smallest spread, among those that do not take long."""
-    mine = [row for row in rows if row["op"] == op and float(row["latency_us"]) < 1e6 * LONGEST_DRIFT]
-    return sorted(mine, key=_spread)[:points]
+def _limits(rows: Sequence[Mapping[str, str]], where: str) -> list[str]:
+    """What holds each row back: `bandwidth` or `arithmetic` where it comes near the file's best rate, else nothing."""
+    cases = [case_of(row, where) for row in rows]
+    seconds = np.array([float(row["latency_us"]) * 1e-6 for row in rows])
+    works = [work_of(case) for case in cases]
+    moved = np.array([work.bytes for work in works]) / seconds
+    computed = np.array([work.flops for work in works]) / seconds
+    best = {case.dtype: 0.0 for case in cases}
+    for case, rate in zip(cases, computed, strict=True):
+        best[case.dtype] = max(best[case.dtype], float(rate))
+    near = LIMITED * float(np.percentile(moved, 95))
+    found = []
+    for case, bytes, flops in zip(cases, moved, computed, strict=True):
+        heavy = case.op not in PASSES and flops >= LIMITED * best[case.dtype]
+        found.append("arithmetic" if heavy else "bandwidth" if bytes >= near else "")
+    return found
+
+
+def _calmest(rows: Sequence[Mapping[str, str]], those: Sequence[int], points: int) -> list[int]:
+    """The rows with the smallest spread, among those that do not take long."""
+    short = [index for index in those if float(rows[index]["latency_us"]) < 1e6 * LONGEST_DRIFT]
+    return sorted(short, key=lambda index: _spread(rows[index]))[:points]
 
 
 def _spread(row: Mapping[str, str]) -> float:
