@@ -30,12 +30,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Plan:
-    """What is measured: `cases` in order, by these `ways` (all where none are named), cold or warm, for `seconds`."""
+    """What is measured: `cases` in order, by these `ways` (all where none are named), cold or warm, for `seconds`.
+
+    `single` names the one way that is wanted; an op that lacks it is taken by its first.
+    """
 
     cases: Sequence[Case]
     seconds: float
     ways: tuple[str, ...] = ()
     cold: bool = True
+    single: str | None = None
 
 
 @dataclass
@@ -111,7 +115,7 @@ def measure(
     start = time.monotonic()
     outcome = Outcome()
     there = {identity(row) for row in file.rows}
-    points = [(case, way) for case in plan.cases for way in _ways(case, plan.ways, benchmarks)]
+    points = [(case, way) for case in plan.cases for way in _ways(case, plan, benchmarks)]
     for index, (case, way) in enumerate(points):
         if planned(case, way, plan.cold) in there:
             outcome.before += 1
@@ -130,10 +134,12 @@ def measure(
     return outcome
 
 
-def _ways(case: Case, wanted: Sequence[str], benchmarks: Mapping[str, Benchmark]) -> Iterable[str]:
+def _ways(case: Case, plan: Plan, benchmarks: Mapping[str, Benchmark]) -> Iterable[str]:
     """The ways to take a case by: PyTorch's first, since calibrations are made from it."""
     have = sorted(benchmarks[case.op].ways, key=lambda way: (way != "torch", way))
-    return [way for way in have if not wanted or way in wanted]
+    if plan.single is not None:
+        return [plan.single if plan.single in have else have[0]]
+    return [way for way in have if not plan.ways or way in plan.ways]
 
 
 def point(case: Case, way: str, device: Device, benchmark: Benchmark, cold: bool = True) -> Sample | str:

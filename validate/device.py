@@ -120,6 +120,7 @@ def open_device(name: str, threads: int | None = None) -> Device:
     torch = torch_module()
     if name == "cpu":
         return Processors(torch, threads)
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as nvidia-smi counts them
     if not torch.cuda.is_available():
         built = "" if torch.version.cuda or torch.version.hip else f"; this PyTorch ({torch.__version__}) has no CUDA"
         raise RooflineError(f"there is no CUDA device that PyTorch can use{built}; --device cpu measures the processor")

@@ -35,7 +35,7 @@ from validate.bench import Outcome, Plan, bar, measure, point
 from validate.calibrate import describe, fit
 from validate.decoder import FUSIONS, Decoder, check, layers_that_fit, with_layers
 from validate.design import Limits, design
-from validate.device import Device, open_device
+from validate.device import Device, is_memory, open_device
 from validate.kernels.benchmark import Benchmark
 from validate.kernels.registry import benchmarks
 from validate.kernels.work import Case, work_of
@@ -132,6 +132,7 @@ def _taken(
     dtypes: Sequence[str] = (),
     ways: Sequence[str] = (),
     cold: bool = True,
+    single: str | None = None,
 ) -> Outcome:
     formats, refused = formats_for(device, hardware, {op: known[op] for op in ops or known}, dtypes)
     peaks = (machine.peaks if machine else {}) or {**hardware.tensor, **hardware.vector}
@@ -140,7 +141,8 @@ def _taken(
     limits = Limits(device.memory / 3, longest * max(peaks.values()), longest * bandwidth)
     cases = design(formats, limits, POINTS[device.name])
     with RowFile(output) as file, bar() as progress:
-        outcome = measure(Plan(cases, 60 * minutes, tuple(ways), cold), device, hardware.name, known, file, progress)
+        plan = Plan(cases, 60 * minutes, tuple(ways), cold, single)
+        outcome = measure(plan, device, hardware.name, known, file, progress)
     outcome.refused.update(refused)
     return outcome
 
@@ -248,7 +250,7 @@ def calibrated(
     machine = _known_machine(opened, folder)
     hardware = machine.hardware
     rows = folder / "measured" / f"{hardware.name}.csv"
-    outcome = _taken(opened, hardware, machine, known, rows, minutes, ops, dtypes, (OWN_WAY,))
+    outcome = _taken(opened, hardware, machine, known, rows, minutes, ops, dtypes, single=OWN_WAY)
     engine = engine_profile(opened, known, preferred(dtypes, hardware))
     found = Measured(machine, rows, outcome, opened.software)
     parts = read_measurements(rows)
@@ -570,10 +572,15 @@ def model_run(
             ("TPOT", float(answer.decode.bound_time), answer.expected.tpot),
         )
         weights = float(answer.memory.weights)
-    decoder = Decoder(with_layers(described, layers), chosen, opened.name)
     capacity = prompt + generate
-    first = opened.time([_prefill(decoder, batch, prompt, capacity)], cold=False).median
-    step = opened.time([_decode_step(decoder, batch, prompt + (generate - 1) // 2, capacity)], cold=False).median
+    try:
+        decoder = Decoder(with_layers(described, layers), chosen, opened.name)
+        first = opened.time([_prefill(decoder, batch, prompt, capacity)], cold=False).median
+        step = opened.time([_decode_step(decoder, batch, prompt + (generate - 1) // 2, capacity)], cold=False).median
+    except (RuntimeError, MemoryError) as error:
+        if not is_memory(error):
+            raise
+        raise RooflineError(f"{described.name} with {layers} layers does not fit in memory: ask for fewer") from None
     times = tuple(
         Beside(name, bound, float(time.low), float(time.mid), float(time.high), taken)
         for (name, bound, time), taken in zip(promised, (first, step), strict=True)

@@ -369,3 +369,13 @@ def test_the_interval_of_a_median_covers_it() -> None:
         for found in (loop.ratio_of("x", list(0.05 * random.standard_normal(12))) for _ in range(2000))
     )
     assert outside / 2000 < 0.015
+
+
+@pytest.mark.usefixtures("small", "torch")
+def test_a_model_that_does_not_fit_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ...")
+
+    monkeypatch.setattr(loop, "Decoder", refuse)
+    with pytest.raises(RooflineError, match="llama-68m with 1 layers does not fit in memory: ask for fewer"):
+        loop.model_run("llama-68m", "cpu", tmp_path, "fp32", layers=1, threads=1)
