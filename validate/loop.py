@@ -297,17 +297,12 @@ def fitted_and_scored(
     failed: list[str] = []
     for part in [_one_way(group) for whole in parts for group in whole.formats().values()]:
         chosen = np.arange(len(part)) % KEPT_ASIDE == KEPT_ASIDE - 1
-        fitting, error = part.rows(~chosen), None
-        for prior in (None, inherited) if hardware.kind == "cpu" else (inherited,):
-            try:
-                fits |= fit([fitting], cold, prior=prior).fits
-                error = None
-                break
-            except RooflineError as problem:
-                error = str(problem)
-        if error is not None:
+        try:
+            fits |= fit([part.rows(~chosen)], cold, prior=inherited).fits
+        except RooflineError as error:
             failed.append(f"  not fitted: {error}")
-        elif chosen.any():
+            continue
+        if chosen.any():
             aside.append(part.rows(chosen))
     if not fits:
         reason = failed[0].removeprefix("  not fitted: ") if failed else "there are no rows"
