@@ -297,11 +297,11 @@ def fitted_and_scored(
     failed: list[str] = []
     for part in [_one_way(group) for whole in parts for group in whole.formats().values()]:
         chosen = np.arange(len(part)) % KEPT_ASIDE == KEPT_ASIDE - 1
-        try:
-            fits |= fit([part.rows(~chosen)], cold, prior=inherited).fits
-        except RooflineError as error:
-            failed.append(f"  not fitted: {error}")
+        found = _fitted(part.rows(~chosen), cold, inherited)
+        if isinstance(found, str):
+            failed.append(f"  not fitted: {found}")
             continue
+        fits |= found
         if chosen.any():
             aside.append(part.rows(chosen))
     if not fits:
@@ -313,6 +313,21 @@ def fitted_and_scored(
     before = score(aside, cold, inherited, by=by) if aside else []
     overall = score(aside, cold, calibration, by=())[0] if aside else None
     return calibration, after, before, overall, failed
+
+
+def _fitted(part: Measurements, hardware: Hardware, inherited: Calibration) -> Mapping[tuple[str, str], Fit] | str:
+    """The fit of one op and format, or why there is none.
+
+    It starts from constants of other hardware; where rows are too few for that, two constants may still be fitted to
+    them alone.
+    """
+    reason = ""
+    for prior in (inherited, None):
+        try:
+            return fit([part], hardware, prior=prior).fits
+        except RooflineError as error:
+            reason = reason or str(error)
+    return reason
 
 
 def _one_way(part: Measurements) -> Measurements:
