@@ -25,7 +25,9 @@ app = typer.Typer(
 )
 specs_app = typer.Typer(help="List, show, check and import model and hardware specs.", rich_markup_mode=None)
 app.add_typer(specs_app, name="specs")
-validate_app = typer.Typer(help="Fit, score and check predictions against measurements.", rich_markup_mode=None)
+validate_app = typer.Typer(
+    help="Measure, fit, score and check: predictions against real kernels and published figures.", rich_markup_mode=None
+)
 app.add_typer(validate_app, name="validate")
 
 
@@ -103,6 +105,13 @@ class ConventionChoice(StrEnum):
 
     PHYSICAL = "physical"
     LLM_VIEWER = "llm-viewer"
+
+
+class DeviceChoice(StrEnum):
+    """What kernels are measured on."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
 
 
 class LevelChoice(StrEnum):
@@ -706,6 +715,111 @@ def validate_check(
     if not document["passed"]:
         typer.echo(f"roofline: {document['verdict']}", err=True)
         raise typer.Exit(1)
+
+
+DeviceOption = Annotated[DeviceChoice, typer.Option(help="Measure the CUDA device or the processors.")]
+MinutesOption = Annotated[float, typer.Option(help="Measure for so long at most; what is left is for another run.")]
+OpsOption = Annotated[
+    str | None, typer.Option(metavar="OPS", help="Only these, such as gemm,attention_decode,norm. [default: all]")
+]
+DtypesOption = Annotated[
+    str | None, typer.Option("--dtype", metavar="FORMATS", help="Only these formats, such as bf16,fp8. [default: all]")
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option(help="Threads on processors. [default: those that no other program keeps busy]")
+]
+OverlayOption = Annotated[
+    Path, typer.Option("--specs", metavar="FOLDER", help="The overlay folder of this machine's spec and calibration.")
+]
+
+
+@validate_app.command("measure")
+def validate_measure(
+    device: DeviceOption = DeviceChoice.CUDA,
+    minutes: MinutesOption = 20.0,
+    ops: OpsOption = None,
+    dtype: DtypesOption = None,
+    way: Annotated[
+        str | None, typer.Option("--kernel", metavar="KERNELS", help="Only these: torch, triton. [default: all]")
+    ] = None,
+    output: Annotated[
+        Path, typer.Option("--output", "-o", help="The measurement file; one that is there is continued.")
+    ] = Path("measured.csv"),
+    warm: Annotated[
+        bool, typer.Option("--warm", help="Replay one set of buffers: caches keep what fits them.")
+    ] = False,
+    threads: ThreadsOption = None,
+) -> None:
+    """Measure kernels of this machine into a file, most informative first; say which part of each peak it reaches."""
+    found = _loop().measured(
+        str(device), minutes, _names(ops), output, warm, _names(dtype), ways=_names(way), threads=threads
+    )
+    _emit("\n".join(found.lines) + "\n", None)
+
+
+@validate_app.command("calibrate")
+def validate_calibrate(
+    device: DeviceOption = DeviceChoice.CUDA,
+    minutes: MinutesOption = 20.0,
+    ops: OpsOption = None,
+    dtype: DtypesOption = None,
+    specs: OverlayOption = Path("specs"),
+    threads: ThreadsOption = None,
+) -> None:
+    """Measure this machine, fit its kernels, write spec, calibration and engine profile, and say how far off it is."""
+    found = _loop().calibrated(str(device), minutes, _names(ops), specs, _names(dtype), threads)
+    _emit("\n".join(found.lines) + "\n", None)
+
+
+@validate_app.command("model")
+def validate_model(
+    model: ModelArgument,
+    device: DeviceOption = DeviceChoice.CUDA,
+    specs: OverlayOption = Path("specs"),
+    dtype: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="fp32, bf16 or fp16. [default: bf16; on processors fp32]")
+    ] = None,
+    batch: Annotated[int, typer.Option(help="Sequences in the batch.")] = 1,
+    prompt: Annotated[int, typer.Option(help="Prompt tokens of each sequence.")] = 128,
+    generate: Annotated[int, typer.Option(help="Tokens to generate for each sequence.")] = 32,
+    layers: Annotated[int | None, typer.Option(help="Run so many of its layers. [default: what fits]")] = None,
+    threads: ThreadsOption = None,
+) -> None:
+    """Run a decoder of a model's architecture with random weights, and set the measured times beside the predicted."""
+    found = _loop().model_run(model, str(device), specs, dtype, batch, prompt, generate, layers, threads)
+    _emit("\n".join(found.lines) + "\n", None)
+
+
+@validate_app.command("drift")
+def validate_drift(
+    measurements: Annotated[
+        Path, typer.Argument(metavar="MEASUREMENTS", help="A file of `roofline validate measure`.")
+    ],
+    threads: ThreadsOption = None,
+) -> None:
+    """Measure a few rows of a file again and say whether the machine has changed; exit status 1 if it has."""
+    found = _loop().drift(measurements, threads=threads)
+    _emit("\n".join(found.lines) + "\n", None)
+    if found.changed:
+        raise typer.Exit(1)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
+
+
+def _loop() -> Any:
+    """What measures this machine; PyTorch and what fits are not part of the base install."""
+    from roofline.errors import RooflineError
+
+    try:
+        from validate import loop
+        from validate.device import torch_module
+    except ModuleNotFoundError as error:
+        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[validate]'") from None
+    torch_module()
+    return loop
 
 
 def _validation() -> Any:

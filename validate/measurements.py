@@ -179,6 +179,8 @@ def _check(frame: pd.DataFrame, where: str) -> list[Measurements]:
     parts = []
     for op in map(str, frame["op"].unique()):
         part = frame[frame["op"] == op]
+        others = [name for name in part if name not in shape_names(op) and part[name].isna().all()]
+        part = part.drop(columns=others)  # the shapes of other ops in the same file
         _check_shapes(part, op, where)
         parts.append(Measurements(op, part, where))
     return parts

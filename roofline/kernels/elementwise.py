@@ -29,7 +29,11 @@ def streamed(columns: Columns) -> Array:
     """Bytes moved: the column `bytes`, or `op`, `dtype`, `rows` and `columns` of a measurement."""
     if "bytes" in columns:
         return column(columns, "bytes")
-    width = numbers(text(columns, "dtype")).bytes
+    dtype = columns.get("dtype")
+    if isinstance(dtype, np.ndarray):
+        width: Array | float = np.array([numbers(str(name)).bytes for name in dtype])
+    else:
+        width = numbers(text(columns, "dtype")).bytes
     moved = PASSES[text(columns, "op")] * width * column(columns, "rows") * column(columns, "columns")
     return np.asarray(moved, dtype=np.float64)
 

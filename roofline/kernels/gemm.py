@@ -48,6 +48,7 @@ from roofline.kernels.parameters import (
 _CLASSIC = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128), (256, 256))
 _WIDE = (*_CLASSIC, (192, 128), (128, 192), (192, 192), (320, 128))
 _THIN = (*_CLASSIC, (16, 64), (16, 128), (16, 256), (32, 64), (32, 128), (32, 256))
+_ROWS = ((1, 256), *_CLASSIC)
 _SPLITS = (1, 2, 3, 4, 6, 8, 16)
 
 
@@ -71,8 +72,12 @@ DISPATCHES = (
     Dispatch("thin", _THIN),
     Dispatch("fixed rows", _CLASSIC, fixed_rows=128),
     Dispatch("one tile", ((128, 128),)),
+    Dispatch("single rows", _ROWS),
 )
-"""What the parameter `dispatch` counts; a fit tries each."""
+"""What the parameter `dispatch` counts; a fit tries each.
+
+Libraries of processors multiply single rows as vectors, each of which reads the matrix again, and blocks of many.
+"""
 
 NEVER = 1e30
 """Tiles of a choice that a library does not take: finite, so that arithmetic on it stays defined."""
@@ -104,7 +109,7 @@ _COMMON = (
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.5, "exponent of the smooth maximum of units and memory"),
     Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "share of the kernel that runs in whole waves"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's weights"),
-    Parameter("dispatch", Unit.CHOICE, 0, 5, 1, "which tiles and splits the library chooses among"),
+    Parameter("dispatch", Unit.CHOICE, 0, 6, 1, "which tiles and splits the library chooses among"),
 )
 _QUANTISING = (
     Parameter("odd_rows", Unit.RATIO, 0.001, 1.0, 0.1, "slowdown where m > 64 is no multiple of 8"),

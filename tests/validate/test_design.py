@@ -1,0 +1,74 @@
+"""Designs: within their limits, different, covering early, and the same every time."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from roofline.errors import UnknownNameError
+from validate.design import AXES, Limits, case_at, design, fits, halton, held_bytes
+from validate.kernels.work import Case, work_of
+from validate.measurements import TEXT, shape_names
+
+LIMITS = Limits(memory=4e9, flops=5e12, traffic=3e9)
+FORMATS = dict.fromkeys(AXES, ("bf16",))
+
+
+def test_every_case_is_a_row_of_the_schema_and_within_the_limits() -> None:
+    cases = design(FORMATS, LIMITS, 30)
+    assert len(set(cases)) == len(cases)
+    for case in cases:
+        assert tuple(case.columns) == shape_names(case.op)
+        assert all(isinstance(case.columns[name], str if name in TEXT else int) for name in case.columns)
+        assert fits(case, LIMITS)
+        assert work_of(case).bytes > 0
+    assert {case.op for case in cases} == set(AXES)
+
+
+def test_a_beginning_has_every_op_and_both_ends() -> None:
+    cases = design(FORMATS, LIMITS, 60)
+    first = cases[:30]
+    assert {case.op for case in first} == set(AXES)
+    for op in ("gemm", "attention_prefill", "attention_decode"):
+        all_work = [work_of(case).bytes for case in cases if case.op == op]
+        early = [work_of(case).bytes for case in first if case.op == op]
+        assert min(early) == min(all_work)
+        assert max(early) > 0.03 * max(all_work)
+
+
+def test_fifty_points_fill_the_box() -> None:
+    cases = [case for case in design({"gemm": ("bf16",)}, Limits(memory=1e12), 50) if case.op == "gemm"]
+    assert len(cases) == 50
+    points = np.log([[case[name] for name in "mnk"] for case in cases])
+    points = (points - points.min(0)) / np.ptp(points, axis=0)
+    probes = halton(500, 3)
+    farthest = np.sqrt(((probes[:, None] - points[None]) ** 2).sum(-1)).min(1).max()
+    assert farthest < 0.45
+
+
+def test_it_is_deterministic() -> None:
+    assert list(map(str, design(FORMATS, LIMITS, 20))) == list(map(str, design(FORMATS, LIMITS, 20)))
+
+
+def test_formats_take_turns() -> None:
+    cases = design({"gemm": ("bf16", "fp8"), "attention_decode": ("bf16", "bf16/fp8")}, LIMITS, 20)
+    gemms = [case.dtype for case in cases if case.op == "gemm"]
+    assert gemms[:4] == ["bf16", "fp8"] * 2
+    assert {case.columns["kv_dtype"] for case in cases if case.op == "attention_decode"} == {"bf16", "fp8"}
+
+
+def test_nothing_fits_a_machine_that_is_too_small() -> None:
+    assert design({"moe": ("bf16",)}, Limits(memory=1e6), 10) == []
+
+
+def test_experts_and_keys_that_are_not_read_take_memory() -> None:
+    experts = case_at("moe", "bf16", (0.0, 0.99))
+    assert held_bytes(experts) > 2 * work_of(experts).bytes
+    window = {"batch": 8, "q_len": 1, "kv_len": 100000, "heads": 8, "kv_heads": 8, "head_dim": 128, "window": 1024}
+    case = Case("attention_decode", {"dtype": "bf16", "kv_dtype": "bf16", **window})
+    assert held_bytes(case) == 2 * 8 * 8 * 100000 * 128 * 2
+
+
+def test_an_unknown_op_is_one_sentence() -> None:
+    with pytest.raises(UnknownNameError, match="unknown op 'gem'"):
+        design({"gem": ("bf16",)}, LIMITS)
