@@ -201,31 +201,10 @@ def analyze(
     _emit(_rendered(document, format, output is None), output)
 
 
-def _scenario(
-    model: str,
-    hw: str,
-    formats: dict[str, str | None],
-    flash: bool | None,
-    fuse: list[str],
-    degrees: dict[str, Any],
-    expert_skew: float,
-    offload: str | None,
-    techniques: list[str],
-    **settings: Any,
-) -> Scenario:
-    from roofline import Scenario, load_hardware, load_model, parse_precision
-    from roofline.parallel import Parallelism, parse_offload
-    from roofline.scenario import default_base
-    from roofline.schedule import Settings
-    from roofline.techniques import apply_techniques
+def _scenario(model: str, hw: str, **options: Any) -> Scenario:
+    from roofline.options import compose
 
-    loaded, device = load_model(model), load_hardware(hw)
-    with_flash = flash if flash is not None else settings["convention"] == ConventionChoice.PHYSICAL
-    precision = parse_precision(default_base(loaded, device), **formats)
-    fusions = (*(("attention",) if with_flash else ()), *fuse)
-    run = Settings(parallel=Parallelism(**degrees), offload=parse_offload(offload), expert_skew=expert_skew)
-    scenario = Scenario(loaded, device, precision=precision, fusions=fusions, settings=run, **settings)
-    return apply_techniques(scenario, techniques)
+    return compose(model, hw, **options)
 
 
 def _rendered(document: dict[str, Any], format: OutputFormat, to_terminal: bool) -> str:
