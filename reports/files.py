@@ -34,13 +34,11 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     """
     temporary = None
     try:
-        if path.exists() and not path.is_file():
-            if path.is_dir():
-                raise RooflineError(f"cannot write {quote(str(path), 200)}: it is a folder")
+        target, replaced = _target(path)
+        if not replaced:
             with path.open("wb") as file:
                 yield file
             return
-        target = path.resolve()
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
         with os.fdopen(descriptor, "wb") as file:
@@ -50,13 +48,19 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         temporary = None
     except OSError as error:
         raise cannot_write(path, error) from None
-    except (ValueError, RuntimeError) as error:
-        if temporary is not None:  # of whoever writes
-            raise
-        raise cannot_write(path, error) from None
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
+
+
+def _target(path: Path) -> tuple[Path, bool]:
+    """The file behind a path, and whether it is one that can be replaced: a device or a pipe is none."""
+    try:
+        if path.is_dir():
+            raise RooflineError(f"cannot write {quote(str(path), 200)}: it is a folder")
+        return path.resolve(), path.is_file() or not path.exists()
+    except (ValueError, RuntimeError) as error:
+        raise cannot_write(path, error) from None
 
 
 def cannot_write(path: Path, error: Exception) -> RooflineError:
