@@ -1,0 +1,82 @@
+"""Where the chunks of a sweep are evaluated: processes of this machine, or a Dask cluster."""
+
+from __future__ import annotations
+
+import logging
+import multiprocessing
+from collections.abc import Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+from roofline.errors import RooflineError, quote
+from roofline.sweep import Executor
+
+CONNECT = 5
+"""Seconds that a scheduler has to answer."""
+
+RETRIES = 10
+"""Times that a chunk whose worker was lost is given to another one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """An executor, and how many chunks it should be given beforehand; None for neither is this process."""
+
+    executor: Executor | None
+    ahead: int = 1
+
+
+@contextmanager
+def pool(workers: int | None = None, dask: str | None = None) -> Iterator[Pool]:
+    """So many worker processes, or those of the Dask scheduler at an address such as tcp://host:8786, or neither.
+
+    Raises RooflineError where no scheduler answers or it has no workers.
+    """
+    if workers is not None and dask is not None:
+        raise RooflineError("a sweep runs on --workers of this machine or on --dask, not on both")
+    if dask is not None:
+        with _cluster(dask) as found:
+            yield found
+    elif workers is None or workers == 1:
+        yield Pool(None)
+    else:
+        with _processes(workers) as found:
+            yield found
+
+
+@contextmanager
+def _processes(workers: int) -> Iterator[Pool]:
+    # Processes that start afresh, whatever threads this one has.
+    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    try:
+        yield Pool(executor, 2 * workers + 1)
+    finally:
+        executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _cluster(address: str) -> Iterator[Pool]:
+    try:
+        distributed: Any = import_module("distributed")
+    except ModuleNotFoundError:
+        raise RooflineError("--dask needs distributed: pip install 'llm-roofline[cluster]'") from None
+    for name in ("distributed", "distributed.client"):
+        logging.getLogger(name).setLevel(
+            logging.CRITICAL
+        )  # lost workers are no news, and the rest is told in a sentence
+    try:
+        client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
+    except (OSError, ValueError, TypeError, AttributeError):
+        raise RooflineError(
+            f"no Dask scheduler answers at {quote(address, 200)}; write it like tcp://host:8786"
+        ) from None
+    try:
+        threads = sum(client.nthreads().values())
+        if not threads:
+            raise RooflineError(f"the Dask scheduler at {quote(address, 200)} has no workers")
+        yield Pool(client.get_executor(retries=RETRIES), 2 * threads + 1)
+    finally:
+        client.close()
