@@ -292,8 +292,8 @@ def sweep(
         list[str] | None,
         typer.Option(
             metavar="AXIS=VALUES",
-            help="An axis; repeatable: batch=1:256:log16, prompt=512,2048, tp=1:8, quant=W16,W4, hw=h100-sxm,mi300x,"
-            " with=none,eagle+awq. Any option below can be one; so can model.",
+            help="An axis; repeatable: batch=1:256:log16, prompt=512,2048, tp=1:8, quant=W16,W4, hw=h100-sxm,mi300x or"
+            " hw=all, with=none,eagle+awq. Any option below can be one; so can model.",
         ),
     ] = None,
     metrics: Annotated[

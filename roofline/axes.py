@@ -2,6 +2,7 @@
 
     1,2,4            a list                            1:256         every whole number, both ends included
     0:4096:512       in steps                          1:256:log16   16 values in equal ratios, 0:1:lin5 in equal steps
+    all           of models, hardware and engines
 
 Counts of a workload are arrays that one analysis evaluates at once; every other axis is a loop over its values.
 """
@@ -16,11 +17,19 @@ from typing import Any
 
 import numpy as np
 
+from roofline.engine import list_engines
 from roofline.errors import RooflineError, quote
+from roofline.hardware import list_hardware
+from roofline.modelspec import list_models
 from roofline.options import NOTHING, Kind, Option, find_option
 
 MAX_VALUES = 10_000_000
 """Values of one axis: more are taken for a mistake."""
+
+EVERYTHING = "all"
+"""The values of an axis over every model, hardware or engine that is known."""
+
+_KNOWN = {"model": list_models, "hw": list_hardware, "engine": list_engines}
 
 _NUMBER = r"[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(
@@ -61,6 +70,8 @@ def parse_axis(name: str, given: object) -> Axis:
     Raises RooflineError for an unknown option, a value that it does not take, an unreadable range or a repeated value.
     """
     option = find_option(name)
+    if isinstance(given, str) and given == EVERYTHING and option.name in _KNOWN:
+        given = _KNOWN[option.name]()
     entries = _split(given, option) if isinstance(given, str) else _listed(given, option)
     if option.kind is Kind.GRID:
         return _grid_axis(option, entries)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import signal
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -50,11 +51,17 @@ def pool(workers: int | None = None, dask: str | None = None) -> Iterator[Pool]:
 @contextmanager
 def _processes(workers: int) -> Iterator[Pool]:
     # Processes that start afresh, whatever threads this one has.
-    executor = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn"))
+    context = multiprocessing.get_context("spawn")
+    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
     try:
         yield Pool(executor, 2 * workers + 1)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _ignore_interrupts() -> None:
+    """Whoever interrupts a sweep at the keyboard reaches its workers too, which are told to end by their parent."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 @contextmanager

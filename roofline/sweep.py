@@ -281,18 +281,22 @@ def answers(
             due.popleft()
             ask(1)
             yield answer
-    except (BrokenExecutor, CancelledError, OSError) as error:
-        raise _lost(error) from None
     except Exception as error:
-        if type(error).__module__.partition(".")[0] in ("distributed", "dask"):
-            raise _lost(error) from None
+        if (told := _of_the_workers(error)) is not None:
+            raise told from None
         raise
     finally:
         for promise in due:
             promise.cancel()
 
 
-def _lost(error: BaseException) -> RooflineError:
+def _of_the_workers(error: Exception) -> RooflineError | None:
+    """What to tell where it is the workers that failed, not what they were asked; None elsewhere."""
+    if isinstance(error, ImportError) or (isinstance(error, RuntimeError) and "deserialization" in str(error)):
+        return RooflineError("the workers cannot run this: they need roofline in the version that this process has")
+    cluster = type(error).__module__.partition(".")[0] in ("distributed", "dask")
+    if not cluster and not isinstance(error, (BrokenExecutor, CancelledError, OSError)):
+        return None
     return RooflineError(
         f"the workers were lost ({type(error).__name__}); a sweep with --resume continues where it was"
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures import BrokenExecutor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -195,6 +195,14 @@ def test_a_study_file_and_what_is_given_beside_it(tmp_path: Path) -> None:
     assert (beside.question.outputs, beside.question.at, beside.question.where) == (("tpot",), "expected", "fits")
 
 
+def test_a_range_in_a_study_file_is_no_sexagesimal_number(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("model: llama-3.1-8b\nhw: h100-sxm\nover: {batch: 1:30, tp: [1, 2], prompt: 10:50:20}\n")
+    study = assemble(str(path), [], {}, {})
+    assert study.axes[0].values.tolist() == list(range(1, 31))
+    assert study.points == 180
+
+
 @pytest.mark.parametrize(
     ("text", "words"),
     [
@@ -324,7 +332,7 @@ def sweep_or_reasons(study: Study) -> Any:
 
 def test_every_model_takes_grids() -> None:
     study = make_study(
-        {"model": list_models(), "batch": "1,16", "prompt": "32,400"}, ["ttft", "memory"], at="bound", hw="b200-sxm"
+        {"model": "all", "batch": "1,16", "prompt": "32,400"}, ["ttft", "memory"], at="bound", hw="b200-sxm"
     )
     found = sweep(study)
     assert found.rows.count == found.points == 4 * len(list_models())
@@ -408,17 +416,34 @@ def test_only_so_many_chunks_are_asked_for_ahead() -> None:
 
 
 class Broken:
-    """An executor whose workers are gone."""
+    """An executor whose calls all end with an error."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
     def submit(self, fn: Any, /, *args: Any) -> Any:
         future: Future[Any] = Future()
-        future.set_exception(ConnectionResetError("gone"))
+        future.set_exception(self.error)
         return future
 
 
-def test_lost_workers_are_told() -> None:
-    with pytest.raises(RooflineError, match="workers were lost"):
-        sweep(make_study({"batch": "1:100"}, **FIXED), Broken())
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (ConnectionResetError("gone"), "workers were lost"),
+        (BrokenExecutor("gone"), "workers were lost"),
+        (ModuleNotFoundError("no roofline"), "need roofline in the version"),
+        (RuntimeError("Error during deserialization of the task graph"), "need roofline in the version"),
+    ],
+)
+def test_failing_workers_are_told(error: Exception, words: str) -> None:
+    with pytest.raises(RooflineError, match=words):
+        sweep(make_study({"batch": "1:100"}, **FIXED), Broken(error))
+
+
+def test_a_defect_is_raised_as_it_is() -> None:
+    with pytest.raises(ZeroDivisionError):
+        sweep(make_study({"batch": "1:100"}, **FIXED), Broken(ZeroDivisionError()))
 
 
 def test_a_worker_with_other_specs_is_told(tmp_path: Path) -> None:
