@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ CONNECT = 5
 
 RETRIES = 10
 """Times that a chunk whose worker was lost is given to another one."""
+
+THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+"""Say how many threads a matrix product takes: one in a worker, as the workers are the threads."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +58,22 @@ def _processes(workers: int) -> Iterator[Pool]:
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
     try:
-        yield Pool(executor, 2 * workers + 1)
+        with _environment(dict.fromkeys(THREADS, "1")):
+            yield Pool(executor, 2 * workers + 1)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
+    """Variables for the processes that start meanwhile, where they are not set already."""
+    added = {name: value for name, value in values.items() if name not in os.environ}
+    os.environ.update(added)
+    try:
+        yield
+    finally:
+        for name in added:
+            os.environ.pop(name, None)
 
 
 def _ignore_interrupts() -> None:

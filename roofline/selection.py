@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -126,8 +126,3 @@ def _front_of_many(distinct: NDArray[np.float64]) -> NDArray[np.bool_]:
     found = np.zeros(len(distinct), dtype=bool)
     found[left] = True
     return found
-
-
-def joined_selection(selection: Selection, parts: Iterable[Rows]) -> Rows:
-    """What is left of all parts, which were selected from before."""
-    return selection.of(joined([part for part in parts if part.count] or list(parts)))

@@ -18,7 +18,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -241,7 +241,6 @@ def _hardware(name: str) -> object:
 _LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine}
 
 
-@lru_cache(maxsize=4096)
 def source_digest(kind: str, name: str) -> str:
     """A digest of what a model, hardware with its calibration, or an engine says; raises RooflineError."""
     return hashlib.sha256(repr(_LOADERS[kind](name)).encode()).hexdigest()[:16]

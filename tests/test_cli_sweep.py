@@ -134,6 +134,16 @@ def test_what_cannot_run_is_in_the_closing_line(run: Run) -> None:
     )
 
 
+def test_progress_is_shown_to_whoever_watches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("reports.sweep.on_terminal", lambda: True)
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    status, out, err = run(*GRID, "--chunk", 20, "--format", "csv", "--metrics", "ttft")
+    assert (status, len(records(out))) == (0, 280)
+    assert "100%" in err
+    assert "points/s" in err
+    assert err.endswith("280 points, 280 rows\n")
+
+
 def test_top_where_and_pareto(run: Run) -> None:
     options = ("--format", "csv", "--where", "fits and ttft < 100ms")
     _, out, err = run(*GRID, *options, "--top", 3, "--by", "tokens_per_s_per_gpu")
