@@ -354,7 +354,7 @@ def sweep(
         run = page.Run(found, chunk, resume, page.on_terminal())
         if chosen is page.SweepFormat.TABLE:
             rows, tally = page.table_sweep(study, run)
-            _emit(_drawn(page.parts(study.question, rows, tally), output is None), output)
+            _emit(page.drawn(study.question, rows, tally, output is None), output)
         elif output is None:
             tally = page.stream_sweep(study, chosen, sys.stdout.buffer, run)
         else:

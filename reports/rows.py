@@ -17,6 +17,7 @@ from roofline.errors import RooflineError
 from roofline.expression import Type
 from roofline.options import OPTIONS
 from roofline.selection import Rows
+from roofline.study import ERROR
 
 Columns = Mapping[str, Type]
 
@@ -71,6 +72,13 @@ class JsonLinesEncoding:
         return Rows(columns, len(records))
 
 
+def broken_rows(rows: Rows, name: str) -> Any:
+    """Which rows have no truth value in a column of figures, as they cannot run; None where all have."""
+    if ERROR not in rows.columns or name in OPTIONS:
+        return None
+    return rows.array(ERROR) != ""
+
+
 def _csv_cell(text: str) -> str:
     """Text as a cell, quoted where it must be and inert in a spreadsheet."""
     out = io.StringIO()
@@ -91,7 +99,9 @@ def _cells(rows: Rows, name: str, kind: Type, quoted: Callable[[str], str], miss
         known = {text: quoted(str(text)) for text in set(values)}
         cells = [known[text] for text in values]
     elif kind is Type.TRUTH:
-        cells = ["true" if value else "false" for value in values]
+        broken = broken_rows(rows, name)
+        words = np.where(rows.array(name), "true", "false").astype(object)
+        return np.where(broken, missing, words).tolist() if broken is not None else words.tolist()
     else:
         cells = list(map(repr, values))
         if "nan" in cells or "inf" in cells:
@@ -142,8 +152,9 @@ class ArrowEncoding:
         if kind is not Type.TEXT:
             values = rows.array(name)
             whole = np.int64 if _counts(name) else np.float64
-            values = values.astype(bool if kind is Type.TRUTH else whole, copy=False)
-            return self._arrow.array(values, from_pandas=kind is Type.NUMBER)
+            if kind is Type.TRUTH:
+                return self._arrow.array(values.astype(bool), mask=broken_rows(rows, name))
+            return self._arrow.array(values.astype(whole, copy=False), from_pandas=True)
         texts, which = [column], np.zeros(rows.count, dtype=np.int32)
         if isinstance(column, np.ndarray):
             found, inverse = np.unique(column.astype(str), return_inverse=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import math
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,12 +14,14 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from rich.console import Console
+from rich.measure import Measurement
 from rich.text import Text
 
 from reports.files import whole_file
-from reports.rows import ArrowEncoding, CsvEncoding, Encoding, JsonLinesEncoding, ParquetFile, sliced
+from reports.rows import ArrowEncoding, CsvEncoding, Encoding, JsonLinesEncoding, ParquetFile, broken_rows, sliced
 from reports.spool import Spool
-from reports.terminal import table
+from reports.terminal import render, table
 from roofline.errors import RooflineError
 from roofline.executors import Pool
 from roofline.expression import Type
@@ -207,7 +211,6 @@ def _watched(study: Study, run: Run, start: int) -> Iterator[Answer]:
     if not run.progress:
         yield from found
         return
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
     columns = (BarColumn(None), TaskProgressColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
@@ -226,17 +229,31 @@ def on_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty()
 
 
+def drawn(question: Question, rows: Rows, tally: Tally, to_terminal: bool) -> str:
+    """What `roofline sweep` shows, as wide as it is: cut off columns would be of no use to anybody."""
+    found = parts(question, rows, tally)
+    console = Console() if to_terminal else Console(file=io.StringIO())
+    endless = console.options.update(width=10_000)
+    console.width = max(console.width, *(Measurement.get(console, endless, part).maximum for part in found))
+    return "\n".join(line.rstrip() for line in render(found, console).splitlines()) + "\n"
+
+
 def parts(question: Question, rows: Rows, tally: Tally) -> list[Any]:
-    """What `roofline sweep` shows: a table of the rows, with units."""
+    """A table of the rows, with units, and what it leaves out."""
     columns = question.columns
-    header = list(columns)
-    shown = [
-        [_shown(value, _unit(question, name), kind) for value in rows.array(name).tolist()]
-        for name, kind in columns.items()
-    ]
+    header = [re.sub("(_per_gpu|_per_user|_bound)$", r"\n\1", name) for name in columns]
+    shown = []
+    for name, kind in columns.items():
+        values = rows.array(name).tolist()
+        if kind is Type.TRUTH and (broken := broken_rows(rows, name)) is not None:
+            values = [math.nan if wrong else value for value, wrong in zip(values, broken, strict=True)]
+        shown.append([_shown(value, _unit(question, name), kind) for value in values])
     lines = [list(line) for line in zip(*shown, strict=True)]
     left = next((index for index, kind in enumerate(columns.values()) if kind is not Type.TEXT), len(columns))
-    found: list[Any] = [table(header, lines, left=max(left, 1))]
+    drawing = table(header, lines, left=max(left, 1))
+    if question.keep:
+        drawing.columns[-1].justify = "left"
+    found: list[Any] = [drawing]
     if rows.count < tally.rows:
         rest = f"{tally.rows - rows.count:,} more rows: choose with --top or --where, or write all with --output"
         found.append(Text(rest, "dim"))
@@ -248,12 +265,12 @@ def _unit(question: Question, name: str) -> str | None:
 
 
 def _shown(value: Any, unit: str | None, kind: Type) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "-"
     if kind is Type.TRUTH:
         return "yes" if value else "no"
     if kind is Type.TEXT:
         return str(value) or "-"
-    if isinstance(value, float) and not math.isfinite(value):
-        return "-"
     if unit is None:
         return f"{value:g}" if isinstance(value, float) else str(value)
     if unit == "s":

@@ -128,7 +128,8 @@ def make_study(
 
     `metrics` are columns of the answer; times are `at` expected times or at the bound. Only rows that meet `where` are
     wanted; of these, those on the Pareto front of `pareto`, and of these the `top` ones `by` a metric or a count. What
-    cannot run is `invalid`: "drop" counts it, "keep" makes it a row with an error, unless rows are chosen.
+    cannot run is `invalid`: "drop" counts it, "keep" makes it a row with an error (its
+    figures NaN, False or empty) unless rows are chosen.
     Raises RooflineError for names, values or ranges that mean nothing.
 
     >>> study = make_study({"batch": "1:256:log9", "hw": "h100-sxm,mi300x"}, model="llama-3.1-8b", prompt=1024)

@@ -103,6 +103,7 @@ def test_every_format_says_the_same(run: Run, tmp_path: Path) -> None:
         assert len(table) == 560
         assert table["tpot"].isna().all()  # one token only
         assert table["error"].isna().sum() == 280
+        assert table["fits"].isna().tolist() == table["error"].notna().tolist()
         assert str(table["batch"].dtype) == "int64"
         for column in ("ttft", "tokens_per_s", "memory"):
             assert table[column].tolist() == pytest.approx(tables[0][column].tolist(), rel=1e-12, nan_ok=True)
@@ -118,6 +119,19 @@ def test_a_table_has_units(run: Run) -> None:
     assert " ms " in out
     assert " GB " in out
     assert len([line for line in out.splitlines() if "yes" in line]) == 4
+
+
+def test_no_column_is_cut_off(run: Run) -> None:
+    metrics = (
+        "ttft,ttft.low,ttft.high,tpot,total,tokens_per_s,tokens_per_s_per_gpu,memory,memory.kv,headroom,fits,bound"
+    )
+    loops = ("--over", "hw=h100-sxm,mi300x", "--over", "with=speculative-decoding:draft=llama-3.2-1b")
+    grid = ("--over", "batch=1,64", "--over", "prompt=100", "--over", "generate=3")
+    status, out, _ = run(*BASE[:2], *loops, *grid, "--metrics", metrics)
+    assert status == 0
+    assert len({len(line) for line in out.splitlines() if "yes" in line}) == 1
+    for words in ("speculative-decoding:draft=llama-3.2-1b", "mi300x", "compute", "tokens_per_s", "_per_gpu", " MB"):
+        assert words in out
 
 
 def test_a_long_table_says_what_is_left_out(run: Run) -> None:
