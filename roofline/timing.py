@@ -113,10 +113,10 @@ class Timing:
         return members
 
     @cached_property
-    def _kinds(self) -> list[NDArray[np.intp]]:
-        """The kernels of each kind: those whose errors are alike."""
-        names = [entry.kind for entry in self.kernels]
-        return [np.flatnonzero(np.array(names) == name) for name in dict.fromkeys(names)]
+    def _kinds(self) -> Array:
+        """How often each kernel (column) runs, in the row of its kind: errors of one kind are alike."""
+        names = np.array([entry.kind for entry in self.kernels])
+        return np.array([np.where(names == name, self._counts, 0.0) for name in dict.fromkeys(names.tolist())])
 
     @cached_property
     def _unmeasured(self) -> NDArray[np.intp]:
@@ -235,14 +235,9 @@ class Timing:
 
     def _combined(self, errors: Array) -> Array:
         """The error of the sum over kernels, from those of single ones."""
-        weighted = self._counts[:, np.newaxis] * errors
-        kinds = []
-        for rows in self._kinds:
-            own = weighted[rows]
-            together, apart = own.sum(axis=0) ** 2, (own**2).sum(axis=0)
-            kinds.append(np.sqrt(WITHIN_KIND * together + (1 - WITHIN_KIND) * apart))
-        stacked = np.array(kinds)
-        together, apart = stacked.sum(axis=0) ** 2, (stacked**2).sum(axis=0)
+        together, apart = (self._kinds @ errors) ** 2, self._kinds**2 @ errors**2
+        squares = WITHIN_KIND * together + (1 - WITHIN_KIND) * apart
+        together, apart = np.sqrt(squares).sum(axis=0) ** 2, squares.sum(axis=0)
         combined: Array = np.sqrt(ACROSS_KINDS * together + (1 - ACROSS_KINDS) * apart)
         return combined
 
