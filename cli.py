@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping
@@ -25,9 +26,7 @@ app = typer.Typer(
 )
 specs_app = typer.Typer(help="List, show, check and import model and hardware specs.", rich_markup_mode=None)
 app.add_typer(specs_app, name="specs")
-validate_app = typer.Typer(
-    help="Measure, fit, score and check: predictions against real kernels and published figures.", rich_markup_mode=None
-)
+validate_app = typer.Typer(help="Measure, fit, score, check: predictions beside real kernels.", rich_markup_mode=None)
 app.add_typer(validate_app, name="validate")
 
 
@@ -534,6 +533,124 @@ def _emit(text: str, output: Path | None) -> None:
     from reports.files import write_text
 
     write_text(output, text)
+
+
+class SweepFormat(StrEnum):
+    """How the rows of a sweep are written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+class SweepAt(StrEnum):
+    """Which times a sweep has."""
+
+    EXPECTED = "expected"
+    BOUND = "bound"
+
+
+class InvalidChoice(StrEnum):
+    """What becomes of combinations that cannot run."""
+
+    DROP = "drop"
+    KEEP = "keep"
+
+
+def _of_a_scenario(command: Callable[..., None]) -> Callable[..., None]:
+    """Gives a command the options of `analyze` that make a scenario, each None where it is not given."""
+    own = inspect.signature(command, eval_str=True).parameters
+    scenario = inspect.signature(analyze, eval_str=True).parameters
+    added = [
+        parameter.replace(default=None, kind=inspect.Parameter.KEYWORD_ONLY)
+        for name, parameter in scenario.items()
+        if name not in own and name not in ("model", "phase")
+    ]
+    kept = [parameter for parameter in own.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
+    command.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]
+    command.__annotations__ = {parameter.name: parameter.annotation for parameter in (*kept, *added)}
+    return command
+
+
+@app.command()
+@_of_a_scenario
+def sweep(
+    model: Annotated[
+        str | None, typer.Argument(metavar="[MODEL|STUDY]", help="A model, or a YAML file that holds a study.")
+    ] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AXIS=VALUES",
+            help="An axis; repeatable: batch=1:256:log16, prompt=512,2048, tp=1:8, quant=W16,W4, hw=h100-sxm,mi300x or"
+            " hw=all, with=none,eagle+awq. Any option below can be one; so can model.",
+        ),
+    ] = None,
+    metrics: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAMES",
+            help="ttft, tpot, step, total, tokens_per_s, tokens_per_s_per_gpu, tokens_per_s_per_user, memory[.weights,"
+            " .kv, .state, .activations], headroom, fits, gpus, bound; ttft.bound, ttft.low, ttft.high and so on.",
+        ),
+    ] = None,
+    at: Annotated[
+        SweepAt | None, typer.Option(help="Expected times, or the speed of light. [default: expected]")
+    ] = None,
+    where: Annotated[
+        str | None,
+        typer.Option(metavar="CONDITION", help="Only such rows: 'fits and ttft < 500ms and memory < 0.9 * 80GB'."),
+    ] = None,
+    top: Annotated[int | None, typer.Option(help="Only so many rows, the best --by a metric.")] = None,
+    by: Annotated[str | None, typer.Option(metavar="METRIC", help="What --top ranks by.")] = None,
+    pareto: Annotated[
+        str | None, typer.Option(metavar="METRICS", help="Only rows that no other beats in all of these.")
+    ] = None,
+    invalid: Annotated[
+        InvalidChoice | None,
+        typer.Option(help="Drop combinations that cannot run, or keep them as rows with an error. [default: drop]"),
+    ] = None,
+    format: Annotated[
+        SweepFormat | None, typer.Option(help="How to write the rows. [default: by the file's name; else a table]")
+    ] = None,
+    output: OutputOption = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Keep what is done if cut off, and continue from what is there.")
+    ] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes of this machine to run on.")] = None,
+    dask: Annotated[
+        str | None, typer.Option(metavar="ADDRESS", help="Run on the cluster of this Dask scheduler: tcp://host:8786.")
+    ] = None,
+    chunk: Annotated[int | None, typer.Option(min=1, help="Points evaluated together.", hidden=True)] = None,
+    **options: Any,
+) -> None:
+    """Evaluate every combination of any number of axes: a grid of what-ifs as a table, CSV, JSON lines or Parquet.
+
+    Times in files are in seconds, memory in bytes. What is not an axis is fixed by the options below, with the
+    defaults of `roofline analyze`.
+    """
+    from reports import sweep as page
+    from roofline.executors import pool
+    from roofline.study import assemble
+
+    study = assemble(
+        model,
+        over or [],
+        {"with" if name == "technique" else name: value for name, value in options.items()},
+        {"metrics": metrics, "at": at, "where": where, "top": top, "by": by, "pareto": pareto, "invalid": invalid},
+    )
+    chosen = page.format_of(output) if format is None else page.SweepFormat(format)
+    with pool(workers, dask) as found:
+        run = page.Run(found, chunk, resume, page.on_terminal())
+        if chosen is page.SweepFormat.TABLE:
+            rows, tally = page.table_sweep(study, run)
+            _emit(page.drawn(study.question, rows, tally, output is None), output)
+        elif output is None:
+            tally = page.stream_sweep(study, chosen, sys.stdout.buffer, run)
+        else:
+            tally = page.write_sweep(study, chosen, output, run)
+    typer.echo(page.closing(study.question, tally), err=True)
 
 
 @app.command("techniques")

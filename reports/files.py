@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from roofline.errors import RooflineError, quote
 
@@ -14,41 +17,63 @@ def write_text(path: Path, text: str) -> None:
 
     Raises RooflineError where it cannot be written; nothing is left behind then.
     """
-    write_bytes(path, text.encode("utf-8"))
+    try:
+        content = text.encode("utf-8")
+    except UnicodeEncodeError:
+        raise RooflineError(f"cannot write {quote(str(path), 200)}: the text has characters of no encoding") from None
+    write_bytes(path, content)
 
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` in one step, as `write_text` does."""
+    with whole_file(path) as file:
+        file.write(content)
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[BinaryIO]:
+    """A file to write to that becomes `path` once all is written: a reader sees the old file or the new one.
+
+    Devices and pipes are written to as they are. Raises RooflineError where it cannot be written, and leaves nothing
+    behind then, nor where what is written fails.
+    """
     temporary = None
     try:
-        if path.exists() and not path.is_file():
-            if path.is_dir():
-                raise RooflineError(f"cannot write {quote(str(path), 200)}: it is a folder")
-            _write_through(path, path, content)
+        target, replaced = _target(path)
+        if not replaced:
+            with path.open("wb") as file:
+                yield file
             return
-        target = path.resolve()
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
         descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
         with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+            yield file
         os.chmod(temporary, mode)
         os.replace(temporary, target)
         temporary = None
-    except (OSError, ValueError, RuntimeError) as error:
-        reason = error.strerror if isinstance(error, OSError) and error.strerror else "not a valid path"
-        raise RooflineError(f"cannot write {quote(str(path), 200)}: {reason}") from None
+    except OSError as error:
+        raise cannot_write(path, error) from None
     finally:
         if temporary is not None:
             Path(temporary).unlink(missing_ok=True)
 
 
-def _write_through(target: Path, path: Path, content: bytes) -> None:
-    """A device such as /dev/stdout or a pipe: it cannot be replaced, only written to."""
+def _target(path: Path) -> tuple[Path, bool]:
+    """The file behind a path, and whether it is one that can be replaced: a device or a pipe is none."""
     try:
-        with target.open("wb") as file:
-            file.write(content)
-    except OSError as error:
-        raise RooflineError(f"cannot write {quote(str(path), 200)}: {error.strerror}") from None
+        if path.is_dir():
+            raise RooflineError(f"cannot write {quote(str(path), 200)}: it is a folder")
+        return path.resolve(), path.is_file() or not path.exists()
+    except (ValueError, RuntimeError) as error:
+        raise cannot_write(path, error) from None
+
+
+def cannot_write(path: Path, error: Exception) -> RooflineError:
+    """The sentence for an error of the file system, or of a path that is none."""
+    reason = "not a valid path"
+    if isinstance(error, OSError):
+        reason = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0] or reason
+    return RooflineError(f"cannot write {quote(str(path), 200)}: {reason}")
 
 
 def _umask() -> int:

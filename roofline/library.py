@@ -30,7 +30,13 @@ SEARCH_PATH = "ROOFLINE_SPECS"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML that refuses duplicate keys instead of keeping the last."""
+    """Safe YAML that refuses duplicate keys instead of keeping the last, and reads 1:30 as text, not as ninety."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """The tag of a node."""
+        tag = super().resolve(kind, value, implicit)
+        sexagesimal = kind is yaml.ScalarNode and ":" in value and tag.endswith((":int", ":float"))
+        return "tag:yaml.org,2002:str" if sexagesimal else tag
 
 
 def _unique_mapping(loader: Any, node: yaml.MappingNode) -> dict[object, object]:

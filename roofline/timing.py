@@ -134,10 +134,16 @@ class Timing:
         return members
 
     @cached_property
-    def _kinds(self) -> dict[str, NDArray[np.intp]]:
-        """The kernels of each kind: those whose errors are alike."""
-        names = [entry.kind for entry in self.kernels]
-        return {name: np.flatnonzero(np.array(names) == name) for name in dict.fromkeys(names)}
+    def _kinds(self) -> Array:
+        """How often each kernel (column) runs, in the row of its kind: errors of one kind are alike."""
+        names = np.array([entry.kind for entry in self.kernels])
+        return np.array([np.where(names == name, self._counts, 0.0) for name in dict.fromkeys(names.tolist())])
+
+    @cached_property
+    def _shared(self) -> Array:
+        """The correlation of errors within each kind, (kinds, 1)."""
+        names = dict.fromkeys(entry.kind for entry in self.kernels)
+        return np.array([[WITHIN_KIND.get(name, UNMEASURED_KIND)[self._inherited]] for name in names])
 
     @cached_property
     def _inherited(self) -> bool:
@@ -295,16 +301,11 @@ class Timing:
 
     def _combined(self, errors: Array) -> Array:
         """The error of the sum over kernels, from those of single ones."""
-        weighted = self._counts[:, np.newaxis] * errors
-        kinds = []
-        for kind, rows in self._kinds.items():
-            own = weighted[rows]
-            together, apart = own.sum(axis=0) ** 2, (own**2).sum(axis=0)
-            shared = WITHIN_KIND.get(kind, UNMEASURED_KIND)[self._inherited]
-            kinds.append(np.sqrt(shared * together + (1 - shared) * apart))
-        stacked, shared = np.array(kinds), ACROSS_KINDS[self._inherited]
-        together, apart = stacked.sum(axis=0) ** 2, (stacked**2).sum(axis=0)
-        combined: Array = np.sqrt(shared * together + (1 - shared) * apart)
+        together, apart = (self._kinds @ errors) ** 2, self._kinds**2 @ errors**2
+        squares = self._shared * together + (1 - self._shared) * apart
+        together, apart = np.sqrt(squares).sum(axis=0) ** 2, squares.sum(axis=0)
+        across = ACROSS_KINDS[self._inherited]
+        combined: Array = np.sqrt(across * together + (1 - across) * apart)
         return combined
 
     def operators(self, detail: Detail) -> tuple[Estimate, ...]:

@@ -75,6 +75,14 @@ def apply_techniques(scenario: Scenario, requests: Iterable[str]) -> Scenario:
     return replace(scenario, techniques=tuple(applied)) if chosen else scenario
 
 
+def check_request(request: str) -> Technique:
+    """The technique that NAME or NAME:key=value,... asks for, its parameters checked; raises RooflineError."""
+    name, given = _parse(request)
+    technique = find_technique(name)
+    technique.values(given)
+    return technique
+
+
 def _parse(request: str) -> tuple[str, dict[str, str]]:
     name, _, rest = request.partition(":")
     given: dict[str, str] = {}
@@ -95,6 +103,7 @@ __all__ = [
     "Published",
     "Technique",
     "apply_techniques",
+    "check_request",
     "find_technique",
     "names",
     "techniques",

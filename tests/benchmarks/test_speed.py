@@ -13,6 +13,8 @@ import pytest
 from roofline import Analysis, Scenario, analyze, load_hardware, load_model
 from roofline.request import Request
 from roofline.solve import Targets, max_batch
+from roofline.study import make_study
+from roofline.sweep import answers
 
 MODEL, HARDWARE = load_model("llama-3.1-8b"), load_hardware("h100-sxm")
 VARIED = count()
@@ -85,3 +87,15 @@ def test_grid_of_a_million_points_at_expected_times(benchmark: Any) -> None:
 def test_command_line(benchmark: Any, command: str) -> None:
     line = [sys.executable, "-c", "import cli; cli.main()", *command.split()]
     benchmark.pedantic(lambda: subprocess.run(line, check=True, capture_output=True), rounds=5)
+
+
+@pytest.mark.parametrize("at", ["bound", "expected"])
+def test_sweep_of_a_million_points(benchmark: Any, at: str) -> None:
+    """Batch x prompt x quantisation x hardware with TTFT, TPOT, throughput, memory and bounds; about 1e6 points."""
+    over = {"hw": "h100-sxm,h200-sxm,mi300x", "quant": "W16,W8A8,W4,W4KV8", "batch": "1:64", "prompt": "16:20832:16"}
+    study = make_study(over, at=at, model="llama-3.1-8b")
+
+    def run() -> int:
+        return sum(answer.rows.count for answer in answers(study))
+
+    assert benchmark.pedantic(run, rounds=3 if at == "bound" else 1, warmup_rounds=1) == study.points

@@ -1,0 +1,179 @@
+"""Metrics: the figures of an analysis that a study can ask for, by name.
+
+Times and rates have several readings: `ttft` is at the study's own (expected times, or the bound), `ttft.bound` the
+speed of light, and `ttft.low`, `ttft.mid` and `ttft.high` the 10th, 50th and 90th percentile of the expected time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from roofline.analysis import Analysis
+from roofline.errors import UnknownNameError, UnsupportedError
+from roofline.expression import Type
+
+READINGS = ("bound", "low", "mid", "high")
+AT: Mapping[str, str] = {"expected": "mid", "bound": "bound"}
+"""The reading of a metric without a suffix, by the study's `at`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A figure: what it means, its unit, its type, and which way is better: 1 up, -1 down, 0 neither."""
+
+    name: str
+    meaning: str
+    unit: str
+    better: int
+    figure: Callable[[Analysis], Any]
+    type: Type = Type.NUMBER
+
+
+def _timed(
+    name: str, meaning: str, unit: str, better: int, figure: Callable[[Analysis, str], Any]
+) -> tuple[Metric, ...]:
+    """A metric with its readings."""
+    said = {"bound": "at the bound", "low": "10th percentile", "mid": "50th percentile", "high": "90th percentile"}
+    return tuple(
+        Metric(
+            f"{name}.{reading}",
+            f"{meaning}, {said[reading]}",
+            unit,
+            better,
+            # `reading` is bound here and now: closures see the last one.
+            lambda analysis, reading=reading: figure(analysis, reading),  # type: ignore[misc]
+        )
+        for reading in READINGS
+    )
+
+
+def _expects(analysis: Analysis) -> Analysis:
+    if not analysis.times_are_expected:
+        raise UnsupportedError("the llm-viewer convention has no expected times: use --at bound")
+    return analysis
+
+
+def _ttft(analysis: Analysis, reading: str) -> Any:
+    phase = analysis.prefill
+    return phase.bound_time if reading == "bound" else getattr(_expects(analysis).prefill.expected, reading)
+
+
+def _step(analysis: Analysis, reading: str) -> Any:
+    phase = analysis.decode
+    if phase is None:
+        return _nothing(analysis)
+    return phase.bound_time if reading == "bound" else getattr(_expects(analysis) and phase.expected, reading)
+
+
+def _tpot(analysis: Analysis, reading: str) -> Any:
+    if reading == "bound":
+        return analysis.generation.tpot
+    expected = _expects(analysis).expected.tpot
+    assert expected is not None
+    return getattr(expected, reading)
+
+
+def _total(analysis: Analysis, reading: str) -> Any:
+    return analysis.generation.total if reading == "bound" else getattr(_expects(analysis).expected.total, reading)
+
+
+def _rate(analysis: Analysis, reading: str) -> Any:
+    if reading == "bound":
+        return analysis.generation.tokens_per_second
+    return getattr(_expects(analysis).expected.tokens_per_second, reading)
+
+
+def _rate_per_gpu(analysis: Analysis, reading: str) -> Any:
+    return _rate(analysis, reading) / devices(analysis)
+
+
+def _rate_per_user(analysis: Analysis, reading: str) -> Any:
+    slowest = {"low": "high", "high": "low"}.get(reading, reading)
+    return 1 / _tpot(analysis, slowest)
+
+
+def _nothing(analysis: Analysis) -> Any:
+    return np.full(analysis.scenario.shape, np.nan)
+
+
+def devices(analysis: Analysis) -> int:
+    """Devices that the scenario takes: where decode has its own, as many again."""
+    pools = 1 if analysis.scenario.settings.decode_hardware is None else 2
+    return analysis.parallel.devices * pools
+
+
+def _roof(phase: str) -> Callable[[Analysis], Any]:
+    def figure(analysis: Analysis) -> Any:
+        passes = getattr(analysis, phase)
+        return np.full(analysis.scenario.shape, "") if passes is None else passes.bound
+
+    return figure
+
+
+_PER_TIME = "tokens/s"
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        *_timed("ttft", "time to first token: the prefill", "s", -1, _ttft),
+        *_timed("tpot", "time per output token after the first", "s", -1, _tpot),
+        *_timed("step", "one decode step at the context", "s", -1, _step),
+        *_timed("total", "prefill and all decode steps", "s", -1, _total),
+        *_timed("tokens_per_s", "generated tokens of all sequences over the total", _PER_TIME, 1, _rate),
+        *_timed("tokens_per_s_per_gpu", "the same for each device", _PER_TIME, 1, _rate_per_gpu),
+        *_timed("tokens_per_s_per_user", "one over TPOT", _PER_TIME, 1, _rate_per_user),
+        Metric("memory", "bytes resident on the fullest device", "B", -1, lambda found: found.memory.total),
+        Metric("memory.weights", "bytes of weights on a device", "B", -1, lambda found: found.memory.weights),
+        Metric("memory.kv", "bytes of the KV cache on a device", "B", -1, lambda found: found.memory.kv_cache),
+        Metric("memory.state", "bytes of recurrent states on a device", "B", -1, lambda found: found.memory.state),
+        Metric(
+            "memory.activations",
+            "most bytes of activations at once",
+            "B",
+            -1,
+            lambda found: found.memory.activation_peak,
+        ),
+        Metric("headroom", "bytes left on the fullest device", "B", 1, lambda found: found.memory.headroom),
+        Metric("fits", "whether memory holds it", "", 1, lambda found: found.memory.fits, Type.TRUTH),
+        Metric("gpus", "devices that share the work", "", -1, devices),
+        Metric("prefill_bound", "compute, memory or link: most of prefill", "", 0, _roof("prefill"), Type.TEXT),
+        Metric("decode_bound", "compute, memory or link: most of a decode step", "", 0, _roof("decode"), Type.TEXT),
+    )
+}
+"""Every metric with its reading; `find_metric` also takes names without one."""
+
+GROUPS: Mapping[str, tuple[str, ...]] = {"bound": ("prefill_bound", "decode_bound")}
+DEFAULT = ("ttft", "tpot", "tokens_per_s", "tokens_per_s_per_gpu", "memory", "fits", *GROUPS["bound"])
+
+_TIMED = frozenset(name.removesuffix(".bound") for name in METRICS if name.endswith(".bound"))
+NAMES: tuple[str, ...] = (*sorted(_TIMED), *METRICS)
+"""Every name that `find_metric` knows."""
+
+
+def find_metric(name: str, at: str) -> Metric:
+    """The metric called `name`, at the reading of `at` where the name says none; raises UnknownNameError."""
+    key = f"{name}.{AT[at]}" if name in _TIMED else name
+    if key not in METRICS:
+        raise UnknownNameError("metric", name, (*NAMES, *GROUPS))
+    return METRICS[key]
+
+
+def expand(names: Iterable[str], at: str) -> tuple[str, ...]:
+    """The names with groups written out, each once and checked; raises UnknownNameError."""
+    found: dict[str, None] = {}
+    for name in names:
+        for member in GROUPS.get(name.strip(), (name.strip(),)):
+            find_metric(member, at)
+            found[member] = None
+    return tuple(found)
+
+
+def figures(analysis: Analysis, names: Sequence[str], at: str) -> dict[str, Any]:
+    """The metrics of an analysis of a grid by name, each an array of its points in C order."""
+    shape = analysis.scenario.shape
+    return {
+        name: np.broadcast_to(np.asarray(find_metric(name, at).figure(analysis)), shape).reshape(-1) for name in names
+    }

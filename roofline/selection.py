@@ -1,0 +1,128 @@
+"""Selections from rows: the best by one figure, and those that no other row beats in all of several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows of a table by column: arrays of `count` values, or one value that all rows share."""
+
+    columns: Mapping[str, Any]
+    count: int
+
+    def array(self, name: str) -> NDArray[Any]:
+        """A column written out."""
+        column = self.columns[name]
+        return column if isinstance(column, np.ndarray) else np.full(self.count, column)
+
+    def take(self, chosen: NDArray[Any]) -> Rows:
+        """The rows of a mask or of indices."""
+        count = int(chosen.sum()) if chosen.dtype == bool else chosen.size
+        cut = {
+            name: column[chosen] if isinstance(column, np.ndarray) else column for name, column in self.columns.items()
+        }
+        return Rows(cut, count)
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """The rows of all parts, which have the same columns."""
+    if len(parts) == 1:
+        return parts[0]
+    columns: dict[str, Any] = {}
+    for name in parts[0].columns:
+        first = parts[0].columns[name]
+        if not isinstance(first, np.ndarray) and all(
+            not isinstance(part.columns[name], np.ndarray) and part.columns[name] == first for part in parts
+        ):
+            columns[name] = first
+        else:
+            columns[name] = np.concatenate([part.array(name) for part in parts])
+    return Rows(columns, sum(part.count for part in parts))
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which rows are wanted: those on the Pareto front of `pareto`, then the first `top` by `by`; None wants all.
+
+    Both name columns with their directions, 1 where more is better and -1 where less is.
+    """
+
+    pareto: tuple[tuple[str, int], ...] = ()
+    top: int | None = None
+    by: tuple[str, int] | None = None
+
+    @property
+    def everything(self) -> bool:
+        """Whether every row is wanted, in the order in which it comes."""
+        return not self.pareto and self.by is None
+
+    def of(self, rows: Rows) -> Rows:
+        """The wanted ones among the rows. Selecting from what was selected from parts selects from all of them."""
+        if self.everything or not rows.count:
+            return rows
+        if self.pareto:
+            costs = np.stack([_cost(rows, *column) for column in self.pareto], axis=1)
+            rows = rows.take(np.flatnonzero(front(costs)))
+        return self._first(rows)
+
+    def _first(self, rows: Rows) -> Rows:
+        name, better = self.by or self.pareto[0]
+        cost = _cost(rows, name, better)
+        order = np.argsort(cost, kind="stable")
+        order = order[~np.isnan(cost[order])]
+        return rows.take(order if self.top is None else order[: self.top])
+
+    def partial(self, rows: Rows) -> Rows:
+        """What may be left out of the rows before others are known: on a front of all, any may be among the first."""
+        return Selection(self.pareto).of(rows) if self.pareto else self.of(rows)
+
+
+def _cost(rows: Rows, name: str, better: int) -> NDArray[np.float64]:
+    return -better * rows.array(name).astype(np.float64)
+
+
+def front(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Which rows of `costs` (rows, columns) no other row beats: is at most as high everywhere and lower somewhere.
+
+    Rows with NaN are not among them; equal rows are together.
+    """
+    found = np.zeros(len(costs), dtype=bool)
+    known = np.flatnonzero(~np.isnan(costs).any(axis=1))
+    if not known.size:
+        return found
+    distinct, which = np.unique(costs[known], axis=0, return_inverse=True)
+    best = _front_of_two(distinct) if costs.shape[1] <= 2 else _front_of_many(distinct)
+    found[known] = best[which.reshape(-1)]
+    return found
+
+
+def _front_of_two(distinct: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Of distinct rows in ascending order: those whose last column is lower than that of all rows before."""
+    last = distinct[:, -1] if distinct.shape[1] == 2 else np.zeros(len(distinct))
+    before = np.concatenate([[np.inf], np.minimum.accumulate(last)[:-1]])
+    first = np.arange(len(distinct)) == 0
+    lower: NDArray[np.bool_] = (last < before) | first
+    return lower
+
+
+def _front_of_many(distinct: NDArray[np.float64]) -> NDArray[np.bool_]:
+    """Each row that is left strikes out those that it beats, those with the lowest sums of ranks first."""
+    ranks = np.argsort(np.argsort(distinct, axis=0), axis=0).sum(axis=1)
+    order = np.argsort(ranks, kind="stable")
+    left, index = order, 0
+    while index < left.size:
+        pivot = distinct[left[index]]
+        stays = (distinct[left] < pivot).any(axis=1)
+        stays[index] = True
+        index = int(stays[:index].sum()) + 1
+        left = left[stays]
+    found = np.zeros(len(distinct), dtype=bool)
+    found[left] = True
+    return found
