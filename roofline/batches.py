@@ -179,21 +179,25 @@ def _launched(match: Match, engine: Engine) -> Match:
     return replace(match, fit=replace(fit, parameters={**fit.parameters, "launch": fit.parameters["launch"] * factor}))
 
 
-def _converted(found: Expected, columns: Mapping[str, Any], work: float, hardware: Hardware) -> Expected:
-    """Decode attention over a cache in a format that the hardware does not compute in: software converts each element.
+def conversion_time(columns: Mapping[str, Any], work: float, hardware: Hardware) -> Any:
+    """Seconds to convert a cache that is in a format which the hardware does not compute in, for decode attention.
 
-    Every query head converts what it reads, on as many units as there are heads of sequences to attend to:
+    Every query head converts what it reads at `work` FLOP an element, on as many units as there are heads of sequences:
 
-        t = (kernel^2 + (2 batch heads keys d work / (vector peak min(1, batch heads / units)))^2)^(1/2)
+        2 batch heads keys d work / (vector peak min(1, batch heads / units))
     """
     if hardware.vector_peak is None:
-        return found
+        return 0.0
     heads = columns["batch"] * columns["heads"]
     window = np.asarray(columns.get("window", 0.0))
     keys = np.where(window > 0, np.minimum(columns["kv_len"], np.maximum(window, 1.0)), columns["kv_len"])
     busy = hardware.vector_peak * np.minimum(1.0, heads / units(hardware))
-    converting = 2.0 * heads * keys * columns["head_dim"] * work / busy
-    slower = smooth_maximum(found.mid, converting, 2.0) / found.mid
+    return 2.0 * heads * keys * columns["head_dim"] * work / busy
+
+
+def _converted(found: Expected, columns: Mapping[str, Any], work: float, hardware: Hardware) -> Expected:
+    """The kernel and its conversions overlap: (kernel^2 + conversion^2)^(1/2)."""
+    slower = smooth_maximum(found.mid, conversion_time(columns, work, hardware), 2.0) / found.mid
     return found._replace(low=found.low * slower, mid=found.mid * slower, high=found.high * slower)
 
 

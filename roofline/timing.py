@@ -27,7 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.batches import Table, batches
+from roofline.batches import Table, batches, conversion_time
 from roofline.calibration import Basis, Calibration, Match
 from roofline.engine import Engine
 from roofline.extents import Step
@@ -104,13 +104,17 @@ class Ground(NamedTuple):
 
 
 class Measured(NamedTuple):
-    """A kernel at one workload: its op and columns, its constants, and a factor of the engine on its time."""
+    """A kernel at one workload: its op and columns, its constants, and a factor of the engine on its time.
+
+    `conversion` is the seconds that converting a foreign cache takes.
+    """
 
     op: str
     columns: dict[str, Any]
     match: Match
     hardware: Hardware
     factor: float
+    conversion: float
 
 
 class Timing:
@@ -207,7 +211,10 @@ class Timing:
             if batch.other is not None:
                 mids = [found.expected(one, batch.hardware).mid for found in (match, batch.other)]
                 match = match if mids[0] <= mids[1] else batch.other
-            return Measured(batch.op, one, match, batch.hardware, batch.factor)
+            converting = (
+                float(np.sum(conversion_time(one, batch.conversion, batch.hardware))) if batch.conversion else 0.0
+            )
+            return Measured(batch.op, one, match, batch.hardware, batch.factor, converting)
         return None
 
     def summary(self, step: Step, phase: str) -> Estimate:

@@ -94,6 +94,12 @@ ALIKE = 0.03
 RESIDUAL = 0.1
 """Scatter of whole-model times around a good prediction, as a logarithm: the unit in which residuals are counted."""
 
+PAYS = 0.9
+"""A fit is kept where it lowers the held-out error to this share of the prior's, or further."""
+
+TRANSFER = (0.85, 1.18)
+"""The least spread of a profile: the same engine in other versions, or in another harness, differs by as much."""
+
 ROUNDS = 2
 """Tables: around the prior, and around the first fit."""
 
@@ -297,13 +303,18 @@ def fit(table: Table, measured: Array, weights: Array, around: Space, start: Arr
 
 @dataclass(frozen=True)
 class Fitted:
-    """An engine fitted to all its rows, and each row predicted without its own model."""
+    """An engine fitted to all its rows, and each row predicted without its own model.
+
+    `pays`: the fit predicts models that it did not see better than the prior does, by the factor PAYS; where it does
+    not, `engine` is the prior, since parameters that no held-out row asks for are noise elsewhere.
+    """
 
     engine: Engine
     cases: tuple[Case, ...]
     unfitted: tuple[Predicted, ...]
     held_out: tuple[Predicted, ...]
     folds: str
+    pays: bool
 
 
 def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
@@ -330,13 +341,18 @@ def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
         fold = _with(start, around.values(found))
         held_out |= {index: predict(case, fold) for index, case in enumerate(cases) if own[index]}
     ordered = tuple(held_out[index] for index in range(len(cases)))
+    unfitted = tuple(predict(case, start) for case in cases)
+    before, after = (errors(cases, found).mean() for found in (unfitted, ordered))
+    pays = bool(after < PAYS * before)
+    chosen, predicted = (engine, ordered) if pays else (start, unfitted)
     return Fitted(
-        replace(engine, spread=spread(measured, ordered)),
-        tuple(cases),
-        tuple(predict(case, start) for case in cases),
-        ordered,
-        folds,
+        replace(chosen, spread=wide_enough(spread(measured, predicted))), tuple(cases), unfitted, ordered, folds, pays
     )
+
+
+def wide_enough(found: tuple[float, float]) -> tuple[float, float]:
+    """At least TRANSFER: rows of one harness do not show how far its engine differs between versions and machines."""
+    return min(found[0], TRANSFER[0]), max(found[1], TRANSFER[1])
 
 
 def spread(measured: Array, predicted: Sequence[Predicted]) -> tuple[float, float]:
@@ -417,11 +433,18 @@ def _inside(case: Case, found: Predicted, engine: Engine) -> bool:
 def described(found: Fitted) -> Engine:
     """The profile with what it was fitted to."""
     files = ", ".join(dict.fromkeys(case.figure.line.file for case in found.cases))
-    after = errors(found.cases, found.held_out)
-    source = (
-        f"validate.engines: {len(found.cases)} rows of {files}; held out by {found.folds}:"
-        f" MAPE {after.mean():.1%}, median {np.median(after):.1%}"
-    )
+    before, after = (errors(found.cases, predicted) for predicted in (found.unfitted, found.held_out))
+    rows = f"validate.engines: {len(found.cases)} rows of {files}"
+    if found.pays:
+        source = (
+            f"{rows}; fitted, held out by {found.folds}: MAPE {after.mean():.1%}, median {np.median(after):.1%}"
+            f" (before {before.mean():.1%})"
+        )
+    else:
+        source = (
+            f"{rows}; not fitted, since that does not pay (MAPE held out by {found.folds} {after.mean():.1%}):"
+            f" MAPE {before.mean():.1%}, median {np.median(before):.1%}; only the spread is from these rows"
+        )
     return replace(found.engine, sources=(source,))
 
 

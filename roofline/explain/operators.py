@@ -188,6 +188,9 @@ def _measured(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[list[L
         Line(f"kernel: {term.name}", term.formula, term.substituted, term.value, "s")
         for term in terms(found.op, found.columns, found.hardware, fit.parameters)
     ]
+    if found.conversion:
+        text = f"({shown(lines[-1].value)}**2 + {shown(found.conversion)}**2)**0.5"
+        lines.append(line("kernel with conversions", "(t^2 + conversions of the cache in software^2)^(1/2)", text))
     if found.factor != 1:
         text = f"{shown(found.factor)} * {shown(lines[-1].value)}"
         lines.append(line("kernel on this engine", "factor of the engine x t", text))

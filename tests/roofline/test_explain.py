@@ -20,6 +20,7 @@ def answer(model: str, hardware: str, **parts: Any) -> Analysis:
 SCENARIOS = {
     "dense": answer("llama-3.1-8b", "h100-sxm", batch=8, generate=40),
     "fp8": answer("llama-3.1-8b", "l40s", batch=4, formats={"scheme": "fp8", "kv": "fp8"}),
+    "foreign cache": answer("llama-3.1-8b", "a100-sxm-80gb", batch=16, formats={"kv": "fp8"}),
     "weight-only": answer("llama-2-7b", "a6000", batch=3, formats={"scheme": "q4_k_m"}, engine="llama.cpp"),
     "moe": answer("mixtral-8x7b", "h200-sxm", batch=4, degrees={"tensor": 2}),
     "mla": answer("deepseek-v3", "h200-sxm", batch=64, degrees={"expert": 8}, formats={"scheme": "fp8_block"}),

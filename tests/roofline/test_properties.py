@@ -76,7 +76,8 @@ def test_flash_attention_is_never_slower(model: Model, hardware: Hardware, batch
     with_flash = analyze(Scenario(model, hardware, batch=batch, prompt=length, fusions=("attention",)))
     without = analyze(Scenario(model, hardware, batch=batch, prompt=length, fusions=()))
     assert with_flash.prefill.bound_time <= without.prefill.bound_time
-    assert with_flash.decode.bound_time <= without.decode.bound_time
+    if with_flash.decode is not None:
+        assert with_flash.decode.bound_time <= without.decode.bound_time
     assert with_flash.generation.total <= without.generation.total * (1 + RELATIVE)
 
 

@@ -106,7 +106,7 @@ def test_parameters_are_found_again(fitted: Fitted) -> None:
     for name in STIFFNESS:
         assert PARAMETER[name].low <= found.engine[name] <= PARAMETER[name].high
     text = described(found).sources[0]
-    assert text.startswith("validate.engines: 12 rows of made-up.csv; held out by model")
+    assert text.startswith("validate.engines: 12 rows of made-up.csv; fitted, held out by model")
 
 
 def test_a_model_is_scored_without_its_own_rows(measured: Path, fitted: Fitted, tmp_path: Path) -> None:
