@@ -17,7 +17,7 @@ calibrate-demo: $(VENV)/validate
 	$(BIN)/python -m validate.demo
 
 test: $(VENV)/dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --numprocesses auto
 
 lint: $(VENV)/dev
 	$(BIN)/ruff check .

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -20,6 +20,7 @@ from pydantic import ConfigDict, Strict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from roofline.analysis import Analysis, analyze
+from roofline.capacity import VLLM_0, kv_capacity
 from roofline.engine import DEFAULT as DEFAULT_ENGINE
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.hardware import load_hardware
@@ -395,18 +396,13 @@ def _stored(anchor: Anchor, answer: Analysis) -> float:
 
 
 def _capacity(anchor: Anchor, answer: Analysis) -> float:
-    """Tokens whose cache fits in what `utilisation` of a device leaves beside weights and the activation peak.
-
-    A token of the device's share of the cache is taken from the cache of the scenario, so that ranks that keep copies
-    of key-value heads count them.
-    """
-    share = anchor.conditions.utilisation
+    """Tokens of cache that vLLM, whose figures these are, finds room for in `utilisation` of the device."""
+    share, scenario = anchor.conditions.utilisation, answer.scenario
     if share is None:
         raise RooflineError("kv_capacity_tokens needs the condition 'utilisation'")
-    memory, last = answer.memory, answer.scenario.last_step
-    free = share * memory.capacity - memory.weights - memory.activation_peak
-    held = answer.scenario.batch * (last.cached + last.queries)
-    return float(max(free, 0.0) / (memory.kv_cache / held))
+    reserve = replace(VLLM_0, utilisation=share)
+    found = kv_capacity(scenario.model, scenario.hardware, answer.precision, answer.parallel, reserve)
+    return float(found.tokens or 0)
 
 
 def precision_text(precision: Precision) -> str:
