@@ -113,6 +113,15 @@ class DeviceChoice(StrEnum):
     CPU = "cpu"
 
 
+class FigureChoice(StrEnum):
+    """What is drawn of a scenario."""
+
+    ROOFLINE = "roofline"
+    BATCH = "batch"
+    PROMPT = "prompt"
+    MEMORY = "memory"
+
+
 class LevelChoice(StrEnum):
     """What a technique changes."""
 
@@ -479,6 +488,28 @@ def compare(
     analyses = [analyze_scenario(request.scenario()) for request in parse_scenarios(scenarios)]
     document = page.compare_document(analyses, scenarios, None if format is AnswerFormat.JSON else top)
     _answered(document, page.compare_blocks(document, str(metric)), format, output)
+
+
+@app.command()
+@scenario_command
+def plot(
+    figure: Annotated[
+        FigureChoice,
+        typer.Argument(metavar="FIGURE", help="roofline (operators), batch or prompt (times over it), or memory."),
+    ],
+    request: Request,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file: .svg, .png or .pdf.")] = Path("figure.svg"),
+) -> None:
+    """Draw a scenario: operators under their roofs, times with their bands against batch or prompt, or memory."""
+    from roofline.errors import RooflineError
+
+    scenario = request.scenario()
+    try:
+        from reports import figures
+    except ModuleNotFoundError as error:
+        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
+    figures.save(figures.drawn(str(figure), scenario), output)
+    typer.echo(f"wrote {output}")
 
 
 def _seconds(text: str | None) -> float | None:

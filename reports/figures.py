@@ -25,6 +25,7 @@ from matplotlib.ticker import EngFormatter
 from reports.files import write_bytes
 from roofline import Analysis, Scenario, analyze
 from roofline.errors import RooflineError, quote
+from roofline.timing import Estimate
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -91,6 +92,26 @@ def _plain(text: str) -> str:
 
 def _named(scenario: Scenario) -> str:
     return f"{scenario.model.name} on {scenario.hardware.name}"
+
+
+BATCHES = tuple(2**power for power in range(10))
+"""Batches that curves are drawn over."""
+
+PROMPTS = tuple(2**power for power in range(7, 16))
+"""Lengths of prompts that curves are drawn over, as far as the model was made for."""
+
+
+def drawn(kind: str, scenario: Scenario) -> Figure:
+    """The figure of a scenario by its name: roofline, batch, prompt or memory."""
+    match kind:
+        case "batch":
+            return over_batch(scenario, BATCHES)
+        case "prompt":
+            longest = scenario.model.max_context or PROMPTS[-1]
+            return over_prompt(scenario, [prompt for prompt in PROMPTS if prompt <= longest] or [longest])
+        case "memory":
+            return memory(scenario, sorted({int(batch) for batch in np.geomspace(1, BATCHES[-1], 60)}))
+    return rooflines(analyze(scenario))
 
 
 @_styled
@@ -227,11 +248,14 @@ def _curves(answer: Analysis, values: Any, axis: str, title: str) -> Figure:
     latency.set(xscale="log", yscale="log", xlabel=axis, ylabel="seconds")
     latency.yaxis.set_major_formatter(EngFormatter(unit="s"))
     latency.legend(fontsize=8)
-    speed = expected.tokens_per_second
+    # A model that only encodes generates nothing: its rate is of sequences.
+    batch, total = answer.scenario.batch, expected.total
+    speed = expected.tokens_per_second if answer.decode else Estimate(*(batch / time for time in reversed(total)))
+    bound = generation.tokens_per_second if answer.decode else batch / generation.total
     rate.plot(values, speed.mid, color=GREEN, marker="o", markersize=3, label="expected")
     rate.fill_between(values, speed.low, speed.high, color=GREEN, alpha=0.18, linewidth=0)
-    rate.plot(values, generation.tokens_per_second, color=GREEN, linestyle=":", linewidth=1, label="at the bound")
-    rate.set(xscale="log", yscale="log", xlabel=axis, ylabel="tokens/s")
+    rate.plot(values, bound, color=GREEN, linestyle=":", linewidth=1, label="at the bound")
+    rate.set(xscale="log", yscale="log", xlabel=axis, ylabel="tokens/s" if answer.decode else "sequences/s")
     for panel in (latency, rate):
         panel.set_xticks(values, labels=[f"{value:g}" for value in values], fontsize=8)
         panel.minorticks_off()

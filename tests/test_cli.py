@@ -733,3 +733,17 @@ def test_the_api_and_the_command_line_agree(analysis: Analyze) -> None:
     assert document["phases"]["decode"]["bound_time_s"] == answer.decode.bound_time
     assert document["generation"]["total_s"] == answer.generation.total
     assert document["memory"]["total_bytes"] == answer.memory.total
+
+
+def test_a_figure_is_drawn(ok: Callable[..., str], tmp_path: Path) -> None:
+    path = tmp_path / "figure.svg"
+    assert ok("plot", "batch", "llama-3.1-8b", "--hw", "h100-sxm", "--output", str(path)) == f"wrote {path}\n"
+    assert path.read_bytes().startswith(b"<?xml")
+
+
+def test_a_figure_of_another_ending(tmp_path: Path) -> None:
+    done = launch("plot", "memory", "llama-3.1-8b", "--hw", "h100-sxm", "--output", str(tmp_path / "figure.gif"))
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "svg, png, pdf" in done.stderr
+    assert not list(tmp_path.iterdir())

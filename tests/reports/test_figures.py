@@ -76,3 +76,11 @@ def test_predictions_beside_published_figures() -> None:
     figure = figures.measured({"anchors": rows})
     (panel,) = figure.axes
     assert [container.get_label() for container in panel.containers] == ["a", "b"]
+
+
+@pytest.mark.parametrize("kind", ["roofline", "batch", "prompt", "memory"])
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mamba2-2.7b", "bert-base", "t5-small"])
+def test_every_figure_of_every_sort_of_model(kind: str, model: str, tmp_path: Path) -> None:
+    scenario = Scenario(load_model(model), load_hardware("l4"), batch=2)
+    figures.save(figures.drawn(kind, scenario), tmp_path / "figure.png")
+    assert (tmp_path / "figure.png").stat().st_size > 5000
