@@ -221,14 +221,11 @@ def requested(
     ] = ConventionChoice.PHYSICAL,
 ) -> Any:
     """The `Request` that the options of a scenario describe: every command that takes a scenario takes these."""
-    from roofline import load_hardware, load_model
-    from roofline.parallel import parse_offload
-    from roofline.request import Request
+    from roofline.options import compose
 
-    with_flash = flash if flash is not None else convention is ConventionChoice.PHYSICAL
-    return Request(
-        load_model(model),
-        load_hardware(hw),
+    return compose(
+        model,
+        hw,
         formats={"scheme": quant, "weights": weights, "activations": activations, "kv": kv},
         degrees={
             "tensor": tp,
@@ -239,19 +236,19 @@ def requested(
             "nodes": nodes,
             "micro_batches": micro_batches,
         },
-        settings={"offload": parse_offload(offload), "expert_skew": expert_skew},
-        techniques=tuple(technique or ()),
-        options={
-            "batch": batch,
-            "prompt": prompt,
-            "generate": generate,
-            "context": context,
-            "prefix": prefix,
-            "images": images,
-            "engine": engine,
-            "convention": str(convention),
-            "fusions": (*(("attention",) if with_flash else ()), *(fuse or [])),
-        },
+        flash=flash,
+        fuse=fuse or [],
+        expert_skew=expert_skew,
+        offload=offload,
+        techniques=technique or [],
+        convention=str(convention),
+        batch=batch,
+        prompt=prompt,
+        generate=generate,
+        context=context,
+        prefix=prefix,
+        images=images,
+        engine=engine,
     )
 
 

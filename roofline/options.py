@@ -1,6 +1,7 @@
 """Options: all that a scenario may be asked for by name, on the command line, in a study and as an axis.
 
-One table says what each option holds, how its text is read and where it goes; `scenario_from` makes a scenario of them.
+One table says what each option holds, how its text is read and where it goes; `compose` makes a request of
+them, `scenario_from` its scenario.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from roofline.errors import RooflineError, UnknownNameError, quote
 from roofline.fusion import check_fusions
 from roofline.hardware import load_hardware
 from roofline.modelspec import load_model
-from roofline.parallel import MAX_DEVICES, Parallelism, parse_offload
+from roofline.parallel import MAX_DEVICES, parse_offload
 from roofline.precision import parse_precision
-from roofline.scenario import MAX_BATCH, MAX_LENGTH, Scenario, default_base
-from roofline.schedule import Settings
-from roofline.techniques import apply_techniques, check_request
+from roofline.request import Request
+from roofline.scenario import MAX_BATCH, MAX_LENGTH, Scenario
+from roofline.techniques import check_request
 
 NOTHING = "none"
 """What is written where an option is left out."""
@@ -183,7 +184,7 @@ def scenario_from(values: Mapping[str, Any]) -> Scenario:
     for needed, what in (("model", "a model"), ("hw", "hardware")):
         if needed not in arguments:
             raise RooflineError(f"{what} is missing: name one, or make it an axis")
-    return compose(**arguments)
+    return compose(**arguments).scenario()
 
 
 def compose(
@@ -198,17 +199,19 @@ def compose(
     techniques: Iterable[str] = (),
     convention: str = Convention.PHYSICAL,
     **settings: Any,
-) -> Scenario:
-    """The scenario of a command line: `formats` as `parse_precision` takes them, `degrees` as `Parallelism` does.
+) -> Request:
+    """The request of a command line: `formats` as `parse_precision` takes them, `degrees` as `Parallelism` does.
 
     `settings` are the workload and the engine, as `Scenario` has them. Raises RooflineError.
     """
-    loaded, device = load_model(model), load_hardware(hw)
     with_flash = flash if flash is not None else convention == Convention.PHYSICAL
-    precision = parse_precision(default_base(loaded, device), **formats)
     fusions = (*(("attention",) if with_flash else ()), *fuse)
-    run = Settings(parallel=Parallelism(**degrees), offload=parse_offload(offload), expert_skew=expert_skew)
-    scenario = Scenario(
-        loaded, device, precision=precision, fusions=fusions, settings=run, convention=convention, **settings
+    return Request(
+        load_model(model),
+        load_hardware(hw),
+        formats=formats,
+        degrees=degrees,
+        settings={"offload": parse_offload(offload), "expert_skew": expert_skew},
+        techniques=tuple(techniques),
+        options={"fusions": fusions, "convention": convention, **settings},
     )
-    return apply_techniques(scenario, techniques)

@@ -28,21 +28,6 @@ Analyze = Callable[..., dict[str, Any]]
 
 
 @pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `roofline ARGS` in this process: (exit status, stdout, stderr)."""
-    monkeypatch.delenv("ROOFLINE_SPECS", raising=False)
-
-    def call(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["roofline", *map(str, args)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        assert isinstance(stop.value.code, int)
-        return (stop.value.code, *capsys.readouterr())
-
-    return call
-
-
-@pytest.fixture
 def ok(run: Run) -> Callable[..., str]:
     """Runs `roofline ARGS`, which has to succeed without a word on stderr: stdout."""
 

@@ -1,14 +1,12 @@
 """The commands that ask what if: solve, sensitivity, explain and compare, in every format, and their mistakes."""
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import cli
 from roofline import analyze, load_hardware, load_model
 from roofline.request import Request
 from roofline.solve import Targets, max_batch
@@ -17,21 +15,6 @@ SMALL = ("llama-3.2-1b", "--hw", "l4", "--prompt", "128", "--generate", "8")
 DRAFT = "prompt-lookup:acceptance=0.6"
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
-    """Runs `roofline ARGS` in this process: (exit status, stdout, stderr)."""
-    monkeypatch.delenv("ROOFLINE_SPECS", raising=False)
-
-    def call(*args: object) -> tuple[int, str, str]:
-        monkeypatch.setattr(sys, "argv", ["roofline", *map(str, args)])
-        with pytest.raises(SystemExit) as stop:
-            cli.main()
-        assert isinstance(stop.value.code, int)
-        return (stop.value.code, *capsys.readouterr())
-
-    return call
 
 
 @pytest.fixture

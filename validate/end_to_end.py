@@ -29,6 +29,7 @@ from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.parallel import Parallelism
 from roofline.schedule import Settings
 from roofline.timing import Estimate
+from validate.errors import error_figures
 from validate.names import Unmapped, find_engine, find_hardware, find_model, find_precision
 from validate.tables import Line, check_filled, check_known, numbers_above_zero, parse_count, read_lines, refuse
 
@@ -411,7 +412,6 @@ def _group(key: tuple[str, ...], rows: Sequence[tuple[Case, Predicted]]) -> Grou
     low, mid, high, bound = (
         np.array([getattr(found, name) for _, found in rows]) for name in ("low", "mid", "high", "bound")
     )
-    error = mid / measured - 1.0
     file, engine, metric, model, hardware = key
     return Group(
         file=file,
@@ -420,12 +420,7 @@ def _group(key: tuple[str, ...], rows: Sequence[tuple[Case, Predicted]]) -> Grou
         model=model,
         hardware=hardware,
         rows=len(rows),
-        mape=float(np.mean(np.abs(error))),
-        median_ape=float(np.median(np.abs(error))),
-        p90_ape=float(np.percentile(np.abs(error), 90)),
-        bias=float(np.mean(error)),
-        bound_mape=float(np.mean(np.abs(bound / measured - 1.0))),
-        interval_coverage=float(np.mean((measured >= low) & (measured <= high))),
+        **error_figures(measured, low, mid, high, bound),
     )
 
 

@@ -18,6 +18,7 @@ from roofline.calibration import Calibration, load_calibration
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.hardware import Hardware, load_hardware
 from roofline.kernels import Array, kernel, kernel_bound, kernel_regimes
+from validate.errors import error_figures
 from validate.measurements import MODULES, Measurements
 
 KEYS = ("op", "format", "regime", "hardware")
@@ -171,9 +172,8 @@ def _group(key: tuple[str, ...], rows: Sequence[tuple[Scored, Array]]) -> Group:
     def joined(name: str) -> Array:
         return np.concatenate([getattr(part, name)[chosen] for part, chosen in rows])
 
-    measured, predicted = joined("measured"), joined("mid")
-    error = predicted / measured - 1.0
-    inside = (measured >= joined("low")) & (measured <= joined("high"))
+    measured = joined("measured")
+    figures = error_figures(measured, *(joined(name) for name in ("low", "mid", "high", "bound")))
     op, format, regime, hardware = key
     return Group(
         op=op,
@@ -181,12 +181,7 @@ def _group(key: tuple[str, ...], rows: Sequence[tuple[Scored, Array]]) -> Group:
         regime=regime,
         hardware=hardware,
         rows=len(measured),
-        mape=float(np.mean(np.abs(error))),
-        median_ape=float(np.median(np.abs(error))),
-        p90_ape=float(np.percentile(np.abs(error), 90)),
-        bias=float(np.mean(error)),
-        bound_mape=float(np.mean(np.abs(joined("bound") / measured - 1.0))),
-        interval_coverage=float(np.mean(inside)),
+        **figures,
     )
 
 
