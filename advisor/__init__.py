@@ -1,1 +1,7 @@
-"""What to change, what it gains and what it costs."""
+"""What to change, what it gains and what it costs: every recommendation is simulated, none is a rule of thumb."""
+
+from advisor.advice import Advice, Recommendation, advise
+from advisor.goal import Goal, Limits, Objective, Price, Quality
+from advisor.plan import Plan
+
+__all__ = ["Advice", "Goal", "Limits", "Objective", "Plan", "Price", "Quality", "Recommendation", "advise"]

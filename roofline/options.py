@@ -214,4 +214,5 @@ def compose(
         settings={"offload": parse_offload(offload), "expert_skew": expert_skew},
         techniques=tuple(techniques),
         options={"fusions": fusions, "convention": convention, **settings},
+        written={"model": model, "hardware": hw},
     )

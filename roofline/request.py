@@ -31,7 +31,8 @@ class Request:
 
     `formats` are arguments of `parse_precision` beside the base format, which follows from model and hardware;
     `degrees` those of `Parallelism`, `settings` further ones of `Settings`, `options` the other fields of `Scenario`.
-    `techniques` are written as `apply_techniques` reads them.
+    `techniques` are written as `apply_techniques` reads them. `written` holds what model and hardware were asked for
+    by, a name or a path, where that is not the name that their specs give.
     """
 
     model: Model
@@ -41,6 +42,17 @@ class Request:
     settings: Mapping[str, Any] = field(default_factory=_nothing)
     techniques: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=_nothing)
+    written: Mapping[str, str] = field(default_factory=_nothing)
+
+    @property
+    def model_name(self) -> str:
+        """The name or path by which the model can be asked for."""
+        return self.written.get("model", self.model.name)
+
+    @property
+    def hardware_name(self) -> str:
+        """The name or path by which the hardware can be asked for."""
+        return self.written.get("hardware", self.hardware.name)
 
     def scenario(self, **changes: Any) -> Scenario:
         """The scenario, with some of the `options` changed. Raises RooflineError where it cannot be."""
@@ -64,7 +76,7 @@ class Request:
 
     def on(self, hardware: Hardware) -> Request:
         """The same on other hardware, in the format that the model runs in there."""
-        return replace(self, hardware=hardware)
+        return replace(self, hardware=hardware, written={**self.written, "hardware": hardware.name})
 
     def quantised(self, scheme: str) -> Request:
         """The same under a named scheme; formats that were asked for one by one stay."""
@@ -73,6 +85,10 @@ class Request:
     def spread(self, **degrees: int) -> Request:
         """The same with other degrees of parallelism."""
         return replace(self, degrees={**self.degrees, **degrees})
+
+    def with_options(self, **options: Any) -> Request:
+        """The same with other fields of the scenario, such as its batch or its engine."""
+        return replace(self, options={**self.options, **options})
 
     def using(self, *techniques: str) -> Request:
         """The same with other techniques."""

@@ -95,7 +95,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     entry(
         "fp8-kv",
         "FP8 KV cache",
-        Price.LOSSY,
+        Price.CALIBRATION,
         "vLLM, FP8 E5M2 and E4M3 KV cache",
         "Half the bytes of KV cache to keep and to read.",
         "KV format",

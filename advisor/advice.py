@@ -1,0 +1,339 @@
+"""Advice: what holds a scenario back, what to change and what it gains, what is in vain, and a plan.
+
+>>> from advisor import Goal, Objective, advise
+>>> from roofline import load_hardware, load_model
+>>> from roofline.request import Request
+>>> request = Request(load_model("llama-2-13b"), load_hardware("a6000"), options={"prompt": 128})
+>>> advice = advise(request, Goal(Objective.TPOT))
+>>> advice.recommendations[0].move.slot
+'weight format'
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from advisor.breakeven import HELPS, Condition, conditions
+from advisor.case import Case
+from advisor.goal import Goal, Price
+from advisor.moves import (
+    FACT_SLOTS,
+    Kind,
+    Move,
+    batch_move,
+    engine_moves,
+    hardware_move,
+    parallel_moves,
+    technique_moves,
+)
+from advisor.plan import Plan, batch_grid, planned
+from advisor.rules import Caution, Finding, Hint, Rule, Vain, rules
+from advisor.trials import FIGURES, Trial, Trials, better
+from roofline.analysis import analyze
+from roofline.command import command_line
+from roofline.errors import RooflineError
+from roofline.gain import gain
+from roofline.hardware import list_hardware, load_hardware
+from roofline.request import Request
+from roofline.techniques import check_request
+from roofline.techniques.base import Published
+from roofline.timing import Estimate
+
+Progress = Callable[[str], None]
+"""Told what is being worked out, in a few words."""
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """A move that makes the objective better, simulated.
+
+    `better` is how many times, with the interval of the gain; `tied` whether the interval could swap it with the one
+    before it. `because` are rules with what they say here; `same` other moves to the same effect, `conditions` where
+    it helps.
+    """
+
+    move: Move
+    trial: Trial
+    price: Price
+    better: Estimate
+    tied: bool
+    because: tuple[tuple[str, str], ...]
+    cautions: tuple[str, ...]
+    published: tuple[Published, ...]
+    same: tuple[str, ...]
+    conditions: tuple[Condition, ...]
+
+    @property
+    def certain(self) -> bool:
+        """Whether the whole interval of the gain is one."""
+        return bool(self.better.low > 1)
+
+    @property
+    def command(self) -> str:
+        """The command that reproduces its figures."""
+        return command_line(self.trial.request)
+
+    def figure(self, name: str) -> float:
+        """A metric after the move."""
+        return float(np.asarray(self.trial.figure(name)))
+
+
+@dataclass(frozen=True)
+class Futile:
+    """A tempting move that does not help: its gain as simulated, None where it cannot be made, and why."""
+
+    move: str
+    gain: float | None
+    because: str
+    rule: str
+
+
+@dataclass(frozen=True)
+class Advice:
+    """The answer for one request and goal. `findings` and `cautions` come with the name of their rule."""
+
+    case: Case
+    findings: tuple[tuple[str, Finding], ...]
+    recommendations: tuple[Recommendation, ...]
+    hardware: tuple[Recommendation, ...]
+    futile: tuple[Futile, ...]
+    cautions: tuple[tuple[str, str], ...]
+    refused: Mapping[str, str]
+    _plan: Callable[[], Plan]
+
+    @cached_property
+    def plan(self) -> Plan:
+        """The best combination found, step by step."""
+        return self._plan()
+
+    @property
+    def base(self) -> Trial:
+        """The request as it is."""
+        return self.case.base
+
+    def recommendation(self, name: str) -> Recommendation | None:
+        """The recommendation of a move, also where it is told under another of the same effect."""
+        for found in (*self.recommendations, *self.hardware):
+            if name == found.move.name or name in found.same:
+                return found
+        return None
+
+
+def advise(
+    request: Request,
+    goal: Goal | None = None,
+    moves: Sequence[Move] | None = None,
+    research: bool = False,
+    top: int = 5,
+    progress: Progress = lambda _: None,
+) -> Advice:
+    """What to change in `request` for `goal`.
+
+    `moves` are what may be advised; None is everything: the techniques that the request's engine runs, with `research`
+    all of the catalogue, parallelism over as many devices as the limits let it have (those it has, without a limit),
+    engines, batches and hardware. Break-even points are worked out for the first `top`. Raises RooflineError where
+    the request itself cannot be simulated.
+    """
+    goal = Goal() if goal is None else goal
+    trials = Trials(request, goal)
+    trials.base  # noqa: B018 - a request that cannot be simulated is told at once
+    offered = tuple(all_moves(request, goal, research)) if moves is None else tuple(moves)
+    case = Case(trials, {move.name: move for move in offered})
+    progress("single changes")
+    tried = [trial for move in offered if (trial := trials.attempt([move])) is not None]
+    said = [(rule, entry) for rule in rules().values() for entry in rule.look(case)]
+    helping = _ranked(case, _grouped(_helping(case, tried)))
+    progress("break-even points")
+    recommendations = tuple(_recommended(case, said, helping, top))
+    progress("other hardware")
+    devices = _hardware(case, said) if moves is None else ()
+
+    def plan() -> Plan:
+        progress("combinations")
+        combined = [move for move in offered if move.slot not in FACT_SLOTS and move.kind in _COMBINED]
+        asked = request.with_options(batch=batch_grid(case.batch)) if goal.batch_varies else request
+        return planned(trials, trials if asked is request else Trials(asked, goal), combined)
+
+    findings = sorted(
+        ((rule.name, entry) for rule, entry in said if isinstance(entry, Finding)), key=lambda entry: -entry[1].share
+    )
+    return Advice(
+        case,
+        tuple(findings),
+        recommendations,
+        devices,
+        tuple(_futile(case, said, {name for found in recommendations for name in (found.move.name, *found.same)})),
+        tuple((rule.name, entry.text) for rule, entry in said if isinstance(entry, Caution) and not entry.moves),
+        {move.name: why for move in offered if (why := trials.refusal(move))},
+        plan,
+    )
+
+
+_COMBINED = (Kind.TECHNIQUE, Kind.PARALLELISM)
+
+
+def all_moves(request: Request, goal: Goal, research: bool = False) -> Iterator[Move]:
+    """Everything that may be advised for a request, but other hardware."""
+    engine = request.options.get("engine", "vllm")
+    for move in technique_moves():
+        if research or available(move, str(engine), request):
+            yield move
+    yield from parallel_moves(request, device_counts(request, goal))
+    yield from engine_moves(request)
+    if goal.batch_varies:
+        yield from (batch_move(int(batch)) for batch in batch_grid(1) if batch != request.options.get("batch", 1))
+
+
+def available(move: Move, engine: str, request: Request) -> bool:
+    """Whether the engine runs a technique on this hardware, by its documents, and not already of itself."""
+    del move, engine, request
+    return True
+
+
+def device_counts(request: Request, goal: Goal) -> list[int]:
+    """How many devices a plan may have: as many as now, or with a limit every power of two up to it."""
+    present = request.scenario().settings.parallel.devices
+    limit = goal.limits.gpus
+    if limit is None:
+        return [present]
+    powers = [1 << power for power in range(11) if 1 << power <= limit]
+    return sorted({*powers, limit, *([present] if present <= limit else [])})
+
+
+def _helping(case: Case, tried: Iterable[Trial]) -> Iterator[Trial]:
+    """Trials that make the objective better, or meet limits that the request misses; within the quality budget."""
+    missed = len(case.base.missed)
+    for trial in tried:
+        if not case.goal.quality.allows(trial.price):
+            continue
+        ratio = float(case.goal.gain(case.base.value, trial.value))
+        if len(trial.missed) < missed or (ratio > HELPS and len(trial.missed) <= missed):
+            yield trial
+
+
+def _grouped(trials: Iterable[Trial]) -> list[list[Trial]]:
+    """Trials of one slot with the same figures: methods that lead to the same formats are as fast as each other."""
+    groups: dict[tuple[object, ...], list[Trial]] = {}
+    for trial in trials:
+        (move,) = trial.moves
+        key = (move.slot, trial.price, f"{float(trial.value):.9e}", f"{float(trial.figure('memory')):.9e}")
+        groups.setdefault(key, []).append(trial)
+    return list(groups.values())
+
+
+def _ranked(case: Case, groups: list[list[Trial]]) -> list[list[Trial]]:
+    """Those that meet most limits first, then by gain, then by price."""
+
+    def rank(group: list[Trial]) -> tuple[object, ...]:
+        trial = group[0]
+        ratio = float(case.goal.gain(case.base.value, trial.value))
+        return (len(trial.missed), -ratio, list(Price).index(trial.price), trial.names)
+
+    return sorted(groups, key=rank)
+
+
+def _recommended(
+    case: Case, said: Sequence[tuple[Rule, object]], groups: Sequence[list[Trial]], top: int
+) -> Iterator[Recommendation]:
+    """One recommendation a group; the first of each slot have their break-even points worked out."""
+    before: Trial | None = None
+    slots: set[str] = set()
+    for group in groups:
+        (move,) = group[0].moves
+        first = move.slot not in slots and len(slots) < top
+        slots.add(move.slot)
+        yield _recommendation(case, said, group, before, detailed=first)
+        before = group[0]
+
+
+def _recommendation(
+    case: Case, said: Sequence[tuple[Rule, object]], group: list[Trial], before: Trial | None, detailed: bool
+) -> Recommendation:
+    trial = group[0]
+    (move,) = trial.moves
+    entry = check_request(move.name) if move.kind is Kind.TECHNIQUE else None
+    return Recommendation(
+        move,
+        trial,
+        trial.price,
+        better(case.base, trial),
+        detailed and before is not None and len(before.missed) == len(trial.missed) and _tied(before, trial),
+        tuple(
+            (rule.name, said_here.because)
+            for rule, said_here in said
+            if isinstance(said_here, Hint) and _concerns(said_here.moves, move)
+        ),
+        tuple(
+            said_here.text
+            for _, said_here in said
+            if isinstance(said_here, Caution) and _concerns(said_here.moves, move)
+        ),
+        () if entry is None else entry.published,
+        tuple(name for other in group[1:] for name in other.names),
+        conditions(case.trials.request, move, case.goal) if detailed and move.kind in _COMBINED else (),
+    )
+
+
+def _concerns(names: Iterable[str], move: Move) -> bool:
+    return any(name in (move.name, move.slot, move.name.partition(":")[0]) for name in names)
+
+
+def _tied(one: Trial, other: Trial) -> bool:
+    """Whether the interval of the gain of one over the other holds both orders."""
+    ratio = better(other, one)
+    return bool(ratio.low < 1 < ratio.high)
+
+
+def _futile(case: Case, said: Sequence[tuple[Rule, object]], advised: set[str]) -> Iterator[Futile]:
+    """What rules call vain and the simulator does not contradict."""
+    told: set[str] = set()
+    for rule, entry in said:
+        if not isinstance(entry, Vain):
+            continue
+        for move in case.moves.values():
+            if not _concerns(entry.moves, move) or move.name in told or move.name in advised:
+                continue
+            ratio = case.gain(move.name)
+            if ratio > HELPS:
+                continue
+            told.add(move.name)
+            yield Futile(move.name, ratio if np.isfinite(ratio) else None, entry.because, rule.name)
+
+
+SHOWN_DEVICES = 3
+TRIED_DEVICES = 8
+
+
+def _hardware(case: Case, said: Sequence[tuple[Rule, object]]) -> tuple[Recommendation, ...]:
+    """The best other devices of the same kind: the best at the bound are simulated at expected times."""
+    request, present = case.trials.request, case.hardware
+    bound = replace(case.goal, at="bound", limits=replace(case.goal.limits, ttft=None, tpot=None, total=None))
+    promising = []
+    for name in list_hardware():
+        device = load_hardware(name)
+        if device.kind != present.kind or device.name == present.name:
+            continue
+        try:
+            analysis = analyze(request.on(device).scenario())
+            if analysis.memory.fits:
+                promising.append((float(bound.gain(1.0, bound.value(analysis))), name))
+        except RooflineError:
+            continue
+    best = [name for _, name in sorted(promising, reverse=True)[:TRIED_DEVICES]]
+    trials = [
+        trial for name in best if (trial := case.trials.attempt([hardware_move(load_hardware(name))])) is not None
+    ]
+    groups = _ranked(case, [[trial] for trial in _helping(case, trials)])[:SHOWN_DEVICES]
+    before: Trial | None = None
+    found = []
+    for group in groups:
+        found.append(_recommendation(case, said, group, before, detailed=True))
+        before = group[0]
+    return tuple(found)
+
+
+__all__ = ["FIGURES", "Advice", "Futile", "Recommendation", "advise", "gain"]

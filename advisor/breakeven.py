@@ -1,0 +1,178 @@
+"""Break-even: where a move stops to help, found on the simulator: over batches, prompts, and how much a draft hits.
+
+A move helps where it makes the objective better by more than a hundredth. The stretch of values around the present one
+in which it does is found on a grid with equal ratios, and closed down to neighbours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from advisor.goal import Goal
+from advisor.moves import Move, technique_move
+from roofline.analysis import analyze
+from roofline.errors import RooflineError
+from roofline.request import Request
+from roofline.scenario import MAX_LENGTH
+from roofline.techniques import check_request
+
+HELPS = 1.01
+"""How many times better the objective must get for a move to be worth its name."""
+
+POINTS = 33
+"""Values tried at once."""
+
+MOST_BATCH = 8192
+
+DRAFT_KEYS = ("accept", "acceptance")
+"""Parameters of drafting that say how much of a draft is right."""
+
+AXES: Mapping[str, tuple[str, ...]] = {
+    "KV format": ("batch", "prompt"),
+    "attention pattern": ("batch", "prompt"),
+    "cache budget": ("batch", "prompt"),
+    "kv heads": ("batch", "prompt"),
+    "kv sharing": ("batch", "prompt"),
+    "attention kernel": ("prompt",),
+    "decode attention kernel": ("batch", "prompt"),
+    "parallelism of sequences": ("batch", "prompt"),
+    "parallelism": ("batch", "prompt"),
+    "prompt": ("batch", "prompt"),
+    "drafting": ("batch", "acceptance"),
+}
+"""What the help of a slot's moves hangs on; of all others it is the batch."""
+
+Helps = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Where a move helps: from `low` to `high` of `variable`; None where that end is the end of what is possible.
+
+    `most` is the largest value that was looked at, `ends` why there.
+    """
+
+    variable: str
+    low: float | None
+    high: float | None
+    most: float
+    ends: str
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        name = {"batch": "batch", "prompt": "prompts of", "acceptance": ""}[self.variable]
+        if self.variable == "acceptance":
+            return "at any acceptance" if self.low is None else f"from {self.low:.3g} {self.ends}"
+        match self.low, self.high:
+            case None, None:
+                return f"{name} up to {self.most:.0f}, {self.ends}"
+            case None, high:
+                return f"{name} up to {high:.0f}"
+            case low, None:
+                return f"{name} from {low:.0f}"
+        return f"{name} {self.low:.0f} to {self.high:.0f}"
+
+
+def conditions(request: Request, move: Move, goal: Goal) -> tuple[Condition, ...]:
+    """Where `move` helps the objective of `request`, which it does at the request's own values."""
+    found = (_condition(variable, request, move, goal) for variable in AXES.get(move.slot, ("batch",)))
+    return tuple(condition for condition in found if condition is not None)
+
+
+def _condition(variable: str, request: Request, move: Move, goal: Goal) -> Condition | None:
+    try:
+        if variable == "acceptance":
+            return _acceptance(request, move, goal)
+        return _counted(variable, request, move, goal)
+    except RooflineError:
+        return None
+
+
+def _counted(variable: str, request: Request, move: Move, goal: Goal) -> Condition | None:
+    changed = move(request)
+    present = getattr(request.scenario(), variable)
+
+    def helps(values: NDArray[np.int64]) -> NDArray[np.bool_]:
+        before, after = (goal.value(analyze(one.scenario(**{variable: values}))) for one in (request, changed))
+        better: NDArray[np.bool_] = np.broadcast_to(goal.gain(before, after), values.shape) > HELPS
+        return better
+
+    most, ends = _most(variable, changed, int(present))
+    low, high = stretch(helps, int(present), 1, most)
+    if low is None:
+        return None
+    return Condition(variable, None if low == 1 else low, None if high == most else high, most, ends)
+
+
+def _most(variable: str, request: Request, present: int) -> tuple[int, str]:
+    """The largest value that is possible, at least the present one, and why."""
+    limit = MOST_BATCH if variable == "batch" else min(request.model.max_context or MAX_LENGTH, 1 << 20)
+    ends = "the longest context of the model" if variable == "prompt" and limit < 1 << 20 else "and maybe beyond"
+
+    def fits(values: NDArray[np.int64]) -> NDArray[np.bool_]:
+        memory = analyze(request.scenario(**{variable: values})).memory
+        holds: NDArray[np.bool_] = np.broadcast_to(memory.total <= memory.capacity, values.shape)
+        return holds
+
+    if limit <= present or not fits(np.array([present]))[0]:
+        return max(present, 1), "more do not fit in memory" if limit > present else ends
+    _, high = stretch(fits, present, present, limit)
+    assert high is not None
+    return high, ends if high == limit else "the most that fits in memory"
+
+
+def stretch(helps: Helps, present: int, low: int, high: int) -> tuple[int, int] | tuple[None, None]:
+    """The first and last value of the stretch around `present` that helps, of those tried; None where it does not."""
+    values = np.unique(np.concatenate([np.geomspace(low, high, POINTS).round().astype(np.int64), [present]]))
+    answers = helps(values)
+    where = int(np.flatnonzero(values == present)[0])
+    if not answers[where]:
+        return None, None
+    failing = np.flatnonzero(~answers)
+    below, above = failing[failing < where], failing[failing > where]
+    first = (
+        low if not below.size else _edge(helps, int(values[below[-1]]), int(values[below[-1] + 1]))
+    )  # between one that fails and its neighbour that holds
+    last = high if not above.size else _edge(helps, int(values[above[0]]), int(values[above[0] - 1]))
+    return first, last
+
+
+def _edge(helps: Helps, fails: int, holds: int) -> int:
+    """The value next to the edge that holds, between one that fails and one that holds."""
+    while abs(holds - fails) > 1:
+        inside = np.unique(np.linspace(fails, holds, min(POINTS, abs(holds - fails) + 1)).round().astype(np.int64))
+        inside = inside if fails < holds else inside[::-1]
+        answers = helps(inside)
+        last = int(np.flatnonzero(~answers)[-1])
+        fails, holds = int(inside[last]), int(inside[last + 1])
+    return holds
+
+
+def _acceptance(request: Request, move: Move, goal: Goal) -> Condition | None:
+    """The least acceptance at which drafting still helps, by bisection."""
+    entry = check_request(move.name)
+    known = {parameter.name: parameter for parameter in entry.parameters}
+    key = next((name for name in DRAFT_KEYS if name in known and known[name].default is not None), None)
+    if key is None:
+        return None
+    parameter, before = known[key], goal.value(analyze(request.scenario()))
+    default: Any = parameter.default
+
+    def helps(value: float) -> bool:
+        changed = technique_move(entry, f"{entry.name}:{key}={value!r}")(request)
+        return bool(goal.gain(before, goal.value(analyze(changed.scenario()))) > HELPS)
+
+    low, high = float(parameter.low or 0.0), float(default)
+    unit = "tokens accepted a step" if key == "accept" else "of drafted tokens accepted"
+    if helps(low):
+        return Condition("acceptance", None, None, high, unit)
+    while high - low > 1e-3 * high:
+        middle = (low + high) / 2
+        low, high = (low, middle) if helps(middle) else (middle, high)
+    return Condition("acceptance", high, None, float(default), unit)

@@ -1,0 +1,141 @@
+"""A case: one simulated scenario under advice, and what rules ask of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from advisor.goal import Goal
+from advisor.moves import Move
+from advisor.trials import Trial, Trials
+from roofline.analysis import Analysis, OpFigures, Phase
+from roofline.breakdown import HOST, Breakdown, decode_expected, prefill_expected, steps
+from roofline.hardware import Hardware
+from roofline.model import Model
+from roofline.precision import Precision
+from roofline.roof import Bound
+from roofline.scenario import Scenario
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request and its goal, simulated once; `moves` are all that may be advised, by name.
+
+    Shares are of the expected time of the whole generation, prefill and decode together.
+    """
+
+    trials: Trials
+    moves: Mapping[str, Move]
+
+    @property
+    def goal(self) -> Goal:
+        """What is wanted."""
+        return self.trials.goal
+
+    @property
+    def base(self) -> Trial:
+        """The request as it is."""
+        return self.trials.base
+
+    @property
+    def analysis(self) -> Analysis:
+        """The request, simulated."""
+        return self.base.analysis
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario, techniques applied."""
+        return self.analysis.scenario
+
+    @property
+    def model(self) -> Model:
+        """The model, techniques applied."""
+        return self.scenario.model
+
+    @property
+    def hardware(self) -> Hardware:
+        """The device."""
+        return self.scenario.hardware
+
+    @property
+    def precision(self) -> Precision:
+        """The formats in use."""
+        return self.analysis.precision
+
+    @property
+    def batch(self) -> int:
+        """Sequences of the batch."""
+        return int(self.scenario.batch)
+
+    @cached_property
+    def generates(self) -> bool:
+        """Whether there are decode steps after the first token."""
+        return steps(self.analysis) > 0
+
+    @cached_property
+    def decode_share(self) -> float:
+        """The share of the whole time that decode steps take."""
+        if not self.generates:
+            return 0.0
+        whole, first = self.analysis.expected.total.mid, self.analysis.expected.ttft.mid
+        return float((whole - first) / whole)
+
+    @property
+    def prefill_share(self) -> float:
+        """The share of the whole time that prefill takes."""
+        return 1.0 - self.decode_share
+
+    @property
+    def decode(self) -> Phase:
+        """The decode phase; only of a case that generates."""
+        assert self.analysis.decode is not None
+        return self.analysis.decode
+
+    @cached_property
+    def decode_parts(self) -> Breakdown:
+        """Expected seconds of the mean decode step by operator."""
+        return decode_expected(self.analysis)
+
+    @cached_property
+    def prefill_parts(self) -> Breakdown:
+        """Expected seconds of prefill by operator."""
+        return prefill_expected(self.analysis)
+
+    @cached_property
+    def host_share(self) -> float:
+        """The share of a decode step in which no kernel runs: scheduling, sampling, gaps between kernels."""
+        parts = self.decode_parts
+        return parts.parts.get(HOST, 0.0) / parts.total if parts.total else 0.0
+
+    def bound_share(self, phase: Phase, bound: Bound) -> float:
+        """The share of a phase's bound time that operators under `bound` take."""
+        return float(sum(op.share for op in phase.ops if op.bound == bound))
+
+    def bytes_share(self, phase: Phase, role: str) -> float:
+        """The share of a phase's bytes that is `weight`, `kv`, `activation` or `state`."""
+        moved = sum(float(op.count * op.bytes) for op in phase.ops)
+        return sum(float(op.count * getattr(op, f"{role}_bytes")) for op in phase.ops) / moved if moved else 0.0
+
+    @cached_property
+    def linear(self) -> OpFigures | None:
+        """The decode step's largest product with weights; None where there is none."""
+        products = [op for op in (self.decode if self.generates else self.analysis.prefill).ops if op.weight_bytes > 0]
+        products = [op for op in products if op.kind in ("gemm", "attention")]
+        return max(products, key=lambda op: float(op.count * op.weight_bytes), default=None)
+
+    def gain(self, name: str) -> float:
+        """How many times better a single move makes the objective; NaN where it cannot be made."""
+        move = self.moves.get(name)
+        trial = None if move is None else self.trials.attempt([move])
+        if trial is None:
+            return float("nan")
+        return float(np.asarray(self.goal.gain(self.base.value, trial.value)))
+
+    def in_use(self, slot: str) -> bool:
+        """Whether the request already has a technique of this slot."""
+        from roofline.techniques import check_request
+
+        return any(check_request(name).slot == slot for name in self.scenario.techniques)

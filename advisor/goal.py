@@ -1,0 +1,162 @@
+"""Goals: what is to get better, what must hold meanwhile, and what answers may lose in quality for it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Any, Literal
+
+import numpy as np
+
+from roofline.analysis import Analysis
+from roofline.errors import RooflineError
+from roofline.metrics import Metric, find_metric
+
+
+class Objective(StrEnum):
+    """What is to get better."""
+
+    TOTAL = "total"
+    TTFT = "ttft"
+    TPOT = "tpot"
+    THROUGHPUT = "throughput"
+    MEMORY = "memory"
+    COST = "cost"
+    ENERGY = "energy"
+
+
+METRIC: Mapping[Objective, str] = {
+    Objective.TOTAL: "total",
+    Objective.TTFT: "ttft",
+    Objective.TPOT: "tpot",
+    Objective.THROUGHPUT: "tokens_per_s",
+    Objective.MEMORY: "memory",
+    Objective.COST: "cost",
+    Objective.ENERGY: "energy",
+}
+"""The metric (`roofline.metrics`) of each objective."""
+
+BATCH_VARIES = (Objective.THROUGHPUT, Objective.COST, Objective.ENERGY)
+"""Objectives of a service, which may choose how many sequences run together; the others answer a given batch."""
+
+
+class Price(StrEnum):
+    """What a change asks for, cheapest first: nothing of the answers, work, a calibration, some quality, training."""
+
+    LOSSLESS = "lossless"
+    ENGINEERING = "engineering"
+    CALIBRATION = "calibration"
+    LOSSY = "lossy"
+    RETRAINING = "retraining"
+
+
+PRICES = tuple(Price)
+
+
+class Quality(StrEnum):
+    """How much a change may ask for at most."""
+
+    LOSSLESS = "lossless"
+    CALIBRATED = "calibrated"
+    LOSSY = "lossy"
+    RETRAIN = "retrain"
+
+    def allows(self, price: Price) -> bool:
+        """Whether a change of this price is within the budget."""
+        return PRICES.index(price) <= PRICES.index(_DEAREST[self])
+
+
+QUALITIES = tuple(Quality)
+_DEAREST = {
+    Quality.LOSSLESS: Price.ENGINEERING,
+    Quality.CALIBRATED: Price.CALIBRATION,
+    Quality.LOSSY: Price.LOSSY,
+    Quality.RETRAIN: Price.RETRAINING,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What must hold; None is no limit. Seconds, bytes of each device, devices, USD an hour of all devices."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+    total: float | None = None
+    memory: float | None = None
+    gpus: int | None = None
+    budget: float | None = None
+
+    def __post_init__(self) -> None:
+        for entry in fields(self):
+            value = getattr(self, entry.name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise RooflineError(f"the limit of {entry.name} must be above 0, got {value:g}")
+
+    @property
+    def given(self) -> Mapping[str, float]:
+        """The limits that are set."""
+        return {entry.name: float(value) for entry in fields(self) if (value := getattr(self, entry.name)) is not None}
+
+
+LIMITED: Mapping[str, str] = MappingProxyType(
+    {"ttft": "ttft", "tpot": "tpot", "total": "total", "memory": "memory", "gpus": "gpus", "budget": "usd_per_hour"}
+)
+"""The metric that each limit is of."""
+
+At = Literal["bound", "low", "mid", "high"]
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """What is wanted of a scenario. Times are read `at` the bound or at expected low, mid or high.
+
+    `vary_batch`: whether another number of sequences may be run at once; None leaves that to the objective.
+    """
+
+    objective: Objective = Objective.TOTAL
+    limits: Limits = field(default_factory=Limits)
+    quality: Quality = Quality.CALIBRATED
+    at: At = "mid"
+    vary_batch: bool | None = None
+
+    @property
+    def metric(self) -> Metric:
+        """The figure that is to get better."""
+        return read(METRIC[self.objective], self.at)
+
+    @property
+    def batch_varies(self) -> bool:
+        """Whether the batch may change."""
+        return self.objective in BATCH_VARIES if self.vary_batch is None else self.vary_batch
+
+    def value(self, analysis: Analysis) -> Any:
+        """The objective's figure, an array for a grid."""
+        return figure(analysis, METRIC[self.objective], self.at)
+
+    def gain(self, before: Any, after: Any) -> Any:
+        """How many times better `after` is than `before`, figures of the objective."""
+        return before / after if self.metric.better < 0 else after / before
+
+    def used(self, analysis: Analysis) -> Mapping[str, Any]:
+        """Each limit's use, figure over limit: at most 1 is met. `capacity` is that of the device's memory."""
+        found: dict[str, Any] = {"capacity": analysis.memory.total / analysis.memory.capacity}
+        for name, limit in self.limits.given.items():
+            found[name] = figure(analysis, LIMITED[name], self.at) / limit
+        return found
+
+
+def read(name: str, at: At) -> Metric:
+    """The metric at a reading of time, where it has readings."""
+    try:
+        return find_metric(f"{name}.{at}", "expected")
+    except RooflineError:
+        return find_metric(name, "expected")
+
+
+def figure(analysis: Analysis, name: str, at: At) -> Any:
+    """A metric of an analysis at a reading of time: a number, or an array of the grid's shape."""
+    value = np.broadcast_to(np.asarray(read(name, at).figure(analysis), float), analysis.scenario.shape)
+    return value if analysis.scenario.shape else float(value)

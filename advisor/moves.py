@@ -1,0 +1,217 @@
+"""Moves: changes of a request that may be advised: techniques, parallelism, engines, hardware and batches.
+
+A move settles a slot; two moves of one slot exclude each other, and a move replaces what the request has there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from enum import StrEnum
+
+from advisor.goal import PRICES, Price
+from roofline.engine import load_engine
+from roofline.hardware import Hardware
+from roofline.model import MixtureOfExperts, Model
+from roofline.precision import Precision
+from roofline.request import Request
+from roofline.scenario import Scenario
+from roofline.techniques import check_request, techniques
+from roofline.techniques.base import Technique
+
+
+class Kind(StrEnum):
+    """What a move changes."""
+
+    TECHNIQUE = "technique"
+    PARALLELISM = "parallelism"
+    ENGINE = "engine"
+    HARDWARE = "hardware"
+    BATCH = "batch"
+
+
+@dataclass(frozen=True)
+class Move:
+    """A change: its name as the command line has it, the slot it settles, its price, and what does it.
+
+    `assumes` says what the simulation takes as given, `source` where the technique is described. `devices` is the
+    number that a move of parallelism needs, 0 where it is as before.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    slot: str
+    price: Price
+    change: Callable[[Request], Request]
+    assumes: str = ""
+    source: str = ""
+    devices: int = 0
+
+    def __call__(self, request: Request) -> Request:
+        """The changed request."""
+        return self.change(request)
+
+
+PARALLEL_SLOTS = frozenset(
+    {
+        "tensor-parallelism",
+        "pipeline-parallelism",
+        "data-parallelism",
+        "expert-parallelism",
+        "parallelism of sequences",
+        "pools",
+    }
+)
+"""Slots of the catalogue that moves of parallelism settle, or that take other devices."""
+
+FACT_SLOTS = frozenset({"prefix", "retrieval", "cascade"})
+"""Slots whose effect is that of a workload the scenario does not state: shared prompts, documents, easy questions."""
+
+SERVED_BY = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
+"""Engines that may be advised: those that serve models, of the bundled profiles."""
+
+
+def technique_moves() -> Iterator[Move]:
+    """Every technique of the catalogue that can be simulated as it stands, with its defaults."""
+    for entry in techniques().values():
+        if entry.change is None or entry.slot in PARALLEL_SLOTS:
+            continue
+        if any(parameter.default is None and parameter.low is None for parameter in entry.parameters):
+            continue
+        yield technique_move(entry)
+
+
+def technique_move(entry: Technique, request: str | None = None) -> Move:
+    """The move that applies a technique in the place of another of its slot; `request` may give parameters."""
+    written = entry.name if request is None else request
+
+    def change(asked: Request) -> Request:
+        kept = [other for other in asked.techniques if check_request(other).slot != entry.slot]
+        return asked.using(*kept, written)
+
+    price = Price(entry.price.value)
+    if entry.slot == "drafting" and price is Price.LOSSLESS:
+        price = Price.ENGINEERING  # a draft has to be found or trained
+    assumed = "; ".join(
+        f"{parameter.meaning}: {parameter.default:g}"
+        for parameter in entry.parameters
+        if isinstance(parameter.default, (int, float))
+    )
+    return Move(written, entry.title, Kind.TECHNIQUE, entry.slot, price, change, assumed, entry.reference)
+
+
+FEW_BITS = 3.5
+"""Bits of a weight, or of a cached element, below which quality suffers whatever the method: four are the usual best
+balance of size and quality, and two or fewer need methods of their own (Yuan et al. 2024, section 3.1.1)."""
+
+FEW_ACTIVATION_BITS = 4.5
+"""The same for activations: with their outliers four bits, scales included, lose quality."""
+
+
+def price_of(move: Move, scenario: Scenario) -> Price:
+    """The price of a move, judged also by the formats that it leads to: few bits cost quality, however found."""
+    precision = scenario.precision
+    assert isinstance(precision, Precision)
+    if move.slot not in ("weight format", "KV format"):
+        return move.price
+    linear = precision.weights.format_of("up_proj", precision.base, scenario.model.layers)
+    activations = precision.activations or precision.base
+    few = min(linear.bits, precision.kv.bits) < FEW_BITS or activations.bits < FEW_ACTIVATION_BITS
+    return max(move.price, Price.LOSSY, key=PRICES.index) if few else move.price
+
+
+def parallel_moves(request: Request, devices: Iterable[int]) -> Iterator[Move]:
+    """Every split of so many devices into tensor, pipeline and data parallelism, and experts over all of them."""
+    for count in devices:
+        for degrees in _splits(count, request.model):
+            if {**_PLAIN, **request.degrees} != {**_PLAIN, **degrees}:
+                yield _parallel(request.hardware, degrees)
+
+
+_PLAIN = {"tensor": 1, "pipeline": 1, "expert": 1, "data": 1, "sequence": 1, "nodes": 1, "micro_batches": 1}
+
+
+def _splits(count: int, model: Model) -> Iterator[dict[str, int]]:
+    experts = any(isinstance(group.layer.feed_forward, MixtureOfExperts) for group in model.groups)
+    for tensor in _divisors(count):
+        for pipeline in _divisors(count // tensor):
+            if pipeline > model.layers:
+                continue
+            plain = {"tensor": tensor, "pipeline": pipeline, "data": count // tensor // pipeline}
+            yield plain
+            if experts and tensor * plain["data"] > 1:
+                yield {**plain, "expert": tensor * plain["data"]}
+
+
+def _divisors(count: int) -> list[int]:
+    return [value for value in range(1, count + 1) if count % value == 0]
+
+
+_FLAGS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep", "nodes": "nodes"}
+
+
+def _parallel(hardware: Hardware, degrees: dict[str, int]) -> Move:
+    count = degrees["tensor"] * degrees["pipeline"] * degrees["data"]
+    node = max((link.devices or 1 for link in hardware.interconnects if link.scope == "node"), default=8)
+    nodes = max(1, -(-count // max(node, 1)))
+    settled = {**degrees, "nodes": nodes if count % nodes == 0 else 1}
+    if settled["pipeline"] > 1:
+        settled["micro_batches"] = 1
+    name = " ".join(f"{_FLAGS[key]}={value}" for key, value in settled.items() if key in _FLAGS and value > 1) or "tp=1"
+    title = f"{count} device{'s' if count > 1 else ''} as {name}"
+
+    def change(request: Request) -> Request:
+        return replace(request, degrees=settled)
+
+    return Move(name, title, Kind.PARALLELISM, "parallelism", Price.ENGINEERING, change, devices=count)
+
+
+def engine_moves(request: Request) -> Iterator[Move]:
+    """The other engines that serve models on this hardware."""
+    for name in SERVED_BY:
+        if name == request.options.get("engine", "vllm") or not _serves(name, request.hardware):
+            continue
+
+        def change(asked: Request, name: str = name) -> Request:
+            return asked.with_options(engine=name)
+
+        title = f"the engine {load_engine(name).title or name}"
+        yield Move(f"engine={name}", title, Kind.ENGINE, "engine", Price.ENGINEERING, change)
+
+
+def _serves(engine: str, hardware: Hardware) -> bool:
+    """Whether an engine runs on a device at all, by its vendor and kind."""
+    if engine == "llama.cpp":
+        return hardware.kind in ("gpu", "cpu", "soc")
+    if engine == "tensorrt-llm":
+        return hardware.vendor == "NVIDIA"
+    return hardware.kind == "gpu"
+
+
+def hardware_move(hardware: Hardware) -> Move:
+    """The same on other hardware."""
+    return Move(
+        f"hw={hardware.name}",
+        hardware.title,
+        Kind.HARDWARE,
+        "hardware",
+        Price.ENGINEERING,
+        lambda request: request.on(hardware),
+    )
+
+
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+"""Batches that are tried where the batch may change."""
+
+
+def batch_move(batch: int) -> Move:
+    """Another number of sequences at once."""
+    return Move(
+        f"batch={batch}",
+        f"{batch} sequences at once",
+        Kind.BATCH,
+        "batch",
+        Price.LOSSLESS,
+        lambda request: request.with_options(batch=batch),
+    )

@@ -1,0 +1,349 @@
+"""Plans: combinations of moves, searched and simulated, never summed.
+
+Few combinations are all tried. Of many the search keeps, step by step, those that are best for the objective, and the
+best for each of the other figures that a limit may be set on. It looks back: from every combination kept, dropping or
+replacing a move is tried as adding one is. Limits play no part in what is tried, only in what is chosen, and a larger
+quality budget tries all that a smaller one does and more, as does a larger number of devices: loosening a limit or the
+budget can never worsen the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations, product
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from advisor.goal import QUALITIES, Goal, Quality
+from advisor.moves import BATCHES, Move, batch_move, price_of
+from advisor.trials import NOTHING, Moves, Trial, Trials, better
+from roofline.command import command_line
+from roofline.timing import Estimate
+
+WIDTH = 2
+"""Combinations kept for the objective at each size; for every other figure one is."""
+
+EXHAUSTIVE = 64
+"""Combinations that are all tried where there are no more."""
+
+DEPTH = 5
+"""Moves of a plan at most."""
+
+LEAST = 1.005
+"""A move that gains less than this is not worth a step."""
+
+GUIDES = ("ttft", "tpot", "memory")
+"""Figures that limits may be set on: the best combination for each is kept, so that a tight limit finds one."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One combination at one batch: its objective, and how much of each limit it uses."""
+
+    moves: Moves
+    batch: int
+    value: float
+    used: Mapping[str, float]
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every limit is met."""
+        return all(use <= 1 for use in self.used.values())
+
+
+@dataclass(frozen=True)
+class Searched:
+    """All that a search tried; `best` is None where nothing meets the limits."""
+
+    choices: tuple[Choice, ...]
+    best: Choice | None
+    stopped: str
+
+    @property
+    def feasible(self) -> tuple[Choice, ...]:
+        """The combinations that meet all limits."""
+        return tuple(choice for choice in self.choices if choice.feasible)
+
+
+def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive: int = EXHAUSTIVE) -> Searched:
+    """Combinations of `moves` up to `depth`, at every batch where the goal lets it vary; all, if few enough.
+
+    `trials` evaluates at the request's own batch, or at the grid that `batch_grid` gives it.
+    """
+    seen: dict[Moves, Trial] = {NOTHING: trials.base}
+    stopped = ""
+    counts = sorted({move.devices for move in moves if move.devices}) or [0]
+    for quality in QUALITIES[: QUALITIES.index(trials.goal.quality) + 1]:
+        allowed = [move for move in moves if _allowed(trials, move, quality)]
+        for count in counts:
+            offered = [move for move in allowed if move.devices in (0, count)]
+            slots = _slots(offered)
+            if prod(len(members) + 1 for members in slots.values()) <= exhaustive:
+                stopped = _all(trials, slots, seen)
+            else:
+                stopped = _beam(trials, offered, depth, seen)
+    choices = tuple(choice for trial in seen.values() for choice in _choices(trial))
+    return Searched(choices, _best(trials.goal, choices), stopped)
+
+
+def _allowed(trials: Trials, move: Move, quality: Quality) -> bool:
+    trial = trials.attempt([move])
+    return trial is not None and quality.allows(price_of(move, trial.analysis.scenario))
+
+
+def _beam(trials: Trials, moves: Sequence[Move], depth: int, seen: dict[Moves, Trial]) -> str:
+    """Tries combinations and adds them to `seen`; says why it stopped."""
+    useful = _useful(trials, moves)
+    kept: list[Moves] = [NOTHING]
+    for size in range(1, depth + 1):
+        tried: dict[Moves, Trial] = {}
+        for state in kept:
+            for following in _following(state, useful):
+                trial = trials.attempt(following)
+                if trial is not None:
+                    tried[following] = seen[following] = trial
+        before = kept
+        kept = _kept({**{state: seen[state] for state in kept}, **tried})
+        if set(kept) <= set(before):
+            return f"no further move of {len(useful)} made any combination better"
+        if size == depth:
+            return f"a plan has at most {depth} steps"
+    return ""
+
+
+def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
+    slots: dict[str, list[Move]] = {}
+    for move in moves:
+        slots.setdefault(move.slot, []).append(move)
+    return slots
+
+
+def _all(trials: Trials, slots: Mapping[str, list[Move]], seen: dict[Moves, Trial]) -> str:
+    """Tries every combination."""
+    for chosen in product(*([None, *members] for members in slots.values())):
+        combination = frozenset(move for move in chosen if move is not None)
+        trial = trials.attempt(combination)
+        if trial is not None:
+            seen[combination] = trial
+    return "every combination was tried"
+
+
+def _following(state: Moves, moves: Iterable[Move]) -> Iterator[Moves]:
+    """One move more, one replaced by another of its slot, or one fewer."""
+    for move in moves:
+        if move not in state:
+            yield frozenset({other for other in state if other.slot != move.slot} | {move})
+    if len(state) > 1:
+        for move in state:
+            yield state - {move}
+
+
+def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
+    """Of each slot the moves that are best for the objective or a guide, where they are better than nothing."""
+    found: dict[str, Move] = {}
+    base = _scores(trials.base)
+    for members in _slots(moves).values():
+        scored = [(_scores(trial), move) for move in members if (trial := trials.attempt([move])) is not None]
+        for index, least in enumerate(base):
+            best = min(scored, key=lambda entry: (entry[0][index], entry[1].name), default=None)
+            if best is not None and best[0][index] * LEAST <= least:
+                found[best[1].name] = best[1]
+    return list(found.values())
+
+
+def _kept(tried: Mapping[Moves, Trial]) -> list[Moves]:
+    """The best combinations for the objective, and the best for each guide."""
+    scores = {moves: _scores(trial) for moves, trial in tried.items()}
+    ordered = sorted(scores, key=lambda moves: (scores[moves][0], len(moves), names(moves)))
+    kept = dict.fromkeys(ordered[:WIDTH])
+    for index in range(1, 1 + len(GUIDES)):
+        kept[min(scores, key=lambda moves: (scores[moves][index], scores[moves][0], len(moves), names(moves)))] = None
+    return list(kept)
+
+
+def names(moves: Moves) -> tuple[str, ...]:
+    """What a combination is called, in a settled order."""
+    return tuple(sorted(move.name for move in moves))
+
+
+def _scores(trial: Trial) -> tuple[float, ...]:
+    """The objective and the guides, less is better: the best over the batches that fit in memory."""
+    fits = np.asarray(trial.used["capacity"]) <= 1
+    sign = trial.goal.metric.better
+    value = np.asarray(trial.value, float)
+    objective = np.where(fits, value if sign < 0 else 1 / value, np.inf)
+    guides = (np.where(fits | (name == "memory"), trial.figure(name), np.inf) for name in GUIDES)
+    return tuple(float(np.nanmin(values)) if np.any(~np.isnan(values)) else np.inf for values in (objective, *guides))
+
+
+def _choices(trial: Trial) -> Iterator[Choice]:
+    batches = np.atleast_1d(np.asarray(trial.analysis.scenario.batch))
+    values = np.broadcast_to(trial.value, batches.shape)
+    used = {name: np.broadcast_to(use, batches.shape) for name, use in trial.used.items()}
+    for index, batch in enumerate(batches.tolist()):
+        if np.isfinite(values[index]):
+            yield Choice(
+                trial.moves, int(batch), float(values[index]), {name: float(use[index]) for name, use in used.items()}
+            )
+
+
+def _best(goal: Goal, choices: Iterable[Choice]) -> Choice | None:
+    """The best choice that meets all limits; of equals the one with the fewest moves."""
+    sign = -goal.metric.better
+    feasible = [choice for choice in choices if choice.feasible]
+    return min(feasible, key=lambda choice: (sign * choice.value, len(choice.moves), names(choice.moves)), default=None)
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step of a plan: its move, what it makes better given the steps before it, and the scenario after it."""
+
+    move: Move
+    better: Estimate
+    trial: Trial
+
+    @property
+    def command(self) -> str:
+        """The command that reproduces the figures after it."""
+        return command_line(self.trial.request)
+
+
+@dataclass(frozen=True)
+class Interaction:
+    """Two moves together: `both` is their gain as simulated, `one` and `other` each alone."""
+
+    names: tuple[str, str]
+    one: float
+    other: float
+    both: float
+
+    @property
+    def kind(self) -> str:
+        """Whether they counteract, overlap, need each other or add up."""
+        if self.both < max(self.one, self.other) / LEAST:
+            return "counteract"
+        if self.both > self.one * self.other * REINFORCE:
+            return "need each other" if min(self.one, self.other) < LEAST else "reinforce"
+        return "overlap" if self.both * OVERLAP < self.one * self.other else "independent"
+
+
+REINFORCE, OVERLAP = 1.03, 1.1
+"""How far two gains must be from their product to be told."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The best combination found that meets all limits: `steps` in order of gain, each given those before it.
+
+    `end` is the scenario after all; `nearest` says for each limit the least use of it among all that meets the others,
+    where nothing meets all. `stopped` says why no step was added.
+    """
+
+    steps: tuple[Step, ...]
+    end: Trial | None
+    better: Estimate | None
+    interactions: tuple[Interaction, ...]
+    stopped: str
+    nearest: Mapping[str, float]
+    pareto: tuple[Choice, ...]
+    tried: int
+
+    @property
+    def feasible(self) -> bool:
+        """Whether anything meets all limits."""
+        return self.end is not None
+
+
+def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DEPTH) -> Plan:
+    """The plan of a request, `single` simulates it at one batch, `grid` at all that may be tried."""
+    searched = search(grid, moves, depth)
+    best = searched.best
+    if best is None:
+        return Plan((), None, None, (), searched.stopped, nearest(searched.choices), (), len(grid))
+    steps = tuple(_steps(single, best))
+    end = steps[-1].trial if steps else single.base
+    return Plan(
+        steps,
+        end,
+        better(single.base, end),
+        tuple(_interactions(single, steps)),
+        _stopped(single, end, moves, searched.stopped),
+        {},
+        pareto(grid.goal, searched.feasible),
+        len(grid),
+    )
+
+
+def _steps(trials: Trials, best: Choice) -> Iterator[Step]:
+    """The moves of the best choice, each time the one that gains most of those left, limits first."""
+    left = set(best.moves)
+    if best.batch != int(trials.base.analysis.scenario.batch):
+        left.add(batch_move(best.batch))
+    done: Moves = NOTHING
+    before = trials.base
+    while left:
+        tried = [(move, trial) for move in left if (trial := trials.attempt(done | {move})) is not None]
+        if not tried:  # none can be made before another: together they can
+            tried = [(move, trial) for move in left if (trial := trials.attempt(done | left)) is not None]
+        sign = -trials.goal.metric.better
+        move, trial = min(tried, key=lambda entry: (len(entry[1].missed), sign * entry[1].value, entry[0].name))
+        yield Step(move, better(before, trial), trial)
+        done, before = done | {move}, trial
+        left.discard(move)
+
+
+def _interactions(trials: Trials, steps: Sequence[Step]) -> Iterator[Interaction]:
+    base = trials.base.value
+    for one, other in combinations([step.move for step in steps], 2):
+        found = [trials.attempt(moves) for moves in ([one], [other], [one, other])]
+        if all(trial is not None for trial in found):
+            gains = [float(trials.goal.gain(base, trial.value)) for trial in found if trial is not None]
+            told = Interaction((one.name, other.name), *gains)
+            if told.kind != "independent":
+                yield told
+
+
+def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], why: str) -> str:
+    """Why no step follows: the best that is left, and what it would gain or break."""
+    slots = {move.slot for move in end.moves}
+    left = [move for move in moves if move.slot not in slots]
+    tried = [trial for move in left if (trial := trials.attempt({*end.moves, move})) is not None]
+    allowed = [trial for trial in tried if trials.goal.quality.allows(trial.price)]
+    if not allowed:
+        return why
+    ratio, best = max(
+        ((float(trials.goal.gain(end.value, trial.value)), trial) for trial in allowed),
+        key=lambda entry: (entry[0], entry[1].names),
+    )
+    (move,) = best.moves - end.moves
+    if ratio > LEAST and best.missed:
+        return f"the best that is left, {move.name}, would gain {ratio:.3g} times and break {', '.join(best.missed)}"
+    return f"the best that is left, {move.name}, would change the objective by {ratio:.3g} times"
+
+
+def nearest(choices: Iterable[Choice]) -> Mapping[str, float]:
+    """For each limit that something breaks, its least use among the choices that meet all others."""
+    found: dict[str, float] = {}
+    for choice in choices:
+        broken = [name for name, use in choice.used.items() if use > 1]
+        if len(broken) == 1:
+            found[broken[0]] = min(found.get(broken[0], np.inf), choice.used[broken[0]])
+    return found
+
+
+def pareto(goal: Goal, choices: Sequence[Choice]) -> tuple[Choice, ...]:
+    """The choices that none beats in both the objective and the memory they use, the best objective first."""
+    sign = -goal.metric.better
+    front: list[Choice] = []
+    for choice in sorted(choices, key=lambda entry: (sign * entry.value, entry.used["capacity"], names(entry.moves))):
+        if not front or choice.used["capacity"] < front[-1].used["capacity"] * (1 - 1e-9):
+            front.append(choice)
+    return tuple(front)
+
+
+def batch_grid(batch: int) -> Any:
+    """The batches that are tried where the batch may vary: round ones, and the request's own."""
+    return np.unique([*BATCHES, batch])

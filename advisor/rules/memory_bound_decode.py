@@ -1,0 +1,40 @@
+"""Decode waits for memory: fewer bytes, or more sequences that share them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.case import Case
+from advisor.rules import Finding, Hint, Rule, Said
+from roofline.roof import Bound
+
+
+def look(case: Case) -> Iterator[Said]:
+    """Applies where most of a decode step is under the memory roof."""
+    if not case.generates or (share := case.bound_share(case.decode, Bound.MEMORY)) < 0.5:
+        return
+    linear = case.linear
+    assert linear is not None
+    weights, cache = (case.bytes_share(case.decode, role) for role in ("weight", "kv"))
+    yield Finding(
+        f"decode waits for memory: {share:.0%} of its bound time, {case.decode_share:.0%} of the whole",
+        case.decode_share * share,
+        {
+            "intensity": f"{linear.intensity:.3g} FLOP/byte in {linear.name}",
+            "ridge": "none" if linear.ridge is None else f"{linear.ridge:.3g} FLOP/byte",
+            "bytes of weights": f"{weights:.0%}",
+            "bytes of cache": f"{cache:.0%}",
+        },
+    )
+    yield Hint(
+        ("weight format", "KV format", "drafting", "residual-norm-fusion", "qkv-fusion"),
+        f"decode is memory-bound, {weights:.0%} of its bytes are weights and {cache:.0%} cache",
+    )
+
+
+RULE = Rule(
+    "memory-bound-decode",
+    "Below the ridge only fewer bytes help: quantise, fuse kernels, or let more sequences share the weights.",
+    ("yuan R1", "yuan R15", "zhou 1", "miao D2"),
+    look,
+)

@@ -1,0 +1,159 @@
+"""Trials: combinations of moves, simulated. Gains are never summed: what is not simulated is not said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from advisor.goal import LIMITED, METRIC, Goal, Objective, Price, figure
+from advisor.moves import Move, price_of
+from roofline.analysis import Analysis, analyze
+from roofline.errors import RooflineError, UnsupportedError
+from roofline.gain import Timed, gain
+from roofline.request import Request
+from roofline.timing import Estimate
+
+Moves = frozenset[Move]
+NOTHING: Moves = frozenset()
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A request with moves made, simulated at its own batch or at a grid of batches."""
+
+    moves: Moves
+    request: Request
+    goal: Goal
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """The simulated scenario."""
+        return analyze(self.request.scenario())
+
+    @cached_property
+    def value(self) -> Any:
+        """The objective's figure."""
+        return self.goal.value(self.analysis)
+
+    @cached_property
+    def used(self) -> Mapping[str, Any]:
+        """Each limit's use: at most 1 is met."""
+        return self.goal.used(self.analysis)
+
+    @cached_property
+    def excess(self) -> Any:
+        """The largest use of a limit."""
+        return np.max(np.broadcast_arrays(*self.used.values()), axis=0)
+
+    @property
+    def missed(self) -> tuple[str, ...]:
+        """The limits that a single scenario breaks."""
+        return tuple(name for name, use in self.used.items() if not use <= 1)
+
+    @cached_property
+    def price(self) -> Price:
+        """The dearest of its moves."""
+        prices = [price_of(move, self.analysis.scenario) for move in self.moves]
+        return max(prices, key=list(Price).index, default=Price.LOSSLESS)
+
+    def figure(self, name: str) -> Any:
+        """Any metric at the goal's reading; NaN where it cannot be told."""
+        try:
+            return figure(self.analysis, name, self.goal.at)
+        except RooflineError:
+            return np.nan
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What is changed, in a settled order."""
+        return tuple(sorted(move.name for move in self.moves))
+
+
+class Trials:
+    """All that was simulated for one request and goal; each combination once."""
+
+    def __init__(self, request: Request, goal: Goal) -> None:
+        self.request = request
+        self.goal = goal
+        self._found: dict[Moves, Trial | RooflineError] = {}
+
+    @property
+    def base(self) -> Trial:
+        """The request as it is; raises RooflineError where it cannot be simulated."""
+        return self._of(NOTHING)
+
+    def attempt(self, moves: Iterable[Move]) -> Trial | None:
+        """The trial of a combination; None where it cannot be."""
+        try:
+            return self._of(frozenset(moves))
+        except RooflineError:
+            return None
+
+    def refusal(self, move: Move) -> str:
+        """Why a move cannot be made, in a sentence; empty where it can."""
+        try:
+            self._of(frozenset({move}))
+        except RooflineError as error:
+            return str(error)
+        return ""
+
+    def _of(self, moves: Moves) -> Trial:
+        if moves not in self._found:
+            self._found[moves] = self._simulated(moves)
+        found = self._found[moves]
+        if isinstance(found, RooflineError):
+            raise found
+        return found
+
+    def _simulated(self, moves: Moves) -> Trial | RooflineError:
+        try:
+            trial = Trial(moves, made(self.request, moves), self.goal)
+            trial.value, trial.used  # noqa: B018 - what cannot be simulated is told at once
+        except RooflineError as error:
+            return error
+        if moves and not np.any(np.isfinite(trial.value)):
+            return UnsupportedError("the objective has no figure there")
+        return trial
+
+    def __len__(self) -> int:
+        return len(self._found)
+
+
+ORDER = {"hardware": 0, "engine": 1, "parallelism": 2}
+"""Slots that are settled first; techniques apply in the catalogue's order, whatever the order of moves."""
+
+
+def made(request: Request, moves: Iterable[Move]) -> Request:
+    """The request with moves made."""
+    for move in sorted(moves, key=lambda move: (ORDER.get(move.slot, 3), move.name)):
+        request = move(request)
+    return request
+
+
+def better(before: Trial, after: Trial) -> Estimate:
+    """How many times better the objective gets: with the interval of the gain where it is one of time."""
+    objective, goal = before.goal.objective, before.goal
+    middle = float(goal.gain(before.value, after.value))
+    timed = _TIMED.get(objective)
+    if timed is None or goal.at == "bound":
+        return Estimate(middle, middle, middle)
+    faster = gain(before.analysis, after.analysis, timed)
+    # What is beside time in the objective, the devices of a price or the tokens of a rate, is certain.
+    return Estimate(middle * faster.low / faster.mid, middle, middle * faster.high / faster.mid)
+
+
+_TIMED: Mapping[Objective, Timed] = {
+    Objective.TOTAL: "total",
+    Objective.TTFT: "ttft",
+    Objective.TPOT: "tpot",
+    Objective.THROUGHPUT: "total",
+    Objective.COST: "total",
+    Objective.ENERGY: "total",
+}
+
+FIGURES = (*dict.fromkeys((*METRIC.values(), *LIMITED.values())), "tokens_per_s_per_gpu")
+"""The metrics that advice reports."""

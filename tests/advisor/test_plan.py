@@ -1,0 +1,151 @@
+"""Plans: never worse than the best single step, within limits and budget, equal to exhaustive search, monotone."""
+
+from itertools import combinations, pairwise, product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from advisor.advice import advise
+from advisor.goal import QUALITIES, Goal, Limits, Objective, Quality
+from advisor.moves import Move, parallel_moves, technique_moves
+from advisor.plan import batch_grid, search
+from advisor.trials import Trials
+from roofline.options import compose
+from roofline.request import Request
+
+NAMES = ("awq", "fp8", "fp8-kv", "eagle", "residual-norm-fusion", "llmlingua")
+
+
+def moves(request: Request, *names: str) -> list[Move]:
+    known = {move.name: move for move in technique_moves()}
+    degrees = [move for move in parallel_moves(request, [2]) if move.name == "tp=2"]
+    return [known[name] for name in names] + degrees
+
+
+def request(batch: int = 1, prompt: int = 512, model: str = "llama-3.1-8b", hw: str = "h100-sxm") -> Request:
+    return compose(model, hw, formats={}, degrees={}, batch=batch, prompt=prompt, generate=64)
+
+
+def exhaustive(trials: Trials, offered: list[Move]) -> list[tuple[float, bool, frozenset[Move]]]:
+    """Every combination of at most one move a slot."""
+    slots: dict[str, list[Move | None]] = {}
+    for move in offered:
+        slots.setdefault(move.slot, [None]).append(move)
+    found = []
+    for chosen in product(*slots.values()):
+        combination = frozenset(move for move in chosen if move is not None)
+        trial = trials.attempt(combination)
+        if trial is None or not trials.goal.quality.allows(trial.price):
+            continue
+        for value, excess in np.nditer([np.atleast_1d(trial.value), np.atleast_1d(trial.excess)]):
+            found.append((float(value), bool(excess <= 1), combination))
+    return found
+
+
+@pytest.mark.parametrize("objective", list(Objective)[:5])
+@pytest.mark.parametrize(("batch", "prompt"), [(1, 512), (64, 8192)])
+def test_the_search_equals_an_exhaustive_one(objective, batch, prompt) -> None:
+    goal = Goal(objective, Limits(tpot=0.02), Quality.LOSSY)
+    asked = request(batch, prompt)
+    grid = asked.with_options(batch=batch_grid(batch)) if goal.batch_varies else asked
+    trials = Trials(grid, goal)
+    offered = moves(asked, *NAMES)
+    found = search(trials, offered, exhaustive=1000).best
+    searched = search(trials, offered, depth=6, exhaustive=0).best
+    everything = [value for value, feasible, _ in exhaustive(Trials(grid, goal), offered) if feasible]
+    best = (max if goal.metric.better > 0 else min)(everything)
+    assert found is not None
+    assert found.value == pytest.approx(best, rel=1e-12)
+    assert searched is not None
+    # The beam keeps few, and drops moves that alone change nothing by half a hundredth.
+    assert goal.gain(searched.value, best) <= 1.01
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    st.sampled_from([Objective.TOTAL, Objective.TPOT, Objective.TTFT, Objective.THROUGHPUT, Objective.MEMORY]),
+    st.sampled_from([1, 8, 128]),
+    st.sampled_from([256, 4096]),
+    st.sampled_from(["h100-sxm", "a6000", "rtx-4090"]),
+    st.sampled_from(QUALITIES),
+    st.sampled_from([None, 0.005, 0.05]),
+)
+def test_plans_keep_limits_and_budget_and_beat_single_steps(objective, batch, prompt, hw, quality, tpot) -> None:
+    goal = Goal(objective, Limits(tpot=tpot), quality)
+    asked = request(batch, prompt, hw=hw)
+    offered = moves(asked, *NAMES)[:-1]
+    advice = advise(asked, goal, moves=offered)
+    plan = advice.plan
+    if plan.end is None:
+        assert advice.base.missed
+        assert not [one for one in advice.recommendations if not one.trial.missed]
+        assert set(plan.nearest) <= {"capacity", "tpot"}
+        assert all(use > 1 for use in plan.nearest.values())
+        return
+    assert not plan.end.missed
+    assert quality.allows(plan.end.price)
+    singles = [one.trial for one in advice.recommendations if not one.trial.missed]
+    for single in [*singles, *([advice.base] if not advice.base.missed else [])]:
+        assert goal.gain(single.value, plan.end.value) >= 1 - 1e-12
+    if plan.steps and not advice.base.missed:
+        gains = np.prod([step.better.mid for step in plan.steps])
+        assert gains == pytest.approx(plan.better.mid, rel=1e-9)  # each step's gain is given those before it
+
+
+@settings(max_examples=5, deadline=None)
+@given(
+    st.sampled_from([Objective.TOTAL, Objective.THROUGHPUT, Objective.MEMORY]),
+    st.sampled_from(["h100-sxm", "a6000"]),
+    st.sampled_from(["tpot", "ttft"]),
+    st.tuples(st.floats(1e-3, 2), st.floats(1, 30)),
+    st.sampled_from(list(combinations(QUALITIES, 2))),
+)
+def test_loosening_never_worsens_the_objective(objective, hw, limit, tightness, budgets) -> None:
+    tight, factor = tightness
+    asked = request(8, 1024, hw=hw)
+    offered = moves(asked, *NAMES)
+    found = []
+    for seconds, quality in ((tight, budgets[0]), (tight * factor, budgets[0]), (tight * factor, budgets[1])):
+        goal = Goal(objective, Limits(**{limit: seconds}), quality)
+        grid = asked.with_options(batch=batch_grid(8)) if goal.batch_varies else asked
+        found.append(search(Trials(grid, goal), offered).best)
+    for before, after in pairwise(found):
+        if before is not None:
+            assert after is not None
+            assert Goal(objective).gain(before.value, after.value) >= 1
+
+
+def test_more_devices_never_worsen_the_objective() -> None:
+    asked = compose("llama-3.1-70b", "h100-sxm", formats={}, degrees={"tensor": 2}, prompt=512, generate=64)
+    values = []
+    for gpus in (2, 4, 8):
+        goal = Goal(Objective.TOTAL, Limits(gpus=gpus))
+        offered = [*moves(asked, "awq", "fp8")[:-1], *parallel_moves(asked, [n for n in (1, 2, 4, 8) if n <= gpus])]
+        best = search(Trials(asked, goal), offered).best
+        values.append(best.value)
+        assert best.used["gpus"] <= 1
+    assert values == sorted(values, reverse=True)
+    assert values[2] < values[0]
+
+
+def test_what_cannot_be_met_says_which_limit_binds_and_how_near_one_gets() -> None:
+    asked = request(8, 1024)
+    plan = advise(asked, Goal(Objective.TOTAL, Limits(tpot=1e-4)), moves=moves(asked, *NAMES)[:-1]).plan
+    assert not plan.feasible
+    assert list(plan.nearest) == ["tpot"]
+    reached = plan.nearest["tpot"] * 1e-4
+    again = advise(asked, Goal(Objective.TOTAL, Limits(tpot=reached * 1.0001)), moves=moves(asked, *NAMES)[:-1]).plan
+    assert again.feasible
+    barely = advise(asked, Goal(Objective.TOTAL, Limits(tpot=reached * 0.9999)), moves=moves(asked, *NAMES)[:-1]).plan
+    assert not barely.feasible
+
+
+def test_moves_that_work_only_together_are_found() -> None:
+    """Llama-3.1-70B in bf16 fits on no A6000, with W4 on one."""
+    asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
+    advice = advise(asked, Goal(Objective.TOTAL), moves=moves(asked, "awq", "eagle", "fp8-kv")[:-1])
+    assert advice.base.missed == ("capacity",)
+    assert "awq" in {step.move.name for step in advice.plan.steps}
+    assert advice.plan.feasible
