@@ -26,6 +26,7 @@ from advisor.moves import (
     Move,
     batch_move,
     engine_moves,
+    engine_techniques,
     hardware_move,
     parallel_moves,
     technique_moves,
@@ -178,20 +179,11 @@ _COMBINED = (Kind.TECHNIQUE, Kind.PARALLELISM)
 
 def all_moves(request: Request, goal: Goal, research: bool = False) -> Iterator[Move]:
     """Everything that may be advised for a request, but other hardware."""
-    engine = request.options.get("engine", "vllm")
-    for move in technique_moves():
-        if research or available(move, str(engine), request):
-            yield move
+    yield from technique_moves() if research else engine_techniques(request)
     yield from parallel_moves(request, device_counts(request, goal))
     yield from engine_moves(request)
     if goal.batch_varies:
         yield from (batch_move(int(batch)) for batch in batch_grid(1) if batch != request.options.get("batch", 1))
-
-
-def available(move: Move, engine: str, request: Request) -> bool:
-    """Whether the engine runs a technique on this hardware, by its documents, and not already of itself."""
-    del move, engine, request
-    return True
 
 
 def device_counts(request: Request, goal: Goal) -> list[int]:
