@@ -63,21 +63,37 @@ def pools(analysis: Analysis) -> tuple[Hardware, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class Consumption:
-    """Joules of all devices for a static batch, by phase and by what draws them; arrays for a grid.
+class Draw:
+    """Joules of all devices during a phase, by what draws them; arrays for a grid.
 
-    `static`, `compute`, `memory` and `link` add up to what would be drawn without a limit; `prefill` and `decode` are
-    at most the TDP over their times. `power` is the mean draw of a device in watts.
+    `limit` is what they draw at their TDP for as long; infinite where a TDP is unknown.
     """
 
-    prefill: Any
-    decode: Any
-    total: Any
-    power: Any
     static: Any
     compute: Any
     memory: Any
     link: Any
+    limit: Any
+
+    @property
+    def total(self) -> Any:
+        """The sum of the parts, at most the limit: a device that would draw more is throttled."""
+        found = np.minimum(self.static + self.compute + self.memory + self.link, self.limit)
+        return found if np.shape(found) else float(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """Joules of all devices for a static batch by phase; `power` is the mean draw of a device in watts."""
+
+    prefill: Draw
+    decode: Draw
+    power: Any
+
+    @property
+    def total(self) -> Any:
+        """Joules of both phases."""
+        return self.prefill.total + self.decode.total
 
 
 def known(hardware: Iterable[Hardware]) -> bool:
@@ -92,18 +108,14 @@ def consumption(analysis: Analysis, reading: Reading) -> Consumption | None:
         return None
     spent, devices = times(analysis, reading), analysis.parallel.devices
     static = devices * sum(_figures(pool).static for pool in hardware)
-    parts = [_parts(analysis, part) for part in range(3)]
-    prefill = static * spent.prefill + sum(first for first, _ in parts)
-    decode = static * spent.decode + sum(second for _, second in parts)
     limit = most(hardware)
-    if limit is not None:
-        prefill = np.minimum(prefill, devices * limit * spent.prefill)
-        decode = np.minimum(decode, devices * limit * spent.decode)
-    total = prefill + decode
-    power = total / (spent.total * devices * len(hardware))
-    plain = (lambda value: value) if analysis.scenario.shape else float
-    figures = (prefill, decode, total, power, static * spent.total, *(first + second for first, second in parts))
-    return Consumption(*(plain(figure) for figure in figures))
+    parts = zip(*(_parts(analysis, part) for part in range(3)), strict=True)
+    prefill, decode = (
+        Draw(static * time, compute, memory, link, np.inf if limit is None else devices * limit * time)
+        for time, (compute, memory, link) in zip((spent.prefill, spent.decode), parts, strict=True)
+    )
+    power = (prefill.total + decode.total) / (spent.total * devices * len(hardware))
+    return Consumption(prefill, decode, power)
 
 
 def most(hardware: Iterable[Hardware]) -> float | None:

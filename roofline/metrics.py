@@ -139,14 +139,14 @@ def _energy(analysis: Analysis, reading: energy.Reading) -> Any:
 
 def _energy_of_prefill(analysis: Analysis, reading: energy.Reading) -> Any:
     found, scenario = energy.consumption(analysis, reading), analysis.scenario
-    return _nothing(analysis) if found is None else _ratio(found.prefill, scenario.batch * scenario.prompt)
+    return _nothing(analysis) if found is None else _ratio(found.prefill.total, scenario.batch * scenario.prompt)
 
 
 def _energy_of_decode(analysis: Analysis, reading: energy.Reading) -> Any:
     found, scenario = energy.consumption(analysis, reading), analysis.scenario
     if found is None or analysis.decode is None:
         return _nothing(analysis)
-    return _ratio(found.decode, scenario.batch * (scenario.generate - 1) * scenario.settings.useful)
+    return _ratio(found.decode.total, scenario.batch * (scenario.generate - 1) * scenario.settings.useful)
 
 
 def _energy_at_most(analysis: Analysis, reading: energy.Reading) -> Any:

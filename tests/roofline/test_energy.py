@@ -25,7 +25,7 @@ from roofline import (
     parse_precision,
 )
 from roofline.cost import generated_tokens, processed_tokens, rent, spent
-from roofline.energy import Reading, at_most, consumption, matrix_power, times
+from roofline.energy import Consumption, Reading, at_most, consumption, matrix_power, times
 from roofline.hardware import EnergyFigures, parse_hardware
 from roofline.library import spec_files
 from roofline.metrics import find_metric
@@ -44,6 +44,12 @@ def metric(name: str, analysis: Analysis, reading: str = "mid") -> Any:
     return find_metric(f"{name}.{reading}", "expected").figure(analysis)
 
 
+def part(found: Consumption | None, name: str) -> float:
+    """One part of the draw, of both phases."""
+    assert found is not None
+    return float(getattr(found.prefill, name) + getattr(found.decode, name))
+
+
 def free(hardware: Hardware, **figures: Any) -> Hardware:
     """Hardware with other energy figures, and no limit on its power."""
     return replace(hardware, energy=EnergyFigures(**figures), tdp=None)
@@ -56,22 +62,22 @@ def test_energy_by_hand() -> None:
     assert analysis.decode is not None
     found = consumption(analysis, "bound")
     assert found is not None
-    assert found.static == pytest.approx(100 * analysis.generation.total)
-    assert found.memory == pytest.approx(2e-11 * (analysis.prefill.bytes + analysis.decode.bytes))
-    assert found.link == 0
+    assert part(found, "static") == pytest.approx(100 * analysis.generation.total)
+    assert part(found, "memory") == pytest.approx(2e-11 * (analysis.prefill.bytes + analysis.decode.bytes))
+    assert part(found, "link") == 0
     # Vector operations draw at their peak what matrix products do: 1 pJ x 989.4 TFLOP/s.
     joules = 0.0
     for op in (*analysis.prefill.ops, *analysis.decode.ops):
         matrix = float(op.op.matrix_flops.evaluate(op.extents))
         vector = op.flops - matrix + op.upcast_flops
         joules += op.count * (1e-12 * matrix + 989.4e12 * 1e-12 / 66.9e12 * vector)
-    assert found.compute == pytest.approx(joules)
-    assert found.total == pytest.approx(found.static + found.memory + found.compute)
-    assert found.total == pytest.approx(found.prefill + found.decode)
+    assert part(found, "compute") == pytest.approx(joules)
+    assert found.total == pytest.approx(part(found, "static") + part(found, "memory") + part(found, "compute"))
+    assert found.total == pytest.approx(found.prefill.total + found.decode.total)
     assert found.power == pytest.approx(found.total / analysis.generation.total)
     assert metric("energy", analysis, "bound") == pytest.approx(found.total / 8)
-    assert metric("energy.prefill", analysis, "bound") == pytest.approx(found.prefill / 512)
-    assert metric("energy.decode", analysis, "bound") == pytest.approx(found.decode / 4)
+    assert metric("energy.prefill", analysis, "bound") == pytest.approx(found.prefill.total / 512)
+    assert metric("energy.decode", analysis, "bound") == pytest.approx(found.decode.total / 4)
 
 
 def test_cost_by_hand() -> None:
@@ -120,13 +126,14 @@ def test_laws(batch: int, prompt: int, generate: int, name: str, tensor: int) ->
         assert found is not None
         drawn = tensor * times(analysis, reading).total
         assert found.total >= hardware.energy.static * drawn
-        assert found.static + found.compute + found.memory + found.link >= found.total * (1 - 1e-9)
+        parts = sum(part(found, name) for name in ("static", "compute", "memory", "link"))
+        assert parts >= found.total * (1 - 1e-9)
         assert found.total <= at_most(analysis, reading) * (1 + 1e-9)
         assert hardware.energy.static <= found.power <= (hardware.tdp or 0) * (1 + 1e-9)
         assert metric("cost", dearer, reading) == pytest.approx(2 * metric("cost", analysis, reading))
     for name in TIMED:
         bound, low, mid, high = (float(metric(name, analysis, reading)) for reading in READINGS)
-        assert low <= mid <= high, name
+        assert low * (1 - 1e-9) <= mid <= high * (1 + 1e-9), name
         if name != "power":  # what takes longest draws least
             assert bound <= low * (1 + 1e-9), name
 
@@ -151,7 +158,7 @@ def test_all_steps_are_counted_exactly() -> None:
     steps = analyze(Scenario(model, hardware, prompt=4000, context=np.arange(4000, 4300)))
     assert found is not None
     assert steps.decode is not None
-    assert found.memory == pytest.approx(1e-11 * (whole.prefill.bytes + float(np.sum(steps.decode.bytes))))
+    assert part(found, "memory") == pytest.approx(1e-11 * (whole.prefill.bytes + float(np.sum(steps.decode.bytes))))
 
 
 def test_more_devices_at_the_same_time_cost_more() -> None:
@@ -176,7 +183,7 @@ def test_a_pipeline_draws_for_its_work_and_not_for_its_bubbles() -> None:
         settings = Settings(parallel=Parallelism(pipeline=pipeline, micro_batches=batches))
         found = consumption(analyze(Scenario(model, hardware, batch=8, settings=settings)), "bound")
         assert found is not None
-        return float(found.memory)
+        return float(part(found, "memory"))
 
     # What stages hand to each other is read and written as well.
     assert moved(4, 1) == pytest.approx(moved(1, 1), rel=1e-3)
@@ -191,11 +198,11 @@ def test_decode_on_other_hardware() -> None:
     found, alone = consumption(apart, "bound"), consumption(plain, "bound")
     assert found is not None
     assert alone is not None
-    assert found.static == pytest.approx((121.7 + 80.0) * apart.generation.total)
+    assert part(found, "static") == pytest.approx((121.7 + 80.0) * apart.generation.total)
     assert apart.decode is not None
     assert plain.decode is not None
     prefill = 155e-12 * plain.prefill.bytes
-    assert found.memory - prefill == pytest.approx((alone.memory - prefill) * 198 / 155)
+    assert part(found, "memory") - prefill == pytest.approx((part(alone, "memory") - prefill) * 198 / 155)
     assert rent(apart) == pytest.approx(3.49 + 1.59)
     assert rent(analyze(replace(apart.scenario, price=2.0))) == 4.0
     assert at_most(apart, "bound") == pytest.approx((700 + 400) * apart.generation.total)
@@ -210,12 +217,14 @@ def test_a_second_processor_and_offloading() -> None:
     shared = Settings(host=Host(host, 0.5, 0.5))
     found = consumption(analyze(Scenario(LLAMA, hardware, settings=shared)), "bound")
     assert found is not None
-    assert found.static == pytest.approx(80 * analyze(Scenario(LLAMA, hardware, settings=shared)).generation.total)
+    assert part(found, "static") == pytest.approx(
+        80 * analyze(Scenario(LLAMA, hardware, settings=shared)).generation.total
+    )
     streamed = analyze(Scenario(LLAMA, hardware, generate=2, settings=Settings(offload=Offload(weights=0.5))))
     assert streamed.decode is not None
     sent = consumption(streamed, "bound")
     assert sent is not None
-    assert sent.link == pytest.approx(1e-10 * (streamed.prefill.link_bytes + streamed.decode.link_bytes))
+    assert part(sent, "link") == pytest.approx(1e-10 * (streamed.prefill.link_bytes + streamed.decode.link_bytes))
 
 
 def test_drafts_share_their_iteration() -> None:
@@ -227,7 +236,7 @@ def test_drafts_share_their_iteration() -> None:
     assert plain.decode is not None
     found = consumption(drafted, "bound")
     assert found is not None
-    assert found.memory == pytest.approx(1e-11 * (drafted.prefill.bytes + drafted.decode.bytes / 2))
+    assert part(found, "memory") == pytest.approx(1e-11 * (drafted.prefill.bytes + drafted.decode.bytes / 2))
 
 
 def test_a_model_that_only_encodes() -> None:
@@ -284,7 +293,7 @@ def test_power_is_near_what_was_measured(
         found = consumption(analysis, "bound")
         assert found is not None
         rate = power / joules
-        work = (found.compute + found.memory) / float(generated_tokens(analysis))
+        work = (part(found, "compute") + part(found, "memory")) / float(generated_tokens(analysis))
         predicted = min(121.7 + work * rate / devices, 700.0)
         errors.append(predicted / (power / devices) - 1)
     # Signed errors: 8B -4, -8, -12, -16%; 70B +6, +6, +8, +4%; 405B in FP8, which was not fitted, -7, -14, -19%.
@@ -307,7 +316,7 @@ def test_an_a100_draws_what_was_measured(name: str, joules: float, seconds: floa
     analysis = analyze(Scenario(load_model(name), load_hardware("a100-sxm-40gb"), prompt=50, generate=tokens))
     found = consumption(analysis, "bound")
     assert found is not None
-    assert 80.0 * seconds + found.compute + found.memory == pytest.approx(joules, rel=0.05)
+    assert 80.0 * seconds + part(found, "compute") + part(found, "memory") == pytest.approx(joules, rel=0.05)
 
 
 @pytest.fixture
