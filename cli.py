@@ -216,6 +216,10 @@ def requested(
             " ideal (kernels alone), or a profile's file.",
         ),
     ] = "vllm",
+    price: Annotated[
+        float | None,
+        typer.Option(metavar="USD", help="USD an hour of a device, for costs. [default: the dated price of its spec]"),
+    ] = None,
     convention: Annotated[
         ConventionChoice, typer.Option(help="How FLOPs and bytes are counted.")
     ] = ConventionChoice.PHYSICAL,
@@ -249,6 +253,7 @@ def requested(
         prefix=prefix,
         images=images,
         engine=engine,
+        price=price,
     )
 
 
@@ -620,7 +625,8 @@ def sweep(
         typer.Option(
             metavar="NAMES",
             help="ttft, tpot, step, total, tokens_per_s, tokens_per_s_per_gpu, tokens_per_s_per_user, memory[.weights,"
-            " .kv, .state, .activations], headroom, fits, gpus, bound; ttft.bound, ttft.low, ttft.high and so on.",
+            " .kv, .state, .activations], headroom, fits, gpus, bound, energy[.prefill, .decode, .tdp], power,"
+            " cost[.processed]; ttft.bound, ttft.low, ttft.high and so on.",
         ),
     ] = None,
     at: Annotated[

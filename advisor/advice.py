@@ -141,7 +141,7 @@ def advise(
     """
     goal = Goal() if goal is None else goal
     trials = Trials(request, goal)
-    trials.base  # noqa: B018 - a request that cannot be simulated is told at once
+    goal.check(trials.base.analysis)  # what cannot be simulated, or has no such figure, is told at once
     offered = tuple(all_moves(request, goal, research)) if moves is None else tuple(moves)
     case = Case(trials, {move.name: move for move in offered})
     progress("single changes")

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import numpy as np
 
 from roofline.analysis import Analysis
-from roofline.errors import RooflineError
+from roofline.errors import RooflineError, UnsupportedError
 from roofline.metrics import Metric, find_metric
 
 
@@ -38,6 +38,8 @@ METRIC: Mapping[Objective, str] = {
     Objective.ENERGY: "energy",
 }
 """The metric (`roofline.metrics`) of each objective."""
+
+_OF_ENCODERS = (Objective.TOTAL, Objective.TTFT, Objective.MEMORY)
 
 BATCH_VARIES = (Objective.THROUGHPUT, Objective.COST, Objective.ENERGY)
 """Objectives of a service, which may choose how many sequences run together; the others answer a given batch."""
@@ -133,8 +135,21 @@ class Goal:
         return self.objective in BATCH_VARIES if self.vary_batch is None else self.vary_batch
 
     def value(self, analysis: Analysis) -> Any:
-        """The objective's figure, an array for a grid."""
+        """The objective's figure, an array for a grid; NaN where the specs do not say what it takes."""
         return figure(analysis, METRIC[self.objective], self.at)
+
+    def check(self, analysis: Analysis) -> None:
+        """Raises UnsupportedError where the scenario has no figure of the objective or of a limit."""
+        needed = [METRIC[self.objective], *(LIMITED[name] for name in self.limits.given)]
+        for name in needed:
+            need = read(name, self.at).needs
+            if need is not None and not np.all(np.isfinite(figure(analysis, name, self.at))):
+                raise need.missing(analysis.scenario.hardware)
+        if analysis.decode is None and self.objective not in _OF_ENCODERS:
+            model, known = analysis.scenario.model.name, ", ".join(_OF_ENCODERS)
+            raise UnsupportedError(f"{model} only encodes and has no {self.objective}: its objectives are {known}")
+        if self.objective is Objective.TPOT and np.any(np.asarray(analysis.scenario.generate) < 2):
+            raise RooflineError("a TPOT needs at least two generated tokens: raise --generate")
 
     def gain(self, before: Any, after: Any) -> Any:
         """How many times better `after` is than `before`, figures of the objective."""

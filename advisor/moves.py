@@ -101,7 +101,7 @@ def engine_techniques(request: Request) -> Iterator[Move]:
     """
     engine = str(request.options.get("engine", DEFAULT_ENGINE))
     for entry in _entries():
-        if entry.level is Level.DATA or (entry.slot in PLAIN_MODEL_SLOTS and entry.price == Price.RETRAINING):
+        if entry.level is Level.DATA or (entry.slot in PLAIN_MODEL_SLOTS and entry.price.value == Price.RETRAINING.value):
             yield technique_move(entry)
             continue
         others = engines_with(entry.name)
@@ -263,7 +263,7 @@ def hardware_move(hardware: Hardware) -> Move:
         Kind.HARDWARE,
         "hardware",
         Price.ENGINEERING,
-        lambda request: request.on(hardware),
+        lambda request: request.on(hardware).with_options(price=None),  # a given price is that of the given device
     )
 
 
