@@ -139,7 +139,7 @@ def advise(
     engines, batches and hardware. Break-even points are worked out for the first `top`. Raises RooflineError where
     the request itself cannot be simulated.
     """
-    goal = Goal() if goal is None else goal
+    goal = (Goal() if goal is None else goal).on(request.hardware)
     trials = Trials(request, goal)
     goal.check(trials.base.analysis)  # what cannot be simulated, or has no such figure, is told at once
     offered = tuple(all_moves(request, goal, research)) if moves is None else tuple(moves)
@@ -214,7 +214,7 @@ def _grouped(trials: Iterable[Trial]) -> list[list[Trial]]:
         (move,) = trial.moves
         key = (move.slot, trial.price, f"{float(trial.value):.9e}", f"{float(trial.figure('memory')):.9e}")
         groups.setdefault(key, []).append(trial)
-    return list(groups.values())
+    return [sorted(group, key=lambda trial: trial.names) for group in groups.values()]
 
 
 def _ranked(case: Case, groups: list[list[Trial]]) -> list[list[Trial]]:

@@ -101,7 +101,8 @@ def engine_techniques(request: Request) -> Iterator[Move]:
     """
     engine = str(request.options.get("engine", DEFAULT_ENGINE))
     for entry in _entries():
-        if entry.level is Level.DATA or (entry.slot in PLAIN_MODEL_SLOTS and entry.price.value == Price.RETRAINING.value):
+        retrained = entry.price.value == Price.RETRAINING.value
+        if entry.level is Level.DATA or (entry.slot in PLAIN_MODEL_SLOTS and retrained):
             yield technique_move(entry)
             continue
         others = engines_with(entry.name)
