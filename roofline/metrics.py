@@ -102,8 +102,7 @@ def _tpot(analysis: Analysis, reading: str) -> Any:
     if reading == "bound":
         return analysis.generation.tpot
     expected = _expects(analysis).expected.tpot
-    assert expected is not None
-    return getattr(expected, reading)
+    return _nothing(analysis) if expected is None else getattr(expected, reading)
 
 
 def _total(analysis: Analysis, reading: str) -> Any:
