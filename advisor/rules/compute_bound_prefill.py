@@ -34,11 +34,11 @@ def look(case: Case) -> Iterator[Said]:
             f"prefill is compute-bound, and with weights and activations in fewer bits its products run under a roof"
             f" of {si(after.peak, 'FLOP/s')} in {after.arithmetic} instead of {si(formats.peak, 'FLOP/s')}",
         )
-    if case.weight_only:
+    for name, after in case.weight_only.items():
         yield Vain(
-            tuple(case.weight_only),
+            (name,),
             f"prefill is compute-bound, {counted(product.figures.intensity)} FLOP/byte against a ridge of"
-            f" {counted(product.ridge)}, and fewer bits of weights alone leave its products in {formats.arithmetic}",
+            f" {counted(product.ridge)}, and fewer bits leave its products in {after.arithmetic}, which is no faster",
         )
 
 

@@ -7,6 +7,9 @@ from collections.abc import Iterator
 from advisor.case import LITTLE, Case
 from advisor.rules import Caution, Rule, Said, Vain
 
+UNQUANTISED = 16
+"""Bits of a weight before any quantisation."""
+
 
 def look(case: Case) -> Iterator[Said]:
     """Applies to moves that go below the bits at which the products of a decode step are compute-bound."""
@@ -15,12 +18,13 @@ def look(case: Case) -> Iterator[Said]:
         return
     least = product.saturated_bits
     below = tuple(name for name, after in case.weight_only.items() if after.weights.bits < least)
-    if not below:
+    if not below or (least >= product.bits >= UNQUANTISED):  # the latter is of the rule on weights alone
         return
+    where = "are compute-bound already" if least >= product.bits else f"turn compute-bound at {least:.3g} bits a weight"
     text = (
-        f"{product.sharing}, so that the products of a decode step turn compute-bound at"
-        f" {least:.3g} bits a weight: fewer save memory and no more time"
+        f"{product.sharing}, so that the products of a decode step {where}: fewer bits save memory, and at the bound no"
     )
+    text += " more time"
     yield Caution(text, below)
     yield Vain(below, text)
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from advisor.case import LITTLE, Case
-from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
+from advisor.rules import Caution, Hint, Rule, Said, Vain
 
 SLOT = "decode attention kernel"
+MUCH = 0.2
+"""The share of attention in a decode step from which it is told."""
 
 
 def look(case: Case) -> Iterator[Said]:
@@ -18,19 +20,18 @@ def look(case: Case) -> Iterator[Said]:
     heads = max(1, max(part.kv_heads for part in attentions) // case.scenario.settings.parallel.tensor)
     work = case.batch * heads
     share = case.parts_share(case.decode, lambda op: op.kv_bytes > 0)
-    if work >= units or share < LITTLE:
-        if share < LITTLE:
-            yield Vain((SLOT,), f"attention takes {share:.1%} of a decode step")
+    if share < LITTLE:
+        yield Vain((SLOT,), f"attention takes {share:.1%} of a decode step")
+    if work >= units or share < MUCH:
         return
     text = (
-        f"attention takes {share:.0%} of a decode step, and one piece of work for each of {case.batch} sequences and"
-        f" {heads} heads of keys keeps {work} of {units} units busy unless the keys are split"
+        f"attention takes {share:.0%} of a decode step, in {work} pieces of work for {units} units (batch {case.batch},"
+        f" {heads} heads of keys) unless the keys are split"
     )
     if "attention" in case.analysis.fusions:
         yield Caution(f"{text}: times here are of kernels that split them, so choose one that does")
-        return
-    yield Finding(text, case.decode_share * share, {"units": str(units), "pieces of work": str(work)})
-    yield Hint((SLOT,), text)
+    else:
+        yield Hint((SLOT,), text)
 
 
 RULE = Rule(

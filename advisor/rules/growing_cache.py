@@ -19,8 +19,8 @@ def look(case: Case) -> Iterator[Said]:
     if not case.generates or not memory.kv_cache:
         return
     read = case.bytes_share(case.decode, "kv")
-    each = float(memory.kv_cache) / case.batch
-    room = int(max(memory.capacity - memory.total + memory.kv_cache, 0) // each)
+    each = float(memory.total - memory.weights) / case.batch  # cache and activations, which grow with the batch
+    room = int(max(memory.capacity - memory.weights, 0) // each)
     if read >= MUCH:
         yield Finding(
             f"{read:.0%} of the bytes of a decode step are KV cache",
@@ -32,19 +32,24 @@ def look(case: Case) -> Iterator[Said]:
                 "activations in prefill": f"{case.bytes_share(case.analysis.prefill, 'activation'):.0%} of its bytes",
             },
         )
-    if not memory.fits or memory.kv_cache > memory.weights:
+    if memory.kv_cache >= (MUCH * memory.total if not memory.fits else memory.weights):
         yield Finding(
-            f"KV cache is {memory.kv_cache / memory.total:.0%} of what has to be in memory, {si(each, 'B')} a sequence:"
+            f"KV cache is {memory.kv_cache / memory.total:.0%} of what has to be in memory:"
             f" {room} sequences of this length fit, {case.batch} are asked for",
             float(memory.kv_cache / memory.total),
-            {"capacity": si(float(memory.capacity), "B")},
+            {
+                "cache": si(float(memory.kv_cache), "B"),
+                "capacity": si(float(memory.capacity), "B"),
+                "a sequence": f"{si(each, 'B')} of cache and activations",
+            },
             of="memory",
         )
     limited = not memory.fits or case.goal.batch_varies or case.goal.objective is Objective.MEMORY
     if (read >= MUCH and case.decode_stake >= LITTLE) or (limited and memory.kv_cache > LITTLE * memory.total):
         yield Hint(
             ("KV format",),
-            f"cache is {read:.0%} of a step's bytes, and {si(each, 'B')} a sequence leave room for {room}",
+            f"cache is {read:.0%} of a step's bytes, and memory has room for {room} sequences where {case.batch} are"
+            " asked for",
         )
     elif read < LITTLE and memory.fits:
         yield Vain(

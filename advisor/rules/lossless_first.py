@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from advisor.breakeven import HELPS
 from advisor.case import Case
 from advisor.goal import Price
+from advisor.moves import Kind
 from advisor.rules import Caution, Hint, Rule, Said
 from advisor.trials import Trial
 
@@ -15,7 +16,10 @@ KEEPING = (Price.LOSSLESS, Price.ENGINEERING)
 
 def look(case: Case) -> Iterator[Said]:
     """Applies where some move that helps leaves the answers as they are."""
-    tried = [(name, trial) for name, trial in case.trials_of(*{move.slot for move in case.moves.values()})]
+    tried = [
+        (name, trial)
+        for name, trial in case.trials_of(*{move.slot for move in case.moves.values() if move.kind is Kind.TECHNIQUE})
+    ]
     gains = {name: case.gain(name) for name, _ in tried}
     keeping = [name for name, trial in tried if trial.price in KEEPING and gains[name] > HELPS and not _worse(trial)]
     if not keeping:
@@ -25,8 +29,8 @@ def look(case: Case) -> Iterator[Said]:
     for name, trial in tried:
         if trial.price not in KEEPING and HELPS < gains[name] <= gains[best]:
             yield Caution(
-                f"{best} gains as much, {gains[best]:.3g} against {gains[name]:.3g} times, and leaves the answers as"
-                " they are",
+                f"{best} gains at least as much, {gains[best]:.3g} against {gains[name]:.3g} times, and leaves the"
+                " answers as they are",
                 (name,),
             )
 

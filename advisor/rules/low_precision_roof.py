@@ -20,10 +20,10 @@ def look(case: Case) -> Iterator[Said]:
     if case.generates:
         share += case.decode_share * case.bound_share(case.decode, Bound.COMPUTE)
     if formats.mixed and share >= LITTLE:
+        why = "no narrower arithmetic is on this device" if formats.unsupported else "one narrow operand is not enough"
         yield Finding(
-            f"weights of {formats.weights.bits:.3g} bits and inputs of {formats.inputs.bits:.3g} bits are multiplied"
-            f" in {formats.arithmetic}, under a roof of {si(formats.peak, 'FLOP/s')}: no lower bits pay in arithmetic"
-            f" that waits for the wider operand or that {case.hardware.title} does not have",
+            f"weights of {formats.weights.bits:.3g} bits meet inputs of {formats.inputs.bits:.3g} bits and are"
+            f" multiplied in {formats.arithmetic}, under a roof of {si(formats.peak, 'FLOP/s')}: {why}",
             share,
             {"arithmetic of the device": ", ".join(case.hardware.formats)},
         )

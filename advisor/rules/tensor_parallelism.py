@@ -35,8 +35,8 @@ def _bound_by_link(case: Case, analysis: Analysis) -> Iterator[Said]:
     share = case.prefill_share * first + case.decode_share * then
     if share >= LITTLE:
         yield Finding(
-            f"exchanges between {analysis.parallel.tensor} tensor-parallel devices over {_link(analysis)} take"
-            f" {share:.0%} of the time",
+            f"exchanges between {analysis.parallel.tensor} tensor-parallel devices over"
+            f" {_link(analysis, _across(analysis))} take {share:.0%} of the time",
             share,
             {"of prefill": f"{first:.0%}", "of a decode step": f"{then:.0%}"},
         )
@@ -49,7 +49,7 @@ def _tensor(case: Case, name: str, trial: Trial) -> Iterator[Said]:
     whole = float(phase.expected.mid)
     text = (
         f"each of {analysis.parallel.tensor} devices is left with {seconds(whole * (1 - share))} of its own work in a"
-        f" {phase.name} pass and exchanges for {seconds(whole * share)} over {_link(analysis)}"
+        f" {phase.name} pass and exchanges for {seconds(whole * share)} over {_link(analysis, _across(analysis))}"
     )
     if share < 0.5 and not _over_host(analysis):
         yield Hint((name,), text)
@@ -62,8 +62,9 @@ def _tensor(case: Case, name: str, trial: Trial) -> Iterator[Said]:
 
 def _pipeline(case: Case, name: str, trial: Trial) -> Iterator[Said]:
     stages = trial.analysis.parallel.pipeline
+    link = _link(trial.analysis, trial.analysis.parallel.nodes > 1)
     if trial.analysis.memory.fits and not case.analysis.memory.fits:
-        yield Hint((name,), f"in {stages} stages the model fits, with {_link(trial.analysis)} crossed once a stage")
+        yield Hint((name,), f"in {stages} stages the model fits, and each token crosses {link} once a stage")
     text = f"a token runs through all {stages} stages one after the other: it comes no sooner for them"
     yield Vain((name,), text)
     if case.decode_stake + case.prefill_stake > LITTLE and not case.goal.batch_varies:
@@ -89,9 +90,9 @@ def _over_host(analysis: Analysis) -> bool:
         return False
 
 
-def _link(analysis: Analysis) -> str:
+def _link(analysis: Analysis, across: bool) -> str:
     try:
-        link = analysis.scenario.hardware.link(_across(analysis))
+        link = analysis.scenario.hardware.link(across)
     except RooflineError:
         return "a link"
     return f"{link.kind} at {si(link.bandwidth, 'B/s')}"
