@@ -11,6 +11,9 @@ from roofline.units import seconds
 STEPS = 10
 """Decode steps that the prefill of one prompt has to take for it to be told."""
 
+SLOWER = 1.005
+"""How many times longer the first token has to take for it to be told."""
+
 
 def look(case: Case) -> Iterator[Said]:
     """Applies where several sequences run together and the prompt of one takes as long as many decode steps."""
@@ -28,6 +31,8 @@ def look(case: Case) -> Iterator[Said]:
     )
     for name, trial in case.trials_of("prefill schedule"):
         slower = float(trial.analysis.expected.ttft.mid / expected.ttft.mid)
+        if slower < SLOWER:
+            continue
         yield Caution(
             f"every chunk reads weights and earlier cache again: the first token takes {slower:.3g} times as long; what"
             " it buys, steadier steps for others, is no part of one batch's figures",

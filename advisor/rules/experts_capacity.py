@@ -26,10 +26,11 @@ def look(case: Case) -> Iterator[Said]:
         return
     block = case.model.experts[0]
     one = block.top_k / block.experts
-    touched = 1 - (1 - one) ** (case.batch * case.scenario.settings.beams)
-    if touched > one:
+    sequences = case.batch * case.scenario.settings.beams
+    touched = 1 - (1 - one) ** sequences
+    if sequences > 1:
         yield Caution(
-            f"{case.batch} sequences touch {touched:.0%} of the experts in a step where one touches {one:.0%}, if all"
+            f"{sequences} sequences touch {touched:.0%} of the experts in a step where one touches {one:.0%}, if all"
             " are picked alike: the bytes of weights of a step grow with the batch until all are read"
         )
 

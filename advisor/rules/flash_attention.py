@@ -10,6 +10,9 @@ from roofline.units import si
 
 FUSED = ("flash-attention", "whole-layer-fusion")
 
+LEAST = 0.01
+"""The share of attention in the bytes of prefill below which it is left aside."""
+
 
 def look(case: Case) -> Iterator[Said]:
     """Applies where attention is several kernels, whose scores grow with the square of the prompt."""
@@ -22,6 +25,8 @@ def look(case: Case) -> Iterator[Said]:
     if not moved:
         return
     share = moved / float(prefill.bytes)
+    if share < LEAST:
+        return
     spent = case.parts_share(prefill, lambda op: op in parts)
     peak = float(case.analysis.memory.activation_peak)
     if share >= LITTLE:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from advisor.case import Case
 from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
+from roofline.analysis import OpFigures, Phase
 from roofline.model import Attention
 
 DROPPING = ("attention pattern", "cache budget")
@@ -16,8 +17,8 @@ MUCH = 0.25
 
 def look(case: Case) -> Iterator[Said]:
     """Applies where attention takes much of prefill or of decode."""
-    first = case.parts_share(case.analysis.prefill, lambda op: op.kv_bytes > 0 or op.kind in ("attention", "softmax"))
-    then = case.parts_share(case.decode, lambda op: op.kv_bytes > 0) if case.generates else 0.0
+    first = _attention(case, case.analysis.prefill)
+    then = _attention(case, case.decode) if case.generates else 0.0
     share = case.prefill_share * first + case.decode_share * then
     context = int(case.scenario.first_cached + case.scenario.generate)
     if share >= MUCH:
@@ -48,6 +49,16 @@ def look(case: Case) -> Iterator[Said]:
         yield Caution(
             f"{kept} of {int(case.scenario.prompt_tokens)} prompt tokens stay: what the others say may be lost", (name,)
         )
+
+
+def _attention(case: Case, phase: Phase) -> float:
+    """The share of attention in a phase: of its bound time, so that launches count for nothing, or of the expected."""
+    bound = sum(float(op.share) for op in phase.ops if _attends(op))
+    return min(bound, case.parts_share(phase, _attends))
+
+
+def _attends(op: OpFigures) -> bool:
+    return bool(op.kv_bytes > 0) or op.kind == "attention" or op.name.endswith("softmax")
 
 
 def _seen(attentions: tuple[Attention, ...], context: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from advisor.case import LITTLE, Case
+from advisor.goal import Objective
 from advisor.rules import Caution, Hint, Rule, Said, Vain
 from roofline.techniques import check_request
 
@@ -15,7 +16,10 @@ def look(case: Case) -> Iterator[Said]:
         return
     stake = case.prefill_stake
     if stake < LITTLE:
-        yield Vain(("prefix",), f"prefill takes {case.prefill_share:.1%} of the time: there is little to share")
+        why = f"prefill takes {case.prefill_share:.1%} of the time: there is little to share"
+        if case.goal.objective is Objective.TPOT:
+            why = "a prefix that is computed once saves prefill, and none of the time per output token"
+        yield Vain(("prefix",), why)
         return
     yield Hint(
         ("prefix",),
