@@ -22,7 +22,7 @@ from roofline.calibration import Calibration, Fit, Residuals, Source
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.hardware import Hardware
 from roofline.kernels import Array, Columns, Parameter, Unit, kernel, kernel_regimes, kernel_time
-from validate.measurements import MODULES, Measurements, by_op, headline
+from validate.rows import MODULES, Measurements, by_op, headline
 
 ERROR_SCALE = 0.05
 """Relative errors below this count quadratically, above it linearly."""

@@ -10,7 +10,7 @@ from typing import Any
 from roofline import load_hardware
 from roofline.calibration import load_calibration, render
 from validate.calibrate import describe, fit
-from validate.measurements import only_hardware, read_measurements
+from validate.rows import only_hardware, read_measurements
 from validate.score import as_document, score
 
 

@@ -40,8 +40,8 @@ from validate.kernels.benchmark import Benchmark
 from validate.kernels.registry import benchmarks
 from validate.kernels.work import Case, work_of
 from validate.machine import Machine, examine
-from validate.measurements import Measurements, read_measurements
 from validate.rowfile import RowFile, case_of, read_rows
+from validate.rows import Measurements, read_measurements
 from validate.score import Group, score
 
 LONGEST = {"cuda": 30e-3, "cpu": 50e-3}

@@ -19,7 +19,7 @@ from roofline.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.hardware import Hardware, load_hardware
 from roofline.kernels import Array, kernel, kernel_bound, kernel_regimes
 from validate.errors import error_figures
-from validate.measurements import MODULES, Measurements
+from validate.rows import MODULES, Measurements
 
 KEYS = ("op", "format", "regime", "hardware")
 """What groups may be formed by."""

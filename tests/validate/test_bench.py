@@ -24,8 +24,8 @@ from validate.design import Limits, design
 from validate.device import Cuda, Processors, Sample, open_device
 from validate.kernels import registry
 from validate.kernels.work import Case
-from validate.measurements import read_measurements
 from validate.rowfile import COLUMNS, HEADER, RowFile, as_line, case_of, read_rows, repaired
+from validate.rows import read_measurements
 
 LIMITS = Limits(memory=20e9, flops=2e13, traffic=2e10)
 GEMM = Case("gemm", {"dtype": "bf16", "m": 8, "n": 1024, "k": 2048})

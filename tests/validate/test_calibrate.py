@@ -17,7 +17,7 @@ from roofline.errors import RooflineError, SpecError
 from roofline.hardware import load_hardware
 from roofline.kernels import kernel, kernel_time
 from validate.calibrate import fit, fit_shared, hold_out
-from validate.measurements import Measurements, shape_columns
+from validate.rows import Measurements, shape_columns
 from validate.score import as_document, score
 
 H100 = load_hardware("h100-sxm")

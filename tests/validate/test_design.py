@@ -8,7 +8,7 @@ import pytest
 from roofline.errors import UnknownNameError
 from validate.design import AXES, Limits, case_at, design, fits, halton, held_bytes
 from validate.kernels.work import Case, work_of
-from validate.measurements import TEXT, shape_names
+from validate.rows import TEXT, shape_names
 
 LIMITS = Limits(memory=4e9, flops=5e12, traffic=3e9)
 FORMATS = dict.fromkeys(AXES, ("bf16",))

@@ -9,7 +9,7 @@ import pytest
 
 from roofline.errors import SpecError
 from validate.accuracy import load
-from validate.measurements import gated, only_hardware, read_measurements
+from validate.rows import gated, only_hardware, read_measurements
 
 
 def rows(count: int = 4) -> pd.DataFrame:
