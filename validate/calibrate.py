@@ -58,9 +58,15 @@ class _Rows:
     columns: Columns
     hardware: Hardware
     seconds: Array
+    resident: NDArray[np.bool_]
+    alone: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, part: Measurements, hardware: Hardware) -> _Rows:
+        return cls(part.columns, hardware, part.seconds, part.resident, part.alone)
 
     def errors(self, op: str, parameters: Mapping[str, float]) -> Array:
-        predicted = kernel_time(op, self.columns, self.hardware, parameters, resident=True)
+        predicted = kernel_time(op, self.columns, self.hardware, parameters, self.resident, self.alone)
         return np.log(predicted / self.seconds)
 
 
@@ -162,7 +168,7 @@ def fit_rows(op: str, format: str, parts: Sequence[tuple[Measurements, Hardware]
 
     The residuals are those of rows not fitted: of the other half of the shapes, or of each accelerator in turn.
     """
-    rows = [_Rows(part.columns, hardware, part.seconds) for part, hardware in parts]
+    rows = [_Rows.of(part, hardware) for part, hardware in parts]
     count = sum(len(part) for part, _ in parts)
     needed = FEWEST if start.informed else 3 * len(kernel(op).parameters(format))
     if count < needed:
@@ -173,10 +179,10 @@ def fit_rows(op: str, format: str, parts: Sequence[tuple[Measurements, Hardware]
         refitted = parameters
         if fitted:
             refit = Start(parameters, start.width, informed=True)
-            fold = [_Rows(part.columns, hardware, part.seconds) for part, hardware in fitted]
+            fold = [_Rows.of(part, hardware) for part, hardware in fitted]
             refitted = _search(op, format, fold, refit, free=False)
         for part, hardware in held:
-            errors.append(-_Rows(part.columns, hardware, part.seconds).errors(op, refitted))
+            errors.append(-_Rows.of(part, hardware).errors(op, refitted))
             labels.append(kernel_regimes(op, part.columns))
     residuals = summarise(op, np.concatenate(errors), np.concatenate(labels))
     return Fit(op, format, parameters, residuals, _ranges(op, [part for part, _ in parts]), count)

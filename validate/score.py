@@ -2,7 +2,7 @@
 
 Errors are of predicted against measured time, as fractions: MAPE, its median and 90th percentile, the signed bias, the
 MAPE of the roofline bound, and the share of rows inside the 80% interval. Public benchmarks replay their buffers, so
-caches are warm in them: `resident` says so, and is only for scoring.
+caches are warm in them; rows that say how their caches were (`validate.rows`) are predicted so.
 """
 
 from __future__ import annotations
@@ -82,16 +82,14 @@ class Scored:
         return self.regimes < len(kernel(self.op).regimes.sizes)
 
 
-def predict(
-    part: Measurements, hardware: Hardware, calibration: Calibration, resident: bool = True
-) -> Iterator[Scored]:
+def predict(part: Measurements, hardware: Hardware, calibration: Calibration) -> Iterator[Scored]:
     """The predictions for measurements of one op on `hardware`, by format; those it cannot compute in are left out."""
     if part.op in MODULES:
         return
     for _, rows in part.formats().items():
         columns = rows.columns
         try:
-            expected = calibration.expected(part.op, columns, hardware, resident)
+            expected = calibration.expected(part.op, columns, hardware, rows.resident, rows.alone)
             bound = kernel_bound(part.op, columns, hardware)
         except UnsupportedError:
             continue
@@ -119,7 +117,6 @@ def score(
     hardware: Hardware | None = None,
     calibration: Calibration | None = None,
     by: Sequence[str] = ("op", "format", "regime"),
-    resident: bool = True,
 ) -> list[Group]:
     """The errors by the keys in `by`; a key that is left out reads `all`.
 
@@ -133,7 +130,7 @@ def score(
         found
         for part in parts
         for rows, chosen in _by_hardware(part, hardware)
-        for found in predict(rows, chosen, calibration or load_calibration(chosen), resident)
+        for found in predict(rows, chosen, calibration or load_calibration(chosen))
     ]
     if not scored:
         raise RooflineError("nothing to score: no row is of a kind and format that the hardware and the models have")

@@ -37,6 +37,7 @@ from roofline.hardware import Hardware
 from roofline.kernels.parameters import (
     Array,
     Columns,
+    Mask,
     Parameter,
     Unit,
     ceil_div,
@@ -184,7 +185,7 @@ def _shape(columns: Columns, hardware: Hardware) -> _Shape:
     return _Shape(batch, queries, keys, heads, kv_heads, dim, window, causal, computed.bytes, kv_bytes, arithmetic)
 
 
-def attention_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
+def attention_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
     """The speed of light in seconds: `max(4 heads d pairs / peak, (Q + O + K + V) / bandwidth)`.
 
     With `resident`, all may come from the cache, and only the arithmetic counts.
@@ -193,11 +194,11 @@ def attention_bound(columns: Columns, hardware: Hardware, resident: bool = False
     flops = 4.0 * shape.batch * shape.heads * shape.dim * shape.pairs
     compute = flops / hardware.matrix_peak(shape.arithmetic)
     memory = (shape.kv_traffic + shape.activation_traffic) / hardware.memory_bandwidth
-    return compute if resident else np.maximum(compute, memory)
+    return np.where(resident, compute, np.maximum(compute, memory))
 
 
 def prefill_time(
-    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False
+    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
 ) -> Array:
     """Seconds of attention; columns `dtype, kv_dtype, batch, q_len, kv_len, heads, kv_heads, head_dim, window`.
 
@@ -222,8 +223,8 @@ def prefill_time(
     on_units = np.maximum(on_units, longest_keys * per_key + parameters["tile_prologue"])
     traffic = shape.kv_traffic + shape.activation_traffic
     slowness = np.ones_like(traffic)
-    if resident:
-        held = resident_share(traffic, parameters["l2_share"] * l2_bytes(hardware), 4.0)
+    if np.any(resident):
+        held = resident * resident_share(traffic, parameters["l2_share"] * l2_bytes(hardware), 4.0)
         slowness = 1.0 - held + held / parameters["l2_speedup"]
     bandwidth = parameters["memory_efficiency"] * hardware.memory_bandwidth
     kernel = smooth_maximum(on_units, slowness * traffic / bandwidth, parameters["sharpness"])
@@ -247,7 +248,7 @@ def _tile_keys(shape: _Shape, positions: Array, tiles: Array, block: float) -> t
     return np.maximum(total, block * tiles), cap
 
 
-def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False) -> Array:
+def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
     """Seconds of attention of one new token (or a few) a sequence over its KV cache; see the module for the formula."""
     shape = _shape(columns, hardware)
     count, whole, bandwidth = units(hardware), parameters["wave_quantisation"], hardware.memory_bandwidth
@@ -264,8 +265,8 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     allowed = (splits == 1) | (may_split & (shape.seen >= KEY_BLOCK * splits))
     on_units = np.min(np.where(allowed, rounds(waves, whole) * one + combining, np.inf), axis=0)
     missing = shape.kv_traffic
-    if resident:
-        held = resident_share(shape.kv_traffic, parameters["l2_share"] * l2_bytes(hardware), 16.0)
+    if np.any(resident):
+        held = resident * resident_share(shape.kv_traffic, parameters["l2_share"] * l2_bytes(hardware), 16.0)
         missing = missing * (1.0 - held + held / parameters["l2_speedup"])
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from roofline.hardware import Hardware
-from roofline.kernels.parameters import Array, Columns, Parameter, Unit, column, numbers, text
+from roofline.kernels.parameters import Array, Columns, Mask, Parameter, Unit, column, numbers, text
 
 PASSES: Mapping[str, float] = {"norm": 4.0, "softmax": 2.0, "rope": 2.0, "copy": 2.0, "activation": 3.0}
 """Elements moved for each element of `columns`, by op."""
@@ -38,14 +38,14 @@ def streamed(columns: Columns) -> Array:
     return np.asarray(moved, dtype=np.float64)
 
 
-def elementwise_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
+def elementwise_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
     """The speed of light in seconds: `bytes / bandwidth`; nothing where all is in the cache."""
     moved = streamed(columns)
-    return np.zeros_like(moved) if resident else moved / hardware.memory_bandwidth
+    return np.where(resident, 0.0, moved / hardware.memory_bandwidth)
 
 
 def elementwise_time(
-    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False
+    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
 ) -> Array:
     """Seconds for a column `bytes`, or `op, dtype, rows, columns`."""
     del resident

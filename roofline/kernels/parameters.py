@@ -16,6 +16,9 @@ Array = NDArray[np.float64]
 Columns = Mapping[str, Array | float | str]
 """The shape columns of the measurement schema, one kernel a row; `dtype` and other names are one text for all rows."""
 
+Mask = bool | NDArray[np.bool_]
+"""Something that holds for all rows, for none, or row by row."""
+
 
 class Unit(StrEnum):
     """The unit of a parameter."""

@@ -63,9 +63,7 @@ def test_fifty_points_of_each_kernel_recover_the_machine(tmp_path: Path) -> None
 
 def error(calibration: Any, case: Case) -> float:
     columns = {name: value if isinstance(value, str) else float(value) for name, value in case.columns.items()}
-    from tests.validate.fakes import COLD
-
-    expected = calibration.expected(case.op, {**columns, "op": case.op}, COLD, resident=True)
+    expected = calibration.expected(case.op, {**columns, "op": case.op}, H100)
     return abs(float(expected.mid) / true_time(case) - 1)
 
 

@@ -48,7 +48,7 @@ def gemm_rows(
             "software": "synthetic 1.0",
         }
     )
-    time = kernel_time("gemm", shape_columns("gemm", frame), load_hardware(name), truth, resident=True)
+    time = kernel_time("gemm", shape_columns("gemm", frame), load_hardware(name), truth, resident=True, alone=True)
     frame["latency_us"] = time * 1e6 * np.exp(noise * generator.standard_normal(count))
     return Measurements("gemm", frame, "synthetic")
 
@@ -65,6 +65,64 @@ def test_500_points_recover_a_machine() -> None:
     constants = found.fits["gemm", "bf16"].parameters
     assert constants["compute_efficiency"] == pytest.approx(0.62, rel=0.08)
     assert constants["memory_efficiency"] == pytest.approx(0.71, rel=0.08)
+
+
+def with_caches(op: str, rows: pd.DataFrame, truth: dict[str, float], noise: float = 0.0) -> Measurements:
+    """The rows as the machine runs them: with the caches that the column `cache` says, which None leaves to the op."""
+    cold, public = (rows["cache"] == "cold").to_numpy(), rows["cache"].isna().to_numpy()
+    time = kernel_time(op, shape_columns(op, rows), H100, truth, resident=~cold, alone=public)
+    scatter = np.exp(noise * np.random.default_rng(5).standard_normal(len(rows)))
+    return Measurements(op, rows.assign(latency_us=time * 1e6 * scatter), "synthetic")
+
+
+def decode_rows(count: int, caches: list[str | None]) -> pd.DataFrame:
+    generator = np.random.default_rng(4)
+    kv_heads = generator.choice([1, 2, 4, 8], count)
+    return pd.DataFrame(
+        {
+            "hardware": "h100-sxm",
+            "op": "attention_decode",
+            "dtype": "bf16",
+            "kv_dtype": "bf16",
+            "batch": generator.choice([1, 2, 4, 16, 64], count),
+            "q_len": 1,
+            "kv_len": generator.choice([128, 512, 1000, 4096, 16384], count),
+            "heads": kv_heads * generator.choice([1, 4, 8], count),
+            "kv_heads": kv_heads,
+            "head_dim": 128,
+            "window": 0,
+            "cache": generator.choice(np.array(caches, dtype=object), count),
+        }
+    )
+
+
+@pytest.mark.parametrize("caches", [["cold"], ["warm"], [None], ["cold", "warm", None]])
+def test_the_caches_of_a_row_are_those_that_it_says(caches: list[str | None]) -> None:
+    """A machine whose L2 is three times as fast as its memory is found again from rows of any kind.
+
+    Its predictions of cold rows are right whichever it was fitted on, and rows scored without a word of their caches
+    would be off.
+    """
+    truth = {parameter.name: parameter.default for parameter in kernel("attention_decode").parameters("bf16")}
+    truth |= {"launch": 11e-6, "memory_efficiency": 0.75, "l2_speedup": 3.0, "unit_bandwidth": 200e9}
+    found = fit([with_caches("attention_decode", decode_rows(600, caches), truth, noise=0.02)], H100)
+    for kind in ("cold", "warm", None):
+        (group,) = score([with_caches("attention_decode", decode_rows(400, [kind]), truth)], H100, found, by=("op",))
+        assert group.mape < (0.03 if caches[0] == kind or len(caches) > 1 else 0.15), kind
+    cold = with_caches("attention_decode", decode_rows(400, ["cold"]), truth)
+    silent = Measurements(cold.op, cold.frame.drop(columns="cache"), "synthetic")
+    assert score([silent], H100, found, by=("op",))[0].mape > 0.15
+
+
+def test_cold_rows_of_products_are_fitted_cold() -> None:
+    """Weights that fit the L2 several times over: taken for replayed they would seem to need no memory at all."""
+    truth = machine(launch=2e-6)
+    rows = gemm_rows(600, truth).frame.assign(cache="cold")
+    small = rows[(rows["m"] <= 16) & (rows["n"] * rows["k"] < 2**22)]
+    part = with_caches("gemm", rows, truth, noise=0.02)
+    found = fit([part], H100)
+    assert found.fits["gemm", "bf16"].parameters["memory_efficiency"] == pytest.approx(0.71, rel=0.05)
+    assert score([with_caches("gemm", small, truth)], H100, found, by=("op",))[0].mape < 0.03
 
 
 def test_50_points_and_a_prior_recover_a_machine() -> None:

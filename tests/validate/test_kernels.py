@@ -127,6 +127,23 @@ def test_any_constants_within_bounds_respect_the_bound(data: st.DataObject) -> N
     assert np.all(time >= kernel_bound(op, columns, H100))
 
 
+@pytest.mark.parametrize(("op", "dtype"), cases())
+def test_each_row_has_its_own_caches(op: str, dtype: str) -> None:
+    """Rows of one call may be cold or replayed, in a step or alone: each is as if it stood by itself."""
+    columns, _, along = CASES[op]
+    columns = {**columns, "dtype": dtype, along: np.array([1.0, 24.0, 24.0, 24.0, 24.0, 3000.0])}
+    resident, alone = np.array([0, 0, 1, 0, 1, 1], dtype=bool), np.array([0, 0, 0, 1, 1, 0], dtype=bool)
+    together = kernel_time(op, columns, H100, defaults(op, dtype), resident, alone)
+    bounds = kernel_bound(op, columns, H100, resident)
+    for index in range(6):
+        row = {**columns, along: columns[along][index]}
+        own = (bool(resident[index]), bool(alone[index]))
+        np.testing.assert_allclose(kernel_time(op, row, H100, defaults(op, dtype), *own), together[index], rtol=1e-12)
+        np.testing.assert_allclose(kernel_bound(op, row, H100, own[0]), bounds[index], rtol=1e-12)
+    graph = kernel(op).lone_launch
+    np.testing.assert_allclose(together[3] - together[1], graph, atol=1e-15)
+
+
 def test_cold_weights_are_never_faster_than_resident_ones() -> None:
     columns = {"dtype": "bf16", "m": 16.0, "n": np.array([1024.0, 4096.0, 16384.0]), "k": 4096.0}
     parameters = defaults("gemm", "bf16")
