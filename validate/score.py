@@ -18,6 +18,7 @@ from roofline.calibration import Calibration, load_calibration
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.hardware import Hardware, load_hardware
 from roofline.kernels import Array, kernel, kernel_bound, kernel_regimes
+from roofline.kernels.elementwise import PASSES
 from validate.errors import error_figures
 from validate.rows import MODULES, Measurements
 
@@ -96,7 +97,8 @@ def predict(part: Measurements, hardware: Hardware, calibration: Calibration) ->
         label = "/".join(
             dict.fromkeys(str(rows.frame[name].iloc[0]) for name in ("dtype", "kv_dtype") if name in rows.frame)
         )
-        formats = rows.frame["dtype"].astype(str).to_numpy() if part.op == "collective" else np.array([label])
+        together = part.op == "collective" or part.op in PASSES  # constants are not by the data type
+        formats = rows.frame["dtype"].astype(str).to_numpy() if together else np.array([label])
         for format in np.unique(formats):
             chosen = np.broadcast_to(formats == format, (len(rows),))
             scored = Scored(
