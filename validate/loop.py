@@ -155,14 +155,15 @@ def formats_for(
     """
     chosen, refused = {}, []
     for op, benchmark in known.items():
-        names = [name for name in benchmark.dtypes if not wanted or name in wanted]
-        able = [name for name in names if hardware.supports(numbers(name).arithmetic)]
-        if device.name == "cuda":
-            refused += [
-                f"{op} in {name}: {hardware.name} has no {numbers(name).arithmetic}"
-                for name in names
-                if name not in able
-            ]
+        able = []
+        for name in (*benchmark.dtypes, *benchmark.mixed):
+            if wanted and name not in wanted:
+                continue
+            lacking = [form for part in name.split("/") if not hardware.supports(form := numbers(part).arithmetic)]
+            if not lacking:
+                able.append(name)
+            elif device.name == "cuda":
+                refused.append(f"{op} in {name}: {hardware.name} has no {lacking[0]}")
         if able:
             chosen[op] = tuple(able)
     if not chosen:

@@ -55,6 +55,12 @@ class Case:
         """The number format that the kernel is named by."""
         return str(self.columns["dtype"])
 
+    @property
+    def format(self) -> str:
+        """The number format, with that of the cache where it is another: `bf16/fp8`."""
+        stored = str(self.columns.get("kv_dtype", self.dtype))
+        return self.dtype if stored == self.dtype else f"{self.dtype}/{stored}"
+
     def __str__(self) -> str:
         return f"{self.op} " + " ".join(f"{name}={value}" for name, value in self.columns.items())
 
