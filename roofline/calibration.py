@@ -297,6 +297,7 @@ def _fit(op: str, format: str, body: Mapping[str, Any], where: str) -> Fit:
         raise SpecError(where, f"{quote(place)}: {error}") from None
     given = as_mapping(body.get("parameters"), where, f"{place}.parameters")
     check_keys(given, expected, where, f"{place}.parameters")
+    given = {**{name: parameter.default for name, parameter in expected.items() if parameter.optional}, **given}
     for name in expected:
         if name not in given:
             raise SpecError(where, f"the key {quote(f'{place}.parameters.{name}')} is missing")

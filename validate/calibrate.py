@@ -124,12 +124,14 @@ class Start:
 
 def _start(op: str, format: str, prior: Calibration | None, own: Mapping[tuple[str, str], Fit]) -> Start:
     """The relative's constants; for block-scaled products, what the same accelerator's plain FP8 ones have."""
-    known = {parameter.name: parameter.default for parameter in kernel(op).parameters(format)}
+    parameters = kernel(op).parameters(format)
+    known = {one.name: one.default if one.start is None else one.start for one in parameters}
+    lacking = {one.name: one.default for one in parameters if one.optional}
     informed = False
     match = prior.find(op, format) if prior else None
     sibling = own.get((op, "fp8")) if format == "fp8_block" and op == "gemm" else None
     for constants in (match.fit.parameters if match else {}, sibling.parameters if sibling else {}):
-        known |= {name: value for name, value in constants.items() if name in known}
+        known |= {name: value for name, value in constants.items() if name in known and value != lacking.get(name)}
         informed = informed or bool(constants)
     return Start(known, PRIOR_WIDTH["family" if informed else "none"], informed)
 

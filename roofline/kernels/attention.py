@@ -20,6 +20,9 @@ at most; its keys may be split in s parts that are combined afterwards:
     memory     T_M = KV / (e_B bw) + (Q + O) / bw
     time       t   = launch + (T_S^p + T_M^p)^(1/p) + sequence batch + [G > 1 and batch > 1] regroup
 
+Where hardware has no matrix unit for the format, the query heads of a group are multiplied one by one, and a key costs
+4 d G `head_slowdown` / (peak / S) more.
+
 with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L rounded up to blocks of 64 keys. FlashAttention-2 splits the
 keys only where heads share a KV head (`split_single` 0), and rearranges Q and O so that the heads of a group fill the
 rows of a tile (`regroup`). In a benchmark that replays its buffers, the part that the L2 holds is read at `l2_speedup`
@@ -117,6 +120,9 @@ DECODE = (
     Parameter("split_single", Unit.CHOICE, 0, 1, 1, "whether a KV head with one query head is split, too (1)"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's KV"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
+    Parameter(
+        "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "heads' arithmetic, over the vector peak's time", start=2.0
+    ),
 )
 
 
@@ -257,7 +263,11 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
     keys = KEY_BLOCK * ceil_div(shape.seen, KEY_BLOCK * splits)
     waves = work * splits / count
-    one = 2.0 * shape.dim * shape.kv_bytes * keys / parameters["unit_bandwidth"] + parameters["tile_prologue"]
+    per_key = 2.0 * shape.dim * shape.kv_bytes / parameters["unit_bandwidth"]
+    if shape.arithmetic not in hardware.tensor:
+        slowdown = parameters["head_slowdown"] * count / hardware.matrix_peak(shape.arithmetic)
+        per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * slowdown
+    one = per_key * keys + parameters["tile_prologue"]
     partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
     combining = np.where(splits > 1, parameters["combine"] * np.log2(splits) / 3.0 + partial, 0.0)
     grouped = shape.heads > shape.kv_heads

@@ -17,6 +17,7 @@ from roofline.errors import RooflineError, SpecError
 from roofline.hardware import load_hardware
 from roofline.kernels import kernel, kernel_time
 from validate.calibrate import fit, fit_shared, hold_out
+from validate.measured import load_kept
 from validate.rows import Measurements, shape_columns
 from validate.score import as_document, score
 
@@ -123,6 +124,31 @@ def test_cold_rows_of_products_are_fitted_cold() -> None:
     found = fit([part], H100)
     assert found.fits["gemm", "bf16"].parameters["memory_efficiency"] == pytest.approx(0.71, rel=0.05)
     assert score([with_caches("gemm", small, truth)], H100, found, by=("op",))[0].mape < 0.03
+
+
+def test_terms_that_a_calibration_may_lack(tmp_path: Path) -> None:
+    """A file without them is read as having none of their effect; a fit finds them from 40 rows all the same."""
+    (kept,) = [kept for kept in load_kept() if kept.name == "xeon-2-threads"]
+    inherited = load_calibration(kept.hardware)
+    content = yaml.safe_load(render(inherited))
+    for formats in content["kernels"].values():
+        for body in formats.values():
+            body["parameters"].pop("cycles", None)
+            body["parameters"].pop("head_slowdown", None)
+    prior = replace(parse_calibration(content, "cpu.yaml"), parents=())
+    assert prior.fits["softmax", "any"].parameters["cycles"] == 1e-6
+    truth = {"launch": 6e-6, "memory_efficiency": 0.9, "cycles": 1.2}
+    generator = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {"rows": generator.choice([1, 8, 64, 500, 4000], 40), "columns": generator.choice([512, 3000], 40)}
+    )
+    frame = frame.assign(
+        hardware=kept.hardware.name, op="softmax", dtype=generator.choice(["fp32", "bf16"], 40), cache="cold"
+    )
+    time = kernel_time("softmax", shape_columns("softmax", frame), kept.hardware, truth)
+    frame["latency_us"] = time * 1e6 * np.exp(0.02 * generator.standard_normal(40))
+    found = fit([Measurements("softmax", frame, "synthetic")], kept.hardware, prior).fits["softmax", "any"]
+    assert found.parameters["cycles"] == pytest.approx(1.2, rel=0.1)
 
 
 def test_50_points_and_a_prior_recover_a_machine() -> None:
