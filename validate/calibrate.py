@@ -13,16 +13,17 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.calibration import Calibration, Fit, Residuals, Source
+from roofline.calibration import Calibration, Fit, Residuals, Source, load_calibration, render
 from roofline.errors import RooflineError, UnsupportedError
-from roofline.hardware import Hardware
+from roofline.hardware import Hardware, load_hardware
 from roofline.kernels import Array, Columns, Parameter, Unit, kernel, kernel_regimes, kernel_time
-from validate.rows import MODULES, Measurements, by_op, headline
+from validate.rows import MODULES, Measurements, by_op, headline, only_hardware, read_measurements
 
 ERROR_SCALE = 0.05
 """Relative errors below this count quadratically, above it linearly."""
@@ -97,6 +98,19 @@ def fit(
         raise RooflineError(f"{parts[0].where}: nothing in it can be fitted for {hardware.name}")
     origin = source or describe(parts)
     return Calibration(hardware.name, "calibrated", fits, origin, tuple(prior.chain) if prior else ())
+
+
+def fitted(path: Path, hardware: str, points: int | None) -> str:
+    """The calibration of `hardware` fitted to the measurements in a file or folder, as YAML.
+
+    It starts from the nearest constants there are: the device's own where they exist, else its family's.
+    """
+    parts = read_measurements(path)
+    only_hardware(parts, str(path))
+    device = load_hardware(hardware)
+    command = f"roofline validate fit {path.name} --hw {device.name}" + (f" --points {points}" if points else "")
+    source = replace(describe(parts), command=command)
+    return render(fit(parts, device, prior=load_calibration(device), points=points, source=source))
 
 
 def describe(parts: Sequence[Measurements]) -> Source:
@@ -265,7 +279,10 @@ def _minimise(
     chosen: Mapping[str, float],
 ) -> tuple[float, dict[str, float]]:
     """The constants of least loss for the `chosen` choices, and that loss (a mean absolute logarithmic error)."""
-    from scipy.optimize import least_squares  # type: ignore[import-untyped,unused-ignore]
+    try:
+        from scipy.optimize import least_squares  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:  # pragma: no cover - the extra is not installed
+        raise RooflineError("fitting needs SciPy: pip install 'llm-roofline[fit]'") from None
 
     free = [parameter for parameter in parameters if parameter.name not in chosen]
     low = np.log([parameter.low for parameter in free])

@@ -165,7 +165,7 @@ def _load(path: Path) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError:  # pragma: no cover - the extra is not installed
-        raise RooflineError("reading measurements needs the extra: pip install llm-roofline[validate]") from None
+        raise RooflineError("reading measurements needs pandas: pip install 'llm-roofline[fit]'") from None
     where = str(path)
     if path.suffix.lower() not in (".parquet", ".csv"):
         raise SpecError(quote(where, 200), "is neither .parquet nor .csv")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,7 @@ from roofline.hardware import Hardware, load_hardware
 from roofline.kernels import Array, kernel, kernel_bound, kernel_regimes
 from roofline.kernels.elementwise import PASSES
 from validate.errors import error_figures
-from validate.rows import MODULES, Measurements
+from validate.rows import MODULES, Measurements, read_measurements
 
 KEYS = ("op", "format", "regime", "hardware")
 """What groups may be formed by."""
@@ -182,6 +183,12 @@ def _group(key: tuple[str, ...], rows: Sequence[tuple[Scored, Array]]) -> Group:
         rows=len(measured),
         **figures,
     )
+
+
+def scored(path: Path, hardware: str | None, by: Sequence[str]) -> Mapping[str, Any]:
+    """The errors of predictions against the measurements in a file or folder, grouped, for JSON."""
+    device = None if hardware is None else load_hardware(hardware)
+    return as_document(score(read_measurements(path), device, by=by))
 
 
 def as_document(groups: Sequence[Group]) -> Mapping[str, Any]:
