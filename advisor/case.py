@@ -121,13 +121,6 @@ class Case:
         moved = sum(float(op.count * op.bytes) for op in phase.ops)
         return sum(float(op.count * getattr(op, f"{role}_bytes")) for op in phase.ops) / moved if moved else 0.0
 
-    @cached_property
-    def linear(self) -> OpFigures | None:
-        """The decode step's largest product with weights; None where there is none."""
-        products = [op for op in (self.decode if self.generates else self.analysis.prefill).ops if op.weight_bytes > 0]
-        products = [op for op in products if op.kind in ("gemm", "attention")]
-        return max(products, key=lambda op: float(op.count * op.weight_bytes), default=None)
-
     def gain(self, name: str) -> float:
         """How many times better a single move makes the objective; NaN where it cannot be made."""
         move = self.moves.get(name)
