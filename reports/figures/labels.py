@@ -13,13 +13,19 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 
-def number(figure: Figure, panel: Axes, points: Sequence[tuple[float, float]]) -> None:
-    """Numbers beside points, each on the nearest of many places that no other one takes.
+AROUND = (-45.0, 135.0, 90.0, -90.0, 45.0, -135.0, 0.0, 180.0)
+"""Directions from a point in degrees, in the order in which they are tried."""
+
+
+def number(
+    figure: Figure, panel: Axes, points: Sequence[tuple[float, float]], directions: Sequence[float] = AROUND
+) -> None:
+    """Numbers beside points, each on the nearest of many places in these directions that no other one takes.
 
     The figure must have been drawn, so that places are final.
     """
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
-    turns = [math.radians(angle) for angle in (-45, 135, 90, -90, 45, -135, 0, 180)]
+    turns = [math.radians(angle) for angle in directions]
     places = [(radius * math.cos(turn), radius * math.sin(turn)) for radius in range(12, 120, 8) for turn in turns]
     taken: list[Any] = []
     for index, point in enumerate(points, 1):

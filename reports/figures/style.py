@@ -7,6 +7,7 @@ repeat what colours say.
 from __future__ import annotations
 
 import io
+import textwrap
 from collections.abc import Callable, Mapping
 from functools import wraps
 from pathlib import Path
@@ -37,6 +38,9 @@ BOUND_COLOURS = {"compute": VERMILION, "memory": BLUE, "link": GREEN}
 FORMATS = ("svg", "png", "pdf")
 SIZE = (9.0, 5.6)
 """Inches of a figure."""
+
+WIDTH = 11
+"""Characters of a title that an inch holds."""
 
 STYLE: Mapping[Any, Any] = {
     "font.size": 10,
@@ -93,7 +97,9 @@ def new_figure(title: str, panels: int = 1, size: tuple[float, float] = SIZE) ->
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(1, panels, index + 1) for index in range(panels)]
-    figure.suptitle(plain(title), fontsize=11)
+    wide = int(WIDTH * size[0])
+    lines = [part for line in title.split("\n") for part in textwrap.wrap(line, wide) or [""]]
+    figure.suptitle(plain("\n".join(lines)), fontsize=11)
     return figure, axes
 
 
@@ -109,4 +115,4 @@ def named(scenario: Scenario) -> str:
 
 def units(axis: Any, unit: str) -> None:
     """Ticks of an axis with SI prefixes and a unit."""
-    axis.set_major_formatter(EngFormatter(unit=unit, places=None))
+    axis.set_major_formatter(EngFormatter(unit=unit, sep=" " if unit else ""))
