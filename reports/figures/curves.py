@@ -61,7 +61,7 @@ def curves(table: Table, metrics: Sequence[str], x: str | None = None, title: st
             y = table.numbers(metric)[rows]
             panel.plot(values[rows], y, color=colour, linestyle=style, marker=marker, markersize=4, label=label)
             _band(panel, table, metric, rows, values[rows], colour)
-            unfit = rows[~table.fits[rows]]
+            unfit = rows[~table.fits[rows]][:: max(1, rows.size // 16)]
             panel.plot(
                 *(values[unfit], table.numbers(metric)[unfit]),
                 linestyle="",
@@ -171,8 +171,8 @@ def bars(table: Table, metrics: Sequence[str], title: str | None = None) -> Figu
         panel.grid(visible=False, axis="y")
         if panel is not panels[0]:
             panel.tick_params(labelleft=False)
-    handles = [Patch(color=CATEGORIES[place], label=plain(text)) for place, text in enumerate(labels(axes[-1]))]
-    handles = handles if groups > 1 else []
+    named = labels(axes[1]) if groups > 1 else []
+    handles = [Patch(color=CATEGORIES[place], label=plain(text)) for place, text in enumerate(named)]
     if not table.fits.all():
         handles.append(Patch(facecolor="0.85", edgecolor="0.3", hatch="xxx", label=UNFIT))
     _legend(figure, handles, axes[1:] if groups > 1 and table.fits.all() else ())

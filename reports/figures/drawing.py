@@ -21,7 +21,7 @@ from reports.figures.pareto import pareto
 from reports.figures.scenario import drawn
 from reports.figures.table import Table
 from reports.rows import CsvEncoding
-from reports.wish import OF_SCENARIO, Wish, scenario_options
+from reports.wish import OF_SCENARIO, Wish, is_yaml, scenario_options
 from roofline import analyze, load_hardware
 from roofline.calibration import load_calibration
 from roofline.errors import RooflineError, quote
@@ -163,7 +163,7 @@ def _csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 
 def _measured(source: str | None, hardware: str | None) -> Picture:
     """Published figures of whole models, or measured kernels, beside predictions."""
-    if source is None:
+    if source is None or is_yaml(source):
         from validate.check import check
 
         return _beside(check())

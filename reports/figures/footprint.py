@@ -27,7 +27,7 @@ class Held(NamedTuple):
     """Bytes that a phase holds in one setting: weights, KV cache and activations."""
 
     setting: str
-    group: str
+    group: tuple[str, ...]
     phase: str
     parts: tuple[float, float, float]
 
@@ -71,7 +71,7 @@ def footprint(table: Table, title: str | None = None) -> Figure:
             )
             if np.isfinite(bottom):
                 panel.text(spot, bottom, f"{bottom:.0%}", ha="center", va="bottom", fontsize=7)
-    texts = [f"{phase}\n{group}" if group else phase for phase, group in groups]
+    texts = ["\n".join((phase, *group)) for phase, group in groups]
     panel.set_xticks(range(len(groups)), labels=[plain(text) for text in texts], fontsize=8)
     panel.tick_params(axis="x", length=0, pad=12 + 4.4 * max(map(len, compared)))
     panel.grid(visible=False, axis="x")
@@ -84,7 +84,7 @@ def footprint(table: Table, title: str | None = None) -> Figure:
 def footprint_rows(table: Table) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
     """The bytes behind the figure."""
     header = ("phase", "group", table.study.axes[0].name, "weights", "kv_cache", "activations")
-    return header, [(entry.phase, entry.group, entry.setting, *entry.parts) for entry in _held(table)]
+    return header, [(entry.phase, ", ".join(entry.group), entry.setting, *entry.parts) for entry in _held(table)]
 
 
 def _held(table: Table) -> Iterator[Held]:
@@ -101,7 +101,7 @@ def _held(table: Table) -> Iterator[Held]:
             peak = max(
                 float(activation_peak(run.placement.network, run.step, convention).max()) for run in passes.passes
             )
-            group = "\n".join(f"{axis.name} {labels(axis)[places[axis.name][row]]}" for axis in others)
+            group = tuple(f"{axis.name} {labels(axis)[places[axis.name][row]]}" for axis in others)
             parts = (float(answer.memory.weights), float(np.max(answer.memory.kv_cache)), peak)
             yield Held(labels(first)[places[first.name][row]], group, phase, parts)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import EngFormatter
+from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
 from reports.figures.labels import number
 from reports.figures.style import BLACK, BOUND_COLOURS, CATEGORIES, LINES, named, new_figure, plain, styled
@@ -157,6 +157,7 @@ def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = N
     panel.axvspan(highest / bandwidth, high, color=BOUND_COLOURS["compute"], alpha=0.07, linewidth=0)
     panel.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, 4 * highest))
     panel.set(xlabel="arithmetic intensity (FLOP/byte)", ylabel="attainable (FLOP/s)")
+    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     panel.yaxis.set_major_formatter(EngFormatter())
     for spot, text in (
         ((low * lowest / bandwidth) ** 0.5, "memory-bound"),

@@ -126,6 +126,20 @@ def test_bars_have_the_metric_its_interval_and_hatching() -> None:
     assert hatched == [row["fits"] == "False" or row["fits"] == "false" for row in rows(picture)]
 
 
+def test_more_bars_than_colours() -> None:
+    picture = drawn("bars", ["batch=1:9"])
+    assert len(picture.figure.axes[0].patches) == 9
+    assert not legend(picture)
+
+
+def test_bars_of_two_axes_stand_side_by_side() -> None:
+    picture = drawn("bars", ["hw=l4,l40s", "quant=W16,W4"], options={}, metric=("memory",))
+    (panel,) = picture.figure.axes
+    middles = [patch.get_y() + patch.get_height() / 2 for patch in panel.patches]
+    assert middles == pytest.approx([-0.2, 0.2, 0.8, 1.2])
+    assert legend(picture) == ["W16", "W4"]
+
+
 def test_a_footprint_adds_up_to_the_memory_of_the_analysis() -> None:
     picture = drawn("footprint", ["quant=W16,W4", "batch=1,4"])
     table = rows(picture)
