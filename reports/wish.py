@@ -26,6 +26,15 @@ OF_SWEEP = ("heatmap", "pareto", "curves", "bars")
 KINDS = (*OF_SCENARIO, *OF_SWEEP, "roofs", "footprint", "measured")
 """Figures of a scenario; of a sweep; of hardware, of the memory of phases, and of predictions beside measurements."""
 
+TAKES: Mapping[str, tuple[str, ...]] = {
+    "heatmap": ("metric", "x", "y"),
+    "pareto": ("metric",),
+    "curves": ("metric", "x"),
+    "bars": ("metric",),
+    "roofs": ("formats",),
+}
+"""The settings that a kind of figure has beside its title."""
+
 SECTION = "figure"
 """The key of a study file under which it says what is drawn of it."""
 
@@ -50,6 +59,9 @@ class Wish:
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise UnknownNameError("figure", self.kind, KINDS)
+        for name in ("metric", "x", "y", "formats"):
+            if getattr(self, name) and name not in TAKES.get(self.kind, ()):
+                raise RooflineError(f"the figure {self.kind} takes no {name}")
 
     def with_options(self, **given: Any) -> Wish:
         """The same with the settings that are given (not None, not empty) in place of its own."""
@@ -80,7 +92,9 @@ def read_wish(path: Path) -> tuple[Wish | None, dict[str, Any]]:
         raise SpecError(str(path), f"the section {quote(SECTION)} says no kind: one of {', '.join(KINDS)}")
     try:
         return Wish(**{key: _value(key, value, path) for key, value in section.items()}), content
-    except UnknownNameError as error:
+    except SpecError:
+        raise
+    except RooflineError as error:
         raise SpecError(str(path), str(error)) from None
 
 

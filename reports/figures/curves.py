@@ -119,7 +119,7 @@ def _scales(panel: Axes, table: Table, along: Axis, metric: str) -> None:
     steps = np.diff(np.unique(values))
     even = steps.size == 0 or steps.max() < 1.5 * steps.min()
     unit = table.unit(metric)
-    panel.set(xlabel=along.name, ylabel=plain(f"{name_of(metric)}{f' ({unit})' if unit == 'B' else ''}"))
+    panel.set(xlabel=along.name, ylabel=plain(name_of(metric)))
     if not even and values.min() > 0:
         panel.set_xscale("log")
         ticks = np.unique(values)
@@ -198,6 +198,6 @@ def _bars(
         text = plain(shown(float(values[row]), unit))
         panel.text(reach[row] + 0.012 * widest, spots[row], text, va="center", ha="left", fontsize=8)
     panel.set_xlim(0, 1.22 * widest)
-    panel.set_xlabel(plain(f"{name_of(metric)}{f' ({unit})' if unit == 'B' else ''}"))
+    panel.set_xlabel(plain(name_of(metric)))
     units(panel.xaxis, plain(tick_unit(unit)))
     panel.locator_params(axis="x", nbins=6)

@@ -19,10 +19,11 @@ from reports.figures.measured import kernels, kernels_rows, measured, measured_r
 from reports.figures.operators import operator_rows, rooflines, roofs, roofs_rows
 from reports.figures.pareto import pareto
 from reports.figures.scenario import drawn
+from reports.figures.style import titled
 from reports.figures.table import Table
 from reports.rows import CsvEncoding
-from reports.wish import OF_SCENARIO, Wish, is_yaml, scenario_options
-from roofline import analyze, load_hardware
+from reports.wish import OF_SCENARIO, Wish, is_yaml, read_wish, scenario_options
+from roofline import Scenario, analyze, load_hardware
 from roofline.calibration import load_calibration
 from roofline.errors import RooflineError, quote
 from roofline.library import read_mapping
@@ -67,20 +68,24 @@ def draw(
         if stray is not None:
             raise RooflineError(f"the figure {wish.kind} is of no sweep and takes no {stray}")
     if wish.kind in OF_SCENARIO:
-        scenario = scenario_from(scenario_options(source, options))
-        if wish.kind != "roofline":
-            return Picture(drawn(wish.kind, scenario))
-        analysis = analyze(scenario)
-        return Picture(rooflines(analysis, wish.title), _csv(*operator_rows(analysis)))
-    if wish.kind == "roofs":
-        return _roofs(wish, source, options)
-    if wish.kind == "measured":
-        return _measured(source, options.get("hw"))
+        return _of_scenario(wish, scenario_from(scenario_options(source, options)))
+    if wish.kind in ("roofs", "measured"):
+        unused = next((name for name, value in options.items() if name != "hw" and value is not None), None)
+        if unused is not None:
+            raise RooflineError(f"the figure {wish.kind} is of no scenario and takes no --{unused.replace('_', '-')}")
+        return _roofs(wish, source, options) if wish.kind == "roofs" else _measured(wish, source, options.get("hw"))
     return _swept(wish, source, over, options, asked)
 
 
 def _flags(asked: Mapping[str, Any]) -> dict[str, Any]:
     return {f"--{name}": value for name, value in asked.items()}
+
+
+def _of_scenario(wish: Wish, scenario: Scenario) -> Picture:
+    if wish.kind != "roofline":
+        return Picture(titled(drawn(wish.kind, scenario), wish.title))
+    analysis = analyze(scenario)
+    return Picture(rooflines(analysis, wish.title), _csv(*operator_rows(analysis)))
 
 
 def _swept(
@@ -108,8 +113,6 @@ def _swept(
             raise RooflineError(f"a heat map shows one metric, not {len(metrics)}")
         table = Table.of(study)
         return Picture(heatmap(table, metrics[0], wish.x, wish.y, wish.title), _rows(table))
-    if wish.y is not None:
-        raise RooflineError(f"the figure {wish.kind} has no axis to run up: --y is for heat maps")
     table = Table.of(_banded(study, metrics))
     figure = curves(table, metrics, wish.x, wish.title) if wish.kind == "curves" else bars(table, metrics, wish.title)
     return Picture(figure, _rows(table))
@@ -146,7 +149,7 @@ def _rows(table: Table) -> str:
 
 
 def _roofs(wish: Wish, source: str | None, options: Mapping[str, Any]) -> Picture:
-    values = {**scenario_options(source, {}), **{name: value for name, value in options.items() if value is not None}}
+    values = scenario_options(source, options)
     if "hw" not in values:
         raise RooflineError("the roofs are those of hardware: name it with --hw")
     hardware = load_hardware(values["hw"])
@@ -161,28 +164,28 @@ def _csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     return out.getvalue()
 
 
-def _measured(source: str | None, hardware: str | None) -> Picture:
+def _measured(wish: Wish, source: str | None, hardware: str | None) -> Picture:
     """Published figures of whole models, or measured kernels, beside predictions."""
-    if source is None or is_yaml(source):
+    if source is None or (is_yaml(source) and read_wish(Path(source))[0] == wish):
         from validate.check import check
 
-        return _beside(check())
+        return _beside(check(), wish)
     path = Path(source)
     if path.suffix.lower() == ".json":
-        return _beside(_checked(path))
+        return _beside(_checked(path), wish)
     _needs_fit()
     if _is_of_models(path):
         from validate.end_to_end import end_to_end
 
         if hardware is not None:
             raise RooflineError("figures of whole models name their hardware: --hw has no place beside")
-        return _beside(of_models(end_to_end(path)))
+        return _beside(of_models(end_to_end(path)), wish)
     scored = _scored(path, hardware)
-    return Picture(kernels(scored), _csv(*kernels_rows(scored)))
+    return Picture(titled(kernels(scored), wish.title), _csv(*kernels_rows(scored)))
 
 
-def _beside(document: Mapping[str, Any]) -> Picture:
-    return Picture(measured(document), _csv(*measured_rows(document)))
+def _beside(document: Mapping[str, Any], wish: Wish) -> Picture:
+    return Picture(measured(document, wish.title), _csv(*measured_rows(document)))
 
 
 def _checked(path: Path) -> Mapping[str, Any]:

@@ -136,7 +136,8 @@ def _hatch(panel: Axes, marks: dict[str, NDArray[np.bool_]], there: NDArray[np.b
             panel.add_patch(Rectangle((first, row), last - first, 1, facecolor="none", **style))
         if (mask & there).any():
             handles.append(Patch(facecolor=BACKS[name], label=name, **style))
-    if any((mask & there).any() for name, mask in marks.items() if name != UNFIT):
+    bare = there & ~np.any(list(marks.values()), axis=0)
+    if len(marks) > 1 and bare.any() and (there & ~marks[UNFIT] & ~bare).any():
         handles.append(Patch(facecolor="0.45", label="memory-bound"))
     panel.set_facecolor("0.9")
     if not there.all():

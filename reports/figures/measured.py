@@ -25,7 +25,7 @@ FEW = 150
 
 
 @styled
-def measured(document: Mapping[str, Any]) -> Figure:
+def measured(document: Mapping[str, Any], title: str | None = None) -> Figure:
     """Predictions with their intervals against published figures: the document of `roofline validate check`.
 
     All are compared as times: above 1 is slower than published, also where a rate is. Raises RooflineError where no
@@ -40,7 +40,8 @@ def measured(document: Mapping[str, Any]) -> Figure:
     ratios = np.array([ratio for rows in groups.values() for ratio in rows])
     inside = ((ratios[:, 0] <= 1) & (ratios[:, 2] >= 1)).mean()
     figure, (panel,) = new_figure(
-        f"Predicted against published times: {len(ratios)} figures, {inside:.0%} in the interval", size=(9.5, 5.6)
+        f"{title or 'Predicted against published times'}\n{len(ratios)} figures, {inside:.0%} in the interval",
+        size=(9.5, 5.6),
     )
     starts = accumulate((len(rows) for rows in groups.values()), initial=0)
     for index, ((name, rows), start) in enumerate(zip(groups.items(), starts, strict=False)):

@@ -67,7 +67,7 @@ def _roofs(panel: Axes, analysis: Analysis, arithmetic: Iterable[str | None]) ->
     if hardware.vector_peak is not None:
         peaks["vector"] = hardware.vector_peak
     highest, bandwidth = max(peaks.values()), hardware.memory_bandwidth
-    low, high = 0.1, 100 * highest / bandwidth
+    low, high = 0.1, 400 * highest / bandwidth
     styles = ("-", "--", "-.", ":") * len(peaks)
     for (name, peak), style in zip(sorted(peaks.items(), key=lambda item: -item[1]), styles, strict=False):
         ridge = peak / bandwidth
@@ -120,6 +120,12 @@ def roofs_rows(hardware: Hardware, formats: Sequence[str] = ()) -> tuple[Sequenc
     return ("format", "peak", "bandwidth", "ridge"), rows
 
 
+def _rate(peak: float, unit: str) -> str:
+    """A peak with its unit, to four digits, without zeros at the end: 154.8 TFLOP/s, 9 PFLOP/s."""
+    number, prefixed = si(peak, unit, 4).split(" ")
+    return f"{float(number):g} {prefixed}"
+
+
 @styled
 def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = None) -> Figure:
     """The roofs of hardware alone: what it attains at each arithmetic intensity, in each format, with the ridges.
@@ -129,7 +135,7 @@ def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = N
     peaks = _chosen(hardware, formats)
     bandwidth, highest, lowest = hardware.memory_bandwidth, max(peaks.values()), min(peaks.values())
     figure, (panel,) = new_figure(title or f"{hardware.title}: roofline by format")
-    low, high = 1.0, 30 * highest / bandwidth
+    low, high = min(1.0, 0.1 * lowest / bandwidth), 30 * highest / bandwidth
     bottom = 0.4 * low * bandwidth
     together: dict[float, list[str]] = {}
     for name, peak in peaks.items():
@@ -138,7 +144,7 @@ def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = N
         ridge, colour = peak / bandwidth, CATEGORIES[index % len(CATEGORIES)]
         panel.plot([ridge, high], [peak, peak], color=colour, linewidth=2, linestyle=LINES[index % len(LINES)])
         counted = "OP/s" if all(name.startswith("int") for name in names) else "FLOP/s"
-        text = plain(f"{' and '.join(names)}: {si(peak, counted, 4)}")
+        text = plain(f"{', '.join(names)}: {_rate(peak, counted)}")
         panel.annotate(text, (high, peak), ha="right", va="bottom", fontsize=9, color=colour)
         panel.plot([ridge, ridge], [bottom, peak], color=colour, linewidth=0.8, linestyle=":")
         panel.annotate(
@@ -157,7 +163,7 @@ def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = N
     panel.axvspan(highest / bandwidth, high, color=BOUND_COLOURS["compute"], alpha=0.07, linewidth=0)
     panel.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, 4 * highest))
     panel.set(xlabel="arithmetic intensity (FLOP/byte)", ylabel="attainable (FLOP/s)")
-    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
+    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     panel.yaxis.set_major_formatter(EngFormatter())
     for spot, text in (
         ((low * lowest / bandwidth) ** 0.5, "memory-bound"),

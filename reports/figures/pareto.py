@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 TURNS = (0, 30, -30, 60, -60, 90, -90)
 """Numbers of the front lie on its better side, where there are no points."""
 
+MANY = 2000
+"""Points that are drawn one by one: of more the file holds an image."""
+
 NAMED = 12
 """Points of the front that are told apart by number; of more, so many from end to end."""
 
@@ -47,7 +50,10 @@ def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None
     figure, (panel,) = new_figure(f"{heading}\n{table.subject()}", size=(11.0, 5.8))
     handles = _points(panel, table, x, y, fits)
     if (known & ~fits).any():
-        panel.scatter(x[known & ~fits], y[known & ~fits], marker="x", s=14, color="0.6", linewidths=0.6)
+        many = bool(known.sum() > MANY)
+        panel.scatter(
+            x[known & ~fits], y[known & ~fits], marker="x", s=14, color="0.6", linewidths=0.6, rasterized=many
+        )
         handles.append(Line2D([], [], linestyle="", marker="x", color="0.6", label="does not fit in memory"))
     panel.plot(
         x[best],
@@ -105,7 +111,7 @@ def _points(
     panel: Axes, table: Table, x: NDArray[np.float64], y: NDArray[np.float64], fits: NDArray[np.bool_]
 ) -> list[Line2D]:
     """All points that fit, light, coloured by an axis of few values where there is one."""
-    axis, many = _coloured(table), bool(fits.sum() > 2000)
+    axis, many = _coloured(table), bool(np.isfinite(x).sum() > MANY)
     if axis is None:
         panel.scatter(x[fits], y[fits], s=14, color=CATEGORIES[0], alpha=0.35, linewidths=0, rasterized=many)
         return [Line2D([], [], linestyle="", marker="o", color=CATEGORIES[0], alpha=0.35, label="points that fit")]
@@ -124,7 +130,7 @@ def _points(
 def _scales(panel: Axes, table: Table, *columns: tuple[str, NDArray[np.float64]]) -> None:
     for (name, values), which in zip(columns, ("x", "y"), strict=True):
         unit = table.unit(name)
-        label = plain(f"{name_of(name)}{f' ({unit})' if unit not in ('s', '', 'tokens/s') else ''}")
+        label = plain(name_of(name))
         axis = panel.xaxis if which == "x" else panel.yaxis
         if values.min() > 0 and values.max() > 20 * values.min():
             panel.set(**{f"{which}scale": "log"})

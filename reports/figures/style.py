@@ -97,10 +97,16 @@ def new_figure(title: str, panels: int = 1, size: tuple[float, float] = SIZE) ->
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(1, panels, index + 1) for index in range(panels)]
-    wide = int(WIDTH * size[0])
-    lines = [part for line in title.split("\n") for part in textwrap.wrap(line, wide) or [""]]
-    figure.suptitle(plain("\n".join(lines)), fontsize=11)
-    return figure, axes
+    return titled(figure, title), axes
+
+
+def titled(figure: Figure, title: str | None) -> Figure:
+    """The figure with a title in place of its own; with its own where there is none."""
+    if title:
+        wide = int(WIDTH * figure.get_figwidth())
+        lines = [part for line in title.split("\n") for part in textwrap.wrap(line, wide) or [""]]
+        figure.suptitle(plain("\n".join(lines)), fontsize=11)
+    return figure
 
 
 def plain(text: str) -> str:

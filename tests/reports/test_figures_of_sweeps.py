@@ -22,6 +22,7 @@ from roofline.study import make_study  # noqa: E402
 from roofline.sweep import sweep  # noqa: E402
 from tests.conftest import Run  # noqa: E402
 
+ROOT = Path(__file__).parents[2]
 MODEL, L40S = "llama-3.1-8b", {"hw": "l40s"}
 GRID = ["batch=1,16,256", "prompt=512,8192"]
 
@@ -54,7 +55,7 @@ def test_a_heat_map_has_the_metric_of_every_cell_that_fits() -> None:
     assert (panel.get_xlabel(), panel.get_ylabel()) == ("batch", "prompt")
     assert bar.get_ylabel() == "TTFT, lower is better"
     assert len(panel.texts) == 6
-    assert legend(picture) == ["does not fit in memory", "compute-bound", "memory-bound"]
+    assert legend(picture) == ["does not fit in memory", "compute-bound"]
 
 
 def test_axes_of_a_heat_map_may_be_named_and_categories_are_read_downwards() -> None:
@@ -63,6 +64,15 @@ def test_axes_of_a_heat_map_may_be_named_and_categories_are_read_downwards() -> 
     (panel, _) = drawn("heatmap", ["quant=W16,W4", "batch=1,2"]).figure.axes
     assert (panel.get_xlabel(), panel.get_ylabel()) == ("batch", "quant")
     assert panel.yaxis_inverted()
+
+
+def test_the_legend_has_the_bounds_that_there_are() -> None:
+    assert legend(drawn("heatmap", ["batch=1,2", "prompt=16,8192"], metric=("ttft",))) == [
+        *("compute-bound", "memory-bound")
+    ]
+    assert not legend(drawn("heatmap", ["batch=1,2", "prompt=16,32"], metric=("tpot",)))
+    linked = drawn("heatmap", ["tp=4,8", "batch=1,2"], model="llama-3.1-70b", metric=("ttft",))
+    assert legend(linked) == ["link-bound"]
 
 
 def test_what_cannot_run_is_a_cell_without_a_value() -> None:
@@ -188,18 +198,31 @@ def test_roofs_meet_the_slope_at_their_ridges() -> None:
         ("curves", GRID, {"x": "quant"}, "unknown axis of this study"),
         ("curves", ["batch=1,2", "prompt=1:100"], {"x": "batch"}, "100 lines cannot be told apart"),
         ("curves", GRID, {"metric": ("ttft", "tpot", "total", "step")}, "1 to 3 metrics"),
-        ("curves", GRID, {"y": "batch"}, "--y is for heat maps"),
+        ("curves", GRID, {"y": "batch"}, "the figure curves takes no y"),
         ("bars", ["batch=1,2", "tp=1,2", "prompt=1,2"], {}, "bars show an axis"),
         ("bars", ["batch=1:100"], {}, "100 bars cannot be read"),
         ("footprint", ["batch=1:100"], {}, "12 groups of 6 settings"),
         ("roofline", GRID, {}, "is of no sweep and takes no --over"),
         ("roofs", [], {"where": "fits"}, "takes no --where"),
+        ("roofs", [], {"options": {"hw": "a6000", "micro_batches": 4}}, "of no scenario and takes no --micro-batches"),
+        ("roofs", [], {"metric": ("ttft",)}, "the figure roofs takes no metric"),
+        ("bars", GRID, {"x": "batch"}, "the figure bars takes no x"),
+        ("memory", [], {"formats": ("fp16",)}, "the figure memory takes no formats"),
         ("roofs", [], {"formats": ("fp8e9",)}, "no peak for fp8e9"),
     ],
 )
 def test_what_cannot_be_drawn(kind: str, over: list[str], wish: dict[str, object], message: str) -> None:
     with pytest.raises(RooflineError, match=message):
         drawn(kind, over, None if kind == "roofs" else MODEL, **wish)
+
+
+@pytest.mark.parametrize("kind", ["roofline", "batch", "prompt", "memory", "roofs", "heatmap", "bars"])
+def test_a_title_of_ones_own(kind: str) -> None:
+    over = {"heatmap": GRID, "bars": ["batch=1,2"]}.get(kind, [])
+    picture = drawn(kind, over, None if kind == "roofs" else MODEL, title="My $title " + "long " * 60)
+    text = picture.figure.get_suptitle()
+    assert text.startswith(r"My \$title")
+    assert max(map(len, text.splitlines())) < 160
 
 
 def test_an_encoder_has_no_time_per_token() -> None:
@@ -262,6 +285,8 @@ def test_study_files_that_cannot_be_drawn(run: Run, tmp_path: Path, text: str, m
         (["roofs"], "name it with --hw"),
         (["roofline"], "a model is missing"),
         (["measured", "missing.csv"], "missing.csv"),
+        (["measured", str(ROOT / "hwspecs" / "a6000.yaml")], "a6000.yaml"),
+        (["heatmap", MODEL, "--hw", "l40s", "--over", "hw=a100"], "hw is an axis and cannot be fixed as well"),
         (["measured", "missing.json"], "cannot be read"),
     ],
 )
@@ -308,7 +333,7 @@ def test_files_of_sweeps_are_the_same_twice(tmp_path: Path) -> None:
 
 
 def test_hostile_names_are_text(tmp_path: Path) -> None:
-    spec = Path(__file__).parents[2] / "hwspecs" / "l40s.yaml"
+    spec = ROOT / "hwspecs" / "l40s.yaml"
     hostile = tmp_path / "$x_{1}$ <script>&.yaml"
     hostile.write_text(spec.read_text(encoding="utf-8"), encoding="utf-8")
     for kind in ("heatmap", "pareto", "bars"):
@@ -322,4 +347,4 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
 def test_wishes_are_read_without_matplotlib() -> None:
     wish, source = wish_for("heatmap", MODEL)
     assert (wish.kind, source) == ("heatmap", MODEL)
-    assert read_wish(Path(__file__).parents[2] / "hwspecs" / "a6000.yaml")[0] is None
+    assert read_wish(ROOT / "hwspecs" / "a6000.yaml")[0] is None
