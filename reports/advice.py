@@ -307,6 +307,7 @@ def _columns(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     if document["objective"] == Objective.ENERGY:
         columns[document["metric"].rpartition(".")[0]] = ("J/token", "")
     if document["objective"] == Objective.TOTAL:
+        del columns["tokens_per_s"]
         columns["total"] = ("total", "s")
     return columns
 
