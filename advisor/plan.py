@@ -336,8 +336,8 @@ def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], why: str) -> str
     )
     (move,) = best.moves - end.moves
     if ratio > LEAST and best.missed:
-        return f"the best that is left, {move.name}, would gain {ratio:.3g} times and break {', '.join(best.missed)}"
-    return f"the best that is left, {move.name}, would change the objective by {ratio:.3g} times"
+        return f"the best that is left, {move.name}, is {ratio:.2f} times as good and breaks {', '.join(best.missed)}"
+    return f"the best that is left, {move.name}, is {ratio:.2f} times as good"
 
 
 def nearest(choices: Iterable[Choice]) -> Mapping[str, float]:
