@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from advisor import Goal, Objective, advise
+from cli import parse_scenarios
 from roofline import Analysis, Scenario, analyze, load_hardware, load_model
 from roofline.request import Request
 from roofline.solve import Targets, max_batch
@@ -99,3 +101,16 @@ def test_sweep_of_a_million_points(benchmark: Any, at: str) -> None:
         return sum(answer.rows.count for answer in answers(study))
 
     assert benchmark.pedantic(run, rounds=3 if at == "bound" else 1, warmup_rounds=1) == study.points
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "llama-3.1-8b --hw h100-sxm --batch 8 --prompt 2048",
+        "llama-3.1-70b --hw h100-sxm --tp 4 --batch 16 --prompt 2048",
+        "deepseek-v3 --hw h200-sxm --tp 8 --prompt 2048",
+    ],
+)
+def test_advice_with_a_plan(benchmark: Any, text: str) -> None:
+    (request,) = parse_scenarios([text])
+    benchmark(lambda: advise(request, Goal(Objective.TOTAL)).plan)
