@@ -216,6 +216,10 @@ def requested(
             " ideal (kernels alone), or a profile's file.",
         ),
     ] = "vllm",
+    price: Annotated[
+        float | None,
+        typer.Option(metavar="USD", help="USD an hour of a device, for costs. [default: the dated price of its spec]"),
+    ] = None,
     convention: Annotated[
         ConventionChoice, typer.Option(help="How FLOPs and bytes are counted.")
     ] = ConventionChoice.PHYSICAL,
@@ -249,6 +253,7 @@ def requested(
         prefix=prefix,
         images=images,
         engine=engine,
+        price=price,
     )
 
 
@@ -416,6 +421,96 @@ def sensitivity(
     found = {str(reading): respond(request, reading.value, step) for reading in readings}
     document = page.sensitivity_document(found, request, step)
     _answered(document, page.sensitivity_blocks(document), format, output)
+
+
+class ObjectiveChoice(StrEnum):
+    """What advice is to make better."""
+
+    TOTAL = "total"
+    TTFT = "ttft"
+    TPOT = "tpot"
+    THROUGHPUT = "throughput"
+    MEMORY = "memory"
+    COST = "cost"
+    ENERGY = "energy"
+
+
+class QualityChoice(StrEnum):
+    """How much changes may ask for."""
+
+    LOSSLESS = "lossless"
+    CALIBRATED = "calibrated"
+    LOSSY = "lossy"
+    RETRAIN = "retrain"
+
+
+def _list_rules(asked: bool) -> None:
+    if asked:
+        from reports import advice as page
+        from reports import blocks
+
+        typer.echo(_drawn(blocks.parts(page.rules_blocks(page.rules_document())), True), nl=False)
+        raise typer.Exit
+
+
+@app.command()
+@scenario_command
+def advise(
+    request: Request,
+    objective: Annotated[ObjectiveChoice, typer.Option(help="What is to get better.")] = ObjectiveChoice.TOTAL,
+    ttft: Annotated[str | None, _time_option("--ttft", "Time to first token")] = None,
+    tpot: Annotated[str | None, _time_option("--tpot", "Time per output token")] = None,
+    total: Annotated[str | None, _time_option("--total", "Time of the whole batch")] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of a device at most, such as 80GB.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="Devices at most. [default: as many as the scenario has]")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="USD/h", help="Rent of all devices at most, such as 20/h.")
+    ] = None,
+    quality: Annotated[
+        QualityChoice, typer.Option(help="How much changes may ask for: each allows those before it.")
+    ] = QualityChoice.CALIBRATED,
+    at: AtOption = AtChoice.MID,
+    vary_batch: Annotated[
+        bool | None,
+        typer.Option(
+            "--vary-batch/--keep-batch",
+            help="Whether other batches may be advised. [default: for throughput, cost and energy]",
+        ),
+    ] = None,
+    research: Annotated[
+        bool, typer.Option("--research", help="Also techniques that no document says the engine runs.")
+    ] = False,
+    top: Annotated[int, typer.Option(min=1, help="Single changes shown.")] = 5,
+    list_rules: Annotated[  # noqa: ARG001 - its callback does all
+        bool,
+        typer.Option("--list-rules", help="List the advisor's rules and exit.", callback=_list_rules, is_eager=True),
+    ] = False,
+    format: FormatOption = AnswerFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Advise what to change: simulated gains, what they ask for, where they stop, what is in vain, and a plan."""
+    from advisor import Goal, Limits, Objective, Quality
+    from advisor import advise as ask
+    from reports import advice as page
+    from reports.progress import told
+    from roofline.units import Dimension, parse_quantity
+
+    limits = Limits(
+        ttft=_seconds(ttft),
+        tpot=_seconds(tpot),
+        total=_seconds(total),
+        memory=None if memory is None else parse_quantity(memory, Dimension.BYTES).value,
+        gpus=gpus,
+        budget=page.budget(budget),
+    )
+    goal = Goal(Objective(objective), limits, Quality(quality), at.value, vary_batch)
+    with told() as progress:
+        document = page.advice_document(ask(request, goal, research=research, top=top, progress=progress), top)
+    _answered(document, page.advice_blocks(document), format, output)
 
 
 def _definitions(asked: bool) -> None:
@@ -620,7 +715,8 @@ def sweep(
         typer.Option(
             metavar="NAMES",
             help="ttft, tpot, step, total, tokens_per_s, tokens_per_s_per_gpu, tokens_per_s_per_user, memory[.weights,"
-            " .kv, .state, .activations], headroom, fits, gpus, bound; ttft.bound, ttft.low, ttft.high and so on.",
+            " .kv, .state, .activations], headroom, fits, gpus, bound, energy[.prefill, .decode, .tdp], power,"
+            " cost[.processed]; ttft.bound, ttft.low, ttft.high and so on.",
         ),
     ] = None,
     at: Annotated[

@@ -26,6 +26,7 @@ from advisor.moves import (
     Move,
     batch_move,
     engine_moves,
+    engine_techniques,
     hardware_move,
     parallel_moves,
     technique_moves,
@@ -138,9 +139,9 @@ def advise(
     engines, batches and hardware. Break-even points are worked out for the first `top`. Raises RooflineError where
     the request itself cannot be simulated.
     """
-    goal = Goal() if goal is None else goal
+    goal = (Goal() if goal is None else goal).on(request.hardware)
     trials = Trials(request, goal)
-    trials.base  # noqa: B018 - a request that cannot be simulated is told at once
+    goal.check(trials.base.analysis)  # what cannot be simulated, or has no such figure, is told at once
     offered = tuple(all_moves(request, goal, research)) if moves is None else tuple(moves)
     case = Case(trials, {move.name: move for move in offered})
     progress("single changes")
@@ -178,20 +179,11 @@ _COMBINED = (Kind.TECHNIQUE, Kind.PARALLELISM)
 
 def all_moves(request: Request, goal: Goal, research: bool = False) -> Iterator[Move]:
     """Everything that may be advised for a request, but other hardware."""
-    engine = request.options.get("engine", "vllm")
-    for move in technique_moves():
-        if research or available(move, str(engine), request):
-            yield move
+    yield from technique_moves() if research else engine_techniques(request)
     yield from parallel_moves(request, device_counts(request, goal))
     yield from engine_moves(request)
     if goal.batch_varies:
         yield from (batch_move(int(batch)) for batch in batch_grid(1) if batch != request.options.get("batch", 1))
-
-
-def available(move: Move, engine: str, request: Request) -> bool:
-    """Whether the engine runs a technique on this hardware, by its documents, and not already of itself."""
-    del move, engine, request
-    return True
 
 
 def device_counts(request: Request, goal: Goal) -> list[int]:
@@ -222,7 +214,7 @@ def _grouped(trials: Iterable[Trial]) -> list[list[Trial]]:
         (move,) = trial.moves
         key = (move.slot, trial.price, f"{float(trial.value):.9e}", f"{float(trial.figure('memory')):.9e}")
         groups.setdefault(key, []).append(trial)
-    return list(groups.values())
+    return [sorted(group, key=lambda trial: trial.names) for group in groups.values()]
 
 
 def _ranked(case: Case, groups: list[list[Trial]]) -> list[list[Trial]]:

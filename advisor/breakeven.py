@@ -66,16 +66,16 @@ class Condition:
     @property
     def text(self) -> str:
         """In words."""
-        name = {"batch": "batch", "prompt": "prompts of", "acceptance": ""}[self.variable]
         if self.variable == "acceptance":
-            return "at any acceptance" if self.low is None else f"from {self.low:.3g} {self.ends}"
+            return "whatever is accepted" if self.low is None else f"from {self.low:.3g} {self.ends}"
+        name = {"batch": "at batch", "prompt": "with prompts of"}[self.variable]
         match self.low, self.high:
             case None, None:
-                return f"{name} up to {self.most:.0f}, {self.ends}"
+                return f"{name} 1 to {self.most:.0f}, {self.ends}"
             case None, high:
-                return f"{name} up to {high:.0f}"
+                return f"{name} 1 to {high:.0f}"
             case low, None:
-                return f"{name} from {low:.0f}"
+                return f"{name} {low:.0f} and more, tried to {self.most:.0f}"
         return f"{name} {self.low:.0f} to {self.high:.0f}"
 
 
@@ -113,7 +113,7 @@ def _counted(variable: str, request: Request, move: Move, goal: Goal) -> Conditi
 def _most(variable: str, request: Request, present: int) -> tuple[int, str]:
     """The largest value that is possible, at least the present one, and why."""
     limit = MOST_BATCH if variable == "batch" else min(request.model.max_context or MAX_LENGTH, 1 << 20)
-    ends = "the longest context of the model" if variable == "prompt" and limit < 1 << 20 else "and maybe beyond"
+    ends = "the longest context of the model" if variable == "prompt" and limit < 1 << 20 else "the most tried"
 
     def fits(values: NDArray[np.int64]) -> NDArray[np.bool_]:
         memory = analyze(request.scenario(**{variable: values})).memory
@@ -169,7 +169,7 @@ def _acceptance(request: Request, move: Move, goal: Goal) -> Condition | None:
         return bool(goal.gain(before, goal.value(analyze(changed.scenario()))) > HELPS)
 
     low, high = float(parameter.low or 0.0), float(default)
-    unit = "tokens accepted a step" if key == "accept" else "of drafted tokens accepted"
+    unit = "tokens a step" if key == "accept" else "of drafted tokens accepted"
     if helps(low):
         return Condition("acceptance", None, None, high, unit)
     while high - low > 1e-3 * high:

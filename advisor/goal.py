@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any, Literal
@@ -12,7 +12,8 @@ from typing import Any, Literal
 import numpy as np
 
 from roofline.analysis import Analysis
-from roofline.errors import RooflineError
+from roofline.errors import RooflineError, UnsupportedError
+from roofline.hardware import Hardware
 from roofline.metrics import Metric, find_metric
 
 
@@ -38,6 +39,8 @@ METRIC: Mapping[Objective, str] = {
     Objective.ENERGY: "energy",
 }
 """The metric (`roofline.metrics`) of each objective."""
+
+_OF_ENCODERS = (Objective.TOTAL, Objective.TTFT, Objective.MEMORY)
 
 BATCH_VARIES = (Objective.THROUGHPUT, Objective.COST, Objective.ENERGY)
 """Objectives of a service, which may choose how many sequences run together; the others answer a given batch."""
@@ -113,7 +116,8 @@ At = Literal["bound", "low", "mid", "high"]
 class Goal:
     """What is wanted of a scenario. Times are read `at` the bound or at expected low, mid or high.
 
-    `vary_batch`: whether another number of sequences may be run at once; None leaves that to the objective.
+    `vary_batch`: whether another number of sequences may be run at once; None leaves that to the objective. `of` is the
+    metric of the objective, where it is not the usual one.
     """
 
     objective: Objective = Objective.TOTAL
@@ -121,11 +125,23 @@ class Goal:
     quality: Quality = Quality.CALIBRATED
     at: At = "mid"
     vary_batch: bool | None = None
+    of: str = ""
+
+    @property
+    def name(self) -> str:
+        """The name of the figure that is to get better."""
+        return self.of or METRIC[self.objective]
 
     @property
     def metric(self) -> Metric:
         """The figure that is to get better."""
-        return read(METRIC[self.objective], self.at)
+        return read(self.name, self.at)
+
+    def on(self, hardware: Hardware) -> Goal:
+        """The same where it can be told: without energy figures in the spec, energy is the TDP times the time."""
+        if self.objective is Objective.ENERGY and hardware.energy is None:
+            return replace(self, of="energy.tdp")
+        return self
 
     @property
     def batch_varies(self) -> bool:
@@ -133,8 +149,21 @@ class Goal:
         return self.objective in BATCH_VARIES if self.vary_batch is None else self.vary_batch
 
     def value(self, analysis: Analysis) -> Any:
-        """The objective's figure, an array for a grid."""
-        return figure(analysis, METRIC[self.objective], self.at)
+        """The objective's figure, an array for a grid; NaN where the specs do not say what it takes."""
+        return figure(analysis, self.name, self.at)
+
+    def check(self, analysis: Analysis) -> None:
+        """Raises UnsupportedError where the scenario has no figure of the objective or of a limit."""
+        needed = [self.name, *(LIMITED[name] for name in self.limits.given)]
+        for name in needed:
+            need = read(name, self.at).needs
+            if need is not None and not np.all(np.isfinite(figure(analysis, name, self.at))):
+                raise need.missing(analysis.scenario.hardware)
+        if analysis.decode is None and self.objective not in _OF_ENCODERS:
+            model, known = analysis.scenario.model.name, ", ".join(_OF_ENCODERS)
+            raise UnsupportedError(f"{model} only encodes and has no {self.objective}: its objectives are {known}")
+        if self.objective is Objective.TPOT and np.any(np.asarray(analysis.scenario.generate) < 2):
+            raise RooflineError("a TPOT needs at least two generated tokens: raise --generate")
 
     def gain(self, before: Any, after: Any) -> Any:
         """How many times better `after` is than `before`, figures of the objective."""

@@ -5,11 +5,13 @@ A move settles a slot; two moves of one slot exclude each other, and a move repl
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from advisor.goal import PRICES, Price
+from advisor.support import engines_with, runs, support
+from roofline.engine import DEFAULT as DEFAULT_ENGINE
 from roofline.engine import load_engine
 from roofline.hardware import Hardware
 from roofline.model import MixtureOfExperts, Model
@@ -17,7 +19,7 @@ from roofline.precision import Precision
 from roofline.request import Request
 from roofline.scenario import Scenario
 from roofline.techniques import check_request, techniques
-from roofline.techniques.base import Technique
+from roofline.techniques.base import Level, Technique
 
 
 class Kind(StrEnum):
@@ -65,8 +67,14 @@ PARALLEL_SLOTS = frozenset(
 )
 """Slots of the catalogue that moves of parallelism settle, or that take other devices."""
 
+PLAIN_MODEL_SLOTS = frozenset({"model size", "vocabulary", "kv heads"})
+"""Slots of the catalogue whose result is a model like any other of its kind, which any engine runs."""
+
 FACT_SLOTS = frozenset({"prefix", "retrieval", "cascade"})
 """Slots whose effect is that of a workload the scenario does not state: shared prompts, documents, easy questions."""
+
+SUPPORTED_ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "gpt-fast", "hf-eager")
+"""Engines whose documents `advisor.support` has."""
 
 SERVED_BY = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
 """Engines that may be advised: those that serve models, of the bundled profiles."""
@@ -74,12 +82,71 @@ SERVED_BY = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
 
 def technique_moves() -> Iterator[Move]:
     """Every technique of the catalogue that can be simulated as it stands, with its defaults."""
+    yield from (technique_move(entry) for entry in _entries())
+
+
+def _entries() -> Iterator[Technique]:
     for entry in techniques().values():
-        if entry.change is None or entry.slot in PARALLEL_SLOTS:
+        needs = any(parameter.default is None and parameter.low is None for parameter in entry.parameters)
+        if entry.change is not None and entry.slot not in PARALLEL_SLOTS and not needs:
+            yield entry
+
+
+def engine_techniques(request: Request) -> Iterator[Move]:
+    """The techniques that can be switched on today for a request, run as its engine runs them.
+
+    They are those that documents say its engine runs on this hardware (`advisor.support`) and does not run of itself,
+    and those that need nothing of an engine: another prompt, another output, a smaller model of the same kind. For an
+    engine that the documents do not know, they are those that any engine runs.
+    """
+    engine = str(request.options.get("engine", DEFAULT_ENGINE))
+    for entry in _entries():
+        retrained = entry.price.value == Price.RETRAINING.value
+        if entry.level is Level.DATA or (entry.slot in PLAIN_MODEL_SLOTS and retrained):
+            yield technique_move(entry)
             continue
-        if any(parameter.default is None and parameter.low is None for parameter in entry.parameters):
+        others = engines_with(entry.name)
+        chosen = engine if engine in SUPPORTED_ENGINES else next(iter(others), "")
+        found = support(entry.name, chosen)
+        if found is None or not runs(entry.name, chosen, request.hardware):
             continue
-        yield technique_move(entry)
+        if found.default and not _left_out(request, entry):
+            continue
+        yield technique_move(entry, f"{entry.name}:{found.parameters}" if found.parameters else None)
+    yield from _drafts(request, engine)
+
+
+def _left_out(request: Request, entry: Technique) -> bool:
+    """Whether a request goes without what its engine does of itself."""
+    if entry.name == "flash-attention":
+        return "attention" not in (request.scenario().fusions or ())
+    return any(check_request(name).slot == entry.slot for name in request.techniques)
+
+
+DRAFTS: Mapping[str, str] = {
+    "llama-3": "llama-3.2-1b",
+    "llama-2": "llama-160m",
+    "qwen2.5": "qwen2.5-0.5b",
+    "qwen3": "qwen3-0.6b",
+    "opt": "opt-125m",
+    "gemma-2": "gemma-2-2b",
+    "gemma-3": "gemma-3-1b",
+}
+"""A small bundled model that drafts for the models whose names begin so: of the same family and vocabulary."""
+
+ACCEPTANCE = 0.6
+"""Chance that a token of such a draft is accepted: 0.53 to 0.82 published for drafts of 77 M to 800 M before a T5 of
+11 B, 0.57 and 0.61 for one of 100 M before a LaMDA of 137 B (Leviathan et al. 2023, Table 3)."""
+
+
+def _drafts(request: Request, engine: str) -> Iterator[Move]:
+    """A small model of the family as a draft, where the engine runs one."""
+    entry = techniques()["speculative-decoding"]
+    draft = next((small for start, small in DRAFTS.items() if request.model.name.startswith(start)), None)
+    if draft is None or not (engine not in SUPPORTED_ENGINES or runs(entry.name, engine, request.hardware)):
+        return
+    move = technique_move(entry, f"{entry.name}:draft={draft},acceptance={ACCEPTANCE}")
+    yield replace(move, assumes=f"{move.assumes}; chance that a token of {draft} is accepted: {ACCEPTANCE}")
 
 
 def technique_move(entry: Technique, request: str | None = None) -> Move:
@@ -197,7 +264,7 @@ def hardware_move(hardware: Hardware) -> Move:
         Kind.HARDWARE,
         "hardware",
         Price.ENGINEERING,
-        lambda request: request.on(hardware),
+        lambda request: request.on(hardware).with_options(price=None),  # a given price is that of the given device
     )
 
 

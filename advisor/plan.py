@@ -17,8 +17,8 @@ from typing import Any
 
 import numpy as np
 
-from advisor.goal import QUALITIES, Goal, Quality
-from advisor.moves import BATCHES, Move, batch_move, price_of
+from advisor.goal import QUALITIES, Goal, Price, Quality
+from advisor.moves import BATCHES, Kind, Move, batch_move, price_of
 from advisor.trials import NOTHING, Moves, Trial, Trials, better
 from roofline.command import command_line
 from roofline.timing import Estimate
@@ -95,23 +95,32 @@ def _allowed(trials: Trials, move: Move, quality: Quality) -> bool:
 
 
 def _beam(trials: Trials, moves: Sequence[Move], depth: int, seen: dict[Moves, Trial]) -> str:
-    """Tries combinations and adds them to `seen`; says why it stopped."""
-    useful = _useful(trials, moves)
+    """Tries combinations and adds them to `seen`; says why it stopped.
+
+    What is useless alone may help others: where no move that is useful alone goes on, every move is tried on the
+    combinations that are best for the objective, and those that help there join in.
+    """
+    useful, whole = _useful(trials, moves), False
     kept: list[Moves] = [NOTHING]
-    for size in range(1, depth + 1):
+    size = 0
+    while size < depth:
         tried: dict[Moves, Trial] = {}
-        for state in kept:
-            for following in _following(state, useful):
+        for state in kept[:WIDTH] if whole else kept:
+            for following in _following(state, moves if whole else useful):
                 trial = trials.attempt(following)
                 if trial is not None:
                     tried[following] = seen[following] = trial
         before = kept
         kept = _kept({**{state: seen[state] for state in kept}, **tried})
         if set(kept) <= set(before):
-            return f"no further move of {len(useful)} made any combination better"
-        if size == depth:
-            return f"a plan has at most {depth} steps"
-    return ""
+            if whole:
+                return f"none of {len(moves)} moves made any combination better"
+            whole = True
+            continue
+        useful += [move for state in kept for move in state if move not in useful]
+        whole = False
+        size += 1
+    return f"a plan has at most {depth} steps"
 
 
 def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
@@ -142,16 +151,18 @@ def _following(state: Moves, moves: Iterable[Move]) -> Iterator[Moves]:
 
 
 def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
-    """Of each slot the moves that are best for the objective or a guide, where they are better than nothing."""
-    found: dict[str, Move] = {}
-    base = _scores(trials.base)
+    """Of each slot the moves that no other beats in the objective and all guides, where they better any of them."""
+    base = np.array(_scores(trials.base))
+    found: list[Move] = []
     for members in _slots(moves).values():
-        scored = [(_scores(trial), move) for move in members if (trial := trials.attempt([move])) is not None]
-        for index, least in enumerate(base):
-            best = min(scored, key=lambda entry: (entry[0][index], entry[1].name), default=None)
-            if best is not None and best[0][index] * LEAST <= least:
-                found[best[1].name] = best[1]
-    return list(found.values())
+        scored = {move: np.array(_scores(trial)) for move in members if (trial := trials.attempt([move])) is not None}
+        front: list[Move] = []
+        for move in sorted(scored, key=lambda move: (*scored[move], move.name)):
+            beaten = any(np.all(scored[other] <= scored[move] * LEAST) for other in front)
+            if not beaten and np.any(scored[move] * LEAST <= base):
+                front.append(move)
+        found += front
+    return found
 
 
 def _kept(tried: Mapping[Moves, Trial]) -> list[Moves]:
@@ -204,6 +215,11 @@ class Step:
     move: Move
     better: Estimate
     trial: Trial
+
+    @property
+    def price(self) -> Price:
+        """What it asks for."""
+        return price_of(self.move, self.trial.analysis.scenario)
 
     @property
     def command(self) -> str:
@@ -296,11 +312,14 @@ def _steps(trials: Trials, best: Choice) -> Iterator[Step]:
 
 
 def _interactions(trials: Trials, steps: Sequence[Step]) -> Iterator[Interaction]:
-    base = trials.base.value
-    for one, other in combinations([step.move for step in steps], 2):
-        found = [trials.attempt(moves) for moves in ([one], [other], [one, other])]
-        if all(trial is not None for trial in found):
-            gains = [float(trials.goal.gain(base, trial.value)) for trial in found if trial is not None]
+    """Each two moves of a plan, at the plan's batch."""
+    moves = [step.move for step in steps if step.move.kind is not Kind.BATCH]
+    batch = [step.move for step in steps if step.move.kind is Kind.BATCH]
+    base = trials.attempt(batch)
+    for one, other in combinations(moves, 2):
+        found = [trials.attempt([*batch, *pair]) for pair in ([one], [other], [one, other])]
+        if base is not None and all(trial is not None for trial in found):
+            gains = [float(trials.goal.gain(base.value, trial.value)) for trial in found if trial is not None]
             told = Interaction((one.name, other.name), *gains)
             if told.kind != "independent":
                 yield told

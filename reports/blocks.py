@@ -14,13 +14,14 @@ from reports.terminal import table
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A heading, lines of text, and a table of which the first `left` columns are text."""
+    """A heading, lines of text, a table of which the first `left` columns are text, and commands to copy."""
 
     title: str = ""
     lines: Sequence[str] = ()
     header: Sequence[str] = ()
     rows: Sequence[Sequence[str]] = ()
     left: int = 1
+    commands: Sequence[str] = ()
 
 
 def parts(blocks: Iterable[Block]) -> list[Any]:
@@ -35,6 +36,7 @@ def parts(blocks: Iterable[Block]) -> list[Any]:
         if block.header:
             drawn += [Text()] if block.lines else []
             drawn.append(table(block.header, block.rows, title=block.title or None, left=block.left))
+        drawn += [Text(f"  {_plain(command)}", no_wrap=True, overflow="ignore") for command in block.commands]
     return drawn
 
 
@@ -47,6 +49,7 @@ def as_markdown(blocks: Iterable[Block]) -> str:
         lines += [f"- {escape(line)}" for line in block.lines] + ([""] if block.lines else [])
         if block.header:
             lines += [*markdown_table([escape(name) for name in block.header], block.rows), ""]
+        lines += ["```sh", *map(_plain, block.commands), "```", ""] if block.commands else []
     return "\n".join(lines)
 
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from reports.blocks import Block, finite
-from reports.document import interval
-from reports.export import spread
+from reports.document import cost_document, energy_document, interval
+from reports.export import read, spread
 from roofline.analysis import Analysis
 from roofline.compare import METRICS, Metric, readings, waterfall
 from roofline.units import seconds, si
@@ -48,6 +48,8 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
         "tpot_s": finite(generation.tpot),
         "total_s": finite(generation.total),
         "tokens_per_s": finite(generation.tokens_per_second),
+        "energy": energy_document(analysis),
+        "cost": cost_document(analysis),
         "memory": {
             "weights_bytes": finite(memory.weights),
             "kv_cache_bytes": finite(memory.kv_cache),
@@ -117,6 +119,10 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
         blocks.append(Block("Expected (8 of 10 measurements)", header=header[:-1], rows=rows, left=2))
     rows = [[str(index), _name(entry), *_bound(entry), _memory(entry)] for index, entry in enumerate(scenarios, 1)]
     blocks.append(Block("At the bound, and memory of a device", header=header, rows=rows, left=2))
+    rows = [[str(index), _name(entry), *_drawn(entry)] for index, entry in enumerate(scenarios, 1)]
+    if any(cell != "-" for row in rows for cell in row[2:]):
+        drawn = ("", "scenario", "energy a token", "power of a device", "a million tokens")
+        blocks.append(Block("Energy and cost", header=drawn, rows=rows, left=2))
     for fall in document["waterfalls"]:
         if fall["metric"] == metric:
             blocks.append(_fall_block(fall))
@@ -145,6 +151,14 @@ def _bound(entry: Mapping[str, Any]) -> list[str]:
         seconds(entry["total_s"]),
         f"{entry['tokens_per_s']:,.4g}",
     ]
+
+
+def _drawn(entry: Mapping[str, Any]) -> list[str]:
+    energy, cost = entry["energy"], entry["cost"]
+    joules, most = read(energy, "j_per_token", "J"), read(energy, "at_most_j_per_token", "J")
+    power = read(energy, "power_w", "W")
+    price = None if cost is None else read(cost, "usd_per_million_tokens", "USD")
+    return [joules or ("-" if most is None else f"at most {most}"), power or "-", price or "-"]
 
 
 def _memory(entry: Mapping[str, Any]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
@@ -11,11 +12,13 @@ from roofline import (
     Hardware,
     Model,
     active_parameters,
+    cost,
     kv_bytes_per_token,
     parameters,
     state_bytes_per_sequence,
 )
 from roofline.analysis import Expectation, OpFigures, Phase
+from roofline.metrics import AT, find_metric
 from roofline.modelspec import to_spec
 from roofline.precision import parse_precision
 from roofline.timing import Estimate
@@ -59,7 +62,52 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
             "tokens_per_s": generation.tokens_per_second,
             **(generation_expectation(analysis) if analysis.times_are_expected else {}),
         },
+        "energy": energy_document(analysis),
+        "cost": cost_document(analysis),
     }
+
+
+def energy_document(analysis: Analysis) -> dict[str, Any]:
+    """Joules a token and watts a device at the bound and at expected times; None where the spec gives no figures."""
+    return {
+        **_per_token(analysis, "energy", "j_per_token"),
+        **_per_token(analysis, "energy.prefill", "prefill_j_per_prompt_token"),
+        **_per_token(analysis, "energy.decode", "decode_j_per_token"),
+        **_per_token(analysis, "power", "power_w"),
+        **_per_token(analysis, "energy.tdp", "at_most_j_per_token"),
+    }
+
+
+def cost_document(analysis: Analysis) -> dict[str, Any] | None:
+    """USD for a million tokens, and the price that it rests on; None where nobody says the price."""
+    if cost.rent(analysis) is None:
+        return None
+    given, pools = analysis.scenario.price, cost.rented(analysis)
+    return {
+        "prices": [
+            {
+                "hardware": pool.name,
+                "usd_per_hour": cost.price(pool, given),
+                "date": None if given is not None or pool.price is None else pool.price.date.isoformat(),
+                "source": None if given is not None else pool.sources.get("price.rent"),
+            }
+            for pool in pools
+        ],
+        "devices": analysis.parallel.devices * len(pools),
+        **_per_token(analysis, "cost", "usd_per_million_tokens"),
+        **_per_token(analysis, "cost.processed", "usd_per_million_processed_tokens"),
+    }
+
+
+def _per_token(analysis: Analysis, name: str, key: str) -> dict[str, Any]:
+    """A metric at the bound, and its interval at expected times."""
+    readings = (*AT.values(), "low", "high") if analysis.times_are_expected else ("bound",)
+    found = {reading: float(find_metric(f"{name}.{reading}", "bound").figure(analysis)) for reading in readings}
+    plain = {reading: None if math.isnan(value) else value for reading, value in found.items()}
+    if not analysis.times_are_expected:
+        return {key: plain["bound"]}
+    expected = {reading: plain[reading] for reading in ("low", "mid", "high")}
+    return {key: plain["bound"], f"expected_{key}": None if expected["mid"] is None else expected}
 
 
 def generation_expectation(analysis: Analysis) -> dict[str, Any]:

@@ -103,6 +103,7 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         f" {_rate(generation['tokens_per_s'])} tokens/s",
         *(expected_lines(scenario["engine"], generation) if "expected_time_s" in generation else []),
     ]
+    lines += [*energy_lines(document["energy"]), *cost_lines(document["cost"])]
     if generation["tokens_per_iteration"] != 1:
         lines.append(f"a decode iteration yields {generation['tokens_per_iteration']:.3g} tokens a sequence")
     if document["techniques"]:
@@ -124,6 +125,33 @@ def expected_lines(engine: str, generation: Mapping[str, Any]) -> list[str]:
         f" {_rate(rate['mid'])} ({_rate(rate['low'])} to {_rate(rate['high'])}) tokens/s",
         f"in brackets 8 of 10 measurements; {BASES[generation['basis']]} ({generation['source']})",
     ]
+
+
+def energy_lines(energy: Mapping[str, Any]) -> list[str]:
+    """What a token draws, modelled or at most; nothing where neither is known."""
+    modelled, most = read(energy, "j_per_token", "J"), read(energy, "at_most_j_per_token", "J")
+    if modelled is not None:
+        power = energy.get("expected_power_w", {"mid": energy["power_w"]})["mid"]
+        return [f"energy: {modelled} a token, {power:,.0f} W a device (modelled)"]
+    return [] if most is None else [f"energy: at most {most} a token, all devices at their TDP"]
+
+
+def cost_lines(cost: Mapping[str, Any] | None) -> list[str]:
+    """What a million generated tokens cost, and the price that it rests on; nothing where it is unknown."""
+    if cost is None or (shown := read(cost, "usd_per_million_tokens", "USD")) is None:
+        return []
+    prices = " and ".join(
+        f"{price['usd_per_hour']:g} USD an hour" + ("" if price["date"] is None else f" ({price['date']})")
+        for price in cost["prices"]
+    )
+    return [f"cost: {shown} a million generated tokens, a device at {prices}"]
+
+
+def read(figures: Mapping[str, Any], key: str, unit: str) -> str | None:
+    """A figure at expected times with its interval, else at the bound; None where there is none."""
+    if (expected := figures.get(f"expected_{key}")) is not None:
+        return f"{expected['mid']:.3g} {unit} ({expected['low']:.3g} to {expected['high']:.3g})"
+    return None if figures[key] is None else f"{figures[key]:.3g} {unit} at the bound"
 
 
 BASES = {

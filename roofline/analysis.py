@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -152,6 +152,15 @@ class Phase:
     def link_bytes(self) -> Any:
         """Bytes sent to other devices during the phase."""
         return self._plain(self._totals[5])
+
+    def summed(self, weigh: Callable[[Pass], Any]) -> Any:
+        """The sum over passes of a count that is linear in a pass's monomials: `weigh` gives its coefficients."""
+        return self._plain(
+            sum(
+                self._shaped(weigh(run) @ values, run.step) * run.repeat
+                for run, values in zip(self.passes, self._values, strict=True)
+            )
+        )
 
     @cached_property
     def ops(self) -> tuple[OpFigures, ...]:
@@ -497,19 +506,40 @@ class Analysis:
 
         Each token takes its share of an iteration at the context that it finds.
         """
+        return self._step_sum(lambda run: run.placement.total_time(run.placement.values(run.step)), steps)
+
+    def decode_summed(self, weigh: Callable[[Pass], Any]) -> Any:
+        """The sum over all decode steps after the first token of a count that is linear in a pass's monomials.
+
+        `weigh` gives the coefficients of a pass; 0 where nothing is decoded.
+        """
+        scenario = self.scenario
+        if self.decode is None:
+            return np.zeros(scenario.shape) if scenario.shape else 0.0
+        rows: dict[int, Any] = {}  # by placement: the schedule keeps its placements from step to step
+
+        def count(run: Pass) -> Any:
+            key = id(run.placement)
+            if key not in rows:
+                rows[key] = weigh(run)
+            return rows[key] @ run.placement.values(run.step)
+
+        flat = self._step_sum(count, self._flat(scenario.generate) - 1)
+        return flat.reshape(scenario.shape) if scenario.shape else float(flat[0])
+
+    def _step_sum(self, count: Callable[[Pass], Any], steps: Any) -> Any:
+        """The sum of a count of passes over all decode steps, for each point of the flattened grid."""
         scenario, schedule = self.scenario, self._schedule
         first, batch = self._flat(scenario.first_cached), self._flat(scenario.batch)
         source = self._flat(scenario.decode_step.source)
 
-        def step_time(cached: Any, points: Any) -> Any:
+        def of_step(cached: Any, points: Any) -> Any:
             step = Step(batch[points], 1.0, cached, source[points])
-            times = [
-                run.repeat * run.placement.total_time(run.placement.values(run.step)) for run in schedule.decode(step)
-            ]
-            return times[0] if len(times) == 1 else np.sum(times, axis=0)
+            counts = [run.repeat * count(run) for run in schedule.decode(step)]
+            return counts[0] if len(counts) == 1 else np.sum(counts, axis=0)
 
         knees = {knee for run in schedule.decode(scenario.decode_step) for knee in run.placement.network.knees}
-        return sum_steps(step_time, first, first + steps - 1, knees) / self.tokens_per_iteration
+        return sum_steps(of_step, first, first + steps - 1, knees) / self.tokens_per_iteration
 
 
 def analyze(scenario: Scenario) -> Analysis:

@@ -62,6 +62,9 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
         raise RooflineError("an engine made by a program has no name for a command")
     if engine != DEFAULT_ENGINE:
         yield "--engine", engine
+    price = options.get("price")
+    if price is not None:
+        yield "--price", f"{price!r}"
     if convention != Convention.PHYSICAL:
         yield "--convention", convention
 

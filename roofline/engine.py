@@ -95,21 +95,24 @@ DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.defa
 
 def list_engines() -> list[str]:
     """The names of the bundled profiles."""
-    return sorted(Path(str(entry)).stem for entry in _folder().iterdir() if entry.name.endswith(".yaml"))
+    return sorted(_bundled())
 
 
-def _folder() -> Any:
-    return files("roofline") / "engines"
+@lru_cache(maxsize=1)
+def _bundled() -> Mapping[str, Path]:
+    """The files of the bundled profiles by name."""
+    found = (Path(str(entry)) for entry in (files("roofline") / "engines").iterdir())
+    return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
 
 
 def load_engine(name: str) -> Engine:
     """The profile called `name`, or in the YAML file at that path; raises UnknownNameError or SpecError."""
     if name.endswith((".yaml", ".yml")) or "/" in name:
         path = Path(name)
-    elif name in (known := list_engines()):
-        path = Path(str(_folder() / f"{name}.yaml"))
+    elif name in _bundled():
+        path = _bundled()[name]
     else:
-        raise UnknownNameError("engine", name, known)
+        raise UnknownNameError("engine", name, list_engines())
     return _load(path, modified(path))
 
 

@@ -42,6 +42,20 @@ class Price:
 
 
 @dataclass(frozen=True)
+class EnergyFigures:
+    """What a device draws: `static` in watts while it is ready to run, and joules on top for what it does.
+
+    `memory` is per byte moved to or from memory, `compute` per FLOP by arithmetic format, `link` per byte sent or
+    streamed over a link; None or absent where no document gives it (see `roofline.energy`).
+    """
+
+    static: float
+    memory: float
+    compute: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    link: float | None = None
+
+
+@dataclass(frozen=True)
 class Hardware:
     """One accelerator. Peaks are dense, in FLOP/s (OP/s for integers), by arithmetic format.
 
@@ -65,6 +79,7 @@ class Hardware:
     l2: float | None = None
     interconnects: tuple[Interconnect, ...] = ()
     tdp: float | None = None
+    energy: EnergyFigures | None = None
     price: Price | None = None
     released: Annotated[int, Strict(), Ge(1900), Le(2100)] | None = None
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
@@ -147,6 +162,12 @@ _SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
     "cache": {"l2": Dimension.BYTES},
     "interconnects": {"bandwidth": Dimension.BANDWIDTH, "latency": Dimension.TIME, "devices": Dimension.COUNT},
     "power": {"tdp": Dimension.POWER},
+    "energy": {
+        "static": Dimension.POWER,
+        "memory": Dimension.ENERGY_PER_BYTE,
+        "link": Dimension.ENERGY_PER_BYTE,
+    },
+    "energy.compute": dict.fromkeys(ARITHMETIC, Dimension.ENERGY_PER_FLOP),
     "price": {"rent": Dimension.MONEY_RATE, "buy": Dimension.MONEY},
 }
 """The quantities of each section of a hardware file."""
@@ -154,7 +175,7 @@ _SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "": (
         *("name", "title", "vendor", "family", "kind", "released", "memory", "compute", "cache", "interconnects"),
-        *("power", "price", "sources"),
+        *("power", "energy", "price", "sources"),
     ),
     "memory": (*_SECTIONS["memory"], "kind"),
     "compute": (*_SECTIONS["compute"], "tensor", "vector"),
@@ -163,6 +184,8 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "cache": ("l2",),
     "interconnects": (*_SECTIONS["interconnects"], "kind", "scope"),
     "power": ("tdp",),
+    "energy": (*_SECTIONS["energy"], "compute"),
+    "energy.compute": ARITHMETIC,
     "price": (*_SECTIONS["price"], "date"),
 }
 
@@ -189,6 +212,10 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
     links = [] if links is None else links
     if not isinstance(links, list):
         raise SpecError(where, "'interconnects' must be a list")
+    energy: dict[str, Any] = {}
+    if top.get("energy") is not None:
+        energy = reader.section(top["energy"], "energy", required=("static", "memory"))
+        energy["compute"] = reader.section(energy.get("compute"), "energy.compute")
     price = reader.section(top.get("price"), "price")
     fields: dict[str, Any] = {
         **{key: top[key] for key in ("name", "vendor", "family", "kind") if key in top},
@@ -207,6 +234,7 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
             for index, entry in enumerate(links)
         ],
         "tdp": power.get("tdp"),
+        "energy": energy or None,
         "price": price or None,
         "released": top.get("released"),
         "sources": reader.used,

@@ -11,6 +11,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -172,8 +173,13 @@ def _extra_files(package: str) -> Iterator[Path]:
 def find_file(relative: str, package: str) -> Path | None:
     """The file `relative` in a folder of `ROOFLINE_SPECS`, or in its folder `package`, else in the bundled package."""
     folders = [folder for root in _extra_roots() for folder in (root, root / package)]
-    candidates = (folder / relative for folder in (*folders, Path(str(files(package)))))
+    candidates = (folder / relative for folder in (*folders, _bundled(package)))
     return next((path for path in candidates if path.is_file()), None)
+
+
+@lru_cache(maxsize=8)
+def _bundled(package: str) -> Path:
+    return Path(str(files(package)))
 
 
 def modified(path: Path) -> int:

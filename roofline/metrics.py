@@ -8,22 +8,49 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
 import numpy as np
 
+from roofline import cost, energy
 from roofline.analysis import Analysis
-from roofline.errors import UnknownNameError, UnsupportedError
+from roofline.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.expression import Type
+from roofline.hardware import Hardware
 
 READINGS = ("bound", "low", "mid", "high")
 AT: Mapping[str, str] = {"expected": "mid", "bound": "bound"}
 """The reading of a metric without a suffix, by the study's `at`."""
 
 
+class Need(Enum):
+    """What a figure takes of the hardware's spec beside its speed, and what to tell where nobody says it."""
+
+    ENERGY = "energy"
+    TDP = "tdp"
+    PRICE = "price"
+
+    def met(self, hardware: Hardware) -> bool:
+        """Whether a spec says it."""
+        said = {Need.ENERGY: hardware.energy, Need.TDP: hardware.tdp, Need.PRICE: cost.price(hardware, None)}
+        return said[self] is not None
+
+    def missing(self, hardware: Hardware) -> RooflineError:
+        """The mistake of asking for it on hardware whose spec does not say it."""
+        return {
+            Need.ENERGY: energy.explain_missing,
+            Need.TDP: energy.explain_missing_tdp,
+            Need.PRICE: cost.explain_missing,
+        }[self](hardware)
+
+
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure: what it means, its unit, its type, and which way is better: 1 up, -1 down, 0 neither."""
+    """A figure: what it means, its unit, its type, and which way is better: 1 up, -1 down, 0 neither.
+
+    `needs` is what the hardware's spec must say for it; elsewhere the figure is NaN.
+    """
 
     name: str
     meaning: str
@@ -31,10 +58,11 @@ class Metric:
     better: int
     figure: Callable[[Analysis], Any]
     type: Type = Type.NUMBER
+    needs: Need | None = None
 
 
 def _timed(
-    name: str, meaning: str, unit: str, better: int, figure: Callable[[Analysis, str], Any]
+    name: str, meaning: str, unit: str, better: int, figure: Callable[[Analysis, Any], Any], needs: Need | None = None
 ) -> tuple[Metric, ...]:
     """A metric with its readings."""
     said = {"bound": "at the bound", "low": "10th percentile", "mid": "50th percentile", "high": "90th percentile"}
@@ -46,6 +74,7 @@ def _timed(
             better,
             # `reading` is bound here and now: closures see the last one.
             lambda analysis, reading=reading: figure(analysis, reading),  # type: ignore[misc]
+            needs=needs,
         )
         for reading in READINGS
     )
@@ -73,8 +102,7 @@ def _tpot(analysis: Analysis, reading: str) -> Any:
     if reading == "bound":
         return analysis.generation.tpot
     expected = _expects(analysis).expected.tpot
-    assert expected is not None
-    return getattr(expected, reading)
+    return _nothing(analysis) if expected is None else getattr(expected, reading)
 
 
 def _total(analysis: Analysis, reading: str) -> Any:
@@ -94,6 +122,57 @@ def _rate_per_gpu(analysis: Analysis, reading: str) -> Any:
 def _rate_per_user(analysis: Analysis, reading: str) -> Any:
     slowest = {"low": "high", "high": "low"}.get(reading, reading)
     return 1 / _tpot(analysis, slowest)
+
+
+def _ratio(upper: Any, lower: Any) -> Any:
+    """A figure for each token; NaN where there is no token."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.divide(upper, lower)
+    return np.where(np.asarray(lower) > 0, found, np.nan)
+
+
+def _energy(analysis: Analysis, reading: energy.Reading) -> Any:
+    found = energy.consumption(analysis, reading)
+    return _nothing(analysis) if found is None else _ratio(found.total, cost.generated_tokens(analysis))
+
+
+def _energy_of_prefill(analysis: Analysis, reading: energy.Reading) -> Any:
+    found, scenario = energy.consumption(analysis, reading), analysis.scenario
+    return _nothing(analysis) if found is None else _ratio(found.prefill.total, scenario.batch * scenario.prompt)
+
+
+def _energy_of_decode(analysis: Analysis, reading: energy.Reading) -> Any:
+    found, scenario = energy.consumption(analysis, reading), analysis.scenario
+    if found is None or analysis.decode is None:
+        return _nothing(analysis)
+    return _ratio(found.decode.total, scenario.batch * (scenario.generate - 1) * scenario.settings.useful)
+
+
+def _energy_at_most(analysis: Analysis, reading: energy.Reading) -> Any:
+    found = energy.at_most(analysis, reading)
+    return _nothing(analysis) if found is None else _ratio(found, cost.generated_tokens(analysis))
+
+
+def _power(analysis: Analysis, reading: energy.Reading) -> Any:
+    # The longer the same work takes, the less is drawn at a time.
+    other: Mapping[str, energy.Reading] = {"low": "high", "high": "low"}
+    found = energy.consumption(analysis, other.get(reading, reading))
+    return _nothing(analysis) if found is None else found.power
+
+
+def _cost(analysis: Analysis, reading: energy.Reading) -> Any:
+    found = cost.spent(analysis, reading)
+    return _nothing(analysis) if found is None else _ratio(found * cost.MILLION, cost.generated_tokens(analysis))
+
+
+def _cost_processed(analysis: Analysis, reading: energy.Reading) -> Any:
+    found = cost.spent(analysis, reading)
+    return _nothing(analysis) if found is None else _ratio(found * cost.MILLION, cost.processed_tokens(analysis))
+
+
+def _hourly(analysis: Analysis) -> Any:
+    rent = cost.rent(analysis)
+    return _nothing(analysis) if rent is None else rent * analysis.parallel.devices
 
 
 def _nothing(analysis: Analysis) -> Any:
@@ -125,6 +204,23 @@ METRICS: Mapping[str, Metric] = {
         *_timed("tokens_per_s", "generated tokens of all sequences over the total", _PER_TIME, 1, _rate),
         *_timed("tokens_per_s_per_gpu", "the same for each device", _PER_TIME, 1, _rate_per_gpu),
         *_timed("tokens_per_s_per_user", "one over TPOT", _PER_TIME, 1, _rate_per_user),
+        *_timed("energy", "modelled energy of all devices for each generated token", "J", -1, _energy, Need.ENERGY),
+        *_timed("energy.prefill", "that of prefill for each prompt token", "J", -1, _energy_of_prefill, Need.ENERGY),
+        *_timed(
+            "energy.decode", "that of decoding for each token after the first", "J", -1, _energy_of_decode, Need.ENERGY
+        ),
+        *_timed(
+            "energy.tdp",
+            "at most: all devices at their TDP for each generated token",
+            "J",
+            -1,
+            _energy_at_most,
+            Need.TDP,
+        ),
+        *_timed("power", "modelled mean draw of a device", "W", -1, _power, Need.ENERGY),
+        *_timed("cost", "a million generated tokens", "USD", -1, _cost, Need.PRICE),
+        *_timed("cost.processed", "a million tokens of prompts and answers", "USD", -1, _cost_processed, Need.PRICE),
+        Metric("usd_per_hour", "rent of all devices", "USD/h", -1, _hourly, needs=Need.PRICE),
         Metric("memory", "bytes resident on the fullest device", "B", -1, lambda found: found.memory.total),
         Metric("memory.weights", "bytes of weights on a device", "B", -1, lambda found: found.memory.weights),
         Metric("memory.kv", "bytes of the KV cache on a device", "B", -1, lambda found: found.memory.kv_cache),
@@ -169,6 +265,15 @@ def expand(names: Iterable[str], at: str) -> tuple[str, ...]:
             find_metric(member, at)
             found[member] = None
     return tuple(found)
+
+
+def check_needs(names: Iterable[str], at: str, hardware: Sequence[Hardware], priced: bool) -> None:
+    """Raises RooflineError where a metric needs what the spec of none of the hardware says; a price may be given."""
+    for name in names:
+        need = find_metric(name, at).needs
+        if need is None or (need is Need.PRICE and priced) or any(need.met(device) for device in hardware):
+            continue
+        raise need.missing(hardware[0])
 
 
 def figures(analysis: Analysis, names: Sequence[str], at: str) -> dict[str, Any]:

@@ -21,7 +21,7 @@ from roofline.modelspec import load_model
 from roofline.parallel import MAX_DEVICES, parse_offload
 from roofline.precision import parse_precision
 from roofline.request import Request
-from roofline.scenario import MAX_BATCH, MAX_LENGTH, Scenario
+from roofline.scenario import MAX_BATCH, MAX_LENGTH, MAX_PRICE, Scenario
 from roofline.techniques import check_request
 
 NOTHING = "none"
@@ -148,6 +148,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("offload", Kind.TEXT, ("offload",), check=parse_offload),
         Option("with", Kind.LIST, ("techniques",), check=check_request),
         Option("engine", Kind.TEXT, ("engine",), check=load_engine),
+        Option("price", Kind.NUMBER, ("price",), 0, MAX_PRICE),
         Option("convention", Kind.TEXT, ("convention",), check=lambda name: _convention(name)),
     )
 }

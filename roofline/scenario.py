@@ -33,6 +33,10 @@ MAX_BATCH = 10**7
 """Sequences: larger batches are taken for a mistake."""
 
 
+MAX_PRICE = 1e6
+"""USD an hour of a device: higher prices are taken for a mistake."""
+
+
 @dataclass(frozen=True, eq=False)
 class Scenario:
     """A model on a piece of hardware under a workload.
@@ -45,7 +49,8 @@ class Scenario:
     "attention", and the only one by default. `images` of each sequence go through the model's vision tower and
     join the prompt. An encoder-decoder's prompt is what its encoder reads. `settings` say how it runs:
     parallelism, speculation, chunks. `engine` is the profile that expected times are for, by name or path, or one
-    made from another (see `roofline.engine`). Errors are RooflineError.
+    made from another (see `roofline.engine`). `price` is what a device costs in USD an hour, if not the price of its
+    spec. Errors are RooflineError.
     """
 
     model: Model
@@ -62,6 +67,7 @@ class Scenario:
     settings: Settings = PLAIN_SETTINGS
     techniques: tuple[str, ...] = ()
     engine: Engine | str = DEFAULT_ENGINE
+    price: float | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -83,6 +89,8 @@ class Scenario:
             "images": _count("images", self.images, 0, MAX_BATCH),
             "precision": self.precision or default_precision(self.model, self.hardware),
         }
+        if self.price is not None and not 0 <= self.price < MAX_PRICE:
+            raise RooflineError(f"the price must be USD an hour of a device, 0 or more, got {self.price}")
         if self.engine != DEFAULT_ENGINE:
             self.profile  # noqa: B018 - an unknown engine is told at once
         least = 1 if convention.context_includes_new_token else 0

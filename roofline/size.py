@@ -14,7 +14,7 @@ a whole grid of them, by substituting numbers or arrays:
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import mul
 from typing import Any, TypeAlias
 
@@ -25,8 +25,9 @@ Monomial: TypeAlias = tuple[str, ...]
 class Size:
     """A polynomial with numeric coefficients in the extents of a workload. Immutable; supports +, * and / number."""
 
-    __slots__ = ("terms",)
+    __slots__ = ("_hash", "terms")
     terms: Mapping[Monomial, float]
+    _hash: int
 
     def __init__(self, terms: Mapping[Monomial, float]) -> None:
         whole = all(terms.values())
@@ -60,7 +61,11 @@ class Size:
         return NotImplemented
 
     def __hash__(self) -> int:
-        return hash(frozenset(self.terms.items()))
+        try:
+            return self._hash
+        except AttributeError:
+            self._hash = hash(frozenset(self.terms.items()))
+            return self._hash
 
     def __repr__(self) -> str:
         def term(names: Monomial, value: float) -> str:
@@ -89,7 +94,8 @@ def as_size(value: Dim | float) -> Size:
     return value if isinstance(value, Size) else Size({(): value})
 
 
-def product(shape: Iterable[Dim]) -> Size:
+@lru_cache(maxsize=1 << 16)
+def product(shape: tuple[Dim, ...]) -> Size:
     """The number of elements of a shape."""
     fixed, rest = 1, []
     for dim in shape:

@@ -30,7 +30,7 @@ from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, s
 from roofline.expression import Expression, Type, parse_condition
 from roofline.hardware import load_hardware
 from roofline.library import read_mapping
-from roofline.metrics import AT, DEFAULT, NAMES, expand, find_metric
+from roofline.metrics import AT, DEFAULT, NAMES, check_needs, expand, find_metric
 from roofline.modelspec import load_model
 from roofline.options import OPTIONS, Kind, find_option
 from roofline.selection import Selection
@@ -159,11 +159,14 @@ def make_study(
         raise RooflineError("the study asks for no metrics")
     condition = None if where is None else parse_condition(where, _types(varied, at))
     tested = condition.names if condition else frozenset()
+    figures = (*outputs, *sorted(name for name in tested if name not in varied and name not in outputs))
+    named = next((axis.values for axis in axes if axis.name == "hw"), (settled.get("hw", ""),))
+    check_needs(figures, at, [load_hardware(name) for name in named], "price" in settled or "price" in varied)
     question = Question(
         fixed=settled,
         axes=varied,
         outputs=outputs,
-        figures=(*outputs, *sorted(name for name in tested if name not in varied and name not in outputs)),
+        figures=figures,
         at=at,
         where=where,
         selection=selection,

@@ -16,6 +16,8 @@ from roofline.errors import RooflineError, quote
 DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15, "E": 1e18}
 BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
 SMALL = {"m": 1e-3, "u": 1e-6, "µ": 1e-6, "n": 1e-9, "p": 1e-12}
+PER_UNIT = {"J/bit": 8.0}
+"""Base units in one of a symbol that is not a base unit itself: a joule a bit is eight joules a byte."""
 
 
 class Dimension(Enum):
@@ -27,6 +29,8 @@ class Dimension(Enum):
     FREQUENCY = (("Hz",), DECIMAL, 1e6, 1e11)
     TIME = (("s",), {"": 1.0, **SMALL}, 1e-12, 1e6)
     POWER = (("W",), {**DECIMAL, "m": 1e-3}, 1e-3, 1e6)
+    ENERGY_PER_BYTE = (("J/B", "J/bit"), SMALL, 1e-14, 1e-6)
+    ENERGY_PER_FLOP = (("J/FLOP", "J/OP"), SMALL, 1e-16, 1e-6)
     MONEY = (("USD",), {"": 1.0}, 1e-6, 1e9)
     MONEY_RATE = (("USD/h",), {"": 1.0}, 1e-6, 1e6)
     COUNT = (("",), {"": 1.0}, 1.0, 1e9)
@@ -80,7 +84,7 @@ def _factor(unit: str, dimension: Dimension, text: object) -> float:
     for symbol in sorted(dimension.units, key=len, reverse=True):
         prefix = unit.removesuffix(symbol) if symbol else unit
         if unit.endswith(symbol) and prefix in dimension.prefixes:
-            return dimension.prefixes[prefix]
+            return dimension.prefixes[prefix] * PER_UNIT.get(symbol, 1.0)
     if not unit:
         raise RooflineError(f"{quote(text)} has no unit; write it like {example(dimension)}")
     raise RooflineError(f"{quote(text)} has the unit {quote(unit)}; write it like {example(dimension)}")
@@ -95,6 +99,8 @@ def example(dimension: Dimension) -> str:
         Dimension.FREQUENCY: "'1.83 GHz'",
         Dimension.TIME: "'1.5 us'",
         Dimension.POWER: "'700 W'",
+        Dimension.ENERGY_PER_BYTE: "'48 pJ/B' or '6 pJ/bit'",
+        Dimension.ENERGY_PER_FLOP: "'0.9 pJ/FLOP'",
         Dimension.MONEY: "'30000 USD'",
         Dimension.MONEY_RATE: "'2.99 USD/h'",
         Dimension.COUNT: "'132'",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
+from advisor.case import LITTLE, Case
 from advisor.rules import Finding, Hint, Rule, Said
 from roofline.roof import Bound
 
@@ -26,8 +26,15 @@ def look(case: Case) -> Iterator[Said]:
             "bytes of cache": f"{cache:.0%}",
         },
     )
+    if case.decode_stake < LITTLE:
+        return
+    names = ["drafting", "residual-norm-fusion", "qkv-fusion", "batch"]
+    if linear.bound == Bound.MEMORY:
+        names.append("weight format")
+    if cache >= LITTLE:
+        names.append("KV format")
     yield Hint(
-        ("weight format", "KV format", "drafting", "residual-norm-fusion", "qkv-fusion"),
+        tuple(names),
         f"decode is memory-bound, {weights:.0%} of its bytes are weights and {cache:.0%} cache",
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from roofline.analysis import Analysis
 from roofline.errors import RooflineError
 from roofline.explain.definitions import DEFINITIONS, METRICS
-from roofline.explain.grounds import assumptions, commands
+from roofline.explain.grounds import assumptions, commands, figures_of
 from roofline.explain.lines import Line, Margin
 from roofline.explain.metrics import METRIC_LINES
 from roofline.explain.operators import KernelGround, namesakes, operator
@@ -45,6 +45,7 @@ def explain(analysis: Analysis, name: str, phase: str | None = None) -> Explanat
     if name in METRICS:
         lines, margin, unit = METRIC_LINES[name](analysis)
         subject, definition = name, DEFINITIONS[name]
+        notes = tuple(figures_of(analysis, name))
         ground = None
     else:
         part = getattr(analysis, phase or "prefill")

@@ -10,6 +10,12 @@ DEFINITIONS: Mapping[str, str] = {
     "total": "The static batch from prompt to last token: TTFT and generated - 1 decode steps, the context growing.",
     "tokens_per_s": "Generated tokens of all sequences over the total.",
     "memory": "Bytes on the fullest device at the end: weights, KV cache, states, and activations at their peak.",
+    "energy": "Joules of all devices for a generated token: static power over the whole time, joules a FLOP, a byte and"
+    " a byte sent, at most the TDP. `energy.prefill` is that of prefill for a prompt token, `energy.decode` that of"
+    " decoding for a token after the first, `energy.tdp` all devices at their TDP for the whole time.",
+    "power": "The mean draw of a device over prefill and decoding, in watts.",
+    "cost": "USD for a million generated tokens: all devices at their price an hour for the whole time."
+    " `cost.processed` is that of a million tokens of prompts and answers.",
     "bound": "The speed of light: for each operator max(matrix FLOPs / matrix peak, vector FLOPs / vector peak, bytes /"
     " bandwidth, link bytes / link bandwidth); a pass is the sum over its operators.",
     "expected": "The time of calibrated kernels on an engine, with the host's share; low, mid and high are the 10th,"
@@ -24,4 +30,4 @@ DEFINITIONS: Mapping[str, str] = {
 }
 """What every figure means."""
 
-METRICS = ("ttft", "tpot", "total", "tokens_per_s", "memory")
+METRICS = ("ttft", "tpot", "total", "tokens_per_s", "memory", "energy", "cost")

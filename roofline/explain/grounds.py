@@ -7,6 +7,7 @@ from typing import Any
 
 from roofline.analysis import Analysis
 from roofline.calibration import load_calibration
+from roofline.energy import pools
 from roofline.explain.definitions import METRICS
 
 
@@ -41,6 +42,22 @@ def assumptions(analysis: Analysis) -> Iterable[str]:
         if phase is not None:
             basis = phase.basis
             yield f"{phase.name}: mostly {basis.basis} ({basis.source}), {basis.outside:.0%} outside of fitted ranges"
+
+
+def figures_of(analysis: Analysis, name: str) -> Iterable[str]:
+    """Where the figures of energy or the price come from; nothing for other metrics."""
+    section = {"energy": "energy.", "cost": "price."}.get(name)
+    if section is None:
+        return
+    if name == "cost" and analysis.scenario.price is not None:
+        yield f"the price is given: {analysis.scenario.price:g} USD an hour of a device"
+        return
+    for hardware in pools(analysis):
+        for key, source in hardware.sources.items():
+            if key.startswith(section):
+                yield f"{key} of {hardware.name} from: {source}"
+        if name == "energy" and hardware.energy is not None and not hardware.energy.compute:
+            yield f"FLOPs on {hardware.name} draw what the TDP leaves at the peak of their format"
 
 
 def _sources(hardware: Any) -> list[str]:

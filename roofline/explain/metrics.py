@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from roofline import cost, energy
 from roofline.analysis import Analysis, Phase, timed
 from roofline.breakdown import decode_bound, mean_contexts, mean_step, steps
 from roofline.errors import RooflineError
@@ -158,6 +159,95 @@ def _memory(analysis: Analysis) -> Found:
     return lines, Margin("fits" if memory.fits else "does not fit", "capacity", float(ratio)), "B"
 
 
+def _energy(analysis: Analysis) -> Found:
+    found: list[Line] = []
+    tokens = _tokens(analysis)
+    for reading, title in _readings(analysis):
+        drawn = energy.consumption(analysis, reading)
+        if drawn is None:
+            raise next(energy.explain_missing(pool) for pool in energy.pools(analysis) if pool.energy is None)
+        for name, phase, time in (
+            ("prefill", drawn.prefill, energy.times(analysis, reading).prefill),
+            ("decode", drawn.decode, energy.times(analysis, reading).decode),
+        ):
+            found += _draw_lines(analysis, f"{name} {title}", phase, time)
+        joules = total(line.value for line in found if line.name.endswith(f"energy {title}"))
+        found.append(line(f"energy {title}", "(prefill + decode) / generated tokens", f"({joules}) / {tokens}", "J"))
+    return found, None, "J"
+
+
+def _draw_lines(analysis: Analysis, name: str, phase: energy.Draw, time: float) -> list[Line]:
+    """Static power, FLOPs, bytes and what is sent during a phase, and their sum."""
+    devices, pools = analysis.parallel.devices, energy.pools(analysis)
+    watts = total(pool.energy.static for pool in pools if pool.energy is not None)
+    first, device = name.split()[0], pools[-1] if name.startswith("decode") else pools[0]
+    figures = device.energy
+    assert figures is not None
+    lines = [
+        line(f"{first} static", "devices x static power x time", f"{devices} * ({watts}) * {shown(time)}", "J"),
+        _work("compute", first, "joules a FLOP x FLOPs, by format", phase.compute),
+        line(
+            f"{first} memory",
+            "joules a byte x bytes of all devices",
+            f"{shown(figures.memory)} * {shown(phase.memory / figures.memory)}",
+            "J",
+        ),
+    ]
+    if phase.link:
+        lines.append(_work("links", first, "joules a byte x bytes sent", phase.link))
+    summed = total(entry.value for entry in lines)
+    limit = energy.most(pools)
+    if limit is None:
+        return [*lines, line(f"{first} energy {name.split(' ', 1)[1]}", "sum of the above", summed, "J")]
+    text = f"min({summed}, {devices} * {shown(limit)} * {shown(time)})"
+    return [*lines, line(f"{first} energy {name.split(' ', 1)[1]}", "at most devices x TDP x time", text, "J")]
+
+
+def _work(what: str, phase: str, formula: str, joules: float) -> Line:
+    return Line(f"{phase} {what}", formula, shown(joules), float(shown(joules)), "J")
+
+
+def _cost(analysis: Analysis) -> Found:
+    found: list[Line] = []
+    pools = cost.rented(analysis)
+    prices = [cost.price(pool, analysis.scenario.price) for pool in pools]
+    for pool, price in zip(pools, prices, strict=True):
+        if price is None:
+            raise cost.explain_missing(pool)
+    hourly = f"{analysis.parallel.devices} * ({total(price for price in prices if price is not None)})"
+    for reading, title in _readings(analysis):
+        time = shown(energy.times(analysis, reading).total)
+        formula = f"devices x USD an hour ({_priced(analysis)}) / 3600 x total / generated tokens x 1000000"
+        text = f"{hourly} / 3600 * {time} / ({_tokens(analysis)}) * 1000000"
+        found.append(line(f"cost {title}", formula, text, "USD"))
+    return found, None, "USD"
+
+
+def _priced(analysis: Analysis) -> str:
+    """Where the price comes from."""
+    if analysis.scenario.price is not None:
+        return "as given"
+    return ", ".join(f"{pool.name}, {pool.price.date}" for pool in cost.rented(analysis) if pool.price is not None)
+
+
+def _readings(analysis: Analysis) -> tuple[tuple[energy.Reading, str], ...]:
+    """The readings that are shown, with what they are called."""
+    return (
+        (("bound", "at the bound"), ("mid", "expected"))
+        if analysis.times_are_expected
+        else (("bound", "at the bound"),)
+    )
+
+
+def _tokens(analysis: Analysis) -> str:
+    """The generated tokens of all sequences as a product."""
+    scenario = analysis.scenario
+    if analysis.decode is None:
+        raise RooflineError(f"{scenario.model.name} only encodes: it generates no tokens")
+    useful = "" if scenario.settings.useful == 1 else f" * {shown(scenario.settings.useful)}"
+    return f"({shown(scenario.batch)} * {shown(scenario.generate)}{useful})"
+
+
 def _stored(name: str, count: float, shape: list[Any], bits: float) -> Line:
     text = " * ".join(shown(factor) for factor in (count, *shape))
     return line(name, "layers x shape x bits / 8", f"{text} * {shown(bits)} / 8", "B")
@@ -173,6 +263,8 @@ METRIC_LINES: Mapping[str, Callable[[Analysis], Found]] = {
     "total": _total,
     "tokens_per_s": _rate,
     "memory": _memory,
+    "energy": _energy,
+    "cost": _cost,
 }
 
 

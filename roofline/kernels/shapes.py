@@ -97,7 +97,7 @@ def _matrices(op: Op) -> list[Tensor]:
 
 def _rows(source: Tensor) -> Size:
     """The rows of a product's input: all dimensions that the workload decides."""
-    return product([dim for dim in source.shape if isinstance(dim, Size)])
+    return product(tuple(dim for dim in source.shape if isinstance(dim, Size)))
 
 
 def _gemm(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:

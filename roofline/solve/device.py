@@ -15,7 +15,7 @@ from roofline.request import Request
 from roofline.scenario import Scenario
 from roofline.solve.answer import Answer
 from roofline.solve.search import RELATIVE, smallest_real
-from roofline.solve.targets import Check, Targets, check, used
+from roofline.solve.targets import Check, Targets, check, check_of, ratios_of, used
 from roofline.variation import scaled_bandwidth, scaled_peaks, with_hardware
 
 FACTORS = (1e-6, 1e6)
@@ -115,18 +115,14 @@ def suitable_hardware(request: Request, targets: Targets, names: Sequence[str] |
     for name in list_hardware() if names is None else names:
         device = load_hardware(name)
         try:
-            scenario = request.on(device).scenario()
-            if targets.fits and not analyze(scenario).memory.fits:
+            analysis = analyze(request.on(device).scenario())
+            if targets.fits and not analysis.memory.fits:
                 continue
-            if any(ratio > 1 for ratio in _at_bound(scenario, targets)):
+            if any(ratio > 1 for ratio in ratios_of(analysis, replace(targets, at="bound", fits=False)).values()):
                 continue  # no time is below the bound
-            tried = check(name, scenario, targets)
+            tried = check_of(name, analysis, targets)
         except RooflineError:
             continue
         if tried.meets:
             found.append(tried)
     return tuple(sorted(found, key=lambda entry: -max(entry.used.values(), default=0.0)))
-
-
-def _at_bound(scenario: Scenario, targets: Targets) -> list[float]:
-    return [float(used(scenario, replace(targets, at="bound", fits=False)))]

@@ -97,7 +97,11 @@ def ratios(scenario: Scenario, targets: Targets) -> Mapping[str, Any]:
 
     Only what the targets need is worked out.
     """
-    analysis = analyze(scenario)
+    return ratios_of(analyze(scenario), targets)
+
+
+def ratios_of(analysis: Analysis, targets: Targets) -> Mapping[str, Any]:
+    """Each target's use by an analysis."""
     _check_task(analysis, targets)
     used: dict[str, Any] = {}
     if targets.fits:
@@ -148,7 +152,12 @@ class Check:
 
 def check(value: Any, scenario: Scenario, targets: Targets) -> Check:
     """Simulate one candidate."""
-    found = {name: float(ratio) for name, ratio in ratios(scenario, targets).items()}
-    read = figures(analyze(scenario), targets.at)
+    return check_of(value, analyze(scenario), targets)
+
+
+def check_of(value: Any, analysis: Analysis, targets: Targets) -> Check:
+    """One candidate as it was simulated."""
+    found = {name: float(ratio) for name, ratio in ratios_of(analysis, targets).items()}
+    read = figures(analysis, targets.at)
     plain = {field.name: getattr(read, field.name) for field in fields(read)}
     return Check(value, Figures(**plain), found)

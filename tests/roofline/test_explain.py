@@ -8,6 +8,7 @@ import pytest
 
 from roofline import Analysis, RooflineError, UnknownNameError, analyze, load_hardware, load_model
 from roofline.explain import METRICS, Explanation, explain
+from roofline.metrics import find_metric
 from roofline.parallel import parse_offload
 from roofline.request import Request
 
@@ -45,7 +46,24 @@ def check(found: Explanation) -> None:
     assert found.value == found.lines[-1].value
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", ["energy", "cost"])
+@pytest.mark.parametrize("name", SCENARIOS)
+def test_energy_and_cost_are_the_simulated_ones(name: str, metric: str) -> None:
+    analysis = SCENARIOS[name]
+    readings = ("bound", "mid") if analysis.times_are_expected else ("bound",)
+    figures = [float(find_metric(f"{metric}.{reading}", "bound").figure(analysis)) for reading in readings]
+    if math.isnan(figures[0]):
+        with pytest.raises(RooflineError, match=r"only encodes|no price|no energy figures"):
+            explain(analysis, metric)
+        return
+    found = explain(analysis, metric)
+    check(found)
+    lines = [line.value for line in found.lines if line.name.startswith(metric)]
+    assert lines == pytest.approx(figures, rel=1e-8)
+    assert any("from: " in text for text in found.assumptions[:3])
+
+
+@pytest.mark.parametrize("metric", [name for name in METRICS if name not in ("energy", "cost")])
 @pytest.mark.parametrize("name", SCENARIOS)
 def test_a_metric_is_the_simulated_one(name: str, metric: str) -> None:
     analysis = SCENARIOS[name]

@@ -1,0 +1,471 @@
+"""Advice as a document and as pages: the answer first, then what it rests on."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from advisor.advice import Advice, Recommendation
+from advisor.goal import Goal, Objective
+from advisor.plan import Plan
+from advisor.rules import rules
+from advisor.trials import Trial
+from reports.blocks import Block, finite
+from roofline.command import command_line
+from roofline.errors import RooflineError, quote
+from roofline.metrics import find_metric
+from roofline.timing import Estimate
+from roofline.units import seconds, si
+
+SCHEMA = "roofline.advice/1"
+
+FIGURES = ("ttft", "tpot", "total", "tokens_per_s", "energy", "energy.tdp", "cost")
+"""Metrics with readings; memory, devices and rent are certain."""
+
+CERTAIN = ("memory", "gpus", "usd_per_hour")
+
+OBJECTIVES = {
+    Objective.TOTAL: "the whole time",
+    Objective.TTFT: "the time to first token",
+    Objective.TPOT: "the time per output token",
+    Objective.THROUGHPUT: "the tokens a second",
+    Objective.MEMORY: "the memory of a device",
+    Objective.COST: "the cost of a token",
+    Objective.ENERGY: "the energy of a token",
+}
+
+LIMITS = {
+    "capacity": "the memory of a device",
+    "memory": "the limit of memory",
+    "ttft": "the limit of TTFT",
+    "tpot": "the limit of TPOT",
+    "total": "the limit of the whole time",
+    "gpus": "the limit of devices",
+    "budget": "the budget",
+}
+
+WIDTH = 100
+"""Columns of lines and tables."""
+
+
+def advice_document(advice: Advice, top: int) -> dict[str, Any]:
+    """The JSON document: the request, what holds it back, single changes, other hardware, what is in vain, a plan."""
+    goal, base = advice.case.goal, advice.base
+    return {
+        "schema": SCHEMA,
+        "model": base.analysis.scenario.model.name,
+        "hardware": base.analysis.scenario.hardware.name,
+        "engine": base.analysis.scenario.profile.name,
+        "objective": str(goal.objective),
+        "metric": goal.metric.name,
+        "unit": goal.metric.unit,
+        "at": goal.at,
+        "quality": str(goal.quality),
+        "limits": dict(goal.limits.given),
+        "command": command_line(advice.case.trials.request),
+        "figures": _figures(base),
+        "misses": _missed(base),
+        "findings": [
+            {
+                "rule": rule,
+                "text": entry.text,
+                "share": finite(entry.share),
+                "of": entry.of,
+                "evidence": dict(entry.evidence),
+            }
+            for rule, entry in advice.findings
+        ],
+        "recommendations": [_recommendation(entry) for entry in advice.recommendations],
+        "other_hardware": [_recommendation(entry) for entry in advice.hardware],
+        "in_vain": [
+            {"move": entry.move, "gain": finite(entry.gain), "because": entry.because, "rule": entry.rule}
+            for entry in advice.futile
+        ],
+        "cautions": [{"rule": rule, "text": text} for rule, text in advice.cautions],
+        "not_possible": dict(advice.refused),
+        "plan": _plan(advice.plan, goal),
+        "shown": top,
+    }
+
+
+def _figures(trial: Trial) -> dict[str, Any]:
+    """Every figure that is known, with its readings."""
+    found: dict[str, Any] = {}
+    for name in FIGURES:
+        readings = ("bound",) if trial.goal.at == "bound" else ("bound", "low", "mid", "high")
+        values = {reading: _value(trial, f"{name}.{reading}") for reading in readings}
+        if values[readings[-1]] is not None:
+            found[name] = values
+    found.update({name: value for name in CERTAIN if (value := _value(trial, name)) is not None})
+    return found
+
+
+def _value(trial: Trial, name: str) -> Any:
+    try:
+        return finite(np.asarray(find_metric(name, "expected").figure(trial.analysis), float))
+    except RooflineError:
+        return None
+
+
+def _missed(trial: Trial) -> dict[str, float]:
+    """The limits that are missed, with the use of each."""
+    return {name: float(trial.used[name]) for name in trial.missed}
+
+
+def _interval(estimate: Estimate) -> dict[str, float]:
+    return {name: float(getattr(estimate, name)) for name in ("low", "mid", "high")}
+
+
+def _recommendation(entry: Recommendation) -> dict[str, Any]:
+    return {
+        "move": entry.move.name,
+        "title": entry.move.title,
+        "kind": str(entry.move.kind),
+        "settles": entry.move.slot,
+        "price": str(entry.price),
+        "times_better": _interval(entry.better),
+        "certain": entry.certain,
+        "tied_with_the_one_before": entry.tied,
+        "same_effect": list(entry.same),
+        "assumes": entry.move.assumes,
+        "helps": [
+            {
+                "over": found.variable,
+                "from": found.low,
+                "to": found.high,
+                "looked_up_to": found.most,
+                "text": found.text,
+            }
+            for found in entry.conditions
+        ],
+        "because": [{"rule": rule, "text": text} for rule, text in entry.because],
+        "cautions": list(entry.cautions),
+        "published": [
+            {"effect": found.effect, "conditions": found.conditions, "source": found.source}
+            for found in entry.published
+        ],
+        "source": entry.move.source,
+        "figures": _figures(entry.trial),
+        "misses": _missed(entry.trial),
+        "command": entry.command,
+    }
+
+
+def _plan(plan: Plan, goal: Goal) -> dict[str, Any]:
+    limits = goal.limits.given
+    return {
+        "feasible": plan.feasible,
+        "times_better": None if plan.better is None else _interval(plan.better),
+        "steps": [
+            {
+                "move": step.move.name,
+                "title": step.move.title,
+                "price": str(step.price),
+                "times_better": _interval(step.better),
+                "figures": _figures(step.trial),
+                "misses": _missed(step.trial),
+                "command": step.command,
+            }
+            for step in plan.steps
+        ],
+        "stopped": plan.stopped,
+        "interactions": [
+            {
+                "moves": list(entry.names),
+                "kind": entry.kind,
+                "first": entry.one,
+                "second": entry.other,
+                "both": entry.both,
+            }
+            for entry in plan.interactions
+        ],
+        "nearest": {name: use * limits.get(name, 1.0) for name, use in plan.nearest.items()},
+        "pareto": [
+            {
+                "moves": sorted(move.name for move in choice.moves),
+                "batch": choice.batch,
+                "objective": choice.value,
+                "share_of_memory": choice.used["capacity"],
+            }
+            for choice in plan.pareto
+        ],
+        "combinations_tried": plan.tried,
+    }
+
+
+# --- pages ------------------------------------------------------------------------------------------------------------
+
+
+def advice_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """The answer in three lines, then the plan, single changes, other hardware and what is in vain."""
+    return [
+        Block(_headline(document), _wrapped(_answer(document))),
+        *_plan_blocks(document),
+        *_single_blocks(document),
+        *_hardware_blocks(document),
+        *_vain_blocks(document),
+        Block("What the figures mean", _wrapped(_meaning(document))),
+    ]
+
+
+def _wrapped(lines: Iterable[str]) -> list[str]:
+    """Lines that are no wider than a page; the rest of a long one is indented."""
+    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return [part for line in lines for part in wrapper.wrap(line)]
+
+
+def _headline(document: Mapping[str, Any]) -> str:
+    plan, name = document["plan"], f"{document['model']} on {document['hardware']}"
+    if not plan["feasible"]:
+        return f"{name}: nothing meets all limits"
+    moves = [step["move"] for step in plan["steps"]]
+    if not moves:
+        return f"{name}: nothing makes {OBJECTIVES[Objective(document['objective'])]} better"
+    return f"{name}: {_times(plan['times_better'])} times better by {_listed(moves)}"
+
+
+def _answer(document: Mapping[str, Any]) -> Iterator[str]:
+    """What gets better, what holds the request back, and which limits are missed."""
+    plan, unit = document["plan"], document["unit"]
+    before = _objective(document, document["figures"])
+    what = OBJECTIVES[Objective(document["objective"])]
+    if plan["feasible"]:
+        after = _objective(document, plan["steps"][-1]["figures"] if plan["steps"] else document["figures"])
+        yield f"{_sentence_case(what)} goes from {_amount(before, unit)} to {_amount(after, unit)}{_reading(document)}."
+    else:
+        near = [f"{LIMITS[name]} can be {_limit(name, value)} at best" for name, value in plan["nearest"].items()]
+        broken = _listed(sorted({LIMITS[name] for name in document["misses"]})) or "the limits together"
+        yield f"In the way: {broken}; {'; '.join(near) or 'no single limit alone is in the way'}."
+    if document["findings"]:
+        yield f"Now {document['findings'][0]['text']}."
+    else:
+        yield f"Now {what} is {_amount(before, unit)}{_reading(document)}."
+    if document["misses"]:
+        uses = [f"{LIMITS[name]} ({use:.3g} times)" for name, use in document["misses"].items()]
+        yield f"As it is, it exceeds {_listed(uses)}."
+    for entry in document["findings"][1:]:
+        yield f"Also {entry['text']}."
+    for entry in document["cautions"]:
+        yield f"Mind: {entry['text']}."
+
+
+def _sentence_case(text: str) -> str:
+    return text[0].upper() + text[1:]
+
+
+def _reading(document: Mapping[str, Any]) -> str:
+    return " at the bound" if document["at"] == "bound" else ""
+
+
+def _objective(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Any:
+    base, _, reading = document["metric"].rpartition(".")
+    if base in figures:
+        return figures[base][reading]
+    return figures.get(document["metric"])
+
+
+def _limit(name: str, value: float) -> str:
+    if name == "capacity":
+        return f"exceeded {value:.3g} times"
+    unit = {"memory": "B", "gpus": "devices", "budget": "USD/h"}.get(name, "s")
+    return _amount(value, unit)
+
+
+def _amount(value: Any, unit: str) -> str:
+    if value is None:
+        return "-"
+    match unit:
+        case "s":
+            return seconds(value, 3)
+        case "B":
+            return si(value, "B", 3)
+    return f"{value:,.3g} {unit}" if abs(value) < 100 else f"{value:,.0f} {unit}"
+
+
+def _listed(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+
+
+def _times(interval: Mapping[str, float]) -> str:
+    """A gain with its interval where it has one."""
+    low, mid, high = (interval[name] for name in ("low", "mid", "high"))
+    return f"{mid:.3g}" if high - low < 1e-6 * mid else f"{mid:.3g} ({low:.3g} to {high:.3g})"
+
+
+_COLUMNS = {"ttft": ("TTFT", "s"), "tpot": ("TPOT", "s"), "tokens_per_s": ("tokens/s", ""), "memory": ("memory", "B")}
+
+
+def _columns(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
+    """The figures of a table: the usual ones, and the objective's."""
+    columns = dict(_COLUMNS)
+    if document["objective"] == Objective.COST:
+        columns["cost"] = ("USD/Mtok", "")
+    if document["objective"] == Objective.ENERGY:
+        columns[document["metric"].rpartition(".")[0]] = ("J/token", "")
+    if document["objective"] == Objective.TOTAL:
+        columns["total"] = ("total", "s")
+    return columns
+
+
+def _cells(document: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:
+    reading = document["at"]
+    cells = []
+    for name, (_, unit) in _columns(document).items():
+        value = figures.get(name)
+        value = value.get(reading) if isinstance(value, Mapping) else value
+        cells.append("-" if value is None else f"{value:,.4g}" if not unit else _amount(value, unit))
+    return cells
+
+
+def _header(document: Mapping[str, Any], first: str) -> tuple[str, ...]:
+    return (first, "asks for", "times better", *(title for title, _ in _columns(document).values()))
+
+
+def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
+    plan = document["plan"]
+    if not plan["steps"]:
+        yield Block("Plan", _wrapped([f"No step: {plan['stopped']}."]))
+        return
+    rows = [["as it is", "", "", *_cells(document, document["figures"])]]
+    rows += [
+        [f"{index}. {step['move']}", step["price"], _times(step["times_better"]), *_cells(document, step["figures"])]
+        for index, step in enumerate(plan["steps"], 1)
+    ]
+    yield Block("Plan: each step's gain is given those before it", header=_header(document, "step"), rows=rows, left=2)
+    lines = [f"It stops there: {plan['stopped']} ({plan['combinations_tried']} combinations simulated)."]
+    for entry in plan["interactions"]:
+        alone = f"{entry['first']:.3g} and {entry['second']:.3g} times alone"
+        lines.append(f"{' and '.join(entry['moves'])} {entry['kind']}: {alone}, {entry['both']:.3g} together.")
+    yield Block(lines=[*_wrapped(lines), "To see it:"], commands=[plan["steps"][-1]["command"]])
+
+
+def _single_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
+    found = _shown(document["recommendations"], document["shown"])
+    if not found:
+        yield Block("Single changes", ["No single change makes it better within the limits and the quality budget."])
+        return
+    rows = [_row(document, entry) for entry in found]
+    yield Block("Single changes, each alone", header=_header(document, "change"), rows=rows, left=2)
+    yield Block(lines=_wrapped(map(_about, found)))
+    yield Block(lines=["To see them:"], commands=[entry["command"] for entry in found])
+
+
+def _shown(entries: Sequence[Mapping[str, Any]], top: int) -> list[Mapping[str, Any]]:
+    """The first of each kind of batch, parallelism and engine, and the first two of any other slot."""
+    count: dict[str, int] = {}
+    found = []
+    for entry in entries:
+        seen = count[entry["settles"]] = count.get(entry["settles"], 0) + 1
+        if seen <= (2 if entry["kind"] == "technique" else 1):
+            found.append(entry)
+    return found[:top]
+
+
+def _row(document: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
+    mark = " ~" if entry["tied_with_the_one_before"] else ""
+    unsure = "" if entry["certain"] else " ?"
+    gain = f"{_times(entry['times_better'])}{unsure}"
+    return [f"{_short(entry['move'])}{mark}", entry["price"], gain, *_cells(document, entry["figures"])]
+
+
+def _short(name: str) -> str:
+    """A move without its parameters, which the command has."""
+    return name.partition(":")[0]
+
+
+FACTS = ("drafting", "prompt", "output", "prefix", "retrieval", "cascade", "neurons", "depth")
+"""Slots whose gain hangs on facts of the workload or the model that the simulation takes as given."""
+
+
+def _about(entry: Mapping[str, Any]) -> str:
+    """What to know of a change: what it is, where it helps, why, and what it takes as given."""
+    parts = [entry["title"]]
+    if entry["same_effect"]:
+        parts.append(f"as fast: {', '.join(entry['same_effect'])}")
+    parts += [f"helps {found['text']}" for found in entry["helps"]]
+    if entry["misses"]:
+        parts.append(f"exceeds {_listed([LIMITS[name] for name in entry['misses']])}")
+    parts += [f"{found['text']} [{found['rule']}]" for found in entry["because"][:2]]
+    if entry["assumes"] and entry["settles"] in FACTS:
+        parts.append(f"taken as given: {entry['assumes']}")
+    parts += [f"mind: {text}" for text in entry["cautions"][:2]]
+    if entry["published"]:
+        best = entry["published"][0]
+        parts.append(f"published: {best['effect']} ({best['source']})")
+    return f"{_short(entry['move'])}: {'; '.join(parts)}."
+
+
+def _hardware_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
+    found = document["other_hardware"]
+    if found:
+        rows = [[entry["move"].removeprefix("hw="), *_row(document, entry)[1:]] for entry in found]
+        yield Block("Other hardware, all else as it is", header=_header(document, "hardware"), rows=rows, left=2)
+
+
+def _vain_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
+    if document["in_vain"]:
+        lines = [
+            f"{_short(entry['move'])}: {_vain(entry['gain'])}; {entry['because']} [{entry['rule']}]."
+            for entry in document["in_vain"]
+        ]
+        yield Block("What will not help", _wrapped(lines))
+
+
+def _vain(gain: float | None) -> str:
+    if gain is None:
+        return "cannot be had here"
+    if abs(gain - 1) < 5e-4:
+        return "changes nothing"
+    return f"{gain:.3g} times better" if gain > 1 else f"{1 / gain:.3g} times worse"
+
+
+def _meaning(document: Mapping[str, Any]) -> Iterator[str]:
+    yield "TTFT: time to first token. TPOT: time per output token after the first. Memory: of the fullest device."
+    if "cost" in _columns(document):
+        yield "USD/Mtok: US dollars a million generated tokens."
+    if document["at"] != "bound":
+        yield (
+            "In parentheses: the 80% interval of a gain, errors that both scenarios share left out. '?': it may be"
+            " none. '~': it may change places with the one before."
+        )
+    yield (
+        f"Engine {document['engine']}; changes up to the quality '{document['quality']}'. In brackets: the rule"
+        " (roofline advise --list-rules)."
+    )
+
+
+def budget(text: str | None) -> float | None:
+    """USD an hour: a number, with or without /h behind it; raises RooflineError."""
+    if text is None:
+        return None
+    number = text.strip().removeprefix("$").removesuffix("USD/h").removesuffix("/h").strip()
+    try:
+        value = float(number)
+    except ValueError:
+        raise RooflineError(f"a budget is USD an hour, such as 20/h, got {quote(text)}") from None
+    if not 0 < value < float("inf"):
+        raise RooflineError(f"a budget must be above 0, got {quote(text)}")
+    return value
+
+
+def rules_document() -> list[dict[str, Any]]:
+    """Every rule: its name, what it says and where that is from."""
+    return [
+        {"name": rule.name, "statement": rule.statement, "sources": list(rule.sources)} for rule in rules().values()
+    ]
+
+
+def rules_blocks(documents: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """The rules as a table, and what their sources are."""
+    rows = [[entry["name"], entry["statement"], ", ".join(entry["sources"])] for entry in documents]
+    sources = (
+        "yuan: Yuan et al. 2024 (LLM-Viewer) and Park et al. 2024, R1 to R29; zhou: Zhou et al. 2024, 1 to 34; miao:"
+        " Miao et al. 2023, D1 to D26; by the numbers of this project's notes on them."
+    )
+    return [
+        Block(f"{len(rows)} rules of the advisor", header=("rule", "what it says", "sources"), rows=rows, left=3),
+        Block(lines=_wrapped([sources])),
+    ]

@@ -1,0 +1,176 @@
+"""Advice: every figure is reproduced by its command, gains are simulated, and nothing impossible is advised."""
+
+import shlex
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from advisor import Goal, Limits, Objective, Price, Quality, advise
+from advisor.breakeven import HELPS
+from advisor.moves import engine_techniques, technique_moves
+from cli import parse_scenarios
+from roofline import RooflineError, analyze
+from roofline.options import compose
+from roofline.request import Request
+
+SCENARIOS = st.builds(
+    lambda model, hw, batch, prompt, generate, quant, tp, engine: compose(
+        model,
+        hw,
+        formats={"scheme": quant},
+        degrees={"tensor": tp},
+        batch=batch,
+        prompt=prompt,
+        generate=generate,
+        engine=engine,
+    ),
+    st.sampled_from(["llama-3.1-8b", "llama-2-13b", "qwen3-30b-a3b", "opt-6.7b", "gemma-2-9b"]),
+    st.sampled_from(["h100-sxm", "a100-sxm-80gb", "a6000", "rtx-4090", "mi300x", "l40s"]),
+    st.sampled_from([1, 7, 64]),
+    st.sampled_from([100, 2048, 6000]),
+    st.sampled_from([2, 64, 700]),
+    st.sampled_from([None, "W4", "W8A8"]),
+    st.sampled_from([1, 2]),
+    st.sampled_from(["vllm", "tensorrt-llm", "llama.cpp", "sglang"]),
+)
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@given(
+    SCENARIOS,
+    st.sampled_from([Objective.TOTAL, Objective.TTFT, Objective.TPOT, Objective.MEMORY]),
+    st.integers(0, 4),
+)
+def test_every_figure_is_reproduced_by_its_command(request_, objective, start) -> None:
+    try:
+        goal = Goal(objective, quality=Quality.LOSSY)
+        moves = list(engine_techniques(request_))[start::5]
+        advice = advise(request_, goal, moves=moves, top=1)
+    except RooflineError:
+        return  # the hardware or the engine cannot run the request itself
+    base = read(shlex.split(advice_command(request_)))
+    for found in advice.recommendations:
+        again = read(shlex.split(found.command))
+        assert again.memory.total == found.trial.analysis.memory.total
+        assert tuple(again.expected.total) == pytest.approx(tuple(found.trial.analysis.expected.total), rel=1e-12)
+        told = float(goal.gain(goal.value(base), goal.value(again)))
+        assert found.better.mid == pytest.approx(told, rel=1e-12)
+        assert found.better.low <= found.better.mid <= found.better.high
+        assert found.better.mid > HELPS or len(found.trial.missed) < len(advice.base.missed)
+        assert goal.quality.allows(found.price)
+
+
+def advice_command(request_: Request) -> str:
+    from roofline.command import command_line
+
+    return command_line(request_)
+
+
+def read(words: list[str]):
+    assert words[:2] == ["roofline", "analyze"]
+    (found,) = parse_scenarios([shlex.join(words[2:])])
+    return analyze(found.scenario())
+
+
+def asked(model: str = "llama-2-13b", hw: str = "a6000", **options) -> Request:
+    degrees = {"tensor": options.pop("tp", 1)}
+    return compose(model, hw, formats={}, degrees=degrees, **{"prompt": 128, "generate": 128, **options})
+
+
+def test_four_bit_weights_gain_at_the_bound_what_the_paper_says() -> None:
+    """Yuan et al. 2024, section 3.1.1: about 3.6 times for a 13B model alone on an A6000; nothing in prefill."""
+    known = {move.name: move for move in technique_moves()}
+    decode = advise(asked(), Goal(Objective.TPOT, at="bound"), moves=[known["awq"]])
+    assert decode.recommendations[0].better.mid == pytest.approx(3.6, abs=0.1)
+    prefill = advise(asked(prompt=2048), Goal(Objective.TTFT, at="bound"), moves=[known["awq"]])
+    assert not prefill.recommendations
+
+
+def test_the_whole_advice_of_a_scenario() -> None:
+    advice = advise(asked("llama-3.1-8b", "h100-sxm", batch=8, prompt=1024), Goal(Objective.TPOT))
+    names = [found.move.name for found in advice.recommendations]
+    assert "fp8" in names or "awq" in names
+    gains = [found.better.mid for found in advice.recommendations]
+    assert gains == sorted(gains, reverse=True)
+    assert advice.findings
+    assert advice.hardware
+    assert all(found.better.mid > 1 for found in advice.hardware)
+    assert advice.recommendation(names[0]) is advice.recommendations[0]
+    assert advice.recommendation("no such move") is None
+    first = advice.recommendations[0]
+    assert first.conditions
+    assert advice.plan.better.mid >= first.better.mid
+
+
+def test_methods_to_the_same_format_are_one_recommendation() -> None:
+    known = {move.name: move for move in technique_moves()}
+    advice = advise(asked(), Goal(Objective.TPOT), moves=[known["awq"], known["gptq"], known["affinequant"]])
+    (found,) = advice.recommendations
+    assert {found.move.name, *found.same} == {"awq", "gptq", "affinequant"}
+
+
+def test_few_bits_cost_quality_whatever_the_method() -> None:
+    known = {move.name: move for move in technique_moves()}
+    moves = [known["billm"], known["awq"], known["kivi"]]
+    careful = advise(asked(), Goal(Objective.TPOT), moves=moves)
+    assert [found.move.name for found in careful.recommendations] == ["awq"]
+    bold = advise(asked(), Goal(Objective.TPOT, quality=Quality.LOSSY), moves=moves)
+    assert {found.move.name: found.price for found in bold.recommendations}["billm"] is Price.LOSSY
+
+
+def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
+    advice = advise(asked(), Goal(Objective.TPOT))
+    engine = advice.recommendation("engine=tensorrt-llm")
+    assert engine is not None
+    assert not engine.certain
+    assert advice.recommendations[0].certain
+    assert any(found.tied for found in (*advice.recommendations, *advice.hardware))
+
+
+def test_break_even_points_are_edges() -> None:
+    known = {move.name: move for move in technique_moves()}
+    request_ = asked("llama-3.1-8b", "h100-sxm", batch=4, prompt=512, generate=64)
+    goal = Goal(Objective.TPOT)
+    (found,) = advise(request_, goal, moves=[known["eagle"]]).recommendations
+    over = {condition.variable: condition for condition in found.conditions}
+
+    def gain(batch: int, technique: str = "eagle") -> float:
+        before, after = (
+            goal.value(analyze(one.scenario(batch=batch))) for one in (request_, request_.using(technique))
+        )
+        return float(goal.gain(before, after))
+
+    edge = int(over["batch"].high)
+    assert gain(edge) > HELPS >= gain(edge + 1)
+    least = over["acceptance"].low
+    assert gain(4, f"eagle:accept={least!r}") > HELPS >= gain(4, f"eagle:accept={least * 0.998!r}")
+
+
+def test_objectives_that_a_scenario_has_no_figure_of_are_refused() -> None:
+    with pytest.raises(RooflineError, match="price"):
+        advise(asked(hw="mi300x"), Goal(Objective.COST))
+    with pytest.raises(RooflineError, match="only encodes"):
+        advise(compose("bert-base", "h100-sxm", formats={}, degrees={}), Goal(Objective.TPOT))
+    with pytest.raises(RooflineError, match="two generated tokens"):
+        advise(asked(generate=1), Goal(Objective.TPOT))
+    with pytest.raises(RooflineError, match="above 0"):
+        Limits(ttft=-1)
+
+
+def test_energy_is_an_upper_end_where_no_figures_are_known() -> None:
+    known = {move.name: move for move in technique_moves()}
+    advice = advise(asked(), Goal(Objective.ENERGY), moves=[known["awq"]])
+    assert advice.case.goal.of == "energy.tdp"
+    assert advice.recommendations[0].better.mid > 2
+
+
+def test_a_price_is_that_of_the_given_device_alone() -> None:
+    advice = advise(asked(price=0.8, hw="a6000"), Goal(Objective.COST))
+    assert all("--price" not in found.command for found in advice.hardware)
+    assert "--price 0.8" in advice.recommendations[0].command
+
+
+def test_an_encoder_can_be_advised() -> None:
+    advice = advise(compose("bert-base", "h100-sxm", formats={}, degrees={}, batch=64), Goal(Objective.TTFT))
+    assert all(found.move.slot not in ("drafting", "KV format") for found in advice.recommendations)

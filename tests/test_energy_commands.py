@@ -1,0 +1,91 @@
+"""Energy and cost at the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.conftest import Run
+
+PLAIN = ("llama-3.1-8b", "--hw", "h100-sxm", "--batch", 8)
+
+
+@pytest.fixture
+def ok(run: Run) -> Callable[..., str]:
+    def call(*args: object) -> str:
+        status, out, err = run(*args)
+        assert status == 0, err
+        return out
+
+    return call
+
+
+def document(ok: Callable[..., str], *args: object) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(ok("analyze", *args, "--format", "json"))
+    return found
+
+
+def test_an_analysis_says_what_a_token_draws_and_costs(ok: Callable[..., str]) -> None:
+    text = ok("analyze", *PLAIN)
+    assert "J (" in text
+    assert "W a device (modelled)" in text
+    assert "3.49 USD an hour (2026-09-25)" in text
+    found = document(ok, *PLAIN)
+    assert found["energy"]["j_per_token"] < found["energy"]["expected_j_per_token"]["mid"]
+    assert found["energy"]["expected_power_w"]["mid"] < 700
+    price = found["cost"]["prices"][0]
+    assert (price["usd_per_hour"], price["date"], found["cost"]["devices"]) == (3.49, "2026-09-25", 1)
+    assert "runpod.io" in price["source"]
+
+
+def test_a_given_price_doubles_the_cost(ok: Callable[..., str]) -> None:
+    once, twice = (document(ok, *PLAIN, "--price", price)["cost"] for price in (1.5, 3))
+    assert twice["usd_per_million_tokens"] == pytest.approx(2 * once["usd_per_million_tokens"])
+    assert once["prices"][0] == {"hardware": "h100-sxm", "usd_per_hour": 1.5, "date": None, "source": None}
+    assert "1.5 USD an hour\n" in ok("analyze", *PLAIN, "--price", 1.5)
+
+
+def test_nothing_is_made_up(ok: Callable[..., str]) -> None:
+    text = ok("analyze", "llama-3.1-8b", "--hw", "mi300x")
+    assert "energy: at most" in text
+    assert "cost:" not in text
+    found = document(ok, "llama-3.1-8b", "--hw", "m3-max")
+    assert found["cost"] is None
+    assert set(found["energy"].values()) == {None}
+    assert "energy:" not in ok("analyze", "llama-3.1-8b", "--hw", "m3-max")
+    assert document(ok, "bert-base", "--hw", "h100-sxm")["energy"]["j_per_token"] is None
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("explain", "cost", "llama-3.1-8b", "--hw", "mi300x"), "give one with --price"),
+        (("explain", "energy", "llama-3.1-8b", "--hw", "mi300x"), "no energy figures"),
+        (("analyze", *PLAIN, "--price", "-1"), "USD an hour of a device"),
+        (("analyze", *PLAIN, "--price", "cheap"), "--price"),
+        (("sweep", "llama-3.1-8b", "--hw", "mi300x", "--over", "batch=1,2", "--metrics", "cost"), "--price"),
+    ],
+)
+def test_mistakes(run: Run, args: tuple[object, ...], message: str) -> None:
+    status, _, err = run(*args)
+    assert status == 2
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_explanations_and_definitions(ok: Callable[..., str]) -> None:
+    text = ok("explain", "energy", *PLAIN)
+    assert "at most devices x TDP x time" in text
+    assert "energy.memory of h100-sxm from" in " ".join(text.split())
+    assert "USD an hour (as given)" in " ".join(ok("explain", "cost", *PLAIN, "--price", 2).split())
+    assert "cost.processed" in ok("explain", "--definitions")
+
+
+def test_comparisons_have_both(ok: Callable[..., str]) -> None:
+    text = ok("compare", "llama-3.1-8b --hw h100-sxm", "--hw mi300x")
+    assert "Energy and cost" in text
+    assert "at most" in text
+    assert "Energy and cost" not in ok("compare", "llama-3.1-8b --hw m3-max", "--batch 2")
