@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from advisor.goal import Price, Quality
 from advisor.queueing import Prefill, Replica
+from advisor.support import runs
 from advisor.workload import NORMAL, Service
 from roofline.analysis import Analysis, analyze
 from roofline.capacity import Capacity, Reserve, kv_capacity, visible_memory, vllm_1
@@ -77,12 +78,12 @@ class Configuration:
         """Its formats in a word: a scheme or the format the model runs in, and that of the cache where it differs."""
         scheme = self.request.formats.get("scheme") or self.request.precision.base.name
         kv = self.request.formats.get("kv")
-        return f"{scheme}, {kv} cache" if kv else scheme
+        return f"{scheme}, KV {kv}" if kv else scheme
 
     @property
     def split(self) -> str:
         """Its parallelism in a word."""
-        flags = {"tensor": "tp", "pipeline": "pp", "nodes": "nodes"}
+        flags = {"tensor": "tp", "pipeline": "pp"}
         return " ".join(f"{flags[name]}={value}" for name, value in self.degrees.items() if name in flags and value > 1)
 
     @property
@@ -118,32 +119,22 @@ def served_by(hardware: Hardware) -> str:
 def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality) -> Iterator[tuple[str, str, Price]]:
     """Scheme and format of the cache ("" is as the model has it), with their price, within the quality budget.
 
-    The model's own formats cost nothing. FP8 is offered where hardware computes in it, 4-bit weights as AWQ on GPUs
-    (NPUs have no kernels for it in the simulator's sources) and as llama.cpp's own formats there.
+    The model's own formats cost nothing. FP8, AWQ's 4-bit weights and an FP8 cache are offered where a document says
+    that the engine runs them there (`advisor.support`), llama.cpp's own formats on it.
     """
-    own = "fp8_block" if model.dtype == "fp8" and hardware.supports("fp8") else ""
-    found = [("", "", Price.LOSSLESS)]
+    own = "fp8_block" if model.dtype == "fp8" and runs("fp8", engine, hardware) else ""
+    found = [("", "", Price.LOSSLESS), (own, "", Price.LOSSLESS)]
+    schemes = ["", own]
     if engine == "llama.cpp":
-        found += [(scheme, "", Price.CALIBRATION) for scheme in ("q8_0", "q4_k_m")]
-    else:
-        found += [(own, "", Price.LOSSLESS)] if own else []
-        schemes = [
-            "",
-            *([own or "fp8"] if hardware.supports("fp8") else []),
-            *(["awq"] if _four_bits(hardware) else []),
-        ]
-        for scheme in schemes:
-            for kv in ("", "fp8") if hardware.supports("fp8") else ("",):
-                found.append((scheme, kv, Price.CALIBRATION))
+        schemes += ["q8_0", "q4_k_m"]
+    schemes += [scheme for scheme in ("fp8", "awq") if runs(scheme, engine, hardware) and not (own and scheme == "fp8")]
+    caches = ["", *(["fp8"] if runs("fp8-kv", engine, hardware) else [])]
+    found += [(scheme, kv, Price.CALIBRATION) for scheme in schemes for kv in caches]
     seen: set[tuple[str, str]] = set()
     for scheme, kv, price in found:
         if (scheme, kv) not in seen and quality.allows(price):
             seen.add((scheme, kv))
             yield scheme, kv, price
-
-
-def _four_bits(hardware: Hardware) -> bool:
-    return hardware.kind == "gpu" or hardware.vendor == "NVIDIA"
 
 
 def configurations(
@@ -157,16 +148,16 @@ def configurations(
         device = load_hardware(name)
         if hardware is None and alone and not consumer(device):
             continue
-        runs = engine or served_by(device)
-        if runs not in profiles:
-            profiles[runs] = load_engine(runs)
-        for scheme, kv, price in formats_for(model, device, runs, quality):
+        chosen = engine or served_by(device)
+        if chosen not in profiles:
+            profiles[chosen] = load_engine(chosen)
+        for scheme, kv, price in formats_for(model, device, chosen, quality):
             formats = {**({"scheme": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
             for degrees in _degrees(device, alone):
-                options = {"prompt": round(service.prompts.mean), "generate": _generated(service), "engine": runs}
+                options = {"prompt": round(service.prompts.mean), "generate": _generated(service), "engine": chosen}
                 written = {"hardware": name}
                 yield Configuration(
-                    Request(model, device, formats, degrees, {}, (), options, written), price, profiles[runs]
+                    Request(model, device, formats, degrees, {}, (), options, written), price, profiles[chosen]
                 )
 
 

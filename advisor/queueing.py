@@ -30,7 +30,7 @@ P(wait > t) = share exp(-t / mean): the share r waits for prefills, E[p^2] / (2 
 for a slot, 1 / (mu(c + 1) - L). Adding quantiles is on the safe side.
 
 Against a simulation of every step (tests/advisor/test_sizing_queue.py) up to 0.8 of the rate that a replica just keeps
-up with, the mean TPOT is within 16%, the mean TTFT within 13%, and the quantiles within 20% below and 40% above.
+up with, the mean TPOT is within 16%, the mean TTFT within 15%, and the quantiles from 25% below to 40% above.
 """
 
 from __future__ import annotations

@@ -170,13 +170,14 @@ Key = tuple[float, ...]
 class Aim:
     """What a choice is the best of: less of `key` is better, None where it cannot be told.
 
-    `timed` is the time that its uncertainty is of. Where it is `rated` it goes with the number of replicas.
+    `timed` is the time that its uncertainty is of, None where it has none. Where it is `rated` it goes with the number
+    of replicas.
     """
 
     name: str
     meaning: str
     key: Callable[[Figures], Key | None]
-    timed: Timed
+    timed: Timed | None
     rated: bool = True
 
 
@@ -186,9 +187,9 @@ def _known(value: float | None, *rest: float) -> Key | None:
 
 SERVICE_AIMS = (
     Aim("cheapest", "USD an hour", lambda f: _known(f.cost, f.devices, f.power, f.tpot), "total"),
-    Aim("fewest devices", "devices, then W", lambda f: (f.devices, f.power, f.tpot), "total"),
+    Aim("fewest", "devices, then W", lambda f: (f.devices, f.power, f.tpot), "total"),
     Aim("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),
-    Aim("most efficient", "J/token at most", lambda f: _known(f.energy, f.devices, f.tpot), "total"),
+    Aim("efficient", "J/token at most", lambda f: _known(f.energy, f.devices, f.tpot), "total"),
 )
 USER_AIMS = (
     Aim(
@@ -198,9 +199,9 @@ USER_AIMS = (
         "tpot",
         rated=False,
     ),
-    Aim("cheapest", "USD to buy", lambda f: _known(f.cost, f.tpot), "tpot", rated=False),
+    Aim("cheapest", "USD to buy", lambda f: _known(f.cost, f.tpot), None, rated=False),
     Aim("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),
-    Aim("most efficient", "J/token at most", lambda f: _known(f.energy, f.tpot), "tpot", rated=False),
+    Aim("efficient", "J/token at most", lambda f: _known(f.energy, f.tpot), "tpot", rated=False),
 )
 
 
@@ -218,8 +219,9 @@ class Change:
     """What would change a choice: `what` is rate_above, rate_below, price, price_ratio, tpot or ttft.
 
     Rates in requests a second: beyond it the runner-up is better. `price` is that of a device of the runner-up below
-    which it is; `price_ratio` the same over the price of the chosen device, where that is unknown. `tpot` and `ttft`
-    are targets in seconds below which the chosen needs more replicas, or for one user fails.
+    which it is, or of the fewest devices costs less; `price_ratio` the same over the price of the chosen device, where
+    that is unknown. `tpot` and `ttft` are targets in seconds below which the chosen needs more replicas, or for one
+    user fails.
     """
 
     what: str
@@ -378,7 +380,7 @@ class _Search:
         most = math.inf
         for aim in aims(self.service):
             best, runner_up = self._two(aim, most if aim.name == "fastest" else math.inf)
-            if best is not None and aim.name == "fewest devices":
+            if best is not None and aim.name == "fewest":
                 most = max(NODE, FASTEST_WITHIN * best.devices)
             if best is not None:
                 tied = runner_up is not None and _tied(aim, best, runner_up)
@@ -391,7 +393,7 @@ class _Search:
         """
         bounds = ((self._least(entry), index) for index, entry in enumerate(self.capable))
         ranked = sorted((key, index) for least, index in bounds if least.devices <= most and (key := aim.key(least)))
-        several = len({entry.configuration.hardware.name for entry in self.capable}) > 1
+        several = len({self.capable[index].configuration.hardware.name for _, index in ranked}) > 1
         best: tuple[Key, Setup] | None = None
         second: tuple[Key, Setup] | None = None
         for done, (least, index) in enumerate(ranked):
@@ -564,6 +566,8 @@ def _weight(aim: Aim, setup: Setup) -> float:
 
 def _tied(aim: Aim, best: Setup, runner_up: Setup) -> bool:
     """Whether the interval of the gain of one over the other holds both orders."""
+    if aim.timed is None:
+        return False
     first, second = (setup.simulated.alone(setup.command_batch) for setup in (best, runner_up))
     faster = gain(second, first, aim.timed)
     width = math.sqrt(faster.high / faster.mid)
@@ -591,8 +595,10 @@ def _changes(aim: Aim, best: Setup, runner_up: Setup | None) -> Iterator[Change]
             yield Change("price", first.cost / second.devices)
         elif aim.name == "best value" and first.cost is not None:
             yield Change("price", first.cost * first.tpot / second.tpot / second.devices)
-        elif aim.name == "fewest devices":
+        elif aim.name == "fewest" and first.cost is None and second.cost is None:
             yield Change("price_ratio", first.devices / second.devices)
+        elif aim.name == "fewest" and first.cost is not None and second.cost is None:
+            yield Change("price", first.cost / second.devices)
     yield Change("tpot", getattr(best.tpot, best.at))
     yield Change("ttft", getattr(best.ttft, best.at))
 

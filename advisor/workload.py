@@ -209,6 +209,16 @@ def _histogram(text: str, what: str) -> Lengths:
     return Lengths(text, float(values @ weights), float(values**2 @ weights), inverse)
 
 
+def parse_quantile(text: str) -> float | None:
+    """The share of requests that is promised something; None for `mean`. Raises RooflineError."""
+    if text.strip().lower() == "mean":
+        return None
+    share = _number(text)
+    if share is None:
+        raise RooflineError(f"the quantile is a share such as 0.95, or mean, got {quote(text)}")
+    return share
+
+
 @dataclass(frozen=True)
 class Service:
     """What a service promises: `rate` requests a second, or None for one user who waits for each answer.

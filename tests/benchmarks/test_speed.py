@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from advisor.sizing import size
+from advisor.workload import Service
 from roofline import Analysis, Scenario, analyze, load_hardware, load_model
 from roofline.request import Request
 from roofline.solve import Targets, max_batch
@@ -99,3 +101,9 @@ def test_sweep_of_a_million_points(benchmark: Any, at: str) -> None:
         return sum(answer.rows.count for answer in answers(study))
 
     assert benchmark.pedantic(run, rounds=3 if at == "bound" else 1, warmup_rounds=1) == study.points
+
+
+def test_sizing_over_all_hardware(benchmark: Any) -> None:
+    """Every bundled device, degrees and formats; under 10 s on one idle core."""
+    service = Service(5, 2000, 300, ttft=2, tpot=0.05)
+    assert benchmark.pedantic(lambda: size(MODEL, service), rounds=1).feasible
