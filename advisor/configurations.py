@@ -40,7 +40,7 @@ PIPELINE = (2, 4)
 DESKTOP = (1, 2)
 """Devices of one computer."""
 
-PROMPTS = 10
+PROMPTS = 8
 """Prompts of a distribution that are simulated."""
 
 FULL = 0.99

@@ -391,7 +391,7 @@ class _Search:
 
         What at the speed of light is no better is not simulated.
         """
-        bounds = ((self._least(entry), index) for index, entry in enumerate(self.capable))
+        bounds = ((self._least(entry, most), index) for index, entry in enumerate(self.capable))
         ranked = sorted((key, index) for least, index in bounds if least.devices <= most and (key := aim.key(least)))
         several = len({self.capable[index].configuration.hardware.name for _, index in ranked}) > 1
         best: tuple[Key, Setup] | None = None
@@ -418,11 +418,15 @@ class _Search:
                 second = entry
         return best and best[1], second and second[1]
 
-    def _least(self, prospect: Prospect) -> Figures:
-        """No setup of this configuration has less of anything."""
+    def _least(self, prospect: Prospect, most: float) -> Figures:
+        """No setup of this configuration, of at most so many devices, has less of anything."""
         rate, configuration = self.service.rate, prospect.configuration
         replicas = 1 if rate is None else _replicas(rate, prospect.ceiling)
         ttft, tpot = prospect.best.prefill.quantile, float(prospect.best.step[0])
+        if rate is not None and most < math.inf:
+            # No fewer requests than this come to a replica, and at the speed of light they meet this.
+            found = load(prospect.best, rate / max(1, most // configuration.devices), self.service.quantile)
+            ttft, tpot = float(found.ttft.min()), float(found.tpot.min())
         return _figures(configuration, self.service, self._price(configuration), replicas, ttft, tpot)
 
     def _setup(self, index: int) -> Setup | None:

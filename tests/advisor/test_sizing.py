@@ -131,7 +131,7 @@ def test_pruning_loses_nothing(service, monkeypatch) -> None:
     pruned = size(MODEL, service, names)
     monkeypatch.setattr(sizing, "first_step", lambda *_: 0.0)
 
-    def nothing(self: sizing._Search, prospect: Prospect) -> sizing.Figures:
+    def nothing(self: sizing._Search, prospect: Prospect, _: float) -> sizing.Figures:
         priced = self._price(prospect.configuration) is not None
         powered = prospect.configuration.hardware.tdp is not None
         return sizing.Figures(0, 0, 0 if priced else None, 0 if powered else None, 0, 0)
