@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -404,7 +404,12 @@ class _Search:
             if best is not None and several and name == best[1].hardware.name and least >= best[0]:
                 continue
             worst = second[0] if second is not None else None
-            if not aim.rated and self.service.rate is not None and worst is not None and not self._faster(index, worst):
+            if (
+                not aim.rated
+                and self.service.rate is not None
+                and worst is not None
+                and not self._faster(index, worst, most)
+            ):
                 continue
             setup = self._setup(index)
             key = None if setup is None else aim.key(setup.figures)
@@ -434,14 +439,20 @@ class _Search:
             self.setups[index] = self._sized(self.capable[index])
         return self.setups[index]
 
-    def _faster(self, index: int, key: Key) -> bool:
-        """Whether the first step of a single sequence, faster than which no load is, comes before the key."""
+    def _faster(self, index: int, key: Key, most: float) -> bool:
+        """Whether it may come before the key: no step is faster than the first of a single sequence, simulated."""
         if index in self.setups:
             return True
+        prospect, rate = self.capable[index], self.service.rate
         try:
-            return first_step(self.capable[index], self.at) * CERTAIN < key[0]
+            first = first_step(prospect, self.at) * CERTAIN
         except RooflineError:
             return False
+        if rate is None or most == math.inf:
+            return first < key[0]
+        replica = replace(prospect.best, step=np.maximum(prospect.best.step, first))
+        share = rate / max(1, most // prospect.configuration.devices)
+        return float(load(replica, share, self.service.quantile).tpot.min()) < key[0]
 
     def _simulation(self, prospect: Prospect) -> Simulated | None:
         """The prospect at expected times; None where the hardware cannot run it."""
