@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from advisor import Goal, Objective, advise
+from advisor.sizing import size
+from advisor.workload import Service
 from cli import parse_scenarios
 from roofline import Analysis, Scenario, analyze, load_hardware, load_model
 from roofline.request import Request
@@ -114,3 +116,9 @@ def test_sweep_of_a_million_points(benchmark: Any, at: str) -> None:
 def test_advice_with_a_plan(benchmark: Any, text: str) -> None:
     (request,) = parse_scenarios([text])
     benchmark(lambda: advise(request, Goal(Objective.TOTAL)).plan)
+
+
+def test_sizing_over_all_hardware(benchmark: Any) -> None:
+    """Every bundled device, degrees and formats; under 10 s on one idle core."""
+    service = Service(5, 2000, 300, ttft=2, tpot=0.05)
+    assert benchmark.pedantic(lambda: size(MODEL, service), rounds=1).feasible
