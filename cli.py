@@ -622,6 +622,11 @@ def size(
     _answered(document, page.sizing_blocks(document), format, output)
 
 
+def _names(text: str | None) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
+
+
 def _seconds(text: str | None) -> float | None:
     from roofline.units import Dimension, parse_quantity
 
