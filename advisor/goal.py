@@ -163,7 +163,10 @@ class Goal:
         if analysis.decode is None and self.objective not in _OF_ENCODERS:
             model, known = analysis.scenario.model.name, ", ".join(_OF_ENCODERS)
             raise UnsupportedError(f"{model} only encodes and has no {self.objective}: its objectives are {known}")
-        if self.objective is Objective.TPOT and np.any(np.asarray(analysis.scenario.generate) < 2):
+        timed = self.objective is Objective.TPOT or self.limits.tpot is not None
+        if timed and analysis.decode is None:
+            raise UnsupportedError(f"{analysis.scenario.model.name} only encodes and has no TPOT to limit")
+        if timed and np.any(np.asarray(analysis.scenario.generate) < 2):
             raise RooflineError("a TPOT needs at least two generated tokens: raise --generate")
 
     def gain(self, before: Any, after: Any) -> Any:
