@@ -65,6 +65,12 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     return _fitted(_quiet("\n".join(lines)), [(title, _quiet(part)) for title, part in _sections(document)])
 
 
+def summary_markdown(document: Mapping[str, Any]) -> str:
+    """The errors by source and metric as a table, how to read it, and a line for each file of measured kernels."""
+    lines = [*markdown_table(SUMMARY_HEADER, _summary_cells(document["summary"])), "", READING, ""]
+    return _quiet("\n".join([*lines, *(escape(kernels_line(file)) + "\n" for file in document["kernels"])]))
+
+
 def _moved_part(document: Mapping[str, Any]) -> list[str]:
     """What moved, the largest changes of the error first; a long list is folded after the first of them."""
     moved = sorted(document["moved"], key=_weight, reverse=True)
