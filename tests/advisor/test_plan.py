@@ -15,7 +15,7 @@ from advisor.trials import Trials
 from roofline.options import compose
 from roofline.request import Request
 
-NAMES = ("awq", "fp8", "fp8-kv", "eagle", "residual-norm-fusion", "llmlingua")
+NAMES = ("awq", "fp8", "fp8-kv", "eagle", "llmlingua")
 
 
 def moves(request: Request, *names: str) -> list[Move]:
@@ -44,8 +44,16 @@ def exhaustive(trials: Trials, offered: list[Move]) -> list[tuple[float, bool, f
     return found
 
 
-@pytest.mark.parametrize("objective", list(Objective)[:5])
-@pytest.mark.parametrize(("batch", "prompt"), [(1, 512), (64, 8192)])
+@pytest.mark.parametrize(
+    ("objective", "batch", "prompt"),
+    [
+        (Objective.TOTAL, 1, 512),
+        (Objective.TTFT, 64, 8192),
+        (Objective.TPOT, 64, 8192),
+        (Objective.THROUGHPUT, 64, 2048),
+        (Objective.MEMORY, 1, 512),
+    ],
+)
 def test_the_search_equals_an_exhaustive_one(objective, batch, prompt) -> None:
     goal = Goal(objective, Limits(tpot=0.02), Quality.LOSSY)
     asked = request(batch, prompt)
@@ -63,7 +71,7 @@ def test_the_search_equals_an_exhaustive_one(objective, batch, prompt) -> None:
     assert goal.gain(searched.value, best) <= 1.01
 
 
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=4, deadline=None)
 @given(
     st.sampled_from([Objective.TOTAL, Objective.TPOT, Objective.TTFT, Objective.THROUGHPUT, Objective.MEMORY]),
     st.sampled_from([1, 8, 128]),
