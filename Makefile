@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo calibrate-demo test lint types bench check clean
+.PHONY: demo calibrate-demo test lint types bench gallery check clean
 
 demo: $(VENV)/base
 	$(BIN)/roofline analyze llama-3.1-8b --hw h100-sxm --batch 8 --prompt 2048
@@ -28,6 +28,9 @@ types: $(VENV)/dev
 
 bench: $(VENV)/dev
 	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only
+
+gallery: $(VENV)/dev
+	$(BIN)/python -m reports.gallery
 
 check: lint types test
 

@@ -113,15 +113,6 @@ class DeviceChoice(StrEnum):
     CPU = "cpu"
 
 
-class FigureChoice(StrEnum):
-    """What is drawn of a scenario."""
-
-    ROOFLINE = "roofline"
-    BATCH = "batch"
-    PROMPT = "prompt"
-    MEMORY = "memory"
-
-
 class LevelChoice(StrEnum):
     """What a technique changes."""
 
@@ -582,28 +573,6 @@ def compare(
     _answered(document, page.compare_blocks(document, str(metric)), format, output)
 
 
-@app.command()
-@scenario_command
-def plot(
-    figure: Annotated[
-        FigureChoice,
-        typer.Argument(metavar="FIGURE", help="roofline (operators), batch or prompt (times over it), or memory."),
-    ],
-    request: Request,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file: .svg, .png or .pdf.")] = Path("figure.svg"),
-) -> None:
-    """Draw a scenario: operators under their roofs, times with their bands against batch or prompt, or memory."""
-    from roofline.errors import RooflineError
-
-    scenario = request.scenario()
-    try:
-        from reports import figures
-    except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
-    figures.save(figures.drawn(str(figure), scenario), output)
-    typer.echo(f"wrote {output}")
-
-
 def _seconds(text: str | None) -> float | None:
     from roofline.units import Dimension, parse_quantity
 
@@ -682,13 +651,13 @@ class InvalidChoice(StrEnum):
 
 
 def _of_a_scenario(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of `analyze` that make a scenario, each None where it is not given."""
+    """Gives a command the options of a scenario, each None where it is not given."""
     own = inspect.signature(command, eval_str=True).parameters
-    scenario = inspect.signature(analyze, eval_str=True).parameters
+    scenario = inspect.signature(requested, eval_str=True).parameters
     added = [
         parameter.replace(default=None, kind=inspect.Parameter.KEYWORD_ONLY)
         for name, parameter in scenario.items()
-        if name not in own and name not in ("model", "phase")
+        if name not in own and name != "model"
     ]
     kept = [parameter for parameter in own.values() if parameter.kind is not inspect.Parameter.VAR_KEYWORD]
     command.__signature__ = inspect.Signature([*kept, *added])  # type: ignore[attr-defined]
@@ -775,6 +744,67 @@ def sweep(
         else:
             tally = page.write_sweep(study, chosen, output, run)
     typer.echo(page.closing(study.question, tally), err=True)
+
+
+@app.command()
+@_of_a_scenario
+def plot(
+    figure: Annotated[
+        str,
+        typer.Argument(
+            metavar="FIGURE",
+            help="Of a scenario: roofline, batch, prompt, memory. Of a sweep: heatmap, pareto, curves, bars, footprint."
+            " Of hardware: roofs. Of predictions beside measurements: measured. Or a study file that names one.",
+        ),
+    ],
+    source: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[MODEL|STUDY|MEASUREMENTS]",
+            help="A model; a study file; for measured a file of kernels or whole models, or validate check's JSON.",
+        ),
+    ] = None,
+    over: Annotated[
+        list[str] | None, typer.Option(metavar="AXIS=VALUES", help="An axis of a sweep, as for roofline sweep.")
+    ] = None,
+    metric: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="What is drawn of a sweep, as --metrics there. [default: tpot]")
+    ] = None,
+    pareto: Annotated[
+        str | None,
+        typer.Option(metavar="METRICS", help="The two of a front. [default: tokens_per_s_per_user and _per_gpu]"),
+    ] = None,
+    x: Annotated[str | None, typer.Option("--x", metavar="AXIS", help="The axis that runs across.")] = None,
+    y: Annotated[str | None, typer.Option("--y", metavar="AXIS", help="The axis that runs up a heat map.")] = None,
+    at: Annotated[
+        SweepAt | None, typer.Option(help="Expected times, or the speed of light. [default: expected]")
+    ] = None,
+    where: Annotated[str | None, typer.Option(metavar="CONDITION", help="Only such points of a sweep.")] = None,
+    formats: Annotated[
+        str | None, typer.Option(metavar="FORMATS", help="Only these roofs, such as fp16,int8. [default: all]")
+    ] = None,
+    title: Annotated[str | None, typer.Option(help="A title in place of the figure's own.")] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file: .svg, .png or .pdf.")] = Path("figure.svg"),
+    **options: Any,
+) -> None:
+    """Draw a figure of a scenario, a sweep, hardware, or predictions beside measurements.
+
+    A study file with a section `figure` is drawn as it says: roofline plot STUDY.yaml.
+    """
+    from reports.wish import names, wish_for
+    from roofline.errors import RooflineError
+
+    wish, source = wish_for(figure, source)
+    wish = wish.with_options(metric=names(metric), x=x, y=y, formats=names(formats), title=title)
+    try:
+        from reports.figures import drawing, style
+    except ModuleNotFoundError as error:
+        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
+    style.check_ending(output)
+    given = {"with" if name == "technique" else name: value for name, value in options.items()}
+    picture = drawing.draw(wish, source, over or [], given, {"at": at, "where": where, "pareto": pareto})
+    style.save(picture.figure, output)
+    typer.echo(f"wrote {output}")
 
 
 @app.command("techniques")

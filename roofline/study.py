@@ -296,6 +296,8 @@ def read_study(path: Path) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for key, value in content.items():
         name = key.strip().replace("-", "_")
+        if name == "figure":  # what `roofline plot` draws of the study
+            continue
         if name not in OPTIONS and name not in _KEYS:
             raise SpecError(where, f"unknown key {quote(key)}{suggest(key, (*_KEYS, *OPTIONS))}")
         if name in ("metrics", "pareto"):

@@ -1,0 +1,203 @@
+"""Curves and bars of a sweep: metrics over one axis, a line or a bar for each value of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
+from matplotlib.ticker import FixedLocator, NullLocator
+from numpy.typing import NDArray
+
+from reports.figures.style import BLACK, CATEGORIES, LINES, MARKERS, new_figure, plain, styled, units
+from reports.figures.table import Table, described, labels, name_of, numeric, shown, tick_unit
+from roofline.axes import Axis
+from roofline.errors import RooflineError
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MAX_LINES = 14
+"""Lines that colours and styles tell apart."""
+
+MAX_BARS = 60
+MAX_PANELS = 3
+UNFIT = "does not fit in memory"
+
+
+@styled
+def curves(table: Table, metrics: Sequence[str], x: str | None = None, title: str | None = None) -> Figure:
+    """Each metric over a numeric axis, by default the last one, with the 80% interval of expected times and rates.
+
+    Every combination of the other axes is a line. Hollow marks do not fit. Raises RooflineError for a study without a
+    numeric axis, or with more lines than can be told apart.
+    """
+    along = _along(table, x)
+    others = [axis for axis in table.study.axes if axis is not along]
+    lines = list(product(*(range(len(axis)) for axis in others)))
+    if len(lines) > MAX_LINES:
+        raise RooflineError(f"{len(lines)} lines cannot be told apart: at most {MAX_LINES} are drawn")
+    heading = title or f"{' and '.join(map(name_of, metrics))} over {along.name}"
+    figure, panels = _panels(metrics, f"{heading}\n{_subject(table, metrics)}", 4.8)
+    places = [table.places(axis) for axis in others]
+    values = table.numbers(along.name)
+    handles: dict[str, Line2D] = {}
+    for index, line in enumerate(lines):
+        chosen = np.ones(len(values), dtype=bool)
+        for column, place in zip(places, line, strict=True):
+            chosen &= column == place
+        rows = np.flatnonzero(chosen)
+        rows = rows[np.argsort(values[rows], kind="stable")]
+        colour = CATEGORIES[index % len(CATEGORIES)]
+        style: Any = LINES[(index + index // len(CATEGORIES)) % len(LINES)]
+        marker = MARKERS[index % len(MARKERS)] if rows.size <= 24 else ""
+        label = plain(described(others, line)) if others else name_of(metrics[0])
+        handles[label] = Line2D([], [], color=colour, linestyle=style, marker=marker, markersize=4, label=label)
+        for panel, metric in zip(panels, metrics, strict=True):
+            y = table.numbers(metric)[rows]
+            panel.plot(values[rows], y, color=colour, linestyle=style, marker=marker, markersize=4, label=label)
+            _band(panel, table, metric, rows, values[rows], colour)
+            unfit = rows[~table.fits[rows]][:: max(1, rows.size // 16)]
+            panel.plot(
+                *(values[unfit], table.numbers(metric)[unfit]),
+                linestyle="",
+                marker=marker or "o",
+                markersize=5,
+                color=colour,
+                markerfacecolor="white",
+                label="_unfit",
+            )
+    for panel, metric in zip(panels, metrics, strict=True):
+        _scales(panel, table, along, metric)
+    shown_handles = list(handles.values()) if others else []
+    if not table.fits.all():
+        hollow = Line2D([], [], marker="o", markerfacecolor="white", color="0.3", linestyle="", label=UNFIT)
+        shown_handles.append(hollow)
+    _legend(figure, shown_handles, others)
+    return figure
+
+
+def _subject(table: Table, metrics: Sequence[str]) -> str:
+    """What the figure is of, and what its bands are."""
+    banded = any(table.reading(metric, "low") for metric in metrics)
+    timed = any(table.unit(metric) in ("s", "tokens/s") for metric in metrics)
+    return table.subject(timed) + (" with the interval of 8 of 10 measurements" if banded else "")
+
+
+def _along(table: Table, x: str | None) -> Axis:
+    if x is not None:
+        along = table.axis(x)
+        if not numeric(along):
+            raise RooflineError(f"the values of {along.name} are no numbers: draw bars")
+        return along
+    found = next((axis for axis in reversed(table.study.axes) if numeric(axis) and len(axis) > 1), None)
+    if found is None:
+        raise RooflineError("curves run over a numeric axis, like batch=1:256:log16, and the study has none: draw bars")
+    return found
+
+
+def _panels(metrics: Sequence[str], title: str, height: float) -> tuple[Figure, list[Axes]]:
+    if not 1 <= len(metrics) <= MAX_PANELS:
+        raise RooflineError(f"a figure shows 1 to {MAX_PANELS} metrics side by side, not {len(metrics)}")
+    return new_figure(title, len(metrics), ((9.0, 11.0, 14.0)[len(metrics) - 1], height))
+
+
+def _band(panel: Axes, table: Table, metric: str, rows: NDArray[np.int64], x: NDArray[np.float64], colour: str) -> None:
+    ends = [table.reading(metric, end) for end in ("low", "high")]
+    if all(end in table.study.question.columns for end in ends):
+        low, high = (table.column(str(end))[rows].astype(float) for end in ends)
+        panel.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
+
+
+def _scales(panel: Axes, table: Table, along: Axis, metric: str) -> None:
+    values, y = table.numbers(along.name), table.numbers(metric)
+    y = y[np.isfinite(y)]
+    steps = np.diff(np.unique(values))
+    even = steps.size == 0 or steps.max() < 1.5 * steps.min()
+    unit = table.unit(metric)
+    panel.set(xlabel=along.name, ylabel=plain(name_of(metric)))
+    if not even and values.min() > 0:
+        panel.set_xscale("log")
+        ticks = np.unique(values)
+        ticks = ticks[:: -(-ticks.size // 12)]
+        panel.xaxis.set_major_locator(FixedLocator(ticks.tolist()))
+        panel.xaxis.set_minor_locator(NullLocator())
+        panel.set_xticks(ticks, labels=[f"{tick:g}" for tick in ticks], fontsize=8)
+    if not even and y.min() > 0 and y.max() > 20 * y.min():
+        panel.set_yscale("log")
+    elif y.min() >= 0:
+        panel.set_ylim(bottom=0)
+    units(panel.yaxis, plain(tick_unit(unit)))
+
+
+def _legend(figure: Figure, handles: Sequence[Line2D | Patch], axes: Sequence[Axis]) -> None:
+    if handles:
+        title = axes[0].name if len(axes) == 1 else None
+        columns = max(1, min(len(handles), 100 // max(len(str(handle.get_label())) + 6 for handle in handles)))
+        figure.legend(handles=handles, loc="outside lower center", ncols=columns, fontsize=8, title=title)
+
+
+@styled
+def bars(table: Table, metrics: Sequence[str], title: str | None = None) -> Figure:
+    """Each metric as bars: one a value of the first axis, side by side for those of a second one.
+
+    Lines over the bars are the 80% intervals; hatched bars do not fit. Raises RooflineError for more axes or bars than
+    can be read.
+    """
+    axes = [axis for axis in table.study.axes if len(axis) > 1] or list(table.study.axes)
+    if len(axes) > 2 or len(axes[-1]) > len(CATEGORIES) * (1 if len(axes) == 2 else MAX_BARS):
+        names = ", ".join(axis.name for axis in axes)
+        raise RooflineError(f"bars show an axis, and a second one of {len(CATEGORIES)} values at most, not {names}")
+    total = int(np.prod([len(axis) for axis in axes]))
+    if total > MAX_BARS:
+        raise RooflineError(f"{total} bars cannot be read: at most {MAX_BARS} are drawn")
+    heading = title or f"{', '.join(map(name_of, metrics))} by {' and '.join(axis.name for axis in axes)}"
+    groups = len(axes[1]) if len(axes) == 2 else 1
+    figure, panels = _panels(
+        metrics, f"{heading}\n{_subject(table, metrics)}", min(12.0, 1.9 + 0.28 * total + 0.1 * len(axes[0]))
+    )
+    places = [table.places(axis) for axis in axes]
+    height = 0.8 / groups
+    spots = places[0] + ((places[1] - (groups - 1) / 2) * height if groups > 1 else 0)
+    colours = np.array(CATEGORIES)[places[1] if groups > 1 else np.zeros(len(spots), dtype=int)]
+    for panel, metric in zip(panels, metrics, strict=True):
+        _bars(panel, table, metric, spots, height, colours)
+        panel.set_yticks(range(len(axes[0])), labels=list(map(plain, labels(axes[0]))))
+        panel.set_ylim(len(axes[0]) - 0.45, -0.55)
+        panel.grid(visible=False, axis="y")
+        if panel is not panels[0]:
+            panel.tick_params(labelleft=False)
+    named = labels(axes[1]) if groups > 1 else []
+    handles = [Patch(color=CATEGORIES[place], label=plain(text)) for place, text in enumerate(named)]
+    if not table.fits.all():
+        handles.append(Patch(facecolor="0.85", edgecolor="0.3", hatch="xxx", label=UNFIT))
+    _legend(figure, handles, axes[1:] if groups > 1 and table.fits.all() else ())
+    return figure
+
+
+def _bars(
+    panel: Axes, table: Table, metric: str, spots: NDArray[np.float64], height: float, colours: NDArray[np.str_]
+) -> None:
+    values, fits, unit = table.numbers(metric), table.fits, table.unit(metric)
+    ends = [table.reading(metric, end) for end in ("low", "high")]
+    banded = all(end in table.study.question.columns for end in ends)
+    reach = values.copy()
+    for row in np.flatnonzero(np.isfinite(values)).tolist():
+        look = {"color": colours[row], "alpha": 0.85} if fits[row] else {"facecolor": "0.85", "edgecolor": colours[row]}
+        panel.barh(spots[row], values[row], height * 0.9, hatch=None if fits[row] else "xxx", linewidth=0.8, **look)
+    if banded:
+        low, high = (table.column(str(end)).astype(float) for end in ends)
+        panel.hlines(spots, low, high, color=BLACK, linewidth=1.1)
+        reach = np.fmax(reach, high)
+    widest = float(np.nanmax(reach))
+    for row in np.flatnonzero(np.isfinite(values)).tolist():
+        text = plain(shown(float(values[row]), unit))
+        panel.text(reach[row] + 0.012 * widest, spots[row], text, va="center", ha="left", fontsize=8)
+    panel.set_xlim(0, 1.22 * widest)
+    panel.set_xlabel(plain(name_of(metric)))
+    units(panel.xaxis, plain(tick_unit(unit)))
+    panel.locator_params(axis="x", nbins=6)

@@ -1,0 +1,180 @@
+"""Rooflines: the operators of a scenario under the roofs of its hardware, and the roofs alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import EngFormatter, StrMethodFormatter
+
+from reports.figures.labels import number
+from reports.figures.style import BLACK, BOUND_COLOURS, CATEGORIES, LINES, named, new_figure, plain, styled
+from roofline import Analysis, Hardware
+from roofline.units import seconds, si
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+
+@styled
+def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
+    """Every operator of both phases under the roofs of the hardware: bubbles as large as their share of the phase."""
+    phases = [phase for phase in (analysis.prefill, analysis.decode) if phase is not None]
+    figure, axes = new_figure(
+        title or f"{named(analysis.scenario)}: operators under their roofs", len(phases), (5.6 * len(phases) + 1, 7.2)
+    )
+    spots: list[tuple[Axes, list[tuple[float, float]]]] = []
+    for panel, phase in zip(axes, phases, strict=True):
+        ops = [op for op in phase.ops if op.flops > 0]
+        _roofs(panel, analysis, {op.arithmetic for op in ops})
+        together: dict[tuple[float, float], list[Any]] = {}
+        for op in sorted(ops, key=lambda op: -op.share):
+            speed = op.flops / op.bound_time
+            spot = (round(10 * math.log10(op.intensity)), round(10 * math.log10(speed)))
+            together.setdefault(spot, []).append((op.intensity, speed, op.name, float(op.share)))
+            area = 25 + 1500 * float(op.share)
+            panel.scatter(op.intensity, speed, s=area, color=BOUND_COLOURS[str(op.bound)], alpha=0.55, linewidths=0)
+        panel.set_title(f"{phase.name}: {seconds(phase.bound_time)} at the bound", fontsize=10)
+        panel.set(xscale="log", yscale="log", xlabel="arithmetic intensity (FLOP/byte)", ylabel="attainable (FLOP/s)")
+        panel.yaxis.set_major_formatter(EngFormatter())
+        shares = {spot: sum(part for *_, part in same) for spot, same in together.items()}
+        largest = sorted(together, key=lambda spot: -shares[spot])[:MOST_NAMED]
+        marked = [together[spot] for spot in largest if shares[spot] >= NAMED_SHARE]
+        handles = [
+            Line2D([], [], color=colour, marker="o", linestyle="", alpha=0.55, label=f"{name}-bound")
+            for name, colour in BOUND_COLOURS.items()
+            if name != "link" or any(str(op.bound) == name for op in ops)
+        ]
+        handles += [
+            Line2D([], [], linestyle="", marker=f"${number}$", color=BLACK, label=_together(same))
+            for number, same in enumerate(marked, 1)
+        ]
+        panel.legend(handles=handles, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13))
+        spots.append((panel, [same[0][:2] for same in marked]))
+    figure.canvas.draw()
+    for panel, points in spots:
+        number(figure, panel, points)
+    return figure
+
+
+def _roofs(panel: Axes, analysis: Analysis, arithmetic: Iterable[str | None]) -> None:
+    """The memory's slope and the peak of each format in use, with its ridge."""
+    hardware = analysis.scenario.hardware
+    peaks = {name: hardware.matrix_peak(name) for name in arithmetic if name is not None}
+    if hardware.vector_peak is not None:
+        peaks["vector"] = hardware.vector_peak
+    highest, bandwidth = max(peaks.values()), hardware.memory_bandwidth
+    low, high = 0.1, 400 * highest / bandwidth
+    styles = ("-", "--", "-.", ":") * len(peaks)
+    for (name, peak), style in zip(sorted(peaks.items(), key=lambda item: -item[1]), styles, strict=False):
+        ridge = peak / bandwidth
+        panel.plot([ridge, high], [peak, peak], color=BLACK, linestyle=style, linewidth=1.2)
+        panel.annotate(f"{name} {peak / 1e12:.4g} TFLOP/s", (high, peak), ha="right", va="bottom", fontsize=8)
+    panel.plot([low, highest / bandwidth], [low * bandwidth, highest], color=BLACK, linewidth=1.2)
+    panel.set_xlim(low, high)
+    panel.set_ylim(0.5 * low * bandwidth, 8 * highest)
+
+
+NAMED_SHARE = 0.002
+"""Operators that take less of a phase together are drawn, but not named."""
+
+MOST_NAMED = 8
+
+
+def _together(same: Sequence[tuple[float, float, str, float]]) -> str:
+    """Operators at one spot: the largest first, with what they take of the phase together."""
+    names = list(dict.fromkeys(name for _, _, name, _ in same))
+    rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
+    return plain(f"{', '.join(names[:3])}{rest} ({sum(part for *_, part in same):.1%})")
+
+
+def operator_rows(analysis: Analysis) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    """What `rooflines` places: an operator a row, rates in FLOP/s, times in seconds."""
+    header = ("phase", "operator", "count", "flops", "bytes", "intensity", "attainable", "bound", "bound_time", "share")
+    phases = [phase for phase in (analysis.prefill, analysis.decode) if phase is not None]
+    rows = [
+        (
+            *(phase.name, op.name, op.count, float(op.flops), float(op.bytes), float(op.intensity)),
+            *(float(op.attainable), str(op.bound), float(op.bound_time), float(op.share)),
+        )
+        for phase in phases
+        for op in phase.ops
+    ]
+    return header, rows
+
+
+def _chosen(hardware: Hardware, formats: Sequence[str]) -> dict[str, float]:
+    """The peaks of matrix products in these formats, or in all that the hardware has, highest first."""
+    names = formats or tuple(hardware.tensor) or hardware.formats
+    peaks = {name: hardware.matrix_peak(name) for name in names}
+    return dict(sorted(peaks.items(), key=lambda item: -item[1]))
+
+
+def roofs_rows(hardware: Hardware, formats: Sequence[str] = ()) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
+    """Peaks (FLOP/s), bandwidth (B/s) and ridges (FLOP/byte) of formats."""
+    bandwidth = hardware.memory_bandwidth
+    rows = [(name, peak, bandwidth, peak / bandwidth) for name, peak in _chosen(hardware, formats).items()]
+    return ("format", "peak", "bandwidth", "ridge"), rows
+
+
+def _rate(peak: float, unit: str) -> str:
+    """A peak with its unit, to four digits, without zeros at the end: 154.8 TFLOP/s, 9 PFLOP/s."""
+    number, prefixed = si(peak, unit, 4).split(" ")
+    return f"{float(number):g} {prefixed}"
+
+
+@styled
+def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = None) -> Figure:
+    """The roofs of hardware alone: what it attains at each arithmetic intensity, in each format, with the ridges.
+
+    Raises UnsupportedError for a format that it does not compute in.
+    """
+    peaks = _chosen(hardware, formats)
+    bandwidth, highest, lowest = hardware.memory_bandwidth, max(peaks.values()), min(peaks.values())
+    figure, (panel,) = new_figure(title or f"{hardware.title}: roofline by format")
+    low, high = min(1.0, 0.1 * lowest / bandwidth), 30 * highest / bandwidth
+    bottom = 0.4 * low * bandwidth
+    together: dict[float, list[str]] = {}
+    for name, peak in peaks.items():
+        together.setdefault(peak, []).append(name)
+    for index, (peak, names) in enumerate(together.items()):
+        ridge, colour = peak / bandwidth, CATEGORIES[index % len(CATEGORIES)]
+        panel.plot([ridge, high], [peak, peak], color=colour, linewidth=2, linestyle=LINES[index % len(LINES)])
+        counted = "OP/s" if all(name.startswith("int") for name in names) else "FLOP/s"
+        text = plain(f"{', '.join(names)}: {_rate(peak, counted)}")
+        panel.annotate(text, (high, peak), ha="right", va="bottom", fontsize=9, color=colour)
+        panel.plot([ridge, ridge], [bottom, peak], color=colour, linewidth=0.8, linestyle=":")
+        panel.annotate(
+            f"ridge {ridge:.4g}",
+            (ridge, bottom),
+            xytext=(-3, 4),
+            textcoords="offset points",
+            rotation=90,
+            ha="right",
+            va="bottom",
+            fontsize=8,
+            color=colour,
+        )
+    panel.plot([low, highest / bandwidth], [low * bandwidth, highest], color=BLACK, linewidth=2)
+    panel.axvspan(low, lowest / bandwidth, color=BOUND_COLOURS["memory"], alpha=0.07, linewidth=0)
+    panel.axvspan(highest / bandwidth, high, color=BOUND_COLOURS["compute"], alpha=0.07, linewidth=0)
+    panel.set(xscale="log", yscale="log", xlim=(low, high), ylim=(bottom, 4 * highest))
+    panel.set(xlabel="arithmetic intensity (FLOP/byte)", ylabel="attainable (FLOP/s)")
+    panel.xaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    panel.yaxis.set_major_formatter(EngFormatter())
+    for spot, text in (
+        ((low * lowest / bandwidth) ** 0.5, "memory-bound"),
+        ((highest / bandwidth * high) ** 0.5, "compute-bound"),
+    ):
+        panel.annotate(text, (spot, 2.6 * highest), ha="center", va="center", fontsize=10)
+    panel.annotate(
+        f"{si(bandwidth, 'B/s')}",
+        (low * 3, low * 3 * bandwidth),
+        xytext=(-8, 8),
+        textcoords="offset points",
+        ha="right",
+    )
+    return figure

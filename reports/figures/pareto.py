@@ -1,0 +1,157 @@
+"""Pareto fronts: every point of a sweep over two metrics, and those that no other beats in both."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from numpy.typing import NDArray
+
+from reports.figures.labels import number
+from reports.figures.style import BLACK, CATEGORIES, MARKERS, new_figure, plain, styled, units
+from reports.figures.table import Table, described, labels, name_of, tick_unit
+from roofline.axes import Axis
+from roofline.errors import RooflineError
+from roofline.selection import front
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+TURNS = (0, 30, -30, 60, -60, 90, -90)
+"""Numbers of the front lie on its better side, where there are no points."""
+
+MANY = 2000
+"""Points that are drawn one by one: of more the file holds an image."""
+
+NAMED = 12
+"""Points of the front that are told apart by number; of more, so many from end to end."""
+
+
+@styled
+def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None = None) -> Figure:
+    """The points over two metrics, with the front of those that fit drawn and numbered.
+
+    `columns` are the metrics with 1 where more is better and -1 where less is. Points that do not fit are crosses, and
+    never on the front. Raises RooflineError for another number of metrics.
+    """
+    if len(columns) != 2:
+        raise RooflineError(f"a figure shows the front of two metrics, not of {len(columns)}")
+    (across, _), (up, _) = columns
+    x, y = table.numbers(across), table.numbers(up)
+    known = np.isfinite(x) & np.isfinite(y)
+    fits = known & table.fits
+    if not fits.any():
+        raise RooflineError("there is no front: nothing in the study fits in memory")
+    best = _front(table, columns, fits)
+    heading = title or f"{name_of(up)} against {name_of(across)}: what no other setting beats in both"
+    figure, (panel,) = new_figure(f"{heading}\n{table.subject()}", size=(11.0, 5.8))
+    handles = _points(panel, table, x, y, fits)
+    if (known & ~fits).any():
+        many = bool(known.sum() > MANY)
+        panel.scatter(
+            x[known & ~fits], y[known & ~fits], marker="x", s=14, color="0.6", linewidths=0.6, rasterized=many
+        )
+        handles.append(Line2D([], [], linestyle="", marker="x", color="0.6", label="does not fit in memory"))
+    panel.plot(
+        x[best],
+        y[best],
+        color=BLACK,
+        linewidth=1.4,
+        marker="o",
+        markersize=5 if best.size <= 30 else 2.5,
+        fillstyle="none",
+        zorder=4,
+    )
+    handles.append(Line2D([], [], color=BLACK, marker="o", fillstyle="none", label=f"the front: {best.size} points"))
+    marked = best[np.unique(np.linspace(0, best.size - 1, min(best.size, NAMED)).round().astype(int))]
+    varied = [axis for axis in table.study.axes if len(axis) > 1] or list(table.study.axes)
+    places = [table.places(axis) for axis in varied]
+    for index, row in enumerate(marked.tolist(), 1):
+        label = described(varied, [column[row] for column in places])
+        handles.append(
+            Line2D(
+                [],
+                [],
+                linestyle="",
+                marker=f"${index}$",
+                markersize=5 if index < 10 else 9,
+                color=BLACK,
+                label=plain(label),
+            )
+        )
+    _scales(panel, table, (across, x[fits]), (up, y[fits]))
+    _direction(panel, columns)
+    panel.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
+    figure.canvas.draw()
+    towards = math.degrees(math.atan2(columns[1][1], columns[0][1]))
+    number(
+        figure, panel, [(float(x[row]), float(y[row])) for row in marked.tolist()], [towards + turn for turn in TURNS]
+    )
+    return figure
+
+
+def _front(table: Table, columns: tuple[tuple[str, int], ...], fits: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """The rows of the front from left to right."""
+    costs = np.stack([-better * table.numbers(name) for name, better in columns], axis=1)
+    costs[~fits] = np.nan
+    found = np.flatnonzero(front(costs))
+    return found[np.argsort(table.numbers(columns[0][0])[found], kind="stable")]
+
+
+def _coloured(table: Table) -> Axis | None:
+    """The first axis with as many values as there are colours, categories before numbers."""
+    few = [axis for axis in table.study.axes if 1 < len(axis) <= len(CATEGORIES)]
+    return next((axis for axis in few if not axis.option.kind.counts), few[0] if few else None)
+
+
+def _points(
+    panel: Axes, table: Table, x: NDArray[np.float64], y: NDArray[np.float64], fits: NDArray[np.bool_]
+) -> list[Line2D]:
+    """All points that fit, light, coloured by an axis of few values where there is one."""
+    axis, many = _coloured(table), bool(np.isfinite(x).sum() > MANY)
+    if axis is None:
+        panel.scatter(x[fits], y[fits], s=14, color=CATEGORIES[0], alpha=0.35, linewidths=0, rasterized=many)
+        return [Line2D([], [], linestyle="", marker="o", color=CATEGORIES[0], alpha=0.35, label="points that fit")]
+    places, handles = table.places(axis), []
+    for place, text in enumerate(labels(axis)):
+        chosen = fits & (places == place)
+        colour, marker = CATEGORIES[place], MARKERS[place]
+        panel.scatter(
+            x[chosen], y[chosen], s=16, color=colour, marker=marker, alpha=0.35, linewidths=0, rasterized=many
+        )
+        label = plain(f"{axis.name} {text}")
+        handles.append(Line2D([], [], linestyle="", marker=marker, color=colour, alpha=0.5, label=label))
+    return handles
+
+
+def _scales(panel: Axes, table: Table, *columns: tuple[str, NDArray[np.float64]]) -> None:
+    for (name, values), which in zip(columns, ("x", "y"), strict=True):
+        unit = table.unit(name)
+        label = plain(name_of(name))
+        axis = panel.xaxis if which == "x" else panel.yaxis
+        if values.min() > 0 and values.max() > 20 * values.min():
+            panel.set(**{f"{which}scale": "log"})
+        axis.set_label_text(label)
+        units(axis, plain(tick_unit(unit)))
+
+
+def _direction(panel: Axes, columns: tuple[tuple[str, int], ...]) -> None:
+    """An arrow in the corner towards which both metrics get better."""
+    right, top = (better > 0 for _, better in columns)
+    corner = (0.985 if right else 0.015, 0.98 if top else 0.02)
+    start = (corner[0] + (-0.1 if right else 0.1), corner[1] + (-0.1 if top else 0.1))
+    panel.annotate(
+        "better",
+        corner,
+        xytext=start,
+        xycoords="axes fraction",
+        textcoords="axes fraction",
+        ha="right" if right else "left",
+        va="top" if top else "bottom",
+        fontsize=9,
+        color="0.35",
+        arrowprops={"arrowstyle": "->", "color": "0.35"},
+    )

@@ -1,0 +1,112 @@
+"""Figures of one scenario: its operators, its times over batch and prompt, its memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.ticker import EngFormatter
+
+from reports.figures.operators import rooflines
+from reports.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, named, new_figure, styled
+from roofline import Analysis, Scenario, analyze
+from roofline.timing import Estimate
+
+BATCHES = tuple(2**power for power in range(10))
+"""Batches that curves are drawn over."""
+
+PROMPTS = tuple(2**power for power in range(7, 16))
+"""Lengths of prompts that curves are drawn over, as far as the model was made for."""
+
+
+def drawn(kind: str, scenario: Scenario) -> Figure:
+    """The figure of a scenario by its name: roofline, batch, prompt or memory."""
+    match kind:
+        case "batch":
+            return over_batch(scenario, BATCHES)
+        case "prompt":
+            longest = scenario.model.max_context or PROMPTS[-1]
+            return over_prompt(scenario, [prompt for prompt in PROMPTS if prompt <= longest] or [longest])
+        case "memory":
+            return memory(scenario, sorted({int(batch) for batch in np.geomspace(1, BATCHES[-1], 60)}))
+    return rooflines(analyze(scenario))
+
+
+@styled
+def over_batch(scenario: Scenario, batches: Sequence[int]) -> Figure:
+    """TTFT, TPOT and throughput against the batch: expected with its 80% band, and the bound."""
+    answer = analyze(replace(scenario, batch=np.array(batches)))
+    return _curves(answer, np.array(batches), "sequences in the batch", f"{named(scenario)} over the batch")
+
+
+@styled
+def over_prompt(scenario: Scenario, prompts: Sequence[int]) -> Figure:
+    """TTFT, TPOT and throughput against the length of the prompt."""
+    answer = analyze(replace(scenario, prompt=np.array(prompts), context=None))
+    return _curves(answer, np.array(prompts), "tokens of the prompt", f"{named(scenario)} over the prompt")
+
+
+def _curves(answer: Analysis, values: Any, axis: str, title: str) -> Figure:
+    figure, (latency, rate) = new_figure(title, 2, (11.0, 4.8))
+    expected, generation = answer.expected, answer.generation
+    for name, estimate, bound, colour, style in (
+        ("TTFT", expected.ttft, generation.ttft, BLUE, "-"),
+        ("TPOT", expected.tpot, generation.tpot, VERMILION, "--"),
+    ):
+        if estimate is None or not np.isfinite(estimate.mid).all():
+            continue
+        latency.plot(
+            values, estimate.mid, color=colour, linestyle=style, marker="o", markersize=3, label=f"{name}, expected"
+        )
+        latency.fill_between(values, estimate.low, estimate.high, color=colour, alpha=0.18, linewidth=0)
+        latency.plot(values, bound, color=colour, linestyle=":", linewidth=1, label=f"{name}, at the bound")
+    latency.set(xscale="log", yscale="log", xlabel=axis, ylabel="seconds")
+    latency.yaxis.set_major_formatter(EngFormatter(unit="s"))
+    latency.legend(fontsize=8)
+    # A model that only encodes generates nothing: its rate is of sequences.
+    batch, total = answer.scenario.batch, expected.total
+    speed = expected.tokens_per_second if answer.decode else Estimate(*(batch / time for time in reversed(total)))
+    bound = generation.tokens_per_second if answer.decode else batch / generation.total
+    rate.plot(values, speed.mid, color=GREEN, marker="o", markersize=3, label="expected")
+    rate.fill_between(values, speed.low, speed.high, color=GREEN, alpha=0.18, linewidth=0)
+    rate.plot(values, bound, color=GREEN, linestyle=":", linewidth=1, label="at the bound")
+    rate.set(xscale="log", yscale="log", xlabel=axis, ylabel="tokens/s" if answer.decode else "sequences/s")
+    for panel in (latency, rate):
+        panel.set_xticks(values, labels=[f"{value:g}" for value in values], fontsize=8)
+        panel.minorticks_off()
+    fits = np.broadcast_to(answer.memory.fits, np.shape(values))
+    if not fits.all():
+        first = values[int(np.argmin(fits))]
+        for panel in (latency, rate):
+            panel.axvline(first, color=BLACK, linewidth=0.8, linestyle="-.")
+        rate.annotate(
+            "does not fit", (first, 0.02), xycoords=("data", "axes fraction"), rotation=90, fontsize=8, ha="right"
+        )
+    rate.legend(fontsize=8)
+    return figure
+
+
+@styled
+def memory(scenario: Scenario, batches: Sequence[int]) -> Figure:
+    """What fills the memory of a device against the batch, under its capacity."""
+    values = np.array(batches)
+    held = analyze(replace(scenario, batch=values)).memory
+    figure, (panel,) = new_figure(f"{named(scenario)}: memory of a device")
+    parts = {
+        "weights": np.full(values.shape, held.weights, dtype=float),
+        "KV cache": np.broadcast_to(held.kv_cache, values.shape),
+        "state": np.broadcast_to(held.state, values.shape),
+        "activations": np.broadcast_to(held.activation_peak, values.shape),
+    }
+    shown = {name: size for name, size in parts.items() if np.any(size > 0)}
+    panel.stackplot(
+        values, *shown.values(), labels=list(shown), colors=[BLUE, ORANGE, PURPLE, GREEN][: len(shown)], alpha=0.75
+    )
+    panel.axhline(held.capacity, color=BLACK, linestyle="--", linewidth=1.2, label="capacity")
+    panel.set(xscale="log", xlabel="sequences in the batch", ylabel="bytes")
+    panel.yaxis.set_major_formatter(EngFormatter(unit="B"))
+    panel.legend(fontsize=8, loc="upper left")
+    return figure

@@ -1,0 +1,71 @@
+"""Table 1 of the LLM-Viewer paper: what `roofline analyze --convention llm-viewer` gives beside what it printed."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+from typing import Any
+
+from reports.export import markdown_table
+from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.errors import RooflineError
+
+PUBLISHED = Path(__file__).parents[2] / "tests" / "data" / "llm_viewer_table1.csv"
+"""The printed cells of all 24 rows."""
+
+MODEL, HARDWARE, PROMPT = "llama-2-7b", "a6000", 2048
+HEADER = ("operator", "operations", "printed", "bytes", "printed", "FLOP/byte", "printed", "FLOP/s", "printed", "bound")
+
+DAMAGED = frozenset(
+    {
+        ("prefill", "attn_add", "operations"),
+        *(("decode", name, what) for name in ("qk_matmul", "sv_matmul") for what in ("operations", "bytes")),
+    }
+)
+"""Cells that are unreadable in the text of the paper that was at hand: what stands for them was worked out."""
+
+
+def table_1() -> list[str]:
+    """Lines of Markdown: a table a phase, each cell beside the printed one. Raises RooflineError without the cells."""
+    if not PUBLISHED.is_file():
+        raise RooflineError("Table 1 is part of a checkout of the project: tests/data/llm_viewer_table1.csv is missing")
+    answer = analyze(
+        Scenario(load_model(MODEL), load_hardware(HARDWARE), prompt=PROMPT, fusions=(), convention="llm-viewer")
+    )
+    with PUBLISHED.open(encoding="utf-8", newline="") as file:
+        published = list(csv.DictReader(file))
+    lines = ["### Table 1: LLaMA-2-7b on the RTX A6000, batch 1, 2048 tokens", ""]
+    lines += [f"`roofline analyze {MODEL} --hw {HARDWARE} --prompt {PROMPT} --convention llm-viewer`", ""]
+    for phase in ("prefill", "decode"):
+        ops = {op.name: op for op in getattr(answer, phase).ops}
+        rows = [_row(row, ops[row["operator"]]) for row in published if row["phase"] == phase]
+        lines += [f"{phase.capitalize()}:", "", *markdown_table(HEADER, rows), ""]
+    return [
+        *lines,
+        "All cells agree to the digits printed. Those marked † are unreadable in the text of the paper that was at"
+        " hand, and are what its formulas give.",
+    ]
+
+
+def _row(printed: dict[str, str], op: Any) -> list[str]:
+    def cell(what: str) -> str:
+        mark = " †" if (printed["phase"], printed["operator"], what) in DAMAGED else ""
+        return printed[f"printed_{what}"] + mark
+
+    digits = len(printed["printed_intensity"].partition(".")[2])
+    return [
+        printed["operator"],
+        *(as_printed(op.flops), cell("operations")),
+        *(as_printed(op.bytes), cell("bytes")),
+        *(f"{op.intensity:.{digits}f}", cell("intensity")),
+        *(as_printed(op.attainable), cell("performance")),
+        str(op.bound),
+    ]
+
+
+def as_printed(value: float) -> str:
+    """A number as the paper prints it: the nearest integer of its SI prefix."""
+    for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
+        if value >= scale:
+            return f"{value / scale:.0f}{prefix}"
+    return f"{value:.0f}"

@@ -1,0 +1,350 @@
+"""Figures of sweeps have what the sweep says, and refuse what cannot be drawn."""
+
+from __future__ import annotations
+
+import csv
+import io
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
+
+from matplotlib.collections import QuadMesh  # noqa: E402
+from matplotlib.text import Annotation, Text  # noqa: E402
+
+from reports.figures import Picture, draw, save  # noqa: E402
+from reports.wish import Wish, read_wish, wish_for  # noqa: E402
+from roofline import RooflineError, load_hardware  # noqa: E402
+from roofline.study import make_study  # noqa: E402
+from roofline.sweep import sweep  # noqa: E402
+from tests.conftest import Run  # noqa: E402
+
+ROOT = Path(__file__).parents[2]
+MODEL, L40S = "llama-3.1-8b", {"hw": "l40s"}
+GRID = ["batch=1,16,256", "prompt=512,8192"]
+
+
+def drawn(kind: str, over: list[str], model: str | None = MODEL, options: object = None, **wish: object) -> Picture:
+    asked = {name: wish.pop(name) for name in ("at", "where", "pareto") if name in wish}
+    return draw(Wish(kind, **wish), model, over, L40S if options is None else options, asked)  # type: ignore[arg-type]
+
+
+def rows(picture: Picture) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(picture.data)))
+
+
+def legend(picture: Picture) -> list[str]:
+    boxes = [*picture.figure.legends, *(box for panel in picture.figure.axes if (box := panel.get_legend()))]
+    return [text.get_text() for box in boxes for text in box.get_texts()]
+
+
+def test_a_heat_map_has_the_metric_of_every_cell_that_fits() -> None:
+    picture = drawn("heatmap", GRID, metric=("ttft",))
+    panel, bar = picture.figure.axes
+    mesh = next(child for child in panel.get_children() if isinstance(child, QuadMesh))
+    cells = np.ma.filled(mesh.get_array(), np.nan)
+    found = sweep(make_study({"batch": "1,16,256", "prompt": "512,8192"}, ["ttft", "fits"], model=MODEL, **L40S))
+    fits = found.columns["fits"].reshape(3, 2).T
+    assert cells[fits] == pytest.approx(found.columns["ttft"].reshape(3, 2).T[fits])
+    assert np.isnan(cells[~fits]).all()
+    assert [label.get_text() for label in panel.get_xticklabels()] == ["1", "16", "256"]
+    assert [label.get_text() for label in panel.get_yticklabels()] == ["512", "8192"]
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("batch", "prompt")
+    assert bar.get_ylabel() == "TTFT, lower is better"
+    assert len(panel.texts) == 6
+    assert legend(picture) == ["does not fit in memory", "compute-bound"]
+
+
+def test_axes_of_a_heat_map_may_be_named_and_categories_are_read_downwards() -> None:
+    (panel, _) = drawn("heatmap", GRID, x="prompt").figure.axes
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("prompt", "batch")
+    (panel, _) = drawn("heatmap", ["quant=W16,W4", "batch=1,2"]).figure.axes
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("batch", "quant")
+    assert panel.yaxis_inverted()
+
+
+def test_the_legend_has_the_bounds_that_there_are() -> None:
+    assert legend(drawn("heatmap", ["batch=1,2", "prompt=16,8192"], metric=("ttft",))) == [
+        *("compute-bound", "memory-bound")
+    ]
+    assert not legend(drawn("heatmap", ["batch=1,2", "prompt=16,32"], metric=("tpot",)))
+    linked = drawn("heatmap", ["tp=4,8", "batch=1,2"], model="llama-3.1-70b", metric=("ttft",))
+    assert legend(linked) == ["link-bound"]
+
+
+def test_what_cannot_run_is_a_cell_without_a_value() -> None:
+    picture = drawn("heatmap", ["tp=1,3", "batch=3,6"], model="llama-3.1-8b")
+    assert "cannot run, or was left out" in legend(picture)
+
+
+def test_nothing_fits_and_the_map_is_drawn_all_the_same() -> None:
+    picture = drawn("heatmap", ["batch=1,2", "prompt=128,256"], model="llama-3.1-405b")
+    assert legend(picture) == ["does not fit in memory"]
+
+
+def test_many_cells_have_no_text_and_few_ticks() -> None:
+    (panel, _) = drawn("heatmap", ["batch=1:256:log40", "prompt=16:8192:log60"]).figure.axes
+    assert not panel.texts
+    assert len(panel.get_xticks()) <= 16
+
+
+def test_a_front_is_the_rows_that_fit_and_that_no_other_beats() -> None:
+    axes = {"quant": "W16,W8A8,W4", "batch": "1:256:log12"}
+    picture = drawn("pareto", [f"{name}={values}" for name, values in axes.items()], pareto="ttft,tokens_per_s_per_gpu")
+    best = sweep(make_study(axes, where="fits", pareto="ttft,tokens_per_s_per_gpu", model=MODEL, **L40S))
+    (panel,) = picture.figure.axes
+    (line,) = panel.get_lines()
+    expected = sorted(zip(best.columns["ttft"], best.columns["tokens_per_s_per_gpu"], strict=True))
+    assert np.array(line.get_xydata()) == pytest.approx(np.array(expected))
+    assert f"the front: {len(expected)} points" in legend(picture)
+    assert "better" in [text.get_text() for text in panel.texts]
+
+
+def test_numbers_of_a_front_lie_apart() -> None:
+    figure = drawn("pareto", ["quant=W16,W8A8,W4", "batch=1:64"], pareto="ttft,tokens_per_s_per_gpu").figure
+    figure.canvas.draw()
+    (panel,) = figure.axes
+    notes = [text for text in panel.texts if isinstance(text, Annotation) and text.get_text().isdigit()]
+    boxes = [Text.get_window_extent(note, figure.canvas.get_renderer()) for note in notes]  # type: ignore[attr-defined]
+    assert len(notes) == 12
+    assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
+
+
+def test_curves_are_a_line_for_each_category_with_bands_and_hollow_marks() -> None:
+    picture = drawn("curves", ["quant=W16,W4", "batch=1:256:log9"], metric=("tpot",), options={**L40S, "prompt": 8192})
+    (panel,) = picture.figure.axes
+    lines = {str(line.get_label()): line for line in panel.get_lines() if not str(line.get_label()).startswith("_")}
+    assert list(lines) == ["W16", "W4"]
+    values = [float(row["tpot"]) for row in rows(picture) if row["quant"] == "W4"]
+    assert lines["W4"].get_ydata() == pytest.approx(values)
+    assert len(panel.collections) == 2
+    assert legend(picture) == ["W16", "W4", "does not fit in memory"]
+    assert {"tpot.low", "tpot.high"} <= rows(picture)[0].keys()
+
+
+def test_bars_have_the_metric_its_interval_and_hatching() -> None:
+    picture = drawn("bars", ["hw=h100-sxm,l4"], options={"batch": 32}, metric=("ttft", "tokens_per_s"))
+    first, second = picture.figure.axes
+    assert [patch.get_width() for patch in first.patches] == pytest.approx([float(r["ttft"]) for r in rows(picture)])
+    assert [patch.get_width() for patch in second.patches] == pytest.approx(
+        [float(r["tokens_per_s"]) for r in rows(picture)]
+    )
+    hatched = [patch.get_hatch() is not None for patch in first.patches]
+    assert hatched == [row["fits"] == "False" or row["fits"] == "false" for row in rows(picture)]
+
+
+def test_more_bars_than_colours() -> None:
+    picture = drawn("bars", ["batch=1:9"])
+    assert len(picture.figure.axes[0].patches) == 9
+    assert not legend(picture)
+
+
+def test_bars_of_two_axes_stand_side_by_side() -> None:
+    picture = drawn("bars", ["hw=l4,l40s", "quant=W16,W4"], options={}, metric=("memory",))
+    (panel,) = picture.figure.axes
+    middles = [patch.get_y() + patch.get_height() / 2 for patch in panel.patches]
+    assert middles == pytest.approx([-0.2, 0.2, 0.8, 1.2])
+    assert legend(picture) == ["W16", "W4"]
+
+
+def test_a_footprint_adds_up_to_the_memory_of_the_analysis() -> None:
+    picture = drawn("footprint", ["quant=W16,W4", "batch=1,4"])
+    table = rows(picture)
+    found = sweep(make_study({"quant": "W16,W4", "batch": "1,4"}, ["memory"], model=MODEL, **L40S)).columns["memory"]
+    totals = {
+        (row["quant"], row["group"]): sum(float(row[name]) for name in ("weights", "kv_cache", "activations"))
+        for row in table
+        if row["phase"] == "prefill"
+    }
+    assert list(totals.values()) == pytest.approx(found)
+    (panel,) = picture.figure.axes
+    heights = [patch.get_height() for patch in panel.patches]
+    assert sum(heights[:3]) == pytest.approx(1)
+
+
+def test_roofs_meet_the_slope_at_their_ridges() -> None:
+    picture = draw(Wish("roofs", formats=("fp16", "int8")), None, options={"hw": "a6000"})
+    hardware = load_hardware("a6000")
+    assert [float(row["ridge"]) for row in rows(picture)] == [
+        hardware.tensor[name] / hardware.memory_bandwidth for name in ("int8", "fp16")
+    ]
+    texts = [text.get_text() for text in picture.figure.axes[0].texts]
+    assert "int8: 309.7 TOP/s" in texts
+    assert "ridge 201.6" in texts
+
+
+@pytest.mark.parametrize(
+    ("kind", "over", "wish", "message"),
+    [
+        ("heatmap", ["batch=1,2"], {}, "two axes, and the study varies 1"),
+        ("heatmap", ["batch=1,2", "tp=1,2", "prompt=1,2"], {}, r"varies 3 \(batch, tp, prompt\): fix the others"),
+        ("heatmap", GRID, {"metric": ("decode_bound",)}, "decode_bound is text, and only numbers"),
+        ("heatmap", GRID, {"metric": ("fits",)}, "fits is true or false"),
+        ("heatmap", GRID, {"metric": ("ttff",)}, "did you mean 'ttft'"),
+        ("heatmap", GRID, {"metric": ("ttft", "tpot")}, "one metric, not 2"),
+        ("heatmap", GRID, {"x": "tp"}, "unknown axis of this study 'tp'; known: batch, prompt"),
+        ("heatmap", GRID, {"x": "batch", "y": "batch"}, "cannot run both across and up"),
+        ("heatmap", GRID, {"where": "ttft < 1us"}, "none of the 6 points meets"),
+        ("heatmap", ["batch=1:1000", "prompt=1:1000"], {}, "100,000 points at most"),
+        ("heatmap", GRID, {"pareto": "ttft,tpot"}, "has no front"),
+        ("heatmap", [], {}, "a study needs an axis"),
+        ("pareto", GRID, {"pareto": "ttft,tpot,memory"}, "front of two metrics, not of 3"),
+        ("pareto", GRID, {"pareto": "ttft"}, "two different metrics"),
+        ("pareto", GRID, {"pareto": "ttft,decode_bound"}, "no decode_bound is better"),
+        ("curves", ["quant=W16,W4"], {}, "the study has none: draw bars"),
+        ("curves", GRID, {"x": "quant"}, "unknown axis of this study"),
+        ("curves", ["batch=1,2", "prompt=1:100"], {"x": "batch"}, "100 lines cannot be told apart"),
+        ("curves", GRID, {"metric": ("ttft", "tpot", "total", "step")}, "1 to 3 metrics"),
+        ("curves", GRID, {"y": "batch"}, "the figure curves takes no y"),
+        ("bars", ["batch=1,2", "tp=1,2", "prompt=1,2"], {}, "bars show an axis"),
+        ("bars", ["batch=1:100"], {}, "100 bars cannot be read"),
+        ("footprint", ["batch=1:100"], {}, "12 groups of 6 settings"),
+        ("roofline", GRID, {}, "is of no sweep and takes no --over"),
+        ("roofs", [], {"where": "fits"}, "takes no --where"),
+        ("roofs", [], {"options": {"hw": "a6000", "micro_batches": 4}}, "of no scenario and takes no --micro-batches"),
+        ("roofs", [], {"metric": ("ttft",)}, "the figure roofs takes no metric"),
+        ("bars", GRID, {"x": "batch"}, "the figure bars takes no x"),
+        ("memory", [], {"formats": ("fp16",)}, "the figure memory takes no formats"),
+        ("roofs", [], {"formats": ("fp8e9",)}, "no peak for fp8e9"),
+    ],
+)
+def test_what_cannot_be_drawn(kind: str, over: list[str], wish: dict[str, object], message: str) -> None:
+    with pytest.raises(RooflineError, match=message):
+        drawn(kind, over, None if kind == "roofs" else MODEL, **wish)
+
+
+@pytest.mark.parametrize("kind", ["roofline", "batch", "prompt", "memory", "roofs", "heatmap", "bars"])
+def test_a_title_of_ones_own(kind: str) -> None:
+    over = {"heatmap": GRID, "bars": ["batch=1,2"]}.get(kind, [])
+    picture = drawn(kind, over, None if kind == "roofs" else MODEL, title="My $title " + "long " * 60)
+    text = picture.figure.get_suptitle()
+    assert text.startswith(r"My \$title")
+    assert max(map(len, text.splitlines())) < 160
+
+
+def test_an_encoder_has_no_time_per_token() -> None:
+    with pytest.raises(RooflineError, match="tpot has no value at any point"):
+        drawn("heatmap", ["batch=1,2", "prompt=128,256"], model="bert-base")
+
+
+def test_no_front_of_what_does_not_fit() -> None:
+    with pytest.raises(RooflineError, match="nothing in the study fits"):
+        drawn("pareto", GRID, model="llama-3.1-405b")
+
+
+def test_a_study_file_is_drawn_as_it_says_and_swept_as_it_is(run: Run, tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(
+        "model: llama-3.1-8b\nhw: l40s\nover: {batch: '1,8', quant: 'W16,W4'}\n"
+        "figure: {kind: curves, metric: tpot, title: 'A $5 <b>title', caption: Some words.}\n"
+    )
+    output = tmp_path / "out.svg"
+    assert run("plot", study, "--output", output) == (0, f"wrote {output}\n", "")
+    text = output.read_text(encoding="utf-8")
+    assert "A $5 &lt;b&gt;title" in text
+    assert "<b>" not in text
+    first = output.read_bytes()
+    assert run("plot", study, "--output", output)[0] == 0
+    assert output.read_bytes() == first
+    assert run("plot", "heatmap", study, "--metric", "memory", "--output", output)[0] == 0
+    assert run("sweep", study, "--format", "csv")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("model: llama-3.1-8b\n", "has no section 'figure'; name a figure"),
+        ("figure: curves\n", "'figure' must be a mapping"),
+        ("figure: {metric: tpot}\n", "says no kind"),
+        ("figure: {kind: pie}\n", "unknown figure 'pie'"),
+        ("figure: {kind: curves, metrics: tpot}\n", "did you mean 'metric'"),
+        ("figure: {kind: curves, metric: [1]}\n", "'figure.metric' must be text or a list of names"),
+        ("figure: {kind: curves, title: [a]}\n", "'figure.title' must be text"),
+        ("figure: {kind: heatmap}\nover: {batch: '1,2', tp: '1,2'}\nmodle: x\n", "unknown key 'modle'"),
+    ],
+)
+def test_study_files_that_cannot_be_drawn(run: Run, tmp_path: Path, text: str, message: str) -> None:
+    study, output = tmp_path / "study.yaml", tmp_path / "out.svg"
+    study.write_text(text)
+    status, out, error = run("plot", study, "--output", output)
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert message in error
+    assert not output.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["heatmpa", MODEL], "did you mean 'heatmap'"),
+        (["missing.yaml"], "cannot be read"),
+        (["heatmap", MODEL, "--hw", "l40s", "--over", "batch"], "cannot read the axis 'batch'"),
+        (["roofline", MODEL], "hardware is missing"),
+        (["roofs"], "name it with --hw"),
+        (["roofline"], "a model is missing"),
+        (["measured", "missing.csv"], "missing.csv"),
+        (["measured", str(ROOT / "hwspecs" / "a6000.yaml")], "a6000.yaml"),
+        (["heatmap", MODEL, "--hw", "l40s", "--over", "hw=a100"], "hw is an axis and cannot be fixed as well"),
+        (["measured", "missing.json"], "cannot be read"),
+    ],
+)
+def test_commands_that_mean_nothing(run: Run, tmp_path: Path, arguments: list[str], message: str) -> None:
+    status, out, error = run("plot", *arguments, "--output", tmp_path / "out.svg")
+    assert (status, out, error.count("\n")) == (2, "", 1)
+    assert message in error
+    assert not list(tmp_path.iterdir())
+
+
+def test_published_figures_are_drawn_from_the_document_of_the_check(run: Run, tmp_path: Path) -> None:
+    document, output = tmp_path / "check.json", tmp_path / "out.png"
+    run("validate", "check", "--format", "json", "--output", document)
+    assert run("plot", "measured", document, "--output", output)[0] == 0
+    document.write_text('{"anchors": [{"id": 1}]}')
+    status, _, error = run("plot", "measured", document, "--output", tmp_path / "other.png")
+    assert status == 2
+    assert "is not a document of roofline validate check" in error
+    assert not (tmp_path / "other.png").exists()
+
+
+def test_measured_kernels_and_models_are_drawn_from_their_files(tmp_path: Path) -> None:
+    kernels = tmp_path / "kernels.csv"
+    kernels.write_text(
+        "hardware,op,dtype,m,n,k,latency_us\nh100-sxm,gemm,bf16,64,4096,4096,15\nh100-sxm,gemm,bf16,8192,4096,4096,420\n"
+    )
+    picture = draw(Wish("measured"), str(kernels))
+    assert [float(row["measured"]) for row in rows(picture)] == pytest.approx([15e-6, 420e-6])
+    assert "gemm, bf16: 2, median error" in legend(picture)[0]
+    models = tmp_path / "models.csv"
+    models.write_text(
+        "model,hardware,gpus,engine,weights,kv,batch,input_len,output_len,metric,value,unit,source\n"
+        "llama-2-7b,a100-sxm-80gb,1,gpt-fast,bf16,bf16,1,5,200,decode_throughput,104.9,tokens/s,somewhere\n"
+    )
+    assert len(rows(draw(Wish("measured"), str(models)))) == 1
+
+
+def test_files_of_sweeps_are_the_same_twice(tmp_path: Path) -> None:
+    for kind in ("heatmap", "pareto", "curves", "bars", "footprint"):
+        over = GRID if kind != "bars" else ["batch=1,2"]
+        for name in ("one.svg", "two.svg"):
+            save(drawn(kind, over).figure, tmp_path / name)
+        assert (tmp_path / "one.svg").read_bytes() == (tmp_path / "two.svg").read_bytes()
+
+
+def test_hostile_names_are_text(tmp_path: Path) -> None:
+    spec = ROOT / "hwspecs" / "l40s.yaml"
+    hostile = tmp_path / "$x_{1}$ <script>&.yaml"
+    hostile.write_text(spec.read_text(encoding="utf-8"), encoding="utf-8")
+    for kind in ("heatmap", "pareto", "bars"):
+        picture = drawn(kind, [f"hw=l40s,{hostile}", "batch=1,2"], options={"prompt": 100})
+        save(picture.figure, tmp_path / "out.svg")
+        text = (tmp_path / "out.svg").read_text(encoding="utf-8")
+        assert "<script>" not in text
+        assert "$x_{1}$ &lt;script&gt;&amp;.yaml" in text
+
+
+def test_wishes_are_read_without_matplotlib() -> None:
+    wish, source = wish_for("heatmap", MODEL)
+    assert (wish.kind, source) == ("heatmap", MODEL)
+    assert read_wish(ROOT / "hwspecs" / "a6000.yaml")[0] is None

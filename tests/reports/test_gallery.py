@@ -1,0 +1,138 @@
+"""The gallery: its files are what the simulator gives today, and the paper's figures have the paper's values."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
+
+from reports.gallery import FOLDER, build, write  # noqa: E402
+from reports.gallery.build import pieces, rounded  # noqa: E402
+from roofline.errors import RooflineError  # noqa: E402
+from tests.roofline.test_convention import FIGURE_6, FIGURE_7, FIGURE_8, WIDTHS  # noqa: E402
+
+TODAY = "run `make gallery`"
+
+
+@pytest.fixture(scope="module")
+def files() -> dict[str, bytes]:
+    return build()
+
+
+def table(content: bytes | str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(content if isinstance(content, str) else content.decode())))
+
+
+def committed(name: str) -> list[dict[str, str]]:
+    return list(csv.DictReader((FOLDER / name).read_text(encoding="utf-8").splitlines()))
+
+
+def test_the_committed_files_are_those_of_the_studies(files: dict[str, bytes]) -> None:
+    found = {path.name for path in FOLDER.iterdir() if path.suffix in (".svg", ".csv", ".md")}
+    assert found == files.keys(), TODAY
+
+
+def test_the_committed_data_are_those_of_today(files: dict[str, bytes]) -> None:
+    for name in (name for name in files if name.endswith(".csv")):
+        old, new = table((FOLDER / name).read_text(encoding="utf-8")), table(files[name])
+        assert len(old) == len(new), f"{name}: {TODAY}"
+        for was, now in zip(old, new, strict=True):
+            for cell, other in zip(was, now, strict=True):
+                assert cell == other or float(cell) == pytest.approx(float(other), rel=1e-8), f"{name}: {TODAY}"
+
+
+def test_the_committed_index_is_that_of_today(files: dict[str, bytes]) -> None:
+    assert (FOLDER / "README.md").read_bytes() == files["README.md"], TODAY
+
+
+def test_the_committed_figures_are_those_of_today(files: dict[str, bytes]) -> None:
+    for name in (name for name in files if name.endswith(".svg")):
+        old = (FOLDER / name).read_bytes()
+        version = re.search(rb"Matplotlib v([\d.]+)", old)
+        assert version is not None
+        if version[1].decode() != mpl.__version__:
+            pytest.skip("the figures were drawn by another version of matplotlib")
+        assert old == files[name], f"{name}: {TODAY}"
+
+
+def test_files_are_small(files: dict[str, bytes]) -> None:
+    assert max(map(len, files.values())) < 150_000
+    assert sum(map(len, files.values())) < 1_500_000
+
+
+def test_no_file_tells_a_path_of_a_machine_or_a_date(files: dict[str, bytes]) -> None:
+    for content in files.values():
+        assert str(FOLDER.parent).encode() not in content
+        assert b"<dc:date>" not in content
+
+
+def test_figure_4_and_5_have_the_ridges_of_the_paper() -> None:
+    assert [float(row["ridge"]) for row in committed("figure-4.csv")] == pytest.approx([201.6], abs=0.1)
+    assert [float(row["ridge"]) for row in committed("figure-5.csv")] == pytest.approx([403.3, 201.6], abs=0.1)
+
+
+def test_figure_6_has_the_shares_of_the_paper() -> None:
+    rows = {(row["phase"], row["group"], row["quant"]): row for row in committed("figure-6.csv")}
+    for (phase, batch, length), (total_gb, *shares) in FIGURE_6.items():
+        for scheme, expected in zip(("fp16", "W4", "W4KV4"), shares, strict=True):
+            row = rows[phase, f"batch {batch}, prompt {length}", scheme]
+            parts = [float(row[name]) / total_gb / 1e9 for name in ("weights", "kv_cache", "activations")]
+            assert parts == pytest.approx(expected, abs=1e-4)
+    assert len(rows) == 6 * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "axis", "metric", "golden"),
+    [("figure-7.csv", "batch", "step", FIGURE_7), ("figure-8.csv", "prompt", "ttft", FIGURE_8)],
+)
+def test_figures_7_and_8_have_the_times_of_the_paper(
+    name: str, axis: str, metric: str, golden: dict[int, tuple[float, ...]]
+) -> None:
+    times = {(row["quant"], int(row[axis])): 1e3 * float(row[metric]) for row in committed(name)}
+    for value, expected in golden.items():
+        assert [times[width, value] for width in WIDTHS] == pytest.approx(expected, rel=1e-3)
+
+
+def test_table_1_agrees_with_what_was_printed(files: dict[str, bytes]) -> None:
+    rows = [
+        line.split(" | ")
+        for line in files["README.md"].decode().splitlines()
+        if line.endswith(("compute |", "memory |"))
+    ]
+    assert len(rows) == 24
+    for row in rows:
+        cells = [cell.removesuffix(" †") for cell in row]
+        assert cells[1:9:2] == cells[2:9:2]
+    assert sum(cell.endswith("†") for row in rows for cell in row) == 5
+
+
+def test_every_piece_says_what_one_sees() -> None:
+    assert {piece.name for piece in pieces() if piece.wish.source} == {f"figure-{number}" for number in range(4, 9)}
+
+
+def test_a_folder_without_pieces_or_with_a_wrong_one(tmp_path: Path) -> None:
+    with pytest.raises(RooflineError, match="there is no gallery here"):
+        build(tmp_path)
+    (tmp_path / "one.yaml").write_text("hw: a6000\nfigure: {kind: roofs}\n")
+    with pytest.raises(RooflineError, match="kind, title and caption"):
+        build(tmp_path)
+
+
+def test_it_is_written_elsewhere_or_not_at_all(tmp_path: Path) -> None:
+    write({"a.csv": b"1\n"}, tmp_path / "deep" / "folder")
+    assert (tmp_path / "deep" / "folder" / "a.csv").read_bytes() == b"1\n"
+    (tmp_path / "file").write_text("")
+    command = [sys.executable, "-m", "reports.gallery", "--output", str(tmp_path / "file" / "below")]
+    done = subprocess.run(command, cwd=FOLDER.parents[1], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+
+
+def test_fractions_have_ten_digits() -> None:
+    assert rounded("a,b\n0.123456789012,12\nx.y,1e-300000000000\n") == "a,b\n0.123456789,12\nx.y,0\n"
