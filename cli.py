@@ -13,6 +13,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from reports.commands import HardwareOption, ModelArgument, OutputFormat, OutputOption
+from reports.commands import drawn as _drawn
+from reports.commands import emit as _emit
+from validate.commands import validate_app
+
 if TYPE_CHECKING:
     from roofline import Hardware, Model
     from roofline.request import Request
@@ -26,21 +31,7 @@ app = typer.Typer(
 )
 specs_app = typer.Typer(help="List, show, check and import model and hardware specs.", rich_markup_mode=None)
 app.add_typer(specs_app, name="specs")
-validate_app = typer.Typer(help="Measure, fit, score, check: predictions beside real kernels.", rich_markup_mode=None)
 app.add_typer(validate_app, name="validate")
-
-
-PIPED_WIDTH = 130
-"""Columns of a table that goes to a file or another program: wide enough for the longest operator names."""
-
-
-class OutputFormat(StrEnum):
-    """How an answer is printed."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
 
 
 class ListFormat(StrEnum):
@@ -106,13 +97,6 @@ class ConventionChoice(StrEnum):
     LLM_VIEWER = "llm-viewer"
 
 
-class DeviceChoice(StrEnum):
-    """What kernels are measured on."""
-
-    CUDA = "cuda"
-    CPU = "cpu"
-
-
 class LevelChoice(StrEnum):
     """What a technique changes."""
 
@@ -143,13 +127,6 @@ def _root(
     ] = False,
 ) -> None:
     pass
-
-
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, a spec file or a config.json.")]
-HardwareOption = Annotated[str, typer.Option("--hw", metavar="HW", help="Hardware: a name or a spec file.")]
-OutputOption = Annotated[
-    Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
-]
 
 
 def requested(
@@ -607,26 +584,6 @@ def _rendered(document: dict[str, Any], format: OutputFormat, to_terminal: bool)
     return _drawn(analysis_parts(document), to_terminal)
 
 
-def _drawn(parts: list[Any], to_terminal: bool) -> str:
-    from rich.console import Console
-
-    from reports.terminal import render
-
-    if not to_terminal:
-        return render(parts)
-    console = Console()
-    return render(parts, console if console.is_terminal else Console(width=PIPED_WIDTH))
-
-
-def _emit(text: str, output: Path | None) -> None:
-    if output is None:
-        typer.echo(text, nl=False)
-        return
-    from reports.files import write_text
-
-    write_text(output, text)
-
-
 class SweepFormat(StrEnum):
     """How the rows of a sweep are written."""
 
@@ -879,229 +836,6 @@ def specs_import(
     from reports import listing
 
     _emit(listing.imported(config, name), output)
-
-
-MeasurementsArgument = Annotated[
-    Path, typer.Argument(metavar="MEASUREMENTS", help="A measurement file (Parquet or CSV) or a folder of them.")
-]
-
-
-@validate_app.command("fit")
-def validate_fit(
-    measurements: MeasurementsArgument,
-    hw: HardwareOption,
-    points: Annotated[int | None, typer.Option(help="Use so many random rows of each kernel and format only.")] = None,
-    output: OutputOption = None,
-) -> None:
-    """Fit a calibration for hardware from measured kernels and write it as YAML."""
-    _emit(_validation().fitted(measurements, hw, points), output)
-
-
-@validate_app.command("score")
-def validate_score(
-    measurements: MeasurementsArgument,
-    hw: Annotated[
-        str | None, typer.Option("--hw", metavar="HW", help="Score as this hardware, not as the rows say.")
-    ] = None,
-    by: Annotated[
-        str, typer.Option(metavar="KEYS", help="Group by these: op, format, regime, hardware.")
-    ] = "op,format,regime",
-    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
-    output: OutputOption = None,
-) -> None:
-    """Score predictions against measured kernels: errors, bias and interval coverage, beside the pure roofline."""
-    from reports import accuracy, export
-
-    document = _validation().scored(measurements, hw, tuple(filter(None, by.split(","))))
-    match format:
-        case OutputFormat.JSON:
-            text = export.as_json(document)
-        case OutputFormat.CSV:
-            text = accuracy.as_csv(document)
-        case OutputFormat.MARKDOWN:
-            text = accuracy.as_markdown(document)
-        case _:
-            text = _drawn(accuracy.parts(document), output is None)
-    _emit(text, output)
-
-
-@validate_app.command("end-to-end")
-def validate_end_to_end(
-    figures: Annotated[Path, typer.Argument(help="A CSV file of whole-model figures, or a folder of them.")],
-    engine: Annotated[
-        str | None, typer.Option(metavar="ENGINE", help="Score as this engine, not as the rows say.")
-    ] = None,
-    by: Annotated[
-        str, typer.Option(metavar="KEYS", help="Group by these: file, engine, metric, model, hardware.")
-    ] = "file,metric",
-    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
-    output: OutputOption = None,
-) -> None:
-    """Score predicted TTFT, TPOT, latency and throughput of whole models against published figures."""
-    from reports import end_to_end as pages
-    from reports import export
-    from validate.end_to_end import end_to_end
-
-    document = end_to_end(figures, engine, tuple(filter(None, by.split(","))))
-    match format:
-        case OutputFormat.JSON:
-            text = export.as_json(document)
-        case OutputFormat.CSV:
-            text = pages.as_csv(document)
-        case OutputFormat.MARKDOWN:
-            text = pages.as_markdown(document)
-        case _:
-            text = _drawn(pages.parts(document), output is None)
-    _emit(text, output)
-
-
-@validate_app.command("check")
-def validate_check(
-    anchors: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Anchor files. [default: the bundled ones]")
-    ] = None,
-    predictions: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Committed predictions. [default: the project's]")
-    ] = None,
-    accept: Annotated[bool, typer.Option("--accept", help="Write what moved to the committed predictions.")] = False,
-    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
-    output: OutputOption = None,
-) -> None:
-    """Published figures beside predictions; fails where a prediction is not the committed one."""
-    from reports import check as page
-    from reports import export
-    from validate.check import check
-
-    document = check(anchors, predictions, accept)
-    match format:
-        case OutputFormat.JSON:
-            text = export.as_json(document)
-        case OutputFormat.CSV:
-            text = page.as_csv(document)
-        case OutputFormat.MARKDOWN:
-            text = page.as_markdown(document)
-        case _:
-            text = _drawn(page.parts(document), output is None)
-    _emit(text, output)
-    if not document["passed"]:
-        typer.echo(f"roofline: {document['verdict']}", err=True)
-        raise typer.Exit(1)
-
-
-DeviceOption = Annotated[DeviceChoice, typer.Option(help="Measure the CUDA device or the processors.")]
-MinutesOption = Annotated[float, typer.Option(help="Measure for so long at most; what is left is for another run.")]
-OpsOption = Annotated[
-    str | None, typer.Option(metavar="OPS", help="Only these, such as gemm,attention_decode,norm. [default: all]")
-]
-DtypesOption = Annotated[
-    str | None, typer.Option("--dtype", metavar="FORMATS", help="Only these formats, such as bf16,fp8. [default: all]")
-]
-ThreadsOption = Annotated[
-    int | None, typer.Option(help="Threads on processors. [default: those that no other program keeps busy]")
-]
-OverlayOption = Annotated[
-    Path, typer.Option("--specs", metavar="FOLDER", help="The overlay folder of this machine's spec and calibration.")
-]
-
-
-@validate_app.command("measure")
-def validate_measure(
-    device: DeviceOption = DeviceChoice.CUDA,
-    minutes: MinutesOption = 20.0,
-    ops: OpsOption = None,
-    dtype: DtypesOption = None,
-    way: Annotated[
-        str | None, typer.Option("--kernel", metavar="KERNELS", help="Only these: torch, triton. [default: all]")
-    ] = None,
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="The measurement file; one that is there is continued.")
-    ] = Path("measured.csv"),
-    warm: Annotated[
-        bool, typer.Option("--warm", help="Replay one set of buffers: caches keep what fits them.")
-    ] = False,
-    threads: ThreadsOption = None,
-) -> None:
-    """Measure kernels of this machine into a file, most informative first; say which part of each peak it reaches."""
-    found = _loop().measured(
-        str(device), minutes, _names(ops), output, warm, _names(dtype), ways=_names(way), threads=threads
-    )
-    _emit("\n".join(found.lines) + "\n", None)
-
-
-@validate_app.command("calibrate")
-def validate_calibrate(
-    device: DeviceOption = DeviceChoice.CUDA,
-    minutes: MinutesOption = 20.0,
-    ops: OpsOption = None,
-    dtype: DtypesOption = None,
-    specs: OverlayOption = Path("specs"),
-    threads: ThreadsOption = None,
-) -> None:
-    """Measure this machine, fit its kernels, write spec, calibration and engine profile, and say how far off it is."""
-    found = _loop().calibrated(str(device), minutes, _names(ops), specs, _names(dtype), threads)
-    _emit("\n".join(found.lines) + "\n", None)
-
-
-@validate_app.command("model")
-def validate_model(
-    model: ModelArgument,
-    device: DeviceOption = DeviceChoice.CUDA,
-    specs: OverlayOption = Path("specs"),
-    dtype: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="fp32, bf16 or fp16. [default: bf16; on processors fp32]")
-    ] = None,
-    batch: Annotated[int, typer.Option(help="Sequences in the batch.")] = 1,
-    prompt: Annotated[int, typer.Option(help="Prompt tokens of each sequence.")] = 128,
-    generate: Annotated[int, typer.Option(help="Tokens to generate for each sequence.")] = 32,
-    layers: Annotated[int | None, typer.Option(help="Run so many of its layers. [default: what fits]")] = None,
-    threads: ThreadsOption = None,
-) -> None:
-    """Run a decoder of a model's architecture with random weights, and set the measured times beside the predicted."""
-    found = _loop().model_run(model, str(device), specs, dtype, batch, prompt, generate, layers, threads)
-    _emit("\n".join(found.lines) + "\n", None)
-
-
-@validate_app.command("drift")
-def validate_drift(
-    measurements: Annotated[
-        Path, typer.Argument(metavar="MEASUREMENTS", help="A file of `roofline validate measure`.")
-    ],
-    threads: ThreadsOption = None,
-) -> None:
-    """Measure a few rows of a file again and say whether the machine has changed; exit status 1 if it has."""
-    found = _loop().drift(measurements, threads=threads)
-    _emit("\n".join(found.lines) + "\n", None)
-    if found.changed:
-        raise typer.Exit(1)
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    """The names in a list with commas."""
-    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
-
-
-def _loop() -> Any:
-    """What measures this machine; PyTorch and what fits are not part of the base install."""
-    from roofline.errors import RooflineError
-
-    try:
-        from validate import loop
-        from validate.device import torch_module
-    except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[validate]'") from None
-    torch_module()
-    return loop
-
-
-def _validation() -> Any:
-    """The commands behind `validate`; what they are built on is not part of the base install."""
-    from roofline.errors import RooflineError
-
-    try:
-        from validate import commands
-    except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[fit]'") from None
-    return commands
 
 
 def _any_spec(name: str) -> Model | Hardware:

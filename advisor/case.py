@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 
 import numpy as np
 
-from advisor.goal import Goal
+from advisor.formats import Formats, Product, formats_of, product_of
+from advisor.goal import Goal, Objective
 from advisor.moves import Move
 from advisor.trials import Trial, Trials
 from roofline.analysis import Analysis, OpFigures, Phase
@@ -119,13 +121,6 @@ class Case:
         moved = sum(float(op.count * op.bytes) for op in phase.ops)
         return sum(float(op.count * getattr(op, f"{role}_bytes")) for op in phase.ops) / moved if moved else 0.0
 
-    @cached_property
-    def linear(self) -> OpFigures | None:
-        """The decode step's largest product with weights; None where there is none."""
-        products = [op for op in (self.decode if self.generates else self.analysis.prefill).ops if op.weight_bytes > 0]
-        products = [op for op in products if op.kind in ("gemm", "attention")]
-        return max(products, key=lambda op: float(op.count * op.weight_bytes), default=None)
-
     def gain(self, name: str) -> float:
         """How many times better a single move makes the objective; NaN where it cannot be made."""
         move = self.moves.get(name)
@@ -139,3 +134,77 @@ class Case:
         from roofline.techniques import check_request
 
         return any(check_request(name).slot == slot for name in self.scenario.techniques)
+
+    # --- what the rules of speed ask: what the objective hangs on, and what moves do to formats ---
+
+    @cached_property
+    def decode_stake(self) -> float:
+        """How much of the objective is time of decode steps: all of TPOT, nothing of TTFT or memory."""
+        stakes = {Objective.TTFT: 0.0, Objective.MEMORY: 0.0, Objective.TPOT: 1.0 if self.generates else 0.0}
+        return stakes.get(self.goal.objective, self.decode_share)
+
+    @property
+    def prefill_stake(self) -> float:
+        """How much of the objective is time of prefill."""
+        stakes = {Objective.TTFT: 1.0, Objective.MEMORY: 0.0, Objective.TPOT: 0.0}
+        return stakes.get(self.goal.objective, self.prefill_share)
+
+    @cached_property
+    def formats(self) -> Formats | None:
+        """The formats in use, of the largest products with weights."""
+        return formats_of(self.analysis)
+
+    @cached_property
+    def formats_after(self) -> Mapping[str, Formats]:
+        """The formats that moves lead to which change those of weights, activations or cache."""
+        found = {}
+        for name, trial in self.trials_of("weight format", "KV format"):
+            formats = formats_of(trial.analysis)
+            if formats is not None:
+                found[name] = formats
+        return MappingProxyType(found)
+
+    @cached_property
+    def weight_only(self) -> Mapping[str, Formats]:
+        """Moves that store weights in fewer bits and multiply them in arithmetic that is no faster."""
+        return self._formats_where(lambda old, new: new.weights.bits < old.weights.bits and new.peak <= old.peak)
+
+    @cached_property
+    def faster_arithmetic(self) -> Mapping[str, Formats]:
+        """Moves to formats whose products run under a higher roof."""
+        return self._formats_where(lambda old, new: new.peak > old.peak)
+
+    def _formats_where(self, holds: Callable[[Formats, Formats], bool]) -> Mapping[str, Formats]:
+        old = self.formats
+        if old is None:
+            return MappingProxyType({})
+        return MappingProxyType({name: new for name, new in self.formats_after.items() if holds(old, new)})
+
+    def trials_of(self, *slots: str) -> Iterator[tuple[str, Trial]]:
+        """The moves of slots that can be made, by name, each simulated alone."""
+        for name, move in self.moves.items():
+            if move.slot in slots and (trial := self.trials.attempt([move])) is not None:
+                yield name, trial
+
+    @cached_property
+    def prefill_product(self) -> Product | None:
+        """The largest product with weights of prefill."""
+        return product_of(self.analysis.prefill)
+
+    @cached_property
+    def decode_product(self) -> Product | None:
+        """The largest product with weights of a decode step; None where nothing is generated."""
+        return product_of(self.decode) if self.generates else None
+
+    def parts_share(self, phase: Phase, holds: Callable[[OpFigures], bool]) -> float:
+        """The share of a phase's expected time that operators take for which something holds."""
+        spent = [
+            (float(op.count * found.time.mid), holds(op))
+            for op, found in zip(phase.ops, phase.expected_ops, strict=True)
+        ]
+        whole = float(phase.expected.mid) / (phase.engine["prefill"] if phase.name == "prefill" else 1.0)
+        return sum(time for time, held in spent if held) / whole if whole else 0.0
+
+
+LITTLE = 0.1
+"""What takes a smaller share than this is left aside by rules."""

@@ -155,7 +155,7 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
 
     def change(asked: Request) -> Request:
         kept = [other for other in asked.techniques if check_request(other).slot != entry.slot]
-        return asked.using(*kept, written)
+        return _unformatted(asked, entry.slot).using(*kept, written)
 
     price = Price(entry.price.value)
     if entry.slot == "drafting" and price is Price.LOSSLESS:
@@ -166,6 +166,18 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
         if isinstance(parameter.default, (int, float))
     )
     return Move(written, entry.title, Kind.TECHNIQUE, entry.slot, price, change, assumed, entry.reference)
+
+
+def _unformatted(request: Request, slot: str) -> Request:
+    """The request without the formats that a technique of the slot settles; a cache's format stays as it is."""
+    formats = request.formats
+    if slot == "KV format" and formats.get("kv"):
+        return replace(request, formats={**formats, "kv": None})
+    if slot != "weight format" or not any(formats.get(part) for part in ("scheme", "weights", "activations")):
+        return request
+    precision = request.precision
+    kept = None if precision.kv == precision.base else precision.kv.name
+    return replace(request, formats={"kv": kept})
 
 
 FEW_BITS = 3.5

@@ -78,8 +78,8 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
             }
             for rule, entry in advice.findings
         ],
-        "recommendations": [_recommendation(entry) for entry in advice.recommendations],
-        "other_hardware": [_recommendation(entry) for entry in advice.hardware],
+        "recommendations": [_recommendation(entry, base) for entry in advice.recommendations],
+        "other_hardware": [_recommendation(entry, base) for entry in advice.hardware],
         "in_vain": [
             {"move": entry.move, "gain": finite(entry.gain), "because": entry.because, "rule": entry.rule}
             for entry in advice.futile
@@ -119,7 +119,7 @@ def _interval(estimate: Estimate) -> dict[str, float]:
     return {name: float(getattr(estimate, name)) for name in ("low", "mid", "high")}
 
 
-def _recommendation(entry: Recommendation) -> dict[str, Any]:
+def _recommendation(entry: Recommendation, base: Trial) -> dict[str, Any]:
     return {
         "move": entry.move.name,
         "title": entry.move.title,
@@ -150,6 +150,7 @@ def _recommendation(entry: Recommendation) -> dict[str, Any]:
         "source": entry.move.source,
         "figures": _figures(entry.trial),
         "misses": _missed(entry.trial),
+        "meets": [name for name in base.missed if name not in entry.trial.missed],
         "command": entry.command,
     }
 
@@ -306,6 +307,7 @@ def _columns(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     if document["objective"] == Objective.ENERGY:
         columns[document["metric"].rpartition(".")[0]] = ("J/token", "")
     if document["objective"] == Objective.TOTAL:
+        del columns["tokens_per_s"]
         columns["total"] = ("total", "s")
     return columns
 
@@ -386,6 +388,8 @@ def _about(entry: Mapping[str, Any]) -> str:
     if entry["same_effect"]:
         parts.append(f"as fast: {', '.join(entry['same_effect'])}")
     parts += [f"helps {found['text']}" for found in entry["helps"]]
+    if entry["meets"]:
+        parts.append(f"meets {_listed([LIMITS[name] for name in entry['meets']])}, which the request exceeds")
     if entry["misses"]:
         parts.append(f"exceeds {_listed([LIMITS[name] for name in entry['misses']])}")
     parts += [f"{found['text']} [{found['rule']}]" for found in entry["because"][:2]]

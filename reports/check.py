@@ -20,6 +20,11 @@ FIELDS = (
 HEADER = ("anchor", "metric", "published", "bound", "low", "mid", "high", "error", "at bound", "inside")
 SUMMARY_HEADER = ("source", "metric", "anchors", "median", "median abs", "mean abs", "at bound", "inside")
 MOVED_HEADER = ("anchor", "figure", "published", "old", "new", "change", "error before", "error after")
+KERNEL_HEADER = ("op", "format", "kernel", "caches", "rows", "median abs", "mean abs", "bias", "at bound", "inside")
+KERNEL_READING = (
+    "Errors are predicted over measured time, minus one. Bias: their mean, below zero is too fast. Inside: the share of"
+    " rows in the 80% interval."
+)
 READING = (
     "Errors are predicted over published, minus one; of time, also where a rate is published, so that below zero is too"
     " fast. At bound: the error of the pure roofline. Inside: whether the published figure lies between low and high."
@@ -28,7 +33,7 @@ READING = (
 
 
 def as_csv(document: Mapping[str, Any]) -> str:
-    """One row an anchor, figures in its unit, errors as fractions."""
+    """One row an anchor, figures in its unit, errors as fractions; measured kernels are in the other forms."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(FIELDS)
@@ -42,6 +47,9 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     if document["moved"]:
         lines += ["## Moved", "", *markdown_table(MOVED_HEADER, _moved_rows(document)), ""]
     lines += ["## Summary", "", *markdown_table(SUMMARY_HEADER, _summary_rows(document)), ""]
+    for file in document["kernels"]:
+        lines += [f"## Measured: {escape(file['title'])}", "", escape(kernels_line(file)), "", KERNEL_READING, ""]
+        lines += [*markdown_table(KERNEL_HEADER, map(_kernel_row, file["groups"])), "", *_provenance(file), ""]
     meanings = document["metrics"].items()
     lines += ["## Metrics", "", *(f"- {escape(name)}: {escape(meaning)}" for name, meaning in meanings), ""]
     for group, rows in _groups(document):
@@ -54,9 +62,38 @@ def parts(document: Mapping[str, Any]) -> list[Any]:
     """What `roofline validate check` shows: a table a source, the summary, and what moved."""
     shown: list[Any] = [table(HEADER, map(_row, rows), title=group, left=2) for group, rows in _groups(document)]
     shown += [table(SUMMARY_HEADER, _summary_rows(document), title="Summary", left=2), Text(READING, "dim")]
+    for file in document["kernels"]:
+        rows = map(_kernel_row, file["groups"])
+        shown += [table(KERNEL_HEADER, rows, title=f"Measured: {file['title']}", left=4)]
+        shown += [Text(kernels_line(file)), Text(KERNEL_READING, "dim")]
     if document["moved"]:
         shown.append(table(MOVED_HEADER, _moved_rows(document), title="Moved", left=2))
     return [*shown, Text(document["verdict"], "bold")]
+
+
+def kernels_line(file: Mapping[str, Any]) -> str:
+    """What a file of measured kernels says of predictions, and whether that is a test of them."""
+    fair = "fitted to these rows, so that errors are no test" if file["fitted"] else "not fitted to these rows"
+    return (
+        f"{file['rows']} kernels on {file['hardware']}: median absolute error"
+        f" {file['median_absolute_error']:.1%}, {file['inside']:.0%} inside the interval; constants {fair}:"
+        f" {file['constants']}."
+    )
+
+
+def _kernel_row(row: Mapping[str, Any]) -> list[str]:
+    return [
+        *(row[name] for name in ("op", "format", "kernel", "cache")),
+        f"{row['rows']}",
+        *(_share(row[name]) for name in ("median_absolute_error", "mean_absolute_error")),
+        _signed(row["bias"]),
+        *(_share(row[name]) for name in ("bound_mean_absolute_error", "inside")),
+    ]
+
+
+def _provenance(file: Mapping[str, Any]) -> list[str]:
+    names = ("machine", "software", "command", "date", "revision", "load")
+    return [f"- {name.capitalize()}: {escape(str(file[name]))}" for name in names]
 
 
 def _groups(document: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, Any]]]]:

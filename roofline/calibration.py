@@ -25,6 +25,7 @@ from roofline.kernels import (
     KERNELS,
     Array,
     Columns,
+    Mask,
     Parameter,
     Unit,
     column,
@@ -114,10 +115,10 @@ class Match:
     source: str
     widening: float
 
-    def expected(self, columns: Columns, hardware: Hardware, resident: bool = False) -> Expected:
+    def expected(self, columns: Columns, hardware: Hardware, resident: Mask = False, alone: Mask = False) -> Expected:
         """Expected seconds of rows of this kind and format; see `Calibration.expected`."""
         fit = self.fit
-        bound, mid = kernel_times(fit.op, columns, hardware, fit.parameters, resident)
+        bound, mid = kernel_times(fit.op, columns, hardware, fit.parameters, resident, alone)
         inside = within(fit, columns, mid.shape)
         low, high = _spread(fit, fit.op, columns)
         exponent = self.widening * np.where(inside, 1.0, WIDENING["outside"])
@@ -171,16 +172,18 @@ class Calibration:
                     return Match(fit, link.basis, link.name, str(link.source), widening)
         return None
 
-    def expected(self, op: str, columns: Columns, hardware: Hardware, resident: bool = False) -> Expected:
+    def expected(
+        self, op: str, columns: Columns, hardware: Hardware, resident: Mask = False, alone: Mask = False
+    ) -> Expected:
         """Expected seconds with their interval, for columns of the measurement schema in one format.
 
         The mid value is the model's; the others are it times the 10th and 90th percentile of measured over predicted
         time in the regime of each row, wider outside the fitted range. None is below the bound; where nothing is known,
-        all are the bound and `basis` says so.
+        all are the bound and `basis` says so. `resident` and `alone` are as in `roofline.kernels.kernel_time`.
         """
         match = self.find(op, kernel(op).format(columns))
         if match is not None:
-            return match.expected(columns, hardware, resident)
+            return match.expected(columns, hardware, resident, alone)
         bound = kernel_bound(op, columns, hardware, resident)
         return Expected(bound, bound, bound, np.zeros(bound.shape, dtype=bool), "bound", "no measurements")
 
@@ -294,6 +297,7 @@ def _fit(op: str, format: str, body: Mapping[str, Any], where: str) -> Fit:
         raise SpecError(where, f"{quote(place)}: {error}") from None
     given = as_mapping(body.get("parameters"), where, f"{place}.parameters")
     check_keys(given, expected, where, f"{place}.parameters")
+    given = {**{name: parameter.default for name, parameter in expected.items() if parameter.optional}, **given}
     for name in expected:
         if name not in given:
             raise SpecError(where, f"the key {quote(f'{place}.parameters.{name}')} is missing")

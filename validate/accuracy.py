@@ -22,7 +22,7 @@ from roofline.calibration import Calibration, families
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware, load_hardware
 from validate.calibrate import fit, fit_shared, hold_out
-from validate.measurements import MODULES, Measurements, by_op, read_measurements
+from validate.rows import MODULES, Measurements, by_op, read_measurements
 from validate.score import Group, Scored, predict, summarise
 
 FAST_DECODE = ("h100-sxm", "h200-sxm", "b200-sxm", "gb200")

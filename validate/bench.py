@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 class Plan:
     """What is measured: `cases` in order, by these `ways` (all where none are named), cold or warm, for `seconds`.
 
-    `single` names the one way that is wanted; an op that lacks it is taken by its first.
+    `single` names the one way that is wanted; a case that it cannot compute is taken by another.
     """
 
     cases: Sequence[Case]
@@ -115,7 +115,7 @@ def measure(
     start = time.monotonic()
     outcome = Outcome()
     there = {identity(row) for row in file.rows}
-    points = [(case, way) for case in plan.cases for way in _ways(case, plan, benchmarks)]
+    points = [(case, way) for case in plan.cases for way in _ways(case, plan, benchmarks[case.op], device.name)]
     for index, (case, way) in enumerate(points):
         if planned(case, way, plan.cold) in there:
             outcome.before += 1
@@ -124,21 +124,22 @@ def measure(
         if spent >= 1.0:
             outcome.left += 1
             continue
-        progress(max(spent, index / len(points)), f"{case.op} {case.dtype}")
+        progress(max(spent, index / len(points)), f"{case.op} {case.format}")
         sample = point(case, way, device, benchmarks[case.op], plan.cold)
         if isinstance(sample, str):
-            outcome.refused[f"{case.op} in {case.dtype}, {way}: {sample}"] += 1
+            outcome.refused[f"{case.op} in {case.format}, {way}: {sample}"] += 1
             continue
         file.append(row_of(case, way, sample, device, hardware, plan.cold))
         outcome.taken += 1
     return outcome
 
 
-def _ways(case: Case, plan: Plan, benchmarks: Mapping[str, Benchmark]) -> Iterable[str]:
+def _ways(case: Case, plan: Plan, benchmark: Benchmark, device: str) -> Iterable[str]:
     """The ways to take a case by: PyTorch's first, since calibrations are made from it."""
-    have = sorted(benchmarks[case.op].ways, key=lambda way: (way != "torch", way))
+    have = sorted(benchmark.ways, key=lambda way: (way != "torch", way))
     if plan.single is not None:
-        return [plan.single if plan.single in have else have[0]]
+        wanted = sorted(have, key=lambda way: way != plan.single)
+        return [way for way in wanted if benchmark.refusal(case, way, device) is None][:1] or wanted[:1]
     return [way for way in have if not plan.ways or way in plan.ways]
 
 

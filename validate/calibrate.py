@@ -13,16 +13,17 @@ import datetime
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.calibration import Calibration, Fit, Residuals, Source
+from roofline.calibration import Calibration, Fit, Residuals, Source, load_calibration, render
 from roofline.errors import RooflineError, UnsupportedError
-from roofline.hardware import Hardware
+from roofline.hardware import Hardware, load_hardware
 from roofline.kernels import Array, Columns, Parameter, Unit, kernel, kernel_regimes, kernel_time
-from validate.measurements import MODULES, Measurements, by_op, headline
+from validate.rows import MODULES, Measurements, by_op, headline, only_hardware, read_measurements
 
 ERROR_SCALE = 0.05
 """Relative errors below this count quadratically, above it linearly."""
@@ -58,9 +59,15 @@ class _Rows:
     columns: Columns
     hardware: Hardware
     seconds: Array
+    resident: NDArray[np.bool_]
+    alone: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, part: Measurements, hardware: Hardware) -> _Rows:
+        return cls(part.columns, hardware, part.seconds, part.resident, part.alone)
 
     def errors(self, op: str, parameters: Mapping[str, float]) -> Array:
-        predicted = kernel_time(op, self.columns, self.hardware, parameters, resident=True)
+        predicted = kernel_time(op, self.columns, self.hardware, parameters, self.resident, self.alone)
         return np.log(predicted / self.seconds)
 
 
@@ -93,6 +100,19 @@ def fit(
     return Calibration(hardware.name, "calibrated", fits, origin, tuple(prior.chain) if prior else ())
 
 
+def fitted(path: Path, hardware: str, points: int | None) -> str:
+    """The calibration of `hardware` fitted to the measurements in a file or folder, as YAML.
+
+    It starts from the nearest constants there are: the device's own where they exist, else its family's.
+    """
+    parts = read_measurements(path)
+    only_hardware(parts, str(path))
+    device = load_hardware(hardware)
+    command = f"roofline validate fit {path.name} --hw {device.name}" + (f" --points {points}" if points else "")
+    source = replace(describe(parts), command=command)
+    return render(fit(parts, device, prior=load_calibration(device), points=points, source=source))
+
+
 def describe(parts: Sequence[Measurements]) -> Source:
     """What measurement files say of their origin."""
     software: set[str] = set()
@@ -118,12 +138,14 @@ class Start:
 
 def _start(op: str, format: str, prior: Calibration | None, own: Mapping[tuple[str, str], Fit]) -> Start:
     """The relative's constants; for block-scaled products, what the same accelerator's plain FP8 ones have."""
-    known = {parameter.name: parameter.default for parameter in kernel(op).parameters(format)}
+    parameters = kernel(op).parameters(format)
+    known = {one.name: one.default if one.start is None else one.start for one in parameters}
+    lacking = {one.name: one.default for one in parameters if one.optional}
     informed = False
     match = prior.find(op, format) if prior else None
     sibling = own.get((op, "fp8")) if format == "fp8_block" and op == "gemm" else None
     for constants in (match.fit.parameters if match else {}, sibling.parameters if sibling else {}):
-        known |= {name: value for name, value in constants.items() if name in known}
+        known |= {name: value for name, value in constants.items() if name in known and value != lacking.get(name)}
         informed = informed or bool(constants)
     return Start(known, PRIOR_WIDTH["family" if informed else "none"], informed)
 
@@ -162,7 +184,7 @@ def fit_rows(op: str, format: str, parts: Sequence[tuple[Measurements, Hardware]
 
     The residuals are those of rows not fitted: of the other half of the shapes, or of each accelerator in turn.
     """
-    rows = [_Rows(part.columns, hardware, part.seconds) for part, hardware in parts]
+    rows = [_Rows.of(part, hardware) for part, hardware in parts]
     count = sum(len(part) for part, _ in parts)
     needed = FEWEST if start.informed else 3 * len(kernel(op).parameters(format))
     if count < needed:
@@ -173,10 +195,10 @@ def fit_rows(op: str, format: str, parts: Sequence[tuple[Measurements, Hardware]
         refitted = parameters
         if fitted:
             refit = Start(parameters, start.width, informed=True)
-            fold = [_Rows(part.columns, hardware, part.seconds) for part, hardware in fitted]
+            fold = [_Rows.of(part, hardware) for part, hardware in fitted]
             refitted = _search(op, format, fold, refit, free=False)
         for part, hardware in held:
-            errors.append(-_Rows(part.columns, hardware, part.seconds).errors(op, refitted))
+            errors.append(-_Rows.of(part, hardware).errors(op, refitted))
             labels.append(kernel_regimes(op, part.columns))
     residuals = summarise(op, np.concatenate(errors), np.concatenate(labels))
     return Fit(op, format, parameters, residuals, _ranges(op, [part for part, _ in parts]), count)
@@ -257,7 +279,10 @@ def _minimise(
     chosen: Mapping[str, float],
 ) -> tuple[float, dict[str, float]]:
     """The constants of least loss for the `chosen` choices, and that loss (a mean absolute logarithmic error)."""
-    from scipy.optimize import least_squares  # type: ignore[import-untyped,unused-ignore]
+    try:
+        from scipy.optimize import least_squares  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:  # pragma: no cover - the extra is not installed
+        raise RooflineError("fitting needs SciPy: pip install 'llm-roofline[fit]'") from None
 
     free = [parameter for parameter in parameters if parameter.name not in chosen]
     low = np.log([parameter.low for parameter in free])

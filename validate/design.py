@@ -93,7 +93,11 @@ AXES: Mapping[str, tuple[Axis, ...]] = MappingProxyType(
             Axis("cached", choices=(0, 0, 0, 1, 4)),
         ),
         "attention_decode": (Axis("kv_len", 64, 131072), Axis("batch", 1, 256), *_HEADS),
-        "moe": (Axis("tokens", 1, 16384), Axis("shape", choices=tuple(range(len(EXPERTS))))),
+        "moe": (
+            Axis("tokens", 1, 16384),
+            Axis("shape", choices=tuple(range(len(EXPERTS)))),
+            Axis("ep", choices=(1, 1, 1, 2, 8)),
+        ),
         **dict.fromkeys(PASSES, (Axis("rows", 1, 65536), Axis("columns", 512, 32768, 128))),
     }
 )
@@ -207,7 +211,7 @@ def case_at(op: str, format: str, point: Sequence[float] | NDArray[np.float64]) 
     if op == "moe":
         hidden, width, top_k, experts = EXPERTS[sizes["shape"]]
         shape = {"tokens": sizes["tokens"], "hidden": hidden, "intermediate": width, "top_k": top_k, "experts": experts}
-        return Case(op, {"dtype": dtype, **shape, "tp": 1, "ep": 1, "routing": "uniform"})
+        return Case(op, {"dtype": dtype, **shape, "tp": 1, "ep": sizes["ep"], "routing": "uniform"})
     return Case(op, {"dtype": dtype, **sizes})
 
 
@@ -219,7 +223,7 @@ def held_bytes(case: Case) -> float:
         return max(cache, work_of(case).bytes)
     if case.op != "moe":
         return work_of(case).bytes
-    weights = 3.0 * case["experts"] * case["hidden"] * case["intermediate"] * numbers(case.dtype).bytes
+    weights = 3.0 * case["experts"] / case["ep"] * case["hidden"] * case["intermediate"] * numbers(case.dtype).bytes
     return weights + 2.0 * case["tokens"] * (2 + 4 * case["top_k"]) * case["hidden"]
 
 

@@ -21,7 +21,6 @@ from roofline.engine import Engine, load_engine
 from roofline.engine import render as render_engine
 from roofline.errors import RooflineError, UnknownNameError, quote
 from roofline.hardware import Hardware, load_hardware
-from roofline.kernels import kernel
 from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import numbers
 from roofline.library import SEARCH_PATH
@@ -40,8 +39,8 @@ from validate.kernels.benchmark import Benchmark
 from validate.kernels.registry import benchmarks
 from validate.kernels.work import Case, work_of
 from validate.machine import Machine, examine
-from validate.measurements import Measurements, read_measurements
 from validate.rowfile import RowFile, case_of, read_rows
+from validate.rows import Measurements, read_measurements
 from validate.score import Group, score
 
 LONGEST = {"cuda": 30e-3, "cpu": 50e-3}
@@ -156,14 +155,15 @@ def formats_for(
     """
     chosen, refused = {}, []
     for op, benchmark in known.items():
-        names = [name for name in benchmark.dtypes if not wanted or name in wanted]
-        able = [name for name in names if hardware.supports(numbers(name).arithmetic)]
-        if device.name == "cuda":
-            refused += [
-                f"{op} in {name}: {hardware.name} has no {numbers(name).arithmetic}"
-                for name in names
-                if name not in able
-            ]
+        able = []
+        for name in (*benchmark.dtypes, *benchmark.mixed):
+            if wanted and name not in wanted:
+                continue
+            lacking = [form for part in name.split("/") if not hardware.supports(form := numbers(part).arithmetic)]
+            if not lacking:
+                able.append(name)
+            elif device.name == "cuda":
+                refused.append(f"{op} in {name}: {hardware.name} has no {lacking[0]}")
         if able:
             chosen[op] = tuple(able)
     if not chosen:
@@ -257,7 +257,7 @@ def calibrated(
     calibration, after, before, overall, failed = fitted_and_scored(parts, hardware)
     command = f"roofline validate calibrate --device {opened.name} --minutes {minutes:g}"
     calibration = replace(calibration, source=replace(describe(parts), command=command))
-    _write(folder / "calibration" / f"{hardware.name}.yaml", render(in_a_step(calibration)))
+    _write(folder / "calibration" / f"{hardware.name}.yaml", render(calibration))
     _write(folder / "engines" / f"{hardware.name}.yaml", render_engine(engine))
     return Calibrated(found, folder, calibration, engine, tuple(after), tuple(before), overall, tuple(failed))
 
@@ -287,17 +287,15 @@ def fitted_and_scored(
 ) -> tuple[Calibration, list[Group], list[Group], Group | None, list[str]]:
     """The calibration from four in five rows, and the errors on the others: with it, without it, and with it over all.
 
-    Rows were measured cold: for fit and score the hardware has a cache that holds nothing. What is too little to be
-    fitted is said, and keeps the constants of other hardware.
+    What is too little to be fitted is said, and keeps the constants of other hardware.
     """
-    cold = replace(hardware, l2=None)
     inherited = load_calibration(hardware)
     fits: dict[tuple[str, str], Fit] = {}
     aside: list[Measurements] = []
     failed: list[str] = []
     for part in [_one_way(group) for whole in parts for group in whole.formats().values()]:
         chosen = np.arange(len(part)) % KEPT_ASIDE == KEPT_ASIDE - 1
-        found = _fitted(part.rows(~chosen), cold, inherited)
+        found = _fitted(part.rows(~chosen), hardware, inherited)
         if isinstance(found, str):
             failed.append(f"  not fitted: {found}")
             continue
@@ -309,9 +307,9 @@ def fitted_and_scored(
         raise RooflineError(f"nothing can be fitted yet: {reason}; measure for longer")
     calibration = Calibration(hardware.name, "calibrated", fits, parents=tuple(inherited.chain))
     by = ("op", "format")
-    after = score(aside, cold, calibration, by=by) if aside else []
-    before = score(aside, cold, inherited, by=by) if aside else []
-    overall = score(aside, cold, calibration, by=())[0] if aside else None
+    after = score(aside, hardware, calibration, by=by) if aside else []
+    before = score(aside, hardware, inherited, by=by) if aside else []
+    overall = score(aside, hardware, calibration, by=())[0] if aside else None
     return calibration, after, before, overall, failed
 
 
@@ -337,21 +335,6 @@ def _one_way(part: Measurements) -> Measurements:
             chosen = (part.frame[name] == value).to_numpy(dtype=bool)
             part = part.rows(chosen) if chosen.any() else part
     return part
-
-
-def in_a_step(calibration: Calibration) -> Calibration:
-    """The calibration as predictions read it: they take from attention's launch what a graph of one call costs.
-
-    Kernels were timed in graphs of many calls or alone, and have no such part, so it is put there.
-    """
-    fits = dict(calibration.fits)
-    for (op, format), found in calibration.fits.items():
-        lone = kernel(op).lone_launch
-        if lone:
-            limit = next(one.high for one in kernel(op).parameters(format) if one.name == "launch")
-            launch = min(found.parameters["launch"] + lone, limit)
-            fits[op, format] = replace(found, parameters={**found.parameters, "launch": launch})
-    return replace(calibration, fits=fits)
 
 
 # --- the host's share ---

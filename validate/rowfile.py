@@ -17,7 +17,7 @@ from types import TracebackType
 from roofline.errors import RooflineError, SpecError, quote
 from roofline.kernels import KERNELS
 from validate.kernels.work import Case
-from validate.measurements import TEXT, shape_names
+from validate.rows import TEXT, shape_names
 
 OPS = tuple(op for op in KERNELS if op != "collective")
 """What one device measures."""

@@ -2,13 +2,14 @@
 
 Errors are of predicted against measured time, as fractions: MAPE, its median and 90th percentile, the signed bias, the
 MAPE of the roofline bound, and the share of rows inside the 80% interval. Public benchmarks replay their buffers, so
-caches are warm in them: `resident` says so, and is only for scoring.
+caches are warm in them; rows that say how their caches were (`validate.rows`) are predicted so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,8 +19,9 @@ from roofline.calibration import Calibration, load_calibration
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.hardware import Hardware, load_hardware
 from roofline.kernels import Array, kernel, kernel_bound, kernel_regimes
+from roofline.kernels.elementwise import PASSES
 from validate.errors import error_figures
-from validate.measurements import MODULES, Measurements
+from validate.rows import MODULES, Measurements, read_measurements
 
 KEYS = ("op", "format", "regime", "hardware")
 """What groups may be formed by."""
@@ -82,23 +84,22 @@ class Scored:
         return self.regimes < len(kernel(self.op).regimes.sizes)
 
 
-def predict(
-    part: Measurements, hardware: Hardware, calibration: Calibration, resident: bool = True
-) -> Iterator[Scored]:
+def predict(part: Measurements, hardware: Hardware, calibration: Calibration) -> Iterator[Scored]:
     """The predictions for measurements of one op on `hardware`, by format; those it cannot compute in are left out."""
     if part.op in MODULES:
         return
     for _, rows in part.formats().items():
         columns = rows.columns
         try:
-            expected = calibration.expected(part.op, columns, hardware, resident)
+            expected = calibration.expected(part.op, columns, hardware, rows.resident, rows.alone)
             bound = kernel_bound(part.op, columns, hardware)
         except UnsupportedError:
             continue
         label = "/".join(
             dict.fromkeys(str(rows.frame[name].iloc[0]) for name in ("dtype", "kv_dtype") if name in rows.frame)
         )
-        formats = rows.frame["dtype"].astype(str).to_numpy() if part.op == "collective" else np.array([label])
+        together = part.op == "collective" or part.op in PASSES  # constants are not by the data type
+        formats = rows.frame["dtype"].astype(str).to_numpy() if together else np.array([label])
         for format in np.unique(formats):
             chosen = np.broadcast_to(formats == format, (len(rows),))
             scored = Scored(
@@ -119,7 +120,6 @@ def score(
     hardware: Hardware | None = None,
     calibration: Calibration | None = None,
     by: Sequence[str] = ("op", "format", "regime"),
-    resident: bool = True,
 ) -> list[Group]:
     """The errors by the keys in `by`; a key that is left out reads `all`.
 
@@ -133,7 +133,7 @@ def score(
         found
         for part in parts
         for rows, chosen in _by_hardware(part, hardware)
-        for found in predict(rows, chosen, calibration or load_calibration(chosen), resident)
+        for found in predict(rows, chosen, calibration or load_calibration(chosen))
     ]
     if not scored:
         raise RooflineError("nothing to score: no row is of a kind and format that the hardware and the models have")
@@ -183,6 +183,12 @@ def _group(key: tuple[str, ...], rows: Sequence[tuple[Scored, Array]]) -> Group:
         rows=len(measured),
         **figures,
     )
+
+
+def scored(path: Path, hardware: str | None, by: Sequence[str]) -> Mapping[str, Any]:
+    """The errors of predictions against the measurements in a file or folder, grouped, for JSON."""
+    device = None if hardware is None else load_hardware(hardware)
+    return as_document(score(read_measurements(path), device, by=by))
 
 
 def as_document(groups: Sequence[Group]) -> Mapping[str, Any]:

@@ -17,7 +17,7 @@ from roofline.errors import RooflineError
 from roofline.hardware import Hardware, load_hardware
 from validate.accuracy import Data, load
 from validate.calibrate import describe, fit, fit_shared, widen
-from validate.measurements import Measurements
+from validate.rows import Measurements
 
 Member = tuple[Hardware, list[Measurements]]
 

@@ -225,7 +225,7 @@ def _is_of_models(path: Path) -> bool:
 
 def _scored(path: Path, hardware: str | None) -> list[Scored]:
     """Every measured kernel of a file or folder with what is predicted for it."""
-    from validate.measurements import read_measurements
+    from validate.rows import read_measurements
     from validate.score import predict
 
     found: list[Scored] = []

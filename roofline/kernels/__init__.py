@@ -2,7 +2,8 @@
 
 Every kind starts from `launch + (units^p + memory^p)^(1/p)`, a launch and a smooth maximum of the time on the
 multiprocessors and the time over memory, and adds the terms that paid in the error on shapes not seen. Constants come
-from `roofline.calibration`; weights and KV are cold unless `resident` says that a benchmark replayed its buffers.
+from `roofline.calibration`; weights and KV are cold unless `resident` says that a benchmark replayed its buffers, and a
+kernel is one of many in a step unless `alone` says that a benchmark replayed a graph of it alone.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from numpy.typing import NDArray
 from roofline.errors import UnknownNameError
 from roofline.hardware import Hardware
 from roofline.kernels import attention, collective, elementwise, gemm, moe
-from roofline.kernels.parameters import Array, Columns, Parameter, Unit, column, text
+from roofline.kernels.parameters import Array, Columns, Mask, Parameter, Unit, column, text
 
 __all__ = [
     "KERNELS",
     "Array",
     "Columns",
     "Kernel",
+    "Mask",
     "Parameter",
     "Unit",
     "column",
@@ -37,12 +39,12 @@ __all__ = [
 
 class _Time(Protocol):
     def __call__(
-        self, columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False
+        self, columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
     ) -> Array: ...
 
 
 class _Bound(Protocol):
-    def __call__(self, columns: Columns, hardware: Hardware, resident: bool = False) -> Array: ...
+    def __call__(self, columns: Columns, hardware: Hardware, resident: Mask = False) -> Array: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +232,7 @@ def kernel(op: str) -> Kernel:
     return KERNELS[op]
 
 
-def kernel_bound(op: str, columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
+def kernel_bound(op: str, columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
     """The speed of light in seconds of each row; with `resident`, what memory would move may be in the cache."""
     return kernel(op).bound(_with_op(op, columns), hardware, resident)
 
@@ -246,25 +248,39 @@ def _with_op(op: str, columns: Columns) -> Columns:
 
 
 def kernel_time(
-    op: str, columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False
+    op: str,
+    columns: Columns,
+    hardware: Hardware,
+    parameters: Mapping[str, float],
+    resident: Mask = False,
+    alone: Mask = False,
 ) -> Array:
     """Seconds of each row: columns of the measurement schema (arrays or scalars; one `dtype`), constants of one format.
 
-    Never below `kernel_bound`. `resident` is for scoring benchmarks that replay a few buffers, one kernel at a time;
-    without it the kernel is one of a served model's step, its weights and cache cold. Raises UnknownNameError
-    for an unknown op or an absent column, UnsupportedError where the hardware does not compute in the format.
+    Never below `kernel_bound`. `resident` is for rows of benchmarks that replay a few buffers, `alone` for those that
+    replay a graph of one kernel; without them the kernel is one of a served model's step, its weights and cache cold.
+    Raises UnknownNameError for an unknown op or an absent column, UnsupportedError where the hardware does not compute
+    in the format.
     """
-    return kernel_times(op, columns, hardware, parameters, resident)[1]
+    return kernel_times(op, columns, hardware, parameters, resident, alone)[1]
 
 
 def kernel_times(
-    op: str, columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False
+    op: str,
+    columns: Columns,
+    hardware: Hardware,
+    parameters: Mapping[str, float],
+    resident: Mask = False,
+    alone: Mask = False,
 ) -> tuple[Array, Array]:
     """`kernel_bound` and `kernel_time` of each row."""
     chosen = kernel(op)
     columns = _with_op(op, columns)
-    if not resident and chosen.lone_launch:
+    graph = 0.0
+    if chosen.lone_launch:
         launch = parameters["launch"]
-        parameters = {**parameters, "launch": max(launch - chosen.lone_launch, launch / 4)}
+        shared = max(launch - chosen.lone_launch, launch / 4)
+        parameters, graph = {**parameters, "launch": shared}, launch - shared
     bound = chosen.bound(columns, hardware, resident)
-    return bound, np.maximum(chosen.time(columns, hardware, parameters, resident), bound)
+    time = chosen.time(columns, hardware, parameters, resident) + graph * np.asarray(alone)
+    return bound, np.maximum(time, bound)

@@ -20,6 +20,9 @@ at most; its keys may be split in s parts that are combined afterwards:
     memory     T_M = KV / (e_B bw) + (Q + O) / bw
     time       t   = launch + (T_S^p + T_M^p)^(1/p) + sequence batch + [G > 1 and batch > 1] regroup
 
+Where hardware has no matrix unit for the format, the query heads of a group are multiplied one by one, and a key costs
+4 d G `head_slowdown` / (peak / S) more.
+
 with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L rounded up to blocks of 64 keys. FlashAttention-2 splits the
 keys only where heads share a KV head (`split_single` 0), and rearranges Q and O so that the heads of a group fill the
 rows of a tile (`regroup`). In a benchmark that replays its buffers, the part that the L2 holds is read at `l2_speedup`
@@ -37,6 +40,7 @@ from roofline.hardware import Hardware
 from roofline.kernels.parameters import (
     Array,
     Columns,
+    Mask,
     Parameter,
     Unit,
     ceil_div,
@@ -116,6 +120,9 @@ DECODE = (
     Parameter("split_single", Unit.CHOICE, 0, 1, 1, "whether a KV head with one query head is split, too (1)"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's KV"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
+    Parameter(
+        "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "heads' arithmetic, over the vector peak's time", start=2.0
+    ),
 )
 
 
@@ -184,7 +191,7 @@ def _shape(columns: Columns, hardware: Hardware) -> _Shape:
     return _Shape(batch, queries, keys, heads, kv_heads, dim, window, causal, computed.bytes, kv_bytes, arithmetic)
 
 
-def attention_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
+def attention_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
     """The speed of light in seconds: `max(4 heads d pairs / peak, (Q + O + K + V) / bandwidth)`.
 
     With `resident`, all may come from the cache, and only the arithmetic counts.
@@ -193,11 +200,11 @@ def attention_bound(columns: Columns, hardware: Hardware, resident: bool = False
     flops = 4.0 * shape.batch * shape.heads * shape.dim * shape.pairs
     compute = flops / hardware.matrix_peak(shape.arithmetic)
     memory = (shape.kv_traffic + shape.activation_traffic) / hardware.memory_bandwidth
-    return compute if resident else np.maximum(compute, memory)
+    return np.where(resident, compute, np.maximum(compute, memory))
 
 
 def prefill_time(
-    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False
+    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
 ) -> Array:
     """Seconds of attention; columns `dtype, kv_dtype, batch, q_len, kv_len, heads, kv_heads, head_dim, window`.
 
@@ -222,8 +229,8 @@ def prefill_time(
     on_units = np.maximum(on_units, longest_keys * per_key + parameters["tile_prologue"])
     traffic = shape.kv_traffic + shape.activation_traffic
     slowness = np.ones_like(traffic)
-    if resident:
-        held = resident_share(traffic, parameters["l2_share"] * l2_bytes(hardware), 4.0)
+    if np.any(resident):
+        held = resident * resident_share(traffic, parameters["l2_share"] * l2_bytes(hardware), 4.0)
         slowness = 1.0 - held + held / parameters["l2_speedup"]
     bandwidth = parameters["memory_efficiency"] * hardware.memory_bandwidth
     kernel = smooth_maximum(on_units, slowness * traffic / bandwidth, parameters["sharpness"])
@@ -247,7 +254,7 @@ def _tile_keys(shape: _Shape, positions: Array, tiles: Array, block: float) -> t
     return np.maximum(total, block * tiles), cap
 
 
-def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False) -> Array:
+def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
     """Seconds of attention of one new token (or a few) a sequence over its KV cache; see the module for the formula."""
     shape = _shape(columns, hardware)
     count, whole, bandwidth = units(hardware), parameters["wave_quantisation"], hardware.memory_bandwidth
@@ -256,7 +263,11 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
     keys = KEY_BLOCK * ceil_div(shape.seen, KEY_BLOCK * splits)
     waves = work * splits / count
-    one = 2.0 * shape.dim * shape.kv_bytes * keys / parameters["unit_bandwidth"] + parameters["tile_prologue"]
+    per_key = 2.0 * shape.dim * shape.kv_bytes / parameters["unit_bandwidth"]
+    if shape.arithmetic not in hardware.tensor:
+        slowdown = parameters["head_slowdown"] * count / hardware.matrix_peak(shape.arithmetic)
+        per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * slowdown
+    one = per_key * keys + parameters["tile_prologue"]
     partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
     combining = np.where(splits > 1, parameters["combine"] * np.log2(splits) / 3.0 + partial, 0.0)
     grouped = shape.heads > shape.kv_heads
@@ -264,8 +275,8 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     allowed = (splits == 1) | (may_split & (shape.seen >= KEY_BLOCK * splits))
     on_units = np.min(np.where(allowed, rounds(waves, whole) * one + combining, np.inf), axis=0)
     missing = shape.kv_traffic
-    if resident:
-        held = resident_share(shape.kv_traffic, parameters["l2_share"] * l2_bytes(hardware), 16.0)
+    if np.any(resident):
+        held = resident * resident_share(shape.kv_traffic, parameters["l2_share"] * l2_bytes(hardware), 16.0)
         missing = missing * (1.0 - held + held / parameters["l2_speedup"])
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])

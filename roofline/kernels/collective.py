@@ -20,7 +20,7 @@ import numpy as np
 
 from roofline.errors import UnknownNameError
 from roofline.hardware import Hardware
-from roofline.kernels.parameters import Array, Columns, Parameter, Unit, column, smooth_maximum, text
+from roofline.kernels.parameters import Array, Columns, Mask, Parameter, Unit, column, smooth_maximum, text
 
 RANKS = (2, 4, 8)
 """Numbers of ranks that the constants are fitted at."""
@@ -57,14 +57,14 @@ def _link(columns: Columns, hardware: Hardware) -> float:
     return hardware.link(bool(np.any(column(columns, "across_nodes", 0.0)))).bandwidth
 
 
-def collective_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
+def collective_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
     """The speed of light in seconds: what a device has to send, over its link."""
     del resident
     return _sent(columns)[0] / _link(columns, hardware)
 
 
 def collective_time(
-    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False
+    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
 ) -> Array:
     """Seconds for columns `collective, ranks, bytes` and optional `across_nodes`; nothing among one rank."""
     del resident

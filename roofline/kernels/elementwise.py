@@ -1,7 +1,10 @@
 """Time of a kernel that streams its operands once: norm, activation, rotary embedding, softmax, copy.
 
-    t = launch + bytes / (e bandwidth)
+    t = launch + bytes / (e bandwidth) + elements cycles / (clock threads)
 
+`elements` are those moved, whatever their width: processors convert 16-bit numbers to compute with them and take as
+long for these as for 32-bit ones. PyTorch gives a kernel of up to `GRAIN` results to one thread, a larger one to all
+(ATen/Parallel.h, at::internal::GRAIN_SIZE). On accelerators the term is nothing.
 `bytes` counts every element read and written: a softmax, a rotary embedding and a copy read and write the rows once, a
 gated activation reads two rows for each that it writes, and a norm is the one that engines run, with the residual
 addition before it: it reads the stream and what is added, and writes the sum and its norm.
@@ -14,15 +17,22 @@ from collections.abc import Mapping
 import numpy as np
 
 from roofline.hardware import Hardware
-from roofline.kernels.parameters import Array, Columns, Parameter, Unit, column, numbers, text
+from roofline.kernels.parameters import Array, Columns, Mask, Parameter, Unit, column, numbers, text, units
 
 PASSES: Mapping[str, float] = {"norm": 4.0, "softmax": 2.0, "rope": 2.0, "copy": 2.0, "activation": 3.0}
 """Elements moved for each element of `columns`, by op."""
 
 PARAMETERS = (
-    Parameter("launch", Unit.SECONDS, 0.3e-6, 20e-6, 2e-6, "start and end of the kernel"),
+    Parameter("launch", Unit.SECONDS, 0.3e-6, 80e-6, 2e-6, "start and end of the kernel"),
     Parameter("memory_efficiency", Unit.RATIO, 0.1, 1.0, 0.8, "achievable fraction of memory bandwidth"),
+    Parameter("cycles", Unit.RATIO, 1e-6, 100.0, 1e-6, "clock cycles of one thread for an element moved", start=0.1),
 )
+
+CLOCK = 2e9
+"""Hz of hardware whose clock is unknown."""
+
+GRAIN = 32768
+"""Results of a kernel that a processor's threads share only beyond so many."""
 
 
 def streamed(columns: Columns) -> Array:
@@ -38,15 +48,35 @@ def streamed(columns: Columns) -> Array:
     return np.asarray(moved, dtype=np.float64)
 
 
-def elementwise_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
+def elements(columns: Columns) -> Array:
+    """Elements moved: the column `elements`, or `op`, `rows` and `columns` of a measurement; none where unknown."""
+    if "elements" in columns:
+        return column(columns, "elements")
+    if "bytes" in columns:
+        return np.zeros_like(column(columns, "bytes"))
+    counted = PASSES[text(columns, "op")] * column(columns, "rows") * column(columns, "columns")
+    return np.asarray(counted, dtype=np.float64)
+
+
+def rate(columns: Columns, hardware: Hardware) -> Array:
+    """Clock cycles in a second of all threads that work on each row."""
+    results = elements(columns) / PASSES[text(columns, "op")]
+    threads = np.where((results > GRAIN) | (hardware.kind != "cpu"), units(hardware), 1.0)
+    return (hardware.clock or CLOCK) * threads
+
+
+def elementwise_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
     """The speed of light in seconds: `bytes / bandwidth`; nothing where all is in the cache."""
     moved = streamed(columns)
-    return np.zeros_like(moved) if resident else moved / hardware.memory_bandwidth
+    return np.where(resident, 0.0, moved / hardware.memory_bandwidth)
 
 
 def elementwise_time(
-    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False
+    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
 ) -> Array:
-    """Seconds for a column `bytes`, or `op, dtype, rows, columns`."""
+    """Seconds for columns `op, bytes` and, where counted, `elements`; or `op, dtype, rows, columns`."""
     del resident
-    return parameters["launch"] + streamed(columns) / (parameters["memory_efficiency"] * hardware.memory_bandwidth)
+    over_memory = streamed(columns) / (parameters["memory_efficiency"] * hardware.memory_bandwidth)
+    computing = elements(columns) * parameters["cycles"] / rate(columns, hardware)
+    time: Array = parameters["launch"] + over_memory + computing
+    return time

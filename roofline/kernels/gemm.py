@@ -25,11 +25,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roofline.hardware import Hardware
 from roofline.kernels.parameters import (
     Array,
     Columns,
+    Mask,
     Numbers,
     Parameter,
     Unit,
@@ -138,21 +140,22 @@ def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
     return (*_COMMON, *_QUANTISING)
 
 
-def gemm_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
+def gemm_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
     """The speed of light in seconds: `max(2mnk / peak, (A + B + C) / bandwidth)`; with `resident`, no memory."""
     form = storage(columns)
     m, n, k = (column(columns, name) for name in ("m", "n", "k"))
     compute = 2.0 * m * n * k / hardware.matrix_peak(form.arithmetic)
     memory = (form.bytes * n * k + form.input_bytes * m * k + 2.0 * m * n) / hardware.memory_bandwidth
-    return compute if resident else np.maximum(compute, memory)
+    return np.where(resident, compute, np.maximum(compute, memory))
 
 
-def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False) -> Array:
+def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
     """Seconds of each product of columns `dtype, m, n, k`; see the module for the formula, `storage` for options."""
     dtype, form = text(columns, "dtype"), storage(columns)
     m, n, k = np.broadcast_arrays(*(column(columns, name) for name in ("m", "n", "k")))
     shape = m.shape
     m, n, k = (np.atleast_1d(size).reshape(-1) for size in (m, n, k))
+    warm = np.broadcast_to(resident, shape).reshape(-1)
     parts = [
         _time(
             m[start : start + CHUNK],
@@ -162,7 +165,7 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
             form,
             hardware,
             parameters,
-            resident,
+            warm[start : start + CHUNK],
         )
         for start in range(0, len(m), CHUNK)
     ]
@@ -177,16 +180,16 @@ def _time(
     form: Numbers,
     hardware: Hardware,
     parameters: Mapping[str, float],
-    resident: bool,
+    resident: NDArray[np.bool_],
 ) -> Array:
     bandwidth = hardware.memory_bandwidth
     on_units = _units_time(m, n, k, form, hardware, parameters)
     weights, activations = form.bytes * n * k, form.input_bytes * m * k + 2.0 * m * n
     missing = weights
-    if resident:
+    if np.any(resident):
         footprint = REPLAYED_COPIES.get(dtype, 6.0) * weights + activations
         cache = parameters.get("l2_share", L2_SHARE) * l2_bytes(hardware)
-        missing = weights * (1.0 - resident_share(footprint, cache, 8.0))
+        missing = weights * (1.0 - resident * resident_share(footprint, cache, 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
     if not form.quantises:
@@ -196,7 +199,9 @@ def _time(
         parameters["quantise_efficiency"] * bandwidth
     )
     time = parameters["launch"] + kernel + quantising
-    return smooth_maximum(time, _host_time(m, parameters), 8.0) if resident and dtype in UNGRAPHED else time
+    if dtype not in UNGRAPHED or not np.any(resident):
+        return time
+    return np.where(resident, smooth_maximum(time, _host_time(m, parameters), 8.0), time)
 
 
 def _host_time(m: Array, parameters: Mapping[str, float]) -> Array:

@@ -20,12 +20,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+from numpy.typing import NDArray
 
 from roofline.errors import UnsupportedError, quote
 from roofline.hardware import Hardware
 from roofline.kernels.parameters import (
     Array,
     Columns,
+    Mask,
     Numbers,
     Parameter,
     Unit,
@@ -109,7 +111,7 @@ def _routing(columns: Columns) -> Array:
     return np.asarray(columns.get("routing", "balanced"), dtype=object)
 
 
-def moe_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> Array:
+def moe_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
     """The speed of light in seconds with balanced routing: arithmetic, and the weights of the experts reached."""
     form = storage(columns)
     tokens, hidden, width, top_k, experts, tp, ep, gated = _sizes(columns)
@@ -117,10 +119,10 @@ def moe_bound(columns: Columns, hardware: Hardware, resident: bool = False) -> A
     compute = 2.0 * pairs * hidden * (width / tp) * matrices / hardware.matrix_peak(form.arithmetic)
     reached = np.minimum(np.maximum(experts / ep, 1.0), np.maximum(pairs / np.maximum(tokens, 1.0), 1.0))
     weights = reached * matrices * hidden * (width / tp) * form.bytes
-    return compute if resident else np.maximum(compute, weights / hardware.memory_bandwidth)
+    return np.where(resident, compute, np.maximum(compute, weights / hardware.memory_bandwidth))
 
 
-def moe_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: bool = False) -> Array:
+def moe_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
     """Seconds for columns `dtype, tokens, hidden, intermediate, top_k, experts, tp, ep, routing` and optional others.
 
     `routing` may differ by row. `gated` is 1 for experts of three matrices (the default), 0 for two. `touched` gives
@@ -131,11 +133,12 @@ def moe_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
     routings = np.broadcast_to(_routing(columns), sizes[0].shape).reshape(-1)
     flat = [np.atleast_1d(size).reshape(-1) for size in sizes]
     touched = np.broadcast_to(column(columns, "touched", np.nan), sizes[0].shape).reshape(-1)
+    warm = np.broadcast_to(resident, sizes[0].shape).reshape(-1)
     seconds: Array = np.empty(flat[0].shape)
     for routing in set(routings.tolist()):
         rows = routings == routing
         chosen = [size[rows] for size in flat]
-        seconds[rows] = _time(chosen, touched[rows], str(routing), form, hardware, parameters, resident)
+        seconds[rows] = _time(chosen, touched[rows], str(routing), form, hardware, parameters, warm[rows])
     return seconds.reshape(np.shape(sizes[0]))
 
 
@@ -146,7 +149,7 @@ def _time(
     form: Numbers,
     hardware: Hardware,
     parameters: Mapping[str, float],
-    resident: bool,
+    resident: NDArray[np.bool_],
 ) -> Array:
     bandwidth = hardware.memory_bandwidth
     tokens, hidden, width, top_k, experts, tp, ep, gated = sizes
@@ -166,9 +169,9 @@ def _time(
     pairs = (loads * reached).mean(axis=0) * local
     activations = 2.0 * pairs * (2.0 * hidden + (2.0 + gated) * width)
     missing = weights
-    if resident:
+    if np.any(resident):
         stored = local * (2.0 + gated) * hidden * width * form.bytes
-        missing = weights * (1.0 - resident_share(stored, parameters["l2_share"] * l2_bytes(hardware), 8.0))
+        missing = weights * (1.0 - resident * resident_share(stored, parameters["l2_share"] * l2_bytes(hardware), 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
     share = parameters["whole_batch"]

@@ -16,6 +16,9 @@ Array = NDArray[np.float64]
 Columns = Mapping[str, Array | float | str]
 """The shape columns of the measurement schema, one kernel a row; `dtype` and other names are one text for all rows."""
 
+Mask = bool | NDArray[np.bool_]
+"""Something that holds for all rows, for none, or row by row."""
+
 
 class Unit(StrEnum):
     """The unit of a parameter."""
@@ -28,7 +31,11 @@ class Unit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A physical constant of a kernel model, with the range that is believable and the value before any data."""
+    """A physical constant of a kernel model, with the range that is believable and the value before any data.
+
+    An `optional` one is a term that a calibration may lack: its default is too small to matter, and a fit begins at
+    `start` instead, from where it can feel its way.
+    """
 
     name: str
     unit: Unit
@@ -36,6 +43,12 @@ class Parameter:
     high: float
     default: float
     meaning: str
+    start: float | None = None
+
+    @property
+    def optional(self) -> bool:
+        """Whether a calibration may lack it."""
+        return self.start is not None
 
 
 @dataclass(frozen=True, slots=True)

@@ -68,7 +68,8 @@ def kernel_shape(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | N
         return _attention(first)
     if all(op.kind in PASSES for op in parts):
         kind = Kind.NORM if any(op.kind is Kind.NORM for op in parts) else parts[-1].kind
-        return KernelShape(PASSES[kind], {}, {"bytes": total(op.bytes for op in parts)})
+        moved = total(tensor.elements for op in parts for tensor in op.tensors)
+        return KernelShape(PASSES[kind], {}, {"bytes": total(op.bytes for op in parts), "elements": moved})
     return None
 
 

@@ -13,7 +13,8 @@ from typing import Any, NamedTuple
 
 from roofline.hardware import Hardware
 from roofline.kernels import Columns, kernel
-from roofline.kernels.elementwise import PASSES
+from roofline.kernels.elementwise import PASSES, elements
+from roofline.kernels.elementwise import rate as cycle_rate
 from roofline.kernels.gemm import THROTTLING_TIME
 from roofline.kernels.parameters import column, numbers, storage, text
 
@@ -248,5 +249,12 @@ def _stream(columns: Columns, hardware: Hardware, constants: Constants) -> list[
     moved = _value(columns, "bytes")
     rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
     memory = _evaluated("memory", "memory = bytes / (e_B bandwidth)", f"{shown(moved)} / {rate}")
-    whole = _evaluated("time", "t = launch + memory", f"{shown(constants['launch'])} + {shown(memory.value)}")
-    return [_launch(constants), memory, whole]
+    count, cycles = float(elements(columns).reshape(-1)[0]), float(cycle_rate(columns, hardware).reshape(-1)[0])
+    computing = _evaluated(
+        "computing",
+        "computing = elements cycles / (clock threads)",
+        f"{shown(count)} * {shown(constants['cycles'])} / {shown(cycles)}",
+    )
+    parts = [constants["launch"], memory.value, computing.value]
+    whole = _evaluated("time", "t = launch + memory + computing", " + ".join(map(shown, parts)))
+    return [_launch(constants), memory, computing, whole]

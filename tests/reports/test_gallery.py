@@ -45,7 +45,7 @@ def test_the_committed_data_are_those_of_today(files: dict[str, bytes]) -> None:
         assert len(old) == len(new), f"{name}: {TODAY}"
         for was, now in zip(old, new, strict=True):
             for cell, other in zip(was, now, strict=True):
-                assert cell == other or float(cell) == pytest.approx(float(other), rel=1e-8), f"{name}: {TODAY}"
+                assert cell == other or float(cell) == pytest.approx(float(other), rel=1e-5), f"{name}: {TODAY}"
 
 
 def test_the_committed_index_is_that_of_today(files: dict[str, bytes]) -> None:
@@ -59,7 +59,16 @@ def test_the_committed_figures_are_those_of_today(files: dict[str, bytes]) -> No
         assert version is not None
         if version[1].decode() != mpl.__version__:
             pytest.skip("the figures were drawn by another version of matplotlib")
-        assert old == files[name], f"{name}: {TODAY}"
+        # The ids that matplotlib makes are hashes of coordinates: the last digit of one, on another processor, is enough.
+        was, now = (_outline(content) for content in (old, files[name]))
+        assert was[0] == now[0], f"{name}: {TODAY}"
+        assert was[1] == pytest.approx(now[1], abs=0.01), f"{name}: {TODAY}"
+
+
+def _outline(svg: bytes) -> tuple[str, list[float]]:
+    """A figure's elements and text, and its numbers, without the ids."""
+    text = re.sub(r'(id="|href="#|url\(#)[^")]*', "", svg.decode())
+    return re.sub(r"-?\d+\.?\d*", "", text), [float(number) for number in re.findall(r"-?\d+\.?\d*", text)]
 
 
 def test_files_are_small(files: dict[str, bytes]) -> None:

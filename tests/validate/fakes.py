@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,6 @@ from validate.kernels.benchmark import Benchmark, Tensors, Way
 from validate.kernels.work import Case
 
 H100 = load_hardware("h100-sxm")
-COLD = replace(H100, l2=None)
 NOISE = 0.05
 
 
@@ -26,8 +24,8 @@ def constants(op: str, format: str = "bf16", **changes: float) -> dict[str, floa
 
 MACHINE: Mapping[str, Mapping[str, float]] = {
     "gemm": constants("gemm", launch=6e-6, compute_efficiency=0.62, memory_efficiency=0.71),
-    "attention_prefill": constants("attention_prefill", launch=12e-6, compute_efficiency=0.45),
-    "attention_decode": constants("attention_decode", launch=11e-6, memory_efficiency=0.75),
+    "attention_prefill": constants("attention_prefill", launch=16e-6, compute_efficiency=0.45),
+    "attention_decode": constants("attention_decode", launch=15e-6, memory_efficiency=0.75),
     **{
         op: constants(op, launch=3e-6, memory_efficiency=0.66)
         for op in ("norm", "softmax", "activation", "rope", "copy")
@@ -35,7 +33,7 @@ MACHINE: Mapping[str, Mapping[str, float]] = {
 }
 
 
-def true_time(case: Case, hardware: Hardware = COLD, slower: Mapping[str, float] | None = None) -> float:
+def true_time(case: Case, hardware: Hardware = H100, slower: Mapping[str, float] | None = None) -> float:
     """Seconds of a case on the machine; `slower` changes constants by a factor."""
     truth = dict(MACHINE[case.op])
     for name, factor in (slower or {}).items():
@@ -43,7 +41,7 @@ def true_time(case: Case, hardware: Hardware = COLD, slower: Mapping[str, float]
     columns: dict[str, Any] = {
         name: value if isinstance(value, str) else float(value) for name, value in case.columns.items()
     }
-    return float(kernel_time(case.op, {**columns, "op": case.op}, hardware, truth, resident=True))
+    return float(kernel_time(case.op, {**columns, "op": case.op}, hardware, truth))
 
 
 class FakeDevice(Device):

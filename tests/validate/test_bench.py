@@ -16,7 +16,8 @@ import numpy as np
 import pytest
 
 from roofline.errors import RooflineError, SpecError, UnknownNameError
-from tests.validate.fakes import H100, NOISE, FakeDevice, fake_benchmarks, true_time
+from roofline.hardware import load_hardware
+from tests.validate.fakes import H100, NOISE, FakeBenchmark, FakeDevice, fake_benchmarks, true_time
 from validate import device as devices
 from validate import loop
 from validate.bench import Outcome, Plan, measure
@@ -24,8 +25,8 @@ from validate.design import Limits, design
 from validate.device import Cuda, Processors, Sample, open_device
 from validate.kernels import registry
 from validate.kernels.work import Case
-from validate.measurements import read_measurements
 from validate.rowfile import COLUMNS, HEADER, RowFile, as_line, case_of, read_rows, repaired
+from validate.rows import read_measurements
 
 LIMITS = Limits(memory=20e9, flops=2e13, traffic=2e10)
 GEMM = Case("gemm", {"dtype": "bf16", "m": 8, "n": 1024, "k": 2048})
@@ -63,9 +64,7 @@ def test_fifty_points_of_each_kernel_recover_the_machine(tmp_path: Path) -> None
 
 def error(calibration: Any, case: Case) -> float:
     columns = {name: value if isinstance(value, str) else float(value) for name, value in case.columns.items()}
-    from tests.validate.fakes import COLD
-
-    expected = calibration.expected(case.op, {**columns, "op": case.op}, COLD, resident=True)
+    expected = calibration.expected(case.op, {**columns, "op": case.op}, H100)
     return abs(float(expected.mid) / true_time(case) - 1)
 
 
@@ -252,13 +251,38 @@ def test_time_that_is_up_leaves_the_rest(tmp_path: Path) -> None:
 
 
 def test_a_card_without_a_format_says_so() -> None:
-    from roofline.hardware import load_hardware
-
     chosen, refused = loop.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), fake_benchmarks())
     assert set(chosen["gemm"]) == {"bf16"}
     assert "gemm in fp8: a100-sxm-80gb has no fp8" in refused
     with pytest.raises(RooflineError, match="has none of the formats asked for"):
         loop.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), fake_benchmarks(), ("fp8",))
+
+
+def test_caches_in_another_format_are_offered_where_the_card_has_it(tmp_path: Path) -> None:
+    """By the kernel that reads them: PyTorch's attention does not, though calibrations want its rows."""
+    known = fake_benchmarks()
+    known["attention_decode"] = Cached("attention_decode")
+    chosen, refused = loop.formats_for(FakeDevice(), H100, known)
+    assert chosen["attention_decode"] == ("bf16", "fp8", "bf16/fp8")
+    assert loop.formats_for(FakeDevice(), H100, known, ("bf16/fp8",))[0] == {"attention_decode": ("bf16/fp8",)}
+    chosen, refused = loop.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), known)
+    assert chosen["attention_decode"] == ("bf16",)
+    assert "attention_decode in bf16/fp8: a100-sxm-80gb has no fp8" in refused
+    cases = design({"attention_decode": ("bf16", "bf16/fp8")}, LIMITS, 4)
+    path = tmp_path / "rows.csv"
+    with RowFile(path) as file:
+        measure(Plan(cases, 60.0, single="torch"), FakeDevice(), "h100-sxm", known, file)
+    taken = {(row["dtype"], row["kv_dtype"], row["kernel"]) for row in read_rows(path)}
+    assert taken == {("bf16", "bf16", "torch"), ("bf16", "fp8", "triton")}
+
+
+class Cached(FakeBenchmark):
+    """Reads an fp8 cache by one of its ways."""
+
+    mixed = ("bf16/fp8",)
+
+    def refusal(self, case: Case, way: str, device: str) -> str | None:
+        return "no fp8 cache" if way == "torch" and case.format == "bf16/fp8" else super().refusal(case, way, device)
 
 
 # --- devices ---

@@ -17,7 +17,8 @@ from roofline.errors import RooflineError, SpecError
 from roofline.hardware import load_hardware
 from roofline.kernels import kernel, kernel_time
 from validate.calibrate import fit, fit_shared, hold_out
-from validate.measurements import Measurements, shape_columns
+from validate.measured import load_kept
+from validate.rows import Measurements, shape_columns
 from validate.score import as_document, score
 
 H100 = load_hardware("h100-sxm")
@@ -48,7 +49,7 @@ def gemm_rows(
             "software": "synthetic 1.0",
         }
     )
-    time = kernel_time("gemm", shape_columns("gemm", frame), load_hardware(name), truth, resident=True)
+    time = kernel_time("gemm", shape_columns("gemm", frame), load_hardware(name), truth, resident=True, alone=True)
     frame["latency_us"] = time * 1e6 * np.exp(noise * generator.standard_normal(count))
     return Measurements("gemm", frame, "synthetic")
 
@@ -65,6 +66,89 @@ def test_500_points_recover_a_machine() -> None:
     constants = found.fits["gemm", "bf16"].parameters
     assert constants["compute_efficiency"] == pytest.approx(0.62, rel=0.08)
     assert constants["memory_efficiency"] == pytest.approx(0.71, rel=0.08)
+
+
+def with_caches(op: str, rows: pd.DataFrame, truth: dict[str, float], noise: float = 0.0) -> Measurements:
+    """The rows as the machine runs them: with the caches that the column `cache` says, which None leaves to the op."""
+    cold, public = (rows["cache"] == "cold").to_numpy(), rows["cache"].isna().to_numpy()
+    time = kernel_time(op, shape_columns(op, rows), H100, truth, resident=~cold, alone=public)
+    scatter = np.exp(noise * np.random.default_rng(5).standard_normal(len(rows)))
+    return Measurements(op, rows.assign(latency_us=time * 1e6 * scatter), "synthetic")
+
+
+def decode_rows(count: int, caches: list[str | None]) -> pd.DataFrame:
+    generator = np.random.default_rng(4)
+    kv_heads = generator.choice([1, 2, 4, 8], count)
+    return pd.DataFrame(
+        {
+            "hardware": "h100-sxm",
+            "op": "attention_decode",
+            "dtype": "bf16",
+            "kv_dtype": "bf16",
+            "batch": generator.choice([1, 2, 4, 16, 64], count),
+            "q_len": 1,
+            "kv_len": generator.choice([128, 512, 1000, 4096, 16384], count),
+            "heads": kv_heads * generator.choice([1, 4, 8], count),
+            "kv_heads": kv_heads,
+            "head_dim": 128,
+            "window": 0,
+            "cache": generator.choice(np.array(caches, dtype=object), count),
+        }
+    )
+
+
+@pytest.mark.parametrize("caches", [["cold"], ["warm"], [None], ["cold", "warm", None]])
+def test_the_caches_of_a_row_are_those_that_it_says(caches: list[str | None]) -> None:
+    """A machine whose L2 is three times as fast as its memory is found again from rows of any kind.
+
+    Its predictions of cold rows are right whichever it was fitted on, and rows scored without a word of their caches
+    would be off.
+    """
+    truth = {parameter.name: parameter.default for parameter in kernel("attention_decode").parameters("bf16")}
+    truth |= {"launch": 11e-6, "memory_efficiency": 0.75, "l2_speedup": 3.0, "unit_bandwidth": 200e9}
+    found = fit([with_caches("attention_decode", decode_rows(600, caches), truth, noise=0.02)], H100)
+    for kind in ("cold", "warm", None):
+        (group,) = score([with_caches("attention_decode", decode_rows(400, [kind]), truth)], H100, found, by=("op",))
+        assert group.mape < (0.03 if caches[0] == kind or len(caches) > 1 else 0.15), kind
+    cold = with_caches("attention_decode", decode_rows(400, ["cold"]), truth)
+    silent = Measurements(cold.op, cold.frame.drop(columns="cache"), "synthetic")
+    assert score([silent], H100, found, by=("op",))[0].mape > 0.15
+
+
+def test_cold_rows_of_products_are_fitted_cold() -> None:
+    """Weights that fit the L2 several times over: taken for replayed they would seem to need no memory at all."""
+    truth = machine(launch=2e-6)
+    rows = gemm_rows(600, truth).frame.assign(cache="cold")
+    small = rows[(rows["m"] <= 16) & (rows["n"] * rows["k"] < 2**22)]
+    part = with_caches("gemm", rows, truth, noise=0.02)
+    found = fit([part], H100)
+    assert found.fits["gemm", "bf16"].parameters["memory_efficiency"] == pytest.approx(0.71, rel=0.05)
+    assert score([with_caches("gemm", small, truth)], H100, found, by=("op",))[0].mape < 0.03
+
+
+def test_terms_that_a_calibration_may_lack(tmp_path: Path) -> None:
+    """A file without them is read as having none of their effect; a fit finds them from 40 rows all the same."""
+    (kept,) = [kept for kept in load_kept() if kept.name == "xeon-2-threads"]
+    inherited = load_calibration(kept.hardware)
+    content = yaml.safe_load(render(inherited))
+    for formats in content["kernels"].values():
+        for body in formats.values():
+            body["parameters"].pop("cycles", None)
+            body["parameters"].pop("head_slowdown", None)
+    prior = replace(parse_calibration(content, "cpu.yaml"), parents=())
+    assert prior.fits["softmax", "any"].parameters["cycles"] == 1e-6
+    truth = {"launch": 6e-6, "memory_efficiency": 0.9, "cycles": 1.2}
+    generator = np.random.default_rng(1)
+    frame = pd.DataFrame(
+        {"rows": generator.choice([1, 8, 64, 500, 4000], 40), "columns": generator.choice([512, 3000], 40)}
+    )
+    frame = frame.assign(
+        hardware=kept.hardware.name, op="softmax", dtype=generator.choice(["fp32", "bf16"], 40), cache="cold"
+    )
+    time = kernel_time("softmax", shape_columns("softmax", frame), kept.hardware, truth)
+    frame["latency_us"] = time * 1e6 * np.exp(0.02 * generator.standard_normal(40))
+    found = fit([Measurements("softmax", frame, "synthetic")], kept.hardware, prior).fits["softmax", "any"]
+    assert found.parameters["cycles"] == pytest.approx(1.2, rel=0.1)
 
 
 def test_50_points_and_a_prior_recover_a_machine() -> None:

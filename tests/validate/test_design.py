@@ -8,7 +8,7 @@ import pytest
 from roofline.errors import UnknownNameError
 from validate.design import AXES, Limits, case_at, design, fits, halton, held_bytes
 from validate.kernels.work import Case, work_of
-from validate.measurements import TEXT, shape_names
+from validate.rows import TEXT, shape_names
 
 LIMITS = Limits(memory=4e9, flops=5e12, traffic=3e9)
 FORMATS = dict.fromkeys(AXES, ("bf16",))
@@ -62,7 +62,7 @@ def test_nothing_fits_a_machine_that_is_too_small() -> None:
 
 
 def test_experts_and_keys_that_are_not_read_take_memory() -> None:
-    experts = case_at("moe", "bf16", (0.0, 0.99))
+    experts = case_at("moe", "bf16", (0.0, 0.99, 0.0))
     assert held_bytes(experts) > 2 * work_of(experts).bytes
     window = {"batch": 8, "q_len": 1, "kv_len": 100000, "heads": 8, "kv_heads": 8, "head_dim": 128, "window": 1024}
     case = Case("attention_decode", {"dtype": "bf16", "kv_dtype": "bf16", **window})

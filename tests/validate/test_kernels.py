@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from roofline.calibration import Calibration, Fit, load_calibration
 from roofline.errors import RooflineError
-from roofline.hardware import load_hardware
+from roofline.hardware import load_hardware, parse_hardware
 from roofline.kernels import KERNELS, Unit, kernel, kernel_bound, kernel_regimes, kernel_time
 from roofline.kernels.elementwise import PASSES
 
@@ -74,7 +74,8 @@ def cases() -> list[tuple[str, str]]:
 def test_every_parameter_is_physical(op: str) -> None:
     for format in ("bf16", "fp8", "nvfp4", "fp8_block"):
         parameters = kernel(op).parameters(format)
-        assert len(parameters) <= 12
+        assert sum(not parameter.optional for parameter in parameters) <= 12
+        assert sum(parameter.optional for parameter in parameters) <= 1
         assert len({parameter.name for parameter in parameters}) == len(parameters)
         for parameter in parameters:
             assert parameter.meaning
@@ -127,6 +128,23 @@ def test_any_constants_within_bounds_respect_the_bound(data: st.DataObject) -> N
     assert np.all(time >= kernel_bound(op, columns, H100))
 
 
+@pytest.mark.parametrize(("op", "dtype"), cases())
+def test_each_row_has_its_own_caches(op: str, dtype: str) -> None:
+    """Rows of one call may be cold or replayed, in a step or alone: each is as if it stood by itself."""
+    columns, _, along = CASES[op]
+    columns = {**columns, "dtype": dtype, along: np.array([1.0, 24.0, 24.0, 24.0, 24.0, 3000.0])}
+    resident, alone = np.array([0, 0, 1, 0, 1, 1], dtype=bool), np.array([0, 0, 0, 1, 1, 0], dtype=bool)
+    together = kernel_time(op, columns, H100, defaults(op, dtype), resident, alone)
+    bounds = kernel_bound(op, columns, H100, resident)
+    for index in range(6):
+        row = {**columns, along: columns[along][index]}
+        own = (bool(resident[index]), bool(alone[index]))
+        np.testing.assert_allclose(kernel_time(op, row, H100, defaults(op, dtype), *own), together[index], rtol=1e-12)
+        np.testing.assert_allclose(kernel_bound(op, row, H100, own[0]), bounds[index], rtol=1e-12)
+    graph = kernel(op).lone_launch
+    np.testing.assert_allclose(together[3] - together[1], graph, atol=1e-15)
+
+
 def test_cold_weights_are_never_faster_than_resident_ones() -> None:
     columns = {"dtype": "bf16", "m": 16.0, "n": np.array([1024.0, 4096.0, 16384.0]), "k": 4096.0}
     parameters = defaults("gemm", "bf16")
@@ -164,6 +182,54 @@ def test_causal_pairs_under_a_window() -> None:
         }  # fmt: skip
         bound = kernel_bound("attention_prefill", columns, H100, resident=True)
         np.testing.assert_allclose(bound, 4 * 128 * counted / peak)
+
+
+PROCESSOR = parse_hardware(
+    {
+        "name": "two-threads",
+        "title": "Two threads",
+        "vendor": "Nobody",
+        "family": "cpu",
+        "kind": "cpu",
+        "memory": {"capacity": "8 GB [sheet]", "bandwidth": "20 GB/s [sheet]"},
+        "compute": {"units": "2 [sheet]", "clock": "2 GHz [sheet]", "vector": {"fp32": "200 GFLOP/s [sheet]"}},
+        "sources": {"sheet": "made up"},
+    },
+    "two-threads",
+)
+
+
+def test_processors_compute_with_elements_on_one_thread_or_all() -> None:
+    """t = launch + bytes / (e bandwidth) + elements cycles / (clock threads): two threads beyond 32768 results."""
+    constants = {**defaults("softmax", "fp32"), "launch": 5e-6, "memory_efficiency": 0.5, "cycles": 0.4}
+    rows = np.array([1.0, 32.0, 33.0, 4096.0])
+    time = kernel_time("softmax", {"dtype": "fp32", "rows": rows, "columns": 1024.0}, PROCESSOR, constants)
+    moved, threads = 2 * rows * 1024, np.array([1.0, 1.0, 2.0, 2.0])
+    np.testing.assert_allclose(time, 5e-6 + 4 * moved / 10e9 + 0.4 * moved / (2e9 * threads))
+    graph = {"bytes": 4.0 * moved, "elements": moved}
+    np.testing.assert_allclose(kernel_time("softmax", graph, PROCESSOR, constants), time)
+    lacking = {**constants, "cycles": defaults("softmax", "fp32")["cycles"]}
+    without = kernel_time("softmax", {"bytes": 4.0 * moved}, PROCESSOR, constants)
+    np.testing.assert_allclose(kernel_time("softmax", graph, PROCESSOR, lacking), without, rtol=1e-4)
+
+
+def test_heads_of_a_group_cost_arithmetic_only_without_a_matrix_unit() -> None:
+    """One unit, no splits: each key costs 4 d G slowdown / (peak / S) more, and nothing on a card."""
+    columns, _, _ = CASES["attention_decode"]
+    columns = {**columns, "dtype": "fp32", "batch": 64.0, "kv_len": 4096.0, "kv_heads": 2.0, "window": 0.0}
+    columns = {**columns, "head_dim": 64.0, "heads": np.array([2.0, 8.0])}
+    fixed = {"sharpness": 20.0, "wave_quantisation": 0.01, "regroup": 0.0, "memory_efficiency": 1.0}
+    constants = {**defaults("attention_decode", "fp32"), **fixed, "unit_bandwidth": 4e9, "head_slowdown": 2.0}
+    one, four = kernel_time("attention_decode", columns, PROCESSOR, constants)
+    extra = 64 * 4096 * 2 * 4 * 64 * (4 - 1) / (0.5 * 200e9)
+    np.testing.assert_allclose(four - one, extra, rtol=0.01)
+    lacking = {**constants, "head_slowdown": defaults("attention_decode", "fp32")["head_slowdown"]}
+    one, four = kernel_time("attention_decode", columns, PROCESSOR, lacking)
+    np.testing.assert_allclose(one, four, rtol=0.01)
+    card = {**columns, "dtype": "bf16"}
+    np.testing.assert_array_equal(
+        kernel_time("attention_decode", card, H100, constants), kernel_time("attention_decode", card, H100, lacking)
+    )
 
 
 @pytest.mark.parametrize("op", PASSES)

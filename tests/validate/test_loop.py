@@ -16,7 +16,7 @@ from roofline.engine import load_engine
 from roofline.errors import RooflineError, SpecError, UnsupportedError
 from roofline.hardware import list_hardware, load_hardware
 from roofline.modelspec import load_model
-from tests.validate.fakes import H100, FakeDevice, fake_benchmarks
+from tests.validate.fakes import FakeDevice, fake_benchmarks
 from tests.validate.test_bench import FakeTorch
 from validate import device as devices
 from validate import loop, machine
@@ -298,14 +298,6 @@ def test_an_overlay_comes_first_and_leaves_nothing(tmp_path: Path, monkeypatch: 
     monkeypatch.delenv("ROOFLINE_SPECS")
     with loop.overlay(tmp_path / "absent"):
         assert "ROOFLINE_SPECS" not in loop.os.environ
-
-
-def test_the_launch_of_a_graph_of_one_call_is_put_back(tmp_path: Path) -> None:
-    calibration = load_calibration(H100)
-    changed = loop.in_a_step(calibration)
-    key = ("attention_decode", "bf16")
-    assert changed.fits[key].parameters["launch"] == pytest.approx(calibration.fits[key].parameters["launch"] + 4e-6)
-    assert changed.fits["gemm", "bf16"] == calibration.fits["gemm", "bf16"]
 
 
 # --- drift ---

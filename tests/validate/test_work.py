@@ -20,6 +20,7 @@ ATTENTION = {"batch": 2, "heads": 8, "kv_heads": 2, "head_dim": 64, "window": 0}
         ("attention_prefill", {"dtype": "bf16", "kv_dtype": "bf16", **ATTENTION, "q_len": 50, "kv_len": 50}),
         ("attention_prefill", {"dtype": "fp16", "kv_dtype": "fp16", **ATTENTION, "q_len": 50, "kv_len": 80}),
         ("attention_decode", {"dtype": "bf16", "kv_dtype": "bf16", **ATTENTION, "q_len": 1, "kv_len": 333}),
+        ("attention_decode", {"dtype": "bf16", "kv_dtype": "fp8", **ATTENTION, "q_len": 1, "kv_len": 333}),
         (
             "moe",
             {

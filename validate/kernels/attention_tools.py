@@ -7,8 +7,18 @@ from collections.abc import Iterator
 
 import torch
 
+from validate.kernels.work import Case
+
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 """PyTorch's name of each number format that these benchmarks have."""
+
+CACHES = {**DTYPES, "fp8": torch.float8_e4m3fn}
+"""The same for what a cache may be stored in. Its scale is one: another would only be a factor of scores and output."""
+
+
+def cache_dtype(case: Case) -> torch.dtype:
+    """The format that the keys and values of a case are stored in."""
+    return CACHES[str(case.columns.get("kv_dtype", case.dtype))]
 
 
 class Random:

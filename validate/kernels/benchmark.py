@@ -35,6 +35,9 @@ class Benchmark(ABC):
     dtypes: tuple[str, ...]
     """The number formats it has kernels for."""
 
+    mixed: tuple[str, ...] = ()
+    """Formats in which the cache has another one: `bf16/fp8`."""
+
     @property
     @abstractmethod
     def ways(self) -> Mapping[str, Way]:

@@ -16,6 +16,7 @@ from validate.kernels.attention_tools import (
     DTYPES,
     Random,
     attention_reference,
+    cache_dtype,
     deliver,
     poisoned,
     transposed,
@@ -36,11 +37,13 @@ class Decode(Benchmark):
     `block_table` (batch, pages a sequence) and `lengths` (batch) of int32; output `output`, like `query`. For PyTorch
     alone: `keys` and `values` (batch, kv_len, kv_heads, head_dim), gathered, and where lengths differ a `mask`.
     Beyond the operands of the schema a kernel reads the block table and the lengths, 4 bytes a page and sequence, and
-    the last page of a sequence may hold unused slots.
+    the last page of a sequence may hold unused slots. A cache in fp8 is converted to the query's format by the kernel,
+    as it reads it; PyTorch has nothing for it.
     """
 
     op = "attention_decode"
     dtypes = ("fp16", "bf16")
+    mixed = ("bf16/fp8",)
 
     def __init__(self, page: int = PAGE) -> None:
         self.page = page
@@ -73,9 +76,10 @@ class Decode(Benchmark):
             stored[table[empty.any(-1)]] = stored[table[empty.any(-1)]].masked_fill(
                 empty[empty.any(-1)][:, :, None, None], math.nan
             )
-            operands[cache] = stored
-            operands[gathered] = stored[table].flatten(1, 2)[:, :longest].contiguous()
-        if any(length != longest for length in lengths):
+            operands[cache] = stored.to(cache_dtype(case))
+            if operands[cache].dtype == dtype:
+                operands[gathered] = stored[table].flatten(1, 2)[:, :longest].contiguous()
+        if "keys" in operands and any(length != longest for length in lengths):
             for gathered in ("keys", "values"):
                 operands[gathered].nan_to_num_(0.0)
             operands["mask"] = torch.stack([_mask(case, length, device) for length in lengths])[:, None]

@@ -1,5 +1,9 @@
 """Benchmark of the routed experts of one layer, from the choice of experts to the weighted sum of their results.
 
+With `ep` above 1 it is one of so many ranks: it has the first experts / ep of them and the tokens of all ranks, and
+adds the results of its own experts only, as engines do between an all-gather and a reduction. As in the measurement
+schema `tokens` counts those of all ranks, so that a rank has about tokens top_k / ep pairs of a token and an expert.
+
 An expert computes down(silu(gate(x)) up(x)). The choice itself is an input: experts as int32, which `Work` does not
 count (4 bytes a pair of a token and an expert), and their weights.
 """
@@ -22,10 +26,10 @@ ROUTINGS = ("uniform", "balanced")
 
 
 class Experts(Benchmark):
-    """Routed experts on one device: all of them, each with 1 / tp of its intermediate width.
+    """Routed experts on one device: 1 / ep of them, each with 1 / tp of its intermediate width.
 
     Inputs: input (tokens, hidden); chosen and routes (tokens, top_k), the experts and their weights; gate_weight and
-    up_weight (experts, width, hidden), down_weight (experts, hidden, width). Output: output (tokens, hidden).
+    up_weight (experts / ep, width, hidden), down_weight (experts / ep, hidden, width). Output: output (tokens, hidden).
     """
 
     op = "moe"
@@ -43,7 +47,8 @@ class Experts(Benchmark):
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Fresh random operands; results of experts have a deviation near one whatever the widths, or a little less."""
         random = generator(device, seed)
-        tokens, hidden, experts, top_k = case["tokens"], case["hidden"], case["experts"], case["top_k"]
+        tokens, hidden, top_k = case["tokens"], case["hidden"], case["top_k"]
+        experts = case["experts"] // case["ep"]
         width = case["intermediate"] // case["tp"]
         routes = uniform((tokens, top_k), 0.5, 1.5, random)
         return {
@@ -65,7 +70,7 @@ class Experts(Benchmark):
 
         source, chosen = inputs["input"].double(), inputs["chosen"]
         output = torch.zeros_like(source)
-        for expert in range(case["experts"]):
+        for expert in range(case["experts"] // case["ep"]):
             tokens, choices = torch.where(chosen == expert)
             gate, up, down = (inputs[f"{name}_weight"][expert].double().T for name in ("gate", "up", "down"))
             rows = source[tokens]
@@ -77,8 +82,8 @@ class Experts(Benchmark):
         """What Triton or the device lacks for the case, and settings that are not one device's."""
         if case.dtype not in self.dtypes:
             return f"there are no {case.dtype} experts here"
-        if case["ep"] != 1:
-            return "tokens count for all devices where ep > 1; this runs one"
+        if case["experts"] % case["ep"]:
+            return "ep must divide experts"
         if case["intermediate"] % case["tp"]:
             return "tp must divide intermediate"
         if case["top_k"] > case["experts"]:
@@ -107,9 +112,8 @@ def _choose(case: Case, random: torch.Generator) -> torch.Tensor:
 def _triton(case: Case, inputs: Tensors, outputs: Tensors) -> None:
     from validate.kernels.programs.experts import run
 
-    del case
     weights = inputs["gate_weight"], inputs["up_weight"], inputs["down_weight"]
-    run(inputs["input"], inputs["chosen"], inputs["routes"], *weights, outputs["output"])
+    run(inputs["input"], inputs["chosen"], inputs["routes"], *weights, outputs["output"], ranks=case["ep"])
 
 
 def _torch(case: Case, inputs: Tensors, outputs: Tensors) -> None:
@@ -117,8 +121,9 @@ def _torch(case: Case, inputs: Tensors, outputs: Tensors) -> None:
 
     source, chosen, routes = inputs["input"], inputs["chosen"], inputs["routes"]
     tokens, top_k = chosen.shape
-    results = torch.empty(tokens, top_k, source.shape[1], dtype=source.dtype, device=source.device)
-    for expert in range(case["experts"]):
+    make = torch.empty if case["ep"] == 1 else torch.zeros  # the pairs of other ranks add nothing
+    results = make(tokens, top_k, source.shape[1], dtype=source.dtype, device=source.device)
+    for expert in range(case["experts"] // case["ep"]):
         rows, choices = torch.where(chosen == expert)
         if rows.numel():
             gate, up, down = (inputs[f"{name}_weight"][expert].T for name in ("gate", "up", "down"))

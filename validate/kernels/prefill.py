@@ -12,9 +12,18 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from validate.kernels.attention_tools import DTYPES, Random, attention_reference, deliver, poisoned, transposed, visible
+from validate.kernels.attention_tools import (
+    DTYPES,
+    Random,
+    attention_reference,
+    cache_dtype,
+    deliver,
+    poisoned,
+    transposed,
+    visible,
+)
 from validate.kernels.benchmark import Benchmark, Tensors, Way
-from validate.kernels.tools import triton_refusal
+from validate.kernels.tools import format_refusal, triton_refusal
 from validate.kernels.work import Case
 
 HEAD_DIMS = (64, 96, 128, 256)
@@ -25,11 +34,13 @@ class Prefill(Benchmark):
     """Attention of the last `q_len` of `kv_len` tokens, causal, grouped, with an optional window.
 
     Inputs `query` (batch, q_len, heads, head_dim), `keys` and `values` (batch, kv_len, kv_heads, head_dim); output
-    `output`, like `query`. With a window, a mask or the sequences' first tokens are there for PyTorch alone.
+    `output`, like `query`. With a window, a mask or the sequences' first tokens are there for PyTorch alone. Keys and
+    values in fp8 are converted to the queries' format by the kernel, as it reads them.
     """
 
     op = "attention_prefill"
     dtypes = ("fp16", "bf16")
+    mixed = ("bf16/fp8",)
 
     @property
     def ways(self) -> Mapping[str, Way]:
@@ -42,9 +53,10 @@ class Prefill(Benchmark):
         width = case["head_dim"]
         operands = {
             "query": random.normal(case["batch"], case["q_len"], case["heads"], width, dtype=dtype),
-            "keys": random.normal(case["batch"], case["kv_len"], case["kv_heads"], width, dtype=dtype),
-            "values": random.normal(case["batch"], case["kv_len"], case["kv_heads"], width, dtype=dtype),
         }
+        for name in ("keys", "values"):
+            drawn = random.normal(case["batch"], case["kv_len"], case["kv_heads"], width, dtype=dtype)
+            operands[name] = drawn.to(cache_dtype(case))
         if _cut(case) and _has_windows(device):
             for name, length in (("query_starts", case["q_len"]), ("key_starts", case["kv_len"])):
                 operands[name] = torch.arange(case["batch"] + 1, dtype=torch.int32, device=device) * length
@@ -73,8 +85,11 @@ def attention_refusal(benchmark: Benchmark, case: Case, way: str, device: str) -
         return f"there is no way {way}"
     if case.dtype not in benchmark.dtypes:
         return f"no kernel for {case.dtype}"
-    if str(case.columns.get("kv_dtype", case.dtype)) != case.dtype:
-        return "the cache must have the queries' format"
+    stored = str(case.columns.get("kv_dtype", case.dtype))
+    if stored not in (case.dtype, "fp8"):
+        return "the cache must have the queries' format, or fp8"
+    if stored != case.dtype and way == "torch":
+        return f"PyTorch's attention reads no {stored} cache"
     if case["heads"] % case["kv_heads"]:
         return "heads must be a multiple of kv_heads"
     if case["q_len"] > case["kv_len"]:
@@ -83,7 +98,7 @@ def attention_refusal(benchmark: Benchmark, case: Case, way: str, device: str) -
         return None
     if case["head_dim"] > max(HEAD_DIMS):
         return f"head_dim over {max(HEAD_DIMS)}"
-    return triton_refusal(device)
+    return triton_refusal(device) or format_refusal(stored, device)
 
 
 def _cut(case: Case) -> bool:

@@ -8,7 +8,7 @@ and counts its FLOPs and bytes from here, so that measured and predicted are nev
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from roofline.errors import RooflineError, UnknownNameError, quote
@@ -21,7 +21,7 @@ from roofline.layers.basic import Formats, activation, add, elementwise, linear,
 from roofline.layers.mlp import mixture_of_experts, pool_of
 from roofline.model import Attention, MixtureOfExperts, Norm
 from roofline.op import Kind, Op, fuse
-from roofline.parallel import SINGLE
+from roofline.parallel import Parallelism
 from roofline.precision import Format, Precision, WeightScheme, find_format, grouped
 from roofline.size import total
 
@@ -54,6 +54,12 @@ class Case:
     def dtype(self) -> str:
         """The number format that the kernel is named by."""
         return str(self.columns["dtype"])
+
+    @property
+    def format(self) -> str:
+        """The number format, with that of the cache where it is another: `bf16/fp8`."""
+        stored = str(self.columns.get("kv_dtype", self.dtype))
+        return self.dtype if stored == self.dtype else f"{self.dtype}/{stored}"
 
     def __str__(self) -> str:
         return f"{self.op} " + " ".join(f"{name}={value}" for name, value in self.columns.items())
@@ -143,7 +149,13 @@ def _attention(case: Case) -> Work:
 
 
 def _experts(case: Case) -> Work:
+    """The experts of one of `ep` ranks, for the tokens of all of them: its share of the pairs of a token and an expert.
+
+    The graph's ranks that all have the tokens are tensor ranks; the width that they would share is divided already.
+    """
     formats, arithmetic = formats_of(case.dtype)
+    ranks = Parallelism(tensor=case["ep"], expert=case["ep"])
+    formats = replace(formats, parallel=ranks)
     spec = MixtureOfExperts(
         experts=case["experts"] // case["ep"],
         top_k=case["top_k"],
@@ -155,7 +167,15 @@ def _experts(case: Case) -> Work:
     source = activation("mlp_input", formats.activations, hidden)
     ops = mixture_of_experts(spec, source, activation("routed", formats.base, hidden), formats)
     first = next(index for index, op in enumerate(ops) if op.kind is Kind.MOE)
-    return Work(case.op, tuple(ops[first:]), Step(1, case["tokens"], 0), arithmetic, (pool_of(spec, SINGLE, 0.0),))
+    return Work(
+        case.op, tuple(ops[first:]), Step(1, case["tokens"], 0), arithmetic, (pool_of(spec, ranks, 0.0),), _schema(case)
+    )
+
+
+def _schema(case: Case) -> Columns:
+    """Columns that a rank's operators do not have: there are several ranks, and they show one's share of the pairs."""
+    whole = ("top_k", "experts", "intermediate", "tp", "ep")
+    return {name: case[name] for name in whole} if case["ep"] > 1 else {}
 
 
 def _pass(case: Case) -> Work:

@@ -88,7 +88,7 @@ def programs() -> Iterator[tuple[str, Any, Mapping[str, str], Mapping[str, Any],
         types = {**dict.fromkeys(("a", "gate", "up", "w", "c"), "*bf16"), **PLAN}
         yield f"gate and up rows={rows}", experts._gate_up, types, constants, experts.configs_for(rows, 2)
         yield f"down rows={rows}", experts._down, types, constants, experts.configs_for(rows, 1)
-    types = dict.fromkeys(("rows", "routes", "c"), "*bf16")
+    types = {**dict.fromkeys(("rows", "routes", "c"), "*bf16"), "chosen": INDEX}
     yield "combine", experts._combine, types, {"WIDEN": False, "BLOCK": 1024}, [PLAIN]
 
 

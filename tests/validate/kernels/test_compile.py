@@ -37,6 +37,8 @@ def build(function: Any, constants: dict[str, Any], types: dict[str, str], **opt
 
 def compile_all() -> dict[str, dict[str, int]]:
     """What each kernel came to: shared memory in bytes, tensor-core and asynchronous copy instructions."""
+    import triton.language as tl
+
     from validate.kernels.programs import decode, prefill, streaming
 
     attention = ("query", "keys", "values", "key_cache", "value_cache", "output")
@@ -45,14 +47,18 @@ def compile_all() -> dict[str, dict[str, int]]:
     types |= dict.fromkeys(("partial", "logarithms", "cosine", "sine"), "*fp32")
     types |= dict.fromkeys(("scale", "epsilon", "factor"), "fp32") | dict.fromkeys(("block_table", "lengths"), "*i32")
     head = {"HEAD_DIM": 40, "HEAD_PAD": 64}
-    tile = head | {"WIDEN": False, "WINDOWED": True, "BLOCK_M": 64, "BLOCK_N": 32}
-    paged = head | {"WIDEN": False, "WINDOWED": True, "BLOCK_M": 16, "BLOCK_N": 32, "PAGE": 16, "SPLIT": True}
+    plain = head | {"WIDEN": False, "WINDOWED": True}
+    tile = plain | {"CONVERT": None, "BLOCK_M": 64, "BLOCK_N": 32}
+    paged = plain | {"CONVERT": False, "BLOCK_M": 16, "BLOCK_N": 32, "PAGE": 16, "SPLIT": True}
+    cache = dict.fromkeys(("keys", "values", "key_cache", "value_cache"), "*fp8e4nv")
     short = {"LOOP": False, "ROWS": 4, "BLOCK": 256}
     wide = {"LOOP": True, "ROWS": 1, "BLOCK": 1024}
     kernels = {
         "prefill": (prefill._prefill, tile, 3),
         "decode": (decode._decode, paged, 3),
         "decode, fewer stages": (decode._decode, paged, 2),
+        "prefill of fp8": (prefill._prefill, tile | {"CONVERT": tl.bfloat16}, 3),
+        "decode of fp8": (decode._decode, paged | {"CONVERT": True}, 3),
         "combine": (decode._combine, head | {"SPLITS_PAD": 8, "BLOCK": 4}, 2),
         "norm": (streaming._norm, short | {"ADD": True}, 2),
         "wide norm": (streaming._norm, wide | {"ADD": False}, 2),
@@ -66,7 +72,8 @@ def compile_all() -> dict[str, dict[str, int]]:
     }
     found = {}
     for name, (function, constants, stages) in kernels.items():
-        kernel = build(function, constants, types, num_warps=4, num_stages=stages)
+        own = types | cache if "fp8" in name else types
+        kernel = build(function, constants, own, num_warps=4, num_stages=stages)
         assembly = kernel.asm["ptx"]
         found[name] = {
             "shared": kernel.metadata.shared,
@@ -86,10 +93,11 @@ def test_kernels_compile_for_a_device_that_is_not_here(tmp_path: Path) -> None:
     done = subprocess.run([sys.executable, __file__], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     found = json.loads(done.stdout)
-    assert len(found) == 13
+    assert len(found) == 15
     assert all(kernel["shared"] <= SHARED for kernel in found.values())
     assert found["prefill"]["products"], "prefill does not use the tensor cores"
     assert found["prefill"]["copies"], "prefill does not fetch ahead"
+    assert found["prefill of fp8"]["products"], "prefill over an fp8 cache does not use the tensor cores"
     more, fewer = found["decode"], found["decode, fewer stages"]
     assert more["copies"] > fewer["copies"], "decode does not fetch keys and values ahead"
     assert more["shared"] > fewer["shared"] + 4096

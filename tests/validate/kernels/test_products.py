@@ -15,6 +15,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from roofline.hardware import load_hardware
+from roofline.kernels import kernel_bound
+from roofline.op import Kind
 from validate.kernels.benchmark import Benchmark
 from validate.kernels.experts import EXPERTS
 from validate.kernels.gemm import GEMM
@@ -271,6 +274,9 @@ def test_every_packed_integer_comes_back_from_its_place() -> None:
         mixture(9, 40, 50, 2, 5),
         mixture(6, 24, 40, 2, 4, "balanced", dtype="fp16"),
         mixture(40, 48, 66, 1, 2, tp=2),
+        mixture(7, 24, 32, 3, 8, ep=4),
+        mixture(33, 40, 24, 2, 4, "balanced", ep=2, tp=2),
+        mixture(1, 16, 16, 1, 16, ep=16),
     ],
     ids=str,
 )
@@ -296,6 +302,27 @@ def ran(inputs: dict[str, Any], outputs: dict[str, Any], rows: int, tile: Any = 
     weights = inputs["gate_weight"], inputs["up_weight"], inputs["down_weight"]
     tile = experts.configs_for(rows, 2)[0] if tile is None else tile
     experts.run(inputs["input"], inputs["chosen"], inputs["routes"], *weights, outputs["output"], rows=rows, tile=tile)
+
+
+def test_ranks_add_up_to_all_experts() -> None:
+    """The experts of two ranks, each with the tokens of both, are those of one device."""
+    whole, half = mixture(11, 24, 32, 3, 6), mixture(11, 24, 32, 3, 6, ep=2)
+    inputs = EXPERTS.inputs(whole, DEVICE, 9)
+    expected = EXPERTS.reference(whole, inputs)["output"]
+    for way in EXPERTS.ways:
+        summed = torch.zeros_like(expected)
+        for rank in range(2):
+            own = {
+                name: tensor[3 * rank : 3 * rank + 3] if "weight" in name else tensor for name, tensor in inputs.items()
+            }
+            # A rank's own experts come first: numbers of others are at least the count of its experts.
+            own["chosen"] = (inputs["chosen"] - 3 * rank) % 6
+            outputs = EXPERTS.outputs(half, DEVICE)
+            with unwritten_is_poison():
+                EXPERTS.ways[way](half, own, outputs)
+            check(half, outputs, EXPERTS.reference(half, own))
+            summed += outputs["output"].double()
+        assert float((summed - expected).norm() / expected.norm()) < 1e-2
 
 
 def test_experts_that_nobody_or_everybody_chose() -> None:
@@ -364,6 +391,26 @@ def test_experts_have_the_tensors_of_the_work() -> None:
     assert inputs["chosen"].nbytes == 4 * 9 * 8
 
 
+def test_a_rank_has_its_share_of_the_pairs() -> None:
+    """As the kernel's form counts them: tokens are those of all ranks (each has tokens top_k / ep pairs)."""
+    case = mixture(64, 32, 48, 4, 16, "balanced", ep=4)
+    work, whole = work_of(case), work_of(mixture(64, 32, 48, 4, 16))
+    chosen = EXPERTS.inputs(case, DEVICE, 3)["chosen"]
+    assert int((chosen < 4).sum()) == 64 * 4 // 4
+    products = {op.name: op.matrix_flops.evaluate(work.extents) for op in work.parts if op.kind is Kind.MOE}
+    assert set(products.values()) == {2 * (64 * 4 // 4) * 32 * 48}
+    assert sum(products.values()) * 4 == sum(
+        op.matrix_flops.evaluate(whole.extents) for op in whole.parts if op.kind is Kind.MOE
+    )
+    card = load_hardware("h100-sxm")
+    columns = {name: value if isinstance(value, str) else float(value) for name, value in case.columns.items()}
+    columns["hidden"] = 2**20  # arithmetic alone holds it back
+    flops = work_of(Case("moe", {**case.columns, "hidden": 2**20, "tokens": 2**16})).flops
+    bound = kernel_bound("moe", {**columns, "tokens": float(2**16)}, card)
+    assert flops / card.matrix_peak("bf16") == pytest.approx(float(bound), rel=0.01)
+    assert work.row == {**work.row, **case.columns, "routing": "uniform"}
+
+
 @pytest.mark.parametrize(
     ("kind", "case"),
     [
@@ -388,7 +435,7 @@ def test_what_cannot_be_run_is_refused_in_words(monkeypatch: pytest.MonkeyPatch)
     assert "mxfp4" in (GEMM.refusal(product("mxfp4", 1, 1, 32), "triton", DEVICE) or "")
     assert "bf16" in (WEIGHT_ONLY.refusal(case, "triton", DEVICE) or "")
     assert "128" in (WEIGHT_ONLY.refusal(product("int4_wo", 1, 8, 100), "torch", DEVICE) or "")
-    assert "ep" in (EXPERTS.refusal(mixture(1, 8, 8, 1, 2, ep=2), "triton", DEVICE) or "")
+    assert "ep" in (EXPERTS.refusal(mixture(1, 8, 8, 1, 3, ep=2), "triton", DEVICE) or "")
     assert "tp" in (EXPERTS.refusal(mixture(1, 8, 9, 1, 2, tp=2), "triton", DEVICE) or "")
     assert "top_k" in (EXPERTS.refusal(mixture(1, 8, 8, 3, 2), "triton", DEVICE) or "")
     assert "routing" in (EXPERTS.refusal(mixture(1, 8, 8, 1, 2, "power_law_1.2"), "triton", DEVICE) or "")

@@ -3,6 +3,7 @@
 One program attends with all query heads that share a key and value head, for one sequence and one part (split) of its
 keys, so that a few sequences keep a whole device busy. Splits leave an unnormalised softmax: a weighted mean of values
 and the base-2 logarithm of its weights' sum. The second kernel adds those up, always in the same order.
+A cache in another format (fp8) is converted as it is read.
 """
 # mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-any-unimported, unused-ignore"
 # ruff: noqa: N803 (compile-time constants are in capitals)
@@ -54,7 +55,8 @@ CONFIGS = (
 
 
 @triton.autotune(
-    configs=CONFIGS, key=["batch", "q_len", "heads", "kv_heads", "table_width", "window", "splits", "HEAD_DIM", "PAGE"]
+    configs=CONFIGS,
+    key=["batch", "q_len", "heads", "kv_heads", "table_width", "window", "splits", "HEAD_DIM", "PAGE", "CONVERT"],
 )
 @triton.jit(do_not_specialize=["batch", "q_len", "heads", "kv_heads", "table_width", "window", "splits"])
 def _decode(
@@ -78,6 +80,7 @@ def _decode(
     HEAD_PAD: tl.constexpr,
     PAGE: tl.constexpr,
     WINDOWED: tl.constexpr,
+    CONVERT: tl.constexpr,
     SPLIT: tl.constexpr,
     WIDEN: tl.constexpr,
     BLOCK_M: tl.constexpr,
@@ -128,6 +131,9 @@ def _decode(
         value = tl.load(value_cache + address, mask=stored, other=0.0)
         following = key_position + BLOCK_N
         page = tl.load(table + following // PAGE, mask=following < end, other=0)
+        if CONVERT:
+            key = key.to(query.dtype.element_ty)
+            value = value.to(query.dtype.element_ty)
         if WIDEN:
             key = key.to(tl.float32)
         scores = tl.dot(queries, tl.trans(key))
@@ -268,6 +274,7 @@ def decode(
         HEAD_PAD=padded,
         PAGE=page,
         WINDOWED=window > 0,
+        CONVERT=key_cache.dtype != query.dtype,
         SPLIT=splits > 1,
         WIDEN=interpreted() and query.dtype == torch.bfloat16,
         BLOCK_M=tile,

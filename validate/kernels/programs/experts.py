@@ -8,6 +8,9 @@ those that there are not; a tile belongs to one expert. Sorting counts, so that 
     gate, up   one program a tile: rows gathered by token, two products, silu(gate) up
     down       one program a tile: rows scattered by pair
     combine    one program a token: its rows times their weights, added
+
+Tokens may choose experts that are not here but on other ranks: those with numbers from the count of the experts on.
+Nothing is computed of such pairs.
 """
 
 # mypy: disallow-untyped-defs=False, disallow-untyped-calls=False, disallow-untyped-decorators=False
@@ -260,8 +263,10 @@ def _down(
 @triton.jit
 def _combine(
     rows,
+    chosen,
     routes,
     c,
+    experts,
     top_k,
     n,
     WIDEN: tl.constexpr,
@@ -274,15 +279,17 @@ def _combine(
     sums = tl.zeros((BLOCK,), dtype=tl.float32)
     for choice in range(top_k):
         pair = token * top_k + choice
+        width = tl.where(tl.load(chosen + pair) < experts, n, 0)  # rows of other ranks' experts were not computed
         weight = tl.load(routes + pair).to(tl.float32)
-        sums += weight * tl.load(rows + pair * n + columns, mask=inside, other=0.0).to(tl.float32)
+        sums += weight * tl.load(rows + pair * n + columns, mask=columns < width, other=0.0).to(tl.float32)
     tl.store(c + token * n + columns, narrow(sums, c.dtype.element_ty, WIDEN), mask=inside)
 
 
 def sort_pairs(chosen: torch.Tensor, experts: int, rows: int) -> dict[str, torch.Tensor]:
     """Pairs of a token and an expert by expert, and the tiles of `rows` of them, from chosen (tokens, top_k), int32.
 
-    order (pairs): pairs, token * top_k + choice, by expert and then as they were; counts and firsts (experts): how many
+    order (pairs): pairs, token * top_k + choice, by expert and then as they were, those of no expert here left out;
+    counts and firsts (experts): how many
     an expert has, and where they begin; owners and starts: a tile's expert, and where it begins; tiles (1): how many of
     those there are.
     """
@@ -336,11 +343,13 @@ def run(
     output: torch.Tensor,
     rows: int | None = None,
     tile: Any = None,
+    ranks: int = 1,
 ) -> None:
     """Fill output (tokens, hidden) with the experts' results for source (tokens, hidden), added by their weights.
 
     Chosen (tokens, top_k), int32, are the experts of a token, routes (tokens, top_k) their weights; gate and up have
     the shape (experts, width, hidden), down (experts, hidden, width). `rows` and `tile` replace the choice of tiles.
+    Of `ranks` ranks this one has the first experts; others chosen add nothing.
     """
     (tokens, hidden), (experts, width, _), top_k = source.shape, gate.shape, chosen.shape[1]
     assert up.shape == gate.shape == (experts, width, hidden)
@@ -349,7 +358,7 @@ def run(
     assert chosen.dtype == torch.int32
     assert all(tensor.is_contiguous() for tensor in (source, chosen, routes, gate, up, down, output))
     pairs = tokens * top_k
-    rows = tile_rows(pairs, experts) if rows is None else rows
+    rows = tile_rows(max(1, pairs // ranks), experts) if rows is None else rows
     most = most_tiles(pairs, experts, rows)
     plan = sort_pairs(chosen, experts, rows)
     activated = torch.empty(pairs, width, dtype=source.dtype, device=source.device)
@@ -364,5 +373,5 @@ def run(
     )
     block = min(COMBINED, triton.next_power_of_2(hidden))
     _combine[(tokens, triton.cdiv(hidden, block))](
-        results, routes, output, top_k, hidden, WIDEN=interpreted(), BLOCK=block
+        results, chosen, routes, output, experts, top_k, hidden, WIDEN=interpreted(), BLOCK=block
     )

@@ -23,6 +23,10 @@ LOWEST = tl.constexpr(-1.0e30)
 gathers is multiplied by exp2(LOWEST - maximum) = 0 as soon as it sees a key, and every row sees its own."""
 
 
+NAMES = {torch.float16: tl.float16, torch.bfloat16: tl.bfloat16}
+"""Triton's name of the formats that a cache in another one is converted to."""
+
+
 def _config(rows: int, columns: int, warps: int, stages: int) -> Any:
     return triton.Config({"BLOCK_M": rows, "BLOCK_N": columns}, num_warps=warps, num_stages=stages)
 
@@ -80,6 +84,7 @@ def _attend(
     HEAD_PAD: tl.constexpr,
     WINDOWED: tl.constexpr,
     MASKED: tl.constexpr,
+    CONVERT: tl.constexpr,
     WIDEN: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ) -> Any:
@@ -101,6 +106,9 @@ def _attend(
         else:
             key = tl.load(keys + tile, mask=(width < HEAD_DIM)[None, :], other=0.0)
             value = tl.load(values + tile, mask=(width < HEAD_DIM)[None, :], other=0.0)
+        if CONVERT is not None:
+            key = key.to(CONVERT)
+            value = value.to(CONVERT)
         if WIDEN:
             key = key.to(tl.float32)
         scores = tl.dot(query, tl.trans(key))
@@ -129,7 +137,7 @@ def _attend(
 
 @triton.autotune(
     configs=CONFIGS,
-    key=["batch", "q_len", "kv_len", "heads", "kv_heads", "window", "HEAD_DIM"],
+    key=["batch", "q_len", "kv_len", "heads", "kv_heads", "window", "HEAD_DIM", "CONVERT"],
     prune_configs_by={"early_config_prune": _fitting},
 )
 @triton.jit(do_not_specialize=["batch", "q_len", "kv_len", "heads", "kv_heads", "window"])
@@ -148,6 +156,7 @@ def _prefill(
     HEAD_DIM: tl.constexpr,
     HEAD_PAD: tl.constexpr,
     WINDOWED: tl.constexpr,
+    CONVERT: tl.constexpr,
     WIDEN: tl.constexpr,
     BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
@@ -191,15 +200,15 @@ def _prefill(
     if WINDOWED:
         accumulator, highest, total = _attend(
             accumulator, highest, total, queries, keys, values, begin, left, position, kv_len, window, stride, scale,
-            HEAD_DIM, HEAD_PAD, WINDOWED, True, WIDEN, BLOCK_N,
+            HEAD_DIM, HEAD_PAD, WINDOWED, True, CONVERT, WIDEN, BLOCK_N,
         )  # fmt: skip
     accumulator, highest, total = _attend(
         accumulator, highest, total, queries, keys, values, left, right, position, kv_len, window, stride, scale,
-        HEAD_DIM, HEAD_PAD, WINDOWED, False, WIDEN, BLOCK_N,
+        HEAD_DIM, HEAD_PAD, WINDOWED, False, CONVERT, WIDEN, BLOCK_N,
     )  # fmt: skip
     accumulator, highest, total = _attend(
         accumulator, highest, total, queries, keys, values, right, end, position, kv_len, window, stride, scale,
-        HEAD_DIM, HEAD_PAD, WINDOWED, True, WIDEN, BLOCK_N,
+        HEAD_DIM, HEAD_PAD, WINDOWED, True, CONVERT, WIDEN, BLOCK_N,
     )  # fmt: skip
     result = accumulator / total[:, None]
     tl.store(output + corner + tile, result.to(output.dtype.element_ty), mask=own)
@@ -235,5 +244,6 @@ def prefill(
         HEAD_DIM=head_dim,
         HEAD_PAD=max(16, triton.next_power_of_2(head_dim)),
         WINDOWED=window > 0,
+        CONVERT=None if keys.dtype == query.dtype else NAMES[query.dtype],
         WIDEN=interpreted() and query.dtype == torch.bfloat16,
     )

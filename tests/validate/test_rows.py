@@ -9,7 +9,7 @@ import pytest
 
 from roofline.errors import SpecError
 from validate.accuracy import load
-from validate.measurements import gated, only_hardware, read_measurements
+from validate.rows import gated, only_hardware, read_measurements
 
 
 def rows(count: int = 4) -> pd.DataFrame:
@@ -163,3 +163,21 @@ def test_experts_of_two_matrices_are_known_by_their_shape() -> None:
     frame = pd.DataFrame({"hidden": [2688, 4096], "intermediate": [1856, 2048], "top_k": [6, 8], "experts": [128, 256]})
     assert gated(frame).tolist() == [0.0, 1.0]
     assert gated(frame.assign(gated=1)).tolist() == [1.0, 1.0]
+
+
+def test_what_rows_say_of_their_caches(tmp_path: Path) -> None:
+    """Rows that say nothing are those of public benchmarks: replayed buffers, one kernel a graph."""
+    lines = ["hardware,op,dtype,m,n,k,latency_us,cache"]
+    lines += [f"h100-sxm,gemm,bf16,1,1024,{k},10,{cache}" for k, cache in ((1, "cold"), (2, "warm"), (3, ""))]
+    path = tmp_path / "rows.csv"
+    path.write_text("\n".join(lines))
+    (part,) = read_measurements(path)
+    assert part.resident.tolist() == [False, True, True]
+    assert part.alone.tolist() == [False, False, True]
+    path.write_text("\n".join([*lines, "h100-sxm,gemm,bf16,1,1024,4,10,lukewarm"]))
+    with pytest.raises(SpecError, match=r"'cache' is neither cold nor warm \(row 4\)"):
+        read_measurements(path)
+    path.write_text("hardware,op,dtype,m,n,k,latency_us\nh100-sxm,gemm,bf16,1,1024,1,10\n")
+    (part,) = read_measurements(path)
+    assert part.resident.all()
+    assert part.alone.all()

@@ -1,7 +1,11 @@
 """Measurement files: one row a measured kernel, Parquet or CSV, checked before anything is fitted or scored.
 
-Columns: `hardware, op`, the shape columns of the op, `latency_us`, and optional `kernel` and `software`. Data rows are
-numbered from 1 in messages, header not counted.
+Columns: `hardware, op`, the shape columns of the op, `latency_us`, and optional `kernel`, `software` and `cache`. Data
+rows are numbered from 1 in messages, header not counted.
+
+`cache` says what the caches held of the operands: nothing (`cold`), or what fits them (`warm`), as `roofline validate
+measure` writes it, which times many calls in a row. Rows without it are those of public benchmarks: these replay a few
+buffers, in a graph of one kernel.
 """
 
 from __future__ import annotations
@@ -35,6 +39,8 @@ MAY_BE_ZERO = ("window",)
 UNGATED = frozenset({(2688, 1856, 6, 128)})
 """Expert shapes (hidden, intermediate, top_k, experts) of models whose experts have two matrices, not three."""
 
+CACHES = ("cold", "warm")
+
 MAX_ROWS = 5_000_000
 
 
@@ -58,6 +64,23 @@ class Measurements:
     def columns(self) -> Columns:
         """The shape columns as arrays; names that are the same in all rows as text."""
         return shape_columns(self.op, self.frame)
+
+    @property
+    def resident(self) -> NDArray[np.bool_]:
+        """The rows whose operands stay in the caches as far as these hold them."""
+        return np.asarray(self._cache != "cold", dtype=bool)
+
+    @property
+    def alone(self) -> NDArray[np.bool_]:
+        """The rows of public benchmarks, whose graphs hold a single kernel."""
+        return ~np.isin(self._cache, CACHES)
+
+    @property
+    def _cache(self) -> NDArray[np.str_]:
+        """The column `cache`; empty where there is none."""
+        if "cache" not in self.frame:
+            return np.full(len(self), "", dtype=np.str_)
+        return self.frame["cache"].fillna("").to_numpy(dtype=np.str_)
 
     def rows(self, chosen: Any) -> Measurements:
         """The measurements at a mask or at positions."""
@@ -142,7 +165,7 @@ def _load(path: Path) -> pd.DataFrame:
     try:
         import pandas as pd
     except ImportError:  # pragma: no cover - the extra is not installed
-        raise RooflineError("reading measurements needs the extra: pip install llm-roofline[validate]") from None
+        raise RooflineError("reading measurements needs pandas: pip install 'llm-roofline[fit]'") from None
     where = str(path)
     if path.suffix.lower() not in (".parquet", ".csv"):
         raise SpecError(quote(where, 200), "is neither .parquet nor .csv")
@@ -174,6 +197,8 @@ def _check(frame: pd.DataFrame, where: str) -> list[Measurements]:
     if unknown.any():
         op = str(frame["op"][unknown].iloc[0])
         _refuse(unknown, f"unknown op {quote(op)}{suggest(op, known, listed=20)}", where)
+    if "cache" in frame:
+        _refuse(~frame["cache"].isna() & ~frame["cache"].isin(CACHES), "'cache' is neither cold nor warm", where)
     _check_latency(frame, where)
     _refuse(frame.duplicated(), "the row repeats an earlier one", where)
     parts = []

@@ -1,0 +1,190 @@
+"""Kernels of this project: readable, with their provenance, predicted as anybody would, and guarded."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import yaml
+
+from reports.check import as_markdown, parts
+from reports.terminal import render
+from roofline.calibration import load_calibration
+from roofline.errors import RooflineError, SpecError
+from roofline.hardware import load_hardware
+from roofline.kernels import kernel_bound, kernel_time
+from validate.check import PREDICTIONS, check, read_predictions
+from validate.measured import FOLDER, geometric_mean, load_kept, predict_kept
+from validate.rows import read_measurements
+from validate.score import score
+
+ABOUT = {
+    "title": "A card",
+    "hardware": "h100-sxm",
+    "machine": "one card",
+    "software": "torch 2.13.0",
+    "command": "roofline validate measure",
+    "date": "2026-01-02",
+    "revision": "abc1234",
+    "load": "none",
+    "fitted": False,
+    "constants": "those of h100-sxm, of other rows",
+}
+HEAD = "hardware,op,dtype,m,n,k,latency_us,kernel,cache"
+
+
+def folder(root: Path, *rows: str, head: str = HEAD, **about: object) -> Path:
+    (root / "card.csv").write_text("\n".join([head, *rows]) + "\n")
+    content = {name: value for name, value in {**ABOUT, **about}.items() if value is not None}
+    text = yaml.safe_dump(content).replace("'2026-01-02'", "2026-01-02")
+    (root / "card.yaml").write_text(text)
+    return root
+
+
+def product(m: int, way: str = "torch", cache: str = "cold", latency: float = 50.0) -> str:
+    return f"h100-sxm,gemm,bf16,{m},4096,4096,{latency},{way},{cache}"
+
+
+def test_the_files_of_the_repository() -> None:
+    """Every file names its machine and is, all of it, predicted; and the schema's own reader takes it."""
+    found = load_kept()
+    assert found
+    for kept in found:
+        groups = predict_kept(kept)
+        assert sum(len(group.measured) for group in groups) == len(kept.rows)
+        (path,) = FOLDER.glob(f"{kept.name}.csv")
+        parts = read_measurements(path)
+        assert sum(map(len, parts)) == len(kept.rows)
+        errors = {(group.op, group.format): group.figures["mape"] for group in groups if group.kernel == "torch"}
+        for group in score(parts, kept.hardware, by=("op", "format")):
+            assert group.mape == pytest.approx(errors[group.op, group.format])
+
+
+def test_rows_of_the_processors_were_not_fitted() -> None:
+    """Their constants are the family's: of other rows, as the file says."""
+    (kept,) = [kept for kept in load_kept() if kept.name == "xeon-2-threads"]
+    assert not kept.provenance.fitted
+    assert load_calibration(kept.hardware).name == "cpu"
+    assert {group.basis for group in predict_kept(kept)} == {"family"}
+
+
+def test_predictions_are_those_of_the_calibration(tmp_path: Path) -> None:
+    """Kernels and caches are told apart; replayed weights need no memory."""
+    rows = [product(8), product(16), product(8, "triton"), product(8, cache="warm")]
+    (kept,) = load_kept(folder(tmp_path, *rows))
+    groups = {(group.kernel, group.cache): group for group in predict_kept(kept)}
+    assert {key: len(group.measured) for key, group in groups.items()} == {
+        ("torch", "cold"): 2,
+        ("triton", "cold"): 1,
+        ("torch", "warm"): 1,
+    }
+    card = load_hardware("h100-sxm")
+    columns = {"dtype": "bf16", "m": np.array([8.0, 16.0]), "n": 4096.0, "k": 4096.0}
+    constants = load_calibration(card).fits["gemm", "bf16"].parameters
+    np.testing.assert_allclose(groups["torch", "cold"].mid, kernel_time("gemm", columns, card, constants))
+    np.testing.assert_allclose(groups["torch", "cold"].bound, kernel_bound("gemm", columns, card))
+    assert groups["torch", "warm"].mid[0] < groups["torch", "cold"].mid[0]
+
+
+@pytest.mark.parametrize(
+    ("rows", "about", "message"),
+    [
+        ((product(8),), {"load": None}, r"card.yaml: .*'load'"),
+        ((product(8),), {"fitted": "no"}, r"card.yaml: .*'fitted'"),
+        ((product(8),), {"hardware": "hardware/absent.yaml"}, "absent.yaml"),
+        ((product(8),), {"hardware": "a100-sxm-80gb"}, r"row 1 is of 'h100-sxm', the provenance names 'a100-sxm-80gb'"),
+        ((), {}, "has no rows"),
+        ((product(8), "h100-sxm,gemm"), {}, "has 1 rows of another length than its head"),
+        ((product(8, latency=-3.0),), {}, r"row 1: 'latency_us' is no time above zero"),
+        ((product(8, latency="fast"),), {}, "no number"),  # type: ignore[arg-type]
+        ((product(8).replace("gemm", "gem"),), {}, "unknown op 'gem'"),
+        ((product(8).replace("gemm", "norm"),), {}, "lacks the column 'rows'"),
+    ],
+)
+def test_files_that_are_wrong(tmp_path: Path, rows: tuple[str, ...], about: dict[str, object], message: str) -> None:
+    with pytest.raises(RooflineError, match=message) as caught:
+        [predict_kept(kept) for kept in load_kept(folder(tmp_path, *rows, **about))]
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_without_provenance(tmp_path: Path) -> None:
+    folder(tmp_path, product(8))
+    (tmp_path / "card.yaml").unlink()
+    with pytest.raises(SpecError, match=r"has no provenance beside it \(card.yaml\)"):
+        load_kept(tmp_path)
+
+
+# --- guarded ---
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with an anchor, rows and their accepted predictions."""
+    (tmp_path / "anchors").mkdir()
+    (tmp_path / "rows").mkdir()
+    entry = "{id: first, metric: ttft, value: 9.5 ms, conditions: {hw: a100-sxm-80gb, model: llama-2-7b}}"
+    (tmp_path / "anchors" / "page.yaml").write_text(f"title: A\nsource: b\nanchors:\n  - {entry}\n")
+    folder(tmp_path / "rows", product(8), product(64), product(64, latency=60.0), product(1024))
+    assert checked(tmp_path, accept=True)["passed"]
+    return tmp_path
+
+
+def checked(root: Path, accept: bool = False) -> dict[str, object]:
+    return check(root / "anchors", root / "golden.yaml", accept, measurements=root / "rows")
+
+
+def test_the_geometric_mean_of_a_class_is_committed(project: Path) -> None:
+    (kept,) = load_kept(project / "rows")
+    (group,) = predict_kept(kept)
+    committed = read_predictions(project / "golden.yaml")
+    ids = ["first", *(f"card/gemm/bf16/torch/cold/{label}" for label in ("m<=16", "m<=128", "m<4096"))]
+    assert list(committed) == ids
+    assert committed[ids[2]].mid == pytest.approx(1e6 * geometric_mean(group.mid[1:3]), rel=1e-4)
+    document = checked(project)
+    assert document["passed"]
+    assert document["verdict"] == "all 1 predictions and those of 4 measured kernels are as committed, within 0.5%"
+
+
+def test_kernels_that_move_fail_until_accepted(project: Path) -> None:
+    """As if the simulator had said twice as much when the predictions were accepted."""
+    path = project / "golden.yaml"
+    before = path.read_text()
+    content = yaml.safe_load(before)
+    id = "card/gemm/bf16/torch/cold/m<=128"
+    content["kernels"][id]["mid"] *= 2
+    path.write_text(yaml.safe_dump(content))
+    document = checked(project)
+    assert not document["passed"]
+    (moved,) = document["moved"]  # type: ignore[misc]
+    assert (moved["id"], moved["status"], moved["unit"]) == (id, "moved", "us")
+    assert moved["change"] == pytest.approx(-0.5, abs=1e-3)
+    assert moved["published"] == pytest.approx(np.sqrt(50 * 60))
+    assert moved["error_after"] == pytest.approx(moved["new"] / moved["published"] - 1)
+    assert "1 moved of 1 anchors and 3 classes of kernels" in str(document["verdict"])
+    assert checked(project, accept=True)["accepted"]
+    assert yaml.safe_load(path.read_text())["kernels"] == yaml.safe_load(before)["kernels"]
+    assert checked(project)["passed"]
+
+
+def test_rows_that_come_and_go(project: Path) -> None:
+    folder(project / "rows", product(8), product(9000))
+    statuses = {row["id"].split("/")[-1]: row["status"] for row in checked(project)["moved"]}  # type: ignore[attr-defined]
+    assert statuses == {"m>=4096": "added", "m<=128": "removed", "m<4096": "removed"}
+    checked(project, accept=True)
+    assert checked(project)["passed"]
+
+
+def test_whether_errors_are_a_test_is_said(project: Path) -> None:
+    for fitted, said in ((False, "constants not fitted to these rows"), (True, "so that errors are no test")):
+        folder(project / "rows", product(8), fitted=fitted)
+        document = checked(project)
+        assert said in " ".join(render(parts(document)).split())
+        page = as_markdown(document)
+        assert said in page
+        assert "- Load: none" in page
+
+
+def test_the_committed_file_has_every_class() -> None:
+    committed = [name for name in read_predictions(PREDICTIONS) if "/" in name]
+    assert {name.split("/")[0] for name in committed} == {kept.name for kept in load_kept()}
