@@ -31,12 +31,12 @@ def parts(blocks: Iterable[Block]) -> list[Any]:
         if index and block.title and not block.header:
             drawn.append(Text())
         if block.title and not block.header:
-            drawn.append(Text(_plain(block.title), style="bold"))
-        drawn += [Text(_plain(line)) for line in block.lines]
+            drawn.append(Text(plain_text(block.title), style="bold"))
+        drawn += [Text(plain_text(line)) for line in block.lines]
         if block.header:
             drawn += [Text()] if block.lines else []
             drawn.append(table(block.header, block.rows, title=block.title or None, left=block.left))
-        drawn += [Text(f"  {_plain(command)}", no_wrap=True, overflow="ignore") for command in block.commands]
+        drawn += [Text(f"  {plain_text(command)}", no_wrap=True, overflow="ignore") for command in block.commands]
     return drawn
 
 
@@ -44,16 +44,24 @@ def as_markdown(blocks: Iterable[Block]) -> str:
     """The same as Markdown."""
     lines: list[str] = []
     for index, block in enumerate(blocks):
-        if block.title:
-            lines += [f"{'#' if index == 0 else '##'} {escape(block.title)}", ""]
-        lines += [f"- {escape(line)}" for line in block.lines] + ([""] if block.lines else [])
-        if block.header:
-            lines += [*markdown_table([escape(name) for name in block.header], block.rows), ""]
-        lines += ["```sh", *map(_plain, block.commands), "```", ""] if block.commands else []
+        lines += block_markdown(block, "#" if index == 0 else "##")
     return "\n".join(lines)
 
 
-def _plain(text: str) -> str:
+def block_markdown(block: Block, heading: str) -> list[str]:
+    """The lines of a block as Markdown, its title under `heading`."""
+    lines: list[str] = []
+    if block.title:
+        lines += [f"{heading} {escape(block.title)}", ""]
+    lines += [f"- {escape(line)}" for line in block.lines] + ([""] if block.lines else [])
+    if block.header:
+        lines += [*markdown_table([escape(name) for name in block.header], block.rows), ""]
+    lines += ["```sh", *map(plain_text, block.commands), "```", ""] if block.commands else []
+    return lines
+
+
+def plain_text(text: str) -> str:
+    """Text on one line, with what cannot be printed, or turns the direction of what is, replaced."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 
