@@ -55,7 +55,7 @@ def block_markdown(block: Block, heading: str) -> list[str]:
         lines += [f"{heading} {escape(block.title)}", ""]
     lines += [f"- {escape(line)}" for line in block.lines] + ([""] if block.lines else [])
     if block.header:
-        lines += [*markdown_table([escape(name) for name in block.header], block.rows), ""]
+        lines += [*markdown_table([escape(name) for name in block.header], block.rows, block.left), ""]
     lines += ["```sh", *map(plain_text, block.commands), "```", ""] if block.commands else []
     return lines
 

@@ -273,7 +273,7 @@ def _accuracy(subject: Subject) -> Iterator[Block]:
     for entry in used(answer):
         left = entry.fit.residuals.get("all")
         cells = ["-"] * 3 if left is None else [f"{value:.3g}" for value in (left.low, left.mid, left.high)]
-        basis = BASES[entry.match.basis]
+        basis = BASES[entry.match.basis] if entry.fit.rows else "a prior"
         wider = "" if entry.match.widening == 1 else f"{entry.match.widening:.3g}"
         names = ", ".join(entry.operators[:6]) + (", ..." if len(entry.operators) > 6 else "")
         rows.append([entry.fit.op, entry.fit.format, names, basis, f"{entry.fit.rows:,}", *cells, wider])
@@ -291,7 +291,7 @@ def _reproduce(subjects: Sequence[Subject]) -> Iterator[Block]:
     commands = []
     for subject in subjects:
         try:
-            commands += [command_line(subject.request), command_line(subject.request, "advise")]
+            commands += [command_line(subject.request, name) for name in ("report", "analyze", "advise")]
         except RooflineError as error:
             yield Block(lines=[str(error)])
     yield Block(lines=["The commands that give these figures:"], commands=commands)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
+
+from matplotlib.figure import Figure
 
 from reports.figures import drawn
 from reports.figures.residuals import residuals
@@ -22,12 +25,17 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure: the section or kind that it belongs to, the name of its file, what it shows, and the picture."""
+    """A figure: the section or kind that it belongs to, the name of its file, what it shows, and how it is drawn."""
 
     place: str
     name: str
     text: str
-    svg: bytes
+    draw: Callable[[], Figure]
+
+    @property
+    def svg(self) -> bytes:
+        """The picture, drawn now."""
+        return as_bytes(self.draw(), "svg")
 
 
 def of_scenarios(subjects: Sequence[Subject]) -> Iterator[Drawn]:
@@ -38,8 +46,8 @@ def of_scenarios(subjects: Sequence[Subject]) -> Iterator[Drawn]:
         for kind, text in KINDS.items():
             if kind in ("batch", "prompt") and not subject.analysis.times_are_expected:
                 continue
-            figure = drawn(kind, subject.analysis.scenario)
-            yield Drawn(kind, f"{kind}{end}", f"{text}: {subject.name}{label}", as_bytes(figure, "svg"))
+            draw = partial(drawn, kind, subject.analysis.scenario)
+            yield Drawn(kind, f"{kind}{end}", f"{text}: {subject.name}{label}", draw)
 
 
 def of_accuracy(subjects: Sequence[Subject]) -> Iterator[Drawn]:
@@ -57,5 +65,4 @@ def of_accuracy(subjects: Sequence[Subject]) -> Iterator[Drawn]:
         label = f" ({subject.label})" if subject.label else ""
         end = f"-{number}" if len(subjects) > 1 else ""
         title = f"Kernels of {subject.name}: measured over predicted time"
-        svg = as_bytes(residuals(found, title), "svg")
-        yield Drawn("accuracy", f"accuracy{end}", f"{title}{label}", svg)
+        yield Drawn("accuracy", f"accuracy{end}", f"{title}{label}", partial(residuals, found, title))

@@ -45,14 +45,14 @@ def write_report(
         return [output]
     folder = output.with_name(f"{output.stem}-figures")
     figures = [*of_scenarios(found), *of_accuracy(found)]
-    page = markdown_page(said, figures, folder.name, day)
+    page, pictures = markdown_page(said, figures, folder.name, day), [figure.svg for figure in figures]
     try:
         folder.mkdir(exist_ok=True)
     except (OSError, ValueError) as error:
         raise cannot_write(folder, error) from None
     paths = [folder / f"{figure.name}.svg" for figure in figures]
-    for path, figure in zip(paths, figures, strict=True):
-        write_bytes(path, figure.svg)
+    for path, picture in zip(paths, pictures, strict=True):
+        write_bytes(path, picture)
     write_text(output, page)
     return [output, *paths]
 
