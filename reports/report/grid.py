@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from reports.blocks import plain_text
+from reports.export import BASES
 from reports.report.graph import rows_of
 from reports.report.knobs import MOST_OPS, Knobs, Setting, knobs
 from reports.report.subjects import Subject
@@ -288,7 +289,7 @@ def _phase(book: Book, phase: Phase, expected: bool, shape: tuple[int, int]) -> 
             found = expectations[place]
             figures |= {f"time.{name}": getattr(found.time, name) for name in READINGS[1:]}
             figures["inside"] = found.inside
-            texts |= {"basis": found.basis, "source": found.source}
+            texts |= {"basis": BASES[found.basis], "source": found.source}
         document = {
             "n": {name: book.number(value, shape) for name, value in figures.items()},
             "t": {name: book.text(text) for name, text in texts.items()},

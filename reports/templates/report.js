@@ -65,7 +65,7 @@
   const grouped = (value) => Math.round(value).toLocaleString("en-US");
   const plain = (value) => (value === null ? "-" : value >= 100 ? grouped(value) : String(Number(value.toPrecision(3))));
   const percent = (value) => `${(100 * value).toFixed(1)}%`;
-  const count = (value) => (Number.isInteger(value) ? grouped(value) : String(value));
+  const count = (value) => (Number.isInteger(value) ? grouped(value) : String(Number(value.toPrecision(5))));
 
   // --- elements ------------------------------------------------------------------------------------------------------
 
@@ -388,7 +388,7 @@
     let edge = right;
     for (const { label, look } of [...lines].reverse()) {
       add(svg, "text", { x: edge, y: 14, "text-anchor": "end" }, label);
-      edge -= 6.4 * label.length + 14;
+      edge -= 6.9 * label.length + 16;
       add(svg, "circle", { class: `fill-${look}`, cx: edge + 6, cy: 10, r: 4 });
       edge -= 10;
     }
@@ -507,7 +507,7 @@
       add(entry, "dt", {}, title);
       add(entry, "dd", {}, value);
     }
-    if (op.text("source")) add(dialog, "p", { class: "note" }, `Rests on ${op.text("basis")}: ${op.text("source")}`);
+    if (op.text("source")) add(dialog, "p", { class: "note" }, `The expected time is ${op.text("basis")} (${op.text("source")}).`);
     add(dialog, "h3", {}, "Formula");
     const lines = add(add(dialog, "pre", { tabindex: 0 }), "code");
     lines.textContent =

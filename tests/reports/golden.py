@@ -1,4 +1,4 @@
-"""Reports whose Markdown is committed in tests/golden: `make golden` writes them anew, and the diff is read by a person."""
+"""Reports whose Markdown is committed in tests/golden: `make golden` writes them anew, and a person reads the diff."""
 
 from __future__ import annotations
 

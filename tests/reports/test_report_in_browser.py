@@ -21,7 +21,7 @@ from reports.report.write import write_report  # noqa: E402
 from tests.conftest import Run  # noqa: E402
 from tests.reports.hostile import NAMES, hostile_specs  # noqa: E402
 
-NAMED = ("chromium", "chromium-browser", "google-chrome", "chrome")
+NAMED = ("chromium", "google-chrome", "chrome")
 CHROMIUM = next(filter(None, map(shutil.which, NAMED)), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: `make browser` installs Debian's")
 
@@ -124,7 +124,8 @@ def test_nothing_leaves_the_page_breaks_or_overlaps(browser: Any, folder: Path, 
 
 
 OVERLAPPING = """() => {
-  const boxes = (selector) => [...document.querySelectorAll(selector)].map((element) => [element, element.getBoundingClientRect()])
+  const boxes = (selector) => [...document.querySelectorAll(selector)]
+    .map((element) => [element, element.getBoundingClientRect()])
     .filter(([, box]) => box.width && box.height);
   const found = [];
   const check = (group, slack) => group.forEach(([one, a], index) => group.slice(index + 1).forEach(([other, b]) => {
@@ -318,7 +319,7 @@ def test_hostile_names_are_text(browser: Any, folder: Path) -> None:
     heads = page.locator(".part h3").all_inner_texts()
     assert any(head.startswith(NAMES[1]) for head in heads)
     assert sum(int(head.rpartition("× ")[2]) for head in heads if "×" in head) == 10_000
-    for node in page.locator(".node").all()[:20]:
+    for node in page.locator(".node").all()[4:10]:
         node.click()
         page.keyboard.press("Escape")
     assert page.evaluate("document.querySelectorAll('script').length") == 2
