@@ -550,6 +550,83 @@ def compare(
     _answered(document, page.compare_blocks(document, str(metric)), format, output)
 
 
+class SizeAt(StrEnum):
+    """Which expected times a sizing goes by."""
+
+    LOW = "low"
+    MID = "mid"
+    HIGH = "high"
+
+
+@app.command()
+def size(
+    model: ModelArgument,
+    rate: Annotated[
+        float | None, typer.Option(metavar="N", help="Requests a second. [default: one user, who waits]")
+    ] = None,
+    prompt: Annotated[
+        str, typer.Option(metavar="LENGTH", help="Tokens: 2000, uniform:128:1024, lognormal:mean=512,p95=1500,")
+    ] = "512",
+    generate: Annotated[
+        str, typer.Option(metavar="LENGTH", help="exponential:mean=300, or a CSV file of length,count.")
+    ] = "128",
+    ttft: Annotated[str | None, _time_option("--ttft", "Time to first token, waits included,")] = None,
+    tpot: Annotated[str | None, _time_option("--tpot", "Time per output token")] = None,
+    quantile: Annotated[
+        str, typer.Option(metavar="SHARE", help="Share of requests that targets hold for, or mean.")
+    ] = "0.95",
+    hw: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Hardware to choose from. [default: all; one user: desktops]")
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=USD", help="USD an hour of a device (one user: to buy it); repeatable."),
+    ] = None,
+    quality: Annotated[
+        QualityChoice, typer.Option(help="How much formats may ask for: each allows those before it.")
+    ] = QualityChoice.CALIBRATED,
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Engine. [default: vllm; on CPUs and Apple's llama.cpp]")
+    ] = None,
+    at: Annotated[SizeAt, typer.Option(help="Targets hold at expected low, mid or high.")] = SizeAt.MID,
+    format: FormatOption = AnswerFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Choose hardware, devices, parallelism, formats and batch for a service, or for one user.
+
+    The cheapest, that of fewest devices, the fastest and the most efficient, with the runner-up of each and what would
+    change the choice.
+    """
+    from advisor import Quality
+    from advisor.sizing import size as choose
+    from advisor.workload import Service, parse_quantile
+    from reports import sizing as page
+    from reports.progress import told
+    from roofline import load_model
+
+    service = Service(rate, prompt, generate, _seconds(ttft), _seconds(tpot), parse_quantile(quantile))
+    names = None if hw is None else _names(hw)
+    given = page.prices(price or [], rate is None)
+    with told() as tell:
+        found = choose(
+            load_model(model),
+            service,
+            names,
+            Quality(quality),
+            given,
+            engine,
+            at.value,
+            lambda done, every: tell(f"configuration {done} of {every}"),
+        )
+        document = page.sizing_document(found)
+    _answered(document, page.sizing_blocks(document), format, output)
+
+
+def _names(text: str | None) -> tuple[str, ...]:
+    """The names in a list with commas."""
+    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
+
+
 def _seconds(text: str | None) -> float | None:
     from roofline.units import Dimension, parse_quantity
 

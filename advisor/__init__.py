@@ -3,5 +3,20 @@
 from advisor.advice import Advice, Recommendation, advise
 from advisor.goal import Goal, Limits, Objective, Price, Quality
 from advisor.plan import Plan
+from advisor.sizing import Sizing, size
+from advisor.workload import Service
 
-__all__ = ["Advice", "Goal", "Limits", "Objective", "Plan", "Price", "Quality", "Recommendation", "advise"]
+__all__ = [
+    "Advice",
+    "Goal",
+    "Limits",
+    "Objective",
+    "Plan",
+    "Price",
+    "Quality",
+    "Recommendation",
+    "Service",
+    "Sizing",
+    "advise",
+    "size",
+]

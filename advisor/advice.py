@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -231,14 +232,14 @@ def _ranked(case: Case, groups: list[list[Trial]]) -> list[list[Trial]]:
 def _recommended(
     case: Case, said: Sequence[tuple[Rule, object]], groups: Sequence[list[Trial]], top: int
 ) -> Iterator[Recommendation]:
-    """One recommendation a group; the first of each slot have their break-even points worked out."""
+    """One recommendation a group; the first of the first slots have their break-even points worked out."""
     before: Trial | None = None
-    slots: set[str] = set()
+    slots: Counter[str] = Counter()
     for group in groups:
         (move,) = group[0].moves
-        first = move.slot not in slots and len(slots) < top
-        slots.add(move.slot)
-        yield _recommendation(case, said, group, before, detailed=first)
+        slots[move.slot] += 1
+        detailed = slots[move.slot] <= (2 if move.kind is Kind.TECHNIQUE else 1) and len(slots) <= top
+        yield _recommendation(case, said, group, before, detailed)
         before = group[0]
 
 

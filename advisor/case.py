@@ -11,10 +11,11 @@ import numpy as np
 
 from advisor.formats import Formats, Product, formats_of, product_of
 from advisor.goal import Goal, Objective
-from advisor.moves import Move
+from advisor.moves import BATCHES, FACT_SLOTS, Kind, Move, technique_move
 from advisor.trials import Trial, Trials
-from roofline.analysis import Analysis, OpFigures, Phase
+from roofline.analysis import Analysis, OpFigures, Phase, analyze
 from roofline.breakdown import HOST, Breakdown, decode_expected, prefill_expected, steps
+from roofline.errors import RooflineError
 from roofline.hardware import Hardware
 from roofline.model import Model
 from roofline.precision import Precision
@@ -204,6 +205,64 @@ class Case:
         ]
         whole = float(phase.expected.mid) / (phase.engine["prefill"] if phase.name == "prefill" else 1.0)
         return sum(time for time, held in spent if held) / whole if whole else 0.0
+
+    # --- what the rules of structures, kernels and serving ask ---
+
+    @cached_property
+    def kind_shares(self) -> Mapping[str, float]:
+        """The share of the whole expected time of each kind of operator, and of the host under `HOST`."""
+        found: dict[str, float] = {}
+        phases = [(self.prefill_share, self.analysis.prefill, self.prefill_parts)]
+        if self.generates:
+            phases.append((self.decode_share, self.decode, self.decode_parts))
+        for share, phase, breakdown in phases:
+            kinds = {op.name: op.kind for op in phase.ops}
+            for name, spent in breakdown.parts.items():
+                kind = kinds.get(name.rpartition(" ")[2], HOST)  # a draft's parts carry its label
+                found[kind] = found.get(kind, 0.0) + share * spent / breakdown.total
+        return found
+
+    def spent(self, *kinds: str) -> float:
+        """The share of the whole expected time of some kinds of operators."""
+        return sum(self.kind_shares.get(kind, 0.0) for kind in kinds)
+
+    def offered(self, *kinds: Kind) -> list[tuple[Move, Trial]]:
+        """The moves of some kinds that can be made, simulated."""
+        moves = [move for move in self.moves.values() if move.kind in kinds]
+        return [(move, trial) for move in moves if (trial := self.trials.attempt([move])) is not None]
+
+    @cached_property
+    def best(self) -> tuple[Move, ...]:
+        """Of each slot the technique or parallelism that gains most within limits and quality budget, best first."""
+        found: dict[str, tuple[float, Move]] = {}
+        for move, trial in self.offered(Kind.TECHNIQUE, Kind.PARALLELISM):
+            held = len(trial.missed) <= len(self.base.missed) and self.goal.quality.allows(trial.price)
+            entry = (self.gain(move.name), move)
+            if held and move.slot not in FACT_SLOTS and entry[0] > found.get(move.slot, (0.0, move))[0]:
+                found[move.slot] = entry
+        return tuple(move for _, move in sorted(found.values(), key=lambda entry: (-entry[0], entry[1].name)))
+
+    def technique(self, written: str) -> Trial | None:
+        """A technique, simulated whether or not it is offered; None where it cannot be."""
+        from roofline.techniques import check_request
+
+        move = self.moves.get(written) or technique_move(check_request(written), written)
+        return self.trials.attempt([move])
+
+    def at_batches(self, trial: Trial, batches: list[int]) -> Analysis | None:
+        """A trial at other batches, as one grid; None where that cannot be."""
+        try:
+            return analyze(trial.request.scenario(batch=np.array(batches)))
+        except RooflineError:
+            return None
+
+    @cached_property
+    def most_batch(self) -> int:
+        """The largest batch of those that are tried that fits in memory; the request's own where no larger one does."""
+        found = self.at_batches(self.base, [self.batch, *(batch for batch in BATCHES if batch > self.batch)])
+        if found is None:
+            return self.batch
+        return int(np.asarray(found.scenario.batch)[np.asarray(found.memory.fits)].max(initial=self.batch))
 
 
 LITTLE = 0.1

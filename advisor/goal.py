@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Literal
 
@@ -14,7 +15,7 @@ import numpy as np
 from roofline.analysis import Analysis
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.hardware import Hardware
-from roofline.metrics import Metric, find_metric
+from roofline.metrics import METRICS, Metric, find_metric
 
 
 class Objective(StrEnum):
@@ -162,7 +163,10 @@ class Goal:
         if analysis.decode is None and self.objective not in _OF_ENCODERS:
             model, known = analysis.scenario.model.name, ", ".join(_OF_ENCODERS)
             raise UnsupportedError(f"{model} only encodes and has no {self.objective}: its objectives are {known}")
-        if self.objective is Objective.TPOT and np.any(np.asarray(analysis.scenario.generate) < 2):
+        timed = self.objective is Objective.TPOT or self.limits.tpot is not None
+        if timed and analysis.decode is None:
+            raise UnsupportedError(f"{analysis.scenario.model.name} only encodes and has no TPOT to limit")
+        if timed and np.any(np.asarray(analysis.scenario.generate) < 2):
             raise RooflineError("a TPOT needs at least two generated tokens: raise --generate")
 
     def gain(self, before: Any, after: Any) -> Any:
@@ -177,12 +181,11 @@ class Goal:
         return found
 
 
+@lru_cache(maxsize=256)
 def read(name: str, at: At) -> Metric:
     """The metric at a reading of time, where it has readings."""
-    try:
-        return find_metric(f"{name}.{at}", "expected")
-    except RooflineError:
-        return find_metric(name, "expected")
+    timed = f"{name}.{at}"
+    return find_metric(timed if timed in METRICS else name, "expected")
 
 
 def figure(analysis: Analysis, name: str, at: At) -> Any:

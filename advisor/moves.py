@@ -73,6 +73,9 @@ PLAIN_MODEL_SLOTS = frozenset({"model size", "vocabulary", "kv heads"})
 FACT_SLOTS = frozenset({"prefix", "retrieval", "cascade"})
 """Slots whose effect is that of a workload the scenario does not state: shared prompts, documents, easy questions."""
 
+FEATURES = frozenset({"beam-search", "lora"})
+"""Techniques that serve something else than speed: what answers are picked from, what a model was taught."""
+
 SUPPORTED_ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "gpt-fast", "hf-eager")
 """Engines whose documents `advisor.support` has."""
 
@@ -101,6 +104,8 @@ def engine_techniques(request: Request) -> Iterator[Move]:
     """
     engine = str(request.options.get("engine", DEFAULT_ENGINE))
     for entry in _entries():
+        if entry.name in FEATURES:
+            continue
         retrained = entry.price.value == Price.RETRAINING.value
         if entry.level is Level.DATA or (entry.slot in PLAIN_MODEL_SLOTS and retrained):
             yield technique_move(entry)

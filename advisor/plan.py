@@ -151,18 +151,16 @@ def _following(state: Moves, moves: Iterable[Move]) -> Iterator[Moves]:
 
 
 def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
-    """Of each slot the moves that no other beats in the objective and all guides, where they better any of them."""
-    base = np.array(_scores(trials.base))
-    found: list[Move] = []
+    """Of each slot the best move for the objective and for each guide, where it is better than nothing."""
+    base = _scores(trials.base)
+    found: dict[Move, None] = {}
     for members in _slots(moves).values():
-        scored = {move: np.array(_scores(trial)) for move in members if (trial := trials.attempt([move])) is not None}
-        front: list[Move] = []
-        for move in sorted(scored, key=lambda move: (*scored[move], move.name)):
-            beaten = any(np.all(scored[other] <= scored[move] * LEAST) for other in front)
-            if not beaten and np.any(scored[move] * LEAST <= base):
-                front.append(move)
-        found += front
-    return found
+        scored = [(_scores(trial), move) for move in members if (trial := trials.attempt([move])) is not None]
+        for index, least in enumerate(base):
+            best = min(scored, key=lambda entry: (entry[0][index], entry[0], entry[1].name), default=None)
+            if best is not None and best[0][index] * LEAST <= least:
+                found[best[1]] = None
+    return list(found)
 
 
 def _kept(tried: Mapping[Moves, Trial]) -> list[Moves]:
@@ -328,19 +326,18 @@ def _interactions(trials: Trials, steps: Sequence[Step]) -> Iterator[Interaction
 def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], why: str) -> str:
     """Why no step follows: the best that is left, and what it would gain or break."""
     slots = {move.slot for move in end.moves}
-    left = [move for move in moves if move.slot not in slots]
+    left = [move for move in moves if move.slot not in slots and _allowed(trials, move, trials.goal.quality)]
     tried = [trial for move in left if (trial := trials.attempt({*end.moves, move})) is not None]
-    allowed = [trial for trial in tried if trials.goal.quality.allows(trial.price)]
-    if not allowed:
+    if not tried:
         return why
     ratio, best = max(
-        ((float(trials.goal.gain(end.value, trial.value)), trial) for trial in allowed),
+        ((float(trials.goal.gain(end.value, trial.value)), trial) for trial in tried),
         key=lambda entry: (entry[0], entry[1].names),
     )
     (move,) = best.moves - end.moves
     if ratio > LEAST and best.missed:
-        return f"the best that is left, {move.name}, would gain {ratio:.3g} times and break {', '.join(best.missed)}"
-    return f"the best that is left, {move.name}, would change the objective by {ratio:.3g} times"
+        return f"the best that is left, {move.name}, is {ratio:.2f} times as good and breaks {', '.join(best.missed)}"
+    return f"the best that is left, {move.name}, is {ratio:.2f} times as good"
 
 
 def nearest(choices: Iterable[Choice]) -> Mapping[str, float]:

@@ -45,6 +45,11 @@ class Trial:
         return self.goal.used(self.analysis)
 
     @cached_property
+    def filled(self) -> Any:
+        """The share of a device's memory that is used."""
+        return self.analysis.memory.total / self.analysis.memory.capacity
+
+    @cached_property
     def excess(self) -> Any:
         """The largest use of a limit."""
         return np.max(np.broadcast_arrays(*self.used.values()), axis=0)
@@ -71,6 +76,10 @@ class Trial:
     def names(self) -> tuple[str, ...]:
         """What is changed, in a settled order."""
         return tuple(sorted(move.name for move in self.moves))
+
+
+HOPELESS = 8
+"""Times its memory that a device is asked for, beyond which no other move mends it: sixteen bits become two at best."""
 
 
 class Trials:
@@ -112,6 +121,8 @@ class Trials:
     def _simulated(self, moves: Moves) -> Trial | RooflineError:
         try:
             trial = Trial(moves, made(self.request, moves), self.goal)
+            if moves and not np.any(np.asarray(trial.filled) < HOPELESS):
+                return UnsupportedError(f"it needs more than {HOPELESS} times the memory of a device")
             trial.value, trial.used  # noqa: B018 - what cannot be simulated is told at once
         except RooflineError as error:
             return error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -203,19 +202,39 @@ def _plan(plan: Plan, goal: Goal) -> dict[str, Any]:
 def advice_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The answer in three lines, then the plan, single changes, other hardware and what is in vain."""
     return [
-        Block(_headline(document), _wrapped(_answer(document))),
+        _text(_headline(document), _answer(document)),
         *_plan_blocks(document),
         *_single_blocks(document),
         *_hardware_blocks(document),
-        *_vain_blocks(document),
-        Block("What the figures mean", _wrapped(_meaning(document))),
+        *_told("What holds it back", [_told_by(entry) for entry in _ordered(document["findings"])[1:]]),
+        *_told("What will not help", [_futile(entry) for entry in document["in_vain"]]),
+        *_told("What to mind", [_told_by(entry) for entry in document["cautions"]]),
+        _text("What the figures mean", _meaning(document)),
     ]
 
 
-def _wrapped(lines: Iterable[str]) -> list[str]:
-    """Lines that are no wider than a page; the rest of a long one is indented."""
-    wrapper = textwrap.TextWrapper(WIDTH, subsequent_indent="  ", break_on_hyphens=False)
-    return [part for line in lines for part in wrapper.wrap(line)]
+def _told(title: str, lines: Sequence[str]) -> Iterator[Block]:
+    """A titled list, where there is anything to tell."""
+    if lines:
+        yield _text(title, lines)
+
+
+def _text(title: str, lines: Iterable[str], commands: Sequence[str] = ()) -> Block:
+    return Block(title, list(lines), commands=commands, width=WIDTH)
+
+
+def _told_by(entry: Mapping[str, Any]) -> str:
+    """What a rule says, with its name."""
+    return f"{_sentence_case(entry['text'])} [{entry['rule']}]."
+
+
+FIRST = ("hardware-fit", "memory-bound-decode", "compute-bound-prefill", "launch-bound", "tensor-parallelism")
+"""Rules whose findings say what a scenario waits for: they are told before shares of time and phases."""
+
+
+def _ordered(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Findings, what it waits for first; each lot is in the order of the shares concerned."""
+    return sorted(findings, key=lambda entry: entry["rule"] not in FIRST)
 
 
 def _headline(document: Mapping[str, Any]) -> str:
@@ -241,16 +260,12 @@ def _answer(document: Mapping[str, Any]) -> Iterator[str]:
         broken = _listed(sorted({LIMITS[name] for name in document["misses"]})) or "the limits together"
         yield f"In the way: {broken}; {'; '.join(near) or 'no single limit alone is in the way'}."
     if document["findings"]:
-        yield f"Now {document['findings'][0]['text']}."
+        yield f"Now {_ordered(document['findings'])[0]['text']}."
     else:
         yield f"Now {what} is {_amount(before, unit)}{_reading(document)}."
     if document["misses"]:
         uses = [f"{LIMITS[name]} ({use:.3g} times)" for name, use in document["misses"].items()]
         yield f"As it is, it exceeds {_listed(uses)}."
-    for entry in document["findings"][1:]:
-        yield f"Also {entry['text']}."
-    for entry in document["cautions"]:
-        yield f"Mind: {entry['text']}."
 
 
 def _sentence_case(text: str) -> str:
@@ -293,7 +308,11 @@ def _listed(names: Sequence[str]) -> str:
 def _times(interval: Mapping[str, float]) -> str:
     """A gain with its interval where it has one."""
     low, mid, high = (interval[name] for name in ("low", "mid", "high"))
-    return f"{mid:.3g}" if high - low < 1e-6 * mid else f"{mid:.3g} ({low:.3g} to {high:.3g})"
+    return _ratio(mid) if high - low < 1e-6 * mid else f"{_ratio(mid)} ({_ratio(low)} to {_ratio(high)})"
+
+
+def _ratio(value: float) -> str:
+    return f"{value:.2f}" if 0.1 <= value < 100 else f"{value:.2g}" if value < 1 else f"{value:.0f}"
 
 
 _COLUMNS = {"ttft": ("TTFT", "s"), "tpot": ("TPOT", "s"), "tokens_per_s": ("tokens/s", ""), "memory": ("memory", "B")}
@@ -329,7 +348,7 @@ def _header(document: Mapping[str, Any], first: str) -> tuple[str, ...]:
 def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
     plan = document["plan"]
     if not plan["steps"]:
-        yield Block("Plan", _wrapped([f"No step: {plan['stopped']}."]))
+        yield _text("Plan", [f"No step: {plan['stopped']}."])
         return
     rows = [["as it is", "", "", *_cells(document, document["figures"])]]
     rows += [
@@ -341,7 +360,7 @@ def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
     for entry in plan["interactions"]:
         alone = f"{entry['first']:.3g} and {entry['second']:.3g} times alone"
         lines.append(f"{' and '.join(entry['moves'])} {entry['kind']}: {alone}, {entry['both']:.3g} together.")
-    yield Block(lines=[*_wrapped(lines), "To see it:"], commands=[plan["steps"][-1]["command"]])
+    yield _text("", [*lines, "To see it:"], [plan["steps"][-1]["command"]])
 
 
 def _single_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
@@ -351,8 +370,8 @@ def _single_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
         return
     rows = [_row(document, entry) for entry in found]
     yield Block("Single changes, each alone", header=_header(document, "change"), rows=rows, left=2)
-    yield Block(lines=_wrapped(map(_about, found)))
-    yield Block(lines=["To see them:"], commands=[entry["command"] for entry in found])
+    yield _text("", [line for entry in found for line in _about(entry)])
+    yield _text("", ["To see them:"], [entry["command"] for entry in found])
 
 
 def _shown(entries: Sequence[Mapping[str, Any]], top: int) -> list[Mapping[str, Any]]:
@@ -367,10 +386,9 @@ def _shown(entries: Sequence[Mapping[str, Any]], top: int) -> list[Mapping[str, 
 
 
 def _row(document: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
-    mark = " ~" if entry["tied_with_the_one_before"] else ""
-    unsure = "" if entry["certain"] else " ?"
-    gain = f"{_times(entry['times_better'])}{unsure}"
-    return [f"{_short(entry['move'])}{mark}", entry["price"], gain, *_cells(document, entry["figures"])]
+    marks = f"{'~' if entry['tied_with_the_one_before'] else ''}{'' if entry['certain'] else '?'}"
+    gain = f"{_times(entry['times_better'])} {marks}".rstrip()
+    return [_short(entry["move"]), entry["price"], gain, *_cells(document, entry["figures"])]
 
 
 def _short(name: str) -> str:
@@ -382,24 +400,25 @@ FACTS = ("drafting", "prompt", "output", "prefix", "retrieval", "cascade", "neur
 """Slots whose gain hangs on facts of the workload or the model that the simulation takes as given."""
 
 
-def _about(entry: Mapping[str, Any]) -> str:
+def _about(entry: Mapping[str, Any]) -> Iterator[str]:
     """What to know of a change: what it is, where it helps, why, and what it takes as given."""
-    parts = [entry["title"]]
-    if entry["same_effect"]:
-        parts.append(f"as fast: {', '.join(entry['same_effect'])}")
-    parts += [f"helps {found['text']}" for found in entry["helps"]]
+    same = f" (as fast: {', '.join(entry['same_effect'])})" if entry["same_effect"] else ""
+    yield f"{_short(entry['move'])}: {entry['title']}{same}."
+    if entry["helps"]:
+        yield f"  helps {'; '.join(found['text'] for found in entry['helps'])}"
     if entry["meets"]:
-        parts.append(f"meets {_listed([LIMITS[name] for name in entry['meets']])}, which the request exceeds")
+        yield f"  meets {_listed([LIMITS[name] for name in entry['meets']])}, which the request exceeds"
     if entry["misses"]:
-        parts.append(f"exceeds {_listed([LIMITS[name] for name in entry['misses']])}")
-    parts += [f"{found['text']} [{found['rule']}]" for found in entry["because"][:2]]
+        yield f"  exceeds {_listed([LIMITS[name] for name in entry['misses']])}"
+    for found in entry["because"][:2]:
+        yield f"  why: {found['text']} [{found['rule']}]"
     if entry["assumes"] and entry["settles"] in FACTS:
-        parts.append(f"taken as given: {entry['assumes']}")
-    parts += [f"mind: {text}" for text in entry["cautions"][:2]]
+        yield f"  taken as given: {entry['assumes']}"
+    for text in entry["cautions"][:2]:
+        yield f"  mind: {text}"
     if entry["published"]:
         best = entry["published"][0]
-        parts.append(f"published: {best['effect']} ({best['source']})")
-    return f"{_short(entry['move'])}: {'; '.join(parts)}."
+        yield f"  published: {best['effect']} ({best['source']})"
 
 
 def _hardware_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
@@ -409,13 +428,8 @@ def _hardware_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
         yield Block("Other hardware, all else as it is", header=_header(document, "hardware"), rows=rows, left=2)
 
 
-def _vain_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
-    if document["in_vain"]:
-        lines = [
-            f"{_short(entry['move'])}: {_vain(entry['gain'])}; {entry['because']} [{entry['rule']}]."
-            for entry in document["in_vain"]
-        ]
-        yield Block("What will not help", _wrapped(lines))
+def _futile(entry: Mapping[str, Any]) -> str:
+    return f"{_short(entry['move'])}: {_vain(entry['gain'])}; {entry['because']} [{entry['rule']}]."
 
 
 def _vain(gain: float | None) -> str:
@@ -471,5 +485,5 @@ def rules_blocks(documents: Sequence[Mapping[str, Any]]) -> list[Block]:
     )
     return [
         Block(f"{len(rows)} rules of the advisor", header=("rule", "what it says", "sources"), rows=rows, left=3),
-        Block(lines=_wrapped([sources])),
+        _text("", [sources]),
     ]

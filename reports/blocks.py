@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,10 @@ from reports.terminal import table
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """A heading, lines of text, a table of which the first `left` columns are text, and commands to copy."""
+    """A heading, lines of text, a table of which the first `left` columns are text, and commands to copy.
+
+    Lines are wrapped to `width` columns on the terminal, 0 leaves that to it; leading spaces say how deep one is.
+    """
 
     title: str = ""
     lines: Sequence[str] = ()
@@ -22,6 +26,7 @@ class Block:
     rows: Sequence[Sequence[str]] = ()
     left: int = 1
     commands: Sequence[str] = ()
+    width: int = 0
 
 
 def parts(blocks: Iterable[Block]) -> list[Any]:
@@ -32,7 +37,7 @@ def parts(blocks: Iterable[Block]) -> list[Any]:
             drawn.append(Text())
         if block.title and not block.header:
             drawn.append(Text(plain_text(block.title), style="bold"))
-        drawn += [Text(plain_text(line)) for line in block.lines]
+        drawn += [Text(part) for line in block.lines for part in _wrapped(plain_text(line), block.width)]
         if block.header:
             drawn += [Text()] if block.lines else []
             drawn.append(table(block.header, block.rows, title=block.title or None, left=block.left))
@@ -53,11 +58,22 @@ def block_markdown(block: Block, heading: str) -> list[str]:
     lines: list[str] = []
     if block.title:
         lines += [f"{heading} {escape(block.title)}", ""]
-    lines += [f"- {escape(line)}" for line in block.lines] + ([""] if block.lines else [])
+    lines += [f"{_indent(line)}- {escape(line.strip())}" for line in block.lines] + ([""] if block.lines else [])
     if block.header:
         lines += [*markdown_table([escape(name) for name in block.header], block.rows, block.left), ""]
     lines += ["```sh", *map(plain_text, block.commands), "```", ""] if block.commands else []
     return lines
+
+
+def _indent(line: str) -> str:
+    return line[: len(line) - len(line.lstrip())]
+
+
+def _wrapped(line: str, width: int) -> list[str]:
+    """A line cut to columns; the rest of it is indented."""
+    if not width:
+        return [line]
+    return textwrap.wrap(line, width, subsequent_indent=f"{_indent(line)}  ", break_on_hyphens=False)
 
 
 def plain_text(text: str) -> str:

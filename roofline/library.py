@@ -172,14 +172,23 @@ def _extra_files(package: str) -> Iterator[Path]:
 
 def find_file(relative: str, package: str) -> Path | None:
     """The file `relative` in a folder of `ROOFLINE_SPECS`, or in its folder `package`, else in the bundled package."""
-    folders = [folder for root in _extra_roots() for folder in (root, root / package)]
-    candidates = (folder / relative for folder in (*folders, _bundled(package)))
-    return next((path for path in candidates if path.is_file()), None)
+    # With strings: every simulated scenario looks for its calibration.
+    folders = [str(folder) for root in _extra_roots() for folder in (root, root / package)]
+    for folder in (*folders, _bundled(package)):
+        path = f"{folder}/{relative}"
+        if os.path.isfile(path):  # noqa: PTH113
+            return _path(path)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _path(text: str) -> Path:
+    return Path(text)
 
 
 @lru_cache(maxsize=8)
-def _bundled(package: str) -> Path:
-    return Path(str(files(package)))
+def _bundled(package: str) -> str:
+    return str(files(package))
 
 
 def modified(path: Path) -> int:

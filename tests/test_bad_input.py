@@ -663,13 +663,16 @@ BOMBS = {
     "many blocks": ("model.yaml", bomb(MODEL, "blocks", "{" + ", ".join(f"b{n}: {{}}" for n in range(10**5)) + "}")),
     "one twin": ("config.json", "{" + "".join(f'"{n}": 0, ' for n in range(200_000)) + '"199999": 0}'),
 }
-BOUNDED = "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2); import cli; cli.main()"
+BOUNDED = (
+    "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2);"
+    " resource.setrlimit(resource.RLIMIT_CPU, (15, 15)); import cli; cli.main()"
+)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's limits")
 @pytest.mark.parametrize("name", BOMBS)
 def test_bombs_end_fast_and_small(tmp_path: Path, name: str) -> None:
-    """In a process of its own, with bounded memory: a crash or a hang is a failure of this test only."""
+    """In a process of its own, with bounded memory and processor time: a crash or a hang fails this test only."""
     file, content = BOMBS[name]
     (tmp_path / file).write_text(content)
     args = (
@@ -681,7 +684,7 @@ def test_bombs_end_fast_and_small(tmp_path: Path, name: str) -> None:
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=15,
+        timeout=240,  # of a machine that does other things as well
         check=False,
     )
     assert file in check_message(done.returncode, done.stdout, done.stderr)

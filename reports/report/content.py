@@ -189,21 +189,9 @@ def _what_if(subject: Subject) -> Iterator[Block]:
 def _advice(subject: Subject) -> Iterator[Block]:
     """What the advisor says of the whole time, with its plan."""
     try:
-        document = advice_document(advise(subject.request, Goal(), top=TOP), TOP)
-        yield from (changed(block, lines=_whole(block.lines)) for block in advice_blocks(document))
+        yield from advice_blocks(advice_document(advise(subject.request, Goal(), top=TOP), TOP))
     except RooflineError as error:
         yield Block(lines=[f"There is no advice for this scenario: {error}."])
-
-
-def _whole(lines: Sequence[str]) -> list[str]:
-    """Lines that were broken for a terminal in one piece again: their rest is indented."""
-    found: list[str] = []
-    for line in lines:
-        if line.startswith("  ") and found:
-            found[-1] = f"{found[-1]} {line.strip()}"
-        else:
-            found.append(line)
-    return found
 
 
 # --- operators --------------------------------------------------------------------------------------------------------

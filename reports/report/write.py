@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,8 @@ def write_report(
     kind = output.suffix.lower()
     if kind not in ENDINGS:
         raise RooflineError(f"a report is written as .html or .md, and {quote(output.name)} ends in neither")
+    if not output.parent.is_dir():
+        raise cannot_write(output, FileNotFoundError(errno.ENOENT, ""))
     day = None if date is None else _day(date)
     found = subjects(source, over, options)
     said = content(found, title, advice, progress)

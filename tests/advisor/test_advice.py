@@ -154,6 +154,10 @@ def test_objectives_that_a_scenario_has_no_figure_of_are_refused() -> None:
         advise(compose("bert-base", "h100-sxm", formats={}, degrees={}), Goal(Objective.TPOT))
     with pytest.raises(RooflineError, match="two generated tokens"):
         advise(asked(generate=1), Goal(Objective.TPOT))
+    with pytest.raises(RooflineError, match="two generated tokens"):
+        advise(asked(generate=1), Goal(Objective.TOTAL, Limits(tpot=0.01)))
+    with pytest.raises(RooflineError, match="no TPOT"):
+        advise(compose("bert-base", "h100-sxm", formats={}, degrees={}), Goal(Objective.TTFT, Limits(tpot=0.01)))
     with pytest.raises(RooflineError, match="above 0"):
         Limits(ttft=-1)
 

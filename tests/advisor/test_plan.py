@@ -149,3 +149,12 @@ def test_moves_that_work_only_together_are_found() -> None:
     assert advice.base.missed == ("capacity",)
     assert "awq" in {step.move.name for step in advice.plan.steps}
     assert advice.plan.feasible
+
+
+def test_a_move_after_which_nothing_is_decoded_has_no_tpot() -> None:
+    """Skeleton-of-Thought leaves one step of two: such a move is refused, and the others are still advised."""
+    asked = request().with_options(generate=2)
+    chosen = [move for move in technique_moves() if move.name in ("skeleton-of-thought", "awq")]
+    advice = advise(asked, Goal(Objective.TPOT, quality=Quality.LOSSY), moves=chosen, top=0)
+    assert list(advice.refused) == ["skeleton-of-thought"]
+    assert advice.recommendation("awq") is not None

@@ -10,6 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from advisor import Goal, Objective, advise
+from advisor.sizing import size
+from advisor.workload import Service
+from cli import parse_scenarios
 from roofline import Analysis, Scenario, analyze, load_hardware, load_model
 from roofline.request import Request
 from roofline.solve import Targets, max_batch
@@ -99,3 +103,22 @@ def test_sweep_of_a_million_points(benchmark: Any, at: str) -> None:
         return sum(answer.rows.count for answer in answers(study))
 
     assert benchmark.pedantic(run, rounds=3 if at == "bound" else 1, warmup_rounds=1) == study.points
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "llama-3.1-8b --hw h100-sxm --batch 8 --prompt 2048",
+        "llama-3.1-70b --hw h100-sxm --tp 4 --batch 16 --prompt 2048",
+        "deepseek-v3 --hw h200-sxm --tp 8 --prompt 2048",
+    ],
+)
+def test_advice_with_a_plan(benchmark: Any, text: str) -> None:
+    (request,) = parse_scenarios([text])
+    benchmark(lambda: advise(request, Goal(Objective.TOTAL)).plan)
+
+
+def test_sizing_over_all_hardware(benchmark: Any) -> None:
+    """Every bundled device, degrees and formats; under 10 s on one idle core."""
+    service = Service(5, 2000, 300, ttft=2, tpot=0.05)
+    assert benchmark.pedantic(lambda: size(MODEL, service), rounds=1).feasible

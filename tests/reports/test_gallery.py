@@ -59,7 +59,7 @@ def test_the_committed_figures_are_those_of_today(files: dict[str, bytes]) -> No
         assert version is not None
         if version[1].decode() != mpl.__version__:
             pytest.skip("the figures were drawn by another version of matplotlib")
-        # The ids that matplotlib makes are hashes of coordinates: the last digit of one, on another processor, is enough.
+        # The ids that matplotlib makes are hashes of coordinates: the last digit of one changes them.
         was, now = (_outline(content) for content in (old, files[name]))
         assert was[0] == now[0], f"{name}: {TODAY}"
         assert was[1] == pytest.approx(now[1], abs=0.01), f"{name}: {TODAY}"

@@ -156,9 +156,7 @@ def test_a_study_file_gives_its_scenarios_side_by_side(tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text("model: llama-68m\nover:\n  hw: [l4, a6000]\n  batch: [4]\nmetrics: [ttft]\nprompt: 64\n")
     found = subjects(str(study), [], {})
-    assert [subject.label for subject in found] == [
-        f"hw {hw}, batch {batch}" for hw in ("l4", "a6000") for batch in (1, 4)
-    ]
+    assert [subject.label for subject in found] == ["hw l4, batch 4", "hw a6000, batch 4"]
     write_report(str(study), [], {}, tmp_path / "report.html", advice=False)
     text = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert "Side by side" in text

@@ -1,0 +1,50 @@
+"""Experts: who picks whom, how evenly they are loaded, and in how many kernels they run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.case import Case
+from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
+from roofline.parallel import imbalance
+
+
+def look(case: Case) -> Iterator[Said]:
+    """Applies to mixtures of experts: uneven loads over several devices, and engines that run experts one by one."""
+    if not case.model.experts:
+        return
+    settings, ranks = case.scenario.settings, case.analysis.parallel.expert
+    busiest = max(imbalance(block, ranks, settings.expert_skew) for block in case.model.experts)
+    busiest *= settings.expert_capacity
+    share = case.spent("moe")
+    if busiest > 1.01:
+        yield Finding(
+            f"the busiest of {ranks} expert-parallel devices gets {busiest:.3g} times the mean number of tokens, and"
+            " the others wait for it",
+            share * (1 - 1 / busiest),
+            {"time in experts": f"{share:.0%}", "skew of routing": f"{settings.expert_skew:g}"},
+        )
+        yield Hint(
+            ("routing", "expert kernel", "parallelism"), f"experts are unevenly loaded: {busiest:.3g} times the mean"
+        )
+        yield Caution(
+            "experts that pick their tokens look at later tokens and leave some without an expert: made for throughput"
+            " and few experts; for latency tokens pick experts",
+            ("expert-choice",),
+        )
+    else:
+        why = "experts are not divided among devices" if ranks == 1 else "tokens are spread evenly over the experts"
+        yield Vain(("routing", "expert kernel"), f"{why}: there is no load to balance and no padding to spare")
+    if "experts" not in case.scenario.profile.fusions and share > 0.1:
+        title = case.scenario.profile.title or case.scenario.profile.name
+        yield Hint(
+            ("engine",), f"{title} runs the parts of experts one by one, where other engines fuse them ({share:.0%})"
+        )
+
+
+RULE = Rule(
+    "expert-routing",
+    "Uneven loads of experts waste the devices that wait; experts are the kernels to fuse first.",
+    ("yuan R25", "zhou 16"),
+    look,
+)

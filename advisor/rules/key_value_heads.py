@@ -1,0 +1,71 @@
+"""Tensor parallelism over more devices than there are key and value heads keeps copies of the cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from advisor.case import Case
+from advisor.moves import Kind
+from advisor.rules import Caution, Finding, Hint, Rule, Said
+from roofline.capacity import token_bytes
+from roofline.errors import RooflineError
+from roofline.parallel import Parallelism
+from roofline.units import si
+
+
+def heads_of(case: Case) -> int:
+    """Key and value heads that tensor parallelism can divide: one where all heads share a latent; 0 without any."""
+    if case.model.latent:
+        return 1
+    return max((attention.kv_heads for attention in case.model.attentions), default=0)
+
+
+def look(case: Case) -> Iterator[Said]:
+    """Applies where the tensor-parallel degree is beyond the heads; of larger degrees that are offered it warns."""
+    heads, parallel = heads_of(case), case.analysis.parallel
+    if not heads or not case.generates:
+        return
+    degrees = {
+        move.name: trial.analysis.parallel.tensor
+        for move, trial in case.offered(Kind.PARALLELISM)
+        if trial.analysis.parallel.devices == parallel.devices
+    }
+    if beyond := tuple(name for name, tensor in degrees.items() if tensor > max(heads, parallel.tensor)):
+        yield Caution(
+            f"the cache of a device does not shrink beyond {heads} tensor-parallel devices: there are {heads} key and"
+            " value heads, and the other devices keep copies",
+            beyond,
+        )
+    if parallel.tensor <= heads:
+        return
+    try:
+        now, before = (
+            token_bytes(case.model, case.precision, Parallelism(tensor=tensor, pipeline=parallel.pipeline))
+            for tensor in (parallel.tensor, heads)
+        )
+    except RooflineError:
+        return
+    if now < before:
+        return
+    copies, memory = parallel.tensor // heads, case.analysis.memory
+    yield Finding(
+        f"{parallel.tensor} tensor-parallel devices keep {copies} copies of each of {heads} key and value heads:"
+        f" {si(now, 'B')} a token on each device, as much as with {heads} devices",
+        float(memory.kv_cache / memory.total) * (1 - heads / parallel.tensor),
+        {"cache of a device": si(float(memory.kv_cache), "B"), "copies": f"{copies}"},
+        of="memory",
+    )
+    fewer = tuple(name for name, tensor in degrees.items() if tensor <= heads)
+    yield Hint(
+        (*fewer, "parallelism of sequences", "KV format"),
+        f"each of {heads} key and value heads is kept {copies} times: replicas or divided sequences share the cache,"
+        " more tensor parallelism does not",
+    )
+
+
+RULE = Rule(
+    "key-value-heads",
+    "Beyond the number of key and value heads tensor parallelism copies the cache: divide the batch or the sequence.",
+    ("yuan R24", "miao D5"),
+    look,
+)

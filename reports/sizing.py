@@ -1,0 +1,255 @@
+"""Sizings as documents and pages: what to buy or rent, at what load it runs, and what would change the choice."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from advisor.sizing import Choice, Setup, Sizing
+from reports.blocks import Block, finite
+from roofline.errors import RooflineError, quote
+from roofline.timing import Estimate
+from roofline.units import Dimension, parse_quantity, seconds, si
+
+SCHEMA = "roofline.size/1"
+
+
+def sizing_document(found: Sizing) -> dict[str, Any]:
+    """The JSON document of a sizing."""
+    service = found.service
+    return {
+        "schema": SCHEMA,
+        "model": found.model.name,
+        "service": {
+            "requests_per_s": service.rate,
+            "prompt": service.prompts.written,
+            "prompt_mean": finite(service.prompts.mean),
+            "generate": service.answers.written,
+            "generate_mean": finite(service.answers.mean),
+            "ttft_s": service.ttft,
+            "tpot_s": service.tpot,
+            "quantile": service.quantile,
+        },
+        "quality": str(found.quality),
+        "at": found.at,
+        "feasible": found.feasible,
+        "choices": [_choice(entry) for entry in found.choices],
+        "binding": list(found.binding),
+        "nearest": finite(found.nearest),
+        "considered": found.considered,
+        "capable": found.capable,
+        "simulated": found.simulated,
+        "unpriced": list(found.unpriced),
+    }
+
+
+def _choice(choice: Choice) -> dict[str, Any]:
+    return {
+        "aim": choice.aim.name,
+        "by": choice.aim.meaning,
+        "best": _setup(choice.best),
+        "runner_up": None if choice.runner_up is None else _setup(choice.runner_up),
+        "tied": choice.tied,
+        "changes": [{"what": change.what, "value": finite(change.value)} for change in choice.changes],
+    }
+
+
+def _setup(setup: Setup) -> dict[str, Any]:
+    configuration, figures = setup.configuration, setup.figures
+    price = setup.hardware.price
+    return {
+        "hardware": configuration.request.hardware_name,
+        "devices": setup.devices,
+        "replicas": setup.replicas,
+        "devices_per_replica": configuration.devices,
+        "parallelism": configuration.split,
+        "formats": configuration.formats,
+        "quality_price": str(configuration.price),
+        "engine": configuration.engine.name,
+        "slots": setup.slots,
+        "batch": finite(setup.batch),
+        "utilisation": finite(setup.utilisation),
+        "most_requests_per_s": finite(setup.most),
+        "ttft_s": _interval(setup.ttft),
+        "tpot_s": _interval(setup.tpot),
+        "usd": finite(figures.cost),
+        "usd_per_device": finite(setup.price),
+        "price_date": None if setup.price is None or price is None else price.date.isoformat(),
+        "joules_per_token_at_most": finite(figures.energy),
+        "step_s": _interval(setup.step),
+        "command": setup.command,
+        "prefill_s": _interval(setup.prefill),
+        "prefill_command": setup.prefill_command,
+    }
+
+
+def _interval(estimate: Estimate) -> dict[str, Any]:
+    return {name: finite(value) for name, value in zip(Estimate._fields, estimate, strict=True)}
+
+
+def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """The page: the answer in a line a choice, figures, what would change them, commands, and what the words mean."""
+    service = document["service"]
+    alone = service["requests_per_s"] is None
+    who = "one user" if alone else f"{service['requests_per_s']:g} requests/s"
+    title = f"size: {document['model']} for {who}, {service['prompt']} + {service['generate']} tokens"
+    if not document["feasible"]:
+        return [Block(title, _infeasible(document))]
+    lines = [_answer(entry, alone) for entry in document["choices"]]
+    return [
+        Block(title, lines),
+        _table(document, alone),
+        Block("What would change a choice", [line for entry in document["choices"] for line in _changes(entry, alone)]),
+        Block("To have the figures again", commands=_commands(document)),
+        Block("What it says", _notes(document, alone)),
+    ]
+
+
+def _answer(choice: Mapping[str, Any], alone: bool) -> str:
+    best = choice["best"]
+    figure = _money(best, alone)
+    if choice["aim"] == "efficient":
+        figure = f"at most {best['joules_per_token_at_most']:.2g} J/token"
+    said = f"{choice['aim']}: {_named(best)}, {best['formats']}, {figure}"
+    return f"{said} (a tie with {_named(choice['runner_up'])})" if choice["tied"] else said
+
+
+def _named(setup: Mapping[str, Any]) -> str:
+    each, replicas = setup["devices_per_replica"], setup["replicas"]
+    count = f"{setup['devices']} x {setup['hardware']}"
+    return count if each == 1 or replicas == 1 else f"{count} ({replicas} of {each})"
+
+
+def _money(setup: Mapping[str, Any], alone: bool) -> str:
+    if setup["usd"] is None:
+        return "price unknown"
+    return f"{setup['usd']:,.0f} USD" if alone else f"{setup['usd']:,.2f} USD/h"
+
+
+def _table(document: Mapping[str, Any], alone: bool) -> Block:
+    rows = []
+    for choice in document["choices"]:
+        rows.append(_row(choice["aim"], choice["best"], alone))
+        if choice["runner_up"] is not None:
+            rows.append(_row("  next", choice["runner_up"], alone))
+    load = [] if alone else ["batch", "load"]
+    header = ("", "devices", "formats", *load, "TTFT", "TPOT (interval)", "USD" if alone else "USD/h")
+    return Block("Choices", header=header, rows=rows, left=3)
+
+
+def _row(label: str, setup: Mapping[str, Any], alone: bool) -> list[str]:
+    split, count = setup["parallelism"], f"{setup['replicas']} x" if setup["replicas"] > 1 else ""
+    load = [] if alone else [f"{setup['batch']:.2g}", f"{setup['utilisation']:.0%}"]
+    cost = setup["usd"]
+    return [
+        label,
+        " ".join(filter(None, (count, setup["hardware"], split))),
+        setup["formats"],
+        *load,
+        "-" if setup["ttft_s"]["mid"] is None else seconds(setup["ttft_s"]["mid"], 2),
+        _range(setup["tpot_s"]),
+        "-" if cost is None else f"{cost:,.0f}" if alone else f"{cost:,.2f}",
+    ]
+
+
+def _range(times: Mapping[str, float | None]) -> str:
+    """An interval in the unit of its middle; a load that the pessimistic end cannot carry has no end."""
+    middle = seconds(times["mid"] or 0.0)
+    unit = middle.split()[1]
+    scale = next(factor for factor, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")) if name == unit)
+    ends = ["?" if end is None else f"{float(f'{end / scale:.2g}'):g}" for end in (times["low"], times["high"])]
+    return f"{middle} ({ends[0]}-{ends[1]})"
+
+
+def _changes(choice: Mapping[str, Any], alone: bool) -> list[str]:
+    best, other = choice["best"], choice["runner_up"]
+    better = {"cheapest": "cheaper", "efficient": "more efficient", "fewest": "fewer devices"}
+    said = []
+    changes = {change["what"]: change["value"] for change in choice["changes"]}
+    named = _named(other) if other is not None else ""
+    word = better.get(choice["aim"], "better")
+    if "rate_above" in changes:
+        said.append(f"above {changes['rate_above']:.3g} requests/s {other['hardware']} is {word}")
+    if "rate_below" in changes:
+        said.append(f"at {changes['rate_below']:.3g} requests/s and just below, {other['hardware']} is {word}")
+    if "price" in changes:
+        unit = "USD" if alone else "USD/h"
+        does = "costs less" if choice["aim"] == "fewest" else "is the choice"
+        said.append(f"{other['hardware']} {does} below {changes['price']:,.4g} {unit} a device")
+    if "price_ratio" in changes:
+        said.append(
+            f"{named} costs less where its device costs under {changes['price_ratio']:.3g} times the chosen one"
+        )
+    verb = "no longer does" if alone else "needs more replicas"
+    limits = " or ".join(f"{name.upper()} below {seconds(changes[name])}" for name in ("tpot", "ttft"))
+    said.append(f"{best['hardware']} {verb} for {limits}")
+    return [f"{choice['aim']}: {line}" for line in said]
+
+
+def _commands(document: Mapping[str, Any]) -> list[str]:
+    """Each command once: a decode step at the batch, and a prefill alone."""
+    found: dict[str, None] = {}
+    for choice in document["choices"]:
+        for name in ("command", "prefill_command"):
+            found[choice["best"][name]] = None
+    return list(found)
+
+
+def _promise(service: Mapping[str, Any]) -> str:
+    if service["quantile"] is None:
+        return "on average"
+    return f"for {service['quantile'] * 100:.4g}% of requests"
+
+
+def _notes(document: Mapping[str, Any], alone: bool) -> list[str]:
+    service = document["service"]
+    targets = [f"{name.upper()} {seconds(service[f'{name}_s'])}" for name in ("ttft", "tpot") if service[f"{name}_s"]]
+    promise = "" if alone else f" {_promise(service)}"
+    notes = [
+        f"targets: {', '.join(targets) or 'none'}{promise}, at the {document['at']} of expected times",
+        "TTFT: time to first token; TPOT: time per output token after it; interval: 8 of 10 measurements",
+        "tp: tensor-parallel devices; pp: pipeline stages, one a node; awq: 4-bit weights; next: runner-up",
+        "J/token: joules a token at most, all devices at their rated power (TDP) all of the time",
+    ]
+    if not alone:
+        notes += [
+            "batch: sequences that decode together on average; load: rate over the one that is just kept up with",
+            "TTFT and TPOT hold waits, and prefills between steps; the commands show a step and a prefill alone",
+            "? as an end: the pessimistic end of expected times cannot carry the rate",
+            "fewest: of devices, then of power; fastest: with at most 8 devices, or twice the fewest",
+        ]
+    notes.append("a tie: the intervals of the times could swap the two; prices are those of dated specs, or as given")
+    if document["unpriced"]:
+        names = document["unpriced"]
+        shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+        notes.append(f"price unknown: {shown} (--price NAME=USD gives one)")
+    return notes
+
+
+def _infeasible(document: Mapping[str, Any]) -> list[str]:
+    binding, nearest, service = document["binding"], document["nearest"], document["service"]
+    if binding == ["memory"]:
+        return [f"nothing has the memory: at least {si(nearest['memory'], 'B')} a device is needed"]
+    lines = [
+        "nothing meets the targets, " + ("whatever the load" if service["requests_per_s"] is None else "at any load")
+    ]
+    for name in binding:
+        asked, least = (seconds(value, 4) for value in (service[f"{name}_s"], nearest[name]))
+        lines.append(f"{name.upper()} binds: {asked} is asked for, the nearest that can be met is {least}")
+    return lines
+
+
+def prices(texts: list[str], alone: bool) -> dict[str, float]:
+    """Prices written as NAME=USD, an hour of a device or, for one user, to buy it; raises RooflineError."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.rpartition("=")
+        dimension = Dimension.MONEY if alone else Dimension.MONEY_RATE
+        try:
+            if not equals or not name:
+                raise RooflineError("")
+            plain = value.strip().removesuffix("USD/h").removesuffix("USD").strip()
+            found[name.strip()] = parse_quantity(f"{plain} {dimension.units[0]}", dimension).value
+        except RooflineError:
+            raise RooflineError(f"a price is written NAME=USD, such as h100-sxm=2.99, got {quote(text)}") from None
+    return found

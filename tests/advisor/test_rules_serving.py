@@ -1,0 +1,504 @@
+"""Rules of structures, kernels and serving: for each a scenario in which it applies and one in which it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from advisor import Advice, Goal, Limits, Objective, Quality, advise
+from advisor.moves import Move, batch_move, engine_moves, parallel_moves, technique_move
+from advisor.rules import Caution, Finding, Hint, Said, Vain, rules
+from cli import parse_scenarios
+from roofline.request import Request
+from roofline.techniques import check_request
+
+Span = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Scene:
+    """A scenario, the moves that may be advised, and what the advice on it must say.
+
+    `found` and `unfound` are rules with and without a finding, `hinted` and `unhinted` rules that point at something,
+    `cautious` and `carefree` those that warn; `gains` the span that a recommended move's gain lies in, `futile` moves
+    told to be in vain, `unadvised` those that are not recommended, `warned` words in a recommended move's cautions.
+    """
+
+    text: str
+    moves: tuple[str, ...] = ()
+    goal: Goal = field(default_factory=Goal)
+    found: tuple[str, ...] = ()
+    unfound: tuple[str, ...] = ()
+    hinted: tuple[str, ...] = ()
+    unhinted: tuple[str, ...] = ()
+    cautious: tuple[str, ...] = ()
+    carefree: tuple[str, ...] = ()
+    gains: Mapping[str, Span] = field(default_factory=dict)
+    futile: tuple[str, ...] = ()
+    unadvised: tuple[str, ...] = ()
+    warned: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Rules of the research notes, by their numbers there, and the two scenes."""
+
+    ids: tuple[str, ...]
+    applies: Scene
+    otherwise: Scene
+
+
+RATE = Goal(Objective.THROUGHPUT)
+RETRAIN = Goal(quality=Quality.RETRAIN)
+LOSSY = Goal(quality=Quality.LOSSY)
+MEMORY = Goal(Objective.MEMORY)
+ALONE = "llama-2-13b --hw a6000 --prompt 128"
+LONG = "llama-2-7b --hw h100-sxm --batch 32 --prompt 2048"
+TINY = "qwen2-0.5b --hw h100-sxm --engine hf-eager"
+NOT_FITTING = "llama-3.1-70b --hw a6000"
+ENGINES = ("engine=vllm", "engine=sglang", "engine=tensorrt-llm")
+
+CASES = (
+    Entry(
+        ("yuan R24", "miao D5"),
+        Scene(
+            "llama-3.1-70b --hw h100-sxm --tp 16 --nodes 2 --batch 64 --prompt 8192",
+            ("tp=8 dp=2 nodes=2",),
+            RATE,
+            found=("key-value-heads",),
+            hinted=("key-value-heads",),
+            gains={"tp=8 dp=2 nodes=2": (2, 20)},
+        ),
+        Scene(
+            "llama-3.1-70b --hw h100-sxm --tp 8 --dp 2 --nodes 2 --batch 64 --prompt 8192",
+            ("tp=16 nodes=2",),
+            RATE,
+            unfound=("key-value-heads",),
+            unhinted=("key-value-heads",),
+            cautious=("key-value-heads",),
+            unadvised=("tp=16 nodes=2",),
+        ),
+    ),
+    Entry(
+        ("yuan R24", "miao D5"),  # one latent for all heads is one head to tensor parallelism
+        Scene("deepseek-v2 --hw h200-sxm --tp 8 --batch 64 --prompt 8192", found=("key-value-heads",)),
+        Scene("llama-3.1-70b --hw h100-sxm --tp 4", unfound=("key-value-heads",), carefree=("key-value-heads",)),
+    ),
+    Entry(
+        ("yuan R25", "zhou 16"),
+        Scene(
+            "mixtral-8x7b --hw h100-sxm --tp 4 --ep 4 --batch 64 --expert-skew 1",
+            ("expert-choice",),
+            Goal(Objective.THROUGHPUT, quality=Quality.RETRAIN),
+            found=("expert-routing",),
+            gains={"expert-choice": (1.05, 2)},
+            warned={"expert-choice": "for latency tokens pick experts"},
+        ),
+        Scene(
+            "mixtral-8x7b --hw h100-sxm --tp 2 --expert-skew 1",
+            ("expert-choice",),
+            Goal(Objective.TPOT, quality=Quality.RETRAIN),
+            unfound=("expert-routing",),
+            futile=("expert-choice",),
+        ),
+    ),
+    Entry(
+        ("zhou 16",),  # fused experts
+        Scene("mixtral-8x7b --hw h200-sxm --engine hf-eager", ENGINES, hinted=("expert-routing",)),
+        Scene("mixtral-8x7b --hw h200-sxm", ENGINES, unhinted=("expert-routing",)),
+    ),
+    Entry(
+        ("yuan R28",),
+        Scene(
+            ALONE,
+            ("sheared-llama",),
+            RETRAIN,
+            hinted=("distillation",),
+            cautious=("distillation",),
+            gains={"sheared-llama": (1.5, 4)},
+        ),
+        Scene(
+            ALONE,
+            ("sheared-llama",),
+            carefree=("distillation",),
+            unhinted=("distillation",),
+            unadvised=("sheared-llama",),
+        ),
+    ),
+    Entry(
+        ("yuan R29", "zhou 14"),
+        Scene(
+            LONG,
+            ("gqa", "mqa"),
+            RETRAIN,
+            found=("grouped-queries",),
+            hinted=("grouped-queries",),
+            gains={"gqa": (1.2, 2.5), "mqa": (1.4, 3)},
+        ),
+        Scene(
+            "llama-3.1-8b --hw h100-sxm --batch 32 --prompt 2048",
+            ("gqa",),
+            RETRAIN,
+            unfound=("grouped-queries",),
+            futile=("gqa",),
+        ),
+    ),
+    Entry(
+        ("zhou 27",),
+        Scene(LONG, ("gqa", "fp8"), RETRAIN, gains={"gqa": (1.2, 2.5)}, warned={"gqa": "trained from scratch"}),
+        Scene(LONG, ("gqa", "fp8"), gains={"fp8": (1.05, 2)}, unadvised=("gqa",)),
+    ),
+    Entry(
+        ("zhou 13",),
+        Scene(ALONE, ("asvd", "awq"), hinted=("low-rank",), gains={"asvd": (1.02, 1.2)}, warned={"asvd": "fewer bits"}),
+        Scene(LONG, ("asvd", "awq"), Goal(Objective.TPOT), unhinted=("low-rank",)),
+    ),
+    Entry(
+        ("zhou 17",),
+        Scene(
+            "llama-2-13b --hw a6000 --prompt 3500 --generate 4",
+            ("llmlingua", "skeleton-of-thought"),
+            LOSSY,
+            hinted=("input-compression",),
+            gains={"llmlingua": (2, 10)},
+        ),
+        Scene(
+            ALONE,
+            ("llmlingua", "skeleton-of-thought"),
+            LOSSY,
+            gains={"skeleton-of-thought": (1.5, 5)},
+            futile=("llmlingua",),
+        ),
+    ),
+    Entry(
+        ("zhou 17",),
+        Scene(ALONE, ("apar",), RETRAIN, hinted=("input-compression",), gains={"apar": (1.5, 5)}),
+        Scene(
+            "llama-3.1-70b --hw h100-sxm --tp 8 --batch 64 --prompt 8192 --generate 8",
+            ("apar",),
+            RETRAIN,
+            futile=("apar",),
+        ),
+    ),
+    Entry(
+        ("zhou 18",),
+        Scene(ALONE, found=("dominant-operators",)),
+        Scene(TINY, unfound=("dominant-operators",)),
+    ),
+    Entry(
+        ("zhou 20", "miao D16"),
+        Scene(ALONE, ("eagle",), found=("vector-products",), hinted=("vector-products",), gains={"eagle": (1.5, 4)}),
+        Scene(f"{ALONE} --batch 64", ("eagle",), unfound=("vector-products",), unhinted=("vector-products",)),
+    ),
+    Entry(
+        ("zhou 21", "miao D18"),
+        Scene(
+            TINY,
+            ("whole-layer-fusion", "residual-norm-fusion"),
+            hinted=("fusion", "launch-bound"),
+            gains={"whole-layer-fusion": (1.1, 2), "residual-norm-fusion": (1.01, 1.6)},
+        ),
+        Scene(
+            ALONE,
+            ("whole-layer-fusion", "residual-norm-fusion"),
+            unhinted=("fusion",),
+            unfound=("fusion", "launch-bound"),
+            futile=("whole-layer-fusion", "residual-norm-fusion"),
+        ),
+    ),
+    Entry(
+        ("zhou 21",),  # launches
+        Scene(TINY, ENGINES, found=("launch-bound",), hinted=("launch-bound",), gains={"engine=vllm": (2, 10)}),
+        Scene(ALONE, ("cuda-graphs",), unfound=("launch-bound",), futile=("cuda-graphs",)),
+    ),
+    Entry(
+        ("zhou 23", "miao D6"),
+        Scene(
+            NOT_FITTING,
+            ("flexgen", "awq", "pp=4 nodes=2"),
+            Goal(limits=Limits(gpus=8)),
+            found=("offloading",),
+            hinted=("offloading",),
+            gains={"awq": (1.5, 4), "flexgen": (0.01, 0.2), "pp=4 nodes=2": (0.5, 2)},
+        ),
+        Scene(ALONE, ("flexgen",), unfound=("offloading",), unhinted=("offloading",), futile=("flexgen",)),
+    ),
+    Entry(
+        ("zhou 31", "miao D9"),
+        Scene(
+            LONG,
+            ("eagle", "fp8-kv"),
+            cautious=("combining",),
+            gains={"eagle": (1.05, 2), "fp8-kv": (1.05, 2)},
+            warned={"fp8-kv": "counteract"},
+        ),
+        Scene(LONG, ("fp8", "fp8-kv"), carefree=("combining",), gains={"fp8": (1.05, 2), "fp8-kv": (1.05, 2)}),
+    ),
+    Entry(
+        ("zhou 33",),
+        Scene(
+            "llama-3.1-8b --hw h100-sxm --with contiguous-kv --batch 16 --prompt 2048",
+            ("s3",),
+            MEMORY,
+            cautious=("length-prediction",),
+            gains={"s3": (5, 30)},
+            warned={"s3": "predicted twice too long"},
+        ),
+        Scene("llama-3.1-8b --hw h100-sxm --batch 16 --prompt 2048", ("s3",), MEMORY, carefree=("length-prediction",)),
+    ),
+    Entry(
+        ("zhou 34",),
+        Scene(
+            "llama-3.1-8b --hw h100-sxm --batch 16 --prompt 8192",
+            ("radix-attention", "llmlingua"),
+            LOSSY,
+            cautious=("security",),
+            warned={"radix-attention": "what another has asked", "llmlingua": "what the model refuses"},
+        ),
+        Scene(ALONE, ("awq", "eagle"), carefree=("security",)),
+    ),
+    Entry(
+        ("zhou 34",),  # a prefix that the request itself finds cached
+        Scene("llama-3.1-8b --hw h100-sxm --batch 16 --prompt 512 --prefix 4096", cautious=("security",)),
+        Scene("llama-3.1-8b --hw h100-sxm --batch 16 --prompt 4608", carefree=("security",)),
+    ),
+    Entry(
+        ("zhou 29", "miao D24"),
+        Scene(
+            "llama-3.1-8b --hw m2 --engine llama.cpp",
+            ("awq",),
+            found=("edge",),
+            hinted=("edge",),
+            gains={"awq": (1.5, 4)},
+        ),
+        Scene("llama-3.1-8b --hw mi300a", ("awq",), unfound=("edge",), unhinted=("edge",)),
+    ),
+    Entry(
+        ("zhou 30", "miao D23"),
+        Scene(ALONE, ENGINES[1:], cautious=("engine-choice",), unhinted=("engine-choice",)),
+        Scene(
+            TINY,
+            ("engine=vllm",),
+            carefree=("engine-choice",),
+            hinted=("engine-choice",),
+            gains={"engine=vllm": (2, 10)},
+        ),
+    ),
+    Entry(
+        ("miao D3",),
+        Scene(ALONE, cautious=("conflicting-objectives",)),
+        Scene("llama-2-7b --hw a100-sxm-80gb --prompt 3500 --batch 32", carefree=("conflicting-objectives",)),
+    ),
+    Entry(
+        ("miao D21",),
+        Scene(ALONE, ("eagle",), gains={"eagle": (1.5, 4)}, warned={"eagle": "some loads only"}),
+        Scene(f"{ALONE} --batch 96", ("eagle",), unadvised=("eagle",)),
+    ),
+    Entry(
+        ("miao D8",),
+        Scene(
+            ALONE,
+            ("paged-attention", "s3"),
+            RATE,
+            unhinted=("marginal-memory",),
+            unfound=("marginal-memory",),
+            futile=("paged-attention", "s3"),
+        ),
+        Scene(
+            f"{ALONE} --with contiguous-kv --batch 16",
+            ("paged-attention",),
+            RATE,
+            found=("marginal-memory",),
+            hinted=("marginal-memory",),
+            gains={"paged-attention": (0.99, 1.01)},  # no faster, but it fits
+        ),
+    ),
+    Entry(
+        ("miao D14",),
+        Scene(
+            "llama-3.1-8b --hw h100-sxm --with padded-batching:padding=2 --batch 16 --prompt 2048 --generate 16",
+            ("packed-batching", "bucketing"),
+            found=("padding",),
+            hinted=("padding",),
+            gains={"packed-batching": (1.4, 2.2), "bucketing": (1.3, 2)},
+            warned={"bucketing": "neither is simulated"},
+        ),
+        Scene(
+            "llama-3.1-8b --hw h100-sxm --batch 16 --prompt 2048 --generate 16",
+            ("packed-batching", "bucketing"),
+            unfound=("padding",),
+            futile=("packed-batching", "bucketing"),
+        ),
+    ),
+    Entry(
+        ("miao D25",),
+        Scene(
+            "llama-3.1-8b --hw h100-sxm --with beam-search --batch 16 --prompt 2048",
+            ("fp8-kv",),
+            found=("sampling",),
+            hinted=("sampling",),
+            gains={"fp8-kv": (1.03, 1.5)},
+        ),
+        Scene("llama-2-7b --hw h100-sxm --batch 16 --prompt 2048", unfound=("sampling",), unhinted=("sampling",)),
+    ),
+    Entry(
+        ("miao D25",),  # the vocabulary
+        Scene(
+            "qwen2-0.5b --hw l4",
+            ("vocabulary-shrinking",),
+            RETRAIN,
+            found=("sampling",),
+            gains={"vocabulary-shrinking": (1.01, 1.4)},
+        ),
+        Scene("llama-2-70b --hw h100-sxm --tp 4", unfound=("sampling",)),
+    ),
+    Entry(
+        ("miao D22",),
+        Scene(
+            "llama-3.1-8b --hw h100-sxm",
+            ("skeleton-of-thought",),
+            LOSSY,
+            cautious=("measuring",),
+            warned={"skeleton-of-thought": "equal quality and length"},
+        ),
+        Scene(ALONE, ("awq",), carefree=("measuring",), gains={"awq": (1.5, 4)}),
+    ),
+    Entry(
+        ("yuan R15",),
+        Scene(
+            ALONE,
+            ("batch=64",),
+            RATE,
+            found=("unused-capacity",),
+            hinted=("unused-capacity",),
+            gains={"batch=64": (10, 64)},
+        ),
+        Scene(ALONE, (), Goal(Objective.TPOT), unfound=("unused-capacity",), unhinted=("unused-capacity",)),
+    ),
+    Entry(
+        ("zhou 15",),
+        Scene(
+            LONG,
+            ("linear-attention",),
+            RETRAIN,
+            hinted=("structures",),
+            gains={"linear-attention": (1.2, 3)},
+            warned={"linear-attention": "still being studied"},
+        ),
+        Scene("llama-3.1-8b --hw h100-sxm", ("linear-attention",), RETRAIN, unhinted=("structures",)),
+    ),
+    Entry(
+        ("zhou 15",),  # a model that keeps a state already
+        Scene("mamba-2.8b --hw a6000 --prompt 8192", found=("structures",)),
+        Scene("llama-2-7b --hw a6000", unfound=("structures",)),
+    ),
+)
+
+COVERED = frozenset(number for entry in CASES for number in entry.ids)
+"""The rules of the research notes that this table holds."""
+
+
+def offered(request: Request, names: Sequence[str]) -> list[Move]:
+    """The moves of these names."""
+    engines = {move.name: move for move in engine_moves(request)}
+    found = []
+    for name in names:
+        degrees = dict(part.split("=") for part in name.split()) if name[:3] in ("tp=", "pp=", "dp=") else {}
+        if name.startswith("engine="):
+            found += [engines[name]] if name in engines else []
+        elif name.startswith("batch="):
+            found.append(batch_move(int(name.removeprefix("batch="))))
+        elif degrees:
+            count = int(degrees.get("tp", 1)) * int(degrees.get("pp", 1)) * int(degrees.get("dp", 1))
+            found += [move for move in parallel_moves(request, [count]) if move.name == name]
+        else:
+            found.append(technique_move(check_request(name), name))
+    return found
+
+
+def said(advice: Advice, rule: str, kind: type[Said]) -> list[Said]:
+    """What a rule says of the case, of one kind."""
+    return [entry for entry in rules()[rule].look(advice.case) if isinstance(entry, kind)]
+
+
+@pytest.mark.parametrize(
+    "scene",
+    [
+        pytest.param(scene, id=f"{'+'.join(entry.ids)} {word}")
+        for entry in CASES
+        for word, scene in (("applies", entry.applies), ("does not", entry.otherwise))
+    ],
+)
+def test_advice_differs_as_the_papers_say(scene: Scene) -> None:
+    (request,) = parse_scenarios([scene.text])
+    advice = advise(request, scene.goal, moves=offered(request, scene.moves), top=0)
+    told = {rule for rule, _ in advice.findings}
+    assert set(scene.found) <= told
+    assert not set(scene.unfound) & told
+    for rule in scene.hinted:
+        assert said(advice, rule, Hint), f"{rule} points at nothing"
+    for rule in scene.unhinted:
+        assert not said(advice, rule, Hint), f"{rule} points at something"
+    for rule in scene.cautious:
+        assert said(advice, rule, Caution), f"{rule} does not warn"
+    for rule in scene.carefree:
+        assert not said(advice, rule, Caution), f"{rule} warns"
+    for name, (low, high) in scene.gains.items():
+        recommended = advice.recommendation(name)
+        assert recommended is not None, f"{name} is not recommended"
+        assert low <= recommended.better.mid <= high
+    for name in scene.unadvised:
+        assert advice.recommendation(name) is None
+    assert set(scene.futile) <= {entry.move for entry in advice.futile}
+    for name, words in scene.warned.items():
+        recommended = advice.recommendation(name)
+        assert recommended is not None, f"{name} is not recommended"
+        assert any(words in text for text in recommended.cautions)
+
+
+def test_the_table_names_rules_by_their_sources() -> None:
+    known = {source for rule in rules().values() for source in rule.sources}
+    assert known >= COVERED
+
+
+def test_hints_of_these_rules_reach_recommendations() -> None:
+    """What a rule points at is told beside the move, and what it calls vain names the rule."""
+    (request,) = parse_scenarios([ALONE])
+    advice = advise(request, RETRAIN, moves=offered(request, ("asvd", "awq", "flexgen")), top=0)
+    recommended = advice.recommendation("asvd")
+    assert recommended is not None
+    assert "low-rank" in {rule for rule, _ in recommended.because}
+    assert [(entry.rule, entry.gain is not None and entry.gain < 0.2) for entry in advice.futile] == [
+        ("offloading", True)
+    ]
+
+
+WHERE = (
+    ALONE,
+    "bert-base --hw a100-sxm-80gb",
+    "flan-t5-xxl --hw a100-sxm-80gb",
+    "mamba-2.8b --hw a6000",
+    "deepseek-v3 --hw h200-sxm --tp 8 --ep 8 --quant fp8 --batch 32",
+    "llava-1.5-7b --hw l4 --images 1 --generate 1",
+    "llama-3.1-8b --hw m2 --engine llama.cpp --quant w4",
+    "mixtral-8x7b --hw h100-sxm --pp 2 --micro-batches 4 --batch 8 --with disaggregation",
+)
+
+
+@pytest.mark.parametrize("text", WHERE)
+def test_every_rule_speaks_plainly_of_any_case(text: str) -> None:
+    """Shares are shares, sentences hold numbers that are some, and nothing is said twice."""
+    (request,) = parse_scenarios([text])
+    advice = advise(
+        request, Goal(quality=Quality.RETRAIN), moves=offered(request, ("awq", "fp8-kv", "llmlingua")), top=0
+    )
+    for rule in rules().values():
+        entries = list(rule.look(advice.case))
+        texts = [entry.because if isinstance(entry, (Hint, Vain)) else entry.text for entry in entries]
+        for entry, sentence in zip(entries, texts, strict=True):
+            assert "nan" not in sentence.split()
+            assert "inf" not in sentence.split()
+            if isinstance(entry, Finding):
+                assert -1e-9 <= entry.share <= 1 + 1e-9, rule.name

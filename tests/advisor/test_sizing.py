@@ -1,0 +1,298 @@
+"""Sizing: closed forms, order, commands that reproduce figures, pruning that loses nothing, reasons."""
+
+import math
+import shlex
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import advisor.sizing as sizing
+from advisor.configurations import BATCHES, Prospect, Prospects, Simulated, configurations
+from advisor.goal import Quality
+from advisor.sizing import size
+from advisor.workload import Service, parse_lengths
+from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.errors import RooflineError
+
+MODEL = load_model("llama-3.1-8b")
+FEW = ["l4", "a100-sxm-80gb", "h100-sxm", "mi300x"]
+
+
+def test_lengths_have_their_closed_forms() -> None:
+    assert parse_lengths(2000).mean == parse_lengths("2_000").biased == 2000
+    uniform = parse_lengths("uniform:100:400")
+    assert (uniform.mean, uniform.quantile(0.5)) == (250, 250)
+    assert uniform.deviation == pytest.approx(300 / math.sqrt(12))
+    exponential = parse_lengths("exponential:mean=300")
+    assert exponential.biased == pytest.approx(600)  # the inspection paradox doubles it
+    assert exponential.quantile(0.95) == pytest.approx(300 * math.log(20))
+    for text in ("lognormal:mean=512,p95=1500", "lognormal:median=300,p95=1500", "lognormal:mean=512,median=300"):
+        found = parse_lengths(text)
+        sample = found.sample
+        assert sample.mean() == pytest.approx(found.mean, rel=0.02)
+        assert (sample**2).mean() == pytest.approx(found.second, rel=0.2)
+    assert parse_lengths("lognormal:mean=512,p95=1500").quantile(0.95) == pytest.approx(1500)
+    assert parse_lengths("lognormal:mean=512,p95=1500").mean == pytest.approx(512)
+    assert parse_lengths("lognormal:mean=512,median=300").quantile(0.5) == pytest.approx(300)
+
+
+def test_a_histogram_counts(tmp_path) -> None:
+    file = tmp_path / "lengths.csv"
+    file.write_text("length,count\n100,3\n500,1\n")
+    found = parse_lengths(str(file))
+    assert found.mean == 200
+    assert found.second == (3 * 100**2 + 500**2) / 4
+    assert [found.quantile(share) for share in (0.5, 0.75, 0.76, 0.99)] == [100, 100, 500, 500]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("lognormal:mean=512,p95=2048", "at most 3.87 times the mean"),
+        ("lognormal:mean=512", "takes two of mean, median and p95"),
+        ("lognormal:mean=512,p20=600", "'p20' is not mean, median or a percentile"),
+        ("uniform:9:3", "uniform:LOW:HIGH"),
+        ("uniform:9", "uniform:LOW:HIGH"),
+        ("exponential:p95=3", "exponential:mean=TOKENS"),
+        ("normal:mean=3", "unknown distribution 'normal'"),
+        ("lengths.csv", "cannot read 'lengths.csv'"),
+        ("many", "is a number of tokens"),
+        ("0", "must be 1 to"),
+        ("nan", "must be 1 to"),
+    ],
+)
+def test_bad_lengths_are_told_in_a_sentence(text, said) -> None:
+    with pytest.raises(RooflineError, match=said.replace("(", r"\(")):
+        parse_lengths(text)
+
+
+def test_a_histogram_that_is_none_is_told(tmp_path) -> None:
+    for content, said in (("1,2\n3\n", "row 2 of"), ("1,0\n", "counts nothing"), ("", "counts nothing")):
+        file = tmp_path / "bad.csv"
+        file.write_text(content)
+        with pytest.raises(RooflineError, match=said):
+            parse_lengths(str(file))
+
+
+def test_bad_services_are_told() -> None:
+    for arguments, said in (
+        ((0, 100, 100), "request rate must be above 0"),
+        ((5, 100, 1), "at least 2 tokens"),
+        ((5, 100, 100, -1.0), "TTFT must be above 0"),
+        ((5, 100, 100, 1.0, 1.0, 1.5), "quantile must be at least 0.5"),
+    ):
+        with pytest.raises(RooflineError, match=said):
+            Service(*arguments)
+    with pytest.raises(RooflineError, match="only encodes"):
+        size(load_model("bert-base"), Service(5, 100, 100))
+    with pytest.raises(RooflineError, match="unknown hardware"):
+        size(MODEL, Service(5, 100, 100), ["h100-sxn"])
+    with pytest.raises(RooflineError, match="maximum context"):
+        size(MODEL, Service(5, 200_000, 100), FEW)
+    with pytest.raises(RooflineError, match="not among the hardware"):
+        size(MODEL, Service(5, 100, 100), ["l4"], prices={"h100-sxm": 3.0})
+
+
+def test_at_low_load_ttft_is_the_prefill_and_tpot_the_step_of_one_sequence() -> None:
+    found = size(MODEL, Service(1e-4, 1000, 100), ["h100-sxm"], Quality.LOSSLESS)
+    best = found.choice("fewest").best
+    alone = analyze(Scenario(MODEL, load_hardware("h100-sxm"), batch=1, prompt=1000, generate=100)).expected
+    assert (best.replicas, best.command_batch) == (1, 1)
+    for got, true in ((best.ttft, alone.ttft), (best.tpot, alone.tpot), (best.prefill, alone.ttft)):
+        assert list(got) == pytest.approx(list(true), rel=1e-3)
+
+
+def test_little_holds_at_the_chosen_load() -> None:
+    service = Service(40, 1000, 200, 2, 0.05, quantile=None)
+    best = size(MODEL, service, ["h100-sxm"]).choice("fewest").best
+    assert best.batch == pytest.approx(40 / best.replicas * 199 * best.tpot.mid, rel=1e-6)
+    assert 0 < best.utilisation < 1
+
+
+def test_no_time_is_below_the_bound_that_prunes() -> None:
+    for service in (Service(2, "uniform:200:3000", 200), Service(2, 1000, "exponential:mean=300")):
+        for name, model in (("h100-sxm", MODEL), ("mi300x", load_model("mixtral-8x7b")), ("m4-max", MODEL)):
+            prospects = Prospects(service)
+            for configuration in configurations(model, service, [name], Quality.CALIBRATED, None):
+                prospect = prospects.of(configuration)
+                if prospect is None or not prospect.slots:
+                    continue
+                replica = Simulated(prospect).replica("mid")
+                assert np.all(prospect.best.step <= replica.step * (1 + 1e-9))
+                assert prospect.best.prefill.quantile <= replica.prefill.quantile * (1 + 1e-9)
+                assert np.all(prospect.best.ceilings >= replica.ceilings * (1 - 1e-9))
+
+
+@pytest.mark.parametrize("service", [Service(8, 1500, 250, 1.5, 0.04), Service(None, 500, 500)])
+def test_pruning_loses_nothing(service, monkeypatch) -> None:
+    names = [*FEW, "rtx-4090"]
+    pruned = size(MODEL, service, names)
+    monkeypatch.setattr(sizing, "first_step", lambda *_: 0.0)
+
+    def nothing(self: sizing._Search, prospect: Prospect, _: float) -> sizing.Figures:
+        priced = self._price(prospect.configuration) is not None
+        powered = prospect.configuration.hardware.tdp is not None
+        return sizing.Figures(0, 0, 0 if priced else None, 0 if powered else None, 0, 0)
+
+    monkeypatch.setattr(sizing._Search, "_least", nothing)
+    whole = size(MODEL, service, names)
+    assert whole.simulated > pruned.simulated
+    for before, after in zip(pruned.choices, whole.choices, strict=True):
+        assert before.best.command == after.best.command
+        assert before.best.figures == after.best.figures
+        assert before.runner_up.figures == after.runner_up.figures
+
+
+@settings(max_examples=2)
+@given(st.floats(0.5, 200), st.floats(1, 4), st.floats(0.3, 3), st.floats(0.012, 0.1), st.sampled_from([None, 0.9]))
+def test_more_requests_never_take_less_and_looser_targets_never_more(rate, factor, ttft, tpot, quantile) -> None:
+    prices = {"l4": 0.7, "h100-sxm": 3.5}
+
+    def needs(*service: float) -> list[float]:
+        found = size(MODEL, Service(service[0], 1500, 200, *service[1:], quantile), list(prices), prices=prices)
+        if not found.feasible:
+            return [math.inf, math.inf]
+        return [found.choice("cheapest").best.figures.cost, found.choice("fewest").best.devices]
+
+    asked = needs(rate, ttft, tpot)
+    for got, most in zip(asked, needs(rate * factor, ttft, tpot), strict=True):
+        assert got <= most
+    for looser in (needs(rate, ttft * factor, tpot), needs(rate, ttft, tpot * factor)):
+        for got, least in zip(asked, looser, strict=True):
+            assert least <= got
+
+
+def reproduced(run, command: str) -> dict:
+    import json
+
+    status, out, _ = run(*shlex.split(command)[1:], "--format", "json")
+    assert status == 0
+    return json.loads(out)["generation"]
+
+
+@pytest.mark.parametrize(
+    ("model", "service", "names"),
+    [
+        ("llama-3.1-8b", Service(20, 2000, 300, 2, 0.05), ["l4", "h100-sxm"]),
+        ("llama-3.1-70b", Service(3, "uniform:500:3000", "exponential:mean=200", 4, 0.1), ["a100-sxm-40gb", "mi300x"]),
+        ("llama-3.1-405b", Service(0.5, 1000, 200, 8, 0.2), ["a100-sxm-80gb"]),
+        ("llama-2-13b", Service(None, 200, 1000), ["m3-max", "rtx-4090"]),
+    ],
+)
+def test_commands_reproduce_step_and_prefill(model, service, names, run) -> None:
+    found = size(load_model(model), service, names)
+    assert found.feasible
+    for choice in found.choices:
+        for setup in filter(None, (choice.best, choice.runner_up)):
+            step = reproduced(run, setup.command)["expected_tpot_s"]
+            prefill = reproduced(run, setup.prefill_command)["expected_ttft_s"]
+            for name in ("low", "mid", "high"):
+                assert step[name] == pytest.approx(getattr(setup.step, name), rel=1e-9)
+                assert prefill[name] == pytest.approx(getattr(setup.prefill, name), rel=1e-9)
+
+
+def test_the_whole_meets_its_targets_and_one_replica_fewer_would_not() -> None:
+    from advisor.queueing import slots
+
+    service = Service(60, 1500, 300, 1, 0.03)
+    for choice in size(MODEL, service, FEW).choices:
+        best = choice.best
+        assert best.ttft.mid <= service.ttft
+        assert best.tpot.mid <= service.tpot
+        assert best.slots <= best.simulated.prospect.slots <= BATCHES[-1]
+        if best.replicas > 1:
+            replica = best.simulated.replica("mid")
+            share = service.rate / (best.replicas - 1)
+            # The edge of the rate is closed to a thousandth.
+            assert not slots(replica, share * 1.002, service.ttft, service.tpot, service.quantile)
+
+
+def test_the_pessimistic_end_takes_no_less() -> None:
+    service = Service(60, 1500, 300, 2, 0.05)
+    devices = [size(MODEL, service, FEW[:2], at=at).choice("fewest").best.devices for at in ("low", "mid", "high")]
+    assert devices == sorted(devices)
+
+
+def test_what_would_change_a_choice_does() -> None:
+    service = Service(9, 1500, 300, 2, 0.05)
+    names = ["l4", "h100-sxm"]
+    prices = {"l4": 0.75, "h100-sxm": 3.4}
+    choice = size(MODEL, service, names, prices=prices).choice("cheapest")
+    changes = {change.what: change.value for change in choice.changes}
+    other = choice.runner_up.hardware.name
+    best = choice.best.hardware.name
+
+    def chosen(rate: float = 9.0, tpot: float = 0.05, price: float = prices[other]) -> str:
+        asked = Service(rate, 1500, 300, 2, tpot)
+        return size(MODEL, asked, names, prices={**prices, other: price}).choice("cheapest").best.hardware.name
+
+    assert chosen(price=changes["price"] * 0.999) == other
+    assert chosen(price=changes["price"] * 1.001) == best
+    assert "rate_above" in changes or "rate_below" in changes
+    for name in ("rate_above", "rate_below"):
+        if name in changes:
+            assert chosen(rate=changes[name] * (1.0005 if name == "rate_above" else 0.9995)) == other
+    tighter = Service(9, 1500, 300, 2, changes["tpot"] * 0.97)
+    again = size(MODEL, tighter, [best], prices={best: prices[best]}).choice("cheapest").best
+    assert again.tpot.mid <= changes["tpot"] * 0.97
+    assert again.command != choice.best.command
+
+
+@pytest.mark.parametrize(
+    ("ttft", "tpot", "binding"), [(2, 0.0015, ("tpot",)), (0.002, 0.05, ("ttft",)), (0.002, 0.0015, ("ttft", "tpot"))]
+)
+@pytest.mark.parametrize("rate", [5, None])
+def test_what_cannot_be_met_says_why_and_how_near_one_gets(rate, ttft, tpot, binding) -> None:
+    found = size(MODEL, Service(rate, 1000, 100, ttft, tpot), ["h100-sxm", "l4"])
+    assert not found.feasible
+    assert found.binding == binding
+    asked = {"ttft": ttft, "tpot": tpot}
+    if len(binding) == 1:
+        near = found.nearest[binding[0]]
+        assert size(MODEL, Service(rate, 1000, 100, **{**asked, binding[0]: near * 1.001}), ["h100-sxm", "l4"]).feasible
+        far = Service(rate, 1000, 100, **{**asked, binding[0]: near * 0.98})
+        assert not size(MODEL, far, ["h100-sxm", "l4"]).feasible
+    assert all(found.nearest[name] > asked[name] for name in binding)
+
+
+def test_too_little_memory_says_how_much_is_needed() -> None:
+    found = size(load_model("llama-3.1-70b"), Service(1, 1000, 100), ["t4"], Quality.LOSSLESS)
+    assert found.binding == ("memory",)
+    assert found.nearest["memory"] > 16e9
+
+
+def test_what_is_chosen_is_within_the_quality_budget_and_what_the_engine_runs() -> None:
+    plain = size(MODEL, Service(5, 1000, 100), FEW, Quality.LOSSLESS)
+    assert {choice.best.configuration.formats for choice in plain.choices} == {"bf16"}
+    old = size(load_model("llama-2-7b"), Service(1, 500, 100), ["v100-sxm2-32gb"])
+    assert "fp8" not in old.choice("fewest").best.configuration.formats.split(",")[0]
+
+
+def test_alice_buys_a_computer() -> None:
+    """One user, long answers (Yuan et al. 2024, section 2.2): decode counts, and only what stands on a desk."""
+    found = size(load_model("llama-2-13b"), Service(None, 200, 1000))
+    value, fastest = found.choice("best value"), found.choice("fastest")
+    assert {choice.aim.name for choice in found.choices} == {"best value", "cheapest", "fastest", "efficient"}
+    assert value.best.hardware.price.buy is not None
+    for choice in found.choices:
+        best = choice.best
+        assert (best.replicas, best.batch, best.utilisation) == (1, 1, None)
+        assert "h100" not in best.hardware.name
+        assert best.configuration.devices <= 2
+    assert fastest.best.tpot.mid <= value.best.tpot.mid
+    per_dollar = [1 / (setup.figures.cost * setup.tpot.mid) for setup in (value.best, value.runner_up)]
+    assert per_dollar[0] >= per_dollar[1]
+
+
+def test_bob_serves_documents() -> None:
+    """Many users, long prompts: prefill takes most of the time, so that the batch stays small."""
+    service = Service(4, "lognormal:mean=6000,p95=15000", "uniform:100:400", 5, 0.1)
+    found = size(MODEL, service, ["l40s", "h100-sxm", "a100-sxm-80gb"])
+    best = found.choice("cheapest").best
+    replica = best.simulated.replica("mid")
+    busy = 4 / best.replicas * replica.prefill.mean
+    assert busy > 0.5 * best.utilisation
+    assert best.batch < 32
+    assert found.choice("fastest").best.tpot.mid <= best.tpot.mid
