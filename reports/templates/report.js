@@ -218,7 +218,7 @@
   function logTicks(low, high, wanted) {
     const found = [];
     const decades = Math.log10(high / low);
-    const steps = decades > wanted ? [1] : decades > 2.2 ? [1, 3] : [1, 2, 5];
+    const steps = decades > wanted ? [1] : decades > 2.2 ? [1, 3] : decades > 0.7 ? [1, 2, 5] : [1, 2, 3, 4, 5, 6, 8];
     const skip = Math.max(1, Math.ceil(decades / wanted));
     for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
       if (steps.length === 1 && power % skip) continue;

@@ -248,6 +248,15 @@ def test_knobs_and_cards_work_from_the_keyboard(one: Opened) -> None:
     assert node.evaluate("element => element === document.activeElement")
 
 
+def test_knobs_stay_in_sight_of_what_they_turn(one: Opened) -> None:
+    one.page.locator("#table").scroll_into_view_if_needed()
+    one.page.mouse.wheel(0, 400)
+    box = one.page.locator("#knobs").bounding_box()
+    assert -1 <= box["y"] < 300
+    one.page.locator("#reproduce").scroll_into_view_if_needed()
+    assert one.page.locator("#knobs").bounding_box()["y"] < -50
+
+
 def test_every_node_opens_its_card(one: Opened) -> None:
     for node in one.page.locator(".node").all():
         node.click()
