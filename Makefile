@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo calibrate-demo test lint types bench gallery golden browser check clean
+.PHONY: demo calibrate-demo test lint types bench gallery golden browser docs check clean
 
 demo: $(VENV)/base
 	$(BIN)/roofline analyze llama-3.1-8b --hw h100-sxm --batch 8 --prompt 2048
@@ -43,7 +43,10 @@ browser:
 		|| echo "Chromium could not be installed: tests that open reports in it will be skipped"; \
 	else echo "no Chromium is installed: tests that open reports in it will be skipped"; fi
 
-check: lint types test
+docs: $(VENV)/dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+
+check: lint types test docs
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)

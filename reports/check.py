@@ -1,11 +1,15 @@
-"""Published figures beside predictions as tables: terminal, CSV and a Markdown page."""
+"""Published figures beside predictions as tables: terminal, CSV, and Markdown for a pull request."""
 
 from __future__ import annotations
 
 import csv
+import html
 import io
+import math
+import re
 from collections.abc import Mapping, Sequence
 from itertools import groupby
+from statistics import median
 from typing import Any
 
 from rich.text import Text
@@ -31,6 +35,12 @@ READING = (
     " Stored bytes and tokens are exact and have neither."
 )
 
+LIMIT = 60_000
+"""Characters of a comment; GitHub refuses more than 65,536."""
+
+SHOWN, FOLDED = 20, 100
+"""Moved predictions that a comment shows, and those that it folds away beside them."""
+
 
 def as_csv(document: Mapping[str, Any]) -> str:
     """One row an anchor, figures in its unit, errors as fractions; measured kernels are in the other forms."""
@@ -42,32 +52,122 @@ def as_csv(document: Mapping[str, Any]) -> str:
 
 
 def as_markdown(document: Mapping[str, Any]) -> str:
-    """A page: what moved, the summary, and a section a source with each anchor, its conditions and its source."""
-    lines = ["# Published figures beside predictions", "", READING, "", f"Check: {escape(document['verdict'])}.", ""]
+    """A comment for a pull request: what moved and whether it came closer, the errors, and the rest folded away.
+
+    Sections that would make it longer than a code host takes are left out, and named.
+    """
+    lines = ["## Predictions beside what was published and measured", "", f"**{escape(document['verdict'])}**", ""]
     if document["moved"]:
-        lines += ["## Moved", "", *markdown_table(MOVED_HEADER, _moved_rows(document)), ""]
-    lines += ["## Summary", "", *markdown_table(SUMMARY_HEADER, _summary_rows(document)), ""]
-    for file in document["kernels"]:
-        lines += [f"## Measured: {escape(file['title'])}", "", escape(kernels_line(file)), "", KERNEL_READING, ""]
-        lines += [*markdown_table(KERNEL_HEADER, map(_kernel_row, file["groups"])), "", *_provenance(file), ""]
-    meanings = document["metrics"].items()
-    lines += ["## Metrics", "", *(f"- {escape(name)}: {escape(meaning)}" for name, meaning in meanings), ""]
+        lines += _moved_part(document)
+    totals = [row for row in document["summary"] if row["group"] == "all sources"]
+    lines += [*markdown_table(SUMMARY_HEADER[1:], (row[1:] for row in _summary_cells(totals))), "", READING, ""]
+    lines += [escape(kernels_line(file)) + "\n" for file in document["kernels"]]
+    return _fitted(_quiet("\n".join(lines)), [(title, _quiet(part)) for title, part in _sections(document)])
+
+
+def summary_markdown(document: Mapping[str, Any]) -> str:
+    """The errors by source and metric as a table, how to read it, and a line for each file of measured kernels."""
+    lines = [*markdown_table(SUMMARY_HEADER, _summary_cells(document["summary"])), "", READING, ""]
+    return _quiet("\n".join([*lines, *(escape(kernels_line(file)) + "\n" for file in document["kernels"])]))
+
+
+def _moved_part(document: Mapping[str, Any]) -> list[str]:
+    """What moved, the largest changes of the error first; a long list is folded after the first of them."""
+    moved = sorted(document["moved"], key=_weight, reverse=True)
+    rows = _moved_cells(moved)
+    closer = [row for row in moved if _both(row) and abs(row["error_after"]) < abs(row["error_before"])]
+    farther = [row for row in moved if _both(row) and abs(row["error_after"]) > abs(row["error_before"])]
+    lines = [*markdown_table(MOVED_HEADER, rows[:SHOWN]), ""]
+    if len(rows) > SHOWN:
+        folded = markdown_table(MOVED_HEADER, rows[SHOWN : SHOWN + FOLDED])
+        left = len(rows) - SHOWN - FOLDED
+        more = ["", f"{left} more are in the JSON."] if left > 0 else []
+        lines += [_details(f"{len(rows) - SHOWN} more", "\n".join([*folded, *more])), ""]
+    return [
+        *lines,
+        f"{len(closer)} came closer to what was published or measured, {len(farther)} went farther away.",
+        "",
+    ]
+
+
+def _both(row: Mapping[str, Any]) -> bool:
+    return row["error_before"] is not None and row["error_after"] is not None
+
+
+def _weight(row: Mapping[str, Any]) -> float:
+    """How much the error of a moved prediction changed; what came or went stands first."""
+    return abs(row["error_after"] - row["error_before"]) if _both(row) else math.inf
+
+
+def _sections(document: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Title and content of what is folded: the summary by source, each source's anchors, measured kernels, metrics."""
+    by_source = [row for row in document["summary"] if row["group"] != "all sources"]
+    found = [("Errors by source", "\n".join(markdown_table(SUMMARY_HEADER, _summary_cells(by_source))))]
     for group, rows in _groups(document):
-        lines += [f"## {escape(group)}", "", *markdown_table(_PAGE_HEADER, map(_page_row, rows)), ""]
-        lines += [*_remarks(rows), ""]
-    return "\n".join(lines)
+        content = [*markdown_table(_PAGE_HEADER, map(_page_row, rows)), "", *_remarks(rows)]
+        found.append((f"{group}: {_signed_line(rows)}", "\n".join(content)))
+    for file in document["kernels"]:
+        content = [KERNEL_READING, "", *markdown_table(KERNEL_HEADER, map(_kernel_row, file["groups"])), ""]
+        title = f"Measured: {file['title']}: {file['rows']} kernels"
+        found.append((title, "\n".join([*content, *_provenance(file)])))
+    meanings = document["metrics"].items()
+    found.append(("Metrics", "\n".join(f"- {escape(name)}: {escape(meaning)}" for name, meaning in meanings)))
+    return found
+
+
+def _signed_line(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The anchors of a source in a line: how many, how far off in the middle and at most, how many inside."""
+    errors = [row["error"] for row in rows]
+    inside = [row["inside"] for row in rows if row["inside"] is not None]
+    share = f", {sum(inside)} of {len(inside)} inside" if inside else ""
+    anchors = "1 anchor" if len(rows) == 1 else f"{len(rows)} anchors"
+    return (
+        f"{anchors}, errors {_signed(min(errors))} to {_signed(max(errors))}, median {_signed(median(errors))}{share}"
+    )
+
+
+def _fitted(head: str, sections: Sequence[tuple[str, str]]) -> str:
+    """The head, sections as long as they find room, the names of others, and how to draw a figure of it all."""
+    foot = (
+        "Figure of the same: `roofline validate check --format json --output check.json`, then"
+        " `roofline plot measured check.json`.\n"
+    )
+    room = LIMIT - len(head) - len(foot)
+    shown: list[str] = []
+    left_out: list[str] = []
+    for title, content in sections:
+        part = _details(title, content) + "\n\n"
+        if len(part) + 200 + sum(len(name) + 10 for name in left_out) <= room:
+            shown.append(part)
+            room -= len(part)
+        else:
+            left_out.append(title[:100])
+    names = "".join(f"- {_quiet(escape(title))}\n" for title in left_out)
+    listed = f"Too long for a comment, and left out:\n\n{names}\n" if names else ""
+    return f"{head}\n{''.join(shown)}{listed}{foot}"[:LIMIT]
+
+
+def _details(title: str, content: str) -> str:
+    """Something folded: code hosts take its summary for HTML, and what follows a blank line for Markdown."""
+    flat = html.escape(" ".join("".join(char if char.isprintable() else " " for char in title).split()))
+    return f"<details><summary>{_quiet(flat)}</summary>\n\n{content}\n\n</details>"
+
+
+def _quiet(text: str) -> str:
+    """Rendered text in which nobody is mentioned, nothing is struck through and nothing is taken for mathematics."""
+    return re.sub(r"(?<!\w)@(?=\w)", "@\N{ZERO WIDTH SPACE}", text.replace("~", "&#126;").replace("$", "&#36;"))
 
 
 def parts(document: Mapping[str, Any]) -> list[Any]:
     """What `roofline validate check` shows: a table a source, the summary, and what moved."""
     shown: list[Any] = [table(HEADER, map(_row, rows), title=group, left=2) for group, rows in _groups(document)]
-    shown += [table(SUMMARY_HEADER, _summary_rows(document), title="Summary", left=2), Text(READING, "dim")]
+    shown += [table(SUMMARY_HEADER, _summary_cells(document["summary"]), title="Summary", left=2), Text(READING, "dim")]
     for file in document["kernels"]:
         rows = map(_kernel_row, file["groups"])
         shown += [table(KERNEL_HEADER, rows, title=f"Measured: {file['title']}", left=4)]
         shown += [Text(kernels_line(file)), Text(KERNEL_READING, "dim")]
     if document["moved"]:
-        shown.append(table(MOVED_HEADER, _moved_rows(document), title="Moved", left=2))
+        shown.append(table(MOVED_HEADER, _moved_cells(document["moved"]), title="Moved", left=2))
     return [*shown, Text(document["verdict"], "bold")]
 
 
@@ -148,7 +248,7 @@ def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"- {escape(line[2:])}" for line in lines]
 
 
-def _summary_rows(document: Mapping[str, Any]) -> list[list[str]]:
+def _summary_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return [
         [
             row["group"],
@@ -158,11 +258,11 @@ def _summary_rows(document: Mapping[str, Any]) -> list[list[str]]:
             *(_share(row[name]) for name in ("median_absolute_error", "mean_absolute_error")),
             *(_share(row[name]) for name in ("bound_mean_absolute_error", "inside")),
         ]
-        for row in document["summary"]
+        for row in rows
     ]
 
 
-def _moved_rows(document: Mapping[str, Any]) -> list[list[str]]:
+def _moved_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     return [
         [
             row["id"],
@@ -171,7 +271,7 @@ def _moved_rows(document: Mapping[str, Any]) -> list[list[str]]:
             *(figure(row[name]) for name in ("old", "new")),
             *(_signed(row[name], 2) for name in ("change", "error_before", "error_after")),
         ]
-        for row in document["moved"]
+        for row in rows
     ]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
-from reports.check import as_csv, as_markdown, parts
+from reports.check import LIMIT, as_csv, as_markdown, parts
 from reports.export import as_json
 from reports.terminal import render
 from roofline.errors import RooflineError, SpecError
@@ -246,19 +247,77 @@ def test_rendering(project: Project) -> None:
     rows = list(csv.DictReader(io.StringIO(as_csv(document))))
     assert [row["id"] for row in rows] == list(ENTRIES)
     assert float(rows[0]["published"]) == 9.5
-    page = as_markdown(document)
-    assert "## A \\| page" in page
-    assert "somewhere, 2024" in page
-    assert "Guessed." in page
-    assert "## Moved" in page
     text = render(parts(document))
     assert "weights" in text
     assert "error before" in text
 
 
+def test_a_comment_says_what_moved_and_folds_the_rest(project: Project) -> None:
+    project.shift("rate", 2.0)
+    page = as_markdown(project.check())
+    assert (
+        page.splitlines()[2]
+        == "**1 moved of 3 anchors; if that is meant, accept it with \\`roofline validate check --accept\\`**"
+    )
+    before, _, folded = page.partition("<details>")
+    assert "| rate | mid |" in before
+    assert re.search(r"[01] came closer to what was published or measured, [01] went farther away", before)
+    assert "| times and rates | 2 |" in before
+    assert "<summary>A | page: 3 anchors, errors " in folded
+    assert "somewhere, 2024" in folded
+    assert "Guessed." in folded
+    assert page.count("<details>") == page.count("</details>") == 3
+    assert "roofline plot measured check.json" in page
+
+
+def test_a_comment_without_moves(project: Project) -> None:
+    page = as_markdown(project.check())
+    assert "all 3 predictions are as committed" in page
+    assert "error before" not in page
+
+
+def test_a_long_list_of_moves_is_folded(project: Project) -> None:
+    names = {f"a{index}": f"{{id: a{index}, metric: ttft, value: {index + 1} ms}}" for index in range(30)}
+    project.write(**names)
+    page = as_markdown(project.check())
+    assert "<summary>13 more</summary>" in page  # 30 added and 3 removed, of which 20 are shown
+    assert page.index("| a29 |") < page.index("Errors by source")
+
+
+def test_nothing_in_a_comment_is_interpreted(project: Project) -> None:
+    hostile = "</summary><script>alert(1)</script> @everyone $x$ ~~gone~~ **bold** `code` [a](b) | \u202e"
+    content = f"title: {json.dumps(hostile)}\nsource: {json.dumps(hostile)}\nnote: {json.dumps(hostile)}\n"
+    content += "conditions: {hw: a100-sxm-80gb, model: llama-2-7b}\nanchors:\n  - " + ENTRIES["first"] + "\n"
+    (project.anchors / "page.yaml").write_text(content)
+    page = as_markdown(project.check())
+    rest = page
+    for part in ("<details><summary>", "</summary>", "</details>"):
+        rest = rest.replace(part, "")
+    assert "<" not in rest
+    assert page.count("<summary>") == page.count("</summary>") == page.count("<details>")
+    for words in ("@everyone", "$x$", "~~", "\u202e"):
+        assert words not in page
+    listed = [line for line in page.splitlines() if "everyone" in line and not line.startswith("<details>")]
+    assert listed
+    assert all("\\*\\*bold\\*\\* \\`code\\` \\[a\\](b) \\|" in line for line in listed)
+
+
+def test_a_comment_is_no_longer_than_a_code_host_takes(project: Project) -> None:
+    for index in range(300):
+        head = HEAD.replace("Guessed.", "x" * 1900).replace("A | page", f"Page {index}")
+        entry = f"{{id: p{index}, metric: weight_bytes, value: 12.55 GiB}}"
+        (project.anchors / f"p{index}.yaml").write_text(f"{head}anchors:\n  - {entry}\n")
+    page = as_markdown(project.check())
+    assert len(page) <= LIMIT
+    assert "Too long for a comment, and left out:" in page
+    assert page.count("<details>") == page.count("</details>")
+
+
 def test_the_page_of_the_bundled_anchors() -> None:
     document = check()
     page = as_markdown(document)
+    assert len(page) < LIMIT
+    assert "Too long" not in page
     assert all(row["conditions"].split(",")[0].split(" on ")[0] in page for row in document["anchors"])
     widths = {line.count(" | ") for line in page.splitlines() if line.startswith("| ") and "conditions" in line}
     assert widths == {7}

@@ -1,0 +1,326 @@
+"""What MkDocs builds the documentation with: references made from the code, formulas read from it, and a last check.
+
+MkDocs calls the functions `on_...`. The pages of `GENERATED` exist in no file: they are written from the commands and
+the docstrings of today, so that they cannot be stale. In other pages a line `<!-- from: MODULE -->` stands for the
+docstring of a module, `<!-- constants: MODULE.NAME -->` for a table of kernel parameters, and `<!-- summary: check -->`
+for the errors of the published figures.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import Enum
+from html.parser import HTMLParser
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import typer
+
+MODULES = (
+    *("roofline", "roofline.hardware", "roofline.model", "roofline.modelspec", "roofline.precision"),
+    *("roofline.scenario", "roofline.schedule", "roofline.parallel", "roofline.request", "roofline.analysis"),
+    *("roofline.generation", "roofline.memory", "roofline.capacity", "roofline.timing", "roofline.engine"),
+    *("roofline.calibration", "roofline.energy", "roofline.cost", "roofline.gain", "roofline.sensitivity"),
+    *("roofline.solve", "roofline.study", "roofline.sweep", "roofline.compare", "roofline.breakdown"),
+    *("roofline.techniques", "roofline.techniques.base", "roofline.kernels", "roofline.units", "roofline.errors"),
+    *(
+        "advisor",
+        "advisor.sizing",
+        "advisor.rules",
+        "advisor.case",
+        "validate.check",
+        "validate.score",
+        "validate.calibrate",
+    ),
+)
+"""What the page of the Python interface describes, in its order."""
+
+Documents = Mapping[str, Callable[[], str]]
+
+
+# --- commands ---------------------------------------------------------------------------------------------------------
+
+
+def commands_page() -> str:
+    """Every command with its arguments and options, from the Typer application."""
+    import cli
+
+    root: Any = typer.main.get_command(cli.app)
+    shared = tuple(name for name in inspect.signature(cli.requested).parameters if name not in ("model", "hw"))
+    scenario = [param for param in root.commands["analyze"].params if param.name in shared]
+    lines = ["# Commands", "", str(root.help), "", "This page is made from the program itself.", ""]
+    lines += ["## Options of a scenario", "", "Commands that take a scenario take all of these.", ""]
+    lines += [*_options(scenario), ""]
+    for path, command in _commands("roofline", root):
+        lines += [f"## {path}", "", *_help(command), "", f"    {_usage(path, command)}", ""]
+        own = [param for param in command.params if param.name not in shared and not getattr(param, "hidden", False)]
+        lines += [*_options(own), ""] if own else []
+        if {param.name for param in command.params} >= set(shared):
+            lines += ["And the [options of a scenario](#options-of-a-scenario).", ""]
+    return "\n".join(lines)
+
+
+def _commands(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    """Every command that does something, by its full name."""
+    for name, child in getattr(command, "commands", {}).items():
+        if hasattr(child, "commands"):
+            yield from _commands(f"{path} {name}", child)
+        else:
+            yield f"{path} {name}", child
+
+
+def _help(command: Any) -> list[str]:
+    return [literal(paragraph) + "\n" for paragraph in inspect.cleandoc(command.help or "").split("\n\n")]
+
+
+def _usage(path: str, command: Any) -> str:
+    arguments = [_name(param) for param in command.params if _is_argument(param)]
+    return " ".join([path, *arguments, "[OPTIONS]"])
+
+
+def _name(param: Any) -> str:
+    return str(param.metavar or param.name.upper())
+
+
+def _options(params: Iterable[Any]) -> list[str]:
+    rows = ["| | what | default |", "|---|---|---|"]
+    for param in params:
+        if _is_argument(param):
+            name = f"`{_name(param)}`"
+        else:
+            long = " / ".join(param.opts + param.secondary_opts)
+            switch = param.is_flag or param.secondary_opts
+            kind = "" if switch else f" {param.metavar or _kind(param)}"
+            name = f"`{long}{kind}`"
+        rows.append(f"| {name} | {literal(_described(param))} | {_default(param)} |")
+    return rows
+
+
+def _kind(param: Any) -> str:
+    """What an option takes: its choices, or the name of its type. Where that stands depends on the version of Typer."""
+    annotation = getattr(getattr(param, "type_descriptor", None), "annotation", None)
+    if inspect.isclass(annotation) and issubclass(annotation, Enum):
+        return f"[{'|'.join(str(choice.value) for choice in annotation)}]"
+    if annotation is not None:
+        return {int: "INTEGER", float: "FLOAT", Path: "PATH"}.get(annotation, "TEXT")
+    choices = getattr(param.type, "choices", ())
+    return (
+        f"[{'|'.join(getattr(choice, 'value', choice) for choice in choices)}]" if choices else param.type.name.upper()
+    )
+
+
+def _is_argument(param: Any) -> bool:
+    return not param.opts[0].startswith("-")
+
+
+def _described(param: Any) -> str:
+    text = " ".join((param.help or "").split())
+    return f"{text} Repeatable." if param.multiple and "repeatable" not in text else text
+
+
+def _default(param: Any) -> str:
+    if param.required:
+        return "required"
+    value = param.default
+    plain = isinstance(value, (str, int, float, Path)) and not isinstance(value, bool)
+    return f"`{getattr(value, 'value', value)}`" if plain else ""
+
+
+def literal(text: str) -> str:
+    """Text of a docstring or a help in Markdown: what is in backquotes stays code, the rest is not interpreted."""
+    parts = re.split(r"(``?[^`]+``?)", text)
+    for index in range(0, len(parts), 2):
+        parts[index] = re.sub(r"([\\*_<>\[\]|#])", r"\\\1", parts[index])
+    return "".join(part.replace("|", "\\|") if index % 2 else part for index, part in enumerate(parts))
+
+
+# --- Python -----------------------------------------------------------------------------------------------------------
+
+
+def python_page() -> str:
+    """The public names of MODULES with their signatures and docstrings."""
+    lines = ["# Python", "", "Public names by module, from their docstrings. Times are in seconds, sizes in bytes.", ""]
+    for name in MODULES:
+        module = import_module(name)
+        lines += [f"## {name}", "", *documented(inspect.getdoc(module) or ""), ""]
+        for entry, value in public(module):
+            lines += [*_entry(entry, value), ""]
+    return "\n".join(lines)
+
+
+def public(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """What a module offers: the names of its `__all__`, else what it defines itself and does not begin with `_`."""
+    chosen = getattr(module, "__all__", None)
+    for name, value in vars(module).items() if chosen is None else ((name, getattr(module, name)) for name in chosen):
+        described = inspect.isclass(value) or inspect.isfunction(value) or hasattr(value, "cache_info")
+        own = getattr(value, "__module__", None) == module.__name__
+        if described and not name.startswith("_") and (own or chosen is not None):
+            yield name, value
+
+
+def _entry(name: str, value: Any) -> list[str]:
+    """A function, or a class with its public methods and properties."""
+    kind = "class " if inspect.isclass(value) else ""
+    lines = [f"### {kind}{name}", "", "```python", f"{name}{_signature(value)}", "```", ""]
+    lines += documented(_own_doc(value))
+    if inspect.isclass(value) and not issubclass(value, Exception):
+        for member, found in vars(value).items():
+            target = found.fget if isinstance(found, property) else getattr(found, "func", found)
+            target = getattr(target, "__func__", target)
+            if member.startswith("_") or not inspect.isfunction(target) or not target.__doc__:
+                continue
+            called = "" if isinstance(found, property) or hasattr(found, "func") else _signature(target)
+            summary = " ".join(inspect.cleandoc(target.__doc__).split("\n\n")[0].split())
+            lines.append(f"- `{member}{called}`: {literal(summary)}")
+    return lines
+
+
+def _own_doc(value: Any) -> str:
+    """A docstring; none where a dataclass or an enumeration made it."""
+    text = inspect.cleandoc(value.__doc__ or "")
+    return "" if text.startswith(f"{getattr(value, '__name__', '')}(") else text
+
+
+def _signature(value: Any) -> str:
+    try:
+        text = str(inspect.signature(value))
+    except (TypeError, ValueError):
+        return ""
+    text = re.sub(r"<factory>|<[\w.]+ object at 0x\w+>|<function .+? at 0x\w+>", "...", text)
+    text = re.sub(r"\b(?:roofline|advisor|validate|typing|pathlib|collections\.abc|numpy)(?:\.\w+)*\.(?=\w)", "", text)
+    text = re.sub(r"<(\w+)\.(\w+): [^>]+>", r"\1.\2", text).replace("'", "").replace('"', "")
+    text = text.removesuffix(" -> None").replace("(self, ", "(").replace("(self)", "()")
+    if len(text) <= 90:
+        return text
+    inside, _, returned = text[1:].rpartition(")")
+    return "(\n    " + ",\n    ".join(_split(inside)) + f",\n){returned}"
+
+
+def _split(parameters: str) -> Iterator[str]:
+    """Parameters apart: at the commas that stand in no bracket."""
+    depth, start = 0, 0
+    for index, char in enumerate(parameters):
+        depth += (char in "([{") - (char in ")]}")
+        if char == "," and depth == 0:
+            yield parameters[start:index].strip()
+            start = index + 1
+    yield parameters[start:].strip()
+
+
+def documented(text: str) -> list[str]:
+    """A docstring as Markdown: indented formulas and examples become blocks of code."""
+    lines: list[str] = []
+    for paragraph in inspect.cleandoc(text).split("\n\n"):
+        if paragraph.startswith(">>>"):
+            lines += ["```pycon", paragraph, "```", ""]
+        elif paragraph.startswith("    "):
+            lines += [paragraph, ""]
+        else:
+            rows = paragraph.splitlines()
+            lines += [f"* {literal(row[2:])}" if row.startswith("* ") else literal(row) for row in rows]
+            lines.append("")
+    return lines
+
+
+# --- formulas, constants and errors in other pages --------------------------------------------------------------------
+
+
+def formulas(name: str) -> str:
+    """The docstring of a module: its formulas and their sources."""
+    return "\n".join(documented(inspect.getdoc(import_module(name)) or ""))
+
+
+def constants(name: str) -> str:
+    """A table of the parameters that `MODULE.NAME` lists: unit, believable range, value before any data, meaning."""
+    module, _, attribute = name.rpartition(".")
+    rows = ["| constant | unit | range | before any data | meaning |", "|---|---|---|---|---|"]
+    for found in getattr(import_module(module), attribute):
+        limits = f"{_number(found.low)} to {_number(found.high)}"
+        cells = (f"`{found.name}`", str(found.unit), limits, _number(found.default), literal(found.meaning))
+        rows.append(f"| {' | '.join(cells)} |")
+    return "\n".join(rows)
+
+
+def _number(value: float) -> str:
+    return f"{value:g}"
+
+
+def check_summary(_: str = "") -> str:
+    """Errors of today's predictions against the published figures, by source and metric, and for measured kernels."""
+    from reports import check as page
+    from validate.check import check
+
+    return page.summary_markdown(check())
+
+
+_DIRECTIVES: Mapping[str, Callable[[str], str]] = {
+    "from": formulas,
+    "constants": constants,
+    "summary": check_summary,
+}
+_DIRECTIVE = re.compile(rf"^<!-- ({'|'.join(_DIRECTIVES)}): (\S+) -->$", re.MULTILINE)
+
+GENERATED: Documents = {"reference/cli.md": commands_page, "reference/api.md": python_page}
+"""Pages that are written when the documentation is built."""
+
+
+def filled(markdown: str) -> str:
+    """A page with what its directives stand for."""
+    return _DIRECTIVE.sub(lambda found: _DIRECTIVES[found[1]](found[2]), markdown)
+
+
+# --- the built pages --------------------------------------------------------------------------------------------------
+
+
+class _Loaded(HTMLParser):
+    """Collects what a page loads when it is opened: scripts, styles, images, fonts, frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        loads = ("src", "srcset", "data", "poster") if tag != "link" else ("href",)
+        if tag == "link" and given.get("rel") in ("canonical", "next", "prev", "alternate"):
+            return
+        self.found += [value for name in loads if (value := given.get(name))]
+        self.found += re.findall(r"url\(([^)]+)\)", given.get("style") or "")
+
+
+def outside(page: str) -> list[str]:
+    """What an HTML page or a style sheet loads from elsewhere."""
+    loaded = _Loaded()
+    loaded.feed(page)
+    found = [*loaded.found, *re.findall(r"(?:url\(|@import )[\"']?([^\"')]+)", page)]
+    return [address for address in found if re.match(r"\s*(https?:)?//", address)]
+
+
+# --- MkDocs -----------------------------------------------------------------------------------------------------------
+
+
+def on_files(files: Any, config: Any) -> Any:
+    """Add the generated pages."""
+    from mkdocs.structure.files import File
+
+    for path, write in GENERATED.items():
+        files.append(File.generated(config, path, content=write()))
+    return files
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill in what directives stand for."""
+    return filled(markdown)
+
+
+def on_post_build(config: Any) -> None:
+    """Fail where a built page or style loads something from elsewhere."""
+    from mkdocs.exceptions import PluginError
+
+    for path in Path(config.site_dir).rglob("*"):
+        if path.suffix in (".html", ".css") and (found := outside(path.read_text(encoding="utf-8"))):
+            raise PluginError(f"{path}: loads {found[0]} from elsewhere when it is opened")

@@ -1,0 +1,207 @@
+"""The documentation: every example runs, every link leads somewhere, and what is generated is complete."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+import yaml
+
+import advisor
+import cli
+import roofline
+from docs.build import GENERATED, MODULES, commands_page, documented, filled, literal, outside, python_page
+from docs.examples import ROOT, Command, ExampleError, Session, blocks, furnish, pages, parse
+from tests.conftest import Run
+
+PAGES = [path.relative_to(ROOT).as_posix() for path in pages()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_the_examples_of_a_page(page: str, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    furnish(tmp_path)
+    session = Session(tmp_path, run)
+    for block in blocks(ROOT / page):
+        session.do(block)
+
+
+def do(text: str, folder: Path, run: Run) -> Session:
+    """Run a page of this text."""
+    page = folder / "page.md"
+    page.write_text(text)
+    session = Session(folder, run)
+    for block in blocks(page):
+        session.do(block)
+    return session
+
+
+def fenced(language: str, text: str, above: str = "") -> str:
+    return f"{above}\n\n```{language}\n{text}\n```\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (fenced("sh", "roofline analyse llama-2-7b"), "No such command"),
+        (fenced("sh", "roofline specs show nothing-of-the-kind"), "unknown"),
+        (fenced("sh", "nvidia-smi"), "mark the block as not run"),
+        (fenced("sh", "make nothing"), "no target nothing"),
+        (fenced("sh", "pip install 'llm-roofline[nothing]'"), "no extra nothing"),
+        (fenced("console", "$ roofline --version\nroofline 99"), "does not print 'roofline 99'"),
+        (fenced("sh", "roofline analyze a --nothing", "<!-- not run: needs a GPU -->"), "nothing"),
+        (fenced("sh", "roofline nothing", "<!-- not run: needs a GPU -->"), "no command nothing"),
+        (fenced("sh", "roofline --version", "<!-- not run: slow -->"), "needs a reason"),
+    ],
+)
+def test_what_is_wrong_with_an_example_is_told(text: str, message: str, run: Run, tmp_path: Path) -> None:
+    with pytest.raises(ExampleError, match=message):
+        do(text, tmp_path, run)
+
+
+def test_files_and_python_of_a_page_go_together(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    text = fenced('yaml title="deep/file.yaml"', "a: 1") + fenced(
+        "python", "from pathlib import Path\nx = Path('deep/file.yaml').read_text()"
+    )
+    assert do(text + fenced("python", "y = x + '!'"), tmp_path, run).namespace["y"] == "a: 1\n!"
+    with pytest.raises(ZeroDivisionError):
+        do(fenced("python", "1 / 0"), tmp_path, run)
+
+
+def test_shown_output_is_found_in_order(run: Run, tmp_path: Path) -> None:
+    do(fenced("console", "$ roofline specs --help\n...\nCommands:\n...\n$ roofline --version"), tmp_path, run)
+
+
+# --- links ------------------------------------------------------------------------------------------------------------
+
+MARKDOWN = [
+    path
+    for folder in (ROOT, *(ROOT / name for name in ("docs", "hwspecs", "modelspecs", "reports", "validate")))
+    for path in (folder.glob("*.md") if folder == ROOT else folder.rglob("*.md"))
+]
+
+
+def anchors(path: Path) -> set[str]:
+    """The anchors of a page's headings, as MkDocs and code hosts make them."""
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    headings = re.findall(r"^#+ +(.+?)(?: *\{#([\w-]+)\})?$", text, re.MULTILINE)
+    return {given or slug(title) for title, given in headings}
+
+
+def slug(title: str) -> str:
+    return re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", title.replace("`", "")).strip().lower())
+
+
+@pytest.mark.parametrize("path", MARKDOWN, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_somewhere(path: Path) -> None:
+    text = re.sub(r"^```.*?^```", "", path.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+    for target in re.findall(r"(?<!\\)\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", text)):
+        if re.match(r"[a-z]+:", target):
+            assert target.startswith("https://"), target
+            continue
+        name, _, anchor = target.partition("#")
+        found = (path.parent / name).resolve() if name else path
+        if found.is_relative_to(ROOT / "docs") and found.relative_to(ROOT / "docs").as_posix() in GENERATED:
+            continue
+        assert found.exists(), f"{path}: {target}"
+        assert not anchor or anchor in anchors(found), f"{path}: {target}"
+
+
+# --- what is made from the code ---------------------------------------------------------------------------------------
+
+
+def leaves(path: str, command: Any) -> dict[str, Any]:
+    """The commands of the program by their full names."""
+    children = getattr(command, "commands", None)
+    if children is None:
+        return {path: command}
+    return {name: leaf for key, child in children.items() for name, leaf in leaves(f"{path} {key}", child).items()}
+
+
+def test_every_command_and_option_is_in_the_reference() -> None:
+    page = commands_page()
+    sections = dict(re.findall(r"^## (.+?)$(.*?)(?=^## |\Z)", page, re.MULTILINE | re.DOTALL))
+    shared = sections["Options of a scenario"]
+    for name, command in leaves("roofline", typer.main.get_command(cli.app)).items():
+        for param in command.params:
+            if getattr(param, "hidden", False):
+                continue
+            words = param.opts if param.opts[0].startswith("-") else [param.metavar or param.name.upper()]
+            for word in words:
+                assert f"{word}" in sections[name] + shared, f"{name} {word}"
+        assert literal(" ".join(command.help.split())[:40]) in " ".join(sections[name].split())
+    assert "| `MODEL` | A model's name, a spec file or a config.json. | required |" in sections["roofline analyze"]
+    assert "`--phase [prefill|decode|both]` | Which phases to show. | `both`" in sections["roofline analyze"]
+    assert "--tp INTEGER" not in sections["roofline analyze"]
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    page = python_page()
+    for module in MODULES:
+        assert f"\n## {module}\n" in page
+    for name in (*roofline.__all__, *advisor.__all__):
+        assert re.search(rf"^### (class )?{name}$", page, re.MULTILINE), name
+    assert not re.search(r" object at 0x|<factory>|<function", page), "the same on every machine"
+
+
+def test_docstrings_become_markdown() -> None:
+    lines = documented("A `x_y` of a_b <z>.\n\n    t = a * b\n\n>>> 1 + 1\n2\n\n* one\n* two_three\n")
+    assert lines[0] == "A `x_y` of a\\_b \\<z\\>."
+    assert "    t = a * b" in lines
+    assert lines[lines.index("```pycon") + 1] == ">>> 1 + 1\n2"
+    assert "* two\\_three" in lines
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.startswith("docs/")])
+def test_directives_are_filled_in(page: str) -> None:
+    text = filled((ROOT / page).read_text(encoding="utf-8"))
+    assert not re.search(r"<!-- (?!not run: )", text)
+
+
+def test_the_theory_has_every_form_of_a_kernel() -> None:
+    text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "theory").glob("*.md"))
+    for path in (ROOT / "roofline" / "kernels").glob("[a-z]*.py"):
+        if path.stem not in ("parameters", "terms"):
+            assert f"<!-- from: roofline.kernels.{path.stem} -->" in text
+    for name in ("roof", "timing", "engine", "gain", "energy", "cost", "sensitivity", "generation", "calibration"):
+        assert f"<!-- from: roofline.{name} -->" in text
+
+
+def test_the_accuracy_of_the_readme_is_that_of_its_page() -> None:
+    readme, page = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/accuracy.md"))
+    section = readme.partition("## How far off")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ") and "%" not in line]
+    assert all(row in page for row in rows), "README and docs/accuracy.md show other figures"
+
+
+def test_the_workflow_runs_what_the_page_says() -> None:
+    text = next(
+        block for block in blocks(ROOT / "docs" / "howto" / "ci.md") if (block.title or "").startswith(".github")
+    )
+    workflow = yaml.safe_load("\n".join(text.lines))
+    job = workflow["jobs"]["check"]
+    runs = [step["run"].replace("$ANCHORS", job["env"]["ANCHORS"]) for step in job["steps"] if "run" in step]
+    commands = [line for run in runs for line in run.splitlines() if line.startswith("roofline ")]
+    assert len(commands) == 3
+    for line in commands:
+        parse(Command(tuple(shlex.split(line.removesuffix(" || true"))), {}), "ci.md")
+
+
+@pytest.mark.parametrize(
+    ("page", "found"),
+    [
+        ('<a href="https://example.org">link</a> <img src="figure.svg">', []),
+        ('<link rel="canonical" href="https://example.org/">', []),
+        ('<script src="https://example.org/a.js"></script>', ["https://example.org/a.js"]),
+        ('<link rel="stylesheet" href="//example.org/a.css">', ["//example.org/a.css"]),
+        ("@font-face{src:url(https://example.org/a.woff2)}", ["https://example.org/a.woff2"]),
+        ('@import "https://example.org/a.css";', ["https://example.org/a.css"]),
+    ],
+)
+def test_what_a_page_loads_from_elsewhere_is_found(page: str, found: list[str]) -> None:
+    assert outside(page) == found
