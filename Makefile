@@ -8,7 +8,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: demo calibrate-demo test lint types bench gallery docs check clean
+.PHONY: demo calibrate-demo test lint types bench gallery golden browser docs check clean
 
 demo: $(VENV)/base
 	$(BIN)/roofline analyze llama-3.1-8b --hw h100-sxm --batch 8 --prompt 2048
@@ -16,7 +16,7 @@ demo: $(VENV)/base
 calibrate-demo: $(VENV)/validate
 	$(BIN)/python -m validate.demo
 
-test: $(VENV)/dev
+test: $(VENV)/dev browser
 	$(BIN)/python -m pytest --numprocesses auto
 
 lint: $(VENV)/dev
@@ -31,6 +31,17 @@ bench: $(VENV)/dev
 
 gallery: $(VENV)/dev
 	$(BIN)/python -m reports.gallery
+
+golden: $(VENV)/dev
+	$(BIN)/python -m tests.reports.golden
+
+# Reports are opened in a browser by the tests, where there is one: Debian's is installed if that can be done unasked.
+browser:
+	@if command -v chromium > /dev/null || command -v google-chrome > /dev/null || command -v chrome > /dev/null; then :; \
+	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
+		{ apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core; } > /dev/null \
+		|| echo "Chromium could not be installed: tests that open reports in it will be skipped"; \
+	else echo "no Chromium is installed: tests that open reports in it will be skipped"; fi
 
 docs: $(VENV)/dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet

@@ -841,6 +841,41 @@ def plot(
     typer.echo(f"wrote {output}")
 
 
+@app.command()
+@_of_a_scenario
+def report(
+    source: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL|STUDY]", help="A model, or a study file: its scenarios, side by side."),
+    ] = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(metavar="AXIS=VALUES", help="Several scenarios side by side: hw=h100-sxm,h200-sxm; repeatable."),
+    ] = None,
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file: .html or .md.")] = Path("report.html"),
+    title: Annotated[str | None, typer.Option(help="A title in place of the report's own.")] = None,
+    date: Annotated[str | None, typer.Option(metavar="YYYY-MM-DD", help="A date on the page. [default: none]")] = None,
+    advice: Annotated[bool, typer.Option("--advice/--no-advice", help="What to change, with a plan.")] = True,
+    **options: Any,
+) -> None:
+    """Write a report: one HTML file with knobs to turn, or Markdown with its figures in files beside it.
+
+    The answer, operators under their roofs, the network, memory, times against batch and prompt, what-ifs, advice, how
+    far off it may be, and the commands that give it again. The same input gives the same bytes.
+    """
+    from reports.progress import told
+    from roofline.errors import RooflineError
+
+    try:
+        from reports.report.write import write_report
+    except ModuleNotFoundError as error:
+        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
+    given = {"with" if name == "technique" else name: value for name, value in options.items()}
+    with told() as progress:
+        written = write_report(source, over or [], given, output, title, date, advice, progress)
+    typer.echo(f"wrote {written[0]}" + (f" and {len(written) - 1} figures" if written[1:] else ""))
+
+
 @app.command("techniques")
 def list_techniques(
     name: Annotated[str | None, typer.Argument(metavar="NAME", help="A technique or a system it covers.")] = None,

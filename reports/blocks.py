@@ -36,12 +36,12 @@ def parts(blocks: Iterable[Block]) -> list[Any]:
         if index and block.title and not block.header:
             drawn.append(Text())
         if block.title and not block.header:
-            drawn.append(Text(_plain(block.title), style="bold"))
-        drawn += [Text(part) for line in block.lines for part in _wrapped(_plain(line), block.width)]
+            drawn.append(Text(plain_text(block.title), style="bold"))
+        drawn += [Text(part) for line in block.lines for part in _wrapped(plain_text(line), block.width)]
         if block.header:
             drawn += [Text()] if block.lines else []
             drawn.append(table(block.header, block.rows, title=block.title or None, left=block.left))
-        drawn += [Text(f"  {_plain(command)}", no_wrap=True, overflow="ignore") for command in block.commands]
+        drawn += [Text(f"  {plain_text(command)}", no_wrap=True, overflow="ignore") for command in block.commands]
     return drawn
 
 
@@ -49,13 +49,20 @@ def as_markdown(blocks: Iterable[Block]) -> str:
     """The same as Markdown."""
     lines: list[str] = []
     for index, block in enumerate(blocks):
-        if block.title:
-            lines += [f"{'#' if index == 0 else '##'} {escape(block.title)}", ""]
-        lines += [f"{_indent(line)}- {escape(line.strip())}" for line in block.lines] + ([""] if block.lines else [])
-        if block.header:
-            lines += [*markdown_table([escape(name) for name in block.header], block.rows), ""]
-        lines += ["```sh", *map(_plain, block.commands), "```", ""] if block.commands else []
+        lines += block_markdown(block, "#" if index == 0 else "##")
     return "\n".join(lines)
+
+
+def block_markdown(block: Block, heading: str) -> list[str]:
+    """The lines of a block as Markdown, its title under `heading`."""
+    lines: list[str] = []
+    if block.title:
+        lines += [f"{heading} {escape(block.title)}", ""]
+    lines += [f"{_indent(line)}- {escape(line.strip())}" for line in block.lines] + ([""] if block.lines else [])
+    if block.header:
+        lines += [*markdown_table([escape(name) for name in block.header], block.rows, block.left), ""]
+    lines += ["```sh", *map(plain_text, block.commands), "```", ""] if block.commands else []
+    return lines
 
 
 def _indent(line: str) -> str:
@@ -69,7 +76,8 @@ def _wrapped(line: str, width: int) -> list[str]:
     return textwrap.wrap(line, width, subsequent_indent=f"{_indent(line)}  ", break_on_hyphens=False)
 
 
-def _plain(text: str) -> str:
+def plain_text(text: str) -> str:
+    """Text on one line, with what cannot be printed, or turns the direction of what is, replaced."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
 
 

@@ -65,11 +65,11 @@ def as_markdown(document: Mapping[str, Any]) -> str:
     return "\n".join(parts)
 
 
-def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    """The lines of a Markdown table; every cell is escaped."""
+def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
+    """The lines of a Markdown table whose first `left` columns are text; every cell is escaped."""
     return [
         f"| {' | '.join(header)} |",
-        f"|{'|'.join('---' if index == 0 else '---:' for index in range(len(header)))}|",
+        f"|{'|'.join('---' if index < left else '---:' for index in range(len(header)))}|",
         *(f"| {' | '.join(escape(cell) for cell in row)} |" for row in rows),
     ]
 

@@ -171,7 +171,12 @@ def _convention(name: str) -> Convention:
 
 
 def scenario_from(values: Mapping[str, Any]) -> Scenario:
-    """The scenario that options by name describe; what is left out, or None, has `roofline analyze`'s defaults.
+    """The scenario that options by name describe: that of their request. Raises RooflineError."""
+    return request_from(values).scenario()
+
+
+def request_from(values: Mapping[str, Any]) -> Request:
+    """The request that options by name describe; what is left out, or None, has `roofline analyze`'s defaults.
 
     Values are as `Option.read` returns them; a GRID option may hold an array. Raises RooflineError.
     """
@@ -185,7 +190,7 @@ def scenario_from(values: Mapping[str, Any]) -> Scenario:
     for needed, what in (("model", "a model"), ("hw", "hardware")):
         if needed not in arguments:
             raise RooflineError(f"{what} is missing: name one, or make it an axis")
-    return compose(**arguments).scenario()
+    return compose(**arguments)
 
 
 def compose(

@@ -40,10 +40,16 @@ def operator(analysis: Analysis, phase: Phase, name: str) -> tuple[str, list[Lin
     known = [op.name for op in phase.ops]
     if name not in known:
         raise UnknownNameError(f"metric or operator of {phase.name}", name, {*known, *METRICS})
-    places = [(run, index) for run in phase.passes for index in range(len(run.placement.ops))]
     same = [index for index, op in enumerate(phase.ops) if op.name == name]
-    chosen = max(same, key=lambda index: phase.ops[index].count * phase.ops[index].bound_time)
-    op, (run, index) = phase.ops[chosen], places[chosen]
+    return operator_at(
+        analysis, phase, max(same, key=lambda index: phase.ops[index].count * phase.ops[index].bound_time)
+    )
+
+
+def operator_at(analysis: Analysis, phase: Phase, place: int) -> tuple[str, list[Line], Margin, KernelGround | None]:
+    """The lines of the operator at a place of `phase.ops`."""
+    places = [(run, index) for run in phase.passes for index in range(len(run.placement.ops))]
+    op, (run, index) = phase.ops[place], places[place]
     lines = [*_work(op), *_roofs(op, run, index)]
     roofs = {line.name: line.value for line in lines if line.name in ("matrix", "vector", "memory", "link")}
     ranked = sorted(roofs.items(), key=lambda item: -item[1])
@@ -53,7 +59,7 @@ def operator(analysis: Analysis, phase: Phase, name: str) -> tuple[str, list[Lin
     if analysis.times_are_expected:
         more, ground = _kernel(phase, run, index)
         lines += more
-    return f"{name} ({op.section}, {phase.name})", lines, Margin(str(op.bound), second, ratio), ground
+    return f"{op.name} ({op.section}, {phase.name})", lines, Margin(str(op.bound), second, ratio), ground
 
 
 def namesakes(phase: Phase, name: str) -> tuple[str, ...]:
@@ -74,7 +80,7 @@ def _work(op: OpFigures) -> list[Line]:
     moved = []
     for tensor in op.op.tensors:
         shape = [dim if isinstance(dim, int) else plain(dim.evaluate(numbers)) for dim in tensor.shape]
-        symbols = " x ".join(_formula(dim) for dim in tensor.shape)
+        symbols = " x ".join(in_symbols(dim) for dim in tensor.shape)
         text = " * ".join([*(shown(dim) for dim in shape), f"{shown(tensor.format.bits)} / 8"])
         formula = f"[{symbols}] {tensor.role} in {tensor.format.name}"
         moved.append(line(f"{tensor.name}", formula, text, "B"))
@@ -82,7 +88,7 @@ def _work(op: OpFigures) -> list[Line]:
     return [*lines, line("bytes", "sum of the tensors, each moved once", total(line.value for line in moved), "B")]
 
 
-def _formula(dim: int | Size) -> str:
+def in_symbols(dim: int | Size) -> str:
     """A dimension in symbols."""
     if isinstance(dim, int):
         return str(dim)
@@ -96,7 +102,7 @@ def _size(name: str, size: Size, numbers: Mapping[str, Any], unit: str) -> Line:
         " * ".join((shown(value), *(shown(plain(numbers[extent])) for extent in names)))
         for names, value in size.terms.items()
     )
-    return line(name, _formula(size), text, unit)
+    return line(name, in_symbols(size), text, unit)
 
 
 def _roofs(op: OpFigures, run: Pass, index: int) -> list[Line]:

@@ -1,0 +1,237 @@
+"""Reports: what they say is what the simulator says, they are the same twice, and nothing of a spec gets through."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+pytest.importorskip("jinja2", reason="reports need Jinja2")
+pytest.importorskip("matplotlib", reason="figures need matplotlib")
+
+from reports.report.figures import of_accuracy, of_scenarios
+from reports.report.grid import embedded
+from reports.report.knobs import Knobs, Setting, knobs
+from reports.report.subjects import subjects
+from reports.report.write import write_report
+from roofline import analyze
+from roofline.errors import RooflineError
+from tests.conftest import Run
+from tests.reports.golden import FOLDER, REPORTS, report
+from tests.reports.hostile import hostile_specs
+
+ASKED = {"hw": "h100-sxm", "batch": 8, "prompt": 2048}
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = tmp_path_factory.mktemp("report") / "report.html"
+    assert write_report("llama-3.1-8b", [], ASKED, path, advice=False) == [path]
+    return path.read_text(encoding="utf-8")
+
+
+def data_of(page: str) -> dict[str, Any]:
+    found = re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)
+    assert found is not None
+    data: dict[str, Any] = json.loads(found[1])
+    return data
+
+
+@pytest.mark.parametrize("name", REPORTS)
+def test_markdown_is_as_committed(name: str) -> None:
+    assert report(name) == (FOLDER / f"{name}.md").read_text(encoding="utf-8"), "run `make golden` and read the diff"
+
+
+def test_the_page_is_small_and_whole(page: str) -> None:
+    assert len(page.encode()) < 3e6
+    assert not re.search(r"(src|href)=\"(?!data:image/svg|#)", page)
+    assert "default-src &#39;none&#39;" in page
+    assert "Fits (19.9 GB of 80.0 GB). TTFT 348 ms (295 to 418)" in page
+    for anchor in ("answer", "explore", "network", "operators", "what-if", "accuracy", "definitions", "reproduce"):
+        assert f'<section id="{anchor}"' in page
+
+
+def test_the_largest_page_is_below_three_megabytes() -> None:
+    found = subjects("deepseek-v3", ["hw=h200-sxm,b200-sxm", "batch=1"], {"tp": 8})
+    text = embedded(found)
+    assert len(text) < 2.7e6
+    data = json.loads(text)
+    assert data["texts"][data["scenarios"][0]["label"]] == "hw h200-sxm, batch 1"
+
+
+def test_what_is_embedded_is_what_the_simulator_gives() -> None:
+    (subject,) = subjects("qwen3-30b-a3b", [], {"hw": "l40s", "quant": "fp8", "tp": 2})
+    data, found = json.loads(embedded([subject])), knobs(subject)
+    scenario = data["scenarios"][0]
+    assert scenario["values"][:2] == [list(found.batches), list(found.prompts)]
+    degrees = found.degrees
+    for setting in (found.asked, Setting(1, 1, 0), Setting(2, 0, len(degrees) - 1)):
+        at = scenario["settings"][(setting.quant * len(found.flashes) + setting.flash) * len(degrees) + setting.tp]
+        for batch, prompt in ((0, 0), (2, 3), (len(found.batches) - 1, 1)):
+            check_place(data, at, found, setting, batch, prompt)
+
+
+def check_place(
+    data: dict[str, Any], at: dict[str, Any], found: Knobs, setting: Setting, batch: int, prompt: int
+) -> None:
+    request = found.at(setting, batch=found.batches[batch], prompt=found.prompts[prompt])
+    answer = analyze(request.scenario())
+    assert answer.decode is not None
+
+    def number(place: int) -> float:
+        entry = data["numbers"][place]
+        if not isinstance(entry, list):
+            return float(entry)
+        place = {0: batch, 1: prompt, 2: batch * len(found.prompts) + prompt}[entry[0]]
+        return float(entry[1 + place])
+
+    figures = {name: number(place) for name, place in at["figures"].items()}
+    assert figures["ttft.mid"] == pytest.approx(answer.expected.ttft.mid, rel=6e-5)
+    assert figures["tokens_per_s.low"] == pytest.approx(answer.expected.tokens_per_second.low, rel=6e-5)
+    assert figures["memory"] == pytest.approx(answer.memory.total, rel=6e-5)
+    for phase in (answer.prefill, answer.decode):
+        entries = at["phases"][phase.name]["ops"]
+        assert len(entries) == len(phase.ops)
+        for (place, share), op, expected in zip(entries, phase.ops, phase.expected_ops, strict=True):
+            shown = data["ops"][place]
+            assert data["texts"][shown["t"]["name"]] == op.name
+            for name, value in (
+                *(("flops", op.flops), ("bytes", op.bytes), ("time.bound", op.bound_time)),
+                *(("time.mid", expected.time.mid), ("time.high", expected.time.high)),
+                *(("intensity", op.intensity), ("attainable", op.attainable), ("count", op.count)),
+            ):
+                assert number(shown["n"][name]) == pytest.approx(float(value), rel=6e-5, abs=1e-30), (op.name, name)
+            assert ("compute", "memory", "link")[int(number(shown["n"]["bound"]))] == op.bound
+            assert number(share) == pytest.approx(op.share, rel=6e-5, abs=1e-30)
+            for tensor, there in zip(op.tensors, shown["tensors"], strict=True):
+                assert [number(side) for side in there[3]] == pytest.approx(list(tensor.shape), abs=1)
+                assert number(there[5]) == pytest.approx(tensor.bytes, rel=6e-5)
+
+
+def test_the_same_input_gives_the_same_bytes(tmp_path: Path) -> None:
+    paths = [tmp_path / f"{seed}.html" for seed in (1, 2)]
+    runs = [
+        subprocess.Popen(
+            [sys.executable, "-m", "cli", "report", "llama-68m", "--hw", "h100-sxm", "--output", str(path)],
+            env={**os.environ, "PYTHONHASHSEED": path.stem, "PYTHONPATH": str(Path(__file__).parents[2])},
+        )
+        for path in paths
+    ]
+    assert [run.wait() for run in runs] == [0, 0]
+    assert paths[0].read_bytes() == paths[1].read_bytes()
+
+
+def test_markdown_has_its_figures_beside_it(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "two words.md"
+    status, out, _ = run("report", "llama-68m", "--hw", "l4", "--no-advice", "--date", "2026-11-22", "-o", path)
+    assert (status, out) == (0, f"wrote {path} and 5 figures\n")
+    text = path.read_text(encoding="utf-8")
+    links = re.findall(r"!\[[^]]*\]\(([^)]*)\)", text)
+    assert links == [
+        f"two%20words-figures/{name}.svg" for name in ("roofline", "memory", "batch", "prompt", "accuracy")
+    ]
+    for link in links:
+        assert (tmp_path / link.replace("%20", " ")).read_bytes().startswith(b"<?xml")
+    assert "Of 2026-11-22." in text
+    assert "Advice" not in text
+
+
+def test_figures_show_what_the_kernels_rest_on() -> None:
+    found = subjects("llama-3.1-8b", [], ASKED)
+    (drawn,) = of_accuracy(found)
+    labels = [text.get_text() for text in drawn.draw().axes[0].get_yticklabels()]
+    assert "gemm bf16 (h100-sxm)" in labels
+    assert [figure.name for figure in of_scenarios(found)] == ["roofline", "memory", "batch", "prompt"]
+
+
+def test_a_study_file_gives_its_scenarios_side_by_side(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text("model: llama-68m\nover:\n  hw: [l4, a6000]\n  batch: [4]\nmetrics: [ttft]\nprompt: 64\n")
+    found = subjects(str(study), [], {})
+    assert [subject.label for subject in found] == ["hw l4, batch 4", "hw a6000, batch 4"]
+    write_report(str(study), [], {}, tmp_path / "report.html", advice=False)
+    text = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "Side by side" in text
+    assert len(data_of(text)["scenarios"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (("llama-68m", "--hw", "l4", "-o", "r.pdf"), "ends in neither"),
+        (("llama-68m", "--hw", "l4", "--date", "yesterday"), "a date is written like 2026-11-22"),
+        (("llama-68m", "--hw", "nothing"), "unknown hardware"),
+        (("llama-68m",), "hardware is missing"),
+        (("--hw", "l4"), "a model is missing"),
+        (("llama-68m", "--hw", "l4", "--over", "batch=1:64"), "8 scenarios side by side at most"),
+        (("llama-68m", "--hw", "l4", "-o", "missing/report.html"), "cannot write"),
+        (("llama-68m", "--hw", "l4", "-o", "missing/report.md", "--no-advice"), "cannot write"),
+    ],
+)
+def test_mistakes_end_with_a_sentence(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], sentence: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, err = run("report", *arguments)
+    assert (status, out) == (2, "")
+    assert sentence in err
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+class Tags(HTMLParser):
+    """The tags of a page, with the attributes that run something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: dict[str, int] = {}
+        self.handlers: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.names[tag] = self.names.get(tag, 0) + 1
+        self.handlers += [name for name, value in attrs if name.startswith("on") or "javascript:" in (value or "")]
+
+
+def test_nothing_of_a_hostile_spec_is_markup(tmp_path: Path) -> None:
+    model, hardware = hostile_specs(tmp_path)
+    page = tmp_path / "<b>report & 'more'</b>.html".replace("/", "")
+    title = "</title><script>alert(1)</script>"
+    write_report(str(model), [], {"hw": str(hardware)}, page, title=title)
+    text = page.read_text(encoding="utf-8")
+    tags = Tags()
+    tags.feed(text)
+    assert tags.handlers == []
+    assert tags.names["script"] == 2
+    assert not {"iframe", "object", "embed", "base", "form "} & tags.names.keys()
+    assert "<img src=x" not in text
+    assert "\N{RIGHT-TO-LEFT OVERRIDE}" not in text
+    assert len(text.encode()) < 3e6
+    markdown = tmp_path / "report.md"
+    write_report(str(model), [], {"hw": str(hardware)}, markdown, title=title, advice=False)
+    outside = re.sub(r"```sh.*?```", "", markdown.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert "<" not in outside
+    assert "](javascript" not in outside
+
+
+def test_a_report_without_what_it_needs_says_so(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in [name for name in sys.modules if name.startswith(("reports.report", "jinja2"))]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    status, _, err = run("report", "llama-68m", "--hw", "l4", "-o", tmp_path / "report.html")
+    assert status == 2
+    assert "pip install 'llm-roofline[report]'" in err
+
+
+def test_hostile_studies_are_refused_in_a_sentence(tmp_path: Path) -> None:
+    study = tmp_path / "study.yaml"
+    study.write_text(yaml.safe_dump({"model": "llama-68m", "over": {"<script>": [1]}}))
+    with pytest.raises(RooflineError):
+        write_report(str(study), [], {}, tmp_path / "report.html")
