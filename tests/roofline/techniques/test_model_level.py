@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from dataclasses import replace
 from functools import lru_cache
@@ -16,7 +17,7 @@ from roofline import Scenario, analyze, list_models, load_hardware, load_model, 
 from roofline.analysis import Analysis, Phase
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.memory import parameters
-from roofline.model import Attention, MixtureOfExperts, Mlp, Retention
+from roofline.model import Attention, MixtureOfExperts, Mlp, Model, Retention
 from roofline.op import Op
 from roofline.precision import PROMOTIONS, find_format
 from roofline.techniques import apply_techniques, names, techniques
@@ -68,9 +69,39 @@ def plain(model: str, hardware: str = "h100-sxm") -> Analysis:
 # --- all of them ------------------------------------------------------------------------------------------------------
 
 
-def test_every_entry_applies_to_every_model_or_says_why_not() -> None:
+def sort_of(model: Model) -> tuple[object, ...]:
+    """What entries may ask of a model beside its sizes: its blocks with their switches, its tower, task and tables."""
+
+    def switches(part: object) -> tuple[object, ...]:
+        values = [getattr(part, name) for name in getattr(part, "__dataclass_fields__", ())]
+        return (type(part).__name__, *(value for value in values if isinstance(value, (bool, str)) or value is None))
+
+    layers = {(switches(group.layer.mixer), switches(group.layer.feed_forward)) for group in model.groups}
+    grouped = {
+        getattr(group.layer.mixer, "kv_heads", 0) == getattr(group.layer.mixer, "heads", 1) for group in model.groups
+    }
+    return (frozenset(layers), frozenset(grouped), model.tower_kind, model.task, model.tied_embeddings, model.dtype)
+
+
+@lru_cache(maxsize=1)
+def sorts() -> list[str]:
+    """The smallest model of each sort; all models where ROOFLINE_EVERY_MODEL is set, which takes minutes."""
+    if os.environ.get("ROOFLINE_EVERY_MODEL"):
+        return list_models()
+    found: dict[tuple[object, ...], str] = {}
+    for name in sorted(list_models(), key=lambda name: parameters(load_model(name))):
+        found.setdefault(sort_of(load_model(name)), name)
+    return list(found.values())
+
+
+def test_sorts_are_many() -> None:
+    assert len(sorts()) > 40
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_every_entry_applies_to_every_sort_of_model_or_says_why_not(part: int) -> None:
     wrong = []
-    for model in list_models():
+    for model in sorts()[part::4]:
         before = scenario(model)
         for entry in SIMULATED:
             try:
