@@ -27,7 +27,7 @@ types: $(VENV)/dev
 	$(BIN)/mypy
 
 bench: $(VENV)/dev
-	$(BIN)/python -m pytest tests/benchmarks --benchmark-enable --benchmark-only
+	$(BIN)/python -m pytest tests/benchmarks -o addopts="-q --import-mode=importlib" --benchmark-only
 
 gallery: $(VENV)/dev
 	$(BIN)/python -m reports.gallery

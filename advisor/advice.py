@@ -6,7 +6,7 @@
 >>> request = Request(load_model("llama-2-13b"), load_hardware("a6000"), options={"prompt": 128})
 >>> advice = advise(request, Goal(Objective.TPOT))
 >>> advice.recommendations[0].move.slot
-'weight format'
+'drafting'
 """
 
 from __future__ import annotations

@@ -122,22 +122,23 @@ def smallest_real(excess: Callable[[float], float], start: float, low: float, hi
         over = value
         while (under := excess(below := max(below / 4, low))) <= 0:
             above, over = below, under
-    left, right = np.log(below), np.log(above)
+    left, right, met = np.log(below), np.log(above), above
     last = 0
     for step in range(200):
         if right - left <= RELATIVE:
-            return float(np.exp(right))
+            return float(met)
         cut = (
             (left * over - right * under) / (over - under)
             if np.isfinite(under) and step % 4 < 3
             else (left + right) / 2
         )
         cut = min(max(cut, left + RELATIVE / 4), right - RELATIVE / 4)
-        value = excess(float(np.exp(cut)))
+        tried = float(np.exp(cut))
+        value = excess(tried)
         if value > 0:
             left, under, over, last = cut, value, over / 2 if last == 1 else over, 1
         else:
-            right, over, under, last = cut, value, under / 2 if last == -1 else under, -1
+            right, over, under, last, met = cut, value, under / 2 if last == -1 else under, -1, tried
     raise RooflineError("the search for the edge did not end")
 
 
