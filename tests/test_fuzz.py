@@ -31,7 +31,7 @@ CONFIG_FILES = sorted((ROOT / "tests" / "data" / "configs").glob("*.json"))
 Answer = TypeVar("Answer")
 Document = dict[str, Any]
 
-fuzz = settings(max_examples=500, deadline=None, derandomize=True, database=None)
+fuzz = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 fuzz_files = settings(fuzz, max_examples=200)
 
 
