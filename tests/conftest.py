@@ -13,7 +13,7 @@ import cli
 Run = Callable[..., tuple[int, str, str]]
 
 settings.register_profile(
-    "roofline", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+    "roofline", deadline=None, max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("roofline")
 

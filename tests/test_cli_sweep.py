@@ -359,7 +359,8 @@ def test_another_sweep_is_not_continued(
 
 
 def test_an_interrupted_sweep_leaves_nothing(tmp_path: Path) -> None:
-    process = start(*MANY, "-o", tmp_path / "answer.csv", stdout=subprocess.PIPE)
+    # So many chunks that the signal arrives before the last one, however busy the machine is.
+    process = start(*MANY, "--over", "generate=2:101", "-o", tmp_path / "answer.csv", stdout=subprocess.PIPE)
     wait_for(lambda: any(tmp_path.iterdir()), process)
     process.send_signal(signal.SIGINT)
     process.communicate()
