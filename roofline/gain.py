@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -81,12 +82,16 @@ def _half(engine: Engine) -> float:
     return (high - low) / 2
 
 
-def _parts(analysis: Analysis, metric: Timed) -> Iterator[_Part]:
+@lru_cache(maxsize=16)
+def _parts(analysis: Analysis, metric: Timed) -> tuple[_Part, ...]:
+    """The kernels of what the metric times; kept, since one scenario is held against many."""
+    found: list[_Part] = []
     if metric != "tpot":
-        yield from _of_phase(analysis.prefill, 1.0)
+        found += _of_phase(analysis.prefill, 1.0)
     if metric != "ttft" and steps(analysis):
         count = steps(analysis) if metric == "total" else 1
-        yield from _of_phase(_middle_step(analysis), count / analysis.tokens_per_iteration)
+        found += _of_phase(_middle_step(analysis), count / analysis.tokens_per_iteration)
+    return tuple(found)
 
 
 def _middle_step(analysis: Analysis) -> Phase:
