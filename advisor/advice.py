@@ -34,11 +34,10 @@ from advisor.moves import (
 )
 from advisor.plan import Plan, batch_grid, planned
 from advisor.rules import Caution, Finding, Hint, Rule, Vain, rules
-from advisor.trials import FIGURES, Trial, Trials, better
+from advisor.trials import Trial, Trials, better
 from roofline.analysis import analyze
 from roofline.command import command_line
 from roofline.errors import RooflineError
-from roofline.gain import gain
 from roofline.hardware import list_hardware, load_hardware
 from roofline.request import Request
 from roofline.techniques import check_request
@@ -327,6 +326,3 @@ def _hardware(case: Case, said: Sequence[tuple[Rule, object]]) -> tuple[Recommen
         found.append(_recommendation(case, said, group, before, detailed=True))
         before = group[0]
     return tuple(found)
-
-
-__all__ = ["FIGURES", "Advice", "Futile", "Recommendation", "advise", "gain"]

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.goal import LIMITED, METRIC, Goal, Objective, Price, figure
+from advisor.goal import Goal, Objective, Price, figure
 from advisor.moves import Move, price_of
 from roofline.analysis import Analysis, analyze
 from roofline.errors import RooflineError, UnsupportedError
@@ -165,6 +165,3 @@ _TIMED: Mapping[Objective, Timed] = {
     Objective.COST: "total",
     Objective.ENERGY: "total",
 }
-
-FIGURES = (*dict.fromkeys((*METRIC.values(), *LIMITED.values())), "tokens_per_s_per_gpu")
-"""The metrics that advice reports."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -51,20 +52,11 @@ def score(
     output: OutputOption = None,
 ) -> None:
     """Score predictions against measured kernels: errors, bias and interval coverage, beside the pure roofline."""
-    from reports import accuracy, export
+    from reports import accuracy
     from validate.score import scored
 
     document = scored(measurements, hw, tuple(filter(None, by.split(","))))
-    match format:
-        case OutputFormat.JSON:
-            text = export.as_json(document)
-        case OutputFormat.CSV:
-            text = accuracy.as_csv(document)
-        case OutputFormat.MARKDOWN:
-            text = accuracy.as_markdown(document)
-        case _:
-            text = drawn(accuracy.parts(document), output is None)
-    emit(text, output)
+    _print(document, accuracy, format, output)
 
 
 @validate_app.command("end-to-end")
@@ -81,20 +73,10 @@ def end_to_end(
 ) -> None:
     """Score predicted TTFT, TPOT, latency and throughput of whole models against published figures."""
     from reports import end_to_end as pages
-    from reports import export
     from validate import end_to_end as figures_of_models
 
     document = figures_of_models.end_to_end(figures, engine, tuple(filter(None, by.split(","))))
-    match format:
-        case OutputFormat.JSON:
-            text = export.as_json(document)
-        case OutputFormat.CSV:
-            text = pages.as_csv(document)
-        case OutputFormat.MARKDOWN:
-            text = pages.as_markdown(document)
-        case _:
-            text = drawn(pages.parts(document), output is None)
-    emit(text, output)
+    _print(document, pages, format, output)
 
 
 @validate_app.command("check")
@@ -111,10 +93,19 @@ def check(
 ) -> None:
     """Published figures beside predictions; fails where a prediction is not the committed one."""
     from reports import check as page
-    from reports import export
     from validate import check as checking
 
     document = checking.check(anchors, predictions, accept)
+    _print(document, page, format, output)
+    if not document["passed"]:
+        typer.echo(f"roofline: {document['verdict']}", err=True)
+        raise typer.Exit(1)
+
+
+def _print(document: Mapping[str, Any], page: Any, format: OutputFormat, output: Path | None) -> None:
+    """A document in one of the formats, by the module that draws it: `as_csv`, `as_markdown` and `parts`."""
+    from reports import export
+
     match format:
         case OutputFormat.JSON:
             text = export.as_json(document)
@@ -125,9 +116,6 @@ def check(
         case _:
             text = drawn(page.parts(document), output is None)
     emit(text, output)
-    if not document["passed"]:
-        typer.echo(f"roofline: {document['verdict']}", err=True)
-        raise typer.Exit(1)
 
 
 DeviceOption = Annotated[DeviceChoice, typer.Option(help="Measure the CUDA device or the processors.")]
