@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, cast
 
 import numpy as np
@@ -23,6 +24,9 @@ from roofline.kernels.shapes import DECODE_QUERIES
 from roofline.launches import ATTENTION, Kernel
 from roofline.roof import Placement, coefficient_rows
 from roofline.size import Monomial
+
+REMEMBERED = 2048
+"""Times that are kept at most of one evaluation; a larger one is of a sweep, which asks nothing twice."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,12 @@ class Batch:
 
     def evaluate(self, columns: Mapping[str, Any], points: int) -> Expected:
         """Expected times, (members, points); nothing for products of no rows: an encoder's run in one pass only."""
+        if len(self.members) * points > REMEMBERED:
+            return self.evaluated(columns, points)
+        return _remembered(Question(self, columns, points))
+
+    def evaluated(self, columns: Mapping[str, Any], points: int) -> Expected:
+        """The same, worked out."""
         none: Any = None
         if self.op == "gemm":
             none = columns["m"] <= 0
@@ -93,6 +103,30 @@ class Batch:
             return found
         low, mid, high = (np.broadcast_to(factor * time, shape) for time in found[:3])
         return found._replace(low=low, mid=mid, high=high, inside=np.broadcast_to(found.inside, shape))
+
+
+class Question:
+    """What expected times are asked for; two are equal where kernels, constants and hardware are."""
+
+    __slots__ = ("batch", "columns", "key", "points")
+
+    def __init__(self, batch: Batch, columns: Mapping[str, Any], points: int) -> None:
+        self.batch, self.columns, self.points = batch, columns, points
+        values = (value.tobytes() if isinstance(value, np.ndarray) else value for value in columns.values())
+        asked = (batch.op, batch.match, batch.other, batch.hardware, batch.factor, batch.conversion)
+        self.key = (*asked, len(batch.members), points, *columns, *values)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Question) and self.key == other.key
+
+
+@lru_cache(maxsize=1024)
+def _remembered(question: Question) -> Expected:
+    """What changes one thing of a scenario asks most of its kernels again: advice, plans, gains."""
+    return question.batch.evaluated(question.columns, question.points)
 
 
 @dataclass(frozen=True, slots=True)

@@ -89,6 +89,9 @@ class Fit:
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     rows: int = 0
 
+    def __hash__(self) -> int:
+        return hash((self.op, self.format, self.rows))
+
 
 @dataclass(frozen=True, slots=True)
 class Source:

@@ -101,7 +101,7 @@ def _joined(placement: Placement, indices: list[int]) -> tuple[int, ...]:
 
 
 def _kernel(parts: tuple[int, ...], section: str, placement: Placement, calibration: Calibration) -> Kernel:
-    ops = [placement.ops[index][0] for index in parts]
+    ops = tuple(placement.ops[index][0] for index in parts)
     shape = kernel_shape(ops, placement.arithmetic[parts[0]])
     matches = {} if shape is None else _matches(shape, placement.hardware, calibration)
     others = {} if shape is None else _others(shape, calibration)

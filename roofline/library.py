@@ -33,27 +33,28 @@ SEARCH_PATH = "ROOFLINE_SPECS"
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
     """Safe YAML that refuses duplicate keys instead of keeping the last, and reads 1:30 as text, not as ninety."""
 
-    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
-        """The tag of a node."""
-        tag = super().resolve(kind, value, implicit)
-        sexagesimal = kind is yaml.ScalarNode and ":" in value and tag.endswith((":int", ":float"))
-        return "tag:yaml.org,2002:str" if sexagesimal else tag
+
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+_Loader.yaml_implicit_resolvers = {
+    first: [*([("tag:yaml.org,2002:str", _SEXAGESIMAL)] if first in "-+0123456789" and first else []), *known]
+    for first, known in _Loader.yaml_implicit_resolvers.items()
+}
 
 
-def _unique_mapping(loader: Any, node: yaml.MappingNode) -> dict[object, object]:
+def _unique_mapping(loader: Any, node: yaml.MappingNode) -> dict[str, object]:
     if not isinstance(node, yaml.MappingNode):
         raise yaml.YAMLError("something that is no mapping is tagged as one")
-    seen: set[object] = set()
-    for key_node, _ in node.value:
+    content: dict[str, object] = {}
+    for key_node, value_node in node.value:
         if key_node.tag == "tag:yaml.org,2002:merge":
             raise yaml.YAMLError("merge keys ('<<') are not part of the vocabulary")
         key = loader.construct_object(key_node)
         if not isinstance(key, str):
             raise yaml.YAMLError(f"the key {quote(key)} is not text")
-        if key in seen:
+        if key in content:
             raise yaml.YAMLError(f"the key {quote(key)} appears twice")
-        seen.add(key)
-    return dict(loader.construct_mapping(node, deep=True))
+        content[key] = loader.construct_object(value_node, deep=True)
+    return content
 
 
 _Loader.add_constructor("tag:yaml.org,2002:map", _unique_mapping)

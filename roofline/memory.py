@@ -15,6 +15,7 @@ from roofline.convention import Convention
 from roofline.extents import Step
 from roofline.model import Model
 from roofline.network import Network, Section, network
+from roofline.op import Op
 from roofline.precision import Precision, parse_precision
 from roofline.roof import coefficient_rows, monomial_values, monomials_of
 from roofline.size import Size, total
@@ -154,13 +155,13 @@ def state_bytes_per_sequence(model: Model, precision: Precision) -> float:
     return float(kept_bytes(network(model, precision), Role.STATE, Step(1, 1, 0))[0])
 
 
-def live_sizes(section: Section) -> list[Size]:
-    """Bytes of the activations alive while each operator of a section runs.
+@lru_cache(maxsize=1024)
+def live_sizes(ops: tuple[Op, ...]) -> tuple[Size, ...]:
+    """Bytes of the activations alive while each operator of a section runs, `ops` in their order.
 
     A tensor lives from the operator that writes it to the last that reads it. What no operator of the section writes
     comes from before it; what none reads is its result and lives to the end.
     """
-    ops = section.ops
     born: dict[str, int] = {}
     last: dict[str, int] = {}
     tensors: dict[str, Tensor] = {}
@@ -178,7 +179,8 @@ def live_sizes(section: Section) -> list[Size]:
     read = {tensor.name for op in ops for tensor in op.reads}
     last = {name: index if name in read else len(ops) - 1 for name, index in last.items()}
     sizes = {name: tensor.bytes for name, tensor in tensors.items()}
-    return [total(sizes[name] for name in sizes if born[name] <= index <= last[name]) for index in range(len(ops))]
+    alive = ((name for name in sizes if born[name] <= index <= last[name]) for index in range(len(ops)))
+    return tuple(total(sizes[name] for name in names) for names in alive)
 
 
 def written_sizes(section: Section) -> list[Size]:
@@ -191,7 +193,7 @@ def _activation_rows(graph: Network, by_block: bool) -> tuple[Any, Any]:
     if by_block:
         sizes = [size for section in graph.sections if section.name != "head" for size in written_sizes(section)]
     else:
-        sizes = [size for section in graph.sections for size in live_sizes(section)]
+        sizes = [size for section in graph.sections for size in live_sizes(section.ops)]
     distinct = list(dict.fromkeys(sizes))
     monomials = monomials_of(distinct)
     return monomials, coefficient_rows(distinct, monomials)

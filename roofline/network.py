@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -12,7 +13,7 @@ from roofline.layers.basic import Formats, activation, collective
 from roofline.layers.ends import embedding, head
 from roofline.layers.layer import layer_ops
 from roofline.layers.mlp import neurons_of, pool_of
-from roofline.model import Attention, Hyena, LatentAttention, MixtureOfExperts, Mlp, Model
+from roofline.model import Attention, Hyena, LatentAttention, Layer, MixtureOfExperts, Mlp, Model
 from roofline.op import Op
 from roofline.parallel import SINGLE, Collective, Parallelism, rank_model
 from roofline.precision import Precision
@@ -78,19 +79,15 @@ PLAIN = Build()
 @lru_cache(maxsize=512)
 def network(model: Model, precision: Precision, build: Build = PLAIN) -> Network:
     """The graph of `model`: of one rank, where the build is parallel."""
-    viewer = build.convention is Convention.LLM_VIEWER
-    if viewer:
+    if build.convention is Convention.LLM_VIEWER:
         model, precision = viewer_inputs(model, precision)
     grouped = next((attention.group for attention in model.attentions), 1)
     conditioned = model.conditioning is not None
     setting = (build.parallel, build.decode, build.skew, build.capacity, conditioned)
     formats = Formats(precision, model.layers, grouped, *setting)
     rank = rank_model(model, build.parallel)
-    sections = _sections(rank, formats, build.every_position)
-    if viewer:
-        sections = [replace(section, ops=viewer_ops(section.ops, model.hidden)) for section in sections]
     return Network(
-        sections=tuple(_fused(_rewritten(section, build), build.fusions) for section in sections if section.ops),
+        sections=tuple(section for section in _sections(rank, formats, build) if section.ops),
         rules=_rules(rank, build),
         base=precision.base.arithmetic,
         compute=precision.compute,
@@ -119,39 +116,36 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
     return tuple(dict.fromkeys(rules))
 
 
-def _sections(model: Model, formats: Formats, every_position: bool) -> list[Section]:
+def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]:
     stream = activation("hidden", formats.base, model.hidden)
     rotary = model.positions.kind == "rope"
-    sections = [
-        Section("embedding", 1, tuple(embedding(model, stream, formats))),
-        *(
-            Section(group.name, group.count, tuple(layer_ops(group.layer, model.hidden, rotary, formats)))
-            for group in model.groups
-        ),
-        Section("head", 1, tuple(head(model, stream, formats, every_position))),
-    ]
+    making = Build(build.fusions, build.convention, rewrites=build.rewrites)
+    ends = replace(making, rewrites=())  # those stay as they are
+    yield Section("embedding", 1, _counted(embedding(model, stream, formats), model.hidden, ends))
+    for group in model.groups:
+        yield Section(group.name, group.count, _layer(group.layer, model.hidden, rotary, formats, making))
+    yield Section("head", 1, _counted(head(model, stream, formats, build.every_position), model.hidden, ends))
     parallel = formats.parallel
     if parallel.pipeline > 1:
         # The stream goes on to the next stage, which is a whole stage's devices away.
         reach = parallel.devices // parallel.pipeline + 1
         arrived = replace(stream, name="hidden_received")
         send = collective("stage_transfer", Collective.POINT_TO_POINT, stream, arrived, 2, reach, 1 / parallel.tensor)
-        sections.append(Section("pipeline", parallel.pipeline - 1, (send,)))
-    return sections
+        yield Section("pipeline", parallel.pipeline - 1, _counted([send], model.hidden, ends))
 
 
-def _rewritten(section: Section, build: Build) -> Section:
-    """A section of layers with the build's rewrites applied to its linear layers; the ends stay as they are."""
-    if section.name in ("embedding", "head", "pipeline") or not build.rewrites:
-        return section
-    ops = list(section.ops)
+@lru_cache(maxsize=1024)
+def _layer(layer: Layer, hidden: int, rotary: bool, formats: Formats, build: Build) -> tuple[Op, ...]:
+    """The operators of one make of layer; graphs that differ elsewhere share them."""
+    return _counted(layer_ops(layer, hidden, rotary, formats), hidden, build)
+
+
+def _counted(ops: Sequence[Op], hidden: int, build: Build) -> tuple[Op, ...]:
+    """The operators as the build's convention counts them, its linear layers rewritten, its fusions applied."""
+    if build.convention is Convention.LLM_VIEWER:
+        ops = viewer_ops(tuple(ops), hidden)
     for rewrite in build.rewrites:
         ops = [new for op in ops for new in rewrite.apply(op)]
-    return replace(section, ops=tuple(ops))
-
-
-def _fused(section: Section, fusions: tuple[str, ...]) -> Section:
-    ops = list(section.ops)
-    for name in fusions:
-        ops = apply_fusion(ops, FUSIONS[name])
-    return replace(section, ops=tuple(ops))
+    for name in build.fusions:
+        ops = apply_fusion(list(ops), FUSIONS[name])
+    return tuple(ops)

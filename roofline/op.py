@@ -49,9 +49,12 @@ class Link:
         return Link(self.bytes + other.bytes, self.steps + other.steps, ranks, reach)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Op:
     """One kernel: multiply-adds on the matrix unit, other arithmetic on the vector unit, and its tensors.
+
+    It is a node of a graph and equals itself only: graphs share the operators that they have in common, and what
+    follows from an operator is worked out once.
 
     `link` is what it sends to other devices. `operands` are the tensors among `reads` that the matrix unit multiplies:
     their formats decide at which peak it runs and what has to be converted first (see `roofline.roof`). `view` is what

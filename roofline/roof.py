@@ -25,8 +25,8 @@ from roofline.network import Network
 from roofline.op import Op
 from roofline.parallel import RESIDENT, SINGLE, Offload, Parallelism
 from roofline.precision import DEQUANTISE_FLOPS, PROMOTIONS, WIDTH
-from roofline.size import ZERO, Monomial, Size, total
-from roofline.tensor import Role
+from roofline.size import ZERO, Monomial, Size, as_size
+from roofline.tensor import Role, Tensor
 
 Array = NDArray[np.float64]
 
@@ -60,13 +60,6 @@ def arithmetic_of(op: Op, hardware: Hardware, base: str, forced: str | None = No
     raise UnsupportedError(
         f"{hardware.name} cannot compute {op.name} in {names}, nor in anything wider;"
         f" it has {', '.join(hardware.formats)}"
-    )
-
-
-def upcast_flops(op: Op, arithmetic: str | None) -> Size:
-    """Vector FLOPs to convert operands that are stored in another format than the arithmetic."""
-    return DEQUANTISE_FLOPS * total(
-        tensor.elements for tensor in op.operands if arithmetic is not None and tensor.format.arithmetic != arithmetic
     )
 
 
@@ -211,12 +204,7 @@ def place(
     ops = network.ops
     arithmetic = tuple(arithmetic_of(op, hardware, network.base, network.compute) for op, _, _ in ops)
     peaks = [hardware.matrix_peak(chosen) if chosen else None for chosen in arithmetic]
-    counted = [
-        _counted(op, chosen, peak, hardware, parallel, offload)
-        for (op, _, _), chosen, peak in zip(ops, arithmetic, peaks, strict=True)
-    ]
-    rows = [sizes[row] for row in Row for sizes in counted]
-    monomials = monomials_of(rows)
+    monomials, coefficients = _counted([op for op, _, _ in ops], arithmetic, peaks, hardware, parallel, offload)
     return Placement(
         network=network,
         hardware=hardware,
@@ -224,48 +212,78 @@ def place(
         arithmetic=arithmetic,
         roofs=tuple(peak or hardware.vector_peak for peak in peaks),
         monomials=monomials,
-        coefficients=coefficient_rows(rows, monomials).reshape(len(Row), len(ops), len(monomials)),
+        coefficients=coefficients,
         counts=np.array([count for _, count, _ in ops], dtype=np.float64),
         parallel=parallel,
     )
 
 
 def _counted(
-    op: Op, arithmetic: str | None, peak: float | None, hardware: Hardware, parallel: Parallelism, offload: Offload
-) -> tuple[Size, ...]:
-    """The counts of one operator, in the order of Row. A vector peak that no document gives is no roof."""
-    upcast, by_role = upcast_flops(op, arithmetic), [op.bytes_of(role) for role in ROLES]
-    moved, streamed = total(by_role), _streamed(op, offload)
-    return (
-        op.matrix_flops / peak if peak else ZERO,
-        (op.vector_flops + upcast) / hardware.vector_peak if hardware.vector_peak else ZERO,
-        moved / hardware.memory_bandwidth,
-        _link_time(op, hardware, parallel) + streamed / _host_bandwidth(hardware, offload),
-        op.flops,
-        moved,
-        (op.link.bytes if op.link else ZERO) + streamed,
-        *by_role,
-        upcast,
+    ops: Sequence[Op],
+    arithmetic: Sequence[str | None],
+    peaks: Sequence[float | None],
+    hardware: Hardware,
+    parallel: Parallelism,
+    offload: Offload,
+) -> tuple[tuple[Monomial, ...], Array]:
+    """The counts of operators in the order of Row, (rows, operators, monomials); a peak nobody documents is no roof.
+
+    Elements of tensors are written as coefficients once; bytes, FLOPs of upcasting and times are multiples of them.
+    """
+    touched = [(index, tensor) for index, op in enumerate(ops) for tensor in op.tensors]
+    converted = [(index, tensor) for index, op in enumerate(ops) for tensor in _converted(op, arithmetic[index])]
+    sizes = [op.matrix_flops for op in ops] + [op.vector_flops for op in ops]
+    sizes += [op.link.bytes if op.link else ZERO for op in ops]
+    sizes += [tensor.elements for _, tensor in touched] + [tensor.elements for _, tensor in converted]
+    latencies = [_latency(op, hardware, parallel) for op in ops]
+    monomials = monomials_of([*sizes, *([as_size(1)] if any(latencies) else [])])
+    starts = np.cumsum([len(ops), len(ops), len(ops), len(touched)])
+    matrix, vector, sent, elements, foreign = np.split(coefficient_rows(sizes, monomials), starts)
+
+    by_role = np.zeros((len(ROLES), len(ops), len(monomials)))
+    owners = [ROLES.index(tensor.role) for _, tensor in touched], [index for index, _ in touched]
+    np.add.at(by_role, owners, elements * np.array([tensor.format.bits / 8 for _, tensor in touched]).reshape(-1, 1))
+    upcast = np.zeros((len(ops), len(monomials)))
+    np.add.at(upcast, [index for index, _ in converted], DEQUANTISE_FLOPS * foreign)
+    moved = by_role.sum(axis=0)
+    streamed = offload.weights * by_role[ROLES.index(Role.WEIGHT)] + offload.kv * by_role[ROLES.index(Role.KV)]
+    on_link = sent / np.array([[_bandwidth(op, hardware, parallel)] for op in ops])
+    if any(latencies):
+        on_link[:, monomials.index(())] += latencies
+    if offload != RESIDENT:
+        on_link += streamed / _host_bandwidth(hardware, offload)
+    return monomials, np.stack(
+        [
+            matrix / np.array([[peak or math.inf] for peak in peaks]),
+            (vector + upcast) / (hardware.vector_peak or math.inf),
+            moved / hardware.memory_bandwidth,
+            on_link,
+            matrix + vector,
+            moved,
+            sent + streamed,
+            *by_role,
+            upcast,
+        ]
     )
 
 
-def _link_time(op: Op, hardware: Hardware, parallel: Parallelism) -> Size:
-    """Seconds on the link: bytes over its bandwidth, and its latency, where a document gives one, for each step."""
+def _converted(op: Op, arithmetic: str | None) -> Iterator[Tensor]:
+    """The operands that are stored in another format than the arithmetic: vector FLOPs convert them."""
+    return (tensor for tensor in op.operands if arithmetic is not None and tensor.format.arithmetic != arithmetic)
+
+
+def _bandwidth(op: Op, hardware: Hardware, parallel: Parallelism) -> float:
+    """Bytes a second over the link that an operator sends over; without bound where it sends nothing."""
+    return math.inf if op.link is None else hardware.link(parallel.spans_nodes(op.link.reach)).bandwidth
+
+
+def _latency(op: Op, hardware: Hardware, parallel: Parallelism) -> float:
+    """Seconds of latencies on the link, one for each step, where a document gives one."""
     if op.link is None:
-        return ZERO
-    link = hardware.link(parallel.spans_nodes(op.link.reach))
-    return op.link.bytes / link.bandwidth + op.link.steps * (link.latency or 0.0)
-
-
-def _streamed(op: Op, offload: Offload) -> Size:
-    """Bytes of an operator's offloaded operands, which come over the host link while it computes."""
-    if offload == RESIDENT:
-        return ZERO
-    return op.bytes_of(Role.WEIGHT) * offload.weights + op.bytes_of(Role.KV) * offload.kv
+        return 0.0
+    return op.link.steps * (hardware.link(parallel.spans_nodes(op.link.reach)).latency or 0.0)
 
 
 def _host_bandwidth(hardware: Hardware, offload: Offload) -> float:
-    if offload == RESIDENT:
-        return 1.0
     host = hardware.host_bandwidth
     return host if offload.bandwidth is None else min(host, offload.bandwidth)

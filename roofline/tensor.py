@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 
 from roofline.precision import Format
 from roofline.size import Dim, Size, product
@@ -40,7 +41,7 @@ class Tensor:
     @property
     def bytes(self) -> Size:
         """Bytes the kernel moves for this tensor, scales and zero points included."""
-        return self.elements * (self.format.bits / 8)
+        return moved(self.shape, self.format.bits)
 
     @property
     def stored_shape(self) -> tuple[Dim, ...]:
@@ -51,3 +52,9 @@ class Tensor:
     def stored_elements(self) -> Size:
         """How many elements are kept."""
         return product(self.stored_shape)
+
+
+@lru_cache(maxsize=1 << 14)
+def moved(shape: tuple[Dim, ...], bits: float) -> Size:
+    """Bytes of a tensor of this shape with so many bits an element."""
+    return product(shape) * (bits / 8)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from types import MappingProxyType
 
 from roofline.kernels.parameters import FORMATS
@@ -51,7 +52,8 @@ class KernelShape:
     sizes: Mapping[str, Size] = field(default_factory=lambda: MappingProxyType({}))
 
 
-def kernel_shape(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
+@lru_cache(maxsize=4096)
+def kernel_shape(parts: tuple[Op, ...], arithmetic: str | None) -> KernelShape | None:
     """The kernel that computes `parts` at once; None where the schema has no row for it.
 
     `arithmetic` is what the operands of the products meet in (see `roofline.roof.arithmetic_of`).
