@@ -40,10 +40,11 @@ DECODE_QUERIES = 8
 """Query tokens of a sequence up to which split-KV decoding kernels run, as verification of drafts has them."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class KernelShape:
     """One kernel as the measurement schema describes it: its op, text columns, and symbolic numeric columns.
 
+    It belongs to the operators that it was made of and, as they do, equals itself only.
     Attention is `attention`: whether it is the prefill or the decode kernel depends on the queries of the workload.
     """
 
