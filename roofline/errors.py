@@ -48,11 +48,33 @@ def _shown(value: object) -> str:
 
 
 def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
-    """The end of a message about an unknown name: the nearest known one, or all of them where they are few."""
+    """The end of a message about an unknown name: those that go on from it, else the nearest, or all where few."""
     options = sorted(set(known))
+    longer = [quote(option) for option in options if _goes_on(option.lower(), str(name).lower())]
+    if longer:
+        shown = [*longer[:CONTINUED], *(["others"] if len(longer) > CONTINUED else [])]
+        return f"; did you mean {' or '.join(filter(None, (', '.join(shown[:-1]), shown[-1])))}?"
     nearest = get_close_matches(str(name).lower(), options, n=1, cutoff=0.5)
     if nearest:
         return f"; did you mean {quote(nearest[0])}?"
     if 0 < len(options) <= listed:
         return f"; known: {', '.join(name if name.isidentifier() else quote(name)[1:-1] for name in options)}"
     return ""
+
+
+CONTINUED = 6
+"""Names that are listed at most where several go on from what was asked for."""
+
+
+def _goes_on(option: str, name: str) -> bool:
+    """Whether `name` is the first words of `option`, however they are joined: h100 of h100-sxm, llama3 of llama-3-8b."""
+    wanted = [char for char in name if char.isalnum()]
+    if len(wanted) < 2:
+        return False
+    rest = list(option)
+    for char in wanted:
+        while rest and not rest[0].isalnum():
+            rest.pop(0)
+        if not rest or rest.pop(0) != char:
+            return False
+    return not rest or not rest[0].isalnum() or rest[0].isdigit() != wanted[-1].isdigit()
