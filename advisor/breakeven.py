@@ -179,11 +179,10 @@ CLOSE = 1e-3
 
 
 def crossing(excess: Callable[[float], float], low: float, high: float) -> float | None:
-    """Where an increasing function that is above 0 at `high` crosses it, seen from above; None where it is above 0 at
-    `low` too, `high` where it is nowhere.
+    """Where an increasing function crosses 0, seen from above; None where it is above 0 at `low`.
 
-    False position with the Illinois rule (an end that stays has its value halved), which takes a third of the
-    evaluations of bisection.
+    It is `high` where the function is not above 0 there either. False position with the Illinois rule (an end that
+    stays has its value halved) takes less than half of the evaluations of bisection.
     """
     below, above = excess(low), excess(high)
     if below > 0:

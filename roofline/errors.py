@@ -67,7 +67,7 @@ CONTINUED = 6
 
 
 def _goes_on(option: str, name: str) -> bool:
-    """Whether `name` is the first words of `option`, however they are joined: h100 of h100-sxm, llama3 of llama-3-8b."""
+    """Whether `name` is the first words of `option`, however joined: h100 of h100-sxm, llama3 of llama-3-8b."""
     wanted = [char for char in name if char.isalnum()]
     if len(wanted) < 2:
         return False
