@@ -197,13 +197,17 @@ def device_counts(request: Request, goal: Goal) -> list[int]:
 
 
 def _helping(case: Case, tried: Iterable[Trial]) -> Iterator[Trial]:
-    """Trials that make the objective better, or meet limits that the request misses; within the quality budget."""
-    missed = len(case.base.missed)
+    """Trials that make the objective better, or meet limits that the request misses; within the quality budget.
+
+    What is missed already may not be missed by more.
+    """
+    missed = case.base.missed
     for trial in tried:
         if not case.goal.quality.allows(trial.price):
             continue
         ratio = float(case.goal.gain(case.base.value, trial.value))
-        if len(trial.missed) < missed or (ratio > HELPS and len(trial.missed) <= missed):
+        worse = any(trial.used[name] > case.base.used[name] * (1 + 1e-9) for name in missed)
+        if len(trial.missed) < len(missed) or (ratio > HELPS and set(trial.missed) <= set(missed) and not worse):
             yield trial
 
 

@@ -98,29 +98,26 @@ def _beam(trials: Trials, moves: Sequence[Move], depth: int, seen: dict[Moves, T
     """Tries combinations and adds them to `seen`; says why it stopped.
 
     What is useless alone may help others: where no move that is useful alone goes on, every move is tried on the
-    combinations that are best for the objective, and those that help there join in.
+    combination that is best for the objective, and those that help there join in. So no single change makes the answer
+    better.
     """
     useful, whole = _useful(trials, moves), False
     kept: list[Moves] = [NOTHING]
-    size = 0
-    while size < depth:
+    while True:  # it ends: every round but the last makes one of the best combinations better
         tried: dict[Moves, Trial] = {}
-        for state in kept[:WIDTH] if whole else kept:
+        for state in kept[:1] if whole else kept:
             for following in _following(state, moves if whole else useful):
-                trial = trials.attempt(following)
-                if trial is not None:
+                if len(following) <= depth and (trial := trials.attempt(following)) is not None:
                     tried[following] = seen[following] = trial
         before = kept
         kept = _kept({**{state: seen[state] for state in kept}, **tried})
-        if set(kept) <= set(before):
-            if whole:
-                return f"none of {len(moves)} moves made any combination better"
+        if not set(kept) <= set(before):
+            useful += [move for state in kept for move in state if move not in useful]
+            whole = False
+        elif whole:
+            return f"none of {len(moves)} moves made any combination of at most {depth} better"
+        else:
             whole = True
-            continue
-        useful += [move for state in kept for move in state if move not in useful]
-        whole = False
-        size += 1
-    return f"a plan has at most {depth} steps"
 
 
 def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
@@ -218,6 +215,11 @@ class Step:
     def price(self) -> Price:
         """What it asks for."""
         return price_of(self.move, self.trial.analysis.scenario)
+
+    @property
+    def certain(self) -> bool:
+        """Whether the whole interval of the gain is one."""
+        return bool(self.better.low > 1)
 
     @property
     def command(self) -> str:

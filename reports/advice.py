@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -30,9 +31,9 @@ OBJECTIVES = {
     Objective.TOTAL: "the whole time",
     Objective.TTFT: "the time to first token",
     Objective.TPOT: "the time per output token",
-    Objective.THROUGHPUT: "the tokens a second",
+    Objective.THROUGHPUT: "the throughput",
     Objective.MEMORY: "the memory of a device",
-    Objective.COST: "the cost of a token",
+    Objective.COST: "the cost of a million tokens",
     Objective.ENERGY: "the energy of a token",
 }
 
@@ -165,6 +166,7 @@ def _plan(plan: Plan, goal: Goal) -> dict[str, Any]:
                 "title": step.move.title,
                 "price": str(step.price),
                 "times_better": _interval(step.better),
+                "certain": step.certain,
                 "figures": _figures(step.trial),
                 "misses": _missed(step.trial),
                 "command": step.command,
@@ -207,7 +209,7 @@ def advice_blocks(document: Mapping[str, Any]) -> list[Block]:
         *_single_blocks(document),
         *_hardware_blocks(document),
         *_told("What holds it back", [_told_by(entry) for entry in _ordered(document["findings"])[1:]]),
-        *_told("What will not help", [_futile(entry) for entry in document["in_vain"]]),
+        *_told("What will not help", list(_futile(document["in_vain"]))),
         *_told("What to mind", [_told_by(entry) for entry in document["cautions"]]),
         _text("What the figures mean", _meaning(document)),
     ]
@@ -221,6 +223,11 @@ def _told(title: str, lines: Sequence[str]) -> Iterator[Block]:
 
 def _text(title: str, lines: Iterable[str], commands: Sequence[str] = ()) -> Block:
     return Block(title, list(lines), commands=commands, width=WIDTH)
+
+
+def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> Block:
+    """A table whose first two columns are text."""
+    return Block(title, header=header, rows=rows, left=2, width=WIDTH)
 
 
 def _told_by(entry: Mapping[str, Any]) -> str:
@@ -241,7 +248,7 @@ def _headline(document: Mapping[str, Any]) -> str:
     plan, name = document["plan"], f"{document['model']} on {document['hardware']}"
     if not plan["feasible"]:
         return f"{name}: nothing meets all limits"
-    moves = [step["move"] for step in plan["steps"]]
+    moves = [_short(step["move"]) for step in plan["steps"]]
     if not moves:
         return f"{name}: nothing makes {OBJECTIVES[Objective(document['objective'])]} better"
     return f"{name}: {_times(plan['times_better'])} times better by {_listed(moves)}"
@@ -321,13 +328,16 @@ _COLUMNS = {"ttft": ("TTFT", "s"), "tpot": ("TPOT", "s"), "tokens_per_s": ("toke
 def _columns(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """The figures of a table: the usual ones, and the objective's."""
     columns = dict(_COLUMNS)
-    if document["objective"] == Objective.COST:
-        columns["cost"] = ("USD/Mtok", "")
-    if document["objective"] == Objective.ENERGY:
-        columns[document["metric"].rpartition(".")[0]] = ("J/token", "")
-    if document["objective"] == Objective.TOTAL:
-        del columns["tokens_per_s"]
-        columns["total"] = ("total", "s")
+    match document["objective"]:
+        case Objective.COST:
+            columns["cost"] = ("USD/Mtok", "")
+        case Objective.ENERGY:
+            columns[document["metric"].rpartition(".")[0]] = ("J/token", "")
+        case Objective.TOTAL:
+            columns["total"] = ("total", "s")
+        case _:
+            return columns
+    del columns["tokens_per_s"]
     return columns
 
 
@@ -351,15 +361,14 @@ def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
         yield _text("Plan", [f"No step: {plan['stopped']}."])
         return
     rows = [["as it is", "", "", *_cells(document, document["figures"])]]
-    rows += [
-        [f"{index}. {step['move']}", step["price"], _times(step["times_better"]), *_cells(document, step["figures"])]
-        for index, step in enumerate(plan["steps"], 1)
-    ]
-    yield Block("Plan: each step's gain is given those before it", header=_header(document, "step"), rows=rows, left=2)
+    for step in plan["steps"]:
+        gain = f"{_times(step['times_better'])}{_doubt(step['times_better'])}"
+        rows.append([_short(step["move"]), step["price"], gain, *_cells(document, step["figures"])])
+    yield _table("Plan: each step's gain is given those before it", _header(document, "step"), rows)
     lines = [f"It stops there: {plan['stopped']} ({plan['combinations_tried']} combinations simulated)."]
     for entry in plan["interactions"]:
-        alone = f"{entry['first']:.3g} and {entry['second']:.3g} times alone"
-        lines.append(f"{' and '.join(entry['moves'])} {entry['kind']}: {alone}, {entry['both']:.3g} together.")
+        both, alone = map(_short, entry["moves"]), f"{entry['first']:.3g} and {entry['second']:.3g} times alone"
+        lines.append(f"{' and '.join(both)} {entry['kind']}: {alone}, {entry['both']:.3g} together.")
     yield _text("", [*lines, "To see it:"], [plan["steps"][-1]["command"]])
 
 
@@ -369,7 +378,7 @@ def _single_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
         yield Block("Single changes", ["No single change makes it better within the limits and the quality budget."])
         return
     rows = [_row(document, entry) for entry in found]
-    yield Block("Single changes, each alone", header=_header(document, "change"), rows=rows, left=2)
+    yield _table("Single changes, each alone", _header(document, "change"), rows)
     yield _text("", [line for entry in found for line in _about(entry)])
     yield _text("", ["To see them:"], [entry["command"] for entry in found])
 
@@ -386,9 +395,14 @@ def _shown(entries: Sequence[Mapping[str, Any]], top: int) -> list[Mapping[str, 
 
 
 def _row(document: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
-    marks = f"{'~' if entry['tied_with_the_one_before'] else ''}{'' if entry['certain'] else '?'}"
-    gain = f"{_times(entry['times_better'])} {marks}".rstrip()
+    tied = " ~" if entry["tied_with_the_one_before"] else ""
+    gain = f"{_times(entry['times_better'])}{tied}{_doubt(entry['times_better'])}"
     return [_short(entry["move"]), entry["price"], gain, *_cells(document, entry["figures"])]
+
+
+def _doubt(interval: Mapping[str, float]) -> str:
+    """The mark of a gain that may be none."""
+    return " ?" if interval["low"] <= 1 < interval["high"] else ""
 
 
 def _short(name: str) -> str:
@@ -425,11 +439,18 @@ def _hardware_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
     found = document["other_hardware"]
     if found:
         rows = [[entry["move"].removeprefix("hw="), *_row(document, entry)[1:]] for entry in found]
-        yield Block("Other hardware, all else as it is", header=_header(document, "hardware"), rows=rows, left=2)
+        yield _table("Other hardware, all else as it is", _header(document, "hardware"), rows)
 
 
-def _futile(entry: Mapping[str, Any]) -> str:
-    return f"{_short(entry['move'])}: {_vain(entry['gain'])}; {entry['because']} [{entry['rule']}]."
+def _futile(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """What is in vain and why; what is so for the same reason, but for its numbers, is told with the first."""
+    alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
+    for entry in entries:
+        alike.setdefault((entry["rule"], re.sub(r"\d[\d.,]*", "#", entry["because"])), []).append(entry)
+    for first, *others in alike.values():
+        said = f"{_short(first['move'])}: {_vain(first['gain'])}; {first['because']} [{first['rule']}]"
+        also = _listed([f"{_short(entry['move'])} ({_vain(entry['gain'])})" for entry in others])
+        yield f"{said}; likewise {also}." if also else f"{said}."
 
 
 def _vain(gain: float | None) -> str:

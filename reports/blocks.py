@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import shlex
 import textwrap
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +18,8 @@ from reports.terminal import table
 class Block:
     """A heading, lines of text, a table of which the first `left` columns are text, and commands to copy.
 
-    Lines are wrapped to `width` columns on the terminal, 0 leaves that to it; leading spaces say how deep one is.
+    Lines, commands and tables are at most `width` columns wide on the terminal, 0 leaves that to it; leading spaces say
+    how deep a line is.
     """
 
     title: str = ""
@@ -36,12 +38,14 @@ def parts(blocks: Iterable[Block]) -> list[Any]:
         if index and block.title and not block.header:
             drawn.append(Text())
         if block.title and not block.header:
-            drawn.append(Text(plain_text(block.title), style="bold"))
+            drawn += [Text(part, style="bold") for part in _wrapped(plain_text(block.title), block.width)]
         drawn += [Text(part) for line in block.lines for part in _wrapped(plain_text(line), block.width)]
         if block.header:
             drawn += [Text()] if block.lines else []
-            drawn.append(table(block.header, block.rows, title=block.title or None, left=block.left))
-        drawn += [Text(f"  {plain_text(command)}", no_wrap=True, overflow="ignore") for command in block.commands]
+            drawn.append(table(block.header, block.rows, block.title or None, block.left, block.width))
+        for command in block.commands:
+            lines = _continued(plain_text(command), block.width - 2) if block.width else [plain_text(command)]
+            drawn += [Text(f"  {line}", no_wrap=True) for line in lines]
     return drawn
 
 
@@ -74,6 +78,24 @@ def _wrapped(line: str, width: int) -> list[str]:
     if not width:
         return [line]
     return textwrap.wrap(line, width, subsequent_indent=f"{_indent(line)}  ", break_on_hyphens=False)
+
+
+def _continued(command: str, width: int) -> Iterator[str]:
+    """A shell command on lines that go on after a backslash, cut before options; an option keeps its value."""
+    parts: list[str] = []
+    for word in shlex.split(command, posix=False):
+        if parts and not word.startswith("--"):
+            parts[-1] += f" {word}"
+        else:
+            parts.append(word)
+    line = parts[0]
+    for part in parts[1:]:
+        if len(line) + len(part) + len("  \\") > width:
+            yield f"{line} \\"
+            line = f"  {part}"
+        else:
+            line = f"{line} {part}"
+    yield line
 
 
 def plain_text(text: str) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
+from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
@@ -21,23 +22,32 @@ def render(parts: Iterable[Any], console: Console | None = None) -> str:
     target = console or Console(file=io.StringIO(), width=130)
     with target.capture() as capture:
         for part in parts:
-            target.print(part, markup=False, highlight=False)
+            whole = isinstance(part, Text) and part.no_wrap
+            target.print(part, markup=False, highlight=False, soft_wrap=bool(whole))
     return capture.get()
 
 
-def table(header: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, left: int = 1) -> Table:
-    """A plain table; the first `left` columns are text, the others are right-aligned figures."""
-    drawn = Table(box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, title_style="bold")
+def table(
+    header: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, left: int = 1, width: int = 0
+) -> Any:
+    """A plain table; the first `left` columns are text, the others are right-aligned figures.
+
+    With a `width` its columns stand closer, it is at most so many characters wide, and its first column gives way.
+    """
+    padding = (0, 0, 0, 1) if width else (0, 1)
+    drawn = Table(
+        box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, title_style="bold", padding=padding
+    )
     for index, name in enumerate(header):
         drawn.add_column(
             Text(name),
             justify="left" if index < left else "right",
-            no_wrap=index == 0 or index >= left,
+            no_wrap=index >= left or (index > 0 if width else index == 0),
             overflow="fold",
         )
     for row in rows:
         drawn.add_row(*(Text(_printable(cell), style=BOUND_STYLE.get(cell, "")) for cell in row))
-    return drawn
+    return Constrain(drawn, width) if width else drawn
 
 
 def _printable(text: str) -> str:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from advisor.advice import advise
 from advisor.goal import QUALITIES, Goal, Limits, Objective, Quality
-from advisor.moves import Move, parallel_moves, technique_moves
-from advisor.plan import batch_grid, search
+from advisor.moves import FACT_SLOTS, Kind, Move, parallel_moves, technique_moves
+from advisor.plan import LEAST, batch_grid, search
 from advisor.trials import Trials
 from roofline.options import compose
 from roofline.request import Request
@@ -166,3 +166,28 @@ def test_a_move_after_which_nothing_is_decoded_has_no_tpot() -> None:
     advice = advise(asked, Goal(Objective.TPOT, quality=Quality.LOSSY), moves=chosen, top=0)
     assert list(advice.refused) == ["skeleton-of-thought"]
     assert advice.recommendation("awq") is not None
+
+
+@pytest.mark.parametrize(
+    ("model", "hw", "batch", "degrees", "objective"),
+    [
+        ("deepseek-v3", "h200-sxm", 32, {"tensor": 8}, Objective.COST),  # it does not fit as it is
+        ("llama-3.1-8b", "h100-sxm", 64, {}, Objective.THROUGHPUT),
+        ("llama-2-13b", "a6000", 1, {}, Objective.TPOT),
+    ],
+)
+def test_no_single_change_makes_a_plan_better(model, hw, batch, degrees, objective) -> None:
+    asked = compose(model, hw, formats={}, degrees=degrees, batch=batch, prompt=2000, generate=500)
+    goal = Goal(objective)
+    advice = advise(asked, goal)
+    end = advice.plan.end
+    assert end is not None
+    assert not end.missed
+    fixed = {move for move in end.moves if move.kind is Kind.BATCH}
+    for move in advice.case.moves.values():
+        if move.kind not in (Kind.TECHNIQUE, Kind.PARALLELISM) or move.slot in FACT_SLOTS:
+            continue
+        others = {other for other in end.moves - fixed if other.slot != move.slot}
+        trial = advice.case.trials.attempt({*fixed, *others, move})
+        if trial is not None and not trial.missed and goal.quality.allows(trial.price):
+            assert goal.gain(end.value, trial.value) <= LEAST, (move.name, end.names)

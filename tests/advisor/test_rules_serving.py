@@ -217,11 +217,11 @@ CASES = (
         ("zhou 23", "miao D6"),
         Scene(
             NOT_FITTING,
-            ("flexgen", "awq", "pp=4 nodes=2"),
+            ("flexgen", "awq", "pp=4"),
             Goal(limits=Limits(gpus=8)),
             found=("offloading",),
             hinted=("offloading",),
-            gains={"awq": (1.5, 4), "flexgen": (0.01, 0.2), "pp=4 nodes=2": (0.5, 2)},
+            gains={"awq": (1.5, 4), "flexgen": (0.01, 0.2), "pp=4": (0.5, 2)},
         ),
         Scene(ALONE, ("flexgen",), unfound=("offloading",), unhinted=("offloading",), futile=("flexgen",)),
     ),
