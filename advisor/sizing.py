@@ -23,8 +23,9 @@ from typing import Literal
 import numpy as np
 
 from advisor.configurations import Configuration, Prospect, Prospects, Simulated, configurations, first_step
+from advisor.energy import at_most, modelled
 from advisor.goal import Quality
-from advisor.queueing import LEAST, largest_rate, load, slots
+from advisor.queueing import LEAST, Replica, largest_rate, load, slots
 from advisor.workload import Service
 from roofline.analysis import analyze
 from roofline.command import command_line
@@ -47,7 +48,7 @@ CERTAIN = 0.97
 class Figures:
     """What configurations are ranked by; times at the reading that is sized for, None is unknown.
 
-    `power` is that of all devices, `cost` their USD an hour, or to buy.
+    `power` is that of all devices, `cost` their USD an hour, or to buy, `energy` joules a token at most.
     """
 
     devices: int
@@ -114,9 +115,15 @@ class Setup:
             self.service,
             self.price,
             self.replicas,
+            self.simulated.replica(self.at),
             getattr(self.ttft, self.at),
             getattr(self.tpot, self.at),
         )
+
+    @cached_property
+    def modelled_energy(self) -> float | None:
+        """Joules a token at its load, as modelled; None where the hardware's spec has no energy figures."""
+        return modelled(self.simulated, self.at, self.replicas, self.command_batch)
 
     @cached_property
     def command_batch(self) -> int:
@@ -147,20 +154,18 @@ class Setup:
 
 
 def _figures(
-    configuration: Configuration, service: Service, price: float | None, replicas: int, ttft: float, tpot: float
+    configuration: Configuration,
+    service: Service,
+    price: float | None,
+    replicas: int,
+    replica: Replica,
+    ttft: float,
+    tpot: float,
 ) -> Figures:
     devices, hardware = configuration.devices * replicas, configuration.hardware
     cost = None if price is None else price * devices
     power = math.inf if hardware.tdp is None else hardware.tdp * devices
-    return Figures(devices, power, cost, joules_per_token(hardware, devices, service, tpot), ttft, tpot)
-
-
-def joules_per_token(hardware: Hardware, devices: int, service: Service, tpot: float) -> float | None:
-    """Joules a generated token, at most: all devices at their thermal design power all of the time; None if unknown."""
-    if hardware.tdp is None:
-        return None
-    tokens_per_second = 1 / tpot if service.rate is None else service.rate * service.answers.mean
-    return hardware.tdp * devices / tokens_per_second
+    return Figures(devices, power, cost, at_most(hardware, devices, service, replica), ttft, tpot)
 
 
 Key = tuple[float, ...]
@@ -201,7 +206,7 @@ USER_AIMS = (
     ),
     Aim("cheapest", "USD to buy", lambda f: _known(f.cost, f.tpot), None, rated=False),
     Aim("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),
-    Aim("efficient", "J/token at most", lambda f: _known(f.energy, f.tpot), "tpot", rated=False),
+    Aim("efficient", "J/token at most", lambda f: _known(f.energy, f.tpot), "total", rated=False),
 )
 
 
@@ -240,6 +245,14 @@ class Choice:
     runner_up: Setup | None
     tied: bool
     changes: tuple[Change, ...]
+
+    @property
+    def otherwise_modelled(self) -> bool:
+        """Whether the runner-up of the most efficient draws less as modelled: upper ends may be in another order."""
+        if self.aim.name != "efficient" or self.runner_up is None:
+            return False
+        first, second = self.best.modelled_energy, self.runner_up.modelled_energy
+        return first is not None and second is not None and second < first
 
 
 @dataclass(frozen=True)
@@ -432,7 +445,8 @@ class _Search:
             # No fewer requests than this come to a replica, and at the speed of light they meet this.
             found = load(prospect.best, rate / max(1, most // configuration.devices), self.service.quantile)
             ttft, tpot = float(found.ttft.min()), float(found.tpot.min())
-        return _figures(configuration, self.service, self._price(configuration), replicas, ttft, tpot)
+        price = self._price(configuration)
+        return _figures(configuration, self.service, price, replicas, prospect.best, ttft, tpot)
 
     def _setup(self, index: int) -> Setup | None:
         if index not in self.setups:

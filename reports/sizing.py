@@ -50,6 +50,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
         "best": _setup(choice.best),
         "runner_up": None if choice.runner_up is None else _setup(choice.runner_up),
         "tied": choice.tied,
+        "otherwise_modelled": choice.otherwise_modelled,
         "changes": [{"what": change.what, "value": finite(change.value)} for change in choice.changes],
     }
 
@@ -76,6 +77,7 @@ def _setup(setup: Setup) -> dict[str, Any]:
         "usd_per_device": finite(setup.price),
         "price_date": None if setup.price is None or price is None else price.date.isoformat(),
         "joules_per_token_at_most": finite(figures.energy),
+        "joules_per_token_modelled": finite(setup.modelled_energy),
         "step_s": _interval(setup.step),
         "command": setup.command,
         "prefill_s": _interval(setup.prefill),
@@ -99,6 +101,7 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     return [
         Block(title, lines),
         _table(document, alone),
+        _energy(document),
         Block("What would change a choice", [line for entry in document["choices"] for line in _changes(entry, alone)]),
         Block("To have the figures again", commands=_commands(document)),
         Block("What it says", _notes(document, alone)),
@@ -109,7 +112,9 @@ def _answer(choice: Mapping[str, Any], alone: bool) -> str:
     best = choice["best"]
     figure = _money(best, alone)
     if choice["aim"] == "efficient":
-        figure = f"at most {best['joules_per_token_at_most']:.2g} J/token"
+        modelled = best["joules_per_token_modelled"]
+        figure = f"at most {_joules(best, 'at_most')} J/token"
+        figure += "" if modelled is None else f" ({_joules(best, 'modelled')} as modelled)"
     said = f"{choice['aim']}: {_named(best)}, {best['formats']}, {figure}"
     return f"{said} (a tie with {_named(choice['runner_up'])})" if choice["tied"] else said
 
@@ -138,18 +143,40 @@ def _table(document: Mapping[str, Any], alone: bool) -> Block:
 
 
 def _row(label: str, setup: Mapping[str, Any], alone: bool) -> list[str]:
-    split, count = setup["parallelism"], f"{setup['replicas']} x" if setup["replicas"] > 1 else ""
     load = [] if alone else [f"{setup['batch']:.2g}", f"{setup['utilisation']:.0%}"]
     cost = setup["usd"]
     return [
         label,
-        " ".join(filter(None, (count, setup["hardware"], split))),
+        _devices(setup),
         setup["formats"],
         *load,
         "-" if setup["ttft_s"]["mid"] is None else seconds(setup["ttft_s"]["mid"], 2),
         _range(setup["tpot_s"]),
         "-" if cost is None else f"{cost:,.0f}" if alone else f"{cost:,.2f}",
     ]
+
+
+def _devices(setup: Mapping[str, Any]) -> str:
+    count = f"{setup['replicas']} x" if setup["replicas"] > 1 else ""
+    return " ".join(filter(None, (count, setup["hardware"], setup["parallelism"])))
+
+
+def _energy(document: Mapping[str, Any]) -> Block:
+    """What a token draws in both readings, each setup once: a table of its own, since the other is wide enough."""
+    setups = (choice[name] for choice in document["choices"] for name in ("best", "runner_up") if choice[name])
+    rows = {(_devices(setup), setup["formats"]): setup for setup in setups}
+    header = ("devices", "formats", "as modelled", "at most")
+    return Block(
+        "Joules a token",
+        header=header,
+        rows=[[*names, _joules(setup, "modelled"), _joules(setup, "at_most")] for names, setup in rows.items()],
+        left=2,
+    )
+
+
+def _joules(setup: Mapping[str, Any], reading: str) -> str:
+    value = setup[f"joules_per_token_{reading}"]
+    return "-" if value is None else f"{float(f'{value:.2g}'):g}"
 
 
 def _range(times: Mapping[str, float | None]) -> str:
@@ -180,6 +207,9 @@ def _changes(choice: Mapping[str, Any], alone: bool) -> list[str]:
         said.append(
             f"{named} costs less where its device costs under {changes['price_ratio']:.3g} times the chosen one"
         )
+    if choice["otherwise_modelled"]:
+        joules = " against ".join(_joules(setup, "modelled") for setup in (other, best))
+        said.append(f"as modelled {other['hardware']} draws less, {joules} J/token")
     verb = "no longer does" if alone else "needs more replicas"
     limits = " or ".join(f"{name.upper()} below {seconds(changes[name])}" for name in ("tpot", "ttft"))
     said.append(f"{best['hardware']} {verb} for {limits}")
@@ -209,7 +239,8 @@ def _notes(document: Mapping[str, Any], alone: bool) -> list[str]:
         f"targets: {', '.join(targets) or 'none'}{promise}, at the {document['at']} of expected times",
         "TTFT: time to first token; TPOT: time per output token after it; interval: 8 of 10 measurements",
         "tp: tensor-parallel devices; pp: pipeline stages, one a node; awq: 4-bit weights; next: runner-up",
-        "J/token: joules a token at most, all devices at their rated power (TDP) all of the time",
+        "J/token: joules a generated token; efficient is the least at most, all devices at rated power (TDP)",
+        "as modelled: what work and waiting draw, of devices whose spec has the figures (- where it has none)",
     ]
     if not alone:
         notes += [

@@ -125,7 +125,9 @@ def test_no_time_is_below_the_bound_that_prunes() -> None:
                 assert np.all(prospect.best.ceilings >= replica.ceilings * (1 - 1e-9))
 
 
-@pytest.mark.parametrize("service", [Service(8, 1500, 250, 1.5, 0.04), Service(None, 500, 500)])
+@pytest.mark.parametrize(
+    "service", [Service(8, 1500, 250, 1.5, 0.04), Service(None, 500, 500), Service(None, 9000, 20)]
+)
 def test_pruning_loses_nothing(service, monkeypatch) -> None:
     names = [*FEW, "rtx-4090"]
     pruned = size(MODEL, service, names)
@@ -143,6 +145,7 @@ def test_pruning_loses_nothing(service, monkeypatch) -> None:
         assert before.best.command == after.best.command
         assert before.best.figures == after.best.figures
         assert before.runner_up.figures == after.runner_up.figures
+        assert before.best.modelled_energy == after.best.modelled_energy
 
 
 @settings(max_examples=2)
