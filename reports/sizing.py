@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.sizing import Choice, Setup, Sizing
+from advisor.choices import Choice
+from advisor.setups import Setup
+from advisor.sizing import Sizing
 from reports.blocks import Block, finite
 from roofline.errors import RooflineError, quote
 from roofline.timing import Estimate

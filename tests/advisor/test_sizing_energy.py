@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-import advisor.sizing as sizing
+from advisor import search
 from advisor.goal import Quality
-from advisor.sizing import Setup, size
+from advisor.setups import Setup
+from advisor.sizing import size
 from advisor.workload import Service
 from roofline import analyze, load_model
 from roofline.energy import consumption
@@ -81,19 +82,19 @@ def test_the_order_of_upper_ends_is_contradicted_where_the_model_does() -> None:
 @pytest.mark.parametrize("service", [Service(8, 1500, 250, 1.5, 0.04), Service(None, 9000, 20)])
 def test_no_energy_is_below_the_bound_that_prunes(service, monkeypatch) -> None:
     found = []
-    ranked = sizing._Search._two
+    ranked = search.Search._two
 
-    def all_of(self: sizing._Search, *rest: object) -> object:
+    def all_of(self: search.Search, *rest: object) -> object:
         found.append(self)
         return ranked(self, *rest)
 
-    monkeypatch.setattr(sizing._Search, "_two", all_of)
+    monkeypatch.setattr(search.Search, "_two", all_of)
     size(MODEL, service, ["l4", "h100-sxm", "mi300x"])
-    search = found[0]
+    whole = found[0]
     compared = 0
-    for prospect in search.capable:
-        setup = search._sized(prospect)
+    for prospect in whole.capable:
+        setup = whole._sized(prospect)
         if setup is not None:
             compared += 1
-            assert search._least(prospect, float("inf")).energy <= setup.figures.energy * (1 + 1e-9)
+            assert whole._least(prospect, float("inf")).energy <= setup.figures.energy * (1 + 1e-9)
     assert compared > 10
