@@ -14,6 +14,8 @@ from roofline.timing import Estimate
 from roofline.units import Dimension, parse_quantity, seconds, si
 
 SCHEMA = "roofline.size/1"
+WIDTH = 100
+"""Columns of text on a terminal."""
 
 
 def sizing_document(found: Sizing) -> dict[str, Any]:
@@ -98,15 +100,19 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     who = "one user" if alone else f"{service['requests_per_s']:g} requests/s"
     title = f"size: {document['model']} for {who}, {service['prompt']} + {service['generate']} tokens"
     if not document["feasible"]:
-        return [Block(title, _infeasible(document))]
+        return [Block(title, _infeasible(document), width=WIDTH)]
     lines = [_answer(entry, alone) for entry in document["choices"]]
     return [
-        Block(title, lines),
+        Block(title, lines, width=WIDTH),
         _table(document, alone),
         _energy(document),
-        Block("What would change a choice", [line for entry in document["choices"] for line in _changes(entry, alone)]),
+        Block(
+            "What would change a choice",
+            [line for entry in document["choices"] for line in _changes(entry, alone)],
+            width=WIDTH,
+        ),
         Block("To have the figures again", commands=_commands(document)),
-        Block("What it says", _notes(document, alone)),
+        Block("What it says", _notes(document, alone), width=WIDTH),
     ]
 
 
@@ -116,15 +122,15 @@ def _answer(choice: Mapping[str, Any], alone: bool) -> str:
     if choice["aim"] == "efficient":
         modelled = best["joules_per_token_modelled"]
         figure = f"at most {_joules(best, 'at_most')} J/token"
-        figure += "" if modelled is None else f" ({_joules(best, 'modelled')} as modelled)"
+        figure += "" if modelled is None else f", {_joules(best, 'modelled')} as modelled"
     said = f"{choice['aim']}: {_named(best)}, {best['formats']}, {figure}"
-    return f"{said} (a tie with {_named(choice['runner_up'])})" if choice["tied"] else said
+    return f"{said}; a tie with {_named(choice['runner_up'])}" if choice["tied"] else said
 
 
 def _named(setup: Mapping[str, Any]) -> str:
     each, replicas = setup["devices_per_replica"], setup["replicas"]
     count = f"{setup['devices']} x {setup['hardware']}"
-    return count if each == 1 or replicas == 1 else f"{count} ({replicas} of {each})"
+    return count if each == 1 or replicas == 1 else f"{count} ({replicas} replicas of {each})"
 
 
 def _money(setup: Mapping[str, Any], alone: bool) -> str:
@@ -140,7 +146,7 @@ def _table(document: Mapping[str, Any], alone: bool) -> Block:
         if choice["runner_up"] is not None:
             rows.append(_row("  next", choice["runner_up"], alone))
     load = [] if alone else ["batch", "load"]
-    header = ("", "devices", "formats", *load, "TTFT", "TPOT (interval)", "USD" if alone else "USD/h")
+    header = ("", "devices", "formats", *load, "TTFT", "TPOT (range)", "USD" if alone else "USD/h")
     return Block("Choices", header=header, rows=rows, left=3)
 
 
@@ -154,7 +160,7 @@ def _row(label: str, setup: Mapping[str, Any], alone: bool) -> list[str]:
         *load,
         "-" if setup["ttft_s"]["mid"] is None else seconds(setup["ttft_s"]["mid"], 2),
         _range(setup["tpot_s"]),
-        "-" if cost is None else f"{cost:,.0f}" if alone else f"{cost:,.2f}",
+        "-" if cost is None else f"{cost:,.0f}" if alone or cost >= 100 else f"{cost:,.2f}",
     ]
 
 
@@ -183,7 +189,7 @@ def _joules(setup: Mapping[str, Any], reading: str) -> str:
 
 def _range(times: Mapping[str, float | None]) -> str:
     """An interval in the unit of its middle; a load that the pessimistic end cannot carry has no end."""
-    middle = seconds(times["mid"] or 0.0)
+    middle = seconds(times["mid"] or 0.0, 2)
     unit = middle.split()[1]
     scale = next(factor for factor, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")) if name == unit)
     ends = ["?" if end is None else f"{float(f'{end / scale:.2g}'):g}" for end in (times["low"], times["high"])]
@@ -214,7 +220,7 @@ def _changes(choice: Mapping[str, Any], alone: bool) -> list[str]:
         said.append(f"as modelled {other['hardware']} draws less, {joules} J/token")
     verb = "no longer does" if alone else "needs more replicas"
     limits = " or ".join(f"{name.upper()} below {seconds(changes[name])}" for name in ("tpot", "ttft"))
-    said.append(f"{best['hardware']} {verb} for {limits}")
+    said.append(f"{best['hardware']} {verb} for a target of {limits}")
     return [f"{choice['aim']}: {line}" for line in said]
 
 
@@ -233,36 +239,45 @@ def _promise(service: Mapping[str, Any]) -> str:
     return f"for {service['quantile'] * 100:.4g}% of requests"
 
 
+_AT = {"low": "optimistic end", "mid": "middle", "high": "pessimistic end"}
+
+
 def _notes(document: Mapping[str, Any], alone: bool) -> list[str]:
     service = document["service"]
     targets = [f"{name.upper()} {seconds(service[f'{name}_s'])}" for name in ("ttft", "tpot") if service[f"{name}_s"]]
     promise = "" if alone else f" {_promise(service)}"
+    count = "" if alone else "3 x: 3 replicas; "
     notes = [
-        f"targets: {', '.join(targets) or 'none'}{promise}, at the {document['at']} of expected times",
-        "TTFT: time to first token; TPOT: time per output token after it; interval: 8 of 10 measurements",
-        "tp: tensor-parallel devices; pp: pipeline stages, one a node; awq: 4-bit weights; next: runner-up",
+        f"targets: {', '.join(targets) or 'none'}{promise}, at the {_AT[document['at']]} of expected times",
+        "TTFT: time to first token; TPOT: time per output token after it (range: of 8 in 10 measurements)",
+        f"{count}tp: devices that share each layer; pp: pipeline stages, one a node; next: runner-up",
+        "awq: 4-bit weights; fp8: 8-bit weights; KV fp8: an 8-bit cache of keys and values; bf16: 16 bits",
         "J/token: joules a generated token; efficient is the least at most, all devices at rated power (TDP)",
         "as modelled: what work and waiting draw, of devices whose spec has the figures (- where it has none)",
     ]
     if not alone:
         notes += [
-            "batch: sequences that decode together on average; load: rate over the one that is just kept up with",
+            "batch: sequences that decode together on average; load: share of the highest rate kept up with",
             "TTFT and TPOT hold waits, and prefills between steps; the commands show a step and a prefill alone",
-            "? as an end: the pessimistic end of expected times cannot carry the rate",
+            "? as an end: at the pessimistic end of expected times the rate is not kept up with",
             "fewest: of devices, then of power; fastest: with at most 8 devices, or twice the fewest",
         ]
     notes.append("a tie: the intervals of the times could swap the two; prices are those of dated specs, or as given")
     if document["unpriced"]:
         names = document["unpriced"]
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        notes.append(f"price unknown: {shown} (--price NAME=USD gives one)")
+        notes.append(f"price unknown: {shown} (--price NAME=USD)")
     return notes
 
 
 def _infeasible(document: Mapping[str, Any]) -> list[str]:
     binding, nearest, service = document["binding"], document["nearest"], document["service"]
     if binding == ["memory"]:
-        return [f"nothing has the memory: at least {si(nearest['memory'], 'B')} a device is needed"]
+        needed = si(nearest["memory"], "B")
+        return [
+            f"nothing has the memory: divided over as many devices as are offered, in the smallest format of this"
+            f" quality, at least {needed} a device is needed"
+        ]
     lines = [
         "nothing meets the targets, " + ("whatever the load" if service["requests_per_s"] is None else "at any load")
     ]
