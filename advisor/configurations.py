@@ -167,10 +167,10 @@ def _generated(service: Service) -> int:
 
 
 def _degrees(hardware: Hardware, alone: bool) -> Iterator[dict[str, int]]:
-    scopes = {link.scope: link for link in hardware.interconnects}
+    scopes = {link.scope for link in hardware.interconnects}
     linked = "node" in scopes or "host" in scopes
-    widest = (scopes["node"].devices if "node" in scopes else None) or max(TENSOR)
-    within = [count for count in (DESKTOP if alone else TENSOR) if count == 1 or (linked and count <= widest)]
+    widest = hardware.node_devices if linked else 1
+    within = [count for count in (DESKTOP if alone else TENSOR) if count <= widest]
     for count in within:
         yield {"tensor": count} if count > 1 else {}
     if "network" in scopes and not alone:

@@ -237,8 +237,7 @@ _FLAGS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep", "nodes
 
 def _parallel(hardware: Hardware, degrees: dict[str, int]) -> Move:
     count = degrees["tensor"] * degrees["pipeline"] * degrees["data"]
-    node = max((link.devices or 1 for link in hardware.interconnects if link.scope == "node"), default=8)
-    nodes = max(1, -(-count // max(node, 1)))
+    nodes = max(1, -(-count // hardware.node_devices))
     settled = {**degrees, "nodes": nodes if count % nodes == 0 else 1}
     if settled["pipeline"] > 1:
         settled["micro_batches"] = 1

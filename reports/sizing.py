@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from advisor.sizing import Choice, Setup, Sizing
+from advisor.choices import Choice
+from advisor.setups import Setup
+from advisor.sizing import Sizing
 from reports.blocks import Block, finite
 from roofline.errors import RooflineError, quote
 from roofline.timing import Estimate
 from roofline.units import Dimension, parse_quantity, seconds, si
 
 SCHEMA = "roofline.size/1"
+WIDTH = 100
+"""Columns of text on a terminal."""
 
 
 def sizing_document(found: Sizing) -> dict[str, Any]:
@@ -50,6 +54,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
         "best": _setup(choice.best),
         "runner_up": None if choice.runner_up is None else _setup(choice.runner_up),
         "tied": choice.tied,
+        "otherwise_modelled": choice.otherwise_modelled,
         "changes": [{"what": change.what, "value": finite(change.value)} for change in choice.changes],
     }
 
@@ -76,6 +81,7 @@ def _setup(setup: Setup) -> dict[str, Any]:
         "usd_per_device": finite(setup.price),
         "price_date": None if setup.price is None or price is None else price.date.isoformat(),
         "joules_per_token_at_most": finite(figures.energy),
+        "joules_per_token_modelled": finite(setup.modelled_energy),
         "step_s": _interval(setup.step),
         "command": setup.command,
         "prefill_s": _interval(setup.prefill),
@@ -94,14 +100,19 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     who = "one user" if alone else f"{service['requests_per_s']:g} requests/s"
     title = f"size: {document['model']} for {who}, {service['prompt']} + {service['generate']} tokens"
     if not document["feasible"]:
-        return [Block(title, _infeasible(document))]
+        return [Block(title, _infeasible(document), width=WIDTH)]
     lines = [_answer(entry, alone) for entry in document["choices"]]
     return [
-        Block(title, lines),
+        Block(title, lines, width=WIDTH),
         _table(document, alone),
-        Block("What would change a choice", [line for entry in document["choices"] for line in _changes(entry, alone)]),
+        _energy(document),
+        Block(
+            "What would change a choice",
+            [line for entry in document["choices"] for line in _changes(entry, alone)],
+            width=WIDTH,
+        ),
         Block("To have the figures again", commands=_commands(document)),
-        Block("What it says", _notes(document, alone)),
+        Block("What it says", _notes(document, alone), width=WIDTH),
     ]
 
 
@@ -109,15 +120,17 @@ def _answer(choice: Mapping[str, Any], alone: bool) -> str:
     best = choice["best"]
     figure = _money(best, alone)
     if choice["aim"] == "efficient":
-        figure = f"at most {best['joules_per_token_at_most']:.2g} J/token"
+        modelled = best["joules_per_token_modelled"]
+        figure = f"at most {_joules(best, 'at_most')} J/token"
+        figure += "" if modelled is None else f", {_joules(best, 'modelled')} as modelled"
     said = f"{choice['aim']}: {_named(best)}, {best['formats']}, {figure}"
-    return f"{said} (a tie with {_named(choice['runner_up'])})" if choice["tied"] else said
+    return f"{said}; a tie with {_named(choice['runner_up'])}" if choice["tied"] else said
 
 
 def _named(setup: Mapping[str, Any]) -> str:
     each, replicas = setup["devices_per_replica"], setup["replicas"]
     count = f"{setup['devices']} x {setup['hardware']}"
-    return count if each == 1 or replicas == 1 else f"{count} ({replicas} of {each})"
+    return count if each == 1 or replicas == 1 else f"{count} ({replicas} replicas of {each})"
 
 
 def _money(setup: Mapping[str, Any], alone: bool) -> str:
@@ -133,28 +146,50 @@ def _table(document: Mapping[str, Any], alone: bool) -> Block:
         if choice["runner_up"] is not None:
             rows.append(_row("  next", choice["runner_up"], alone))
     load = [] if alone else ["batch", "load"]
-    header = ("", "devices", "formats", *load, "TTFT", "TPOT (interval)", "USD" if alone else "USD/h")
+    header = ("", "devices", "formats", *load, "TTFT", "TPOT (range)", "USD" if alone else "USD/h")
     return Block("Choices", header=header, rows=rows, left=3)
 
 
 def _row(label: str, setup: Mapping[str, Any], alone: bool) -> list[str]:
-    split, count = setup["parallelism"], f"{setup['replicas']} x" if setup["replicas"] > 1 else ""
     load = [] if alone else [f"{setup['batch']:.2g}", f"{setup['utilisation']:.0%}"]
     cost = setup["usd"]
     return [
         label,
-        " ".join(filter(None, (count, setup["hardware"], split))),
+        _devices(setup),
         setup["formats"],
         *load,
         "-" if setup["ttft_s"]["mid"] is None else seconds(setup["ttft_s"]["mid"], 2),
         _range(setup["tpot_s"]),
-        "-" if cost is None else f"{cost:,.0f}" if alone else f"{cost:,.2f}",
+        "-" if cost is None else f"{cost:,.0f}" if alone or cost >= 100 else f"{cost:,.2f}",
     ]
+
+
+def _devices(setup: Mapping[str, Any]) -> str:
+    count = f"{setup['replicas']} x" if setup["replicas"] > 1 else ""
+    return " ".join(filter(None, (count, setup["hardware"], setup["parallelism"])))
+
+
+def _energy(document: Mapping[str, Any]) -> Block:
+    """What a token draws in both readings, each setup once: a table of its own, since the other is wide enough."""
+    setups = (choice[name] for choice in document["choices"] for name in ("best", "runner_up") if choice[name])
+    rows = {(_devices(setup), setup["formats"]): setup for setup in setups}
+    header = ("devices", "formats", "as modelled", "at most")
+    return Block(
+        "Joules a token",
+        header=header,
+        rows=[[*names, _joules(setup, "modelled"), _joules(setup, "at_most")] for names, setup in rows.items()],
+        left=2,
+    )
+
+
+def _joules(setup: Mapping[str, Any], reading: str) -> str:
+    value = setup[f"joules_per_token_{reading}"]
+    return "-" if value is None else f"{float(f'{value:.2g}'):g}"
 
 
 def _range(times: Mapping[str, float | None]) -> str:
     """An interval in the unit of its middle; a load that the pessimistic end cannot carry has no end."""
-    middle = seconds(times["mid"] or 0.0)
+    middle = seconds(times["mid"] or 0.0, 2)
     unit = middle.split()[1]
     scale = next(factor for factor, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")) if name == unit)
     ends = ["?" if end is None else f"{float(f'{end / scale:.2g}'):g}" for end in (times["low"], times["high"])]
@@ -180,9 +215,12 @@ def _changes(choice: Mapping[str, Any], alone: bool) -> list[str]:
         said.append(
             f"{named} costs less where its device costs under {changes['price_ratio']:.3g} times the chosen one"
         )
+    if choice["otherwise_modelled"]:
+        joules = " against ".join(_joules(setup, "modelled") for setup in (other, best))
+        said.append(f"as modelled {other['hardware']} draws less, {joules} J/token")
     verb = "no longer does" if alone else "needs more replicas"
     limits = " or ".join(f"{name.upper()} below {seconds(changes[name])}" for name in ("tpot", "ttft"))
-    said.append(f"{best['hardware']} {verb} for {limits}")
+    said.append(f"{best['hardware']} {verb} for a target of {limits}")
     return [f"{choice['aim']}: {line}" for line in said]
 
 
@@ -201,35 +239,45 @@ def _promise(service: Mapping[str, Any]) -> str:
     return f"for {service['quantile'] * 100:.4g}% of requests"
 
 
+_AT = {"low": "optimistic end", "mid": "middle", "high": "pessimistic end"}
+
+
 def _notes(document: Mapping[str, Any], alone: bool) -> list[str]:
     service = document["service"]
     targets = [f"{name.upper()} {seconds(service[f'{name}_s'])}" for name in ("ttft", "tpot") if service[f"{name}_s"]]
     promise = "" if alone else f" {_promise(service)}"
+    count = "" if alone else "3 x: 3 replicas; "
     notes = [
-        f"targets: {', '.join(targets) or 'none'}{promise}, at the {document['at']} of expected times",
-        "TTFT: time to first token; TPOT: time per output token after it; interval: 8 of 10 measurements",
-        "tp: tensor-parallel devices; pp: pipeline stages, one a node; awq: 4-bit weights; next: runner-up",
-        "J/token: joules a token at most, all devices at their rated power (TDP) all of the time",
+        f"targets: {', '.join(targets) or 'none'}{promise}, at the {_AT[document['at']]} of expected times",
+        "TTFT: time to first token; TPOT: time per output token after it (range: of 8 in 10 measurements)",
+        f"{count}tp: devices that share each layer; pp: pipeline stages, one a node; next: runner-up",
+        "awq: 4-bit weights; fp8: 8-bit weights; KV fp8: an 8-bit cache of keys and values; bf16: 16 bits",
+        "J/token: joules a generated token; efficient is the least at most, all devices at rated power (TDP)",
+        "as modelled: what work and waiting draw, of devices whose spec has the figures (- where it has none)",
     ]
     if not alone:
         notes += [
-            "batch: sequences that decode together on average; load: rate over the one that is just kept up with",
+            "batch: sequences that decode together on average; load: share of the highest rate kept up with",
             "TTFT and TPOT hold waits, and prefills between steps; the commands show a step and a prefill alone",
-            "? as an end: the pessimistic end of expected times cannot carry the rate",
+            "? as an end: at the pessimistic end of expected times the rate is not kept up with",
             "fewest: of devices, then of power; fastest: with at most 8 devices, or twice the fewest",
         ]
     notes.append("a tie: the intervals of the times could swap the two; prices are those of dated specs, or as given")
     if document["unpriced"]:
         names = document["unpriced"]
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
-        notes.append(f"price unknown: {shown} (--price NAME=USD gives one)")
+        notes.append(f"price unknown: {shown} (--price NAME=USD)")
     return notes
 
 
 def _infeasible(document: Mapping[str, Any]) -> list[str]:
     binding, nearest, service = document["binding"], document["nearest"], document["service"]
     if binding == ["memory"]:
-        return [f"nothing has the memory: at least {si(nearest['memory'], 'B')} a device is needed"]
+        needed = si(nearest["memory"], "B")
+        return [
+            f"nothing has the memory: divided over as many devices as are offered, in the smallest format of this"
+            f" quality, at least {needed} a device is needed"
+        ]
     lines = [
         "nothing meets the targets, " + ("whatever the load" if service["requests_per_s"] is None else "at any load")
     ]

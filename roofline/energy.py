@@ -107,11 +107,10 @@ def consumption(analysis: Analysis, reading: Reading) -> Consumption | None:
     if not known(hardware):
         return None
     spent, devices = times(analysis, reading), analysis.parallel.devices
-    static = devices * sum(_figures(pool).static for pool in hardware)
-    limit = most(hardware)
+    static = devices * static_power(hardware)
     parts = zip(*(_parts(analysis, part) for part in range(3)), strict=True)
     prefill, decode = (
-        Draw(static * time, compute, memory, link, np.inf if limit is None else devices * limit * time)
+        Draw(static * time, compute, memory, link, _limit(hardware, devices, time))
         for time, (compute, memory, link) in zip((spent.prefill, spent.decode), parts, strict=True)
     )
     power = (prefill.total + decode.total) / (spent.total * devices * len(hardware))
@@ -124,10 +123,25 @@ def most(hardware: Iterable[Hardware]) -> float | None:
     return None if None in limits else float(sum(limit for limit in limits if limit is not None))
 
 
+def most_joules(hardware: Iterable[Hardware], devices: int, spent: Any) -> Any:
+    """Joules of so many devices of each pool at their TDP for `spent` seconds; None where a TDP is unknown."""
+    limit = most(hardware)
+    return None if limit is None else limit * devices * spent
+
+
 def at_most(analysis: Analysis, reading: Reading) -> Any:
     """Joules of all devices at their TDP for the whole time; None where a TDP is unknown."""
-    limit = most(pools(analysis))
-    return None if limit is None else limit * analysis.parallel.devices * times(analysis, reading).total
+    return most_joules(pools(analysis), analysis.parallel.devices, times(analysis, reading).total)
+
+
+def _limit(hardware: Iterable[Hardware], devices: int, spent: Any) -> Any:
+    limit = most_joules(hardware, devices, spent)
+    return np.inf if limit is None else limit
+
+
+def static_power(hardware: Iterable[Hardware]) -> float:
+    """Watts that one device of each pool draws while it is on and does nothing, together."""
+    return sum(_figures(pool).static for pool in hardware)
 
 
 def _figures(hardware: Hardware) -> EnergyFigures:

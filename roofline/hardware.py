@@ -20,6 +20,9 @@ from roofline.units import Dimension, Quantity, parse_quantity
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
 """Formats a peak may be given for."""
 
+BOX = 8
+"""Cards that a box holds: as many as HGX boards, and as PCIe servers such as ASUS's ESC8000."""
+
 
 @dataclass(frozen=True, slots=True)
 class Interconnect:
@@ -30,6 +33,22 @@ class Interconnect:
     bandwidth: float
     devices: int | None = None
     latency: float | None = None
+
+    @property
+    def bridged(self) -> int | None:
+        """The cards that a bridge joins, fewer than a node has; None where the link joins whole nodes."""
+        return self.devices if self.scope == "node" and self.devices is not None and self.devices < BOX else None
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """How far a group of devices reaches: `reach` neighbours, within a node or not. True where it is across nodes."""
+
+    reach: int
+    across_nodes: bool
+
+    def __bool__(self) -> bool:
+        return self.across_nodes
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,19 +122,26 @@ class Hardware:
         """The peak of ordinary arithmetic (FLOP/s): fp32, or 16-bit where only that is documented, or None."""
         return next((self.vector[name] for name in ("fp32", "bf16", "fp16") if name in self.vector), None)
 
-    def link(self, across_nodes: bool) -> Interconnect:
-        """The link between devices: within a node, or across nodes.
+    @property
+    def node_devices(self) -> int:
+        """Devices of one node: those that its link joins, or a box of cards that talk over the host's link as well."""
+        scopes = {link.scope: link for link in self.interconnects}
+        joined = scopes["node"].devices if "node" in scopes else None
+        return BOX if joined is None or (joined < BOX and "host" in scopes) else joined
 
-        Devices without a link of their own within a node talk over the host's. Raises UnsupportedError where the spec
-        names none.
+    def link(self, across_nodes: bool | Span) -> Interconnect:
+        """The link between devices: within a node, or across nodes; of two neighbours unless it is a span.
+
+        Devices without a link of their own within a node talk over the host's, and so do those beyond a bridge, which
+        joins fewer than a box holds. Raises UnsupportedError where the spec names none.
         """
         scopes = ("network",) if across_nodes else ("node", "host")
-        for scope in scopes:
-            for link in self.interconnects:
-                if link.scope == scope:
-                    return link
-        where = "across nodes (scope: network)" if across_nodes else "within a node (scope: node or host)"
-        raise UnsupportedError(f"the spec of {self.name} names no interconnect {where}")
+        reach = across_nodes.reach if isinstance(across_nodes, Span) else 2
+        found = [link for scope in scopes for link in self.interconnects if link.scope == scope]
+        if not found:
+            where = "across nodes (scope: network)" if across_nodes else "within a node (scope: node or host)"
+            raise UnsupportedError(f"the spec of {self.name} names no interconnect {where}")
+        return next((link for link in found if link.bridged is None or reach <= link.bridged), found[0])
 
     @property
     def host_bandwidth(self) -> float:

@@ -15,6 +15,7 @@ from itertools import pairwise
 
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.extents import popularity
+from roofline.hardware import Span
 from roofline.model import (
     Attention,
     DeltaNet,
@@ -103,9 +104,9 @@ class Parallelism:
         """Ranks whose tokens an expert rank serves: all data ranks if experts are shared, else its own."""
         return self.data if self.expert > 1 else 1
 
-    def spans_nodes(self, reach: int) -> bool:
-        """Whether a group of so many neighbouring devices reaches beyond one node."""
-        return reach > self.devices_per_node
+    def spans_nodes(self, reach: int) -> Span:
+        """How far a group of so many neighbouring devices reaches: true where it is beyond one node."""
+        return Span(reach, reach > self.devices_per_node)
 
     @property
     def trivial(self) -> bool:

@@ -18,7 +18,7 @@ def test_the_first_lines_answer_and_all_fits_in_100_columns(run) -> None:
     assert lines[2].startswith("fewest: ")
     shown = [line for line in lines if "roofline analyze" not in line]
     assert max(len(line.rstrip()) for line in shown) <= 100
-    for word in ("TTFT:", "TPOT:", "tp:", "pp:", "awq:", "J/token:", "batch:", "load:"):
+    for word in ("TTFT:", "TPOT:", "tp:", "pp:", "awq:", "fp8:", "J/token:", "as modelled:", "batch:", "load:"):
         assert out.count(f"{word} ") >= 1
 
 
@@ -37,6 +37,37 @@ def test_the_json_document_holds_all(run) -> None:
         assert choice["changes"]
     cheapest = document["choices"][0]
     assert {cheapest["best"]["hardware"], cheapest["runner_up"]["hardware"]} <= {"l40s", "h100-sxm", "a100-pcie-80gb"}
+
+
+def test_joules_a_token_say_which_reading_they_are(run) -> None:
+    status, out, _ = run(*ASKED, "--hw", "h100-sxm,a100-pcie-80gb,l40s")
+    assert status == 0
+    efficient = next(line for line in out.splitlines() if line.startswith("efficient: "))
+    assert "at most 0.4 J/token, 0.33 as modelled" in efficient
+    table = out[out.index("Joules a token") : out.index("What would change")]
+    assert table.split()[3:9] == ["devices", "formats", "as", "modelled", "at", "most"]
+    assert "as modelled h100-sxm draws less, 0.28 against 0.33 J/token" in out
+    _, out, _ = run(*ASKED, "--hw", "h100-sxm,l40s", "--format", "json")
+    for choice in json.loads(out)["choices"]:
+        for setup in (choice["best"], choice["runner_up"]):
+            modelled, most = (setup[f"joules_per_token_{reading}"] for reading in ("modelled", "at_most"))
+            assert (modelled is None) == (setup["hardware"] == "l40s")
+            assert modelled is None or modelled < most
+        assert choice["otherwise_modelled"] is False
+
+
+def test_many_replicas_are_told_in_100_columns(run) -> None:
+    asked = ("--rate", 20, "--prompt", 3000, "--generate", 500, "--ttft", "4s", "--tpot", "50ms")
+    status, out, _ = run("size", "deepseek-v3", *asked, "--hw", "h100-sxm,b200-sxm,a100-sxm-80gb")
+    assert status == 0
+    assert "replicas of 8)" in out
+    assert max(len(line.rstrip()) for line in out.splitlines() if "roofline analyze" not in line) <= 100
+
+
+def test_too_little_memory_says_what_was_tried(run) -> None:
+    status, out, _ = run("size", "deepseek-v3", "--hw", "rtx-4090")
+    assert status == 0
+    assert "divided over as many devices as are offered" in out
 
 
 def test_markdown_and_one_user(run) -> None:

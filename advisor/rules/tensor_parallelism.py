@@ -9,6 +9,7 @@ from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
 from advisor.trials import Trial
 from roofline.analysis import Analysis, OpFigures, Phase
 from roofline.errors import RooflineError
+from roofline.hardware import Span
 from roofline.units import seconds, si
 
 
@@ -36,7 +37,7 @@ def _bound_by_link(case: Case, analysis: Analysis) -> Iterator[Said]:
     if share >= LITTLE:
         yield Finding(
             f"exchanges between {analysis.parallel.tensor} tensor-parallel devices over"
-            f" {_link(analysis, _across(analysis))} take {share:.0%} of the time",
+            f" {_link(analysis, _span(analysis))} take {share:.0%} of the time",
             share,
             {"of prefill": f"{first:.0%}", "of a decode step": f"{then:.0%}"},
         )
@@ -49,20 +50,21 @@ def _tensor(case: Case, name: str, trial: Trial) -> Iterator[Said]:
     whole = float(phase.expected.mid)
     text = (
         f"each of {analysis.parallel.tensor} devices is left with {seconds(whole * (1 - share))} of its own work in a"
-        f" {phase.name} pass and exchanges for {seconds(whole * share)} over {_link(analysis, _across(analysis))}"
+        f" {phase.name} pass and exchanges for {seconds(whole * share)} over {_link(analysis, _span(analysis))}"
     )
     if share < 0.5 and not _over_host(analysis):
         yield Hint((name,), text)
     yield Vain((name,), text)
-    if _across(analysis):
+    if _span(analysis):
         yield Caution(f"tensor parallelism reaches across nodes here: {text}", (name,))
     elif _over_host(analysis):
-        yield Caution(f"there is no link of their own between these devices: {text}", (name,))
+        yield Caution(f"no link of their own joins these {analysis.parallel.tensor} devices: {text}", (name,))
 
 
 def _pipeline(case: Case, name: str, trial: Trial) -> Iterator[Said]:
-    stages = trial.analysis.parallel.pipeline
-    link = _link(trial.analysis, trial.analysis.parallel.nodes > 1)
+    parallel = trial.analysis.parallel
+    stages = parallel.pipeline
+    link = _link(trial.analysis, parallel.spans_nodes(parallel.devices // stages + 1))
     if trial.analysis.memory.fits and not case.analysis.memory.fits:
         yield Hint((name,), f"in {stages} stages the model fits, and each token crosses {link} once a stage")
     text = f"a token runs through all {stages} stages one after the other: it comes no sooner for them"
@@ -78,21 +80,22 @@ def _phase(case: Case, analysis: Analysis) -> Phase:
     return analysis.prefill
 
 
-def _across(analysis: Analysis) -> bool:
+def _span(analysis: Analysis) -> Span:
+    """How far the tensor-parallel devices reach: true across nodes."""
     return analysis.parallel.spans_nodes(analysis.parallel.tensor)
 
 
 def _over_host(analysis: Analysis) -> bool:
     """Whether devices of a node talk over the host's link."""
     try:
-        return not _across(analysis) and analysis.scenario.hardware.link(False).scope == "host"
+        return analysis.scenario.hardware.link(_span(analysis)).scope == "host"
     except RooflineError:
         return False
 
 
-def _link(analysis: Analysis, across: bool) -> str:
+def _link(analysis: Analysis, span: Span) -> str:
     try:
-        link = analysis.scenario.hardware.link(across)
+        link = analysis.scenario.hardware.link(span)
     except RooflineError:
         return "a link"
     return f"{link.kind} at {si(link.bandwidth, 'B/s')}"

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from roofline.errors import UnknownNameError
-from roofline.hardware import Hardware
+from roofline.hardware import Hardware, Span
 from roofline.kernels.parameters import Array, Columns, Mask, Parameter, Unit, column, smooth_maximum, text
 
 RANKS = (2, 4, 8)
@@ -53,8 +53,13 @@ def _sent(columns: Columns) -> tuple[Array, Array]:
     return SENT[collective] * (ranks - 1.0) / ranks * column(columns, "bytes"), ranks
 
 
-def _link(columns: Columns, hardware: Hardware) -> float:
-    return hardware.link(bool(np.any(column(columns, "across_nodes", 0.0)))).bandwidth
+def _link(columns: Columns, hardware: Hardware) -> Array:
+    """Bytes a second of the link that reaches as far as the ranks do, which are neighbours unless `reach` is given."""
+    across = bool(np.any(column(columns, "across_nodes", 0.0)))
+    reach = column(columns, "reach" if "reach" in columns else "ranks")
+    reaches, which = np.unique(reach, return_inverse=True)
+    bandwidths = np.array([hardware.link(Span(int(each), across)).bandwidth for each in reaches])
+    return np.asarray(bandwidths[which].reshape(reach.shape))
 
 
 def collective_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
@@ -66,7 +71,7 @@ def collective_bound(columns: Columns, hardware: Hardware, resident: Mask = Fals
 def collective_time(
     columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
 ) -> Array:
-    """Seconds for columns `collective, ranks, bytes` and optional `across_nodes`; nothing among one rank."""
+    """Seconds for columns `collective, ranks, bytes`, optional `across_nodes` and `reach`; nothing among one rank."""
     del resident
     sent, ranks = _sent(columns)
     position = np.log2(ranks)

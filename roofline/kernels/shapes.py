@@ -181,4 +181,7 @@ def _collective(op: Op) -> KernelShape:
     assert link.collective is not None
     message = link.bytes / link_share(link.collective, link.ranks)
     sizes = {"bytes": message, "ranks": as_size(link.ranks)}
-    return KernelShape("collective", {"collective": COLLECTIVES[link.collective], "dtype": "any"}, sizes)
+    texts: dict[str, str | float] = {"collective": COLLECTIVES[link.collective], "dtype": "any"}
+    if link.reach != link.ranks:
+        texts["reach"] = float(link.reach)
+    return KernelShape("collective", texts, sizes)

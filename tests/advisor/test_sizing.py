@@ -8,9 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import advisor.sizing as sizing
+from advisor import search
 from advisor.configurations import BATCHES, Prospect, Prospects, Simulated, configurations
 from advisor.goal import Quality
+from advisor.setups import Figures
 from advisor.sizing import size
 from advisor.workload import Service, parse_lengths
 from roofline import Scenario, analyze, load_hardware, load_model
@@ -125,24 +126,27 @@ def test_no_time_is_below_the_bound_that_prunes() -> None:
                 assert np.all(prospect.best.ceilings >= replica.ceilings * (1 - 1e-9))
 
 
-@pytest.mark.parametrize("service", [Service(8, 1500, 250, 1.5, 0.04), Service(None, 500, 500)])
+@pytest.mark.parametrize(
+    "service", [Service(8, 1500, 250, 1.5, 0.04), Service(None, 500, 500), Service(None, 9000, 20)]
+)
 def test_pruning_loses_nothing(service, monkeypatch) -> None:
     names = [*FEW, "rtx-4090"]
     pruned = size(MODEL, service, names)
-    monkeypatch.setattr(sizing, "first_step", lambda *_: 0.0)
+    monkeypatch.setattr(search, "first_step", lambda *_: 0.0)
 
-    def nothing(self: sizing._Search, prospect: Prospect, _: float) -> sizing.Figures:
+    def nothing(self: search.Search, prospect: Prospect, _: float) -> Figures:
         priced = self._price(prospect.configuration) is not None
         powered = prospect.configuration.hardware.tdp is not None
-        return sizing.Figures(0, 0, 0 if priced else None, 0 if powered else None, 0, 0)
+        return Figures(0, 0, 0 if priced else None, 0 if powered else None, 0, 0)
 
-    monkeypatch.setattr(sizing._Search, "_least", nothing)
+    monkeypatch.setattr(search.Search, "_least", nothing)
     whole = size(MODEL, service, names)
     assert whole.simulated > pruned.simulated
     for before, after in zip(pruned.choices, whole.choices, strict=True):
         assert before.best.command == after.best.command
         assert before.best.figures == after.best.figures
         assert before.runner_up.figures == after.runner_up.figures
+        assert before.best.modelled_energy == after.best.modelled_energy
 
 
 @settings(max_examples=2)

@@ -1,0 +1,38 @@
+"""Boxes of cards that bridges join in pairs are one node to `size` and to `advise`."""
+
+from __future__ import annotations
+
+import json
+
+from advisor.configurations import configurations
+from advisor.goal import Quality
+from advisor.moves import parallel_moves
+from advisor.sizing import size
+from advisor.workload import Service
+from roofline import load_hardware, load_model
+from roofline.request import Request
+
+
+def test_a_box_is_offered_as_one_node() -> None:
+    model, service = load_model("llama-3.1-70b"), Service(0.01, 1000, 200)
+    made = list(configurations(model, service, ["a6000"], Quality.LOSSLESS, None))
+    assert [entry.split for entry in made] == ["", "tp=2", "tp=4", "tp=8"]
+    best = size(model, service, ["a6000"], Quality.LOSSLESS).choice("fewest").best
+    assert (best.configuration.split, best.configuration.degrees.get("nodes", 1)) == ("tp=4", 1)
+
+
+def test_moves_to_four_cards_stay_within_a_node() -> None:
+    request = Request(load_model("llama-2-13b"), load_hardware("a6000"), {}, {}, {}, (), {}, {"hardware": "a6000"})
+    for move in parallel_moves(request, [4, 8]):
+        assert move(request).degrees["nodes"] == 1
+        assert "nodes" not in move.name
+    assert all(move(request).degrees["nodes"] == 2 for move in parallel_moves(request, [16]))
+
+
+def test_advice_over_four_cards_says_what_they_talk_over(run) -> None:
+    asked = ("advise", "llama-2-13b", "--hw", "a6000", "--gpus", 4, "--objective", "tpot", "--format", "json")
+    status, out, err = run(*asked)
+    assert status == 0, err
+    names = {entry["move"] for entry in json.loads(out)["recommendations"]}
+    assert any("tp=4" in name for name in names)
+    assert "nodes" not in out

@@ -1,0 +1,75 @@
+"""Boxes of cards that bridges join in pairs: within a pair over the bridge, beyond it over the host's link."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from roofline import Analysis, Scenario, analyze, list_hardware, load_hardware, load_model
+from roofline.hardware import Span
+from roofline.kernels.collective import collective_bound
+from roofline.parallel import Parallelism
+from roofline.schedule import Settings
+
+A6000, H100 = load_hardware("a6000"), load_hardware("h100-sxm")
+BRIDGE, PCIE = 56.25e9, 32e9
+
+
+def run(model: str = "llama-2-13b", **degrees: int) -> Analysis:
+    settings = Settings(parallel=Parallelism(**degrees))
+    return analyze(Scenario(load_model(model), A6000, batch=8, prompt=100, settings=settings))
+
+
+@pytest.mark.parametrize(
+    ("degrees", "bandwidth"),
+    [
+        ({"tensor": 2}, BRIDGE),
+        ({"tensor": 2, "data": 2}, BRIDGE),
+        ({"tensor": 4}, PCIE),
+        ({"tensor": 8}, PCIE),
+    ],
+)
+def test_an_all_reduce_takes_its_bytes_over_the_link_that_reaches_as_far(degrees, bandwidth) -> None:
+    answer, ranks = run(**degrees), degrees["tensor"]
+    op = next(op for op in answer.prefill.ops if op.name == "attn_all_reduce")
+    sequences = 8 / degrees.get("data", 1)
+    assert op.link_bytes == 2 * (ranks - 1) / ranks * sequences * 100 * 5120 * 2
+    assert op.bound_time == pytest.approx(op.link_bytes / bandwidth)
+    assert float(answer.prefill.expected.mid) > answer.prefill.bound_time
+
+
+def test_stages_of_two_pairs_pass_the_stream_on_over_the_host_s_link() -> None:
+    answer = run(tensor=2, pipeline=2)
+    found = {op.name: op.link_bytes / op.bound_time for op in answer.prefill.ops if op.link_bytes}
+    assert found["attn_all_reduce"] == pytest.approx(BRIDGE)
+    assert found["stage_transfer"] == pytest.approx(PCIE)
+
+
+def test_experts_are_as_far_apart_as_the_ranks_that_share_them() -> None:
+    """Two expert ranks of two devices each: a token goes to the other pair, for the kernel as for the bound."""
+    answer = run("qwen3-30b-a3b", tensor=2, data=2, expert=2)
+    dispatch = next(op for op in answer.prefill.ops if op.name == "expert_dispatch")
+    assert dispatch.bound_time == pytest.approx(dispatch.link_bytes / PCIE)
+    columns = {"collective": "alltoall", "ranks": 2.0, "bytes": 1e6}
+    assert collective_bound(columns, A6000) == pytest.approx(0.5e6 / BRIDGE)
+    assert collective_bound({**columns, "reach": 4.0}, A6000) == pytest.approx(0.5e6 / PCIE)
+    both = collective_bound({**columns, "ranks": np.array([2.0, 4.0])}, A6000)
+    assert list(both) == pytest.approx([0.5e6 / BRIDGE, 0.75e6 / PCIE])
+
+
+def test_a_node_is_what_its_link_joins_or_a_box_of_cards() -> None:
+    nodes = {name: load_hardware(name).node_devices for name in ("a6000", "h100-pcie", "mi210", "rtx-4090", "h100-sxm")}
+    assert set(nodes.values()) == {8}
+    assert load_hardware("gb200").node_devices == 72
+    for name in list_hardware():
+        hardware = load_hardware(name)
+        for span in (Span(2, across_nodes=False), Span(8, across_nodes=False)):
+            if any(link.scope != "network" for link in hardware.interconnects):
+                assert hardware.link(span).bandwidth <= hardware.link(across_nodes=False).bandwidth
+
+
+def test_a_link_that_joins_whole_nodes_is_taken_as_asked() -> None:
+    for reach in (2, 8, 16):
+        assert H100.link(Span(reach, across_nodes=False)).scope == "node"
+    assert H100.link(Span(16, across_nodes=True)).scope == "network"
+    assert [A6000.link(Span(reach, across_nodes=False)).scope for reach in (2, 3, 8, 16)] == ["node", *["host"] * 3]
