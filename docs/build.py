@@ -1,9 +1,9 @@
 """What MkDocs builds the documentation with: references made from the code, formulas read from it, and a last check.
 
-MkDocs calls the functions `on_...`. The pages of `GENERATED` exist in no file: they are written from the commands and
-the docstrings of today, so that they cannot be stale. In other pages a line `<!-- from: MODULE -->` stands for the
-docstring of a module, `<!-- constants: MODULE.NAME -->` for a table of kernel parameters, and `<!-- summary: check -->`
-for the errors of the published figures.
+MkDocs calls the functions `on_...`. The pages of `GENERATED` exist in no file: they are written from the commands, the
+docstrings and the gallery of today, so that they cannot be stale. In other pages a line `<!-- from: MODULE -->` stands
+for the docstring of a module, `<!-- constants: MODULE.NAME -->` for a table of kernel parameters, and
+`<!-- summary: check -->` for the errors of the published figures.
 """
 
 from __future__ import annotations
@@ -38,6 +38,9 @@ MODULES = (
     ),
 )
 """What the page of the Python interface describes, in its order."""
+
+GALLERY = Path(__file__).parents[1] / "reports" / "gallery"
+"""The folder of figures, with their studies and data, that the page of the gallery shows."""
 
 Documents = Mapping[str, Callable[[], str]]
 
@@ -226,6 +229,22 @@ def documented(text: str) -> list[str]:
     return lines
 
 
+# --- figures ----------------------------------------------------------------------------------------------------------
+
+
+def gallery_page() -> str:
+    """The index of the gallery; a figure, too wide for a telephone, opens alone when it is chosen."""
+    index = (GALLERY / "README.md").read_text(encoding="utf-8")
+    linked = re.sub(r"\]\(([\w.-]+)\)", rf"]({GALLERY.name}/\1)", index)
+    return re.sub(r"^(!\[.+\]\((.+)\))$", r"[\1](\2)", linked, flags=re.MULTILINE)
+
+
+def gallery_files() -> dict[str, Path]:
+    """What the page of the gallery shows and links to: figures, studies and data, by their place in the pages."""
+    chosen = (path for path in sorted(GALLERY.iterdir()) if path.suffix in (".svg", ".yaml", ".csv"))
+    return {f"{GALLERY.name}/{path.name}": path for path in chosen}
+
+
 # --- formulas, constants and errors in other pages --------------------------------------------------------------------
 
 
@@ -264,7 +283,11 @@ _DIRECTIVES: Mapping[str, Callable[[str], str]] = {
 }
 _DIRECTIVE = re.compile(rf"^<!-- ({'|'.join(_DIRECTIVES)}): (\S+) -->$", re.MULTILINE)
 
-GENERATED: Documents = {"reference/cli.md": commands_page, "reference/api.md": python_page}
+GENERATED: Documents = {
+    "reference/cli.md": commands_page,
+    "reference/api.md": python_page,
+    "gallery.md": gallery_page,
+}
 """Pages that are written when the documentation is built."""
 
 
@@ -304,11 +327,13 @@ def outside(page: str) -> list[str]:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the generated pages."""
+    """Add the generated pages, and the files of the gallery."""
     from mkdocs.structure.files import File
 
     for path, write in GENERATED.items():
         files.append(File.generated(config, path, content=write()))
+    for path, source in gallery_files().items():
+        files.append(File.generated(config, path, abs_src_path=str(source)))
     return files
 
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import os
+
+# One thread a process for the linear algebra of small fits: more of them wait for each other, and for other workers.
+# It is read when NumPy and PyTorch are imported, and by the processes that tests start.
+os.environ |= dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
+# Each process that a test starts would compile all modules again.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
 
 import pytest
+import typer
 from hypothesis import HealthCheck, settings
 
 import cli
+from tests.browser import launched
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -16,6 +28,24 @@ settings.register_profile(
     "roofline", deadline=None, max_examples=40, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("roofline")
+
+LONG = ("test_docs", "test_report_in_browser", "test_advice", "test_docs_in_browser", "test_report", "test_cli_sweep")
+LONG += ("test_products", "test_compile", "test_model_level", "test_fuzz", "test_calibrate", "test_sizing", "test_plan")
+"""Modules with tests of many seconds: they begin, so that short ones fill the end of every worker."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Order modules by LONG; tests keep their order in a module, whose fixtures they share."""
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def commands_are_made_once() -> Iterator[None]:
+    """Typer makes all commands anew for each call of the program, which takes longer than most of them do."""
+    with pytest.MonkeyPatch.context() as patch:
+        make, of_the_program = typer.main.get_command, cache(typer.main.get_command)
+        patch.setattr(typer.main, "get_command", lambda app: (of_the_program if app is cli.app else make)(app))
+        yield
 
 
 @pytest.fixture
@@ -31,3 +61,10 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> 
         return (stop.value.code, *capsys.readouterr())
 
     return call
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A headless Chromium; tests that want it are skipped where there is none."""
+    with launched() as chromium:
+        yield chromium

@@ -6,7 +6,6 @@ import json
 import random
 import re
 import shlex
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,29 +14,11 @@ import pytest
 
 pytest.importorskip("jinja2", reason="reports need Jinja2")
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 
-from reports.report.write import write_report  # noqa: E402
-from tests.conftest import Run  # noqa: E402
-from tests.reports.hostile import NAMES, hostile_specs  # noqa: E402
-
-NAMED = ("chromium", "google-chrome", "chrome")
-CHROMIUM = next(filter(None, map(shutil.which, NAMED)), None)
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed: `make browser` installs Debian's")
-
-QUIET = (
-    *("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-background-networking"),
-    *("--disable-component-update", "--disable-sync", "--no-first-run"),
-)
-WIDTHS = (1280, 390)
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        chromium = started.chromium.launch(executable_path=CHROMIUM, args=list(QUIET))
-        yield chromium
-        chromium.close()
+from reports.report.write import write_report
+from tests.browser import WIDTHS, Opened
+from tests.conftest import Run
+from tests.reports.hostile import NAMES, hostile_specs
 
 
 @pytest.fixture(scope="module")
@@ -56,18 +37,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 PAGES = ("one", "two", "encoder", "bound", "hostile")
 
 
-class Opened:
-    """A page, what it complained of, and what it asked for."""
-
-    def __init__(self, browser: Any, path: Path, width: int = 1280, **options: Any) -> None:
-        self.page = browser.new_page(viewport={"width": width, "height": 900}, **options)
-        self.complaints: list[str] = []
-        self.asked: list[str] = []
-        self.page.on("console", lambda message: self.complaints.append(message.text))
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", lambda dialog: (self.complaints.append(dialog.message), dialog.dismiss()))
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.goto(path.as_uri())
+class Explored(Opened):
+    """A report with its knobs, cards and table."""
 
     def turn(self, knob: str, place: int) -> None:
         """Moves a knob as a reader does."""
@@ -96,8 +67,8 @@ class Opened:
 
 
 @pytest.fixture
-def one(browser: Any, folder: Path) -> Iterator[Opened]:
-    opened = Opened(browser, folder / "one.html")
+def one(browser: Any, folder: Path) -> Iterator[Explored]:
+    opened = Explored(browser, folder / "one.html")
     yield opened
     assert opened.complaints == []
     opened.page.close()
@@ -106,7 +77,7 @@ def one(browser: Any, folder: Path) -> Iterator[Opened]:
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("width", WIDTHS)
 def test_nothing_leaves_the_page_breaks_or_overlaps(browser: Any, folder: Path, name: str, width: int) -> None:
-    opened = Opened(browser, folder / f"{name}.html", width)
+    opened = Explored(browser, folder / f"{name}.html", width)
     page = opened.page
     for phase in page.locator("#phases button").all():
         phase.click()
@@ -160,7 +131,7 @@ def analysed(run: Run, command: str) -> dict[str, Any]:
     return document
 
 
-def test_thirty_random_settings_are_those_of_roofline_analyze(one: Opened, run: Run) -> None:
+def test_thirty_random_settings_are_those_of_roofline_analyze(one: Explored, run: Run) -> None:
     chance = random.Random(8)
     for _ in range(30):
         for knob, control in {name: one.page.locator(f"#knob-{name}") for name in ("batch", "prompt")}.items():
@@ -204,7 +175,7 @@ def test_thirty_random_settings_are_those_of_roofline_analyze(one: Opened, run: 
 PARTS = ("cards", "rooflines", "memory", "curves", "graph", "table", "command")
 
 
-def drawings(opened: Opened) -> dict[str, str]:
+def drawings(opened: Explored) -> dict[str, str]:
     return {name: opened.page.locator(f"#{name}").inner_html() for name in PARTS}
 
 
@@ -218,7 +189,7 @@ def drawings(opened: Opened) -> dict[str, str]:
         ("tp", PARTS),
     ],
 )
-def test_every_knob_changes_what_it_should(one: Opened, knob: str, changed: tuple[str, ...]) -> None:
+def test_every_knob_changes_what_it_should(one: Explored, knob: str, changed: tuple[str, ...]) -> None:
     before = drawings(one)
     one.turn(knob, 0 if knob in ("batch", "prompt") else 1)
     after = drawings(one)
@@ -227,7 +198,7 @@ def test_every_knob_changes_what_it_should(one: Opened, knob: str, changed: tupl
     assert drawings(one) == before
 
 
-def test_knobs_and_cards_work_from_the_keyboard(one: Opened) -> None:
+def test_knobs_and_cards_work_from_the_keyboard(one: Explored) -> None:
     one.page.locator("#knob-batch").focus()
     before = one.cards()["ttft"]
     one.page.keyboard.press("ArrowRight")
@@ -248,7 +219,7 @@ def test_knobs_and_cards_work_from_the_keyboard(one: Opened) -> None:
     assert node.evaluate("element => element === document.activeElement")
 
 
-def test_knobs_stay_in_sight_of_what_they_turn(one: Opened) -> None:
+def test_knobs_stay_in_sight_of_what_they_turn(one: Explored) -> None:
     one.page.locator("#table").scroll_into_view_if_needed()
     one.page.mouse.wheel(0, 400)
     box = one.page.locator("#knobs").bounding_box()
@@ -257,7 +228,7 @@ def test_knobs_stay_in_sight_of_what_they_turn(one: Opened) -> None:
     assert one.page.locator("#knobs").bounding_box()["y"] < -50
 
 
-def test_every_node_opens_its_card(one: Opened) -> None:
+def test_every_node_opens_its_card(one: Explored) -> None:
     for node in one.page.locator(".node").all():
         node.click()
         name = node.locator("b").inner_text()
@@ -265,7 +236,7 @@ def test_every_node_opens_its_card(one: Opened) -> None:
         one.page.locator("#card button").click()
 
 
-def test_the_table_sorts_and_filters(one: Opened) -> None:
+def test_the_table_sorts_and_filters(one: Explored) -> None:
     one.page.locator("[data-sort=flops]").click()
     flops = [float(row[4]) for row in one.rows()]
     assert flops == sorted(flops, reverse=True)
@@ -282,7 +253,7 @@ def test_the_table_sorts_and_filters(one: Opened) -> None:
     assert one.page.locator("#shown").inner_text() == "0 of 17 operators of prefill"
 
 
-def test_everything_has_an_accessible_name(one: Opened) -> None:
+def test_everything_has_an_accessible_name(one: Explored) -> None:
     session = one.page.context.new_cdp_session(one.page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
     wanted = {"button", "slider", "combobox", "searchbox", "image", "link", "table", "region", "group", "dialog"}
@@ -299,7 +270,7 @@ def test_everything_has_an_accessible_name(one: Opened) -> None:
 
 
 def test_scenarios_change_places(browser: Any, folder: Path) -> None:
-    opened = Opened(browser, folder / "two.html")
+    opened = Explored(browser, folder / "two.html")
     before = opened.cards()["ttft"]
     opened.turn("scenario", 1)
     assert opened.cards()["ttft"] != before
@@ -309,7 +280,7 @@ def test_scenarios_change_places(browser: Any, folder: Path) -> None:
 
 
 def test_what_cannot_run_says_why(browser: Any, folder: Path) -> None:
-    opened = Opened(browser, folder / "encoder.html")
+    opened = Explored(browser, folder / "encoder.html")
     opened.page.locator("#knob-tp").select_option("8")
     assert "--tp 8 does not divide the 12 attention heads" in opened.page.locator("#problem").inner_text()
     assert opened.cards() == {}
@@ -321,7 +292,7 @@ def test_what_cannot_run_says_why(browser: Any, folder: Path) -> None:
 
 
 def test_hostile_names_are_text(browser: Any, folder: Path) -> None:
-    opened = Opened(browser, folder / "hostile.html")
+    opened = Explored(browser, folder / "hostile.html")
     page = opened.page
     assert page.title() == NAMES[0]
     assert page.locator("h1").inner_text() == NAMES[0]
@@ -341,7 +312,7 @@ def test_hostile_names_are_text(browser: Any, folder: Path) -> None:
 
 
 def test_without_scripts_the_tables_are_there(browser: Any, folder: Path) -> None:
-    opened = Opened(browser, folder / "one.html", java_script_enabled=False)
+    opened = Explored(browser, folder / "one.html", java_script_enabled=False)
     assert opened.page.locator("#operators .still table").first.is_visible()
     assert opened.page.locator("#explore").is_hidden()
     assert opened.page.locator("noscript").inner_text() != ""
