@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from advisor import Goal, Limits, Objective, Price, Quality, advise
 from advisor.breakeven import HELPS
 from advisor.moves import engine_techniques, technique_moves
-from cli import parse_scenarios
+from reports.commands.scenario import parse_scenarios
 from roofline import RooflineError, analyze
 from roofline.options import compose
 from roofline.request import Request

@@ -10,7 +10,7 @@ import pytest
 from advisor import Advice, Goal, Limits, Objective, Quality, advise
 from advisor.moves import Move, batch_move, engine_moves, parallel_moves, technique_move
 from advisor.rules import Caution, Finding, Hint, Said, Vain, rules
-from cli import parse_scenarios
+from reports.commands.scenario import parse_scenarios
 from roofline.request import Request
 from roofline.techniques import check_request
 

@@ -16,7 +16,7 @@ from advisor.advice import Advice, advise, all_moves
 from advisor.goal import Goal, Limits, Objective, Quality
 from advisor.moves import Move, batch_move, hardware_move, technique_move
 from advisor.rules import Caution, Finding, Hint, rules
-from cli import parse_scenarios
+from reports.commands.scenario import parse_scenarios
 from roofline.hardware import load_hardware
 from roofline.request import Request
 from roofline.techniques import check_request

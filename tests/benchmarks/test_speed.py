@@ -13,7 +13,7 @@ import pytest
 from advisor import Goal, Objective, advise
 from advisor.sizing import size
 from advisor.workload import Service
-from cli import parse_scenarios
+from reports.commands.scenario import parse_scenarios
 from roofline import Analysis, Scenario, analyze, load_hardware, load_model
 from roofline.request import Request
 from roofline.solve import Targets, max_batch

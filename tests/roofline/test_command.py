@@ -4,7 +4,7 @@ import shlex
 
 import pytest
 
-from cli import parse_scenarios
+from reports.commands.scenario import parse_scenarios
 from roofline import RooflineError, Scenario, analyze
 from roofline.command import command_line, command_words
 from roofline.options import compose

@@ -1,0 +1,186 @@
+"""`roofline advise` and `size`: what to change, and what to rent or buy."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from reports.commands import (
+    AnswerFormat,
+    AtChoice,
+    AtOption,
+    FormatOption,
+    ModelArgument,
+    OutputOption,
+    answered,
+    drawn,
+    names,
+    seconds,
+    time_option,
+)
+from reports.commands.scenario import scenario_command
+
+if TYPE_CHECKING:
+    from roofline.request import Request
+
+
+class ObjectiveChoice(StrEnum):
+    """What advice is to make better."""
+
+    TOTAL = "total"
+    TTFT = "ttft"
+    TPOT = "tpot"
+    THROUGHPUT = "throughput"
+    MEMORY = "memory"
+    COST = "cost"
+    ENERGY = "energy"
+
+
+class QualityChoice(StrEnum):
+    """How much changes may ask for."""
+
+    LOSSLESS = "lossless"
+    CALIBRATED = "calibrated"
+    LOSSY = "lossy"
+    RETRAIN = "retrain"
+
+
+def _list_rules(asked: bool) -> None:
+    if asked:
+        from reports import advice as page
+        from reports import blocks
+
+        typer.echo(drawn(blocks.parts(page.rules_blocks(page.rules_document())), True), nl=False)
+        raise typer.Exit
+
+
+@scenario_command
+def advise(
+    request: Request,
+    objective: Annotated[ObjectiveChoice, typer.Option(help="What is to get better.")] = ObjectiveChoice.TOTAL,
+    ttft: Annotated[str | None, time_option("--ttft", "Time to first token")] = None,
+    tpot: Annotated[str | None, time_option("--tpot", "Time per output token")] = None,
+    total: Annotated[str | None, time_option("--total", "Time of the whole batch")] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of a device at most, such as 80GB.")
+    ] = None,
+    gpus: Annotated[
+        int | None, typer.Option(min=1, help="Devices at most. [default: as many as the scenario has]")
+    ] = None,
+    budget: Annotated[
+        str | None, typer.Option(metavar="USD/h", help="Rent of all devices at most, such as 20/h.")
+    ] = None,
+    quality: Annotated[
+        QualityChoice, typer.Option(help="How much changes may ask for: each allows those before it.")
+    ] = QualityChoice.CALIBRATED,
+    at: AtOption = AtChoice.MID,
+    vary_batch: Annotated[
+        bool | None,
+        typer.Option(
+            "--vary-batch/--keep-batch",
+            help="Whether other batches may be advised. [default: for throughput, cost and energy]",
+        ),
+    ] = None,
+    research: Annotated[
+        bool, typer.Option("--research", help="Also techniques that no document says the engine runs.")
+    ] = False,
+    top: Annotated[int, typer.Option(min=1, help="Single changes shown.")] = 5,
+    list_rules: Annotated[  # noqa: ARG001 - its callback does all
+        bool,
+        typer.Option("--list-rules", help="List the advisor's rules and exit.", callback=_list_rules, is_eager=True),
+    ] = False,
+    format: FormatOption = AnswerFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Advise what to change: simulated gains, what they ask for, where they stop, what is in vain, and a plan."""
+    from advisor import Goal, Limits, Objective, Quality
+    from advisor import advise as ask
+    from reports import advice as page
+    from reports.progress import told
+    from roofline.units import Dimension, parse_quantity
+
+    limits = Limits(
+        ttft=seconds(ttft),
+        tpot=seconds(tpot),
+        total=seconds(total),
+        memory=None if memory is None else parse_quantity(memory, Dimension.BYTES).value,
+        gpus=gpus,
+        budget=page.budget(budget),
+    )
+    goal = Goal(Objective(objective), limits, Quality(quality), at.value, vary_batch)
+    with told() as progress:
+        document = page.advice_document(ask(request, goal, research=research, top=top, progress=progress), top)
+    answered(document, page.advice_blocks(document), format, output)
+
+
+class SizeAt(StrEnum):
+    """Which expected times a sizing goes by."""
+
+    LOW = "low"
+    MID = "mid"
+    HIGH = "high"
+
+
+def size(
+    model: ModelArgument,
+    rate: Annotated[
+        float | None, typer.Option(metavar="N", help="Requests a second. [default: one user, who waits]")
+    ] = None,
+    prompt: Annotated[
+        str, typer.Option(metavar="LENGTH", help="Tokens: 2000, uniform:128:1024, lognormal:mean=512,p95=1500,")
+    ] = "512",
+    generate: Annotated[
+        str, typer.Option(metavar="LENGTH", help="exponential:mean=300, or a CSV file of length,count.")
+    ] = "128",
+    ttft: Annotated[str | None, time_option("--ttft", "Time to first token, waits included,")] = None,
+    tpot: Annotated[str | None, time_option("--tpot", "Time per output token")] = None,
+    quantile: Annotated[
+        str, typer.Option(metavar="SHARE", help="Share of requests that targets hold for, or mean.")
+    ] = "0.95",
+    hw: Annotated[
+        str | None, typer.Option(metavar="NAMES", help="Hardware to choose from. [default: all; one user: desktops]")
+    ] = None,
+    price: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=USD", help="USD an hour of a device (one user: to buy it); repeatable."),
+    ] = None,
+    quality: Annotated[
+        QualityChoice, typer.Option(help="How much formats may ask for: each allows those before it.")
+    ] = QualityChoice.CALIBRATED,
+    engine: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Engine. [default: vllm; on CPUs and Apple's llama.cpp]")
+    ] = None,
+    at: Annotated[SizeAt, typer.Option(help="Targets hold at expected low, mid or high.")] = SizeAt.MID,
+    format: FormatOption = AnswerFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Choose hardware, devices, parallelism, formats and batch for a service, or for one user.
+
+    The cheapest, that of fewest devices, the fastest and the most efficient, with the runner-up of each and what would
+    change the choice.
+    """
+    from advisor import Quality
+    from advisor.sizing import size as choose
+    from advisor.workload import Service, parse_quantile
+    from reports import sizing as page
+    from reports.progress import told
+    from roofline import load_model
+
+    service = Service(rate, prompt, generate, seconds(ttft), seconds(tpot), parse_quantile(quantile))
+    listed = None if hw is None else names(hw)
+    given = page.prices(price or [], rate is None)
+    with told() as tell:
+        found = choose(
+            load_model(model),
+            service,
+            listed,
+            Quality(quality),
+            given,
+            engine,
+            at.value,
+            lambda done, every: tell(f"configuration {done} of {every}"),
+        )
+        document = page.sizing_document(found)
+    answered(document, page.sizing_blocks(document), format, output)
