@@ -18,8 +18,9 @@ from advisor.configurations import Simulated
 from advisor.queueing import Replica
 from advisor.workload import Service
 from roofline.analysis import analyze
-from roofline.energy import Reading, consumption, known, most_joules, static_power
+from roofline.energy import consumption, known, most_joules, static_power
 from roofline.hardware import Hardware
+from roofline.timing import Reading
 
 
 def token_time(service: Service, replica: Replica) -> float:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from roofline.analysis import Analysis
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.hardware import Hardware
 from roofline.metrics import METRICS, Metric, find_metric
+from roofline.timing import Reading
 
 
 class Objective(StrEnum):
@@ -110,8 +111,6 @@ LIMITED: Mapping[str, str] = MappingProxyType(
 )
 """The metric that each limit is of."""
 
-At = Literal["bound", "low", "mid", "high"]
-
 
 @dataclass(frozen=True, slots=True)
 class Goal:
@@ -124,7 +123,7 @@ class Goal:
     objective: Objective = Objective.TOTAL
     limits: Limits = field(default_factory=Limits)
     quality: Quality = Quality.CALIBRATED
-    at: At = "mid"
+    at: Reading = "mid"
     vary_batch: bool | None = None
     of: str = ""
 
@@ -182,13 +181,13 @@ class Goal:
 
 
 @lru_cache(maxsize=256)
-def read(name: str, at: At) -> Metric:
+def read(name: str, at: Reading) -> Metric:
     """The metric at a reading of time, where it has readings."""
     timed = f"{name}.{at}"
     return find_metric(timed if timed in METRICS else name, "expected")
 
 
-def figure(analysis: Analysis, name: str, at: At) -> Any:
+def figure(analysis: Analysis, name: str, at: Reading) -> Any:
     """A metric of an analysis at a reading of time: a number, or an array of the grid's shape."""
     value = np.broadcast_to(np.asarray(read(name, at).figure(analysis), float), analysis.scenario.shape)
     return value if analysis.scenario.shape else float(value)

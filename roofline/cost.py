@@ -11,9 +11,10 @@ from __future__ import annotations
 from typing import Any
 
 from roofline.analysis import Analysis
-from roofline.energy import Reading, times
+from roofline.energy import times
 from roofline.errors import UnsupportedError
 from roofline.hardware import Hardware
+from roofline.timing import Reading
 
 HOUR = 3600.0
 MILLION = 1e6

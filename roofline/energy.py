@@ -17,7 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, TypeAlias
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,8 +29,7 @@ from roofline.hardware import EnergyFigures, Hardware
 from roofline.parallel import Parallelism
 from roofline.roof import Placement, Row
 from roofline.schedule import Pass
-
-Reading = Literal["bound", "low", "mid", "high"]
+from roofline.timing import Reading
 
 BESIDE = ("tower", "transfer", "draft", "cascade")
 """Labels of passes that run on a single stage of a pipeline, once a batch."""
@@ -108,10 +108,9 @@ def consumption(analysis: Analysis, reading: Reading) -> Consumption | None:
         return None
     spent, devices = times(analysis, reading), analysis.parallel.devices
     static = devices * static_power(hardware)
-    parts = zip(*(_parts(analysis, part) for part in range(3)), strict=True)
     prefill, decode = (
         Draw(static * time, compute, memory, link, _limit(hardware, devices, time))
-        for time, (compute, memory, link) in zip((spent.prefill, spent.decode), parts, strict=True)
+        for time, (compute, memory, link) in zip((spent.prefill, spent.decode), _work(analysis), strict=True)
     )
     power = (prefill.total + decode.total) / (spent.total * devices * len(hardware))
     return Consumption(prefill, decode, power)
@@ -149,7 +148,19 @@ def _figures(hardware: Hardware) -> EnergyFigures:
     return hardware.energy
 
 
-def _parts(analysis: Analysis, part: int) -> tuple[Any, Any]:
+Work: TypeAlias = tuple[tuple[Any, ...], tuple[Any, ...]]
+_WORK: WeakKeyDictionary[Analysis, Work] = WeakKeyDictionary()
+
+
+def _work(analysis: Analysis) -> Work:
+    """Joules of compute, memory and links of all devices, the same however long it takes: of prefill, and of decode."""
+    if analysis not in _WORK:
+        prefill, decode = zip(*(_part(analysis, part) for part in range(3)), strict=True)
+        _WORK[analysis] = prefill, decode
+    return _WORK[analysis]
+
+
+def _part(analysis: Analysis, part: int) -> tuple[Any, Any]:
     """Joules of compute, memory or links of all devices: of prefill, and of all decode steps."""
     parallel = analysis.parallel
 

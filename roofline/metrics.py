@@ -18,6 +18,7 @@ from roofline.analysis import Analysis
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.expression import Type
 from roofline.hardware import Hardware
+from roofline.timing import Reading
 
 READINGS = ("bound", "low", "mid", "high")
 AT: Mapping[str, str] = {"expected": "mid", "bound": "bound"}
@@ -131,41 +132,41 @@ def _ratio(upper: Any, lower: Any) -> Any:
     return np.where(np.asarray(lower) > 0, found, np.nan)
 
 
-def _energy(analysis: Analysis, reading: energy.Reading) -> Any:
+def _energy(analysis: Analysis, reading: Reading) -> Any:
     found = energy.consumption(analysis, reading)
     return _nothing(analysis) if found is None else _ratio(found.total, cost.generated_tokens(analysis))
 
 
-def _energy_of_prefill(analysis: Analysis, reading: energy.Reading) -> Any:
+def _energy_of_prefill(analysis: Analysis, reading: Reading) -> Any:
     found, scenario = energy.consumption(analysis, reading), analysis.scenario
     return _nothing(analysis) if found is None else _ratio(found.prefill.total, scenario.batch * scenario.prompt)
 
 
-def _energy_of_decode(analysis: Analysis, reading: energy.Reading) -> Any:
+def _energy_of_decode(analysis: Analysis, reading: Reading) -> Any:
     found, scenario = energy.consumption(analysis, reading), analysis.scenario
     if found is None or analysis.decode is None:
         return _nothing(analysis)
     return _ratio(found.decode.total, scenario.batch * (scenario.generate - 1) * scenario.settings.useful)
 
 
-def _energy_at_most(analysis: Analysis, reading: energy.Reading) -> Any:
+def _energy_at_most(analysis: Analysis, reading: Reading) -> Any:
     found = energy.at_most(analysis, reading)
     return _nothing(analysis) if found is None else _ratio(found, cost.generated_tokens(analysis))
 
 
-def _power(analysis: Analysis, reading: energy.Reading) -> Any:
+def _power(analysis: Analysis, reading: Reading) -> Any:
     # The longer the same work takes, the less is drawn at a time.
-    other: Mapping[str, energy.Reading] = {"low": "high", "high": "low"}
+    other: Mapping[str, Reading] = {"low": "high", "high": "low"}
     found = energy.consumption(analysis, other.get(reading, reading))
     return _nothing(analysis) if found is None else found.power
 
 
-def _cost(analysis: Analysis, reading: energy.Reading) -> Any:
+def _cost(analysis: Analysis, reading: Reading) -> Any:
     found = cost.spent(analysis, reading)
     return _nothing(analysis) if found is None else _ratio(found * cost.MILLION, cost.generated_tokens(analysis))
 
 
-def _cost_processed(analysis: Analysis, reading: energy.Reading) -> Any:
+def _cost_processed(analysis: Analysis, reading: Reading) -> Any:
     found = cost.spent(analysis, reading)
     return _nothing(analysis) if found is None else _ratio(found * cost.MILLION, cost.processed_tokens(analysis))
 

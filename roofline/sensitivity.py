@@ -20,7 +20,8 @@ from roofline.analysis import analyze
 from roofline.errors import RooflineError
 from roofline.request import Request
 from roofline.scenario import Scenario
-from roofline.solve.targets import At, Figures, figures
+from roofline.solve.targets import Figures, figures
+from roofline.timing import Reading
 from roofline.variation import (
     scaled_bandwidth,
     scaled_capacity,
@@ -77,7 +78,7 @@ class Sensitivity:
     more: dict[str, float | None]
 
 
-def sensitivity(request: Request, at: At = "mid", step: float = STEP) -> tuple[Sensitivity, ...]:
+def sensitivity(request: Request, at: Reading = "mid", step: float = STEP) -> tuple[Sensitivity, ...]:
     """The response of TTFT, TPOT, total, tokens/s and memory to every setting that the scenario has."""
     low, high = STEPS
     if not low <= step <= high:
@@ -143,7 +144,7 @@ def _own(request: Request, name: str) -> Any:
     return getattr(request.using().scenario(), name)
 
 
-def _metrics(scenario: Scenario, at: At) -> dict[str, float | None]:
+def _metrics(scenario: Scenario, at: Reading) -> dict[str, float | None]:
     found: Figures = figures(analyze(scenario), at)
     return {
         "ttft": found.ttft,
@@ -162,7 +163,7 @@ def ends(knob: Knob, step: float) -> tuple[float, float]:
     return max(knob.value - width, 1) / knob.value, (knob.value + width) / knob.value
 
 
-def _response(knob: Knob, base: dict[str, float | None], at: At, step: float) -> Sensitivity:
+def _response(knob: Knob, base: dict[str, float | None], at: Reading, step: float) -> Sensitivity:
     low, high = ends(knob, step)
     below = base if low == 1 else _metrics(knob.at(low), at)
     above = _metrics(knob.at(high), at)

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -64,6 +64,12 @@ BLOCK = 4096
 """Grid points evaluated together, so that the times of all kernels stay in the cache."""
 
 _ORDER: tuple[Basis, ...] = ("calibrated", "family", "pooled", "bound")
+
+
+Reading = Literal["bound", "low", "mid", "high"]
+"""How times are read: at the speed of light, or at one of the three figures of an `Estimate`."""
+
+READINGS: tuple[Reading, ...] = ("bound", "low", "mid", "high")
 
 
 class Estimate(NamedTuple):

@@ -54,7 +54,8 @@ def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
         ]
         panel.legend(handles=handles, fontsize=8, loc="upper center", bbox_to_anchor=(0.5, -0.13))
         spots.append((panel, [same[0][:2] for same in marked]))
-    figure.canvas.draw()
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # numbers are set where things stand now
     for panel, points in spots:
         number(figure, panel, points)
     return figure

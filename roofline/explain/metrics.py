@@ -19,7 +19,7 @@ from roofline.launches import Kernel
 from roofline.memory import stored_tensors
 from roofline.network import Network
 from roofline.tensor import Role
-from roofline.timing import Timing
+from roofline.timing import Reading, Timing
 
 Found = tuple[list[Line], Margin | None, str]
 
@@ -230,7 +230,7 @@ def _priced(analysis: Analysis) -> str:
     return ", ".join(f"{pool.name}, {pool.price.date}" for pool in cost.rented(analysis) if pool.price is not None)
 
 
-def _readings(analysis: Analysis) -> tuple[tuple[energy.Reading, str], ...]:
+def _readings(analysis: Analysis) -> tuple[tuple[Reading, str], ...]:
     """The readings that are shown, with what they are called."""
     return (
         (("bound", "at the bound"), ("mid", "expected"))

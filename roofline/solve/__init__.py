@@ -16,10 +16,9 @@ from roofline.solve.crossover import Change, Crossover, crossover
 from roofline.solve.device import min_bandwidth, min_memory, min_peak
 from roofline.solve.drafts import max_draft
 from roofline.solve.formats import max_bits, min_bits
-from roofline.solve.targets import AT, Check, Figures, Targets
+from roofline.solve.targets import Check, Figures, Targets
 
 __all__ = [
-    "AT",
     "Answer",
     "Change",
     "Check",

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from roofline.analysis import Analysis, analyze
 from roofline.errors import RooflineError
 from roofline.scenario import Scenario
-
-At = Literal["bound", "low", "mid", "high"]
-
-AT: tuple[At, ...] = ("bound", "low", "mid", "high")
-"""Readings of time: the speed of light, and the optimistic end, middle and pessimistic end of expected times."""
+from roofline.timing import READINGS, Reading
 
 TIMES = ("ttft", "tpot", "total")
 """Targets that are seconds at most; `tokens_per_second` is a rate at least."""
@@ -33,11 +29,11 @@ class Targets:
     total: float | None = None
     tokens_per_second: float | None = None
     fits: bool = True
-    at: At = "mid"
+    at: Reading = "mid"
 
     def __post_init__(self) -> None:
-        if self.at not in AT:
-            raise RooflineError(f"times are read at {', '.join(AT)}, not at '{self.at}'")
+        if self.at not in READINGS:
+            raise RooflineError(f"times are read at {', '.join(READINGS)}, not at '{self.at}'")
         for name in self.timed:
             value = getattr(self, name)
             if not value > 0 or not np.isfinite(value):
@@ -71,7 +67,7 @@ class Figures:
     capacity: float
 
 
-def figures(analysis: Analysis, at: At) -> Figures:
+def figures(analysis: Analysis, at: Reading) -> Figures:
     """The figures of an analysis at a reading of time; `tpot` is None where a single token is generated."""
     memory = analysis.memory
     if at == "bound":

@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from roofline import RooflineError, analyze, load_hardware, load_model
 from roofline.request import Request
 from roofline.solve import (
-    AT,
     Targets,
     break_even,
     crossover,
@@ -27,6 +26,7 @@ from roofline.solve import (
 )
 from roofline.solve.search import WINDOW, last_by_one, last_holding, last_meeting, smallest_real
 from roofline.solve.targets import figures, ratios, used
+from roofline.timing import READINGS
 from roofline.variation import scaled_bandwidth, scaled_peaks, with_hardware
 
 SMALL = replace(load_hardware("rtx-4090"), memory_capacity=8e9)
@@ -44,7 +44,7 @@ def brute(make: Any, targets: Targets, limit: int) -> int:
 @given(
     prompt=st.integers(1, 900),
     generate=st.integers(2, 100),
-    at=st.sampled_from(AT),
+    at=st.sampled_from(READINGS),
     name=st.sampled_from(("ttft", "tpot", "total")),
     share=st.floats(0.01, 1.2),
 )
@@ -68,7 +68,7 @@ def test_the_largest_batch_is_that_of_brute_force(prompt: int, generate: int, at
 
 
 @settings(max_examples=60, deadline=None)
-@given(batch=st.integers(1, 40), generate=st.integers(2, 100), at=st.sampled_from(AT), share=st.floats(0.02, 1.2))
+@given(batch=st.integers(1, 40), generate=st.integers(2, 100), at=st.sampled_from(READINGS), share=st.floats(0.02, 1.2))
 def test_the_longest_prompt_is_that_of_brute_force(batch: int, generate: int, at: Any, share: float) -> None:
     request = Request(MODEL, SMALL, options={"batch": batch, "generate": generate})
     longest = 1024 - generate + 1
@@ -83,7 +83,7 @@ def test_the_longest_prompt_is_that_of_brute_force(batch: int, generate: int, at
 
 
 @settings(max_examples=30, deadline=None)
-@given(share=st.floats(0.05, 1.3), at=st.sampled_from(AT))
+@given(share=st.floats(0.05, 1.3), at=st.sampled_from(READINGS))
 def test_a_rate_is_reached_by_the_largest_batch_that_meets_all(share: float, at: Any) -> None:
     batches = np.arange(1, max_batch(PLAIN, Targets()).value + 1)
     rates = figures(analyze(PLAIN.scenario(batch=batches)), at).tokens_per_second
@@ -120,7 +120,7 @@ def test_never_and_always() -> None:
 
 
 @settings(max_examples=6, deadline=None)
-@given(factor=st.floats(0.3, 3), at=st.sampled_from(AT))
+@given(factor=st.floats(0.3, 3), at=st.sampled_from(READINGS))
 def test_the_least_bandwidth_and_peak_meet_their_targets_and_less_does_not(factor: float, at: Any) -> None:
     asked = PLAIN.scenario()
     for ask, scaled, name in ((min_bandwidth, scaled_bandwidth, "tpot"), (min_peak, scaled_peaks, "ttft")):
