@@ -9,11 +9,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from roofline.calibration import Basis, load_calibration
+from roofline.calibration import Basis, Calibration, load_calibration
 from roofline.convention import Convention
 from roofline.engine import Engine
 from roofline.extents import Step, extents
 from roofline.generation import sum_smooth, sum_steps
+from roofline.hardware import Hardware
 from roofline.memory import Memory, activation_peak, kept_bytes, viewer_weight_bytes, weight_bytes
 from roofline.network import Build, Network
 from roofline.op import Op
@@ -99,11 +100,26 @@ class Phase:
     operators' bound times (they run one after the other); `bound` is the roof under which most of it is spent.
     """
 
-    def __init__(self, name: str, passes: tuple[Pass, ...], shape: tuple[int, ...], engine: Engine) -> None:
+    def __init__(
+        self,
+        name: str,
+        passes: tuple[Pass, ...],
+        shape: tuple[int, ...],
+        engine: Engine,
+        calibrations: dict[Hardware, Calibration] | None = None,
+    ) -> None:
         self.name = name
         self.passes = passes
         self.engine = engine
         self._shape = shape
+        self._calibrations = {} if calibrations is None else calibrations
+
+    def timed(self, run: Pass, engine: Engine | None = None) -> Timing:
+        """The kernels of a pass on the engine, or on another; the files of a calibration are looked for once."""
+        hardware = run.placement.hardware
+        if hardware not in self._calibrations:
+            self._calibrations[hardware] = load_calibration(hardware)
+        return timing(run.placement, engine or self.engine, self._calibrations[hardware])
 
     @cached_property
     def _values(self) -> list[Any]:
@@ -174,7 +190,7 @@ class Phase:
 
     @cached_property
     def _timings(self) -> list[Timing]:
-        return [timed(run, self.engine) for run in self.passes]
+        return [self.timed(run) for run in self.passes]
 
     @cached_property
     def expected(self) -> Estimate:
@@ -234,11 +250,6 @@ class Phase:
                 for index in range(len(placement.ops))
             ]
         return [_figures(run, index, row, total_time, numbers) for index, row in enumerate(rows)]
-
-
-def timed(run: Pass, engine: Engine) -> Timing:
-    """The kernels of a pass on an engine."""
-    return timing(run.placement, engine, load_calibration(run.placement.hardware))
 
 
 def _aligned(shape: tuple[int, ...], dimensions: int) -> tuple[int, ...]:
@@ -353,11 +364,12 @@ class Analysis:
             scenario.settings,
         )
         passes = self._schedule.prefill(scenario.prefill_step, scenario.tower_step)
-        self.prefill = Phase("prefill", passes, scenario.shape, scenario.profile)
+        calibrations: dict[Hardware, Calibration] = {}
+        self.prefill = Phase("prefill", passes, scenario.shape, scenario.profile, calibrations)
         self.decode: Phase | None = None
         if scenario.model.task == "generate":
             passes = self._schedule.decode(scenario.decode_step)
-            self.decode = Phase("decode", passes, scenario.shape, scenario.profile)
+            self.decode = Phase("decode", passes, scenario.shape, scenario.profile, calibrations)
 
     @property
     def network(self) -> Network:
@@ -483,7 +495,8 @@ class Analysis:
 
     def _expected_decode(self, steps: Any) -> Estimate:
         """Seconds of decoding after the first token, for each point of the flattened grid."""
-        scenario, schedule = self.scenario, self._schedule
+        scenario, schedule, phase = self.scenario, self._schedule, self.decode
+        assert phase is not None
         first, batch = self._flat(scenario.first_cached), self._flat(scenario.batch)
         source = self._flat(scenario.decode_step.source)
 
@@ -492,7 +505,7 @@ class Analysis:
             step = Step(np.tile(batch, size), np.ones(cached.size), cached, np.tile(source, size))
             total = Estimate(0.0, 0.0, 0.0)
             for run in schedule.decode(step):
-                total = total.plus(timed(run, scenario.profile).summary(run.step, "decode").times(run.repeat))
+                total = total.plus(phase.timed(run).summary(run.step, "decode").times(run.repeat))
             return total
 
         summed = sum_smooth(step_time, first, steps)

@@ -203,12 +203,18 @@ def within(fit: Fit, columns: Columns, shape: tuple[int, ...]) -> NDArray[np.boo
 
 def _spread(fit: Fit, op: str, columns: Columns) -> tuple[Array, Array]:
     """The factors from the mid time to the ends of the interval, by regime: below 1, and above."""
+    low, high = _ends(fit, op)
+    index = kernel_regimes(op, columns)
+    return low[index], high[index]
+
+
+@lru_cache(maxsize=1024)
+def _ends(fit: Fit, op: str) -> tuple[Array, Array]:
+    """The ends of the interval by regime."""
     everywhere = fit.residuals.get("all", Residuals(0.5, 1.0, 2.0, 0))
     found = [fit.residuals.get(label, everywhere) for label in kernel(op).regimes.labels]
-    index = kernel_regimes(op, columns)
-    low = np.array([min(residual.low, 1.0) for residual in found])[index]
-    high = np.array([max(residual.high, 1.0) for residual in found])[index]
-    return low, high
+    low, high = (min(residual.low, 1.0) for residual in found), (max(residual.high, 1.0) for residual in found)
+    return np.array(list(low)), np.array(list(high))
 
 
 def families(hardware: Hardware) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from roofline.analysis import Analysis, Phase, timed
+from roofline.analysis import Analysis, Phase
 from roofline.breakdown import steps
 from roofline.engine import Engine
 from roofline.extents import Step
@@ -105,7 +105,7 @@ def _middle_step(analysis: Analysis) -> Phase:
 def _of_phase(phase: Phase, times: float) -> Iterator[_Part]:
     slower = phase.engine["prefill"] if phase.name == "prefill" else 1.0
     for run in phase.passes:
-        kernels = timed(run, phase.engine)
+        kernels = phase.timed(run)
         detail = kernels.detail(run.step)
         half = (detail.high[:, 0] - detail.low[:, 0]) / 2
         for kernel, error, middle in zip(kernels.kernels, half.tolist(), detail.mid[:, 0].tolist(), strict=True):

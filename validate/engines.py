@@ -25,7 +25,6 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from roofline import Analysis, analyze
-from roofline.analysis import timed
 from roofline.engine import DEFAULTS, PARAMETERS, Engine, load_engine, render
 from roofline.errors import RooflineError, UnknownNameError, quote
 from roofline.generation import NODES, WEIGHTS
@@ -129,7 +128,7 @@ class Passes:
         assert phase is not None
         seconds, number = np.zeros(self.repeats.size), 0.0
         for run in phase.passes:
-            found = timed(run, engine)
+            found = phase.timed(run, engine)
             seconds = seconds + run.repeat * found.spent(found.detail(run.step)).sum(axis=0)
             number += float(run.repeat) * sum(kernel.count for kernel in found.kernels)
         return seconds, number

@@ -16,7 +16,7 @@ from reports.export import BASES, op_rows, phase_line, spread, summary_lines
 from reports.report.knobs import has_flash, quantised, schemes
 from reports.report.subjects import Subject
 from roofline import Analysis, __version__, analyze
-from roofline.analysis import Phase, timed
+from roofline.analysis import Phase
 from roofline.calibration import Fit, Match
 from roofline.command import command_line
 from roofline.errors import RooflineError
@@ -232,8 +232,10 @@ def used(answer: Analysis) -> list[Used]:
     """The fits behind the expected times, in the order in which they are first needed."""
     found: dict[tuple[str, str, str], tuple[Match, dict[str, None]]] = {}
     for phase in (answer.prefill, answer.decode):
-        for run in phase.passes if phase else ():
-            kernels = timed(run, answer.scenario.profile)
+        if phase is None:
+            continue
+        for run in phase.passes:
+            kernels = phase.timed(run)
             for entry in kernels.kernels:
                 names = [kernels.placement.ops[part][0].name for part in entry.parts]
                 for match in _spoken(entry.matches.values(), phase):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from roofline import cost, energy
-from roofline.analysis import Analysis, Phase, timed
+from roofline.analysis import Analysis, Phase
 from roofline.breakdown import decode_bound, mean_contexts, mean_step, steps
 from roofline.errors import RooflineError
 from roofline.explain.lines import Line, Margin, line, total
@@ -42,7 +42,7 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
     lines: list[Line] = []
     totals = []
     for run in phase.passes:
-        times = timed(run, phase.engine)
+        times = phase.timed(run)
         detail, engine = times.detail(run.step), phase.engine
         label = f"{run.label} " if run.label else ""
         counted = [(entry.count, float(detail.mid[row, point])) for row, entry in enumerate(times.kernels)]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roofline.analysis import Analysis, OpFigures, Phase, timed
+from roofline.analysis import Analysis, OpFigures, Phase
 from roofline.errors import UnknownNameError
 from roofline.explain.definitions import METRICS
 from roofline.explain.lines import Line, Margin, line, plain, total
@@ -148,7 +148,7 @@ def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
 
 def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelGround]:
     """The expected time of the kernel that an operator is part of, and the operator's part of it."""
-    times = timed(run, phase.engine)
+    times = phase.timed(run)
     row, detail = times.kernel_of[index], times.detail(run.step)
     entry = times.kernels[row]
     bounds = [float(detail.bounds[part, 0]) for part in entry.parts]
