@@ -36,6 +36,7 @@ up with, the mean TPOT is within 16%, the mean TTFT within 15%, and the quantile
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
@@ -55,7 +56,7 @@ class Prefill:
     quantile: float
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Replica:
     """What a replica is to its queue: prefill, a decode step with 1 to N sequences, and the steps of a request.
 
@@ -67,7 +68,7 @@ class Replica:
     steps: float
     inverse: float
 
-    @property
+    @cached_property
     def ceilings(self) -> Array:
         """Requests a second up to which a replica with 1 to N slots is stable: n / (G s(n) + n p), no step wasted."""
         batches = np.arange(1, self.step.size + 1)
@@ -103,7 +104,8 @@ def load(replica: Replica, rate: float, quantile: float | None = None) -> Load:
     ratio = np.where(stable, rate / ceilings, 0.0)
     tail = weights[1:] * ratio / (1 - ratio)
     total = np.cumsum(weights)[1:] + tail
-    running = np.cumsum(weights[1:] * slots) + slots * tail
+    unsaturated = np.cumsum(weights[1:] * slots)
+    running = unsaturated + slots * tail
     with np.errstate(divide="ignore", invalid="ignore"):
         batch = running / total
         if quantile is None:
@@ -112,7 +114,7 @@ def load(replica: Replica, rate: float, quantile: float | None = None) -> Load:
             ttft = prefill.quantile + wait + tail / (1 - ratio) / total / rate
             tpot = batch / (rate * steps)
         else:
-            inside = np.searchsorted(np.cumsum(weights[1:] * slots), quantile * running)
+            inside = np.searchsorted(unsaturated, quantile * running)
             slow = steps_at[np.minimum(inside, np.arange(step.size))]
             queued = _tail(busy, prefill.second / (2 * prefill.mean * (1 - busy)), quantile)
             full = (weights[1:] + tail) / total
