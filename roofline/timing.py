@@ -234,7 +234,7 @@ class Timing:
             stop = start + block.shape[1]
             cut = [None if found is None else found.cut(start, stop) for found in before]
             detail = self._detail(block, mine, cut)
-            parts.append(self._pass(detail, batch[start:stop], phase))
+            parts.append(self._pass(detail, batch[start:stop], self.placement.total_time(block), phase))
             start = stop
         return Estimate(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
@@ -287,8 +287,8 @@ class Timing:
         low[rows], mid[rows] = np.maximum(low[rows], exchange * UNMEASURED.low), np.maximum(mid[rows], exchange)
         high[rows] = np.maximum(high[rows], exchange * UNMEASURED.high)
 
-    def _pass(self, detail: Detail, batch: Array, phase: str) -> Estimate:
-        """The time of a pass from its kernels: see the module for the formula."""
+    def _pass(self, detail: Detail, batch: Array, bound: Array, phase: str) -> Estimate:
+        """The time of a pass from its kernels, never below its bound: see the module for the formula."""
         engine, number = self.engine, float(self._counts.sum())
         slower = engine["prefill"] if phase == "prefill" else 1.0
         device = slower * (self._counts @ detail.mid) + engine["gap"] * number
@@ -299,7 +299,6 @@ class Timing:
             for sign, end in ((-1, detail.low), (1, detail.high))
         )
         low, high = engine.spread
-        bound = self.placement.counts @ detail.bounds
         return Estimate(
             np.maximum(mid - np.hypot(below, mid * (1 - low)), bound),
             mid,

@@ -259,3 +259,15 @@ def test_a_cache_that_the_hardware_cannot_compute_in_is_converted_by_software() 
     native = analyze(Scenario(LLAMA, H100, engine=IDEAL, **step)).expected.tpot
     same = analyze(Scenario(LLAMA, H100, engine=free, **step)).expected.tpot
     assert native == same
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-68m", "deepseek-v2-lite", "mamba-2.8b", "gemma-3-4b"])
+def test_the_optimistic_end_is_the_bound_itself_where_it_reaches_it(model: str) -> None:
+    loose = replace(load_engine("ideal"), spread=(0.05, 4.0))  # an engine of which nothing is sure
+    for batch, prompt in ((1, 4), (3, 333), (64, 2000)):
+        answer = analyze(
+            Scenario(load_model(model), load_hardware("l4"), batch=batch, prompt=prompt, generate=8, engine=loose)
+        )
+        for phase in (answer.prefill, answer.decode):
+            assert phase is not None
+            assert phase.expected.low == phase.bound_time  # to the last bit: sums are taken in one order
