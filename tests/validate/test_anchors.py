@@ -65,6 +65,10 @@ def test_every_anchor_has_a_source() -> None:
         assert any(char.isdigit() for char in anchor.source), f"{anchor.id}: a commit, a date or a table"
 
 
+ROUNDING = 1 + 1e-12
+"""Sums over decode steps are taken in another order at the bound than at expected times."""
+
+
 @pytest.mark.parametrize("anchor", ANCHORS, ids=lambda anchor: anchor.id)
 def test_every_anchor_is_predicted(anchor: Anchor) -> None:
     prediction = predict(anchor)
@@ -72,9 +76,11 @@ def test_every_anchor_is_predicted(anchor: Anchor) -> None:
     assert prediction.low <= prediction.mid <= prediction.high
     match METRICS[anchor.metric].kind:
         case "time":
-            assert prediction.bound <= prediction.low < prediction.high
+            assert prediction.bound <= prediction.low * ROUNDING
+            assert prediction.low < prediction.high
         case "rate":
-            assert prediction.bound >= prediction.high > prediction.low
+            assert prediction.bound * ROUNDING >= prediction.high
+            assert prediction.high > prediction.low
         case _:
             assert len(set(prediction)) == 1
 
