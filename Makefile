@@ -7,6 +7,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Empty is unset: every process of the tests would compile all modules anew.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: demo calibrate-demo test lint types bench gallery golden browser docs check clean
 
