@@ -13,7 +13,7 @@ from advisor.goal import Goal, Objective
 from advisor.plan import Plan
 from advisor.rules import rules
 from advisor.trials import Trial
-from reports.blocks import Block, finite
+from reports.blocks import WIDTH, Block, finite
 from roofline.command import command_line
 from roofline.errors import RooflineError, quote
 from roofline.metrics import find_metric
@@ -46,9 +46,6 @@ LIMITS = {
     "gpus": "the limit of devices",
     "budget": "the budget",
 }
-
-WIDTH = 100
-"""Columns of lines and tables."""
 
 
 def advice_document(advice: Advice, top: int) -> dict[str, Any]:

@@ -13,6 +13,9 @@ from rich.text import Text
 from reports.export import escape, markdown_table
 from reports.terminal import table
 
+WIDTH = 100
+"""Columns that pages of advice and sizing keep to."""
+
 
 @dataclass(frozen=True, slots=True)
 class Block:

@@ -8,14 +8,12 @@ from typing import Any
 from advisor.choices import Choice
 from advisor.setups import Setup
 from advisor.sizing import Sizing
-from reports.blocks import Block, finite
+from reports.blocks import WIDTH, Block, finite
 from roofline.errors import RooflineError, quote
 from roofline.timing import Estimate
 from roofline.units import Dimension, parse_quantity, seconds, si
 
 SCHEMA = "roofline.size/1"
-WIDTH = 100
-"""Columns of text on a terminal."""
 
 
 def sizing_document(found: Sizing) -> dict[str, Any]:
