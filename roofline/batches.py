@@ -20,10 +20,13 @@ from roofline.hardware import Hardware
 from roofline.kernels import Array
 from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import numbers, smooth_maximum, units
-from roofline.kernels.shapes import DECODE_QUERIES
+from roofline.kernels.shapes import DECODE_QUERIES, KernelShape
 from roofline.launches import ATTENTION, Kernel
 from roofline.roof import Placement, coefficient_rows
 from roofline.size import Monomial
+
+FEW = 8
+"""Points of which no table is made: a decode step at three contexts."""
 
 REMEMBERED = 2048
 """Times that are kept at most of one evaluation; a larger one is of a sweep, which asks nothing twice."""
@@ -53,7 +56,7 @@ class Batch:
 
     def table(self, values: Array) -> Table | None:
         """Products depend on the workload through their rows only: each number of rows is evaluated once."""
-        if self.op != "gemm" or values.shape[1] == 1 or set(self.varying) != {"m"}:
+        if self.op != "gemm" or values.shape[1] <= FEW or set(self.varying) != {"m"}:
             return None
         rows = self.varying["m"]
         if (rows != rows[0]).any():
@@ -123,7 +126,7 @@ class Question:
         return isinstance(other, Question) and self.key == other.key
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=4096)
 def _remembered(question: Question) -> Expected:
     """What changes one thing of a scenario asks most of its kernels again: advice, plans, gains."""
     return question.batch.evaluated(question.columns, question.points)
@@ -185,14 +188,7 @@ def _batch(
     match = next(match for name, match in members[0][1].matches.items() if name == op or op == "copy")
     other = members[0][1].others.get(op)
     texts = {**shapes[0].texts, **({"across_nodes": 1.0} if across else {})}
-    fixed: dict[str, Array] = {}
-    varying: dict[str, Array] = {}
-    for name in shapes[0].sizes:
-        sizes = [shape.sizes[name] for shape in shapes]
-        if all(set(size.terms) <= {()} for size in sizes):
-            fixed[name] = np.array([[float(size.terms.get((), 0.0))] for size in sizes])
-        else:
-            varying[name] = coefficient_rows(sizes, monomials)
+    fixed, varying = _columns(tuple(shapes), tuple(monomials))
     if op == "attention_decode" and engine["kv_reread"]:
         group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
         stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
@@ -203,6 +199,22 @@ def _batch(
     conversion = engine["kv_conversion"] if foreign else 0.0
     match, other = _launched(match, engine), None if other is None else _launched(other, engine)
     return Batch(op, match, other, hardware, texts, indices, fixed, varying, factor, conversion)
+
+
+@lru_cache(maxsize=4096)
+def _columns(
+    shapes: tuple[KernelShape, ...], monomials: tuple[Monomial, ...]
+) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+    """The numeric columns of kernels: those that no workload changes, and the others as coefficients."""
+    fixed: dict[str, Array] = {}
+    varying: dict[str, Array] = {}
+    for name in shapes[0].sizes:
+        sizes = [shape.sizes[name] for shape in shapes]
+        if all(set(size.terms) <= {()} for size in sizes):
+            fixed[name] = np.array([[float(size.terms.get((), 0.0))] for size in sizes])
+        else:
+            varying[name] = coefficient_rows(sizes, monomials)
+    return fixed, varying
 
 
 def _launched(match: Match, engine: Engine) -> Match:

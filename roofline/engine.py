@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
@@ -84,10 +84,10 @@ class Engine:
         """A parameter in base units."""
         return self.parameters[name] if name in self.parameters else DEFAULTS[name]
 
-    @property
-    def kernels(self) -> Iterable[tuple[str, ...]]:
+    @cached_property
+    def kernels(self) -> tuple[tuple[str, ...], ...]:
         """The sets of operators that one kernel computes."""
-        return (names for fusion in self.fusions for names in KERNELS[fusion])
+        return tuple(names for fusion in self.fusions for names in KERNELS[fusion])
 
 
 DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.default for parameter in PARAMETERS})

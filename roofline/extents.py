@@ -145,11 +145,11 @@ class View:
         return self._named(keys, pairs, held)
 
     def _named(self, keys: Any, pairs: Any, held: Any) -> dict[str, Any]:
-        ranks = self.ring * self.shards
+        ranks, suffix = self.ring * self.shards, self.suffix
         return {
-            f"keys{self.suffix}": keys / self.shards if self.shards > 1 else keys,
-            f"pairs{self.suffix}": pairs / ranks if ranks > 1 else pairs,
-            f"held{self.suffix}": held / ranks if ranks > 1 else held,
+            f"keys{suffix}": keys / self.shards if self.shards > 1 else keys,
+            f"pairs{suffix}": pairs / ranks if ranks > 1 else pairs,
+            f"held{suffix}": held / ranks if ranks > 1 else held,
         }
 
 

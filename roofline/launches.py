@@ -6,7 +6,7 @@ measurement schema where it has one (`roofline.kernels.shapes`), with the neares
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,7 +18,8 @@ from roofline.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import numbers
 from roofline.kernels.shapes import KernelShape, kernel_shape
-from roofline.op import Kind
+from roofline.network import Section
+from roofline.op import Kind, Op
 from roofline.roof import Placement
 
 ATTENTION = ("attention_prefill", "attention_decode")
@@ -65,49 +66,70 @@ class Kernel:
 
 def launches(placement: Placement, engine: Engine, calibration: Calibration) -> list[Kernel]:
     """The kernels of a placed graph: operators that the engine fuses together, all others alone."""
-    sections: dict[str, list[int]] = {}
-    for index, (_, _, section) in enumerate(placement.ops):
-        sections.setdefault(section, []).append(index)
+    found: list[Kernel] = []
+    start = 0
+    for section in placement.network.sections:
+        stop = start + len(section.ops)
+        arithmetic = placement.arithmetic[start:stop]
+        found += _of_section(section, start, arithmetic, engine.kernels, placement.hardware, calibration)
+        start = stop
+    return found
+
+
+@lru_cache(maxsize=4096)
+def _of_section(
+    section: Section,
+    start: int,
+    arithmetic: tuple[str | None, ...],
+    fused: tuple[tuple[str, ...], ...],
+    hardware: Hardware,
+    calibration: Calibration,
+) -> tuple[Kernel, ...]:
+    """The kernels of a section whose first operator is the graph's `start`th."""
+    names = {op.name: index for index, op in enumerate(section.ops)}
+    taken: set[int] = set()
     found = []
-    for section, indices in sections.items():
-        names = {placement.ops[index][0].name: index for index in indices}
-        taken: set[int] = set()
-        for group in engine.kernels:
-            parts = _joined(placement, [names[name] for name in group if name in names and names[name] not in taken])
-            if len(parts) > 1:
-                taken.update(parts)
-                found.append((parts, section))
-        found += [((index,), section) for index in indices if index not in taken]
-    return [
-        _kernel(parts, section, placement, calibration) for parts, section in sorted(found, key=lambda item: item[0][0])
-    ]
+    for group in fused:
+        parts = _joined(section.ops, [names[name] for name in group if name in names and names[name] not in taken])
+        if len(parts) > 1:
+            taken.update(parts)
+            found.append(parts)
+    found += [(index,) for index in range(len(section.ops)) if index not in taken]
+    return tuple(_kernel(parts, section, start, arithmetic, hardware, calibration) for parts in sorted(found))
 
 
-def _joined(placement: Placement, indices: list[int]) -> tuple[int, ...]:
+def _joined(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:
     """The operators of a fusion that one kernel can compute: an exchange between experts and what combines them cuts.
 
     A norm and the addition that the layer before it ends with are one kernel, in whatever order they stand.
     """
-    ops = placement.ops
-    if not any(ops[index][0].kind is Kind.MOE for index in indices):
+    if not any(ops[index].kind is Kind.MOE for index in indices):
         return tuple(sorted(indices))
     joined: list[int] = []
     for index in sorted(indices):
         between = range(joined[-1] + 1, index) if joined else ()
-        if any(ops[other][0].kind is Kind.COLLECTIVE for other in between):
+        if any(ops[other].kind is Kind.COLLECTIVE for other in between):
             break
         joined.append(index)
     return tuple(joined)
 
 
-def _kernel(parts: tuple[int, ...], section: str, placement: Placement, calibration: Calibration) -> Kernel:
-    ops = tuple(placement.ops[index][0] for index in parts)
-    shape = kernel_shape(ops, placement.arithmetic[parts[0]])
-    matches = {} if shape is None else _matches(shape, placement.hardware, calibration)
+def _kernel(
+    parts: tuple[int, ...],
+    section: Section,
+    start: int,
+    arithmetic: Sequence[str | None],
+    hardware: Hardware,
+    calibration: Calibration,
+) -> Kernel:
+    ops = tuple(section.ops[index] for index in parts)
+    shape = kernel_shape(ops, arithmetic[parts[0]])
+    matches = {} if shape is None else _matches(shape, hardware, calibration)
     others = {} if shape is None else _others(shape, calibration)
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
-    foreign = not all(map(placement.hardware.supports, caches))
-    return Kernel(parts, placement.ops[parts[0]][1], section, shape if matches else None, matches, others, foreign)
+    foreign = not all(map(hardware.supports, caches))
+    owned = tuple(start + index for index in parts)
+    return Kernel(owned, section.count, section.name, shape if matches else None, matches, others, foreign)
 
 
 def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:

@@ -14,7 +14,7 @@ from roofline.layers.ends import embedding, head
 from roofline.layers.layer import layer_ops
 from roofline.layers.mlp import neurons_of, pool_of
 from roofline.model import Attention, Hyena, LatentAttention, Layer, MixtureOfExperts, Mlp, Model
-from roofline.op import Op
+from roofline.op import Op, shared
 from roofline.parallel import SINGLE, Collective, Parallelism, rank_model
 from roofline.precision import Precision
 from roofline.rewrite import Rewrite
@@ -29,7 +29,7 @@ class Section:
     ops: tuple[Op, ...]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Network:
     """A model's operators under one precision, in the order they run. One graph serves prefill and decode.
 
@@ -148,4 +148,4 @@ def _counted(ops: Sequence[Op], hidden: int, build: Build) -> tuple[Op, ...]:
         ops = [new for op in ops for new in rewrite.apply(op)]
     for name in build.fusions:
         ops = apply_fusion(list(ops), FUSIONS[name])
-    return tuple(ops)
+    return tuple(map(shared, ops))

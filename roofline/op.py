@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import reduce
+from functools import lru_cache, reduce
 from operator import add
 
 from roofline.extents import View
@@ -89,6 +89,28 @@ class Op:
     def bytes_of(self, role: Role) -> Size:
         """The part of the traffic that tensors of `role` cause."""
         return total(tensor.bytes for tensor in self.tensors if tensor.role is role)
+
+
+def shared(op: Op) -> Op:
+    """The one operator of this content.
+
+    Graphs that differ in a format, a degree or a draft have most operators in common. Where those are the same
+    objects, what follows from an operator, or from a section of them, is found again.
+    """
+    return _shared(
+        op.name,
+        op.kind,
+        op.reads,
+        op.writes,
+        op.matrix_flops,
+        op.vector_flops,
+        op.operands,
+        op.link,
+        op.view,
+    )
+
+
+_shared = lru_cache(maxsize=1 << 14)(Op)
 
 
 def fuse(name: str, kind: Kind, parts: Iterable[Op], needed: Iterable[str] = ()) -> Op:

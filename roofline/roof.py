@@ -3,17 +3,18 @@
     bound = max(matrix FLOPs / matrix peak, vector FLOPs / vector peak, bytes / bandwidth, link bytes / link bandwidth)
 
 Every count is linear in a few monomials of the workload's extents (`roofline.size`). Placing a graph writes their
-coefficients into one matrix, so that all operators of all points of a grid are one matrix product away.
+coefficients into one matrix, so that all operators of all points of a grid are one matrix product away. What a section
+does is written once, whatever it is placed on.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,7 @@ from roofline.network import Network
 from roofline.op import Op
 from roofline.parallel import RESIDENT, SINGLE, Offload, Parallelism
 from roofline.precision import DEQUANTISE_FLOPS, PROMOTIONS, WIDTH
-from roofline.size import ZERO, Monomial, Size, as_size
+from roofline.size import ZERO, Monomial, Size
 from roofline.tensor import Role, Tensor
 
 Array = NDArray[np.float64]
@@ -115,11 +116,12 @@ class Placement:
     @cached_property
     def _timed(self) -> tuple[Array, Array]:
         """The time rows of operators that cost the same, once each, and how often each runs."""
-        rows = self.coefficients[:TIMES].transpose(1, 0, 2).reshape(len(self.ops), -1)
-        distinct, which = np.unique(rows, axis=0, return_inverse=True)
-        counts = np.zeros(len(distinct))
-        np.add.at(counts, which.reshape(-1), self.counts)
-        return np.ascontiguousarray(distinct.reshape(len(distinct), TIMES, -1).transpose(1, 0, 2)), counts
+        rows = self.coefficients[:TIMES].transpose(1, 0, 2).copy()
+        counts: dict[bytes, float] = {}
+        for row, count in zip(rows, self.counts.tolist(), strict=True):
+            counts[row.tobytes()] = counts.get(row.tobytes(), 0.0) + count
+        distinct = np.frombuffer(b"".join(counts)).reshape(len(counts), TIMES, -1)
+        return np.ascontiguousarray(distinct.transpose(1, 0, 2)), np.array(list(counts.values()))
 
     @cached_property
     def _counted(self) -> Array:
@@ -162,14 +164,17 @@ def blocks(values: Array, points: int = _BLOCK) -> Iterator[Array]:
 
 def monomial_values(monomials: Sequence[Monomial], step: Step, network: Network) -> Array:
     """The value of each monomial for a forward pass of `network`: shape (monomials, points of the step's grid)."""
-    numbers = extents(step, network.rules)
+    return values_at(monomials, extents(step, network.rules), step.shape)
+
+
+def values_at(monomials: Sequence[Monomial], numbers: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    """The value of each monomial for these extents, whose shapes broadcast to `grid`."""
     columns: list[Any] = []
     for names in monomials:
         value: Any = 1.0
         for name in names:
             value = value * numbers[name]
         columns.append(value)
-    grid = step.shape
     if not grid:
         return np.array(columns, dtype=np.float64)[:, np.newaxis]
     values = np.empty((len(columns), *grid))
@@ -201,15 +206,17 @@ def place(
 
     Raises UnsupportedError where an operator has no arithmetic to run in or no link to send over.
     """
+    arithmetic = [_arithmetic(part.ops, hardware, network.base, network.compute) for part in network.sections]
+    works = [_work(part.ops, chosen) for part, chosen in zip(network.sections, arithmetic, strict=True)]
     ops = network.ops
-    arithmetic = tuple(arithmetic_of(op, hardware, network.base, network.compute) for op, _, _ in ops)
-    peaks = [hardware.matrix_peak(chosen) if chosen else None for chosen in arithmetic]
-    monomials, coefficients = _counted([op for op, _, _ in ops], arithmetic, peaks, hardware, parallel, offload)
+    chosen = tuple(format for part in arithmetic for format in part)
+    peaks = [hardware.matrix_peak(format) if format else None for format in chosen]
+    monomials, coefficients = _counted(_together(works), [op for op, _, _ in ops], peaks, hardware, parallel, offload)
     return Placement(
         network=network,
         hardware=hardware,
         ops=ops,
-        arithmetic=arithmetic,
+        arithmetic=chosen,
         roofs=tuple(peak or hardware.vector_peak for peak in peaks),
         monomials=monomials,
         coefficients=coefficients,
@@ -218,41 +225,87 @@ def place(
     )
 
 
-def _counted(
-    ops: Sequence[Op],
-    arithmetic: Sequence[str | None],
-    peaks: Sequence[float | None],
-    hardware: Hardware,
-    parallel: Parallelism,
-    offload: Offload,
-) -> tuple[tuple[Monomial, ...], Array]:
-    """The counts of operators in the order of Row, (rows, operators, monomials); a peak nobody documents is no roof.
+@lru_cache(maxsize=4096)
+def _arithmetic(ops: tuple[Op, ...], hardware: Hardware, base: str, forced: str | None) -> tuple[str | None, ...]:
+    """The arithmetic of the operators of a section."""
+    return tuple(arithmetic_of(op, hardware, base, forced) for op in ops)
 
-    Elements of tensors are written as coefficients once; bytes, FLOPs of upcasting and times are multiples of them.
+
+class Work(NamedTuple):
+    """What operators do, whatever the hardware: coefficients of `monomials`, in the order of Done."""
+
+    monomials: tuple[Monomial, ...]
+    rows: Array
+
+
+class Done(IntEnum):
+    """What a row of Work counts; bytes by role come after them, in the order of ROLES."""
+
+    MATRIX_FLOPS = 0
+    VECTOR_FLOPS = 1
+    UPCAST_FLOPS = 2
+    LINK_BYTES = 3
+
+
+@lru_cache(maxsize=2048)
+def _work(ops: tuple[Op, ...], arithmetic: tuple[str | None, ...]) -> Work:
+    """The work of a section, (len(Done) + len(ROLES), operators, monomials).
+
+    Elements of tensors are written as coefficients once; bytes and FLOPs of upcasting are multiples of them.
     """
     touched = [(index, tensor) for index, op in enumerate(ops) for tensor in op.tensors]
     converted = [(index, tensor) for index, op in enumerate(ops) for tensor in _converted(op, arithmetic[index])]
     sizes = [op.matrix_flops for op in ops] + [op.vector_flops for op in ops]
     sizes += [op.link.bytes if op.link else ZERO for op in ops]
     sizes += [tensor.elements for _, tensor in touched] + [tensor.elements for _, tensor in converted]
-    latencies = [_latency(op, hardware, parallel) for op in ops]
-    monomials = monomials_of([*sizes, *([as_size(1)] if any(latencies) else [])])
+    monomials = monomials_of(sizes)
     starts = np.cumsum([len(ops), len(ops), len(ops), len(touched)])
     matrix, vector, sent, elements, foreign = np.split(coefficient_rows(sizes, monomials), starts)
 
-    by_role = np.zeros((len(ROLES), len(ops), len(monomials)))
+    rows = np.zeros((len(Done) + len(ROLES), len(ops), len(monomials)))
+    rows[Done.MATRIX_FLOPS], rows[Done.VECTOR_FLOPS], rows[Done.LINK_BYTES] = matrix, vector, sent
+    np.add.at(rows[Done.UPCAST_FLOPS], [index for index, _ in converted], DEQUANTISE_FLOPS * foreign)
     owners = [ROLES.index(tensor.role) for _, tensor in touched], [index for index, _ in touched]
-    np.add.at(by_role, owners, elements * np.array([tensor.format.bits / 8 for _, tensor in touched]).reshape(-1, 1))
-    upcast = np.zeros((len(ops), len(monomials)))
-    np.add.at(upcast, [index for index, _ in converted], DEQUANTISE_FLOPS * foreign)
+    scale = np.array([tensor.format.bits / 8 for _, tensor in touched]).reshape(-1, 1)
+    np.add.at(rows[len(Done) :], owners, elements * scale)
+    return Work(monomials, rows)
+
+
+def _together(works: Sequence[Work]) -> Work:
+    """The work of sections one after the other; the constant is among the monomials, for latencies."""
+    monomials = tuple(sorted({(), *(names for work in works for names in work.monomials)}))
+    columns = {names: column for column, names in enumerate(monomials)}
+    rows = np.zeros((len(Done) + len(ROLES), sum(work.rows.shape[1] for work in works), len(monomials)))
+    start = 0
+    for work in works:
+        stop = start + work.rows.shape[1]
+        rows[:, start:stop, [columns[names] for names in work.monomials]] = work.rows
+        start = stop
+    return Work(monomials, rows)
+
+
+def _counted(
+    work: Work,
+    ops: Sequence[Op],
+    peaks: Sequence[float | None],
+    hardware: Hardware,
+    parallel: Parallelism,
+    offload: Offload,
+) -> tuple[tuple[Monomial, ...], Array]:
+    """The counts of operators in the order of Row, (rows, operators, monomials); a peak nobody documents is no roof."""
+    matrix, vector, upcast, sent = work.rows[: len(Done)]
+    by_role = work.rows[len(Done) :]
     moved = by_role.sum(axis=0)
     streamed = offload.weights * by_role[ROLES.index(Role.WEIGHT)] + offload.kv * by_role[ROLES.index(Role.KV)]
-    on_link = sent / np.array([[_bandwidth(op, hardware, parallel)] for op in ops])
-    if any(latencies):
-        on_link[:, monomials.index(())] += latencies
+    on_link = np.zeros(sent.shape)
+    for index, op in enumerate(ops):
+        if op.link is not None:
+            link = hardware.link(parallel.spans_nodes(op.link.reach))
+            on_link[index] = sent[index] / link.bandwidth
+            on_link[index, work.monomials.index(())] += op.link.steps * (link.latency or 0.0)
     if offload != RESIDENT:
         on_link += streamed / _host_bandwidth(hardware, offload)
-    return monomials, np.stack(
+    return work.monomials, np.stack(
         [
             matrix / np.array([[peak or math.inf] for peak in peaks]),
             (vector + upcast) / (hardware.vector_peak or math.inf),
@@ -270,18 +323,6 @@ def _counted(
 def _converted(op: Op, arithmetic: str | None) -> Iterator[Tensor]:
     """The operands that are stored in another format than the arithmetic: vector FLOPs convert them."""
     return (tensor for tensor in op.operands if arithmetic is not None and tensor.format.arithmetic != arithmetic)
-
-
-def _bandwidth(op: Op, hardware: Hardware, parallel: Parallelism) -> float:
-    """Bytes a second over the link that an operator sends over; without bound where it sends nothing."""
-    return math.inf if op.link is None else hardware.link(parallel.spans_nodes(op.link.reach)).bandwidth
-
-
-def _latency(op: Op, hardware: Hardware, parallel: Parallelism) -> float:
-    """Seconds of latencies on the link, one for each step, where a document gives one."""
-    if op.link is None:
-        return 0.0
-    return op.link.steps * (hardware.link(parallel.spans_nodes(op.link.reach)).latency or 0.0)
 
 
 def _host_bandwidth(hardware: Hardware, offload: Offload) -> float:

@@ -206,11 +206,14 @@ class Schedule:
         )
         return network(self.model, self.precision, build)
 
-    def _second(self, model: Model, hardware: Hardware, *, decode: bool, every_position: bool = False) -> Placement:
+    def _second(
+        self, model: Model, hardware: Hardware, *, decode: bool, every_position: bool = False, head: bool = True
+    ) -> Placement:
         """Another model beside the main one, which no technique changes and which stays on the device."""
         parallel = beside(self.settings.parallel, model)
         build = replace(self._build, parallel=parallel, decode=decode and model.latent, every_position=every_position)
-        return place(network(model, self.precision, build), hardware, parallel)
+        graph = network(model, self.precision, build)
+        return place(graph if head else _without(graph, "head"), hardware, parallel)
 
     def _place(self, graph: Network, hardware: Hardware) -> Placement:
         return place(graph, hardware, self.settings.parallel, self.settings.offload)
@@ -271,15 +274,15 @@ class Schedule:
         return network(self.model.tower, self.precision, Build(self._build.fusions, parallel=ranks, rewrites=rewrites))
 
     @cached_property
-    def _placements(self) -> tuple[Placement, Placement]:
-        prefill, decode = self.networks
-        depth = self.settings.depth
-        if self.model.task == "encode":
-            prefill = _shallow(prefill, depth)
-        decode = _shallow(decode, depth)
-        first = self._place(prefill, self.hardware)
-        same = decode is prefill and self.decoder is self.hardware
-        return first, first if same else self._place(decode, self.decoder)
+    def _prefiller(self) -> Placement:
+        """The model as it reads the prompt."""
+        depth = self.settings.depth if self.model.task == "encode" else 1.0
+        return self._place(_shallow(self.networks[0], depth), self.hardware)
+
+    @cached_property
+    def _stepper(self) -> Placement:
+        """The model as it decodes a token at a time."""
+        return self._place(_shallow(self.networks[1], self.settings.depth), self.decoder)
 
     def prefill(self, step: Step, tower: Step | None) -> tuple[Pass, ...]:
         """The passes of prefill: the tower's, if there is one, and the prompt's, whole or in chunks."""
@@ -287,7 +290,7 @@ class Schedule:
         if tower is not None and self.model.tower is not None:
             graph = self.tower
             passes.append(Pass(self._place(graph, self.hardware), self._local(tower, micro=False), 1.0, "tower"))
-        bubbles, placement = self._bubbles(decode=False), self._placements[0]
+        bubbles, placement = self._bubbles(decode=False), self._prefiller
         if self.settings.padding != 1:
             step = step._replace(queries=np.ceil(step.queries * self.settings.padding))
         *chunks, last = self._chunks(step)
@@ -300,10 +303,7 @@ class Schedule:
         whole = self._local(step, micro=False)
         if speculation and speculation.draft and any(group.layer.mixer for group in speculation.draft.groups):
             # A draft that attends needs the prompt in its own cache; nobody asks for its logits there.
-            placed = self._second(speculation.draft, self.decoder, decode=False)
-            placed = place(
-                _without(placed.network, "head"), self.decoder, beside(self.settings.parallel, speculation.draft)
-            )
+            placed = self._second(speculation.draft, self.decoder, decode=False, head=False)
             passes.append(Pass(placed, whole, 1.0, "draft"))
         if cascade is None:
             return tuple(passes)
@@ -359,7 +359,7 @@ class Schedule:
         speculation, local = self.settings.speculation, self._local(step)
         repeat = self._bubbles(decode=True)
         if speculation is None:
-            return self._split(Pass(self._placements[1], local, repeat))
+            return self._split(Pass(self._stepper, local, repeat))
         drafted = self._local(step, micro=False) if self.draft else local
         middle = drafted._replace(queries=speculation.draft_width, cached=drafted.cached + (speculation.length - 1) / 2)
         passes: list[Pass] = []

@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 from roofline.batches import Table, batches, conversion_time
 from roofline.calibration import Basis, Calibration, Match
 from roofline.engine import Engine
-from roofline.extents import Step
+from roofline.extents import Step, extents
 from roofline.hardware import Hardware
 from roofline.kernels import Array
 from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import smooth_maximum
 from roofline.launches import ATTENTION, UNMEASURED, launches
-from roofline.roof import TIMES, Placement, Row, blocks, monomial_values, monomials_of
+from roofline.roof import TIMES, Placement, Row, blocks, monomial_values, monomials_of, values_at
 
 WITHIN_KIND: Mapping[str, tuple[float, float]] = {
     "gemm": (0.35, 0.43),
@@ -130,8 +130,8 @@ class Timing:
         self.placement = placement
         self.engine = engine
         self.kernels = tuple(launches(placement, engine, calibration))
-        sizes = [size for entry in self.kernels if entry.shape for size in entry.shape.sizes.values()]
-        self.monomials = monomials_of(sizes)
+        shapes = [entry.shape for entry in self.kernels if entry.shape]
+        self.monomials = monomials_of([size for shape in shapes for size in shape.sizes.values()])
         self._counts = np.array([entry.count for entry in self.kernels])
         self._batches = batches(self.kernels, self.monomials, placement, engine)
 
@@ -139,21 +139,26 @@ class Timing:
     def _parts(self) -> Array:
         """1 where an operator (column) is part of a kernel (row)."""
         members = np.zeros((len(self.kernels), len(self.placement.ops)))
-        for row, entry in enumerate(self.kernels):
-            members[row, list(entry.parts)] = 1.0
+        members[self.kernel_of, range(len(self.placement.ops))] = 1.0
         return members
 
     @cached_property
     def _kinds(self) -> Array:
         """How often each kernel (column) runs, in the row of its kind: errors of one kind are alike."""
-        names = np.array([entry.kind for entry in self.kernels])
-        return np.array([np.where(names == name, self._counts, 0.0) for name in dict.fromkeys(names.tolist())])
+        kinds = self._kind_names
+        counts = np.zeros((len(kinds), len(self.kernels)))
+        counts[[kinds[entry.kind] for entry in self.kernels], range(len(self.kernels))] = self._counts
+        return counts
+
+    @cached_property
+    def _kind_names(self) -> Mapping[str, int]:
+        """The kinds of its kernels, and their rows."""
+        return {name: row for row, name in enumerate(dict.fromkeys(entry.kind for entry in self.kernels))}
 
     @cached_property
     def _shared(self) -> Array:
         """The correlation of errors within each kind, (kinds, 1)."""
-        names = dict.fromkeys(entry.kind for entry in self.kernels)
-        return np.array([[WITHIN_KIND.get(name, UNMEASURED_KIND)[self._inherited]] for name in names])
+        return np.array([[WITHIN_KIND.get(name, UNMEASURED_KIND)[self._inherited]] for name in self._kind_names])
 
     @cached_property
     def _inherited(self) -> bool:
@@ -169,17 +174,19 @@ class Timing:
     @cached_property
     def _linked(self) -> NDArray[np.intp]:
         """Kernels that wait for what comes over a link while they compute; exchanges have it in their fits."""
-        sending = self._parts @ np.abs(self.placement.coefficients[Row.LINK_TIME]).sum(axis=1) > 0
-        fitted = np.array([entry.kind == "collective" for entry in self.kernels])
-        return np.flatnonzero(sending & ~fitted)
+        rows = self._involved(Row.LINK_TIME)
+        return np.array([row for row in rows if self.kernels[row].kind != "collective"], dtype=np.intp)
 
     @cached_property
     def _converting(self) -> NDArray[np.intp]:
         """Kernels that convert operands before they multiply them; in attention the fits include it."""
-        rows = self.placement.coefficients[Row.UPCAST_FLOPS]
-        converted = self._parts @ np.abs(rows).sum(axis=1) > 0
-        attention = np.array([entry.kind in ATTENTION for entry in self.kernels])
-        return np.flatnonzero(converted & ~attention)
+        rows = self._involved(Row.UPCAST_FLOPS)
+        return np.array([row for row in rows if self.kernels[row].kind not in ATTENTION], dtype=np.intp)
+
+    def _involved(self, what: Row) -> list[int]:
+        """The kernels of which any operator does any of it, in their order."""
+        doing = self.placement.coefficients[what].any(axis=1).nonzero()[0]
+        return sorted({self.kernel_of[index] for index in doing.tolist()})
 
     @property
     def converting(self) -> frozenset[int]:
@@ -193,9 +200,13 @@ class Timing:
 
     def detail(self, step: Step) -> Detail:
         """Every kernel for the points of `step`'s grid, flattened."""
-        values = self.placement.values(step)
-        own = monomial_values(self.monomials, step, self.placement.network)
+        values, own = self._values(step)
         return self._detail(values, own, [batch.table(own) for batch in self._batches])
+
+    def _values(self, step: Step) -> tuple[Array, Array]:
+        """The monomials' values of operators, and of kernels."""
+        numbers, grid = extents(step, self.placement.network.rules), step.shape
+        return values_at(self.placement.monomials, numbers, grid), values_at(self.monomials, numbers, grid)
 
     def measured(self, row: int, step: Step) -> Measured | None:
         """What the time of one kernel is computed from at a single workload; None where nothing was measured."""
@@ -225,8 +236,7 @@ class Timing:
 
     def summary(self, step: Step, phase: str) -> Estimate:
         """Expected seconds of one pass of `phase` (prefill or decode), for the points of the grid, flattened."""
-        values = self.placement.values(step)
-        own = monomial_values(self.monomials, step, self.placement.network)
+        values, own = self._values(step)
         batch = np.broadcast_to(np.asarray(step.batch, float), step.shape).reshape(-1)
         before = [entry.table(own) for entry in self._batches]
         parts, start = [], 0

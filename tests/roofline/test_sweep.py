@@ -488,7 +488,8 @@ def test_within_a_grid_only_the_points_that_cannot_run_are_told(chunk: int) -> N
     assert [not text for text in columns["error"]] == [count == 0 for count in columns["images"]]
     assert np.isfinite(columns["ttft"]).tolist() == [count == 0 for count in columns["images"]]
     plain = make_study({"prompt": "10,20,30"}, ["ttft"], at="bound", **FIXED)
-    assert columns["ttft"][::3].tolist() == sweep(plain).columns["ttft"].tolist()
+    # One point and several are added up in another order.
+    assert columns["ttft"][::3].tolist() == pytest.approx(sweep(plain).columns["ttft"].tolist(), rel=1e-14)
 
 
 def test_formats_that_hardware_lacks_are_told() -> None:
