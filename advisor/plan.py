@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import combinations, product
 from math import prod
 from typing import Any
@@ -90,6 +91,8 @@ def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive
 
 
 def _allowed(trials: Trials, move: Move, quality: Quality) -> bool:
+    if not quality.allows(move.price):  # what it leads to may make it dearer, never cheaper
+        return False
     trial = trials.attempt([move])
     return trial is not None and quality.allows(price_of(move, trial.analysis.scenario))
 
@@ -170,6 +173,7 @@ def _kept(tried: Mapping[Moves, Trial]) -> list[Moves]:
     return list(kept)
 
 
+@lru_cache(maxsize=1024)
 def names(moves: Moves) -> tuple[str, ...]:
     """What a combination is called, in a settled order."""
     return tuple(sorted(move.name for move in moves))

@@ -40,9 +40,10 @@ class Step(NamedTuple):
     @property
     def shape(self) -> tuple[int, ...]:
         """The grid that they broadcast to; () for a single pass."""
-        if not _is_array(*self):
-            return ()
-        return np.broadcast_shapes(*(np.shape(value) for value in self))
+        shapes = {value.shape for value in self if isinstance(value, np.ndarray)}
+        if len(shapes) > 1:
+            return np.broadcast_shapes(*shapes)
+        return next(iter(shapes), ())
 
 
 class Rule(Protocol):

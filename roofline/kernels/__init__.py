@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import reduce
 from typing import Protocol
 
 import numpy as np
@@ -113,8 +114,7 @@ class Kernel:
 
 def _product(*names: str) -> Callable[[Columns], Array]:
     def size(columns: Columns) -> Array:
-        values = [column(columns, name) for name in names]
-        return np.asarray(np.prod(np.broadcast_arrays(*values), axis=0), dtype=np.float64)
+        return reduce(np.multiply, (column(columns, name) for name in names))
 
     return size
 

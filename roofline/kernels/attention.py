@@ -43,6 +43,7 @@ from roofline.kernels.parameters import (
     Mask,
     Parameter,
     Unit,
+    aligned,
     ceil_div,
     column,
     l2_bytes,
@@ -183,7 +184,7 @@ def _shape(columns: Columns, hardware: Hardware) -> _Shape:
     names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
     sizes = [column(columns, name) for name in names]
     options = (column(columns, "window", 0.0), column(columns, "causal", 1.0))
-    batch, queries, keys, heads, kv_heads, dim, window, causal = np.broadcast_arrays(*sizes, *options)
+    batch, queries, keys, heads, kv_heads, dim, window, causal = aligned(*sizes, *options)
     dtype = text(columns, "dtype")
     stored, computed = numbers(text(columns, "kv_dtype", dtype)), numbers(dtype)
     arithmetic = stored.arithmetic if hardware.supports(stored.arithmetic) else computed.arithmetic

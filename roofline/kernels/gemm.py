@@ -35,6 +35,7 @@ from roofline.kernels.parameters import (
     Numbers,
     Parameter,
     Unit,
+    aligned,
     ceil_div,
     column,
     l2_bytes,
@@ -152,7 +153,7 @@ def gemm_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> 
 def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
     """Seconds of each product of columns `dtype, m, n, k`; see the module for the formula, `storage` for options."""
     dtype, form = text(columns, "dtype"), storage(columns)
-    m, n, k = np.broadcast_arrays(*(column(columns, name) for name in ("m", "n", "k")))
+    m, n, k = aligned(*(column(columns, name) for name in ("m", "n", "k")))
     shape = m.shape
     m, n, k = (np.atleast_1d(size).reshape(-1) for size in (m, n, k))
     warm = np.broadcast_to(resident, shape).reshape(-1)
@@ -235,12 +236,10 @@ def _units_time(
     multiply = 2.0 * filled * columns * count / peak * odd
     operands = rows * form.input_bytes + columns * form.bytes
     one_step = np.maximum(multiply, operands / parameters["tile_bandwidth"])
-    best = np.full(m.shape, np.inf)
-    for split in dispatch.splits:
-        depth = 64.0 * ceil_div(k, 64.0 * split)
-        waves = tiles * (split / count)
-        time = np.min(rounds(waves, whole) * (one_step * depth + prologue), axis=0)
-        if split > 1:
-            time = time + 8.0 * split * m * n / (3.0 * hardware.memory_bandwidth) + prologue
-        best = np.minimum(best, time)
+    splits = np.asarray(dispatch.splits, dtype=np.float64)[:, None]
+    depth = 64.0 * ceil_div(k, 64.0 * splits)
+    waves = tiles * (splits / count)[:, None]
+    times = np.min(rounds(waves, whole) * (one_step * depth[:, None] + prologue), axis=1)
+    adding = 8.0 * splits * m * n / (3.0 * hardware.memory_bandwidth) + prologue
+    best: Array = np.min(np.where(splits > 1, times + adding, times), axis=0)
     return best

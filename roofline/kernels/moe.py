@@ -31,6 +31,7 @@ from roofline.kernels.parameters import (
     Numbers,
     Parameter,
     Unit,
+    aligned,
     ceil_div,
     column,
     l2_bytes,
@@ -104,7 +105,7 @@ def _sizes(columns: Columns) -> tuple[Array, ...]:
     names = ("tokens", "hidden", "intermediate", "top_k", "experts")
     sizes = [column(columns, name) for name in names]
     defaults = [column(columns, "tp", 1.0), column(columns, "ep", 1.0), column(columns, "gated", 1.0)]
-    return np.broadcast_arrays(*sizes, *defaults)
+    return aligned(*sizes, *defaults)
 
 
 def _routing(columns: Columns) -> Array:
@@ -193,14 +194,13 @@ def _units_time(
 ) -> Array:
     """Seconds that the multiprocessors need for all products, with the best of the tiles."""
     count, whole = units(hardware), parameters["wave_quantisation"]
-    best = np.full(local.shape, np.inf)
-    for rows, columns in TILES:
-        row_tiles = (reached * ceil_div(loads, float(rows))).mean(axis=0) * local
-        multiply = 2.0 * rows * columns * count / (parameters["compute_efficiency"] * peak)
-        one_step = max(multiply, (rows + columns) * width / parameters["tile_bandwidth"])
-        total = np.zeros(local.shape)
-        for depth, extent in products:
-            waves = row_tiles * ceil_div(extent, float(columns)) / count
-            total = total + rounds(waves, whole) * (one_step * depth + parameters["tile_prologue"])
-        best = np.minimum(best, total)
+    rows, columns = np.asarray(TILES, dtype=np.float64).T[:, :, None]
+    row_tiles = (reached * ceil_div(loads, rows[:, None])).mean(axis=1) * local
+    multiply = 2.0 * rows * columns * count / (parameters["compute_efficiency"] * peak)
+    one_step = np.maximum(multiply, (rows + columns) * width / parameters["tile_bandwidth"])
+    total = np.zeros(row_tiles.shape)
+    for depth, extent in products:
+        waves = row_tiles * ceil_div(extent, columns) / count
+        total = total + rounds(waves, whole) * (one_step * depth + parameters["tile_prologue"])
+    best: Array = np.min(total, axis=0)
     return best
