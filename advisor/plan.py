@@ -20,7 +20,7 @@ import numpy as np
 
 from advisor.goal import QUALITIES, Goal, Price, Quality
 from advisor.moves import BATCHES, Kind, Move, batch_move, price_of
-from advisor.trials import NOTHING, Moves, Trial, Trials, better
+from advisor.trials import GUIDES, NOTHING, Moves, Trial, Trials, better
 from roofline.command import command_line
 from roofline.timing import Estimate
 
@@ -35,9 +35,6 @@ DEPTH = 5
 
 LEAST = 1.005
 """A move that gains less than this is not worth a step."""
-
-GUIDES = ("ttft", "tpot", "memory")
-"""Figures that limits may be set on: the best combination for each is kept, so that a tight limit finds one."""
 
 
 @dataclass(frozen=True)
@@ -152,10 +149,10 @@ def _following(state: Moves, moves: Iterable[Move]) -> Iterator[Moves]:
 
 def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
     """Of each slot the best move for the objective and for each guide, where it is better than nothing."""
-    base = _scores(trials.base)
+    base = trials.base.scores
     found: dict[Move, None] = {}
     for members in _slots(moves).values():
-        scored = [(_scores(trial), move) for move in members if (trial := trials.attempt([move])) is not None]
+        scored = [(trial.scores, move) for move in members if (trial := trials.attempt([move])) is not None]
         for index, least in enumerate(base):
             best = min(scored, key=lambda entry: (entry[0][index], entry[0], entry[1].name), default=None)
             if best is not None and best[0][index] * LEAST <= least:
@@ -165,7 +162,7 @@ def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
 
 def _kept(tried: Mapping[Moves, Trial]) -> list[Moves]:
     """The best combinations for the objective, and the best for each guide."""
-    scores = {moves: _scores(trial) for moves, trial in tried.items()}
+    scores = {moves: trial.scores for moves, trial in tried.items()}
     ordered = sorted(scores, key=lambda moves: (scores[moves][0], len(moves), names(moves)))
     kept = dict.fromkeys(ordered[:WIDTH])
     for index in range(1, 1 + len(GUIDES)):
@@ -177,16 +174,6 @@ def _kept(tried: Mapping[Moves, Trial]) -> list[Moves]:
 def names(moves: Moves) -> tuple[str, ...]:
     """What a combination is called, in a settled order."""
     return tuple(sorted(move.name for move in moves))
-
-
-def _scores(trial: Trial) -> tuple[float, ...]:
-    """The objective and the guides, less is better: the best over the batches that fit in memory."""
-    fits = np.asarray(trial.used["capacity"]) <= 1
-    sign = trial.goal.metric.better
-    value = np.asarray(trial.value, float)
-    objective = np.where(fits, value if sign < 0 else 1 / value, np.inf)
-    guides = (np.where(fits | (name == "memory"), trial.figure(name), np.inf) for name in GUIDES)
-    return tuple(float(np.nanmin(values)) if np.any(~np.isnan(values)) else np.inf for values in (objective, *guides))
 
 
 def _choices(trial: Trial) -> Iterator[Choice]:

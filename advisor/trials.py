@@ -21,6 +21,10 @@ Moves = frozenset[Move]
 NOTHING: Moves = frozenset()
 
 
+GUIDES = ("ttft", "tpot", "memory")
+"""Figures that limits may be set on: a plan keeps the best combination for each, so that a tight limit finds one."""
+
+
 @dataclass(frozen=True)
 class Trial:
     """A request with moves made, simulated at its own batch or at a grid of batches."""
@@ -71,6 +75,15 @@ class Trial:
             return figure(self.analysis, name, self.goal.at)
         except RooflineError:
             return np.nan
+
+    @cached_property
+    def scores(self) -> tuple[float, ...]:
+        """The objective and the guides, less is better: the best over the batches that fit in memory."""
+        fits = np.asarray(self.used["capacity"]) <= 1
+        value = np.asarray(self.value, float)
+        objective = np.where(fits, value if self.goal.metric.better < 0 else 1 / value, np.inf)
+        guides = (np.where(fits | (name == "memory"), self.figure(name), np.inf) for name in GUIDES)
+        return tuple(float(np.fmin.reduce(values, axis=None, initial=np.inf)) for values in (objective, *guides))
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -105,9 +105,13 @@ def _parse_json(text: str, where: str) -> object:
 
 def _parse_yaml(text: str, where: str) -> object:
     try:
-        if _may_be_deep(text):
+        openings = sum(map(text.count, "[{-?:"))
+        if openings > COMPOSED:
             _check_depth(text)
-        return yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        content = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
+        if openings > MAX_DEPTH:
+            _check_nesting(content)
+        return content
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise SpecError(where, f"is not valid YAML ({line}{error.problem or 'syntax error'})") from None
@@ -121,11 +125,13 @@ def _parse_yaml(text: str, where: str) -> object:
 
 
 MAX_DEPTH = 100
-"""Deeper than any honest spec, and far from where libyaml's composer overflows the stack of the process."""
+"""Deeper than any honest spec."""
 
+COMPOSED = 1000
+"""Levels that libyaml's composer may descend, at some 400 bytes each, far from where it overflows a thread's stack.
 
-def _may_be_deep(text: str) -> bool:
-    return sum(map(text.count, "[{-?:")) > 2 * MAX_DEPTH
+Every level is opened by a character of its own, so that a text with no more of these need not be looked through first.
+"""
 
 
 def _check_depth(text: str) -> None:
@@ -134,6 +140,22 @@ def _check_depth(text: str) -> None:
         depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
         if depth > MAX_DEPTH:
             raise RecursionError
+
+
+def _check_nesting(content: object) -> None:
+    level, depth = {id(content): content}, 0
+    while level:
+        depth += 1
+        if depth > MAX_DEPTH:
+            raise RecursionError
+        inner = [child for node in level.values() for child in _inside(node) if isinstance(child, (dict, list))]
+        level = {id(child): child for child in inner}
+
+
+def _inside(node: object) -> Iterable[object]:
+    if isinstance(node, dict):
+        return node.values()
+    return node if isinstance(node, list) else ()
 
 
 def _type_name(value: object) -> str:

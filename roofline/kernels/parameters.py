@@ -134,10 +134,10 @@ SMALL = 4096
 """Rows up to which a column is copied to another shape, at a fifth of what a view of it costs to make."""
 
 
-def aligned(*columns: Array) -> list[Array]:
+def aligned(*columns: Array) -> tuple[Array, ...]:
     """Columns broadcast to one shape; not to be written to."""
     shape = np.broadcast(*columns).shape
-    return [column if column.shape == shape else _stretched(column, shape) for column in columns]
+    return tuple(column if column.shape == shape else _stretched(column, shape) for column in columns)
 
 
 def _stretched(column: Array, shape: tuple[int, ...]) -> Array:

@@ -94,8 +94,8 @@ def linear(
         Kind.GEMM,
         reads=(source, weight, *vectors(name, ["bias"] if bias else [], outputs, formats.weight("bias"))),
         writes=(target,),
-        matrix_flops=2 * product(rows) * (inputs * outputs * weight.format.density),
-        vector_flops=product(rows) * (outputs if bias else 0),
+        matrix_flops=product(rows) * (2 * inputs * outputs * weight.format.density),
+        vector_flops=product(rows) * outputs if bias else ZERO,
         operands=(source, weight),
     )
 
