@@ -31,12 +31,38 @@ SEARCH_PATH = "ROOFLINE_SPECS"
 
 
 class _Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):  # type: ignore[misc]
-    """Safe YAML that refuses duplicate keys instead of keeping the last, and reads 1:30 as text, not as ninety."""
+    """Safe YAML that refuses duplicate keys instead of keeping the last, and reads 1:30 as text, not as ninety.
+
+    Most of a spec is text, and the same keys stand in all of them: both are short cuts.
+    """
+
+    def resolve(self, kind: type[yaml.Node], value: Any, implicit: Any) -> Any:
+        """The tag of a node that has none written."""
+        if kind is yaml.ScalarNode and implicit[0]:
+            return _plain_tag(value)
+        return super().resolve(kind, value, implicit)
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """The value of a node."""
+        if node.tag == _TEXT and isinstance(node, yaml.ScalarNode):
+            return node.value
+        return super().construct_object(node, deep)
+
+
+_TEXT = "tag:yaml.org,2002:str"
+
+
+@lru_cache(maxsize=4096)
+def _plain_tag(value: str) -> str:
+    """The tag of a scalar without quotes."""
+    resolvers = _Loader.yaml_implicit_resolvers
+    patterns = [*resolvers.get(value[:1], []), *resolvers.get(None, [])]
+    return next((tag for tag, pattern in patterns if pattern.match(value)), _TEXT)
 
 
 _SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
 _Loader.yaml_implicit_resolvers = {
-    first: [*([("tag:yaml.org,2002:str", _SEXAGESIMAL)] if first in "-+0123456789" and first else []), *known]
+    first: [*([(_TEXT, _SEXAGESIMAL)] if first in "-+0123456789" and first else []), *known]
     for first, known in _Loader.yaml_implicit_resolvers.items()
 }
 
