@@ -204,7 +204,7 @@ def phase_line(phase: Mapping[str, Any]) -> str:
     return f"{line}\nexpected {spread(phase['expected_time_s'])}{host}"
 
 
-ENDS = frozenset({"embedding", "head", "pipeline"})
+ENDS = frozenset({"embedding", "head", "pipeline", "pipeline_beyond", "pipeline_beyond_node"})
 OP_HEADER = ("operator", "count", "FLOP", "bytes", "FLOP/B", "attainable", "bound", "at bound", "expected", "share")
 
 

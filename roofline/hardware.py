@@ -144,6 +144,11 @@ class Hardware:
         return next((link for link in found if link.bridged is None or reach <= link.bridged), found[0])
 
     @property
+    def bridge(self) -> int | None:
+        """The cards that a bridge joins, fewer than a node has; None where there is none."""
+        return next((link.bridged for link in self.interconnects if link.bridged is not None), None)
+
+    @property
     def host_bandwidth(self) -> float:
         """Bytes a second between host memory and device, one direction; raises UnsupportedError where it is unknown."""
         for link in self.interconnects:

@@ -60,7 +60,7 @@ class Build:
     `decode`: the graph is for single queries, where latent attention works on the latents themselves and sequence
     parallelism divides the cache. `every_position`: logits are wanted at all positions, as verification needs them,
     not only at the last. `skew` and `capacity` are those of expert routing. `rewrites` replace linear layers
-    by others (low-rank factors, adapters).
+    by others (low-rank factors, adapters). `bridge` cards are joined by a bridge, where there is one.
     """
 
     fusions: tuple[str, ...] = ()
@@ -71,6 +71,7 @@ class Build:
     capacity: float = 1.0
     rewrites: tuple[Rewrite, ...] = ()
     every_position: bool = False
+    bridge: int | None = None
 
 
 PLAIN = Build()
@@ -126,12 +127,13 @@ def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]
         yield Section(group.name, group.count, _layer(group.layer, model.hidden, rotary, formats, making))
     yield Section("head", 1, _counted(head(model, stream, formats, build.every_position), model.hidden, ends))
     parallel = formats.parallel
-    if parallel.pipeline > 1:
-        # The stream goes on to the next stage, which is a whole stage's devices away.
-        reach = parallel.devices // parallel.pipeline + 1
-        arrived = replace(stream, name="hidden_received")
-        send = collective("stage_transfer", Collective.POINT_TO_POINT, stream, arrived, 2, reach, 1 / parallel.tensor)
-        yield Section("pipeline", parallel.pipeline - 1, _counted([send], model.hidden, ends))
+    arrived, share = replace(stream, name="hidden_received"), 1 / parallel.tensor
+    for index, (reach, count) in enumerate(parallel.stage_transfers(build.bridge).items()):
+        name, section = ("stage_transfer_beyond", "pipeline_beyond") if index else ("stage_transfer", "pipeline")
+        if index > 1:  # beyond a bridge, and beyond the node
+            name, section = f"{name}_node", f"{section}_node"
+        send = collective(name, Collective.POINT_TO_POINT, stream, arrived, 2, reach, share)
+        yield Section(section, count, _counted([send], model.hidden, ends))
 
 
 @lru_cache(maxsize=1024)

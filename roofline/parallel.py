@@ -8,6 +8,7 @@ data parallelism divides the batch, pipeline parallelism the layers, sequence pa
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
@@ -107,6 +108,20 @@ class Parallelism:
     def spans_nodes(self, reach: int) -> Span:
         """How far a group of so many neighbouring devices reaches: true where it is beyond one node."""
         return Span(reach, reach > self.devices_per_node)
+
+    def stage_transfers(self, bridge: int | None = None) -> Mapping[int, int]:
+        """How far the stream reaches from a stage to the next, in devices, and how many times so far; nearest first.
+
+        A stage's devices are neighbours, and each sends to its counterpart. Where any of them does so over the edge of
+        a node, or of the `bridge` cards that a bridge joins, the transfer takes the link beyond it.
+        """
+        stage, node = self.devices // self.pipeline, self.devices_per_node
+        reaches: Counter[int] = Counter()
+        for first in range(0, self.devices - stage, stage):
+            last = first + 2 * stage - 1  # of the stage that receives
+            crossed = [joined for joined in (bridge, node) if joined is not None and first // joined != last // joined]
+            reaches[max(stage, *crossed) + 1 if crossed else stage + 1] += 1
+        return dict(sorted(reaches.items()))
 
     @property
     def trivial(self) -> bool:

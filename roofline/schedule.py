@@ -193,8 +193,8 @@ class Schedule:
         self._build = build
         self._placed: dict[str, Placement] = {}
 
-    def _graph(self, *, decode: bool, every_position: bool = False) -> Network:
-        settings = self.settings
+    def _graph(self, *, decode: bool, every_position: bool = False, on: Hardware | None = None) -> Network:
+        settings, hardware = self.settings, on or self.hardware
         build = replace(
             self._build,
             parallel=settings.parallel,
@@ -203,6 +203,7 @@ class Schedule:
             capacity=settings.expert_capacity,
             rewrites=settings.rewrites,
             every_position=every_position,
+            bridge=hardware.bridge if settings.parallel.pipeline > 1 else None,
         )
         return network(self.model, self.precision, build)
 
@@ -226,9 +227,12 @@ class Schedule:
     @cached_property
     def networks(self) -> tuple[Network, Network]:
         """The graphs of prefill and decode: another one only where decode computes differently."""
-        differs = self.model.latent or self.settings.parallel.sequence > 1
-        prefill = self._graph(decode=False)
-        return prefill, self._graph(decode=True) if differs else prefill
+        return self._graph(decode=False), self._graph(decode=self._decodes_apart, on=self.decoder)
+
+    @property
+    def _decodes_apart(self) -> bool:
+        """Whether a step for single queries computes differently."""
+        return self.model.latent or self.settings.parallel.sequence > 1
 
     @cached_property
     def draft(self) -> Placement | None:
@@ -255,7 +259,7 @@ class Schedule:
     @cached_property
     def _checked(self) -> Network:
         """The graph of decode with logits at every position, as verification needs them."""
-        return self._graph(decode=self.networks[1] is not self.networks[0], every_position=True)
+        return self._graph(decode=self._decodes_apart, every_position=True, on=self.decoder)
 
     def _verifier(self, depth: float) -> Placement:
         """The model, or the share `depth` of its layers, with logits at every position."""

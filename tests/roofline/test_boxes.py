@@ -45,6 +45,13 @@ def test_stages_of_two_pairs_pass_the_stream_on_over_the_host_s_link() -> None:
     assert found["stage_transfer"] == pytest.approx(PCIE)
 
 
+def test_of_four_stages_on_two_pairs_one_transfer_goes_beyond_the_bridges() -> None:
+    answer = run(pipeline=4)
+    found = {op.name: (op.count, op.link_bytes / op.bound_time) for op in answer.prefill.ops if op.link_bytes}
+    assert found["stage_transfer"] == (2, pytest.approx(BRIDGE))
+    assert found["stage_transfer_beyond"] == (1, pytest.approx(PCIE))
+
+
 def test_experts_are_as_far_apart_as_the_ranks_that_share_them() -> None:
     """Two expert ranks of two devices each: a token goes to the other pair, for the kernel as for the bound."""
     answer = run("qwen3-30b-a3b", tensor=2, data=2, expert=2)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from roofline import (
@@ -293,3 +295,36 @@ def test_a_grid_of_ranks_sends_less_the_more_there_are() -> None:
     assert sent(16, grid=True) < sent(4, grid=True)
     with pytest.raises(RooflineError, match="square number"):
         Parallelism(tensor=8, grid=True)
+
+
+@given(
+    st.integers(1, 8), st.integers(1, 12), st.sampled_from([1, 2, 3, 4, 6]), st.none() | st.integers(2, 6)
+)  # fmt: skip
+def test_stages_send_over_the_link_that_joins_both(size: int, count: int, nodes: int, bridge: int | None) -> None:
+    """Every device of a stage sends to its counterpart in the next; the farthest of them decides."""
+    assume(size * count % nodes == 0 and (bridge is None or bridge <= size * count // nodes))
+    ranks = Parallelism(tensor=size, pipeline=count, nodes=nodes)
+
+    def parts(stage: int, joined: int | None) -> bool:
+        senders = range(stage * size, (stage + 1) * size)
+        return joined is not None and any(device // joined != (device + size) // joined for device in senders)
+
+    expected = Counter((parts(stage, ranks.devices_per_node), parts(stage, bridge)) for stage in range(count - 1))
+    found: Counter[tuple[bool, bool]] = Counter()
+    for reach, times in ranks.stage_transfers(bridge).items():
+        across = ranks.spans_nodes(reach).across_nodes
+        found[across, bridge is not None and reach > bridge] += times
+    if bridge is not None:  # what leaves a node leaves what a bridge joins
+        expected = Counter({(over, out or over): times for (over, out), times in expected.items()})
+    assert found == expected
+
+
+def test_a_pipeline_over_two_nodes_sends_once_over_the_network() -> None:
+    answer = run("llama-3.1-70b", parallel(tensor=4, pipeline=4, nodes=2), prompt=1000)
+    sent = {op.name: op for op in answer.prefill.ops if op.name.startswith("stage_transfer")}
+    assert (sent["stage_transfer"].count, sent["stage_transfer_beyond"].count) == (2, 1)
+    near, far = sent["stage_transfer"], sent["stage_transfer_beyond"]
+    assert near.link_bytes == far.link_bytes
+    hardware = answer.scenario.hardware
+    assert far.bound_time == pytest.approx(far.link_bytes / hardware.link(across_nodes=True).bandwidth)
+    assert near.bound_time < far.bound_time / 5
