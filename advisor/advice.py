@@ -26,6 +26,7 @@ from advisor.moves import (
     Kind,
     Move,
     batch_move,
+    elsewhere,
     engine_moves,
     engine_techniques,
     hardware_move,
@@ -95,11 +96,16 @@ class Futile:
 
 @dataclass(frozen=True)
 class Advice:
-    """The answer for one request and goal. `findings` and `cautions` come with the name of their rule."""
+    """The answer for one request and goal. `findings` and `cautions` come with the name of their rule.
+
+    `engines` are those that may be better as well as worse, by what is uncertain about either: they are to be measured,
+    and no plan changes to them.
+    """
 
     case: Case
     findings: tuple[tuple[str, Finding], ...]
     recommendations: tuple[Recommendation, ...]
+    engines: tuple[Recommendation, ...]
     hardware: tuple[Recommendation, ...]
     futile: tuple[Futile, ...]
     cautions: tuple[tuple[str, str], ...]
@@ -118,7 +124,7 @@ class Advice:
 
     def recommendation(self, name: str) -> Recommendation | None:
         """The recommendation of a move, also where it is told under another of the same effect."""
-        for found in (*self.recommendations, *self.hardware):
+        for found in (*self.recommendations, *self.engines, *self.hardware):
             if name == found.move.name or name in found.same:
                 return found
         return None
@@ -148,14 +154,19 @@ def advise(
     tried = [trial for move in offered if (trial := trials.attempt([move])) is not None]
     said = [(rule, entry) for rule in rules().values() for entry in rule.look(case)]
     helping = _ranked(case, _grouped(_helping(case, tried)))
+    unsure = [group for group in helping if not all(_sure(case, trial) for trial in group)]
     progress("break-even points")
-    recommendations = tuple(_recommended(case, said, helping, top))
+    recommendations = tuple(_recommended(case, said, [group for group in helping if group not in unsure], top))
+    engines = tuple(_recommendation(case, said, group, None, detailed=False) for group in unsure)
     progress("other hardware")
     devices = _hardware(case, said) if moves is None else ()
 
     def plan() -> Plan:
         progress("combinations")
-        combined = [move for move in offered if move.slot not in FACT_SLOTS and move.kind in _COMBINED]
+        surely = [move for move in offered if move.kind is Kind.ENGINE and _sure(case, trials.attempt([move]))]
+        further = () if moves is not None or research else elsewhere(request, surely)
+        plain = [move for move in offered if move.kind in _COMBINED]
+        combined = [move for move in (*plain, *surely, *further) if move.slot not in FACT_SLOTS]
         asked = request.with_options(batch=batch_grid(case.batch)) if goal.batch_varies else request
         return planned(trials, trials if asked is request else Trials(asked, goal), combined)
 
@@ -166,6 +177,7 @@ def advise(
         case,
         tuple(findings),
         recommendations,
+        engines,
         devices,
         tuple(_futile(case, said, {name for found in recommendations for name in (found.move.name, *found.same)})),
         tuple((rule.name, entry.text) for rule, entry in said if isinstance(entry, Caution) and not entry.moves),
@@ -175,6 +187,17 @@ def advise(
 
 
 _COMBINED = (Kind.TECHNIQUE, Kind.PARALLELISM)
+
+
+def _sure(case: Case, trial: Trial | None) -> bool:
+    """Whether a change is one to make: of another engine, only where the whole interval of its gain is one.
+
+    Engines differ by host time, launches and fusions that were measured on few machines; most lie within what is
+    uncertain about each other.
+    """
+    if trial is None or all(move.kind is not Kind.ENGINE for move in trial.moves):
+        return trial is not None
+    return bool(better(case.base, trial).low > 1)
 
 
 def all_moves(request: Request, goal: Goal, research: bool = False) -> Iterator[Move]:

@@ -37,7 +37,8 @@ class Move:
     """A change: its name as the command line has it, the slot it settles, its price, and what does it.
 
     `assumes` says what the simulation takes as given, `source` where the technique is described. `devices` is the
-    number that a move of parallelism needs, 0 where it is as before.
+    number that a move of parallelism needs, 0 where it is as before. `engines` are those that run it, None where it
+    needs nothing of one; `engine` is the one that a move of engines changes to.
     """
 
     name: str
@@ -49,6 +50,8 @@ class Move:
     assumes: str = ""
     source: str = ""
     devices: int = 0
+    engines: frozenset[str] | None = None
+    engine: str = ""
 
     def __call__(self, request: Request) -> Request:
         """The changed request."""
@@ -102,7 +105,7 @@ def engine_techniques(request: Request) -> Iterator[Move]:
     and those that need nothing of an engine: another prompt, another output, a smaller model of the same kind. For an
     engine that the documents do not know, they are those that any engine runs.
     """
-    engine = str(request.options.get("engine", DEFAULT_ENGINE))
+    engine = engine_of(request)
     for entry in _entries():
         if entry.name in FEATURES:
             continue
@@ -117,8 +120,37 @@ def engine_techniques(request: Request) -> Iterator[Move]:
             continue
         if found.default and not _left_out(request, entry):
             continue
-        yield technique_move(entry, f"{entry.name}:{found.parameters}" if found.parameters else None)
+        move = technique_move(entry, f"{entry.name}:{found.parameters}" if found.parameters else None)
+        yield replace(move, engines=_running(entry, request, found.parameters))
     yield from _drafts(request, engine)
+
+
+def engine_of(request: Request) -> str:
+    """The name of a request's engine."""
+    return str(request.options.get("engine", DEFAULT_ENGINE))
+
+
+def runs_here(request: Request, move: Move) -> bool:
+    """Whether the request's engine runs a move."""
+    return move.engines is None or engine_of(request) in move.engines
+
+
+def _running(entry: Technique, request: Request, parameters: str) -> frozenset[str]:
+    """The engines that run a technique so on the request's hardware; its own too, where no document knows it."""
+    found = {name: support(entry.name, name) for name in SUPPORTED_ENGINES if runs(entry.name, name, request.hardware)}
+    able = {name for name, said in found.items() if said is not None and said.parameters == parameters}
+    own = engine_of(request)
+    return frozenset(able if own in SUPPORTED_ENGINES else {*able, own})
+
+
+def elsewhere(request: Request, engines: Iterable[Move]) -> Iterator[Move]:
+    """What other engines run that the request's own does not: it can be had together with one of them."""
+    known = {move.name for move in engine_techniques(request)}
+    for move in engines:
+        for other in engine_techniques(move(request)):
+            if other.name not in known and other.engines is not None and engine_of(request) not in other.engines:
+                known.add(other.name)
+                yield other
 
 
 def _left_out(request: Request, entry: Technique) -> bool:
@@ -151,7 +183,8 @@ def _drafts(request: Request, engine: str) -> Iterator[Move]:
     if draft is None or not (engine not in SUPPORTED_ENGINES or runs(entry.name, engine, request.hardware)):
         return
     move = technique_move(entry, f"{entry.name}:draft={draft},acceptance={ACCEPTANCE}")
-    yield replace(move, assumes=f"{move.assumes}; chance that a token of {draft} is accepted: {ACCEPTANCE}")
+    assumed = f"{move.assumes}; chance that a token of {draft} is accepted: {ACCEPTANCE}"
+    yield replace(move, assumes=assumed, engines=_running(entry, request, ""))
 
 
 def technique_move(entry: Technique, request: str | None = None) -> Move:
@@ -251,16 +284,22 @@ def _parallel(hardware: Hardware, degrees: dict[str, int]) -> Move:
 
 
 def engine_moves(request: Request) -> Iterator[Move]:
-    """The other engines that serve models on this hardware."""
+    """The other engines that serve models on this hardware, and run what the request asks for."""
     for name in SERVED_BY:
-        if name == request.options.get("engine", "vllm") or not _serves(name, request.hardware):
+        if name == engine_of(request) or not _serves(name, request.hardware) or not _keeps(request, name):
             continue
 
         def change(asked: Request, name: str = name) -> Request:
             return asked.with_options(engine=name)
 
         title = f"the engine {load_engine(name).title or name}"
-        yield Move(f"engine={name}", title, Kind.ENGINE, "engine", Price.ENGINEERING, change)
+        yield Move(f"engine={name}", title, Kind.ENGINE, "engine", Price.ENGINEERING, change, engine=name)
+
+
+def _keeps(request: Request, engine: str) -> bool:
+    """Whether an engine runs the request's techniques, those that documents know any engine to run."""
+    names = [check_request(written).name for written in request.techniques]
+    return all(runs(name, engine, request.hardware) for name in names if engines_with(name))
 
 
 def _serves(engine: str, hardware: Hardware) -> bool:

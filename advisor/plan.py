@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from advisor.goal import QUALITIES, Goal, Price, Quality
-from advisor.moves import BATCHES, Kind, Move, batch_move, price_of
+from advisor.moves import BATCHES, Kind, Move, batch_move, price_of, runs_here
 from advisor.trials import GUIDES, NOTHING, Moves, Trial, Trials, better
 from roofline.command import command_line
 from roofline.timing import Estimate
@@ -77,37 +77,48 @@ def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive
     for quality in QUALITIES[: QUALITIES.index(trials.goal.quality) + 1]:
         allowed = [move for move in moves if _allowed(trials, move, quality)]
         for count in counts:
-            offered = [move for move in allowed if move.devices in (0, count)]
+            offered = [move for move in allowed if move.devices <= count]
             slots = _slots(offered)
             if prod(len(members) + 1 for members in slots.values()) <= exhaustive:
-                stopped = _all(trials, slots, seen)
+                stopped = _all(trials, slots, quality, seen)
             else:
-                stopped = _beam(trials, offered, depth, seen)
+                stopped = _beam(trials, offered, depth, quality, seen)
     choices = tuple(choice for trial in seen.values() for choice in _choices(trial))
     return Searched(choices, _best(trials.goal, choices), stopped)
 
 
 def _allowed(trials: Trials, move: Move, quality: Quality) -> bool:
+    """Whether a move is within the budget, as far as that can be told of it alone: another engine may run it."""
     if not quality.allows(move.price):  # what it leads to may make it dearer, never cheaper
         return False
     trial = trials.attempt([move])
-    return trial is not None and quality.allows(price_of(move, trial.analysis.scenario))
+    if trial is None:
+        return not runs_here(trials.request, move)
+    return quality.allows(price_of(move, trial.analysis.scenario))
 
 
-def _beam(trials: Trials, moves: Sequence[Move], depth: int, seen: dict[Moves, Trial]) -> str:
+def _attempt(trials: Trials, moves: Moves, quality: Quality) -> Trial | None:
+    """The trial of a combination, where there is one within the budget."""
+    trial = trials.attempt(moves)
+    return trial if trial is not None and quality.allows(trial.price) else None
+
+
+def _beam(trials: Trials, moves: Sequence[Move], depth: int, quality: Quality, seen: dict[Moves, Trial]) -> str:
     """Tries combinations and adds them to `seen`; says why it stopped.
 
-    What is useless alone may help others: where no move that is useful alone goes on, every move is tried on the
+    It goes on from the best that was seen of these moves, under a smaller budget or with fewer devices. What is useless
+    alone may help others: where no move that is useful alone goes on, every move is tried on the
     combination that is best for the objective, and those that help there join in. So no single change makes the answer
     better.
     """
+    kept = _kept({state: trial for state, trial in seen.items() if state.issubset(moves)})
     useful, whole = _useful(trials, moves), False
-    kept: list[Moves] = [NOTHING]
+    useful += [move for state in kept for move in state if move not in useful]
     while True:  # it ends: every round but the last makes one of the best combinations better
         tried: dict[Moves, Trial] = {}
         for state in kept[:1] if whole else kept:
             for following in _following(state, moves if whole else useful):
-                if len(following) <= depth and (trial := trials.attempt(following)) is not None:
+                if len(following) <= depth and (trial := _attempt(trials, following, quality)) is not None:
                     tried[following] = seen[following] = trial
         before = kept
         kept = _kept({**{state: seen[state] for state in kept}, **tried})
@@ -127,11 +138,11 @@ def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
     return slots
 
 
-def _all(trials: Trials, slots: Mapping[str, list[Move]], seen: dict[Moves, Trial]) -> str:
+def _all(trials: Trials, slots: Mapping[str, list[Move]], quality: Quality, seen: dict[Moves, Trial]) -> str:
     """Tries every combination."""
     for chosen in product(*([None, *members] for members in slots.values())):
         combination = frozenset(move for move in chosen if move is not None)
-        trial = trials.attempt(combination)
+        trial = _attempt(trials, combination, quality)
         if trial is not None:
             seen[combination] = trial
     return "every combination was tried"
@@ -319,8 +330,9 @@ def _interactions(trials: Trials, steps: Sequence[Step]) -> Iterator[Interaction
 def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], why: str) -> str:
     """Why no step follows: the best that is left, and what it would gain or break."""
     slots = {move.slot for move in end.moves}
-    left = [move for move in moves if move.slot not in slots and _allowed(trials, move, trials.goal.quality)]
-    tried = [trial for move in left if (trial := trials.attempt({*end.moves, move})) is not None]
+    quality = trials.goal.quality
+    left = [move for move in moves if move.slot not in slots and _allowed(trials, move, quality)]
+    tried = [trial for move in left if (trial := _attempt(trials, end.moves | {move}, quality)) is not None]
     if not tried:
         return why
     ratio, best = max(

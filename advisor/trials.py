@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from advisor.goal import Goal, Objective, Price, figure
-from advisor.moves import Move, price_of
+from advisor.moves import Move, engine_of, price_of
 from roofline.analysis import Analysis, analyze
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.gain import Timed, gain
@@ -133,6 +133,7 @@ class Trials:
 
     def _simulated(self, moves: Moves) -> Trial | RooflineError:
         try:
+            _check_engine(self.request, moves)
             trial = Trial(moves, made(self.request, moves), self.goal)
             if moves and not np.any(np.asarray(trial.filled) < HOPELESS):
                 return UnsupportedError(f"it needs more than {HOPELESS} times the memory of a device")
@@ -145,6 +146,14 @@ class Trials:
 
     def __len__(self) -> int:
         return len(self._found)
+
+
+def _check_engine(request: Request, moves: Moves) -> None:
+    """Raises UnsupportedError where the engine of a combination does not run one of its moves."""
+    engine = next((move.engine for move in moves if move.engine), engine_of(request))
+    for move in moves:
+        if move.engines is not None and engine not in move.engines:
+            raise UnsupportedError(f"{engine} is not known to run {move.name}")
 
 
 ORDER = {"hardware": 0, "engine": 1, "parallelism": 2}

@@ -49,7 +49,7 @@ LIMITS = {
 
 
 def advice_document(advice: Advice, top: int) -> dict[str, Any]:
-    """The JSON document: the request, what holds it back, single changes, other hardware, what is in vain, a plan."""
+    """The JSON document: the request, what holds it back, changes, engines, hardware, what is in vain, a plan."""
     goal, base = advice.case.goal, advice.base
     return {
         "schema": SCHEMA,
@@ -76,6 +76,7 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
             for rule, entry in advice.findings
         ],
         "recommendations": [_recommendation(entry, base) for entry in advice.recommendations],
+        "other_engines": [_recommendation(entry, base) for entry in advice.engines],
         "other_hardware": [_recommendation(entry, base) for entry in advice.hardware],
         "in_vain": [
             {"move": entry.move, "gain": finite(entry.gain), "because": entry.because, "rule": entry.rule}
@@ -199,12 +200,12 @@ def _plan(plan: Plan, goal: Goal) -> dict[str, Any]:
 
 
 def advice_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """The answer in three lines, then the plan, single changes, other hardware and what is in vain."""
+    """The answer in three lines, then the plan, single changes, other engines and hardware, and what is in vain."""
     return [
         _text(_headline(document), _answer(document)),
         *_plan_blocks(document),
         *_single_blocks(document),
-        *_hardware_blocks(document),
+        *_other_blocks(document),
         *_told("What holds it back", [_told_by(entry) for entry in _ordered(document["findings"])[1:]]),
         *_told("What will not help", list(_futile(document["in_vain"]))),
         *_told("What to mind", [_told_by(entry) for entry in document["cautions"]]),
@@ -432,11 +433,19 @@ def _about(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"  published: {best['effect']} ({best['source']})"
 
 
-def _hardware_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
-    found = document["other_hardware"]
-    if found:
-        rows = [[entry["move"].removeprefix("hw="), *_row(document, entry)[1:]] for entry in found]
-        yield _table("Other hardware, all else as it is", _header(document, "hardware"), rows)
+def _other_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
+    """Other engines and other hardware."""
+    titles = {
+        "engine": "Other engines, better or worse within what is uncertain: to be measured",
+        "hardware": "Other hardware, all else as it is",
+    }
+    for what, found in (("engine", document["other_engines"]), ("hardware", document["other_hardware"])):
+        if found:
+            rows = [[entry["move"].partition("=")[2], *_row(document, entry)[1:]] for entry in found]
+            yield _table(titles[what], _header(document, what), rows)
+            minded = dict.fromkeys(text for entry in found for text in entry["cautions"])
+            if minded:
+                yield _text("", [f"mind: {text}" for text in minded])
 
 
 def _futile(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:

@@ -1,5 +1,6 @@
 """Plans: never worse than the best single step, within limits and budget, equal to exhaustive search, monotone."""
 
+from dataclasses import replace
 from itertools import combinations, pairwise, product
 
 import numpy as np
@@ -9,11 +10,23 @@ from hypothesis import strategies as st
 
 from advisor.advice import advise
 from advisor.goal import QUALITIES, Goal, Limits, Objective, Quality
-from advisor.moves import FACT_SLOTS, Kind, Move, parallel_moves, technique_moves
+from advisor.moves import (
+    FACT_SLOTS,
+    SERVED_BY,
+    Kind,
+    Move,
+    elsewhere,
+    engine_moves,
+    engine_techniques,
+    parallel_moves,
+    technique_moves,
+)
 from advisor.plan import LEAST, batch_grid, search
+from advisor.support import runs
 from advisor.trials import Trials
 from roofline.options import compose
 from roofline.request import Request
+from roofline.techniques import check_request
 
 NAMES = ("awq", "fp8", "fp8-kv", "eagle", "llmlingua")
 
@@ -191,3 +204,53 @@ def test_no_single_change_makes_a_plan_better(model, hw, batch, degrees, objecti
         trial = advice.case.trials.attempt({*fixed, *others, move})
         if trial is not None and not trial.missed and goal.quality.allows(trial.price):
             assert goal.gain(end.value, trial.value) <= LEAST, (move.name, end.names)
+
+
+def test_a_larger_budget_goes_on_from_the_best_of_a_smaller_one() -> None:
+    """Alone neither eagle nor awq helps as much over four devices as both do: one is lossless, the other calibrated."""
+    asked = compose("qwen3-30b-a3b", "h100-sxm", formats={}, degrees={})
+    advice = advise(asked, Goal(limits=Limits(gpus=4)))
+    end = advice.plan.end
+    assert end is not None
+    for move in advice.case.moves.values():
+        if move.kind in (Kind.TECHNIQUE, Kind.PARALLELISM) and move.slot not in FACT_SLOTS:
+            trial = advice.case.trials.attempt({*(other for other in end.moves if other.slot != move.slot), move})
+            if trial is not None and not trial.missed and advice.case.goal.quality.allows(trial.price):
+                assert advice.case.goal.gain(end.value, trial.value) <= LEAST, (move.name, end.names)
+
+
+@pytest.mark.parametrize("hw", ["h100-sxm", "rtx-4090"])
+@pytest.mark.parametrize("engine", ["hf-eager", "gpt-fast", "vllm"])
+def test_plans_change_to_engines_that_are_surely_better_and_run_all_of_the_plan(engine: str, hw: str) -> None:
+    asked = compose("llama-3.1-8b", hw, formats={}, degrees={}, engine=engine)
+    advice = advise(asked)
+    plan, goal = advice.plan, advice.case.goal
+    assert plan.end is not None
+    for single in advice.recommendations:
+        assert goal.gain(single.trial.value, plan.end.value) >= 1 - 1e-12, single.move.name
+        assert single.move.kind is not Kind.ENGINE or single.certain
+    assert all(not found.certain for found in advice.engines)
+    chosen = next((step.move.engine for step in plan.steps if step.move.kind is Kind.ENGINE), engine)
+    assert (chosen != engine) == (engine == "hf-eager" and hw == "h100-sxm")
+    for step in plan.steps:
+        if step.move.engines is not None:
+            assert chosen in step.move.engines
+            assert runs(check_request(step.move.name).name, chosen, asked.hardware)
+
+
+def test_what_another_engine_runs_comes_with_that_engine_only() -> None:
+    asked = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, engine="hf-eager")
+    engines = {move.name: move for move in engine_moves(asked)}
+    further = {move.name: move for move in elsewhere(asked, engines.values())}
+    trials = Trials(asked, Goal())
+    assert trials.refusal(further["eagle"]) == "hf-eager is not known to run eagle"
+    assert trials.attempt([further["eagle"], engines["engine=vllm"]]) is not None
+    assert trials.attempt([further["eagle"], engines["engine=tensorrt-llm"]]) is not None
+    assert not {move.name for move in engine_techniques(asked)} & set(further)
+
+
+def test_engines_that_do_not_run_what_is_asked_for_are_not_offered() -> None:
+    asked = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}).using("medusa")
+    able = {name for name in SERVED_BY if runs("medusa", name, asked.hardware)} - {"vllm"}
+    assert {move.engine for move in engine_moves(asked)} == able
+    assert able < {move.engine for move in engine_moves(replace(asked, techniques=()))}
