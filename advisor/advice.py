@@ -35,7 +35,7 @@ from advisor.moves import (
 )
 from advisor.plan import Plan, batch_grid, planned
 from advisor.rules import Caution, Finding, Hint, Rule, Vain, rules
-from advisor.trials import Trial, Trials, better
+from advisor.trials import Trial, Trials, better, certain
 from roofline.analysis import analyze
 from roofline.command import command_line
 from roofline.errors import RooflineError
@@ -72,7 +72,7 @@ class Recommendation:
     @property
     def certain(self) -> bool:
         """Whether the whole interval of the gain is one."""
-        return bool(self.better.low > 1)
+        return certain(self.better)
 
     @property
     def command(self) -> str:
@@ -197,7 +197,7 @@ def _sure(case: Case, trial: Trial | None) -> bool:
     """
     if trial is None or all(move.kind is not Kind.ENGINE for move in trial.moves):
         return trial is not None
-    return bool(better(case.base, trial).low > 1)
+    return certain(better(case.base, trial))
 
 
 def all_moves(request: Request, goal: Goal, research: bool = False) -> Iterator[Move]:

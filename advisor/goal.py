@@ -174,10 +174,15 @@ class Goal:
 
     def used(self, analysis: Analysis) -> Mapping[str, Any]:
         """Each limit's use, figure over limit: at most 1 is met. `capacity` is that of the device's memory."""
-        found: dict[str, Any] = {"capacity": analysis.memory.total / analysis.memory.capacity}
+        found: dict[str, Any] = {"capacity": filled(analysis)}
         for name, limit in self.limits.given.items():
             found[name] = figure(analysis, LIMITED[name], self.at) / limit
         return found
+
+
+def filled(analysis: Analysis) -> Any:
+    """The share of a device's memory that is used."""
+    return analysis.memory.total / analysis.memory.capacity
 
 
 @lru_cache(maxsize=256)

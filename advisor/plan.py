@@ -20,7 +20,7 @@ import numpy as np
 
 from advisor.goal import QUALITIES, Goal, Price, Quality
 from advisor.moves import BATCHES, Kind, Move, batch_move, price_of, runs_here
-from advisor.trials import GUIDES, NOTHING, Moves, Trial, Trials, better
+from advisor.trials import GUIDES, NOTHING, Moves, Trial, Trials, better, certain
 from roofline.command import command_line
 from roofline.timing import Estimate
 
@@ -221,7 +221,7 @@ class Step:
     @property
     def certain(self) -> bool:
         """Whether the whole interval of the gain is one."""
-        return bool(self.better.low > 1)
+        return certain(self.better)
 
     @property
     def command(self) -> str:

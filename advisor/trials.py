@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.goal import Goal, Objective, Price, figure
+from advisor.goal import Goal, Objective, Price, figure, filled
 from advisor.moves import Move, engine_of, price_of
 from roofline.analysis import Analysis, analyze
 from roofline.errors import RooflineError, UnsupportedError
@@ -51,7 +51,7 @@ class Trial:
     @cached_property
     def filled(self) -> Any:
         """The share of a device's memory that is used."""
-        return self.analysis.memory.total / self.analysis.memory.capacity
+        return filled(self.analysis)
 
     @cached_property
     def excess(self) -> Any:
@@ -177,6 +177,11 @@ def better(before: Trial, after: Trial) -> Estimate:
     faster = gain(before.analysis, after.analysis, timed)
     # What is beside time in the objective, the devices of a price or the tokens of a rate, is certain.
     return Estimate(middle * faster.low / faster.mid, middle, middle * faster.high / faster.mid)
+
+
+def certain(gain: Estimate) -> bool:
+    """Whether the whole interval of a gain is one."""
+    return bool(gain.low > 1)
 
 
 _TIMED: Mapping[Objective, Timed] = {

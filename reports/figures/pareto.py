@@ -85,7 +85,7 @@ def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None
     _scales(panel, table, (across, x[fits]), (up, y[fits]))
     _direction(panel, columns)
     panel.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
-    figure.canvas.draw()
+    figure.draw_without_rendering()
     towards = math.degrees(math.atan2(columns[1][1], columns[0][1]))
     number(
         figure, panel, [(float(x[row]), float(y[row])) for row in marked.tolist()], [towards + turn for turn in TURNS]
