@@ -185,9 +185,10 @@ def _fall_row(name: str, part: Mapping[str, Any], totals: Mapping[str, Any], key
         shown = (lambda value: si(value, "B")) if key == "bytes" else seconds
         change, whole = part[key]["change"], totals[key]["change"]
         before, after = shown(part[key]["before"]), shown(part[key]["after"])
-        row.append(f"{before} → {after} ({_signed(change, shown)})")
-        if key == keys[0]:
-            row.append(f"{change / whole:.0%}" if whole else "-")
+        if key == keys[0]:  # what the table is of; the others stand beside it
+            row += [f"{before} → {after} ({_signed(change, shown)})", f"{change / whole:.0%}" if whole else "-"]
+        else:
+            row.append(f"{before} → {after}")
     return row
 
 

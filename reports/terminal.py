@@ -32,17 +32,17 @@ def table(
 ) -> Any:
     """A plain table; the first `left` columns are text, the others are right-aligned figures.
 
-    With a `width` its columns stand closer, it is at most so many characters wide, and its first column gives way.
+    Where it is too wide its widest columns are broken, nothing is cut off. With a `width` it is at most so many
+    characters wide, and only its first column gives way.
     """
-    padding = (0, 0, 0, 1) if width else (0, 1)
     drawn = Table(
-        box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, title_style="bold", padding=padding
+        box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, title_style="bold", padding=(0, 0, 0, 1)
     )
     for index, name in enumerate(header):
         drawn.add_column(
             Text(name),
             justify="left" if index < left else "right",
-            no_wrap=index >= left or (index > 0 if width else index == 0),
+            no_wrap=width > 0 and index > 0,
             overflow="fold",
         )
     for row in rows:
