@@ -107,9 +107,8 @@ def _beam(trials: Trials, moves: Sequence[Move], depth: int, quality: Quality, s
     """Tries combinations and adds them to `seen`; says why it stopped.
 
     It goes on from the best that was seen of these moves, under a smaller budget or with fewer devices. What is useless
-    alone may help others: where no move that is useful alone goes on, every move is tried on the
-    combination that is best for the objective, and those that help there join in. So no single change makes the answer
-    better.
+    alone may help others: where no move that is useful alone goes on, every move is tried on the combination that is
+    best for the objective, and those that help there join in. So no single change makes the answer better.
     """
     kept = _kept({state: trial for state, trial in seen.items() if state.issubset(moves)})
     useful, whole = _useful(trials, moves), False
