@@ -154,16 +154,19 @@ def advise(
     tried = [trial for move in offered if (trial := trials.attempt([move])) is not None]
     said = [(rule, entry) for rule in rules().values() for entry in rule.look(case)]
     helping = _ranked(case, _grouped(_helping(case, tried)))
-    unsure = [group for group in helping if not all(_sure(case, trial) for trial in group)]
+    apart: dict[bool, list[list[Trial]]] = {True: [], False: []}
+    for group in helping:
+        apart[_sure(case, group[0])].append(group)
     progress("break-even points")
-    recommendations = tuple(_recommended(case, said, [group for group in helping if group not in unsure], top))
-    engines = tuple(_recommendation(case, said, group, None, detailed=False) for group in unsure)
+    recommendations = tuple(_recommended(case, said, apart[True], top))
+    engines = tuple(_recommendation(case, said, group, None, detailed=False) for group in apart[False])
     progress("other hardware")
     devices = _hardware(case, said) if moves is None else ()
 
     def plan() -> Plan:
         progress("combinations")
-        surely = [move for move in offered if move.kind is Kind.ENGINE and _sure(case, trials.attempt([move]))]
+        alone = {move: trials.attempt([move]) for move in offered if move.kind is Kind.ENGINE}
+        surely = [move for move, trial in alone.items() if trial is not None and _sure(case, trial)]
         further = () if moves is not None or research else elsewhere(request, surely)
         plain = [move for move in offered if move.kind in _COMBINED]
         combined = [move for move in (*plain, *surely, *further) if move.slot not in FACT_SLOTS]
@@ -189,15 +192,13 @@ def advise(
 _COMBINED = (Kind.TECHNIQUE, Kind.PARALLELISM)
 
 
-def _sure(case: Case, trial: Trial | None) -> bool:
+def _sure(case: Case, trial: Trial) -> bool:
     """Whether a change is one to make: of another engine, only where the whole interval of its gain is one.
 
     Engines differ by host time, launches and fusions that were measured on few machines; most lie within what is
     uncertain about each other.
     """
-    if trial is None or all(move.kind is not Kind.ENGINE for move in trial.moves):
-        return trial is not None
-    return certain(better(case.base, trial))
+    return all(move.kind is not Kind.ENGINE for move in trial.moves) or certain(better(case.base, trial))
 
 
 def all_moves(request: Request, goal: Goal, research: bool = False) -> Iterator[Move]:

@@ -57,6 +57,10 @@ class Move:
         """The changed request."""
         return self.change(request)
 
+    def runs_on(self, engine: str) -> bool:
+        """Whether an engine runs it."""
+        return self.engines is None or engine in self.engines
+
 
 PARALLEL_SLOTS = frozenset(
     {
@@ -130,11 +134,6 @@ def engine_of(request: Request) -> str:
     return str(request.options.get("engine", DEFAULT_ENGINE))
 
 
-def runs_here(request: Request, move: Move) -> bool:
-    """Whether the request's engine runs a move."""
-    return move.engines is None or engine_of(request) in move.engines
-
-
 def _running(entry: Technique, request: Request, parameters: str) -> frozenset[str]:
     """The engines that run a technique so on the request's hardware; its own too, where no document knows it."""
     found = {name: support(entry.name, name) for name in SUPPORTED_ENGINES if runs(entry.name, name, request.hardware)}
@@ -148,7 +147,7 @@ def elsewhere(request: Request, engines: Iterable[Move]) -> Iterator[Move]:
     known = {move.name for move in engine_techniques(request)}
     for move in engines:
         for other in engine_techniques(move(request)):
-            if other.name not in known and other.engines is not None and engine_of(request) not in other.engines:
+            if other.name not in known and not other.runs_on(engine_of(request)):
                 known.add(other.name)
                 yield other
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import combinations, product
 from math import prod
 from typing import Any
@@ -19,8 +18,8 @@ from typing import Any
 import numpy as np
 
 from advisor.goal import QUALITIES, Goal, Price, Quality
-from advisor.moves import BATCHES, Kind, Move, batch_move, price_of, runs_here
-from advisor.trials import GUIDES, NOTHING, Moves, Trial, Trials, better, certain
+from advisor.moves import BATCHES, Kind, Move, batch_move, engine_of, price_of
+from advisor.trials import GUIDES, NOTHING, Moves, Trial, Trials, better, certain, names
 from roofline.command import command_line
 from roofline.timing import Estimate
 
@@ -93,7 +92,7 @@ def _allowed(trials: Trials, move: Move, quality: Quality) -> bool:
         return False
     trial = trials.attempt([move])
     if trial is None:
-        return not runs_here(trials.request, move)
+        return not move.runs_on(engine_of(trials.request))
     return quality.allows(price_of(move, trial.analysis.scenario))
 
 
@@ -112,8 +111,8 @@ def _beam(trials: Trials, moves: Sequence[Move], depth: int, quality: Quality, s
     """
     kept = _kept({state: trial for state, trial in seen.items() if state.issubset(moves)})
     useful, whole = _useful(trials, moves), False
-    useful += [move for state in kept for move in state if move not in useful]
     while True:  # it ends: every round but the last makes one of the best combinations better
+        useful += [move for state in kept for move in state if move not in useful]
         tried: dict[Moves, Trial] = {}
         for state in kept[:1] if whole else kept:
             for following in _following(state, moves if whole else useful):
@@ -122,7 +121,6 @@ def _beam(trials: Trials, moves: Sequence[Move], depth: int, quality: Quality, s
         before = kept
         kept = _kept({**{state: seen[state] for state in kept}, **tried})
         if not set(kept) <= set(before):
-            useful += [move for state in kept for move in state if move not in useful]
             whole = False
         elif whole:
             return f"none of {len(moves)} moves made any combination of at most {depth} better"
@@ -178,12 +176,6 @@ def _kept(tried: Mapping[Moves, Trial]) -> list[Moves]:
     for index in range(1, 1 + len(GUIDES)):
         kept[min(scores, key=lambda moves: (scores[moves][index], scores[moves][0], len(moves), names(moves)))] = None
     return list(kept)
-
-
-@lru_cache(maxsize=1024)
-def names(moves: Moves) -> tuple[str, ...]:
-    """What a combination is called, in a settled order."""
-    return tuple(sorted(move.name for move in moves))
 
 
 def _choices(trial: Trial) -> Iterator[Choice]:

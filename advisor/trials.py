@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,12 @@ from roofline.timing import Estimate
 
 Moves = frozenset[Move]
 NOTHING: Moves = frozenset()
+
+
+@lru_cache(maxsize=1024)
+def names(moves: Moves) -> tuple[str, ...]:
+    """What a combination is called, in a settled order."""
+    return tuple(sorted(move.name for move in moves))
 
 
 GUIDES = ("ttft", "tpot", "memory")
@@ -47,11 +53,6 @@ class Trial:
     def used(self) -> Mapping[str, Any]:
         """Each limit's use: at most 1 is met."""
         return self.goal.used(self.analysis)
-
-    @cached_property
-    def filled(self) -> Any:
-        """The share of a device's memory that is used."""
-        return filled(self.analysis)
 
     @cached_property
     def excess(self) -> Any:
@@ -88,7 +89,7 @@ class Trial:
     @property
     def names(self) -> tuple[str, ...]:
         """What is changed, in a settled order."""
-        return tuple(sorted(move.name for move in self.moves))
+        return names(self.moves)
 
 
 HOPELESS = 8
@@ -135,7 +136,7 @@ class Trials:
         try:
             _check_engine(self.request, moves)
             trial = Trial(moves, made(self.request, moves), self.goal)
-            if moves and not np.any(np.asarray(trial.filled) < HOPELESS):
+            if moves and not np.any(np.asarray(filled(trial.analysis)) < HOPELESS):
                 return UnsupportedError(f"it needs more than {HOPELESS} times the memory of a device")
             trial.value, trial.used  # noqa: B018 - what cannot be simulated is told at once
         except RooflineError as error:
@@ -152,7 +153,7 @@ def _check_engine(request: Request, moves: Moves) -> None:
     """Raises UnsupportedError where the engine of a combination does not run one of its moves."""
     engine = next((move.engine for move in moves if move.engine), engine_of(request))
     for move in moves:
-        if move.engines is not None and engine not in move.engines:
+        if not move.runs_on(engine):
             raise UnsupportedError(f"{engine} is not known to run {move.name}")
 
 

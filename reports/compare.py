@@ -185,10 +185,11 @@ def _fall_row(name: str, part: Mapping[str, Any], totals: Mapping[str, Any], key
         shown = (lambda value: si(value, "B")) if key == "bytes" else seconds
         change, whole = part[key]["change"], totals[key]["change"]
         before, after = shown(part[key]["before"]), shown(part[key]["after"])
+        moved = f"{before} → {after}"
         if key == keys[0]:  # what the table is of; the others stand beside it
-            row += [f"{before} → {after} ({_signed(change, shown)})", f"{change / whole:.0%}" if whole else "-"]
+            row += [f"{moved} ({_signed(change, shown)})", f"{change / whole:.0%}" if whole else "-"]
         else:
-            row.append(f"{before} → {after}")
+            row.append(moved)
     return row
 
 

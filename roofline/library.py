@@ -135,7 +135,7 @@ def _parse_yaml(text: str, where: str) -> object:
         if openings > COMPOSED:
             _check_depth(text)
         content = yaml.load(text, Loader=_Loader)  # noqa: S506 - a safe loader
-        if openings > MAX_DEPTH:
+        if MAX_DEPTH < openings <= COMPOSED:
             _check_nesting(content)
         return content
     except yaml.MarkedYAMLError as error:
@@ -174,14 +174,14 @@ def _check_nesting(content: object) -> None:
         depth += 1
         if depth > MAX_DEPTH:
             raise RecursionError
-        inner = [child for node in level.values() for child in _inside(node) if isinstance(child, (dict, list))]
+        inner = [child for node in level.values() for child in _inside(node) if isinstance(child, (dict, list, tuple))]
         level = {id(child): child for child in inner}
 
 
 def _inside(node: object) -> Iterable[object]:
     if isinstance(node, dict):
         return node.values()
-    return node if isinstance(node, list) else ()
+    return node if isinstance(node, (list, tuple)) else ()
 
 
 def _type_name(value: object) -> str:

@@ -128,12 +128,13 @@ def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]
     yield Section("head", 1, _counted(head(model, stream, formats, build.every_position), model.hidden, ends))
     parallel = formats.parallel
     arrived, share = replace(stream, name="hidden_received"), 1 / parallel.tensor
-    for index, (reach, count) in enumerate(parallel.stage_transfers(build.bridge).items()):
-        name, section = ("stage_transfer_beyond", "pipeline_beyond") if index else ("stage_transfer", "pipeline")
-        if index > 1:  # beyond a bridge, and beyond the node
-            name, section = f"{name}_node", f"{section}_node"
-        send = collective(name, Collective.POINT_TO_POINT, stream, arrived, 2, reach, share)
-        yield Section(section, count, _counted([send], model.hidden, ends))
+    # At most to a neighbour, beyond a bridge, and beyond the node.
+    for far, (reach, count) in zip(
+        ("", "_beyond", "_beyond_node"), parallel.stage_transfers(build.bridge).items(), strict=False
+    ):
+        kind = Collective.POINT_TO_POINT
+        send = collective(f"stage_transfer{far}", kind, stream, arrived, 2, reach, share)
+        yield Section(f"pipeline{far}", count, _counted([send], model.hidden, ends))
 
 
 @lru_cache(maxsize=1024)

@@ -163,8 +163,8 @@ def _shallow(graph: Network, depth: float) -> Network:
     if depth == 1:
         return graph
     ends = ("embedding", "head")
-    counts = {section.name: section.count * (1 if section.name in ends else depth) for section in graph.sections}
-    return replace(graph, sections=tuple(replace(part, count=counts[part.name]) for part in graph.sections))
+    sections = (part if part.name in ends else replace(part, count=part.count * depth) for part in graph.sections)
+    return replace(graph, sections=tuple(sections))
 
 
 def _without(graph: Network, *ends: str) -> Network:
@@ -193,8 +193,8 @@ class Schedule:
         self._build = build
         self._placed: dict[str, Placement] = {}
 
-    def _graph(self, *, decode: bool, every_position: bool = False, on: Hardware | None = None) -> Network:
-        settings, hardware = self.settings, on or self.hardware
+    def _graph(self, hardware: Hardware, *, decode: bool, every_position: bool = False) -> Network:
+        settings = self.settings
         build = replace(
             self._build,
             parallel=settings.parallel,
@@ -227,7 +227,7 @@ class Schedule:
     @cached_property
     def networks(self) -> tuple[Network, Network]:
         """The graphs of prefill and decode: another one only where decode computes differently."""
-        return self._graph(decode=False), self._graph(decode=self._decodes_apart, on=self.decoder)
+        return self._graph(self.hardware, decode=False), self._graph(self.decoder, decode=self._decodes_apart)
 
     @property
     def _decodes_apart(self) -> bool:
@@ -259,7 +259,7 @@ class Schedule:
     @cached_property
     def _checked(self) -> Network:
         """The graph of decode with logits at every position, as verification needs them."""
-        return self._graph(decode=self._decodes_apart, every_position=True, on=self.decoder)
+        return self._graph(self.decoder, decode=self._decodes_apart, every_position=True)
 
     def _verifier(self, depth: float) -> Placement:
         """The model, or the share `depth` of its layers, with logits at every position."""
