@@ -1,10 +1,10 @@
 """Plans: combinations of moves, searched and simulated, never summed.
 
 Few combinations are all tried. Of many the search keeps, step by step, those that are best for the objective, and the
-best for each of the other figures that a limit may be set on. It looks back: from every combination kept, dropping or
-replacing a move is tried as adding one is. Limits play no part in what is tried, only in what is chosen, and a larger
-quality budget tries all that a smaller one does and more, as does a larger number of devices: loosening a limit or the
-budget can never worsen the answer.
+best for each of the other figures that a limit may be set on. It looks back: from every combination kept, replacing a
+move is tried as adding one is, and from those kept for the objective dropping one. Limits play no part in what is
+tried, only in what is chosen, and a larger quality budget tries all that a smaller one does and more, as does a larger
+number of devices: loosening a limit or the budget can never worsen the answer.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, product
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,8 @@ from roofline.timing import Estimate
 WIDTH = 2
 """Combinations kept for the objective at each size; for every other figure one is."""
 
-EXHAUSTIVE = 64
-"""Combinations that are all tried where there are no more."""
+EXHAUSTIVE = 32
+"""Combinations that are all tried where there are no more: those of five moves that exclude none of the others."""
 
 DEPTH = 5
 """Moves of a plan at most."""
@@ -68,64 +68,120 @@ class Searched:
 def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive: int = EXHAUSTIVE) -> Searched:
     """Combinations of `moves` up to `depth`, at every batch where the goal lets it vary; all, if few enough.
 
-    `trials` evaluates at the request's own batch, or at the grid that `batch_grid` gives it.
+    `trials` evaluates at the request's own batch, or at the grid that `batch_grid` gives it. Each budget and number of
+    devices starts from all that the next smaller budget tried, and from all that fewer devices did: what it tries does
+    not depend on anything else, so that it is the same whether more is asked for or not.
     """
-    seen: dict[Moves, Trial] = {NOTHING: trials.base}
     stopped = ""
     counts = sorted({move.devices for move in moves if move.devices}) or [0]
+    smaller: dict[int, dict[Moves, Trial]] = {}
+    seen: dict[Moves, Trial] = {}
+    trials.together(frozenset({move}) for move in moves if trials.goal.quality.allows(move.price))
     for quality in QUALITIES[: QUALITIES.index(trials.goal.quality) + 1]:
         allowed = [move for move in moves if _allowed(trials, move, quality)]
+        seen, fewer = {NOTHING: trials.base}, None
         for count in counts:
+            seen |= smaller.get(count, {})
             offered = [move for move in allowed if move.devices <= count]
             slots = _slots(offered)
             if prod(len(members) + 1 for members in slots.values()) <= exhaustive:
                 stopped = _all(trials, slots, quality, seen)
             else:
-                stopped = _beam(trials, offered, depth, quality, seen)
-    choices = tuple(choice for trial in seen.values() for choice in _choices(trial))
-    return Searched(choices, _best(trials.goal, choices), stopped)
+                stopped = _beam(trials, offered, depth, quality, seen, fewer)
+            smaller[count], fewer = dict(seen), _kept(seen)
+    choices = tuple(choice for trial in seen.values() if trial.fits.any() for choice in _choices(trial))
+    best = _best(trials.goal, choices)
+    if best is None:  # what does not fit either says how near one gets
+        simulated = (trials.attempt(moves) for moves, trial in seen.items() if not trial.fits.any())
+        choices += tuple(choice for trial in simulated if trial is not None for choice in _choices(trial))
+    return Searched(choices, best, stopped)
 
 
 def _allowed(trials: Trials, move: Move, quality: Quality) -> bool:
     """Whether a move is within the budget, as far as that can be told of it alone: another engine may run it."""
     if not quality.allows(move.price):  # what it leads to may make it dearer, never cheaper
         return False
-    trial = trials.attempt([move])
+    trial = trials.fitting(frozenset({move}))
     if trial is None:
         return not move.runs_on(engine_of(trials.request))
     return quality.allows(price_of(move, trial.analysis.scenario))
 
 
-def _attempt(trials: Trials, moves: Moves, quality: Quality) -> Trial | None:
-    """The trial of a combination, where there is one within the budget."""
-    trial = trials.attempt(moves)
-    return trial if trial is not None and quality.allows(trial.price) else None
+def _tried(trials: Trials, combinations: Iterable[Moves], quality: Quality) -> dict[Moves, Trial]:
+    """The trials of combinations, of those that can be and are within the budget; see `Trials.fitting`."""
+    combinations = list(dict.fromkeys(combinations))
+    trials.together(combinations)
+    found = {moves: trials.fitting(moves) for moves in combinations}
+    return {moves: trial for moves, trial in found.items() if trial is not None and quality.allows(trial.price)}
 
 
-def _beam(trials: Trials, moves: Sequence[Move], depth: int, quality: Quality, seen: dict[Moves, Trial]) -> str:
+class Kept(NamedTuple):
+    """Combinations that a search goes on from: the best ones for the objective, in order, and the best for each guide.
+
+    `leaders` has one for each figure of `Trial.scores`.
+    """
+
+    best: tuple[Moves, ...]
+    guides: tuple[Moves, ...]
+
+    @property
+    def leaders(self) -> tuple[Moves, ...]:
+        """The best for the objective, and for each guide."""
+        return (self.best[0], *self.guides)
+
+    @property
+    def states(self) -> tuple[Moves, ...]:
+        """All of them, each once."""
+        return tuple(dict.fromkeys((*self.best, *self.guides)))
+
+
+def _beam(
+    trials: Trials, moves: Sequence[Move], depth: int, quality: Quality, seen: dict[Moves, Trial], fewer: Kept | None
+) -> str:
     """Tries combinations and adds them to `seen`; says why it stopped.
 
-    It goes on from the best that was seen of these moves, under a smaller budget or with fewer devices. What is useless
-    alone may help others: where no move that is useful alone goes on, every move is tried on the combination that is
-    best for the objective, and those that help there join in. So no single change makes the answer better.
+    It goes on from the best that was seen, and from what was kept with `fewer` devices, on as many as it may have. A
+    combination kept for the objective goes on with every move that is useful alone, one kept for a guide with those
+    that are useful for the objective or for that guide. What is useless alone may help others: where no useful move
+    goes on, every move is tried on the combination that is best for the objective, and those that help there join in.
+    So no single change makes the answer better.
     """
-    kept = _kept({state: trial for state, trial in seen.items() if state.issubset(moves)})
     useful, whole = _useful(trials, moves), False
-    while True:  # it ends: every round but the last makes one of the best combinations better
-        useful += [move for state in kept for move in state if move not in useful]
-        tried: dict[Moves, Trial] = {}
-        for state in kept[:1] if whole else kept:
-            for following in _following(state, moves if whole else useful):
-                if len(following) <= depth and (trial := _attempt(trials, following, quality)) is not None:
-                    tried[following] = seen[following] = trial
-        before = kept
-        kept = _kept({**{state: seen[state] for state in kept}, **tried})
-        if not set(kept) <= set(before):
-            whole = False
-        elif whole:
-            return f"none of {len(moves)} moves made any combination of at most {depth} better"
+    most = max((move.devices for move in moves), default=0)
+    every = list(dict.fromkeys(move for figure in useful for move in figure))
+
+    def tried(followings: Iterable[Moves]) -> dict[Moves, Trial]:
+        found = _tried(trials, (following for following in followings if len(following) <= depth), quality)
+        seen.update(found)
+        return found
+
+    if fewer is not None:
+        grown = [move for move in every if move.devices == most]
+        tried(_with(state, move) for state in fewer.states for move in grown)
+    kept = _kept(seen)
+    while True:  # it ends: every round but the last makes one of the combinations kept better
+        every += [move for state in kept.states for move in state if move not in every]
+        found = {state: seen[state] for state in kept.states}
+        if whole:
+            found |= tried(_following(kept.best[0], moves))
         else:
-            whole = True
+            for state in kept.best:
+                found |= tried(_following(state, every))
+            for figure, state in enumerate(kept.guides, start=1):
+                if state not in kept.best:
+                    found |= tried(_with(state, move) for move in dict.fromkeys((*useful[0], *useful[figure])))
+        before, kept = kept, _kept(found)
+        if whole and not _leads(before, kept, seen):
+            return f"none of {len(moves)} moves made any combination of at most {depth} better"
+        whole = not whole and set(kept.states) <= set(before.states)
+
+
+def _leads(before: Kept, after: Kept, seen: Mapping[Moves, Trial]) -> bool:
+    """Whether any figure's best got better: not by rounding, and not by another of the same figure."""
+    return any(
+        seen[new].scores[figure] < seen[old].scores[figure] * (1 - 1e-9)
+        for figure, (old, new) in enumerate(zip(before.leaders, after.leaders, strict=True))
+    )
 
 
 def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
@@ -137,45 +193,48 @@ def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
 
 def _all(trials: Trials, slots: Mapping[str, list[Move]], quality: Quality, seen: dict[Moves, Trial]) -> str:
     """Tries every combination."""
-    for chosen in product(*([None, *members] for members in slots.values())):
-        combination = frozenset(move for move in chosen if move is not None)
-        trial = _attempt(trials, combination, quality)
-        if trial is not None:
-            seen[combination] = trial
+    everything = product(*([None, *members] for members in slots.values()))
+    seen |= _tried(trials, (frozenset(move for move in chosen if move is not None) for chosen in everything), quality)
     return "every combination was tried"
+
+
+def _with(state: Moves, move: Move) -> Moves:
+    """The combination with a move more, or with it in the place of another of its slot."""
+    return frozenset({other for other in state if other.slot != move.slot} | {move})
 
 
 def _following(state: Moves, moves: Iterable[Move]) -> Iterator[Moves]:
     """One move more, one replaced by another of its slot, or one fewer."""
     for move in moves:
         if move not in state:
-            yield frozenset({other for other in state if other.slot != move.slot} | {move})
+            yield _with(state, move)
     if len(state) > 1:
         for move in state:
             yield state - {move}
 
 
-def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
-    """Of each slot the best move for the objective and for each guide, where it is better than nothing."""
-    base = trials.base.scores
-    found: dict[Move, None] = {}
+def _useful(trials: Trials, moves: Sequence[Move]) -> list[list[Move]]:
+    """For the objective and for each guide, of each slot the best move where it is better than nothing."""
+    found: list[list[Move]] = [[] for _ in trials.base.scores]
     for members in _slots(moves).values():
-        scored = [(trial.scores, move) for move in members if (trial := trials.attempt([move])) is not None]
-        for index, least in enumerate(base):
-            best = min(scored, key=lambda entry: (entry[0][index], entry[0], entry[1].name), default=None)
-            if best is not None and best[0][index] * LEAST <= least:
-                found[best[1]] = None
-    return list(found)
+        alone = ((trials.fitting(frozenset({move})), move) for move in members)
+        scored = [(trial.scores, move) for trial, move in alone if trial is not None]
+        for figure, (useful, least) in enumerate(zip(found, trials.base.scores, strict=True)):
+            best = min(scored, key=lambda entry: (entry[0][figure], entry[0], entry[1].name), default=None)
+            if best is not None and best[0][figure] * LEAST <= least:
+                useful.append(best[1])
+    return found
 
 
-def _kept(tried: Mapping[Moves, Trial]) -> list[Moves]:
+def _kept(tried: Mapping[Moves, Trial]) -> Kept:
     """The best combinations for the objective, and the best for each guide."""
     scores = {moves: trial.scores for moves, trial in tried.items()}
     ordered = sorted(scores, key=lambda moves: (scores[moves][0], len(moves), names(moves)))
-    kept = dict.fromkeys(ordered[:WIDTH])
-    for index in range(1, 1 + len(GUIDES)):
-        kept[min(scores, key=lambda moves: (scores[moves][index], scores[moves][0], len(moves), names(moves)))] = None
-    return list(kept)
+    guides = (
+        min(scores, key=lambda moves: (scores[moves][figure], scores[moves][0], len(moves), names(moves)))
+        for figure in range(1, 1 + len(GUIDES))
+    )
+    return Kept(tuple(ordered[:WIDTH]), tuple(guides))
 
 
 def _choices(trial: Trial) -> Iterator[Choice]:
@@ -323,7 +382,8 @@ def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], why: str) -> str
     slots = {move.slot for move in end.moves}
     quality = trials.goal.quality
     left = [move for move in moves if move.slot not in slots and _allowed(trials, move, quality)]
-    tried = [trial for move in left if (trial := _attempt(trials, end.moves | {move}, quality)) is not None]
+    simulated = [trial for move in left if (trial := trials.attempt(end.moves | {move})) is not None]
+    tried = [trial for trial in simulated if quality.allows(trial.price)]
     if not tried:
         return why
     ratio, best = max(

@@ -11,7 +11,7 @@ import numpy as np
 
 from advisor.goal import Goal, Objective, Price, figure, filled
 from advisor.moves import Move, engine_of, price_of
-from roofline.analysis import Analysis, analyze
+from roofline.analysis import Analysis, analyze, expect
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.gain import Timed, gain
 from roofline.request import Request
@@ -78,13 +78,24 @@ class Trial:
             return np.nan
 
     @cached_property
+    def fits(self) -> Any:
+        """Whether it fits in memory, at each batch: known before any time is."""
+        return np.asarray(filled(self.analysis)) <= 1
+
+    @cached_property
     def scores(self) -> tuple[float, ...]:
         """The objective and the guides, less is better: the best over the batches that fit in memory."""
-        fits = np.asarray(self.used["capacity"]) <= 1
+        fits = self.fits
+        if not fits.any():
+            return (np.inf, *(self._least(name, True) if name == "memory" else np.inf for name in GUIDES))
         value = np.asarray(self.value, float)
         objective = np.where(fits, value if self.goal.metric.better < 0 else 1 / value, np.inf)
-        guides = (np.where(fits | (name == "memory"), self.figure(name), np.inf) for name in GUIDES)
-        return tuple(float(np.fmin.reduce(values, axis=None, initial=np.inf)) for values in (objective, *guides))
+        best = float(np.fmin.reduce(objective, axis=None, initial=np.inf))
+        return (best, *(self._least(name, fits | (name == "memory")) for name in GUIDES))
+
+    def _least(self, name: str, counted: Any) -> float:
+        values = np.where(counted, self.figure(name), np.inf)
+        return float(np.fmin.reduce(values, axis=None, initial=np.inf))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -116,6 +127,14 @@ class Trials:
         except RooflineError:
             return None
 
+    def fitting(self, moves: Moves) -> Trial | None:
+        """The same; of one that does not fit in memory no time is known yet, and `attempt` may still refuse it."""
+        try:
+            trial = self._placed(moves)
+            return trial if moves and not trial.fits.any() else self._of(moves)
+        except RooflineError:
+            return None
+
     def refusal(self, move: Move) -> str:
         """Why a move cannot be made, in a sentence; empty where it can."""
         try:
@@ -124,25 +143,47 @@ class Trials:
             return str(error)
         return ""
 
+    def together(self, combinations: Iterable[Moves]) -> None:
+        """Works out the expected times of combinations side by side, those that fit in memory: sooner than singly."""
+        if self.goal.at == "bound":
+            return
+        placed = []
+        for moves in combinations:
+            if moves not in self._found:
+                try:
+                    placed.append(self._placed(moves))
+                except RooflineError:
+                    continue
+        expect(trial.analysis for trial in placed if trial.fits.any())
+
     def _of(self, moves: Moves) -> Trial:
+        trial = self._placed(moves)
+        try:
+            trial.value, trial.used  # noqa: B018 - what cannot be simulated is told at once
+            if moves and not np.any(np.isfinite(trial.value)):
+                raise UnsupportedError("the objective has no figure there")
+        except RooflineError as error:
+            self._found[moves] = error
+            raise
+        return trial
+
+    def _placed(self, moves: Moves) -> Trial:
+        """The trial of a combination, once; raises RooflineError where it cannot be."""
         if moves not in self._found:
-            self._found[moves] = self._simulated(moves)
+            try:
+                self._found[moves] = self._made(moves)
+            except RooflineError as error:
+                self._found[moves] = error
         found = self._found[moves]
         if isinstance(found, RooflineError):
             raise found
         return found
 
-    def _simulated(self, moves: Moves) -> Trial | RooflineError:
-        try:
-            _check_engine(self.request, moves)
-            trial = Trial(moves, made(self.request, moves), self.goal)
-            if moves and not np.any(np.asarray(filled(trial.analysis)) < HOPELESS):
-                return UnsupportedError(f"it needs more than {HOPELESS} times the memory of a device")
-            trial.value, trial.used  # noqa: B018 - what cannot be simulated is told at once
-        except RooflineError as error:
-            return error
-        if moves and not np.any(np.isfinite(trial.value)):
-            return UnsupportedError("the objective has no figure there")
+    def _made(self, moves: Moves) -> Trial:
+        _check_engine(self.request, moves)
+        trial = Trial(moves, made(self.request, moves), self.goal)
+        if moves and not np.any(np.asarray(filled(trial.analysis)) < HOPELESS):
+            raise UnsupportedError(f"it needs more than {HOPELESS} times the memory of a device")
         return trial
 
     def __len__(self) -> int:

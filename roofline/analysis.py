@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from roofline.batches import Asking, answered, beside, together
 from roofline.calibration import Basis, Calibration, load_calibration
 from roofline.convention import Convention
 from roofline.engine import Engine
 from roofline.extents import Step, extents
-from roofline.generation import sum_smooth, sum_steps
+from roofline.generation import smooth_contexts, sum_smooth, sum_steps
 from roofline.hardware import Hardware
 from roofline.memory import Memory, activation_peak, kept_bytes, viewer_weight_bytes, weight_bytes
 from roofline.network import Build, Network
@@ -112,6 +113,7 @@ class Phase:
         self.passes = passes
         self.engine = engine
         self._shape = shape
+        self._expected: Estimate | None = None
         self._calibrations = {} if calibrations is None else calibrations
 
     def timed(self, run: Pass, engine: Engine | None = None) -> Timing:
@@ -192,14 +194,22 @@ class Phase:
     def _timings(self) -> list[Timing]:
         return [self.timed(run) for run in self.passes]
 
-    @cached_property
+    @property
     def expected(self) -> Estimate:
         """Expected seconds on the engine: 10th, 50th and 90th percentile."""
-        total = Estimate(0.0, 0.0, 0.0)
-        for run, times in zip(self.passes, self._timings, strict=True):
-            flat = times.summary(run.step, self.name)
-            total = total.plus(Estimate(*(self._shaped(part, run.step) for part in flat)).times(run.repeat))
-        return Estimate(*(self._plain(part) for part in total))
+        return answered(self.expecting())
+
+    def expecting(self) -> Asking[Estimate]:
+        """The same, asking for the times of its kernels."""
+        if self._expected is None:
+            total = Estimate(0.0, 0.0, 0.0)
+            flats = yield from beside(
+                times.expecting(run.step, self.name) for run, times in zip(self.passes, self._timings, strict=True)
+            )
+            for run, flat in zip(self.passes, flats, strict=True):
+                total = total.plus(Estimate(*(self._shaped(part, run.step) for part in flat)).times(run.repeat))
+            self._expected = Estimate(*(self._plain(part) for part in total))
+        return self._expected
 
     @cached_property
     def expected_ops(self) -> tuple[Expectation, ...]:
@@ -370,6 +380,7 @@ class Analysis:
         if scenario.model.task == "generate":
             passes = self._schedule.decode(scenario.decode_step)
             self.decode = Phase("decode", passes, scenario.shape, scenario.profile, calibrations)
+        self._expected: ExpectedGeneration | None = None
 
     @property
     def network(self) -> Network:
@@ -477,12 +488,24 @@ class Analysis:
             tokens_per_second=scenario.batch * generated * scenario.settings.useful / total,
         )
 
-    @cached_property
+    @property
     def expected(self) -> ExpectedGeneration:
         """The whole static batch at expected times."""
-        scenario, ttft = self.scenario, self.prefill.expected
-        steps = self._flat(scenario.generate) - 1 if self.decode else np.zeros(self._flat(scenario.batch).size)
-        decode = self._expected_decode(steps) if self.decode else Estimate(steps, steps, steps)
+        return answered(self.expecting())
+
+    def expecting(self) -> Asking[ExpectedGeneration]:
+        """The same, asking for the times of its kernels."""
+        if self._expected is None:
+            scenario = self.scenario
+            steps = self._flat(scenario.generate) - 1 if self.decode else np.zeros(self._flat(scenario.batch).size)
+            parts = [self.prefill.expecting(), *([self._expecting_decode(steps)] if self.decode else [])]
+            ttft, decode = [*(yield from beside(parts)), Estimate(steps, steps, steps)][:2]
+            self._expected = self._generated(ttft, decode, steps)
+        return self._expected
+
+    def _generated(self, ttft: Estimate, decode: Estimate, steps: Any) -> ExpectedGeneration:
+        """The whole batch, from the time of its prefill and that of all its `steps`."""
+        scenario = self.scenario
         shaped = (lambda flat: flat.reshape(scenario.shape)) if scenario.shape else (lambda flat: float(flat[0]))
         total = ttft.plus(Estimate(*map(shaped, decode)))
         with np.errstate(invalid="ignore"):
@@ -493,23 +516,19 @@ class Analysis:
         tpot = None if not scenario.shape and not steps[0] else per_token
         return ExpectedGeneration(ttft, tpot, total, rate)
 
-    def _expected_decode(self, steps: Any) -> Estimate:
+    def _expecting_decode(self, steps: Any) -> Asking[Estimate]:
         """Seconds of decoding after the first token, for each point of the flattened grid."""
-        scenario, schedule, phase = self.scenario, self._schedule, self.decode
+        scenario, phase = self.scenario, self.decode
         assert phase is not None
-        first, batch = self._flat(scenario.first_cached), self._flat(scenario.batch)
-        source = self._flat(scenario.decode_step.source)
-
-        def step_time(cached: Any) -> Estimate:
-            size = cached.size // batch.size  # evaluated at several contexts of one point at once
-            step = Step(np.tile(batch, size), np.ones(cached.size), cached, np.tile(source, size))
-            total = Estimate(0.0, 0.0, 0.0)
-            for run in schedule.decode(step):
-                total = total.plus(phase.timed(run).summary(run.step, "decode").times(run.repeat))
-            return total
-
-        summed = sum_smooth(step_time, first, steps)
-        return Estimate(*summed).times(1 / self.tokens_per_iteration)
+        batch, source = self._flat(scenario.batch), self._flat(scenario.decode_step.source)
+        cached = smooth_contexts(self._flat(scenario.first_cached), steps)
+        size = cached.size // batch.size  # several contexts of each point at once
+        step = Step(np.tile(batch, size), np.ones(cached.size), cached, np.tile(source, size))
+        passes, total = self._schedule.decode(step), Estimate(0.0, 0.0, 0.0)
+        flats = yield from beside(phase.timed(run).expecting(run.step, "decode") for run in passes)
+        for run, flat in zip(passes, flats, strict=True):
+            total = total.plus(flat.times(run.repeat))
+        return Estimate(*(sum_smooth(part, steps) for part in total)).times(1 / self.tokens_per_iteration)
 
     def _flat(self, value: Any) -> Any:
         return np.broadcast_to(np.asarray(value, float), self.scenario.shape).reshape(-1)
@@ -553,6 +572,14 @@ class Analysis:
 
         knees = {knee for run in schedule.decode(scenario.decode_step) for knee in run.placement.network.knees}
         return sum_steps(of_step, first, first + steps - 1, knees) / self.tokens_per_iteration
+
+
+def expect(analyses: Iterable[Analysis]) -> None:
+    """Works out the expected times of several scenarios side by side, sooner than one after the other.
+
+    One that has none raises its RooflineError where it is asked for them.
+    """
+    together(analysis.expecting() for analysis in analyses)
 
 
 def analyze(scenario: Scenario) -> Analysis:

@@ -1,21 +1,26 @@
 """Batches: kernels of one kind and format, evaluated together for all points of a grid.
 
 The sizes of kernels are polynomials in the workload's extents; a batch holds them as coefficients, so that the columns
-of the measurement schema are one matrix product away.
+of the measurement schema are one matrix product away. What a batch wants to know is a `Question`. Questions are asked
+by generators that yield lists of them: `answered` runs one, `together` many side by side, and then kernels of one form
+are evaluated at once, whichever scenario asked (a formula takes as long for a hundred rows as for one).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections import OrderedDict
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, cast
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roofline.calibration import Expected, Match
 from roofline.engine import Engine
+from roofline.errors import RooflineError
 from roofline.hardware import Hardware
 from roofline.kernels import Array
 from roofline.kernels.elementwise import PASSES
@@ -31,6 +36,11 @@ FEW = 8
 REMEMBERED = 2048
 """Times that are kept at most of one evaluation; a larger one is of a sweep, which asks nothing twice."""
 
+QUESTIONS = 4096
+"""Questions whose answers are kept: what changes one thing of a scenario asks most of its kernels again."""
+
+T = TypeVar("T")
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -44,7 +54,7 @@ class Batch:
     other: Match | None
     hardware: Hardware
     texts: Mapping[str, str | float]
-    members: tuple[int, ...]
+    members: NDArray[np.intp]
     fixed: Mapping[str, Array]
     varying: Mapping[str, Array]
     factor: float
@@ -54,7 +64,7 @@ class Batch:
         """The columns of the measurement schema, (members, points)."""
         return {**self.texts, **self.fixed, **{name: rows @ values for name, rows in self.varying.items()}}
 
-    def table(self, values: Array) -> Table | None:
+    def table(self, values: Array) -> Asked | None:
         """Products depend on the workload through their rows only: each number of rows is evaluated once."""
         if self.op != "gemm" or values.shape[1] <= FEW or set(self.varying) != {"m"}:
             return None
@@ -63,32 +73,24 @@ class Batch:
             return None
         distinct, which = np.unique(rows[0] @ values, return_inverse=True)
         columns = {**self.texts, **self.fixed, "m": distinct[np.newaxis]}
-        return Table(self.evaluate(columns, distinct.size), which.reshape(-1))
+        return Asked(self.members, _EVERYWHERE, Question(self, columns, distinct.size), which.reshape(-1))
 
-    def placed(self, own: Array, table: Table | None) -> Iterator[tuple[Any, Any, Expected]]:
-        """Rows, points and expected times of the kernels that run: one of the two kinds of attention at each point."""
-        rows, points = np.array(self.members), cast("Any", slice(None))
-        if table is not None:
-            yield rows, points, table.expand()
-            return
+    def asked(self, own: Array) -> Asked | None:
+        """What is to be known of the kernels that run: one of the two kinds of attention at each point."""
+        rows: Any = self.members
+        points: Any = _EVERYWHERE
         if self.op in ATTENTION:
             queries = (self.varying["q_len"][0] @ own) if "q_len" in self.varying else self.fixed["q_len"][0]
             runs = (queries <= DECODE_QUERIES) == (self.op == "attention_decode")
             if not runs.any():
-                return
+                return None
             if not runs.all():
                 rows, points = rows[:, np.newaxis], np.flatnonzero(runs)
                 own = own[:, points]
-        yield rows, points, self.evaluate(self.columns(own), own.shape[1])
+        return Asked(rows, points, Question(self, self.columns(own), own.shape[1]), None)
 
-    def evaluate(self, columns: Mapping[str, Any], points: int) -> Expected:
-        """Expected times, (members, points); nothing for products of no rows: an encoder's run in one pass only."""
-        if len(self.members) * points > REMEMBERED:
-            return self.evaluated(columns, points)
-        return _remembered(Question(self, columns, points))
-
-    def evaluated(self, columns: Mapping[str, Any], points: int) -> Expected:
-        """The same, worked out."""
+    def evaluated(self, columns: Mapping[str, Any], shape: tuple[int, ...]) -> Expected:
+        """Expected times of columns that fit `shape`; none for products of no rows: an encoder's run in one pass."""
         none: Any = None
         if self.op == "gemm":
             none = columns["m"] <= 0
@@ -100,7 +102,6 @@ class Batch:
             found = _faster(found, self.other.expected(columns, self.hardware))
         if self.conversion:
             found = _converted(found, columns, self.conversion, self.hardware)
-        shape = (len(self.members), points)
         factor = self.factor if none is None or not none.any() else np.where(none, 0.0, self.factor)
         if found.mid.shape == shape and np.ndim(factor) == 0 and factor == 1:
             return found
@@ -108,44 +109,161 @@ class Batch:
         return found._replace(low=low, mid=mid, high=high, inside=np.broadcast_to(found.inside, shape))
 
 
-class Question:
-    """What expected times are asked for; two are equal where kernels, constants and hardware are."""
+_EVERYWHERE = slice(None)
 
-    __slots__ = ("batch", "columns", "key", "points")
+
+class Question:
+    """The expected times of a batch's kernels at some points, (members, points), once they are `found`."""
+
+    __slots__ = ("batch", "columns", "found", "points")
 
     def __init__(self, batch: Batch, columns: Mapping[str, Any], points: int) -> None:
         self.batch, self.columns, self.points = batch, columns, points
-        values = (value.tobytes() if isinstance(value, np.ndarray) else value for value in columns.values())
-        asked = (batch.op, batch.match, batch.other, batch.hardware, batch.factor, batch.conversion)
-        self.key = (*asked, len(batch.members), points, *columns, *values)
+        self.found: Expected | None = None
 
-    def __hash__(self) -> int:
-        return hash(self.key)
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Kernels, points."""
+        return len(self.batch.members), self.points
 
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Question) and self.key == other.key
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """What one formula takes: questions of one form can be answered at once."""
+        batch = self.batch
+        kernel = (batch.op, batch.match, batch.other, batch.hardware, batch.factor, batch.conversion)
+        return (*kernel, *batch.texts.items(), *self.columns)
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """Equal where the answer is."""
+        values = (value.tobytes() for value in self.columns.values() if isinstance(value, np.ndarray))
+        return (self.form, self.shape, *values)
+
+    def answer(self) -> None:
+        """Works out what is asked."""
+        self.found = self.batch.evaluated(self.columns, self.shape)
 
 
-@lru_cache(maxsize=4096)
-def _remembered(question: Question) -> Expected:
-    """What changes one thing of a scenario asks most of its kernels again: advice, plans, gains."""
-    return question.batch.evaluated(question.columns, question.points)
+Asking = Generator[list[Question], None, T]
+"""What asks questions on its way to a T: every question that it yields is answered when it goes on."""
+
+_REMEMBERED: OrderedDict[tuple[Any, ...], Expected] = OrderedDict()
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
-    """Expected times for distinct workloads, and which of them each point is."""
+def answered(asking: Asking[T]) -> T:
+    """What one asks for."""
+    try:
+        while True:
+            answer(next(asking))
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
 
-    found: Expected
-    which: NDArray[np.intp]
 
-    def cut(self, start: int, stop: int) -> Table:
-        """The table for the points from `start` to `stop`."""
-        return Table(self.found, self.which[start:stop])
+def beside(askings: Iterable[Asking[T]]) -> Asking[list[T]]:
+    """What several ask for; all that they ask at a time is asked at once."""
+    running = dict(enumerate(askings))
+    found: dict[int, T] = {}
+    while running:
+        asked: list[Question] = []
+        for index, asking in list(running.items()):
+            try:
+                asked += next(asking)
+            except StopIteration as stop:
+                found[index] = stop.value
+                del running[index]
+        if asked:
+            yield asked
+    return [found[index] for index in sorted(found)]
 
-    def expand(self) -> Expected:
-        """The times of all points, (members, points)."""
-        which, found = self.which, self.found
+
+def together(askings: Iterable[Asking[Any]]) -> None:
+    """Runs all to their ends side by side; those that cannot be answered are left where they stand."""
+    running = list(askings)
+    while running:
+        asked = [(asking, questions) for asking in running if (questions := _next(asking)) is not None]
+        try:
+            answer([question for _, questions in asked for question in questions])
+        except RooflineError:
+            return
+        running = [asking for asking, _ in asked]
+
+
+def _next(asking: Asking[Any]) -> list[Question] | None:
+    try:
+        return next(asking, None)
+    except RooflineError:
+        return None
+
+
+def answer(questions: Iterable[Question]) -> None:
+    """Answers questions: those of one form at once, those that were answered before from memory."""
+    missing: dict[tuple[Any, ...], list[Question]] = {}
+    for question in questions:
+        if question.found is not None:
+            continue
+        if math.prod(question.shape) > REMEMBERED:
+            question.answer()
+            continue
+        key = question.key
+        known = _REMEMBERED.get(key)
+        if known is None:
+            missing.setdefault(key, []).append(question)
+        else:
+            question.found = known
+    forms: dict[tuple[Any, ...], list[Question]] = {}
+    for first, *_ in missing.values():
+        forms.setdefault(first.form, []).append(first)
+    for alike in forms.values():
+        _answer_at_once(alike)
+    for key, (first, *others) in missing.items():
+        assert first.found is not None
+        for question in others:
+            question.found = first.found
+        _REMEMBERED[key] = first.found
+    while len(_REMEMBERED) > QUESTIONS:
+        _REMEMBERED.popitem(last=False)
+
+
+def _answer_at_once(questions: Sequence[Question]) -> None:
+    """Questions of one form, as one column after the other."""
+    first = questions[0]
+    if len(questions) == 1:
+        first.answer()
+        return
+    ends = np.cumsum([math.prod(question.shape) for question in questions]).tolist()
+    parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    columns = dict(first.columns)
+    for name, value in first.columns.items():
+        if isinstance(value, np.ndarray):
+            columns[name] = np.empty(ends[-1])
+            for question, part in zip(questions, parts, strict=True):
+                columns[name][part].reshape(question.shape)[...] = question.columns[name]
+    found = first.batch.evaluated(columns, (ends[-1],))
+    for question, part in zip(questions, parts, strict=True):
+        low, mid, high = (times[part].reshape(question.shape) for times in found[:3])
+        question.found = found._replace(low=low, mid=mid, high=high, inside=found.inside[part].reshape(question.shape))
+
+
+class Asked(NamedTuple):
+    """What a batch asks: the rows and points of a pass that the answer is for, and which of its points each is."""
+
+    rows: Any
+    points: Any
+    question: Question
+    which: NDArray[np.intp] | None
+
+    def cut(self, start: int, stop: int) -> Asked:
+        """The same for the points from `start` to `stop`."""
+        return self if self.which is None else self._replace(which=self.which[start:stop])
+
+    @property
+    def found(self) -> Expected:
+        """The answer, (rows, points)."""
+        found, which = self.question.found, self.which
+        assert found is not None
+        if which is None:
+            return found
         low, mid, high = found.low[:, which], found.mid[:, which], found.high[:, which]
         return found._replace(low=low, mid=mid, high=high, inside=found.inside[:, which])
 
@@ -194,7 +312,7 @@ def _batch(
         stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
         texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
     factor = engine["collective"] if op == "collective" else 1.0
-    indices = tuple(index for index, _ in members)
+    indices = np.array([index for index, _ in members])
     foreign = op == "attention_decode" and members[0][1].foreign_cache
     conversion = engine["kv_conversion"] if foreign else 0.0
     match, other = _launched(match, engine), None if other is None else _launched(other, engine)

@@ -95,7 +95,7 @@ def decode_expected(analysis: Analysis) -> Breakdown:
 
 
 def mean_contexts(analysis: Analysis) -> NDArray[np.float64]:
-    """The three contexts that stand for all steps of the generation (see `roofline.generation.sum_smooth`)."""
+    """The three contexts that stand for all steps of the generation (see `roofline.generation.smooth_contexts`)."""
     count, first = max(steps(analysis), 1), float(analysis.scenario.first_cached)
     return np.maximum(first + (count - 1) / 2 + max(count, 1) / 2 * NODES, 0.0)
 

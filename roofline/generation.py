@@ -58,14 +58,17 @@ NODES, WEIGHTS = np.polynomial.legendre.leggauss(3)
 """Where a smooth time is evaluated: exact for polynomials of degree 5 in the context."""
 
 
-def sum_smooth(step_time: Callable[[Array], Iterable[Array]], first: Array, steps: Array) -> list[Array]:
-    """Sums of smooth times of a step over `steps` contexts from `first` on, for each point of the flat arrays.
+def smooth_contexts(first: Array, steps: Array) -> Array:
+    """The contexts that stand for `steps` ones from `first` on: three for each point of the flat arrays, (3 points).
 
-    `step_time` gives several times (a middle and the ends of its interval) for the contexts of all points. The steps of
-    kernels in the context are small beside the time of a pass, so that three contexts stand for all.
+    The steps of kernels in the context are small beside the time of a pass.
     """
     middle, half = first + (steps - 1) / 2, np.maximum(steps, 1) / 2
-    contexts = [np.maximum(middle + half * node, 0.0) for node in NODES]
-    times = step_time(np.concatenate(contexts))
-    shape = (len(NODES), first.size)
-    return [steps * (np.reshape(time, shape) * WEIGHTS[:, np.newaxis]).sum(axis=0) / 2 for time in times]
+    return np.concatenate([np.maximum(middle + half * node, 0.0) for node in NODES])
+
+
+def sum_smooth(times: Array, steps: Array) -> Array:
+    """The sum of smooth times over `steps` contexts, from those at `smooth_contexts`, for each point."""
+    weighted = np.reshape(times, (len(NODES), steps.size)) * WEIGHTS[:, np.newaxis]
+    summed: Array = steps * weighted.sum(axis=0) / 2
+    return summed

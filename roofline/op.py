@@ -91,6 +91,7 @@ class Op:
         return total(tensor.bytes for tensor in self.tensors if tensor.role is role)
 
 
+@lru_cache(maxsize=1 << 14)
 def shared(op: Op) -> Op:
     """The one operator of this content.
 

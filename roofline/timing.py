@@ -20,14 +20,15 @@ correlation r of shapes of one kind, and R of kinds,
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
+from itertools import zip_longest
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.batches import Table, batches, conversion_time
+from roofline.batches import Asked, Asking, answer, answered, batches, conversion_time
 from roofline.calibration import Basis, Calibration, Match
 from roofline.engine import Engine
 from roofline.extents import Step, extents
@@ -201,7 +202,14 @@ class Timing:
     def detail(self, step: Step) -> Detail:
         """Every kernel for the points of `step`'s grid, flattened."""
         values, own = self._values(step)
-        return self._detail(values, own, [batch.table(own) for batch in self._batches])
+        asked = self._asked(own)
+        answer(entry.question for entry in asked)
+        return self._detail(values, asked)
+
+    def _asked(self, own: Array, tables: Sequence[Asked | None] = ()) -> list[Asked]:
+        """What is to be known of its kernels at some points; `tables` hold it where they are given."""
+        found = [table or batch.asked(own) for batch, table in zip_longest(self._batches, tables)]
+        return [entry for entry in found if entry is not None]
 
     def _values(self, step: Step) -> tuple[Array, Array]:
         """The monomials' values of operators, and of kernels."""
@@ -212,9 +220,9 @@ class Timing:
         """What the time of one kernel is computed from at a single workload; None where nothing was measured."""
         own = monomial_values(self.monomials, step, self.placement.network)
         for batch in self._batches:
-            if row not in batch.members or not any(True for _ in batch.placed(own, None)):
+            if row not in batch.members or batch.asked(own) is None:
                 continue
-            index = batch.members.index(row)
+            index = int(np.flatnonzero(batch.members == row)[0])
             columns = batch.columns(own)
             one = {
                 name: np.broadcast_to(value, (len(batch.members), 1))[index : index + 1] if np.ndim(value) else value
@@ -236,29 +244,36 @@ class Timing:
 
     def summary(self, step: Step, phase: str) -> Estimate:
         """Expected seconds of one pass of `phase` (prefill or decode), for the points of the grid, flattened."""
+        return answered(self.expecting(step, phase))
+
+    def expecting(self, step: Step, phase: str) -> Asking[Estimate]:
+        """The same, asking for the times of its kernels."""
         values, own = self._values(step)
         batch = np.broadcast_to(np.asarray(step.batch, float), step.shape).reshape(-1)
-        before = [entry.table(own) for entry in self._batches]
+        tables = [entry.table(own) for entry in self._batches]
         parts, start = [], 0
         for block, mine in zip(blocks(values, BLOCK), blocks(own, BLOCK), strict=True):
             stop = start + block.shape[1]
-            cut = [None if found is None else found.cut(start, stop) for found in before]
-            detail = self._detail(block, mine, cut)
+            asked = self._asked(mine, [table and table.cut(start, stop) for table in tables])
+            yield [entry.question for entry in asked]
+            detail = self._detail(block, asked)
             parts.append(self._pass(detail, batch[start:stop], self.placement.total_time(block), phase))
             start = stop
+        if len(parts) == 1:
+            return parts[0]
         return Estimate(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
-    def _detail(self, values: Array, own: Array, before: Sequence[Table | None]) -> Detail:
+    def _detail(self, values: Array, asked: Iterable[Asked]) -> Detail:
         times = self.placement.coefficients[:TIMES] @ values
         bounds = times.max(axis=0)
         floor = self._parts @ bounds
         low, mid, high = (np.zeros(floor.shape) for _ in range(3))
         inside = np.zeros(floor.shape, dtype=bool)
         self._guess(times, low, mid, high)
-        for batch, table in zip(self._batches, before, strict=True):
-            for rows, points, found in batch.placed(own, table):
-                low[rows, points], mid[rows, points], high[rows, points] = found[:3]
-                inside[rows, points] = found.inside
+        for entry in asked:
+            rows, points, found = entry.rows, entry.points, entry.found
+            low[rows, points], mid[rows, points], high[rows, points] = found[:3]
+            inside[rows, points] = found.inside
         self._convert(times, low, mid, high)
         np.maximum(low, floor, out=low)
         np.maximum(mid, floor, out=mid)

@@ -66,6 +66,11 @@ class Formats:
         """The format of queries and probabilities in the attention products."""
         return self.precision.attention
 
+    @property
+    def of_feed_forward(self) -> Formats:
+        """The same for a block that has no cache: its format plays no part, nor does the kind of step."""
+        return replace(self, precision=replace(self.precision, kv=self.base), decode=False)
+
 
 def activation(name: str, format: Format, *width: Dim) -> Tensor:
     """An activation with one entry of shape `width` for each token: (batch, queries, *width)."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from roofline.extents import BATCH, QUERIES
 from roofline.layers.attention import attention, cross_attention
@@ -10,20 +11,8 @@ from roofline.layers.basic import Formats, activation, add, collective, linear, 
 from roofline.layers.latent import latent_attention
 from roofline.layers.mlp import mixture_of_experts, mlp
 from roofline.layers.recurrent import recurrent
-from roofline.model import (
-    Attention,
-    DeltaNet,
-    Hyena,
-    LatentAttention,
-    Layer,
-    Mamba,
-    Mamba2,
-    MixtureOfExperts,
-    Mlp,
-    Retention,
-    Rwkv,
-)
-from roofline.op import Kind, Link, Op
+from roofline.model import Attention, FeedForward, LatentAttention, Layer, Mixer, Mlp, Norm
+from roofline.op import Kind, Link, Op, shared
 from roofline.parallel import Collective, grid_exchange
 from roofline.tensor import Role, Tensor
 
@@ -57,12 +46,12 @@ def _reduced(name: str, layer: Layer, source: Tensor, target: Tensor, rotary: bo
     """The body of a sub-layer; tensor ranks each hold a part of its output's sum and add them up."""
     ranks = formats.parallel.tensor
     if ranks == 1:
-        return _body(name, layer, source, target, rotary, formats)
+        return [*_body(name, layer, source, target, rotary, formats)]
     partial = replace(target, name=f"{target.name}_partial")
+    body = _body(name, layer, source, partial, rotary, formats)
     if formats.parallel.grid:
-        return [*_body(name, layer, source, partial, rotary, formats), _grid(name, layer, partial, target, ranks)]
-    reduction = collective(f"{name}_all_reduce", Collective.ALL_REDUCE, partial, target, ranks, ranks)
-    return [*_body(name, layer, source, partial, rotary, formats), reduction]
+        return [*body, _grid(name, layer, partial, target, ranks)]
+    return [*body, collective(f"{name}_all_reduce", Collective.ALL_REDUCE, partial, target, ranks, ranks)]
 
 
 def _grid(name: str, layer: Layer, partial: Tensor, target: Tensor, ranks: int) -> Op:
@@ -80,20 +69,36 @@ def _grid(name: str, layer: Layer, partial: Tensor, target: Tensor, ranks: int) 
     return Op(f"{name}_exchange", Kind.COLLECTIVE, reads=(partial,), writes=(target,), link=link)
 
 
-def _body(name: str, layer: Layer, source: Tensor, target: Tensor, rotary: bool, formats: Formats) -> list[Op]:
-    match name, layer.mixer, layer.feed_forward:
-        case "attn", Attention() as spec, _:
-            return attention(spec, layer.norm, rotary, source, target, formats)
-        case "attn", LatentAttention() as spec, _:
-            return latent_attention(spec, layer.norm, source, target, formats, formats.decode)
-        case "attn", Mamba() | Mamba2() | DeltaNet() | Retention() | Rwkv() | Hyena() as spec, _:
-            return recurrent(spec, layer.norm, source, target, formats)
-        case "mlp", _, Mlp() as spec:
-            return mlp(spec, source, target, formats)
-        case "mlp", _, MixtureOfExperts() as spec:
-            return mixture_of_experts(spec, source, target, formats)
+def _body(name: str, layer: Layer, source: Tensor, target: Tensor, rotary: bool, formats: Formats) -> tuple[Op, ...]:
+    """What a sub-layer computes, between its norms."""
+    if name == "mlp":
+        assert layer.feed_forward is not None
+        return _feed_forward(layer.feed_forward, source, target, formats.of_feed_forward)
+    if name == "attn":
+        assert layer.mixer is not None
+        return _mixer(layer.mixer, layer.norm, source, target, rotary, formats)
     assert layer.cross is not None
-    return cross_attention(layer.cross, source, target, formats)
+    return tuple(cross_attention(layer.cross, source, target, formats))
+
+
+@lru_cache(maxsize=1024)
+def _feed_forward(spec: FeedForward, source: Tensor, target: Tensor, formats: Formats) -> tuple[Op, ...]:
+    """Graphs that differ in their attention, their cache or their ends share it."""
+    if isinstance(spec, Mlp):
+        return tuple(map(shared, mlp(spec, source, target, formats)))
+    return tuple(map(shared, mixture_of_experts(spec, source, target, formats)))
+
+
+@lru_cache(maxsize=1024)
+def _mixer(spec: Mixer, norm: Norm, source: Tensor, target: Tensor, rotary: bool, formats: Formats) -> tuple[Op, ...]:
+    match spec:
+        case Attention():
+            ops = attention(spec, norm, rotary, source, target, formats)
+        case LatentAttention():
+            ops = latent_attention(spec, norm, source, target, formats, formats.decode)
+        case _:
+            ops = recurrent(spec, norm, source, target, formats)
+    return tuple(map(shared, ops))
 
 
 def _sublayer(name: str, layer: Layer, entering: Tensor, leaving: Tensor, rotary: bool, formats: Formats) -> list[Op]:

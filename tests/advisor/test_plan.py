@@ -254,3 +254,18 @@ def test_engines_that_do_not_run_what_is_asked_for_are_not_offered() -> None:
     able = {name for name in SERVED_BY if runs("medusa", name, asked.hardware)} - {"vllm"}
     assert {move.engine for move in engine_moves(asked)} == able
     assert able < {move.engine for move in engine_moves(replace(asked, techniques=()))}
+
+
+def test_what_does_not_fit_is_not_timed_until_it_is_asked_for() -> None:
+    asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
+    trials = Trials(asked, Goal(Objective.TOTAL))
+    (eagle, awq) = (frozenset({move}) for move in moves(asked, "eagle", "awq")[:-1])
+    trials.together([eagle, awq])
+    beyond, within = trials.fitting(eagle), trials.fitting(awq)
+    assert beyond is not None
+    assert beyond.analysis._expected is None
+    assert beyond.scores[:3] == (np.inf,) * 3
+    assert within is not None
+    assert within.analysis._expected is not None
+    assert trials.attempt(eagle) is beyond
+    assert beyond.analysis._expected is not None
