@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from advisor.goal import Goal
 from advisor.moves import Move, technique_move
 from roofline.analysis import analyze
+from roofline.edge import narrowed
 from roofline.errors import RooflineError
 from roofline.request import Request
 from roofline.scenario import MAX_LENGTH
@@ -181,22 +182,11 @@ CLOSE = 1e-3
 def crossing(excess: Callable[[float], float], low: float, high: float) -> float | None:
     """Where an increasing function crosses 0, seen from above; None where it is above 0 at `low`.
 
-    It is `high` where the function is not above 0 there either. False position with the Illinois rule (an end that
-    stays has its value halved) takes less than half of the evaluations of bisection.
+    It is `high` where the function is not above 0 there either.
     """
     below, above = excess(low), excess(high)
     if below > 0:
         return None
     if above <= 0:
         return high
-    kept = 0
-    while high - low > CLOSE * high:
-        # Not nearer to an end than half the distance that is asked for: the other end comes there too.
-        margin = CLOSE * high / 2
-        middle = min(max(low + (high - low) * below / (below - above), low + margin), high - margin)
-        found = excess(middle)
-        if found > 0:
-            high, above, below, kept = middle, found, below / (2 if kept > 0 else 1), 1
-        else:
-            low, below, above, kept = middle, found, above / (2 if kept < 0 else 1), -1
-    return high
+    return narrowed(excess, low, high, below, above, relative=CLOSE)[1]

@@ -19,7 +19,7 @@ from advisor.goal import Price, Quality
 from advisor.queueing import Prefill, Replica
 from advisor.support import runs
 from advisor.workload import NORMAL, Service
-from roofline.analysis import Analysis, analyze
+from roofline.analysis import Analysis, Phase, analyze, expect
 from roofline.capacity import Capacity, Reserve, kv_capacity, visible_memory, vllm_1
 from roofline.engine import Engine, load_engine
 from roofline.errors import RooflineError
@@ -314,41 +314,60 @@ class Prospect:
         return np.maximum(flops / peak, moved / hardware.memory_bandwidth)
 
 
-def first_step(prospect: Prospect, reading: str) -> float:
-    """Expected seconds of the first decode step of a single sequence: the quickest there is to simulate."""
-    configuration = prospect.configuration
-    decode = analyze(configuration.request.with_options(engine=configuration.engine).scenario()).decode
-    assert decode is not None
-    return float(getattr(decode.expected, reading))
+def first_steps(prospects: Sequence[Prospect], reading: str) -> Iterator[float | None]:
+    """Expected seconds of the first decode step of a single sequence: the quickest there is to simulate.
+
+    None where the hardware cannot run it. Prospects of one hardware are simulated together in half of the time.
+    """
+    phases = [_decode(prospect.configuration) for prospect in prospects]
+    expect(phase for phase in phases if phase is not None)
+    for phase in phases:
+        try:
+            yield None if phase is None else float(getattr(phase.expected, reading))
+        except RooflineError:
+            yield None
+
+
+def _decode(configuration: Configuration) -> Phase | None:
+    try:
+        return analyze(configuration.request.with_options(engine=configuration.engine).scenario()).decode
+    except RooflineError:
+        return None
 
 
 class Simulated:
-    """A configuration at expected times: the replica at each reading."""
+    """A configuration at expected times: the replica at each reading.
+
+    `analyses` are what it rests on, for `roofline.analysis.expect`. Raises RooflineError where the hardware cannot run
+    it, here or with the first replica.
+    """
 
     def __init__(self, prospect: Prospect) -> None:
         self.prospect = prospect
-        configuration, service = prospect.configuration, prospect.service
-        slots, lengths = prospect.slots, prospect.counted.lengths
-        batches = np.array([batch for batch in BATCHES if batch < slots] + [slots])
-        if configuration.prefill.degrees == configuration.request.degrees:
+        configuration, lengths, slots = prospect.configuration, prospect.counted.lengths, prospect.slots
+        self._batches = np.array([batch for batch in BATCHES if batch < slots] + [slots])
+        decode, prefill = configuration.request, configuration.prefill
+        if prefill.degrees == decode.degrees:
             # One grid for both: decode steps of all batches, then prompts of all lengths.
-            count = batches.size
             grid = {
-                "batch": np.append(batches, np.ones_like(lengths)),
-                "prompt": np.append(np.full_like(batches, configuration.request.options["prompt"]), lengths),
+                "batch": np.append(self._batches, np.ones_like(lengths)),
+                "prompt": np.append(np.full_like(self._batches, decode.options["prompt"]), lengths),
             }
-            found = analyze(configuration.request.with_options(engine=configuration.engine, **grid).scenario())
-            decode = _part(found.expected.tpot, slice(count))
-            prefill = _part(found.prefill.expected, slice(count, None))
+            requests = [decode.with_options(engine=configuration.engine, **grid)]
         else:
-            decode = _part(analyze(configuration.request.with_options(batch=batches).scenario()).expected.tpot)
-            alone = configuration.prefill.with_options(prompt=lengths, generate=1)
-            prefill = _part(analyze(alone.scenario()).prefill.expected)
-        every = np.arange(1, slots + 1)
-        self._replicas = {
+            requests = [decode.with_options(batch=self._batches), prefill.with_options(prompt=lengths, generate=1)]
+        self.analyses = tuple(analyze(request.scenario()) for request in requests)
+
+    @cached_property
+    def _replicas(self) -> Mapping[str, Replica]:
+        prospect, service = self.prospect, self.prospect.service
+        decode = self.analyses[0].expected.tpot
+        assert decode is not None
+        prefill, count, lengths = self.analyses[-1].prefill.expected, self._batches.size, prospect.counted.lengths
+        return {
             reading: Replica(
-                prefill_times(prefill_at, lengths, service),
-                np.interp(every, batches, decode_at),
+                prefill_times(prefill_at[-lengths.size :], lengths, service),
+                np.interp(np.arange(1, prospect.slots + 1), self._batches, decode_at[:count]),
                 service.steps,
                 service.inverse_steps,
             )
@@ -362,11 +381,6 @@ class Simulated:
     def alone(self, batch: int) -> Analysis:
         """The same at one batch, as `roofline analyze` shows it."""
         return analyze(self.prospect.configuration.request.with_options(batch=batch).scenario())
-
-
-def _part(times: Estimate | None, part: slice = slice(None)) -> Estimate:
-    assert times is not None
-    return Estimate(*(reading[part] for reading in times))
 
 
 class Prospects:

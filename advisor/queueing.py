@@ -35,13 +35,16 @@ up with, the mean TPOT is within 16%, the mean TTFT within 15%, and the quantile
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from roofline.edge import narrowed
 
 Array = NDArray[np.float64]
 NORMAL = NormalDist()
@@ -140,21 +143,28 @@ CLOSE = 1e-3
 def largest_rate(replica: Replica, ttft: float, tpot: float, quantile: float | None = None) -> float:
     """The requests a second up to which some number of slots meets both targets; 0 where none does.
 
-    Both times rise with the rate, so that the edge is found by bisection of its logarithm.
+    Both times rise with the rate. It is one of a series of rates with equal ratios up to the largest at which the
+    replica is stable, so that looser targets never lead to less.
     """
+    highest = float(replica.ceilings[-1])
 
-    def meets(rate: float) -> bool:
-        found = load(replica, rate, quantile)
-        return bool(np.any((found.ttft <= ttft) & (found.tpot <= tpot)))
+    @cache
+    def missing(number: int) -> float:
+        """What is missing to the nearer target, as a share of it, at the best number of slots; at most 1.
 
-    high = float(replica.ceilings[-1])
-    low = LEAST * high
-    if not meets(low):
+        Waits grow with one over what is left to the rate at which the replica is stable: one over them falls evenly.
+        """
+        found = load(replica, highest * math.exp(-CLOSE * (last - number)), quantile)
+        stable = np.isfinite(found.ttft)
+        return 1 - float(np.max(np.minimum(ttft / found.ttft[stable], tpot / found.tpot[stable]), initial=0.0))
+
+    last = math.ceil(-math.log(LEAST) / CLOSE)
+    if (below := missing(0)) > 0:
         return 0.0
-    while high / low > 1 + CLOSE:
-        middle = (low * high) ** 0.5
-        low, high = (middle, high) if meets(middle) else (low, middle)
-    return low
+    number = last
+    if (above := missing(last)) > 0:
+        number = math.floor(narrowed(lambda place: missing(math.floor(place)), 0, last, below, above, absolute=1)[0])
+    return highest * math.exp(-CLOSE * (last - number))
 
 
 def slots(replica: Replica, rate: float, ttft: float, tpot: float, quantile: float | None = None) -> int:

@@ -9,11 +9,12 @@ from dataclasses import replace
 import numpy as np
 
 from advisor.choices import Choice, changes, tied
-from advisor.configurations import Configuration, Prospect, Prospects, Simulated, configurations, first_step
+from advisor.configurations import Configuration, Prospect, Prospects, Simulated, configurations, first_steps
 from advisor.goal import Quality
 from advisor.queueing import LEAST, largest_rate, load, slots
 from advisor.setups import Aim, At, Figures, Key, Setup, aims, figures_of, replicas_for
 from advisor.workload import Service
+from roofline.analysis import expect
 from roofline.errors import RooflineError
 from roofline.model import Model
 from roofline.timing import Estimate
@@ -45,6 +46,7 @@ class Search:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
         self.setups: dict[int, Setup | None] = {}
         self._simulated: dict[int, Simulated | None] = {}
+        self._first_steps: dict[int, float | None] = {}
         prospects = Prospects(service, hosted=at != "low")
         made = list(configurations(model, service, hardware, quality, engine))
         self.considered = len(made)
@@ -54,6 +56,11 @@ class Search:
         self.divided = found
         self.fitting = _enough(found)
         self.capable = [prospect for prospect in self.fitting if prospect.capable]
+
+    @property
+    def simulated(self) -> int:
+        """How many were simulated."""
+        return len(self._simulated)
 
     @property
     def priced(self) -> set[str]:
@@ -90,24 +97,25 @@ class Search:
         """
         bounds = ((self._least(entry, most), index) for index, entry in enumerate(self.capable))
         ranked = sorted((key, index) for least, index in bounds if least.devices <= most and (key := aim.key(least)))
-        several = len({self.capable[index].configuration.hardware.name for _, index in ranked}) > 1
+        several = len({self._name(index) for _, index in ranked}) > 1
         best: tuple[Key, Setup] | None = None
         second: tuple[Key, Setup] | None = None
         for done, (least, index) in enumerate(ranked):
             self.progress(done, len(ranked))
             if second is not None and least >= second[0]:
                 break
-            name = self.capable[index].configuration.hardware.name
+            name = self._name(index)
             if best is not None and several and name == best[1].hardware.name and least >= best[0]:
                 continue
-            worst = second[0] if second is not None else None
-            if (
-                not aim.rated
-                and self.service.rate is not None
-                and worst is not None
-                and not self._faster(index, worst, most)
-            ):
-                continue
+            if second is not None:
+                worst = second[0]
+                stepped = not aim.rated and self.service.rate is not None
+                if stepped and not self._faster(index, worst, most):
+                    continue
+                # Others of this hardware come soon: most of them are not ruled out until then.
+                alike = (other for bound, other in ranked[done:] if bound < worst and self._name(other) == name)
+                chosen = [other for other in alike if not stepped or self._faster(other, worst, most)]
+                self._simulate(self.capable[other] for other in chosen)
             setup = self._setup(index)
             key = None if setup is None else aim.key(setup.figures)
             if setup is None or key is None or setup.devices > most:
@@ -142,24 +150,44 @@ class Search:
         if index in self.setups:
             return True
         prospect, rate = self.capable[index], self.service.rate
-        try:
-            first = first_step(prospect, self.at) * CERTAIN
-        except RooflineError:
+        first = self._first_step(index)
+        if first is None:
             return False
+        first *= CERTAIN
         if rate is None or most == math.inf:
             return first < key[0]
         replica = replace(prospect.best, step=np.maximum(prospect.best.step, first))
         share = rate / max(1, most // prospect.configuration.devices)
         return float(load(replica, share, self.service.quantile).tpot.min()) < key[0]
 
+    def _first_step(self, index: int) -> float | None:
+        """The first step of a configuration; those of one hardware are worked out together."""
+        if index not in self._first_steps:
+            alike = [other for other in range(len(self.capable)) if self._name(other) == self._name(index)]
+            steps = first_steps([self.capable[other] for other in alike], self.at)
+            self._first_steps.update(zip(alike, steps, strict=True))
+        return self._first_steps[index]
+
+    def _name(self, index: int) -> str:
+        return self.capable[index].configuration.hardware.name
+
     def _simulation(self, prospect: Prospect) -> Simulated | None:
         """The prospect at expected times; None where the hardware cannot run it."""
-        if id(prospect) not in self._simulated:
-            try:
-                self._simulated[id(prospect)] = Simulated(prospect)
-            except RooflineError:
-                self._simulated[id(prospect)] = None
+        self._simulate([prospect])
         return self._simulated[id(prospect)]
+
+    def _simulate(self, prospects: Iterable[Prospect]) -> None:
+        """Simulates prospects side by side, each once."""
+        fresh = [prospect for prospect in prospects if id(prospect) not in self._simulated]
+        made = {id(prospect): _made(prospect) for prospect in fresh}
+        expect(analysis for simulated in made.values() if simulated is not None for analysis in simulated.analyses)
+        for key, simulated in made.items():
+            try:
+                if simulated is not None:
+                    simulated.replica(self.at)
+            except RooflineError:
+                simulated = None
+            self._simulated[key] = simulated
 
     def _sized(self, prospect: Prospect) -> Setup | None:
         """The fewest replicas that meet the service; None where no number does."""
@@ -235,6 +263,13 @@ class Search:
 
     def _light(self, prospect: Prospect, name: str) -> float:
         return prospect.best.prefill.quantile if name == "ttft" else float(prospect.best.step[0])
+
+
+def _made(prospect: Prospect) -> Simulated | None:
+    try:
+        return Simulated(prospect)
+    except RooflineError:
+        return None
 
 
 def _unloaded(simulated: Simulated, at: At) -> Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:

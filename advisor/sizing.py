@@ -93,7 +93,7 @@ def size(
         nearest,
         search.considered,
         len(search.capable),
-        len(search.setups),
+        search.simulated,
         tuple(sorted({prospect.configuration.hardware.name for prospect in search.capable} - search.priced)),
     )
 

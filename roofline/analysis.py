@@ -574,12 +574,12 @@ class Analysis:
         return sum_steps(of_step, first, first + steps - 1, knees) / self.tokens_per_iteration
 
 
-def expect(analyses: Iterable[Analysis]) -> None:
-    """Works out the expected times of several scenarios side by side, sooner than one after the other.
+def expect(parts: Iterable[Analysis | Phase]) -> None:
+    """Works out the expected times of several scenarios, or phases, side by side: sooner than one after the other.
 
     One that has none raises its RooflineError where it is asked for them.
     """
-    together(analysis.expecting() for analysis in analyses)
+    together(part.expecting() for part in parts)
 
 
 def analyze(scenario: Scenario) -> Analysis:

@@ -11,13 +11,14 @@ from the answer than the window goes unseen.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.errors import RooflineError
+from roofline.edge import narrowed
 
 POINTS = 256
 """Values tried at once: a grid of so many costs little more than a single workload."""
@@ -105,8 +106,8 @@ RELATIVE = 1e-7
 def smallest_real(excess: Callable[[float], float], start: float, low: float, high: float) -> float | None:
     """The smallest x of `low` to `high` with `excess(x) <= 0`, for a function that falls with x; None if none has.
 
-    The edge is bracketed from `start` by factors of 4 and closed by the Illinois variant of regula falsi in log x,
-    with a bisection where that is slow. Answers `low` itself where the condition holds there.
+    The edge is bracketed from `start` by factors of 4 and closed in log x (`roofline.edge`). Answers `low`
+    itself where the condition holds there.
     """
     if excess(high) > 0:
         return None
@@ -122,24 +123,15 @@ def smallest_real(excess: Callable[[float], float], start: float, low: float, hi
         over = value
         while (under := excess(below := max(below / 4, low))) <= 0:
             above, over = below, under
-    left, right, met = np.log(below), np.log(above), above
-    last = 0
-    for step in range(200):
-        if right - left <= RELATIVE:
-            return float(met)
-        cut = (
-            (left * over - right * under) / (over - under)
-            if np.isfinite(under) and step % 4 < 3
-            else (left + right) / 2
-        )
-        cut = min(max(cut, left + RELATIVE / 4), right - RELATIVE / 4)
-        tried = float(np.exp(cut))
-        value = excess(tried)
-        if value > 0:
-            left, under, over, last = cut, value, over / 2 if last == 1 else over, 1
-        else:
-            right, over, under, last, met = cut, value, under / 2 if last == -1 else under, -1, tried
-    raise RooflineError("the search for the edge did not end")
+    tried = {-math.log(above): above}
+
+    def rising(place: float) -> float:
+        """The function falls with x: it rises with -log x."""
+        tried[place] = math.exp(-place)
+        return excess(tried[place])
+
+    met, _ = narrowed(rising, -math.log(above), -math.log(below), over, under, absolute=RELATIVE)
+    return tried[met]
 
 
 def integers(values: Any) -> NDArray[np.int64]:

@@ -132,7 +132,7 @@ def test_no_time_is_below_the_bound_that_prunes() -> None:
 def test_pruning_loses_nothing(service, monkeypatch) -> None:
     names = [*FEW, "rtx-4090"]
     pruned = size(MODEL, service, names)
-    monkeypatch.setattr(search, "first_step", lambda *_: 0.0)
+    monkeypatch.setattr(search, "first_steps", lambda prospects, _: [0.0 for _ in prospects])
 
     def nothing(self: search.Search, prospect: Prospect, _: float) -> Figures:
         priced = self._price(prospect.configuration) is not None
