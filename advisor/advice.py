@@ -25,7 +25,6 @@ from advisor.moves import (
     FACT_SLOTS,
     Kind,
     Move,
-    batch_move,
     elsewhere,
     engine_moves,
     engine_techniques,
@@ -33,7 +32,7 @@ from advisor.moves import (
     parallel_moves,
     technique_moves,
 )
-from advisor.plan import Plan, batch_grid, planned
+from advisor.plan import Plan, batch_grid, batch_moves, planned
 from advisor.rules import Caution, Finding, Hint, Rule, Vain, rules
 from advisor.trials import Trial, Trials, better, certain
 from roofline.analysis import analyze
@@ -142,13 +141,16 @@ def advise(
 
     `moves` are what may be advised; None is everything: the techniques that the request's engine runs, with `research`
     all of the catalogue, parallelism over as many devices as the limits let it have (those it has, without a limit),
-    engines, batches and hardware. Break-even points are worked out for the first `top`. Raises RooflineError where
-    the request itself cannot be simulated.
+    engines, the best batch and hardware. Break-even points are worked out for the first `top`. Raises RooflineError
+    where the request itself cannot be simulated.
     """
     goal = (Goal() if goal is None else goal).on(request.hardware)
     trials = Trials(request, goal)
     goal.check(trials.base.analysis)  # what cannot be simulated, or has no such figure, is told at once
-    offered = tuple(all_moves(request, goal, research)) if moves is None else tuple(moves)
+    grid = trials
+    if goal.batch_varies:
+        grid = Trials(request.with_options(batch=batch_grid(request.options.get("batch", 1))), goal)
+    offered = tuple(moves) if moves is not None else (*all_moves(request, goal, research), *batch_moves(grid))
     case = Case(trials, {move.name: move for move in offered})
     progress("single changes")
     if goal.objective is not Objective.MEMORY:
@@ -172,8 +174,7 @@ def advise(
         further = () if moves is not None or research else elsewhere(request, surely)
         plain = [move for move in offered if move.kind in _COMBINED]
         combined = [move for move in (*plain, *surely, *further) if move.slot not in FACT_SLOTS]
-        asked = request.with_options(batch=batch_grid(case.batch)) if goal.batch_varies else request
-        return planned(trials, trials if asked is request else Trials(asked, goal), combined)
+        return planned(trials, grid, combined)
 
     findings = sorted(
         ((rule.name, entry) for rule, entry in said if isinstance(entry, Finding)), key=lambda entry: -entry[1].share
@@ -204,12 +205,10 @@ def _sure(case: Case, trial: Trial) -> bool:
 
 
 def all_moves(request: Request, goal: Goal, research: bool = False) -> Iterator[Move]:
-    """Everything that may be advised for a request, but other hardware."""
+    """Everything that may be advised for a request, but other batches and hardware."""
     yield from technique_moves() if research else engine_techniques(request)
     yield from parallel_moves(request, device_counts(request, goal))
     yield from engine_moves(request)
-    if goal.batch_varies:
-        yield from (batch_move(int(batch)) for batch in batch_grid(1) if batch != request.options.get("batch", 1))
 
 
 def device_counts(request: Request, goal: Goal) -> list[int]:

@@ -416,6 +416,18 @@ def pareto(goal: Goal, choices: Sequence[Choice]) -> tuple[Choice, ...]:
     return tuple(front)
 
 
+def batch_moves(grid: Trials) -> Iterator[Move]:
+    """To the batch that is best as everything else stands: within all limits, or as many of them as any keeps."""
+    base, sign = grid.attempt(NOTHING), -grid.goal.metric.better
+
+    def rank(choice: Choice) -> tuple[int, float, int]:
+        return (sum(use > 1 for use in choice.used.values()), sign * choice.value, choice.batch)
+
+    if base is not None and grid.goal.batch_varies:
+        best = min(_choices(base), key=rank, default=None)
+        yield from () if best is None else (batch_move(best.batch),)
+
+
 def batch_grid(batch: int) -> Any:
     """The batches that are tried where the batch may vary: round ones, and the request's own."""
     return np.unique([*BATCHES, batch])
