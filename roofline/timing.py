@@ -134,6 +134,7 @@ class Timing:
         shapes = [entry.shape for entry in self.kernels if entry.shape]
         self.monomials = monomials_of([size for shape in shapes for size in shape.sizes.values()])
         self._counts = np.array([entry.count for entry in self.kernels])
+        self._kind_of = [entry.kind for entry in self.kernels]
         self._batches = batches(self.kernels, self.monomials, placement, engine)
 
     @cached_property
@@ -148,13 +149,13 @@ class Timing:
         """How often each kernel (column) runs, in the row of its kind: errors of one kind are alike."""
         kinds = self._kind_names
         counts = np.zeros((len(kinds), len(self.kernels)))
-        counts[[kinds[entry.kind] for entry in self.kernels], range(len(self.kernels))] = self._counts
+        counts[[kinds[kind] for kind in self._kind_of], range(len(self.kernels))] = self._counts
         return counts
 
     @cached_property
     def _kind_names(self) -> Mapping[str, int]:
         """The kinds of its kernels, and their rows."""
-        return {name: row for row, name in enumerate(dict.fromkeys(entry.kind for entry in self.kernels))}
+        return {name: row for row, name in enumerate(dict.fromkeys(self._kind_of))}
 
     @cached_property
     def _shared(self) -> Array:
@@ -164,8 +165,8 @@ class Timing:
     @cached_property
     def _inherited(self) -> bool:
         """Whether constants are those of other hardware."""
-        bases = [entry.basis for entry in self.kernels if entry.kind in WITHIN_KIND]
-        return "calibrated" not in bases
+        measured = (entry for entry, kind in zip(self.kernels, self._kind_of, strict=True) if kind in WITHIN_KIND)
+        return all(entry.basis != "calibrated" for entry in measured)
 
     @cached_property
     def _unmeasured(self) -> NDArray[np.intp]:
@@ -176,13 +177,13 @@ class Timing:
     def _linked(self) -> NDArray[np.intp]:
         """Kernels that wait for what comes over a link while they compute; exchanges have it in their fits."""
         rows = self._involved(Row.LINK_TIME)
-        return np.array([row for row in rows if self.kernels[row].kind != "collective"], dtype=np.intp)
+        return np.array([row for row in rows if self._kind_of[row] != "collective"], dtype=np.intp)
 
     @cached_property
     def _converting(self) -> NDArray[np.intp]:
         """Kernels that convert operands before they multiply them; in attention the fits include it."""
         rows = self._involved(Row.UPCAST_FLOPS)
-        return np.array([row for row in rows if self.kernels[row].kind not in ATTENTION], dtype=np.intp)
+        return np.array([row for row in rows if self._kind_of[row] not in ATTENTION], dtype=np.intp)
 
     def _involved(self, what: Row) -> list[int]:
         """The kernels of which any operator does any of it, in their order."""
