@@ -25,6 +25,9 @@ Progress = Callable[[int, int], None]
 CERTAIN = 0.97
 """What a step at the first context is surely below, times a mean one: kernels are not quite monotone in the context."""
 
+SOON = 48
+"""Configurations ahead in the order of their bounds that are simulated with another one of their hardware."""
+
 NODE, FASTEST_WITHIN = 8, 2
 """The fastest of a service has at most a node of devices, or twice the fewest: with enough replicas each is idle."""
 
@@ -47,6 +50,7 @@ class Search:
         self.setups: dict[int, Setup | None] = {}
         self._simulated: dict[int, Simulated | None] = {}
         self._first_steps: dict[int, float | None] = {}
+        self._loaded_steps: dict[tuple[int, float], float] = {}
         prospects = Prospects(service, hosted=at != "low")
         made = list(configurations(model, service, hardware, quality, engine))
         self.considered = len(made)
@@ -107,15 +111,15 @@ class Search:
             name = self._name(index)
             if best is not None and several and name == best[1].hardware.name and least >= best[0]:
                 continue
-            if second is not None:
-                worst = second[0]
-                stepped = not aim.rated and self.service.rate is not None
-                if stepped and not self._faster(index, worst, most):
-                    continue
-                # Others of this hardware come soon: most of them are not ruled out until then.
-                alike = (other for bound, other in ranked[done:] if bound < worst and self._name(other) == name)
-                chosen = [other for other in alike if not stepped or self._faster(other, worst, most)]
-                self._simulate(self.capable[other] for other in chosen)
+            if second is not None and index not in self.setups:
+                ahead = ranked[done : done + SOON]
+                near = [other for bound, other in ahead if bound < second[0] and self._name(other) == name]
+                if not aim.rated and self.service.rate is not None:
+                    self._step(near)
+                    near = [other for other in near if self._quickest(other, most) < second[0][0]]
+                    if index not in near:
+                        continue
+                self._simulate(self.capable[other] for other in near)
             setup = self._setup(index)
             key = None if setup is None else aim.key(setup.figures)
             if setup is None or key is None or setup.devices > most:
@@ -145,28 +149,24 @@ class Search:
             self.setups[index] = self._sized(self.capable[index])
         return self.setups[index]
 
-    def _faster(self, index: int, key: Key, most: float) -> bool:
-        """Whether it may come before the key: no step is faster than the first of a single sequence, simulated."""
-        if index in self.setups:
-            return True
-        prospect, rate = self.capable[index], self.service.rate
-        first = self._first_step(index)
-        if first is None:
-            return False
-        first *= CERTAIN
-        if rate is None or most == math.inf:
-            return first < key[0]
-        replica = replace(prospect.best, step=np.maximum(prospect.best.step, first))
-        share = rate / max(1, most // prospect.configuration.devices)
-        return float(load(replica, share, self.service.quantile).tpot.min()) < key[0]
+    def _quickest(self, index: int, most: float) -> float:
+        """No step of it, of at most so many devices, is faster: the first of a single sequence is simulated."""
+        first = self._first_steps[index]
+        if first is None or most == math.inf:
+            return math.inf if first is None else first
+        if (index, most) not in self._loaded_steps:
+            prospect, rate = self.capable[index], self.service.rate
+            assert rate is not None
+            replica = replace(prospect.best, step=np.maximum(prospect.best.step, first))
+            share = rate / max(1, most // prospect.configuration.devices)
+            self._loaded_steps[index, most] = float(load(replica, share, self.service.quantile).tpot.min())
+        return self._loaded_steps[index, most]
 
-    def _first_step(self, index: int) -> float | None:
-        """The first step of a configuration; those of one hardware are worked out together."""
-        if index not in self._first_steps:
-            alike = [other for other in range(len(self.capable)) if self._name(other) == self._name(index)]
-            steps = first_steps([self.capable[other] for other in alike], self.at)
-            self._first_steps.update(zip(alike, steps, strict=True))
-        return self._first_steps[index]
+    def _step(self, indices: Iterable[int]) -> None:
+        """Simulates the first steps of configurations side by side, each once; surely below those of the service."""
+        fresh = [index for index in indices if index not in self._first_steps]
+        for index, step in zip(fresh, first_steps([self.capable[index] for index in fresh], self.at), strict=True):
+            self._first_steps[index] = None if step is None else step * CERTAIN
 
     def _name(self, index: int) -> str:
         return self.capable[index].configuration.hardware.name

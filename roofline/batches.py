@@ -211,6 +211,7 @@ def answer(questions: Iterable[Question]) -> None:
             missing.setdefault(key, []).append(question)
         else:
             question.found = known
+            _REMEMBERED.move_to_end(key)
     forms: dict[tuple[Any, ...], list[Question]] = {}
     for first, *_ in missing.values():
         forms.setdefault(first.form, []).append(first)
