@@ -333,10 +333,10 @@ def _hardware(case: Case, said: Sequence[tuple[Rule, object]]) -> tuple[Recommen
     """The best other devices of the same kind: the best at the bound are simulated at expected times."""
     request, present = case.trials.request, case.hardware
     bound = replace(case.goal, at="bound", limits=replace(case.goal.limits, ttft=None, tpot=None, total=None))
-    promising = []
+    promising, least = [], float(case.base.analysis.memory.total) / 2  # no hardware has the formats in less
     for name in list_hardware():
         device = load_hardware(name)
-        if device.kind != present.kind or device.name == present.name:
+        if device.kind != present.kind or device.name == present.name or device.memory_capacity < least:
             continue
         try:
             analysis = analyze(request.on(device).scenario())
