@@ -140,15 +140,12 @@ def _beam(
 ) -> str:
     """Tries combinations and adds them to `seen`; says why it stopped.
 
-    It goes on from the best that was seen, and from what was kept with `fewer` devices, on as many as it may have. A
-    combination kept for the objective goes on with every move that is useful alone, one kept for a guide with those
-    that are useful for the objective or for that guide. What is useless alone may help others: where no useful move
-    goes on, every move is tried on the combination that is best for the objective, and those that help there join in.
-    So no single change makes the answer better.
+    It goes on from the best that was seen, and from what was kept with `fewer` devices, on as many as it may have. What
+    is useless alone may help others: where no move that is useful alone goes on, every move is tried on the combination
+    that is best for the objective, and those that help there join in. So no single change makes the answer better.
     """
     useful, whole = _useful(trials, moves), False
     most = max((move.devices for move in moves), default=0)
-    every = list(dict.fromkeys(move for figure in useful for move in figure))
 
     def tried(followings: Iterable[Moves]) -> dict[Moves, Trial]:
         found = _tried(trials, (following for following in followings if len(following) <= depth), quality)
@@ -156,20 +153,19 @@ def _beam(
         return found
 
     if fewer is not None:
-        grown = [move for move in every if move.devices == most]
+        grown = [move for move in useful if move.devices == most]
         tried(_with(state, move) for state in fewer.states for move in grown)
     kept = _kept(seen)
     while True:  # it ends: every round but the last makes one of the combinations kept better
-        every += [move for state in kept.states for move in state if move not in every]
+        useful += [move for state in kept.states for move in state if move not in useful]
         found = {state: seen[state] for state in kept.states}
         if whole:
             found |= tried(_following(kept.best[0], moves))
         else:
             for state in kept.best:
-                found |= tried(_following(state, every))
-            for figure, state in enumerate(kept.guides, start=1):
-                if state not in kept.best:
-                    found |= tried(_with(state, move) for move in dict.fromkeys((*useful[0], *useful[figure])))
+                found |= tried(_following(state, useful))
+            for state in kept.states[len(kept.best) :]:
+                found |= tried(_with(state, move) for move in useful)
         before, kept = kept, _kept(found)
         if whole and not _leads(before, kept, seen):
             return f"none of {len(moves)} moves made any combination of at most {depth} better"
@@ -213,17 +209,17 @@ def _following(state: Moves, moves: Iterable[Move]) -> Iterator[Moves]:
             yield state - {move}
 
 
-def _useful(trials: Trials, moves: Sequence[Move]) -> list[list[Move]]:
-    """For the objective and for each guide, of each slot the best move where it is better than nothing."""
-    found: list[list[Move]] = [[] for _ in trials.base.scores]
+def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
+    """Of each slot the best move for the objective and for each guide, where it is better than nothing."""
+    found: dict[Move, None] = {}
     for members in _slots(moves).values():
         alone = ((trials.fitting(frozenset({move})), move) for move in members)
         scored = [(trial.scores, move) for trial, move in alone if trial is not None]
-        for figure, (useful, least) in enumerate(zip(found, trials.base.scores, strict=True)):
+        for figure, least in enumerate(trials.base.scores):
             best = min(scored, key=lambda entry: (entry[0][figure], entry[0], entry[1].name), default=None)
             if best is not None and best[0][figure] * LEAST <= least:
-                useful.append(best[1])
-    return found
+                found[best[1]] = None
+    return list(found)
 
 
 def _kept(tried: Mapping[Moves, Trial]) -> Kept:
