@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -148,6 +149,7 @@ Asking = Generator[list[Question], None, T]
 """What asks questions on its way to a T: every question that it yields is answered when it goes on."""
 
 _REMEMBERED: OrderedDict[tuple[Any, ...], Expected] = OrderedDict()
+_LOCK = Lock()
 
 
 def answered(asking: Asking[T]) -> T:
@@ -206,12 +208,9 @@ def answer(questions: Iterable[Question]) -> None:
             question.answer()
             continue
         key = question.key
-        known = _REMEMBERED.get(key)
-        if known is None:
+        question.found = _remembered(key)
+        if question.found is None:
             missing.setdefault(key, []).append(question)
-        else:
-            question.found = known
-            _REMEMBERED.move_to_end(key)
     forms: dict[tuple[Any, ...], list[Question]] = {}
     for first, *_ in missing.values():
         forms.setdefault(first.form, []).append(first)
@@ -221,9 +220,22 @@ def answer(questions: Iterable[Question]) -> None:
         assert first.found is not None
         for question in others:
             question.found = first.found
-        _REMEMBERED[key] = first.found
-    while len(_REMEMBERED) > QUESTIONS:
-        _REMEMBERED.popitem(last=False)
+        _remember(key, first.found)
+
+
+def _remembered(key: tuple[Any, ...]) -> Expected | None:
+    with _LOCK:  # the threads of a cluster's worker share the memory
+        found = _REMEMBERED.get(key)
+        if found is not None:
+            _REMEMBERED.move_to_end(key)
+        return found
+
+
+def _remember(key: tuple[Any, ...], found: Expected) -> None:
+    with _LOCK:
+        _REMEMBERED[key] = found
+        if len(_REMEMBERED) > QUESTIONS:
+            _REMEMBERED.popitem(last=False)
 
 
 def _answer_at_once(questions: Sequence[Question]) -> None:

@@ -1,5 +1,6 @@
 """Questions: the same answers side by side as one after the other, and from memory."""
 
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -74,6 +75,16 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "QUESTIONS", 10)
     expect([asked(*one) for one in ASKED])
     assert len(batches._REMEMBERED) == 10
+
+
+def test_threads_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "QUESTIONS", 5)
+    alone = [times(asked(*one)) for one in ASKED[:4]]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda one: times(asked(*one)), [*ASKED[:4]] * 8))
+    for here, true in zip(found, alone * 8, strict=True):
+        for got, expected in zip(here, true, strict=True):
+            np.testing.assert_allclose(got, expected, rtol=1e-14)
 
 
 def test_one_that_fails_stops_no_other() -> None:
