@@ -20,7 +20,7 @@ import numpy as np
 
 from advisor.breakeven import HELPS, Condition, conditions
 from advisor.case import Case
-from advisor.goal import Goal, Objective, Price
+from advisor.goal import Goal, Price
 from advisor.moves import (
     FACT_SLOTS,
     Kind,
@@ -153,7 +153,7 @@ def advise(
     offered = tuple(moves) if moves is not None else (*all_moves(request, goal, research), *batch_moves(grid))
     case = Case(trials, {move.name: move for move in offered})
     progress("single changes")
-    if goal.objective is not Objective.MEMORY:
+    if goal.timed:
         trials.together(frozenset({move}) for move in offered)
     tried = [trial for move in offered if (trial := trials.attempt([move])) is not None]
     said = [(rule, entry) for rule in rules().values() for entry in rule.look(case)]

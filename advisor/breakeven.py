@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from advisor.goal import Goal
 from advisor.moves import Move, technique_move
-from roofline.analysis import analyze
+from roofline.analysis import analyze, expect
 from roofline.edge import narrowed
 from roofline.errors import RooflineError
 from roofline.request import Request
@@ -100,7 +100,10 @@ def _counted(variable: str, request: Request, move: Move, goal: Goal) -> Conditi
     present = getattr(request.scenario(), variable)
 
     def helps(values: NDArray[np.int64]) -> NDArray[np.bool_]:
-        before, after = (goal.value(analyze(one.scenario(**{variable: values}))) for one in (request, changed))
+        both = [analyze(one.scenario(**{variable: values})) for one in (request, changed)]
+        if goal.timed:
+            expect(both)
+        before, after = map(goal.value, both)
         better: NDArray[np.bool_] = np.broadcast_to(goal.gain(before, after), values.shape) > HELPS
         return better
 

@@ -144,6 +144,11 @@ class Goal:
         return self
 
     @property
+    def timed(self) -> bool:
+        """Whether it rests on expected times."""
+        return self.at != "bound" and self.objective is not Objective.MEMORY
+
+    @property
     def batch_varies(self) -> bool:
         """Whether the batch may change."""
         return self.objective in BATCH_VARIES if self.vary_batch is None else self.vary_batch
