@@ -1,7 +1,7 @@
 """Plans: combinations of moves, searched and simulated, never summed.
 
-Few combinations are all tried. Of many the search keeps, step by step, those that are best for the objective, and the
-best for each of the other figures that a limit may be set on. It looks back: from every combination kept, replacing a
+Few combinations are all tried. Of many the search tries the pairs, then keeps, step by step, those that are best for
+the objective, and the best for each of the other figures that a limit may be set on. It looks back: from every combination kept, replacing a
 move is tried as adding one is, and from those kept for the objective dropping one. Limits play no part in what is
 tried, only in what is chosen, and a larger quality budget tries all that a smaller one does and more, as does a larger
 number of devices: loosening a limit or the budget can never worsen the answer.
@@ -152,6 +152,8 @@ def _beam(
         seen.update(found)
         return found
 
+    pairs = combinations(useful, 2)  # two that help each other may lie where no step of one leads
+    tried(frozenset(pair) for pair in pairs if pair[0].slot != pair[1].slot)
     if fewer is not None:
         grown = [move for move in useful if move.devices == most]
         tried(_with(state, move) for state in fewer.states for move in grown)
