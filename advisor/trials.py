@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -85,22 +86,24 @@ class Trial:
     @cached_property
     def scores(self) -> tuple[float, ...]:
         """The objective and the guides, less is better: the best over the batches that fit in memory."""
-        fits = self.fits
-        if not fits.any():
-            return (np.inf, *(self._least(name, True) if name == "memory" else np.inf for name in GUIDES))
-        value = np.asarray(self.value, float)
-        objective = np.where(fits, value if self.goal.metric.better < 0 else 1 / value, np.inf)
-        best = float(np.fmin.reduce(objective, axis=None, initial=np.inf))
-        return (best, *(self._least(name, fits | (name == "memory")) for name in GUIDES))
+        guides = (_least(partial(self.figure, name), self.fits | (name == "memory")) for name in GUIDES)
+        return (_least(self._cost, self.fits), *guides)
 
-    def _least(self, name: str, counted: Any) -> float:
-        values = np.where(counted, self.figure(name), np.inf)
-        return float(np.fmin.reduce(values, axis=None, initial=np.inf))
+    def _cost(self) -> Any:
+        value = np.asarray(self.value, float)
+        return value if self.goal.metric.better < 0 else 1 / value
 
     @property
     def names(self) -> tuple[str, ...]:
         """What is changed, in a settled order."""
         return names(self.moves)
+
+
+def _least(figure: Callable[[], Any], counted: Any) -> float:
+    """The least of a figure where it counts: it is not worked out where it counts nowhere."""
+    if not counted.any():
+        return math.inf
+    return float(np.fmin.reduce(np.where(counted, figure(), np.inf), axis=None, initial=np.inf))
 
 
 HOPELESS = 8

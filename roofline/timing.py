@@ -28,7 +28,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.batches import Asked, Asking, answer, answered, batches, conversion_time
+from roofline.batches import Asked, Asking, answer, batches, conversion_time
 from roofline.calibration import Basis, Calibration, Match
 from roofline.engine import Engine
 from roofline.extents import Step, extents
@@ -221,10 +221,11 @@ class Timing:
         """What the time of one kernel is computed from at a single workload; None where nothing was measured."""
         own = monomial_values(self.monomials, step, self.placement.network)
         for batch in self._batches:
-            if row not in batch.members or batch.asked(own) is None:
+            asked = batch.asked(own) if row in batch.members else None
+            if asked is None:
                 continue
             index = int(np.flatnonzero(batch.members == row)[0])
-            columns = batch.columns(own)
+            columns = asked.question.columns
             one = {
                 name: np.broadcast_to(value, (len(batch.members), 1))[index : index + 1] if np.ndim(value) else value
                 for name, value in columns.items()
@@ -243,12 +244,11 @@ class Timing:
             return Measured(batch.op, one, match, batch.hardware, batch.factor, converting)
         return None
 
-    def summary(self, step: Step, phase: str) -> Estimate:
-        """Expected seconds of one pass of `phase` (prefill or decode), for the points of the grid, flattened."""
-        return answered(self.expecting(step, phase))
-
     def expecting(self, step: Step, phase: str) -> Asking[Estimate]:
-        """The same, asking for the times of its kernels."""
+        """Expected seconds of one pass of `phase` (prefill or decode), for the points of the grid, flattened.
+
+        It asks for the times of its kernels (`roofline.batches.answered`).
+        """
         values, own = self._values(step)
         batch = np.broadcast_to(np.asarray(step.batch, float), step.shape).reshape(-1)
         tables = [entry.table(own) for entry in self._batches]
