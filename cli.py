@@ -6,17 +6,77 @@ import atexit
 import gc
 import os
 import sys
-from typing import Annotated
+from collections.abc import Iterator, Mapping, MutableMapping
+from functools import cache
+from importlib import import_module
+from types import MappingProxyType
+from typing import Annotated, Any, cast
 
 import typer
+from typer.core import TyperGroup
 
-from reports.commands.advice import advise, size
-from reports.commands.questions import analyze, compare, explain, sensitivity, solve
-from reports.commands.specs import list_techniques, specs_app
-from reports.commands.studies import plot, report, sweep
-from validate.commands import validate_app
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "analyze": ("reports.commands.questions", "analyze"),
+        "solve": ("reports.commands.questions", "solve"),
+        "sensitivity": ("reports.commands.questions", "sensitivity"),
+        "advise": ("reports.commands.advice", "advise"),
+        "explain": ("reports.commands.questions", "explain"),
+        "compare": ("reports.commands.questions", "compare"),
+        "size": ("reports.commands.advice", "size"),
+        "sweep": ("reports.commands.studies", "sweep"),
+        "plot": ("reports.commands.studies", "plot"),
+        "report": ("reports.commands.studies", "report"),
+        "techniques": ("reports.commands.specs", "list_techniques"),
+        "specs": ("reports.commands.specs", "specs_app"),
+        "validate": ("validate.commands", "validate_app"),
+    }
+)
+"""Where each command is: a function, or a Typer of several."""
+
+SETTINGS = {"compare": {"ignore_unknown_options": True}}
+"""What a command's parser does otherwise than the others'."""
+
+
+@cache
+def _made(name: str) -> Any:
+    """The parser of a command."""
+    module, attribute = COMMANDS[name]
+    found = getattr(import_module(module), attribute)
+    if not isinstance(found, typer.Typer):
+        alone = typer.Typer(rich_markup_mode=None, add_completion=False)
+        alone.command(name, context_settings=SETTINGS.get(name))(found)
+        found = alone
+    command = typer.main.get_command(found)
+    command.name = name
+    return command
+
+
+class Lazily(Mapping[str, Any]):
+    """The commands by name, each made when it is asked for."""
+
+    def __getitem__(self, name: str) -> Any:
+        if name not in COMMANDS:
+            raise KeyError(name)
+        return _made(name)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(COMMANDS)
+
+    def __len__(self) -> int:
+        return len(COMMANDS)
+
+
+class Program(TyperGroup):
+    """All commands. Typer would make every one of them for each call, which took a tenth of the time of a short one."""
+
+    def __init__(self, **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.commands = cast(MutableMapping[str, Any], Lazily())
+
 
 app = typer.Typer(
+    cls=Program,
     name="roofline",
     help="How fast an LLM runs on a piece of hardware, what holds it back, and what it needs.",
     rich_markup_mode=None,
@@ -42,16 +102,6 @@ def _root(
     pass
 
 
-for command in (analyze, solve, sensitivity, advise, explain):
-    app.command()(command)
-app.command(context_settings={"ignore_unknown_options": True})(compare)
-for command in (size, sweep, plot, report):
-    app.command()(command)
-app.command("techniques")(list_techniques)
-app.add_typer(specs_app, name="specs")
-app.add_typer(validate_app, name="validate")
-
-
 SELDOM = 1_000_000
 """Objects made between two looks of the garbage collector: a command makes hundreds of thousands that it keeps (graphs,
 specs) and hardly a cycle; the usual 700 cost it a sixth of its time, and each look at all of them a thirtieth."""
@@ -60,6 +110,7 @@ specs) and hardly a cycle; the usual 700 cost it a sixth of its time, and each l
 def main() -> None:
     """Run the command line: mistakes end with one sentence on stderr and exit status 2, never with a traceback."""
     gc.set_threshold(SELDOM)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would look for some in every installed package
     atexit.register(_leave)
     try:
         status = app(standalone_mode=False)

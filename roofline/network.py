@@ -15,7 +15,7 @@ from roofline.layers.layer import layer_ops
 from roofline.layers.mlp import neurons_of, pool_of
 from roofline.model import Attention, Hyena, LatentAttention, Layer, MixtureOfExperts, Mlp, Model
 from roofline.op import Op, shared
-from roofline.parallel import SINGLE, Collective, Parallelism, rank_model
+from roofline.parallel import SINGLE, Collective, Parallelism, check_stages, rank_model
 from roofline.precision import Precision
 from roofline.rewrite import Rewrite
 
@@ -82,6 +82,15 @@ def network(model: Model, precision: Precision, build: Build = PLAIN) -> Network
     """The graph of `model`: of one rank, where the build is parallel."""
     if build.convention is Convention.LLM_VIEWER:
         model, precision = viewer_inputs(model, precision)
+    check_stages(model, build.parallel)
+    graph = _stage(model, precision, replace(build, parallel=build.parallel.of_stage, bridge=None))
+    transfers = tuple(_transfers(model.hidden, precision, build))
+    return replace(graph, sections=graph.sections + transfers) if transfers else graph
+
+
+@lru_cache(maxsize=512)
+def _stage(model: Model, precision: Precision, build: Build) -> Network:
+    """The graph of one rank that has all layers; stages that do the same share it."""
     grouped = next((attention.group for attention in model.attentions), 1)
     conditioned = model.conditioning is not None
     setting = (build.parallel, build.decode, build.skew, build.capacity, conditioned)
@@ -120,21 +129,36 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
 def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]:
     stream = activation("hidden", formats.base, model.hidden)
     rotary = model.positions.kind == "rope"
-    making = Build(build.fusions, build.convention, rewrites=build.rewrites)
-    ends = replace(making, rewrites=())  # those stay as they are
+    making, ends = _making(build), _of_ends(build)
     yield Section("embedding", 1, _counted(embedding(model, stream, formats), model.hidden, ends))
     for group in model.groups:
-        yield Section(group.name, group.count, _layer(group.layer, model.hidden, rotary, formats, making))
+        routed = isinstance(group.layer.feed_forward, MixtureOfExperts)
+        of_layer = formats if routed else formats.without_experts
+        yield Section(group.name, group.count, _layer(group.layer, model.hidden, rotary, of_layer, making))
     yield Section("head", 1, _counted(head(model, stream, formats, build.every_position), model.hidden, ends))
-    parallel = formats.parallel
+
+
+def _making(build: Build) -> Build:
+    """What of a build concerns the making of operators from those of a layer."""
+    return Build(build.fusions, build.convention, rewrites=build.rewrites)
+
+
+def _of_ends(build: Build) -> Build:
+    """The same beside the layers: products there stay as they are."""
+    return Build(build.fusions, build.convention)
+
+
+def _transfers(hidden: int, precision: Precision, build: Build) -> Iterator[Section]:
+    """What stages send to each other: at most to a neighbour, beyond a bridge, and beyond the node."""
+    parallel = build.parallel
+    stream = activation("hidden", precision.base, hidden)
     arrived, share = replace(stream, name="hidden_received"), 1 / parallel.tensor
-    # At most to a neighbour, beyond a bridge, and beyond the node.
     for far, (reach, count) in zip(
         ("", "_beyond", "_beyond_node"), parallel.stage_transfers(build.bridge).items(), strict=False
     ):
         kind = Collective.POINT_TO_POINT
         send = collective(f"stage_transfer{far}", kind, stream, arrived, 2, reach, share)
-        yield Section(f"pipeline{far}", count, _counted([send], model.hidden, ends))
+        yield Section(f"pipeline{far}", count, _counted([send], hidden, _of_ends(build)))
 
 
 @lru_cache(maxsize=1024)

@@ -105,6 +105,23 @@ class Parallelism:
         """Ranks whose tokens an expert rank serves: all data ranks if experts are shared, else its own."""
         return self.data if self.expert > 1 else 1
 
+    @property
+    def of_stage(self) -> Parallelism:
+        """What the operators of a stage depend on: all degrees that lead to the same ones are the same here.
+
+        They do not hang on the other stages, nor, unless ranks share experts or sequences, on how many others do the
+        same. On several nodes all degrees say what an exchange reaches.
+        """
+        if self.nodes > 1:
+            return self
+        shared = self.expert > 1 or self.sequence > 1
+        return replace(self, pipeline=1, micro_batches=1, data=self.data if shared else 1)
+
+    @property
+    def without_experts(self) -> Parallelism:
+        """What the operators of a stage depend on that are not of a mixture of experts."""
+        return replace(self, expert=1).of_stage
+
     def spans_nodes(self, reach: int) -> Span:
         """How far a group of so many neighbouring devices reaches: true where it is beyond one node."""
         return Span(reach, reach > self.devices_per_node)
@@ -231,12 +248,17 @@ def link_steps(collective: Collective, ranks: int) -> int:
     }[collective]
 
 
-def rank_model(model: Model, parallelism: Parallelism) -> Model:
-    """The model that one rank of a stage holds; raises RooflineError where a degree does not divide a dimension."""
-    if parallelism.expert > 1 and not model.experts:
-        raise RooflineError(f"--ep {parallelism.expert}: {model.name} has no experts to share")
+def check_stages(model: Model, parallelism: Parallelism) -> None:
+    """Raises RooflineError where a stage has no layer left."""
     if parallelism.pipeline > model.layers:
         raise RooflineError(f"--pp {parallelism.pipeline}: {model.name} has only {model.layers} layers")
+
+
+def rank_model(model: Model, parallelism: Parallelism) -> Model:
+    """The model that one rank of a stage holds; raises RooflineError where a degree does not divide a dimension."""
+    check_stages(model, parallelism)
+    if parallelism.expert > 1 and not model.experts:
+        raise RooflineError(f"--ep {parallelism.expert}: {model.name} has no experts to share")
     if parallelism.sequence > 1 and any(not isinstance(group.layer.mixer, Attention) for group in model.groups):
         raise UnsupportedError(f"--sp is simulated for softmax attention only; {model.name} has other layers")
     degree = parallelism.tensor

@@ -12,11 +12,9 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
 from typing import Any
 
 import pytest
-import typer
 from hypothesis import HealthCheck, settings
 
 import cli
@@ -37,15 +35,6 @@ LONG += ("test_products", "test_compile", "test_model_level", "test_fuzz", "test
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Order modules by LONG; tests keep their order in a module, whose fixtures they share."""
     items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
-
-
-@pytest.fixture(scope="session", autouse=True)
-def commands_are_made_once() -> Iterator[None]:
-    """Typer makes all commands anew for each call of the program, which takes longer than most of them do."""
-    with pytest.MonkeyPatch.context() as patch:
-        make, of_the_program = typer.main.get_command, cache(typer.main.get_command)
-        patch.setattr(typer.main, "get_command", lambda app: (of_the_program if app is cli.app else make)(app))
-        yield
 
 
 @pytest.fixture

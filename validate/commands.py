@@ -11,7 +11,9 @@ import typer
 
 from reports.commands import HardwareOption, ModelArgument, OutputFormat, OutputOption, drawn, emit
 
-validate_app = typer.Typer(help="Measure, fit, score, check: predictions beside real kernels.", rich_markup_mode=None)
+validate_app = typer.Typer(
+    help="Measure, fit, score, check: predictions beside real kernels.", rich_markup_mode=None, add_completion=False
+)
 
 
 class DeviceChoice(StrEnum):

@@ -36,7 +36,9 @@ class SpecKind(StrEnum):
     HARDWARE = "hardware"
 
 
-specs_app = typer.Typer(help="List, show, check and import model and hardware specs.", rich_markup_mode=None)
+specs_app = typer.Typer(
+    help="List, show, check and import model and hardware specs.", rich_markup_mode=None, add_completion=False
+)
 
 
 def list_techniques(

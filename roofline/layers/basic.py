@@ -67,6 +67,11 @@ class Formats:
         return self.precision.attention
 
     @property
+    def without_experts(self) -> Formats:
+        """The same for what is not of a mixture of experts: how those are shared and routed to plays no part."""
+        return replace(self, parallel=self.parallel.without_experts, skew=0.0, capacity=1.0)
+
+    @property
     def of_feed_forward(self) -> Formats:
         """The same for a block that has no cache: its format plays no part, nor does the kind of step."""
         return replace(self, precision=replace(self.precision, kv=self.base), decode=False)

@@ -76,7 +76,7 @@ def _body(name: str, layer: Layer, source: Tensor, target: Tensor, rotary: bool,
         return _feed_forward(layer.feed_forward, source, target, formats.of_feed_forward)
     if name == "attn":
         assert layer.mixer is not None
-        return _mixer(layer.mixer, layer.norm, source, target, rotary, formats)
+        return _mixer(layer.mixer, layer.norm, source, target, rotary, formats.without_experts)
     assert layer.cross is not None
     return tuple(cross_attention(layer.cross, source, target, formats))
 
