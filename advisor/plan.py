@@ -215,13 +215,23 @@ def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
     """Of each slot the best move for the objective and for each guide, where it is better than nothing."""
     found: dict[Move, None] = {}
     for members in _slots(moves).values():
-        alone = ((trials.fitting(frozenset({move})), move) for move in members)
-        scored = [(trial.scores, move) for trial, move in alone if trial is not None]
+        alone = [(trial, move) for move in members if (trial := trials.fitting(frozenset({move}))) is not None]
+        scored = [(trial.scores, move) for trial, move in alone]
         for figure, least in enumerate(trials.base.scores):
             best = min(scored, key=lambda entry: (entry[0][figure], entry[0], entry[1].name), default=None)
             if best is not None and best[0][figure] * LEAST <= least:
                 found[best[1]] = None
+        if not any(trial.fits.any() for trial in (trials.base, *(trial for trial, _ in alone))):
+            found |= dict.fromkeys(_promising(trials, [move for _, move in alone]))
     return list(found)
+
+
+def _promising(trials: Trials, moves: Iterable[Move]) -> Iterator[Move]:
+    """Of moves of a slot the best for the objective if there were memory for it: a move of another may make room."""
+    alone = [(trial.promise, move.name, move) for move in moves if (trial := trials.attempt({move})) is not None]
+    if alone:
+        promise, _, move = min(alone, key=lambda entry: entry[:2])
+        yield from [move] if promise * LEAST <= trials.base.promise else []
 
 
 def _kept(tried: Mapping[Moves, Trial]) -> Kept:

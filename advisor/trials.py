@@ -89,6 +89,11 @@ class Trial:
         guides = (_least(partial(self.figure, name), self.fits | (name == "memory")) for name in GUIDES)
         return (_least(self._cost, self.fits), *guides)
 
+    @cached_property
+    def promise(self) -> float:
+        """The objective, less is better, as if there were memory for it."""
+        return _least(self._cost, np.ones(np.shape(self.fits), bool))
+
     def _cost(self) -> Any:
         value = np.asarray(self.value, float)
         return value if self.goal.metric.better < 0 else 1 / value
