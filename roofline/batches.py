@@ -304,7 +304,7 @@ def batches(
 
 def _across_nodes(entry: Kernel, placement: Placement) -> bool:
     links = (placement.ops[index][0].link for index in entry.parts)
-    return any(link is not None and placement.parallel.spans_nodes(link.reach) for link in links)
+    return any(link is not None and placement.nodes.span(link.reach).across_nodes for link in links)
 
 
 def _batch(

@@ -42,13 +42,14 @@ class Interconnect:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """How far a group of devices reaches: `reach` neighbours, within a node or not. True where it is across nodes."""
+    """How far a group of devices reaches: `reach` neighbours, within a node or not."""
 
     reach: int
     across_nodes: bool
 
-    def __bool__(self) -> bool:
-        return self.across_nodes
+
+NEIGHBOURS = Span(2, across_nodes=False)
+NETWORK = Span(2, across_nodes=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,19 +130,18 @@ class Hardware:
         joined = scopes["node"].devices if "node" in scopes else None
         return BOX if joined is None or (joined < BOX and "host" in scopes) else joined
 
-    def link(self, across_nodes: bool | Span) -> Interconnect:
-        """The link between devices: within a node, or across nodes; of two neighbours unless it is a span.
+    def link(self, span: Span) -> Interconnect:
+        """The link between the devices of a span.
 
         Devices without a link of their own within a node talk over the host's, and so do those beyond a bridge, which
         joins fewer than a box holds. Raises UnsupportedError where the spec names none.
         """
-        scopes = ("network",) if across_nodes else ("node", "host")
-        reach = across_nodes.reach if isinstance(across_nodes, Span) else 2
+        scopes = ("network",) if span.across_nodes else ("node", "host")
         found = [link for scope in scopes for link in self.interconnects if link.scope == scope]
         if not found:
-            where = "across nodes (scope: network)" if across_nodes else "within a node (scope: node or host)"
+            where = "across nodes (scope: network)" if span.across_nodes else "within a node (scope: node or host)"
             raise UnsupportedError(f"the spec of {self.name} names no interconnect {where}")
-        return next((link for link in found if link.bridged is None or reach <= link.bridged), found[0])
+        return next((link for link in found if link.bridged is None or span.reach <= link.bridged), found[0])
 
     @property
     def bridge(self) -> int | None:

@@ -47,6 +47,20 @@ NAMES: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, slots=True)
+class Nodes:
+    """How devices are housed: so many neighbours in each node; None where one node has them all."""
+
+    devices: int | None = None
+
+    def span(self, reach: int) -> Span:
+        """How far a group of so many neighbouring devices reaches."""
+        return Span(reach, self.devices is not None and reach > self.devices)
+
+
+ONE_NODE = Nodes()
+
+
+@dataclass(frozen=True, slots=True)
 class Parallelism:
     """How many devices share the work, and how.
 
@@ -122,9 +136,14 @@ class Parallelism:
         """What the operators of a stage depend on that are not of a mixture of experts."""
         return replace(self, expert=1).of_stage
 
-    def spans_nodes(self, reach: int) -> Span:
-        """How far a group of so many neighbouring devices reaches: true where it is beyond one node."""
-        return Span(reach, reach > self.devices_per_node)
+    @property
+    def housing(self) -> Nodes:
+        """The nodes that its devices are in."""
+        return Nodes(self.devices_per_node) if self.nodes > 1 else ONE_NODE
+
+    def span(self, reach: int) -> Span:
+        """How far a group of so many neighbouring devices reaches."""
+        return self.housing.span(reach)
 
     def stage_transfers(self, bridge: int | None = None) -> Mapping[int, int]:
         """How far the stream reaches from a stage to the next, in devices, and how many times so far; nearest first.

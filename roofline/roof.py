@@ -24,7 +24,7 @@ from roofline.extents import Step, extents
 from roofline.hardware import Hardware
 from roofline.network import Network
 from roofline.op import Op
-from roofline.parallel import RESIDENT, SINGLE, Offload, Parallelism
+from roofline.parallel import ONE_NODE, RESIDENT, Nodes, Offload
 from roofline.precision import DEQUANTISE_FLOPS, PROMOTIONS, WIDTH
 from roofline.size import ZERO, Monomial, Size
 from roofline.tensor import Role, Tensor
@@ -107,7 +107,7 @@ class Placement:
     monomials: tuple[Monomial, ...]
     coefficients: Array
     counts: Array
-    parallel: Parallelism = SINGLE
+    nodes: Nodes = ONE_NODE
 
     def values(self, step: Step) -> Array:
         """The monomials' values for a forward pass: shape (monomials, points of the broadcast grid)."""
@@ -199,9 +199,7 @@ def coefficient_rows(sizes: Sequence[Size], monomials: Sequence[Monomial]) -> Ar
 
 
 @lru_cache(maxsize=1024)
-def place(
-    network: Network, hardware: Hardware, parallel: Parallelism = SINGLE, offload: Offload = RESIDENT
-) -> Placement:
+def place(network: Network, hardware: Hardware, nodes: Nodes = ONE_NODE, offload: Offload = RESIDENT) -> Placement:
     """`network`, of one rank where it is parallel, on `hardware`.
 
     Raises UnsupportedError where an operator has no arithmetic to run in or no link to send over.
@@ -211,7 +209,7 @@ def place(
     ops = network.ops
     chosen = tuple(format for part in arithmetic for format in part)
     peaks = [hardware.matrix_peak(format) if format else None for format in chosen]
-    monomials, coefficients = _counted(_together(works), [op for op, _, _ in ops], peaks, hardware, parallel, offload)
+    monomials, coefficients = _counted(_together(works), [op for op, _, _ in ops], peaks, hardware, nodes, offload)
     return Placement(
         network=network,
         hardware=hardware,
@@ -221,7 +219,7 @@ def place(
         monomials=monomials,
         coefficients=coefficients,
         counts=np.array([count for _, count, _ in ops], dtype=np.float64),
-        parallel=parallel,
+        nodes=nodes,
     )
 
 
@@ -289,7 +287,7 @@ def _counted(
     ops: Sequence[Op],
     peaks: Sequence[float | None],
     hardware: Hardware,
-    parallel: Parallelism,
+    nodes: Nodes,
     offload: Offload,
 ) -> tuple[tuple[Monomial, ...], Array]:
     """The counts of operators in the order of Row, (rows, operators, monomials); a peak nobody documents is no roof."""
@@ -300,7 +298,7 @@ def _counted(
     on_link = np.zeros(sent.shape)
     for index, op in enumerate(ops):
         if op.link is not None:
-            link = hardware.link(parallel.spans_nodes(op.link.reach))
+            link = hardware.link(nodes.span(op.link.reach))
             on_link[index] = sent[index] / link.bandwidth
             on_link[index, work.monomials.index(())] += op.link.steps * (link.latency or 0.0)
     if offload != RESIDENT:

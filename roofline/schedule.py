@@ -21,7 +21,7 @@ from roofline.memory import stored_tensors
 from roofline.model import Model
 from roofline.network import Build, Network, Section, network
 from roofline.op import Kind, Link, Op
-from roofline.parallel import RESIDENT, SINGLE, Offload, Parallelism, beside
+from roofline.parallel import RESIDENT, SINGLE, Nodes, Offload, Parallelism, beside
 from roofline.precision import Precision
 from roofline.rewrite import Rewrite
 from roofline.roof import Placement, place
@@ -214,10 +214,10 @@ class Schedule:
         parallel = beside(self.settings.parallel, model)
         build = replace(self._build, parallel=parallel, decode=decode and model.latent, every_position=every_position)
         graph = network(model, self.precision, build)
-        return place(graph if head else _without(graph, "head"), hardware, parallel)
+        return place(graph if head else _without(graph, "head"), hardware, parallel.housing)
 
     def _place(self, graph: Network, hardware: Hardware) -> Placement:
-        return place(graph, hardware, self.settings.parallel, self.settings.offload)
+        return place(graph, hardware, self.settings.parallel.housing, self.settings.offload)
 
     @property
     def decoder(self) -> Hardware:
@@ -330,9 +330,10 @@ class Schedule:
         graph = self.networks[0]
         kept = [pair for role in (Role.KV, Role.STATE) for pair in stored_tensors(graph.sections, role)]
         sent = total(tensor.stored_elements * (count * tensor.format.bytes) for tensor, count in kept)
-        reach = self.settings.parallel.devices + 1
-        send = Op("kv_transfer", Kind.COLLECTIVE, (), (), link=Link(sent, 1, 2, reach))
-        return place(replace(graph, sections=(Section("transfer", 1, (send,)),)), self.hardware, self.settings.parallel)
+        parallel = self.settings.parallel
+        send = Op("kv_transfer", Kind.COLLECTIVE, (), (), link=Link(sent, 1, 2, parallel.devices + 1))
+        moving = replace(graph, sections=(Section("transfer", 1, (send,)),))
+        return place(moving, self.hardware, Nodes(parallel.devices_per_node))
 
     def _chunks(self, step: Step) -> list[tuple[Step, Any]]:
         """The prompt in chunks: all whole ones as the one in their middle, then the rest.

@@ -171,7 +171,13 @@ class Timing:
     @cached_property
     def _unmeasured(self) -> NDArray[np.intp]:
         """Kernels without constants."""
-        return np.flatnonzero([not entry.matches for entry in self.kernels])
+        return np.array([row for row, entry in enumerate(self.kernels) if not entry.matches], dtype=np.intp)
+
+    @cached_property
+    def _guessed(self) -> Array:
+        """The operators of kernels without constants, as in `_parts`."""
+        parts: Array = self._parts[self._unmeasured]
+        return parts
 
     @cached_property
     def _linked(self) -> NDArray[np.intp]:
@@ -289,11 +295,10 @@ class Timing:
         """Kernels without constants: their bound at typical efficiencies."""
         if not self._unmeasured.size:
             return
-        rows = self._unmeasured
+        rows, parts = self._unmeasured, self._guessed
         compute, memory = times[: Row.MEMORY_TIME].max(axis=0), times[Row.MEMORY_TIME]
-        units, traffic = self._parts[rows] @ compute / COMPUTE_SHARE, self._parts[rows] @ memory / MEMORY_SHARE
-        mid[rows] = LAUNCH + smooth_maximum(units, traffic, 2.0)
-        low[rows], high[rows] = mid[rows] * UNMEASURED.low, mid[rows] * UNMEASURED.high
+        guess = LAUNCH + smooth_maximum(parts @ compute / COMPUTE_SHARE, parts @ memory / MEMORY_SHARE, 2.0)
+        low[rows], mid[rows], high[rows] = guess * UNMEASURED.low, guess, guess * UNMEASURED.high
 
     def _convert(self, times: Array, low: Array, mid: Array, high: Array) -> None:
         """Kernels that convert weights before they multiply them."""

@@ -55,7 +55,7 @@ def _tensor(case: Case, name: str, trial: Trial) -> Iterator[Said]:
     if share < 0.5 and not _over_host(analysis):
         yield Hint((name,), text)
     yield Vain((name,), text)
-    if _span(analysis):
+    if _span(analysis).across_nodes:
         yield Caution(f"tensor parallelism reaches across nodes here: {text}", (name,))
     elif _over_host(analysis):
         yield Caution(f"no link of their own joins these {analysis.parallel.tensor} devices: {text}", (name,))
@@ -64,7 +64,7 @@ def _tensor(case: Case, name: str, trial: Trial) -> Iterator[Said]:
 def _pipeline(case: Case, name: str, trial: Trial) -> Iterator[Said]:
     parallel = trial.analysis.parallel
     stages = parallel.pipeline
-    link = _link(trial.analysis, parallel.spans_nodes(parallel.devices // stages + 1))
+    link = _link(trial.analysis, parallel.span(parallel.devices // stages + 1))
     if trial.analysis.memory.fits and not case.analysis.memory.fits:
         yield Hint((name,), f"in {stages} stages the model fits, and each token crosses {link} once a stage")
     text = f"a token runs through all {stages} stages one after the other: it comes no sooner for them"
@@ -81,8 +81,8 @@ def _phase(case: Case, analysis: Analysis) -> Phase:
 
 
 def _span(analysis: Analysis) -> Span:
-    """How far the tensor-parallel devices reach: true across nodes."""
-    return analysis.parallel.spans_nodes(analysis.parallel.tensor)
+    """How far the tensor-parallel devices reach."""
+    return analysis.parallel.span(analysis.parallel.tensor)
 
 
 def _over_host(analysis: Analysis) -> bool:

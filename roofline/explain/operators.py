@@ -134,7 +134,7 @@ def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
     placement, sent = run.placement, op.op.link
     terms, formulas, own = [], [], 0.0
     if sent is not None:
-        link = placement.hardware.link(placement.parallel.spans_nodes(sent.reach))
+        link = placement.hardware.link(placement.nodes.span(sent.reach))
         moved = shown(plain(sent.bytes.evaluate(op.extents)))
         terms.append(f"{moved} / {shown(link.bandwidth)} + {sent.steps} * {shown(link.latency or 0.0)}")
         formulas.append(f"bytes sent / bandwidth of the {link.kind} + steps x latency")

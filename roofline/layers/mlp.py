@@ -160,7 +160,7 @@ def _exchange(ops: list[Op], source: Tensor, spec: MixtureOfExperts, formats: Fo
     parallel = formats.parallel
     ranks, reach = parallel.expert, parallel.tensor * parallel.data
     share = 1 / parallel.tensor
-    if parallel.spans_nodes(reach):
+    if parallel.span(reach).across_nodes:
         share *= remote_nodes(-(-reach // parallel.devices_per_node), spec.top_k) / (
             spec.top_k * link_share(Collective.ALL_TO_ALL, ranks)
         )

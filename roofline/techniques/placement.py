@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from roofline.errors import RooflineError, UnsupportedError
-from roofline.hardware import Hardware, load_hardware
+from roofline.hardware import NETWORK, Hardware, load_hardware
 from roofline.memory import stored_tensors
 from roofline.model import Attention, FeedForward, Mlp
 from roofline.network import network
@@ -181,7 +181,7 @@ def _disaggregated(scenario: Scenario, values: Values) -> Scenario:
         raise RooflineError("disaggregation is asked for twice: the scenario decodes on other hardware already")
     hardware = values["decode"]
     decoder: Hardware = scenario.hardware if hardware == "same" else load_hardware(hardware)
-    scenario.hardware.link(across_nodes=True)
+    scenario.hardware.link(NETWORK)
     return with_settings(scenario, decode_hardware=decoder)
 
 
@@ -216,7 +216,7 @@ def _divided(name: str, degree: str) -> Change:
         parallel = replace(parallel, **{degree: values["degree"]})
         rank_model(scenario.model, parallel)  # raises where the model cannot be divided so
         if not parallel.trivial and degree != "data":
-            scenario.hardware.link(parallel.spans_nodes(parallel.devices))
+            scenario.hardware.link(parallel.span(parallel.devices))
         return with_settings(scenario, parallel=parallel)
 
     return change

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from roofline import Analysis, Scenario, analyze, list_hardware, load_hardware, load_model
-from roofline.hardware import Span
+from roofline.hardware import NEIGHBOURS, Span
 from roofline.kernels.collective import collective_bound
 from roofline.parallel import Parallelism
 from roofline.schedule import Settings
@@ -72,7 +72,7 @@ def test_a_node_is_what_its_link_joins_or_a_box_of_cards() -> None:
         hardware = load_hardware(name)
         for span in (Span(2, across_nodes=False), Span(8, across_nodes=False)):
             if any(link.scope != "network" for link in hardware.interconnects):
-                assert hardware.link(span).bandwidth <= hardware.link(across_nodes=False).bandwidth
+                assert hardware.link(span).bandwidth <= hardware.link(NEIGHBOURS).bandwidth
 
 
 def test_a_link_that_joins_whole_nodes_is_taken_as_asked() -> None:

@@ -21,6 +21,7 @@ from roofline import (
     load_model,
     parse_precision,
 )
+from roofline.hardware import NETWORK
 from roofline.model import Hyena
 from roofline.parallel import Collective, Offload, Parallelism, imbalance, link_share, parse_offload, stages
 from roofline.schedule import Host, Settings
@@ -312,7 +313,7 @@ def test_stages_send_over_the_link_that_joins_both(size: int, count: int, nodes:
     expected = Counter((parts(stage, ranks.devices_per_node), parts(stage, bridge)) for stage in range(count - 1))
     found: Counter[tuple[bool, bool]] = Counter()
     for reach, times in ranks.stage_transfers(bridge).items():
-        across = ranks.spans_nodes(reach).across_nodes
+        across = ranks.span(reach).across_nodes
         found[across, bridge is not None and reach > bridge] += times
     if bridge is not None:  # what leaves a node leaves what a bridge joins
         expected = Counter({(over, out or over): times for (over, out), times in expected.items()})
@@ -326,5 +327,5 @@ def test_a_pipeline_over_two_nodes_sends_once_over_the_network() -> None:
     near, far = sent["stage_transfer"], sent["stage_transfer_beyond"]
     assert near.link_bytes == far.link_bytes
     hardware = answer.scenario.hardware
-    assert far.bound_time == pytest.approx(far.link_bytes / hardware.link(across_nodes=True).bandwidth)
+    assert far.bound_time == pytest.approx(far.link_bytes / hardware.link(NETWORK).bandwidth)
     assert near.bound_time < far.bound_time / 5
