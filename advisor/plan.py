@@ -26,8 +26,8 @@ from roofline.timing import Estimate
 WIDTH = 2
 """Combinations kept for the objective at each size; for every other figure one is."""
 
-EXHAUSTIVE = 32
-"""Combinations that are all tried where there are no more: those of five moves that exclude none of the others."""
+EXHAUSTIVE = 16
+"""Combinations that are all tried where there are no more: those of four moves that exclude none of the others."""
 
 DEPTH = 5
 """Moves of a plan at most."""

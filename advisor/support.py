@@ -20,10 +20,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from roofline.documents import read_mapping
 from roofline.engine import list_engines
 from roofline.errors import SpecError, quote, suggest
 from roofline.hardware import Hardware
-from roofline.library import read_mapping, validate
+from roofline.library import validate
 from roofline.model import CLOSED, Flag, Text
 from roofline.techniques import find_technique, techniques
 

@@ -12,9 +12,9 @@ from rich.text import Text
 from reports.document import hardware_document, model_document
 from reports.terminal import table
 from roofline import Hardware, Model, list_hardware, list_models, load_hardware, load_model, parameters
+from roofline.documents import read_mapping
 from roofline.errors import SpecError
 from roofline.huggingface import translate
-from roofline.library import read_mapping
 from roofline.modelspec import parse_model, to_spec
 from roofline.units import seconds, si
 

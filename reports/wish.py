@@ -18,8 +18,9 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
-from roofline.library import as_mapping, check_keys, read_mapping
+from roofline.library import as_mapping, check_keys
 
 OF_SCENARIO = ("roofline", "batch", "prompt", "memory")
 OF_SWEEP = ("heatmap", "pareto", "curves", "bars")

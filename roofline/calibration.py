@@ -19,6 +19,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnsupportedError, quote, suggest
 from roofline.hardware import Hardware
 from roofline.kernels import (
@@ -34,7 +35,7 @@ from roofline.kernels import (
     kernel_regimes,
     kernel_times,
 )
-from roofline.library import as_mapping, check_keys, find_file, modified, read_mapping
+from roofline.library import as_mapping, check_keys, find_file, modified
 from roofline.units import Dimension, parse_quantity
 
 Basis = Literal["calibrated", "family", "pooled", "bound"]

@@ -22,9 +22,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.kernels.parameters import Parameter, Unit
-from roofline.library import modified, read_mapping
+from roofline.library import modified
 from roofline.units import Dimension, parse_quantity
 
 DEFAULT = "vllm"

@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le
 from pydantic import Strict
 
+from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnsupportedError, quote, suggest
-from roofline.library import as_mapping, check_keys, find_spec, modified, read_mapping, spec_files, validate
+from roofline.library import as_mapping, check_keys, find_spec, modified, spec_files, validate
 from roofline.units import Dimension, Quantity, parse_quantity
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")

@@ -17,7 +17,7 @@ from roofline.model import Model
 from roofline.network import Network, Section, network
 from roofline.op import Op
 from roofline.precision import Precision, parse_precision
-from roofline.roof import coefficient_rows, monomial_values, monomials_of
+from roofline.roof import Work, coefficient_rows, monomial_values, monomials_of, together
 from roofline.size import Size, total
 from roofline.tensor import Role, Tensor
 
@@ -156,7 +156,7 @@ def state_bytes_per_sequence(model: Model, precision: Precision) -> float:
 
 
 @lru_cache(maxsize=1024)
-def live_sizes(ops: tuple[Op, ...]) -> tuple[Size, ...]:
+def _live(ops: tuple[Op, ...]) -> Work:
     """Bytes of the activations alive while each operator of a section runs, `ops` in their order.
 
     A tensor lives from the operator that writes it to the last that reads it. What no operator of the section writes
@@ -177,10 +177,13 @@ def live_sizes(ops: tuple[Op, ...]) -> tuple[Size, ...]:
                 last[tensor.name] = index
                 tensors[tensor.name] = tensor
     read = {tensor.name for op in ops for tensor in op.reads}
-    last = {name: index if name in read else len(ops) - 1 for name, index in last.items()}
-    sizes = {name: tensor.bytes for name, tensor in tensors.items()}
-    alive = ((name for name in sizes if born[name] <= index <= last[name]) for index in range(len(ops)))
-    return tuple(total(sizes[name] for name in names) for names in alive)
+    first = np.array([born[name] for name in tensors])
+    final = np.array([last[name] if name in read else len(ops) - 1 for name in tensors])
+    running = np.arange(len(ops))[:, np.newaxis]
+    sizes = [tensor.bytes for tensor in tensors.values()]
+    monomials = monomials_of(sizes)
+    alive = ((first <= running) & (running <= final)).astype(float)
+    return Work(monomials, (alive @ coefficient_rows(sizes, monomials))[np.newaxis])
 
 
 def written_sizes(section: Section) -> list[Size]:
@@ -192,11 +195,10 @@ def written_sizes(section: Section) -> list[Size]:
 def _activation_rows(graph: Network, by_block: bool) -> tuple[Any, Any]:
     if by_block:
         sizes = [size for section in graph.sections if section.name != "head" for size in written_sizes(section)]
-    else:
-        sizes = [size for section in graph.sections for size in live_sizes(section.ops)]
-    distinct = list(dict.fromkeys(sizes))
-    monomials = monomials_of(distinct)
-    return monomials, coefficient_rows(distinct, monomials)
+        monomials = monomials_of(sizes)
+        return monomials, coefficient_rows(sizes, monomials)
+    alive = together([_live(section.ops) for section in graph.sections])
+    return alive.monomials, alive.rows[0]
 
 
 def activation_peak(graph: Network, step: Step, convention: Convention) -> Any:

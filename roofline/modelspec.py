@@ -13,8 +13,9 @@ from typing import Annotated, Any, Literal
 from annotated_types import Ge, Le, Len
 from pydantic import Strict
 
+from roofline.documents import read_mapping
 from roofline.errors import SpecError, quote, suggest
-from roofline.library import as_mapping, check_keys, find_spec, modified, read_mapping, spec_files, validate
+from roofline.library import as_mapping, check_keys, find_spec, modified, spec_files, validate
 from roofline.model import (
     CLOSED,
     FEED_FORWARDS,

@@ -121,7 +121,12 @@ def fuse(name: str, kind: Kind, parts: Iterable[Op], needed: Iterable[str] = ())
     `needed` names tensors that operators outside the fusion read as well: those are still written.
     """
     parts = tuple(parts)
-    needed = frozenset(needed)
+    return _fused(name, kind, parts, frozenset(needed) & {tensor.name for part in parts for tensor in part.writes})
+
+
+@lru_cache(maxsize=4096)
+def _fused(name: str, kind: Kind, parts: tuple[Op, ...], needed: frozenset[str]) -> Op:
+    """Layers that share the parts share the kernel."""
     written = {tensor.name for part in parts for tensor in part.writes}
     read = {tensor.name for part in parts for tensor in part.reads}
     inside = {

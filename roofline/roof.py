@@ -209,7 +209,7 @@ def place(network: Network, hardware: Hardware, nodes: Nodes = ONE_NODE, offload
     ops = network.ops
     chosen = tuple(format for part in arithmetic for format in part)
     peaks = [hardware.matrix_peak(format) if format else None for format in chosen]
-    monomials, coefficients = _counted(_together(works), [op for op, _, _ in ops], peaks, hardware, nodes, offload)
+    monomials, coefficients = _counted(together(works), [op for op, _, _ in ops], peaks, hardware, nodes, offload)
     return Placement(
         network=network,
         hardware=hardware,
@@ -230,7 +230,10 @@ def _arithmetic(ops: tuple[Op, ...], hardware: Hardware, base: str, forced: str 
 
 
 class Work(NamedTuple):
-    """What operators do, whatever the hardware: coefficients of `monomials`, in the order of Done."""
+    """What operators do, whatever the hardware: kinds of counts as coefficients of `monomials`.
+
+    `rows` has shape (kinds, operators, monomials).
+    """
 
     monomials: tuple[Monomial, ...]
     rows: Array
@@ -247,7 +250,7 @@ class Done(IntEnum):
 
 @lru_cache(maxsize=2048)
 def _work(ops: tuple[Op, ...], arithmetic: tuple[str | None, ...]) -> Work:
-    """The work of a section, (len(Done) + len(ROLES), operators, monomials).
+    """The work of a section: FLOPs and bytes in the order of Done and ROLES.
 
     Elements of tensors are written as coefficients once; bytes and FLOPs of upcasting are multiples of them.
     """
@@ -269,11 +272,11 @@ def _work(ops: tuple[Op, ...], arithmetic: tuple[str | None, ...]) -> Work:
     return Work(monomials, rows)
 
 
-def _together(works: Sequence[Work]) -> Work:
+def together(works: Sequence[Work]) -> Work:
     """The work of sections one after the other; the constant is among the monomials, for latencies."""
     monomials = tuple(sorted({(), *(names for work in works for names in work.monomials)}))
     columns = {names: column for column, names in enumerate(monomials)}
-    rows = np.zeros((len(Done) + len(ROLES), sum(work.rows.shape[1] for work in works), len(monomials)))
+    rows = np.zeros((works[0].rows.shape[0], sum(work.rows.shape[1] for work in works), len(monomials)))
     start = 0
     for work in works:
         stop = start + work.rows.shape[1]

@@ -17,9 +17,9 @@ import cli
 from reports.document import analysis_document, hardware_document, model_document
 from reports.export import as_csv, as_json, as_markdown
 from roofline import Hardware, Model, RooflineError, Scenario, analyze, load_hardware, load_model, parse_precision
+from roofline.documents import read_mapping
 from roofline.hardware import parse_hardware
 from roofline.huggingface import translate
-from roofline.library import read_mapping
 from roofline.modelspec import parse_model, to_spec
 from roofline.units import Dimension, parse_quantity
 

@@ -21,10 +21,11 @@ from pydantic.dataclasses import dataclass as checked
 
 from roofline.analysis import Analysis, analyze
 from roofline.capacity import VLLM_0, kv_capacity
+from roofline.documents import read_mapping
 from roofline.engine import DEFAULT as DEFAULT_ENGINE
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.hardware import load_hardware
-from roofline.library import read_mapping, validate
+from roofline.library import validate
 from roofline.memory import kv_bytes_per_token
 from roofline.modelspec import load_model
 from roofline.parallel import Parallelism

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from reports.files import write_text
+from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError
-from roofline.library import read_mapping
 from validate.anchor import (
     FOLDER,
     METRICS,

@@ -23,10 +23,11 @@ from pydantic import ConfigDict, Strict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
 from roofline.calibration import load_calibration
+from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnsupportedError, quote
 from roofline.hardware import Hardware, load_hardware
 from roofline.kernels import Array, kernel, kernel_bound, kernel_regimes
-from roofline.library import read_mapping, validate
+from roofline.library import validate
 from validate.errors import error_figures
 from validate.kernels.work import Case
 from validate.rowfile import case_of

@@ -25,8 +25,8 @@ from reports.rows import CsvEncoding
 from reports.wish import OF_SCENARIO, Wish, is_yaml, read_wish, scenario_options
 from roofline import Scenario, analyze, load_hardware
 from roofline.calibration import load_calibration
+from roofline.documents import read_mapping
 from roofline.errors import RooflineError, quote
-from roofline.library import read_mapping
 from roofline.options import scenario_from
 from roofline.selection import Selection
 from roofline.study import Study, assemble

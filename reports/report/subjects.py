@@ -11,8 +11,8 @@ from typing import Any
 
 from reports.wish import is_yaml, scenario_options
 from roofline import Analysis, analyze
+from roofline.documents import read_mapping
 from roofline.errors import RooflineError
-from roofline.library import read_mapping
 from roofline.options import find_option, request_from
 from roofline.request import Request
 from roofline.study import assemble

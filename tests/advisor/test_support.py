@@ -11,8 +11,8 @@ import pytest
 import advisor
 from advisor.support import Support, engines_with, load_support, parse_support, runs, support
 from roofline import list_hardware, load_hardware
+from roofline.documents import read_mapping
 from roofline.errors import SpecError, UnknownNameError
-from roofline.library import read_mapping
 from roofline.techniques import check_request, find_technique
 
 FILE = Path(advisor.__file__).with_name("support.yaml")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.documents import read_mapping
 from roofline.engine import PARAMETERS, Engine, list_engines, load_engine, parse_engine, render
 from roofline.errors import SpecError, UnknownNameError
-from roofline.library import read_mapping
 
 
 def test_the_engines_that_are_promised() -> None:
