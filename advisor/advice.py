@@ -18,7 +18,7 @@ from functools import cached_property
 
 import numpy as np
 
-from advisor.breakeven import HELPS, Condition, conditions
+from advisor.breakeven import HELPS, Condition
 from advisor.case import Case
 from advisor.goal import Goal, Price
 from advisor.moves import (
@@ -295,7 +295,7 @@ def _recommendation(
         ),
         () if entry is None else entry.published,
         tuple(name for other in group[1:] for name in other.names),
-        conditions(case.trials.request, move, case.goal) if detailed and move.kind in _COMBINED else (),
+        case.break_even.conditions(move) if detailed and move.kind in _COMBINED else (),
     )
 
 

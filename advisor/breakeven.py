@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from advisor.goal import Goal
 from advisor.moves import Move, technique_move
 from roofline.analysis import analyze, expect
-from roofline.edge import narrowed
+from roofline.edge import narrowed, whole_series
 from roofline.errors import RooflineError
 from roofline.request import Request
 from roofline.scenario import MAX_LENGTH
@@ -80,43 +80,67 @@ class Condition:
         return f"{name} {self.low:.0f} to {self.high:.0f}"
 
 
-def conditions(request: Request, move: Move, goal: Goal) -> tuple[Condition, ...]:
-    """Where `move` helps the objective of `request`, which it does at the request's own values."""
-    found = (_condition(variable, request, move, goal) for variable in AXES.get(move.slot, ("batch",)))
-    return tuple(condition for condition in found if condition is not None)
+class BreakEven:
+    """Where moves help the objective of a request; what that is without them is worked out once for all."""
 
+    def __init__(self, request: Request, goal: Goal) -> None:
+        self._request = request
+        self._goal = goal
+        self._before: dict[tuple[str, int], float] = {}
 
-def _condition(variable: str, request: Request, move: Move, goal: Goal) -> Condition | None:
-    try:
-        if variable == "acceptance":
-            return _acceptance(request, move, goal)
-        return _counted(variable, request, move, goal)
-    except RooflineError:
-        return None
+    def conditions(self, move: Move) -> tuple[Condition, ...]:
+        """Where `move` helps, which it does at the request's own values."""
+        found = (self._condition(variable, move) for variable in AXES.get(move.slot, ("batch",)))
+        return tuple(condition for condition in found if condition is not None)
 
+    def _condition(self, variable: str, move: Move) -> Condition | None:
+        try:
+            if variable == "acceptance":
+                return _acceptance(self._request, move, self._goal)
+            return self._counted(variable, move)
+        except RooflineError:
+            return None
 
-def _counted(variable: str, request: Request, move: Move, goal: Goal) -> Condition | None:
-    changed = move(request)
-    present = getattr(request.scenario(), variable)
+    def _counted(self, variable: str, move: Move) -> Condition | None:
+        changed = move(self._request)
+        present = int(getattr(self._request.scenario(), variable))
 
-    def helps(values: NDArray[np.int64]) -> NDArray[np.bool_]:
-        both = [analyze(one.scenario(**{variable: values})) for one in (request, changed)]
+        def helps(values: NDArray[np.int64]) -> NDArray[np.bool_]:
+            before, after = self._values(variable, values, changed)
+            better: NDArray[np.bool_] = self._goal.gain(before, after) > HELPS
+            return better
+
+        most, ends = _most(variable, changed, present)
+        low, high = stretch(helps, present, 1, most, _limit(variable, changed))
+        if low is None:
+            return None
+        return Condition(variable, None if low == 1 else low, None if high == most else high, most, ends)
+
+    def _values(self, variable: str, values: NDArray[np.int64], changed: Request) -> tuple[Any, Any]:
+        """The objective at each value, of the request and of the changed one."""
+        known, goal = self._before, self._goal
+        new = np.array([value for value in values.tolist() if (variable, value) not in known])
+        pairs = ([(self._request, new)] if new.size else []) + [(changed, values)]
+        analyses = [analyze(request.scenario(**{variable: asked})) for request, asked in pairs]
         if goal.timed:
-            expect(both)
-        before, after = map(goal.value, both)
-        better: NDArray[np.bool_] = np.broadcast_to(goal.gain(before, after), values.shape) > HELPS
-        return better
+            expect(analyses)
+        *before, after = (
+            np.broadcast_to(goal.value(analysis), np.shape(asked))
+            for analysis, (_, asked) in zip(analyses, pairs, strict=True)
+        )
+        for figures in before:
+            known.update({(variable, value): figure for value, figure in zip(new.tolist(), figures, strict=True)})
+        return np.array([known[variable, value] for value in values.tolist()]), after
 
-    most, ends = _most(variable, changed, int(present))
-    low, high = stretch(helps, int(present), 1, most)
-    if low is None:
-        return None
-    return Condition(variable, None if low == 1 else low, None if high == most else high, most, ends)
+
+def _limit(variable: str, request: Request) -> int:
+    """The largest value that is tried."""
+    return MOST_BATCH if variable == "batch" else min(request.model.max_context or MAX_LENGTH, 1 << 20)
 
 
 def _most(variable: str, request: Request, present: int) -> tuple[int, str]:
     """The largest value that is possible, at least the present one, and why."""
-    limit = MOST_BATCH if variable == "batch" else min(request.model.max_context or MAX_LENGTH, 1 << 20)
+    limit = _limit(variable, request)
     ends = "the longest context of the model" if variable == "prompt" and limit < 1 << 20 else "the most tried"
 
     def fits(values: NDArray[np.int64]) -> NDArray[np.bool_]:
@@ -126,14 +150,18 @@ def _most(variable: str, request: Request, present: int) -> tuple[int, str]:
 
     if limit <= present or not fits(np.array([present]))[0]:
         return max(present, 1), "more do not fit in memory" if limit > present else ends
-    _, high = stretch(fits, present, present, limit)
+    _, high = stretch(fits, present, present, limit, limit)
     assert high is not None
     return high, ends if high == limit else "the most that fits in memory"
 
 
-def stretch(helps: Helps, present: int, low: int, high: int) -> tuple[int, int] | tuple[None, None]:
-    """The first and last value of the stretch around `present` that helps, of those tried; None where it does not."""
-    values = np.unique(np.concatenate([np.geomspace(low, high, POINTS).round().astype(np.int64), [present]]))
+def stretch(helps: Helps, present: int, low: int, high: int, limit: int) -> tuple[int, int] | tuple[None, None]:
+    """The first and last value of the stretch around `present` that helps, of those tried; None where it does not.
+
+    They are those of one series up to `limit`, whatever `high` is: what is known of one is of use for another.
+    """
+    series = whole_series(low, limit, POINTS).tolist()
+    values = np.array(sorted({low, present, high, *(value for value in series if value < high)}))
     answers = helps(values)
     where = int(np.flatnonzero(values == present)[0])
     if not answers[where]:
@@ -150,8 +178,7 @@ def stretch(helps: Helps, present: int, low: int, high: int) -> tuple[int, int] 
 def _edge(helps: Helps, fails: int, holds: int) -> int:
     """The value next to the edge that holds, between one that fails and one that holds."""
     while abs(holds - fails) > 1:
-        inside = np.unique(np.linspace(fails, holds, min(POINTS, abs(holds - fails) + 1)).round().astype(np.int64))
-        inside = inside if fails < holds else inside[::-1]
+        inside = np.linspace(fails, holds, min(POINTS, abs(holds - fails) + 1)).round().astype(np.int64)
         answers = helps(inside)
         last = int(np.flatnonzero(~answers)[-1])
         fails, holds = int(inside[last]), int(inside[last + 1])

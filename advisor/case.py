@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 import numpy as np
 
+from advisor.breakeven import BreakEven
 from advisor.formats import Formats, Product, formats_of, product_of
 from advisor.goal import Goal, Objective
 from advisor.moves import BATCHES, FACT_SLOTS, Kind, Move, technique_move
@@ -72,6 +73,11 @@ class Case:
     def batch(self) -> int:
         """Sequences of the batch."""
         return int(self.scenario.batch)
+
+    @cached_property
+    def break_even(self) -> BreakEven:
+        """Where moves stop to help."""
+        return BreakEven(self.trials.request, self.goal)
 
     @cached_property
     def generates(self) -> bool:

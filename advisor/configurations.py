@@ -21,6 +21,7 @@ from advisor.support import runs
 from advisor.workload import NORMAL, Service
 from roofline.analysis import Analysis, Phase, analyze, expect
 from roofline.capacity import Capacity, Reserve, kv_capacity, visible_memory, vllm_1
+from roofline.edge import whole_series
 from roofline.engine import Engine, load_engine
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware, list_hardware, load_hardware
@@ -229,7 +230,7 @@ def prompt_lengths(service: Service) -> NDArray[np.int64]:
     """The prompts that are simulated, from the shortest to the longest of the distribution."""
     sample = service.prompts.sample
     longest = max(sample[-1], service.prompts.quantile(service.quantile or 0.5))
-    return np.unique(np.geomspace(sample[0], longest, PROMPTS if sample.size > 1 else 1).round().astype(np.int64))
+    return whole_series(sample[0], longest, PROMPTS if sample.size > 1 else 1)
 
 
 def prefill_times(times: Array, lengths: NDArray[np.int64], service: Service) -> Prefill:

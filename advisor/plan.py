@@ -438,4 +438,4 @@ def batch_moves(grid: Trials) -> Iterator[Move]:
 
 def batch_grid(batch: int) -> Any:
     """The batches that are tried where the batch may vary: round ones, and the request's own."""
-    return np.unique([*BATCHES, batch])
+    return np.array(sorted({*BATCHES, batch}))

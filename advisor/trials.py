@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -13,6 +13,7 @@ import numpy as np
 from advisor.goal import Goal, Objective, Price, figure, filled
 from advisor.moves import Move, engine_of, price_of
 from roofline.analysis import Analysis, analyze, expect
+from roofline.calibration import Calibrations
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.gain import Timed, gain
 from roofline.request import Request
@@ -39,11 +40,12 @@ class Trial:
     moves: Moves
     request: Request
     goal: Goal
+    calibrations: Calibrations = field(default_factory=Calibrations, repr=False, compare=False)
 
     @cached_property
     def analysis(self) -> Analysis:
         """The simulated scenario."""
-        return analyze(self.request.scenario())
+        return analyze(self.request.scenario(), self.calibrations)
 
     @cached_property
     def value(self) -> Any:
@@ -122,6 +124,7 @@ class Trials:
         self.request = request
         self.goal = goal
         self._found: dict[Moves, Trial | RooflineError] = {}
+        self._calibrations = Calibrations()
 
     @property
     def base(self) -> Trial:
@@ -189,7 +192,7 @@ class Trials:
 
     def _made(self, moves: Moves) -> Trial:
         _check_engine(self.request, moves)
-        trial = Trial(moves, made(self.request, moves), self.goal)
+        trial = Trial(moves, made(self.request, moves), self.goal, self._calibrations)
         if moves and not np.any(np.asarray(filled(trial.analysis)) < HOPELESS):
             raise UnsupportedError(f"it needs more than {HOPELESS} times the memory of a device")
         return trial

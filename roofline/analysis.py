@@ -10,12 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roofline.batches import Asking, answered, beside, together
-from roofline.calibration import Basis, Calibration, load_calibration
+from roofline.calibration import Basis, Calibrations
 from roofline.convention import Convention
 from roofline.engine import Engine
 from roofline.extents import Step, extents
 from roofline.generation import smooth_contexts, sum_smooth, sum_steps
-from roofline.hardware import Hardware
 from roofline.memory import Memory, activation_peak, kept_bytes, viewer_weight_bytes, weight_bytes
 from roofline.network import Build, Network
 from roofline.op import Op
@@ -107,21 +106,18 @@ class Phase:
         passes: tuple[Pass, ...],
         shape: tuple[int, ...],
         engine: Engine,
-        calibrations: dict[Hardware, Calibration] | None = None,
+        calibrations: Calibrations | None = None,
     ) -> None:
         self.name = name
         self.passes = passes
         self.engine = engine
         self._shape = shape
         self._expected: Estimate | None = None
-        self._calibrations = {} if calibrations is None else calibrations
+        self._calibrations = Calibrations() if calibrations is None else calibrations
 
     def timed(self, run: Pass, engine: Engine | None = None) -> Timing:
-        """The kernels of a pass on the engine, or on another; the files of a calibration are looked for once."""
-        hardware = run.placement.hardware
-        if hardware not in self._calibrations:
-            self._calibrations[hardware] = load_calibration(hardware)
-        return timing(run.placement, engine or self.engine, self._calibrations[hardware])
+        """The kernels of a pass on the engine, or on another."""
+        return timing(run.placement, engine or self.engine, self._calibrations[run.placement.hardware])
 
     @cached_property
     def _values(self) -> list[Any]:
@@ -358,7 +354,7 @@ class Analysis:
     is one iteration, which yields `tokens_per_iteration` tokens a sequence; it is None for a model that only encodes.
     """
 
-    def __init__(self, scenario: Scenario) -> None:
+    def __init__(self, scenario: Scenario, calibrations: Calibrations | None = None) -> None:
         precision = scenario.precision
         assert isinstance(precision, Precision)
         assert isinstance(scenario.convention, Convention)
@@ -374,7 +370,7 @@ class Analysis:
             scenario.settings,
         )
         passes = self._schedule.prefill(scenario.prefill_step, scenario.tower_step)
-        calibrations: dict[Hardware, Calibration] = {}
+        calibrations = Calibrations() if calibrations is None else calibrations
         self.prefill = Phase("prefill", passes, scenario.shape, scenario.profile, calibrations)
         self.decode: Phase | None = None
         if scenario.model.task == "generate":
@@ -582,8 +578,8 @@ def expect(parts: Iterable[Analysis | Phase]) -> None:
     together(part.expecting() for part in parts)
 
 
-def analyze(scenario: Scenario) -> Analysis:
-    """Place `scenario` on the roofline.
+def analyze(scenario: Scenario, calibrations: Calibrations | None = None) -> Analysis:
+    """Place `scenario` on the roofline; `calibrations` are those that were loaded already.
 
     >>> from roofline import Scenario, analyze, load_hardware, load_model
     >>> answer = analyze(Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), batch=8, prompt=2048))
@@ -592,4 +588,4 @@ def analyze(scenario: Scenario) -> Analysis:
 
     Raises UnsupportedError where the hardware cannot compute in the formats asked for.
     """
-    return Analysis(scenario)
+    return Analysis(scenario, calibrations)

@@ -248,6 +248,14 @@ def load_calibration(hardware: Hardware, path: Path | None = None) -> Calibratio
     return _chained(*links)
 
 
+class Calibrations(dict[Hardware, Calibration]):
+    """The calibrations of hardware, each looked for once: for what is asked at one time."""
+
+    def __missing__(self, hardware: Hardware) -> Calibration:
+        found = self[hardware] = load_calibration(hardware)
+        return found
+
+
 @lru_cache(maxsize=256)
 def _chained(first: Calibration, *parents: Calibration) -> Calibration:
     """`first` with what it falls back on: the same object for the same links, so that it can be a key."""

@@ -1,10 +1,13 @@
-"""The edge of a condition in one real variable: where an increasing function crosses 0."""
+"""The edge of a condition in one variable: where an increasing function crosses 0, and whole numbers to try."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from itertools import count
+
+import numpy as np
+from numpy.typing import NDArray
 
 HALVING = 4
 """Each so many steps the bracket is halved: false position alone is slow where the function is very bent."""
@@ -40,3 +43,8 @@ def narrowed(
         else:
             low, below, above, kept = middle, found, above / (2 if kept < 0 else 1), -1
     raise AssertionError("unreachable")
+
+
+def whole_series(low: float, high: float, points: int) -> NDArray[np.int64]:
+    """At most so many whole numbers from `low` to `high`, in about equal ratios."""
+    return np.array(sorted(set(np.geomspace(low, high, points).round().astype(np.int64).tolist())))

@@ -189,7 +189,9 @@ def _any(value: Any) -> bool:
 def _check_shapes(values: dict[str, Any]) -> None:
     if all(type(value) is int for value in values.values()):
         return
-    shapes = {name: np.shape(value) for name, value in values.items()}
+    shapes = {name: np.shape(value) for name, value in values.items() if type(value) is not int}
+    if len(set(shapes.values())) == 1:
+        return
     try:
         np.broadcast_shapes(*shapes.values())
     except ValueError:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis import Phase, analyze
+from roofline.edge import whole_series
 from roofline.request import Request
 from roofline.scenario import Scenario
 
@@ -65,7 +66,7 @@ def _along(phase: str, axis: str, make: Callable[[Any], Scenario], stop: int) ->
         part = getattr(analyze(make(values)), phase)
         return _bounds(part, np.size(values))
 
-    grid = np.unique(np.geomspace(1, stop, GRID).round().astype(np.int64))
+    grid = whole_series(1, stop, GRID)
     names, known = bounds(grid)
     edges = [(row, column) for row, column in zip(*np.nonzero(known[:, 1:] != known[:, :-1]), strict=True)]
     low, high = (np.array([grid[column + shift] for _, column in edges], dtype=np.int64) for shift in (0, 1))

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.edge import narrowed
+from roofline.edge import narrowed, whole_series
 
 POINTS = 256
 """Values tried at once: a grid of so many costs little more than a single workload."""
@@ -31,8 +31,8 @@ Holds = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 
 def last_holding(holds: Holds, low: int, high: int) -> int:
     """The last value from `low` on before the first failure: `low - 1` where none holds, `high` where all do."""
-    values = np.unique(np.geomspace(max(low, 1), high, POINTS).round().astype(np.int64))
-    values = np.unique(np.clip(np.append(values, [low, high]), low, high))
+    series = whole_series(max(low, 1), high, POINTS)
+    values = np.array(sorted({low, high, *(value for value in series.tolist() if low < value < high)}))
     found = _before_failure(holds, values, low)
     while found[1] - found[0] > 1:
         start, stop = found
@@ -63,7 +63,7 @@ def last_meeting(holds: Holds, low: int, high: int) -> int | None:
         return int(met[-1])
     if window[0] == low:
         return None
-    values = np.unique(np.geomspace(low, window[0], POINTS).round().astype(np.int64))
+    values = whole_series(low, window[0], POINTS)
     met = np.flatnonzero(np.broadcast_to(holds(values), values.shape))
     if not met.size:
         return None
