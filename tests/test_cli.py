@@ -732,3 +732,17 @@ def test_a_figure_of_another_ending(tmp_path: Path) -> None:
     assert done.stderr.count("\n") == 1
     assert "svg, png, pdf" in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_only_the_command_that_is_called_is_made() -> None:
+    code = (
+        "import sys, typer, cli\n"
+        "made = typer.main.get_command(cli.app).commands\n"
+        "assert made['advise'].name == 'advise'\n"
+        "print(*sorted(name for name in sys.modules if name.startswith(('reports.commands.', 'validate'))))\n"
+        "print(*made)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    modules, names = done.stdout.splitlines()
+    assert modules.split() == ["reports.commands.advice", "reports.commands.scenario"]
+    assert names.split() == list(cli.COMMANDS)

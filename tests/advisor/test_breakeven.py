@@ -2,10 +2,19 @@
 
 import math
 
+import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.breakeven import CLOSE, crossing
+from advisor import breakeven
+from advisor.breakeven import CLOSE, BreakEven, crossing
+from advisor.goal import Goal, Objective
+from advisor.moves import technique_move
+from roofline.analysis import Analysis, analyze
+from roofline.options import compose
+from roofline.scenario import Scenario
+from roofline.techniques import check_request
 
 
 @given(st.floats(0.05, 4.0), st.floats(0.2, 6.0), st.floats(1.001, 10.0))
@@ -38,3 +47,20 @@ def test_it_takes_half_the_evaluations_of_halving() -> None:
     assert found is not None
     assert math.isclose(found, 14.0 / (10.0 / 1.01 - 0.5), rel_tol=CLOSE)
     assert len(asked) <= 0.6 * math.log2(2.5 / (CLOSE * found))
+
+
+def test_the_request_itself_is_worked_out_once_for_all_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    request = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, batch=4, prompt=512, generate=64)
+    asked: list[tuple[bool, list[int]]] = []
+
+    def counted(scenario: Scenario) -> Analysis:
+        asked.append((bool(scenario.techniques), np.atleast_1d(scenario.batch).astype(int).tolist()))
+        return analyze(scenario)
+
+    monkeypatch.setattr(breakeven, "analyze", counted)
+    both = BreakEven(request, Goal(Objective.TPOT))
+    found = [both.conditions(technique_move(check_request(name))) for name in ("awq", "fp8")]
+    plain = [batch for changed, batches in asked if not changed for batch in batches]
+    assert len(plain) == len(set(plain)) > breakeven.POINTS / 2
+    alone = [BreakEven(request, Goal(Objective.TPOT)).conditions(technique_move(check_request("fp8")))]
+    assert found[1:] == alone

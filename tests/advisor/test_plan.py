@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.advice import advise
+from advisor.advice import advise, all_moves
 from advisor.goal import QUALITIES, Goal, Limits, Objective, Quality
 from advisor.moves import (
     FACT_SLOTS,
@@ -21,7 +21,7 @@ from advisor.moves import (
     parallel_moves,
     technique_moves,
 )
-from advisor.plan import LEAST, batch_grid, search
+from advisor.plan import LEAST, _useful, batch_grid, search
 from advisor.support import runs
 from advisor.trials import Trials
 from roofline.options import compose
@@ -277,3 +277,17 @@ def test_two_that_help_each_other_are_found_where_no_step_of_one_leads() -> None
     advice = advise(asked, Goal(Objective.TTFT, Limits(tpot=0.006)), top=0)
     assert not [one for one in advice.recommendations if not one.trial.missed]
     assert {step.move.name for step in advice.plan.steps} == {"awq", "fp8-kv"}
+
+
+def test_of_what_does_not_fit_the_search_goes_on_from_the_most_promising() -> None:
+    """No drafting makes room for a model; the best if there were any is tried with what does."""
+    asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
+    offered = [move for move in all_moves(asked, Goal(Objective.TPOT)) if move.slot in ("drafting", "weight format")]
+    trials = Trials(asked, Goal(Objective.TPOT))
+    drafts = {
+        move.name: trial.promise
+        for move in offered
+        if move.slot == "drafting" and (trial := trials.attempt([move])) is not None
+    }
+    assert not trials.base.fits.any()
+    assert min(drafts, key=lambda name: (drafts[name], name)) in {move.name for move in _useful(trials, offered)}

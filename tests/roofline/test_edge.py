@@ -2,11 +2,12 @@
 
 import math
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline.edge import narrowed
+from roofline.edge import narrowed, whole_series
 
 
 @given(
@@ -51,3 +52,12 @@ def test_it_takes_half_the_evaluations_of_halving() -> None:
 
     narrowed(excess, 0.0, 1.0, -1.0, 1.0, absolute=1e-6)
     assert len(asked) < 0.6 * math.log2(1e6)
+
+
+@given(low=st.integers(1, 10**4), reach=st.integers(0, 10**6), points=st.integers(2, 60))
+def test_a_series_of_whole_numbers_rises_from_end_to_end(low: int, reach: int, points: int) -> None:
+    series = whole_series(low, low + reach, points)
+    assert series.dtype == np.int64
+    assert (series[0], series[-1]) == (low, low + reach)
+    assert (np.diff(series) > 0).all()
+    assert series.size <= points

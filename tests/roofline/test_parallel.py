@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -23,10 +24,12 @@ from roofline import (
 )
 from roofline.hardware import NETWORK
 from roofline.model import Hyena
-from roofline.parallel import Collective, Offload, Parallelism, imbalance, link_share, parse_offload, stages
+from roofline.network import Build, _stage
+from roofline.parallel import Collective, Nodes, Offload, Parallelism, imbalance, link_share, parse_offload, stages
 from roofline.schedule import Host, Settings
 
 H100, H200 = load_hardware("h100-sxm"), load_hardware("h200-sxm")
+BF16 = parse_precision("bf16")
 
 
 def run(model: str | Model, settings: Settings | None = None, **workload: object) -> Analysis:
@@ -329,3 +332,32 @@ def test_a_pipeline_over_two_nodes_sends_once_over_the_network() -> None:
     hardware = answer.scenario.hardware
     assert far.bound_time == pytest.approx(far.link_bytes / hardware.link(NETWORK).bandwidth)
     assert near.bound_time < far.bound_time / 5
+
+
+@given(
+    st.sampled_from(["llama-3-8b", "deepseek-v2-lite", "qwen3-30b-a3b", "mixtral-8x7b"]),
+    *(st.sampled_from(degrees) for degrees in ([1, 2, 4], [1, 2], [1, 2, 4], [1, 2, 4], [1, 2], [1, 3])),
+    st.booleans(),
+)  # fmt: skip
+def test_settings_of_one_stage_lead_to_the_same_operators(
+    name: str, tensor: int, pipeline: int, expert: int, data: int, nodes: int, batches: int, decode: bool
+) -> None:
+    """What a stage's operators are said not to depend on they do not depend on: the very same objects are made."""
+    try:
+        ranks = Parallelism(tensor, pipeline, expert, data, nodes=nodes, micro_batches=batches)
+        plain = Build(("attention",), parallel=ranks, decode=decode, skew=0.5, capacity=1.25)
+        made = _stage.__wrapped__(load_model(name), BF16, plain)
+    except RooflineError:
+        assume(False)
+    assert made == _stage.__wrapped__(load_model(name), BF16, replace(plain, parallel=ranks.of_stage))
+    assert ranks.of_stage.of_stage == ranks.of_stage
+    assert ranks.without_experts.of_stage == ranks.without_experts
+
+
+def test_replicas_of_data_parallelism_are_one_graph_on_one_placement() -> None:
+    answers = [run("llama-3-8b", parallel(data=data), batch=8 * data) for data in (1, 2, 4)]
+    placements = [answer.decode.passes[0].placement for answer in answers]
+    assert placements[0] is placements[1] is placements[2]
+    apart = run("llama-3-8b", parallel(data=4, nodes=2), batch=32).decode.passes[0].placement
+    assert apart is not placements[0]
+    assert apart.nodes == Nodes(2)
