@@ -31,8 +31,8 @@ from roofline.launches import ATTENTION, Kernel
 from roofline.roof import Placement, coefficient_rows
 from roofline.size import Monomial
 
-FEW = 8
-"""Points of which no table is made: a decode step at three contexts."""
+FEW = 32
+"""Points of which no table is made: a table of so few rows takes as long as it saves."""
 
 REMEMBERED = 2048
 """Times that are kept at most of one evaluation; a larger one is of a sweep, which asks nothing twice."""
