@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import combinations, product
 from math import prod
 from typing import Any, NamedTuple
@@ -45,7 +46,7 @@ class Choice:
     value: float
     used: Mapping[str, float]
 
-    @property
+    @cached_property
     def feasible(self) -> bool:
         """Whether every limit is met."""
         return all(use <= 1 for use in self.used.values())

@@ -28,6 +28,7 @@ from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import numbers, smooth_maximum, units
 from roofline.kernels.shapes import DECODE_QUERIES, KernelShape
 from roofline.launches import ATTENTION, Kernel
+from roofline.parallel import ONE_NODE
 from roofline.roof import Placement, coefficient_rows
 from roofline.size import Monomial
 
@@ -303,6 +304,8 @@ def batches(
 
 
 def _across_nodes(entry: Kernel, placement: Placement) -> bool:
+    if placement.nodes == ONE_NODE:
+        return False
     links = (placement.ops[index][0].link for index in entry.parts)
     return any(link is not None and placement.nodes.span(link.reach).across_nodes for link in links)
 

@@ -16,8 +16,9 @@ from roofline.layers.mlp import neurons_of, pool_of
 from roofline.model import Attention, Hyena, LatentAttention, Layer, MixtureOfExperts, Mlp, Model
 from roofline.op import Op, shared
 from roofline.parallel import SINGLE, Collective, Parallelism, check_stages, rank_model
-from roofline.precision import Precision
+from roofline.precision import Format, Precision
 from roofline.rewrite import Rewrite
+from roofline.tensor import Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,15 +128,31 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
 
 
 def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]:
-    stream = activation("hidden", formats.base, model.hidden)
     rotary = model.positions.kind == "rope"
-    making, ends = _making(build), _of_ends(build)
-    yield Section("embedding", 1, _counted(embedding(model, stream, formats), model.hidden, ends))
+    making, ends, of_ends = _making(build), _of_ends(build), formats.without_cache.without_experts
+    yield Section("embedding", 1, _embedding(model, of_ends, ends))
     for group in model.groups:
         routed = isinstance(group.layer.feed_forward, MixtureOfExperts)
         of_layer = formats if routed else formats.without_experts
         yield Section(group.name, group.count, _layer(group.layer, model.hidden, rotary, of_layer, making))
-    yield Section("head", 1, _counted(head(model, stream, formats, build.every_position), model.hidden, ends))
+    yield Section("head", 1, _head(model, of_ends, build.every_position, ends))
+
+
+@lru_cache(maxsize=512)
+def _embedding(model: Model, formats: Formats, build: Build) -> tuple[Op, ...]:
+    """The operators before the layers; graphs that differ in those share them."""
+    return _counted(embedding(model, _stream(model.hidden, formats.base), formats), model.hidden, build)
+
+
+@lru_cache(maxsize=512)
+def _head(model: Model, formats: Formats, every: bool, build: Build) -> tuple[Op, ...]:
+    """The operators after the layers."""
+    return _counted(head(model, _stream(model.hidden, formats.base), formats, every), model.hidden, build)
+
+
+def _stream(hidden: int, base: Format) -> Tensor:
+    """What flows from layer to layer."""
+    return activation("hidden", base, hidden)
 
 
 def _making(build: Build) -> Build:
@@ -151,7 +168,7 @@ def _of_ends(build: Build) -> Build:
 def _transfers(hidden: int, precision: Precision, build: Build) -> Iterator[Section]:
     """What stages send to each other: at most to a neighbour, beyond a bridge, and beyond the node."""
     parallel = build.parallel
-    stream = activation("hidden", precision.base, hidden)
+    stream = _stream(hidden, precision.base)
     arrived, share = replace(stream, name="hidden_received"), 1 / parallel.tensor
     for far, (reach, count) in zip(
         ("", "_beyond", "_beyond_node"), parallel.stage_transfers(build.bridge).items(), strict=False

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError, quote
@@ -126,15 +127,12 @@ class Parallelism:
         They do not hang on the other stages, nor, unless ranks share experts or sequences, on how many others do the
         same. On several nodes all degrees say what an exchange reaches.
         """
-        if self.nodes > 1:
-            return self
-        shared = self.expert > 1 or self.sequence > 1
-        return replace(self, pipeline=1, micro_batches=1, data=self.data if shared else 1)
+        return _of_stage(self)
 
     @property
     def without_experts(self) -> Parallelism:
         """What the operators of a stage depend on that are not of a mixture of experts."""
-        return replace(self, expert=1).of_stage
+        return _of_stage(replace(self, expert=1)) if self.expert > 1 else _of_stage(self)
 
     @property
     def housing(self) -> Nodes:
@@ -166,6 +164,14 @@ class Parallelism:
 
 
 SINGLE = Parallelism()
+
+
+@lru_cache(maxsize=1024)
+def _of_stage(parallelism: Parallelism) -> Parallelism:
+    if parallelism.nodes > 1:
+        return parallelism
+    shared = parallelism.expert > 1 or parallelism.sequence > 1
+    return replace(parallelism, pipeline=1, micro_batches=1, data=parallelism.data if shared else 1)
 
 
 def beside(parallelism: Parallelism, model: Model) -> Parallelism:
@@ -273,6 +279,7 @@ def check_stages(model: Model, parallelism: Parallelism) -> None:
         raise RooflineError(f"--pp {parallelism.pipeline}: {model.name} has only {model.layers} layers")
 
 
+@lru_cache(maxsize=512)
 def rank_model(model: Model, parallelism: Parallelism) -> Model:
     """The model that one rank of a stage holds; raises RooflineError where a degree does not divide a dimension."""
     check_stages(model, parallelism)

@@ -72,8 +72,8 @@ class Formats:
         return replace(self, parallel=self.parallel.without_experts, skew=0.0, capacity=1.0)
 
     @property
-    def of_feed_forward(self) -> Formats:
-        """The same for a block that has no cache: its format plays no part, nor does the kind of step."""
+    def without_cache(self) -> Formats:
+        """The same for what has no cache: its format plays no part, nor does the kind of step."""
         return replace(self, precision=replace(self.precision, kv=self.base), decode=False)
 
 

@@ -47,9 +47,9 @@ def _of_part(part: Part, formats: Formats) -> Formats:
     """What a part of a layer depends on, so that graphs that differ in the rest share it."""
     match part:
         case MixtureOfExperts():
-            return formats.of_feed_forward
+            return formats.without_cache
         case Mlp():
-            return formats.of_feed_forward.without_experts
+            return formats.without_cache.without_experts
     return formats.without_experts
 
 
