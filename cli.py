@@ -56,8 +56,6 @@ class Lazily(Mapping[str, Any]):
     """The commands by name, each made when it is asked for."""
 
     def __getitem__(self, name: str) -> Any:
-        if name not in COMMANDS:
-            raise KeyError(name)
         return _made(name)
 
     def __iter__(self) -> Iterator[str]:

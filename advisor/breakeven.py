@@ -6,8 +6,10 @@ in which it does is found on a grid with equal ratios, and closed down to neighb
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -86,7 +88,12 @@ class BreakEven:
     def __init__(self, request: Request, goal: Goal) -> None:
         self._request = request
         self._goal = goal
-        self._before: dict[tuple[str, int], float] = {}
+        self._before: dict[str, dict[int, float]] = defaultdict(dict)
+
+    @cached_property
+    def _present(self) -> Any:
+        """The objective of the request as it is."""
+        return self._goal.value(analyze(self._request.scenario()))
 
     def conditions(self, move: Move) -> tuple[Condition, ...]:
         """Where `move` helps, which it does at the request's own values."""
@@ -96,7 +103,7 @@ class BreakEven:
     def _condition(self, variable: str, move: Move) -> Condition | None:
         try:
             if variable == "acceptance":
-                return _acceptance(self._request, move, self._goal)
+                return self._acceptance(move)
             return self._counted(variable, move)
         except RooflineError:
             return None
@@ -118,19 +125,33 @@ class BreakEven:
 
     def _values(self, variable: str, values: NDArray[np.int64], changed: Request) -> tuple[Any, Any]:
         """The objective at each value, of the request and of the changed one."""
-        known, goal = self._before, self._goal
-        new = np.array([value for value in values.tolist() if (variable, value) not in known])
-        pairs = ([(self._request, new)] if new.size else []) + [(changed, values)]
-        analyses = [analyze(request.scenario(**{variable: asked})) for request, asked in pairs]
+        known, goal = self._before[variable], self._goal
+        new = [value for value in values.tolist() if value not in known]
+        after = analyze(changed.scenario(**{variable: values}))
+        before = analyze(self._request.scenario(**{variable: np.array(new)})) if new else None
         if goal.timed:
-            expect(analyses)
-        *before, after = (
-            np.broadcast_to(goal.value(analysis), np.shape(asked))
-            for analysis, (_, asked) in zip(analyses, pairs, strict=True)
-        )
-        for figures in before:
-            known.update({(variable, value): figure for value, figure in zip(new.tolist(), figures, strict=True)})
-        return np.array([known[variable, value] for value in values.tolist()]), after
+            expect([after] if before is None else [before, after])
+        if before is not None:
+            known.update(zip(new, np.broadcast_to(goal.value(before), len(new)).tolist(), strict=True))
+        return np.array([known[value] for value in values.tolist()]), np.broadcast_to(goal.value(after), values.shape)
+
+    def _acceptance(self, move: Move) -> Condition | None:
+        """The least acceptance at which drafting still helps."""
+        entry, goal = check_request(move.name), self._goal
+        known = {parameter.name: parameter for parameter in entry.parameters}
+        key = next((name for name in DRAFT_KEYS if name in known and known[name].default is not None), None)
+        if key is None:
+            return None
+        default: Any = known[key].default
+
+        def excess(value: float) -> float:
+            changed = technique_move(entry, f"{entry.name}:{key}={value!r}")(self._request)
+            return float(goal.gain(self._present, goal.value(analyze(changed.scenario())))) - HELPS
+
+        low, high = float(known[key].low or 0.0), float(default)
+        unit = "tokens a step" if key == "accept" else "of drafted tokens accepted"
+        least = crossing(excess, low, high)
+        return Condition("acceptance", least, None, high, unit)
 
 
 def _limit(variable: str, request: Request) -> int:
@@ -161,7 +182,7 @@ def stretch(helps: Helps, present: int, low: int, high: int, limit: int) -> tupl
     They are those of one series up to `limit`, whatever `high` is: what is known of one is of use for another.
     """
     series = whole_series(low, limit, POINTS).tolist()
-    values = np.array(sorted({low, present, high, *(value for value in series if value < high)}))
+    values = np.array(sorted({present, high, *(value for value in series if value < high)}))
     answers = helps(values)
     where = int(np.flatnonzero(values == present)[0])
     if not answers[where]:
@@ -183,26 +204,6 @@ def _edge(helps: Helps, fails: int, holds: int) -> int:
         last = int(np.flatnonzero(~answers)[-1])
         fails, holds = int(inside[last]), int(inside[last + 1])
     return holds
-
-
-def _acceptance(request: Request, move: Move, goal: Goal) -> Condition | None:
-    """The least acceptance at which drafting still helps."""
-    entry = check_request(move.name)
-    known = {parameter.name: parameter for parameter in entry.parameters}
-    key = next((name for name in DRAFT_KEYS if name in known and known[name].default is not None), None)
-    if key is None:
-        return None
-    parameter, before = known[key], goal.value(analyze(request.scenario()))
-    default: Any = parameter.default
-
-    def excess(value: float) -> float:
-        changed = technique_move(entry, f"{entry.name}:{key}={value!r}")(request)
-        return float(goal.gain(before, goal.value(analyze(changed.scenario())))) - HELPS
-
-    low, high = float(parameter.low or 0.0), float(default)
-    unit = "tokens a step" if key == "accept" else "of drafted tokens accepted"
-    least = crossing(excess, low, high)
-    return Condition("acceptance", least, None, high, unit)
 
 
 CLOSE = 1e-3

@@ -222,7 +222,7 @@ def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
             best = min(scored, key=lambda entry: (entry[0][figure], entry[0], entry[1].name), default=None)
             if best is not None and best[0][figure] * LEAST <= least:
                 found[best[1]] = None
-        if not any(trial.fits.any() for trial in (trials.base, *(trial for trial, _ in alone))):
+        if not (trials.base.fits.any() or any(trial.fits.any() for trial, _ in alone)):
             found |= dict.fromkeys(_promising(trials, [move for _, move in alone]))
     return list(found)
 

@@ -94,7 +94,7 @@ class Trial:
     @cached_property
     def promise(self) -> float:
         """The objective, less is better, as if there were memory for it."""
-        return _least(self._cost, np.ones(np.shape(self.fits), bool))
+        return _least(self._cost, self.fits | True)
 
     def _cost(self) -> Any:
         value = np.asarray(self.value, float)

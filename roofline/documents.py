@@ -87,6 +87,7 @@ def _parse_yaml(text: str, where: str) -> object:
         raise SpecError(where, "is not valid YAML (a value that its type does not have, or out of range)") from None
 
 
+_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _MERGE = object()
 """What the key `<<` is read as."""
@@ -185,9 +186,6 @@ def _composed(text: str) -> object:
     finally:
         parser.dispose()
     return composer.content
-
-
-_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 def _empty(event: yaml.CollectionStartEvent) -> list[Any] | dict[str, Any]:

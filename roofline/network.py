@@ -129,7 +129,8 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
 
 def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]:
     rotary = model.positions.kind == "rope"
-    making, ends, of_ends = _making(build), _of_ends(build), formats.without_cache.without_experts
+    making = Build(build.fusions, build.convention, rewrites=build.rewrites)
+    ends, of_ends = _of_ends(build), formats.without_cache.without_experts
     yield Section("embedding", 1, _embedding(model, of_ends, ends))
     for group in model.groups:
         routed = isinstance(group.layer.feed_forward, MixtureOfExperts)
@@ -155,13 +156,8 @@ def _stream(hidden: int, base: Format) -> Tensor:
     return activation("hidden", base, hidden)
 
 
-def _making(build: Build) -> Build:
-    """What of a build concerns the making of operators from those of a layer."""
-    return Build(build.fusions, build.convention, rewrites=build.rewrites)
-
-
 def _of_ends(build: Build) -> Build:
-    """The same beside the layers: products there stay as they are."""
+    """How operators beside the layers are made: products there stay as they are."""
     return Build(build.fusions, build.convention)
 
 

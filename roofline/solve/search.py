@@ -31,8 +31,7 @@ Holds = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 
 def last_holding(holds: Holds, low: int, high: int) -> int:
     """The last value from `low` on before the first failure: `low - 1` where none holds, `high` where all do."""
-    series = whole_series(max(low, 1), high, POINTS)
-    values = np.array(sorted({low, high, *(value for value in series.tolist() if low < value < high)}))
+    values = np.array(sorted({low, *whole_series(max(low, 1), high, POINTS).tolist()}))
     found = _before_failure(holds, values, low)
     while found[1] - found[0] > 1:
         start, stop = found
