@@ -239,12 +239,16 @@ class Case:
 
     @cached_property
     def best(self) -> tuple[Move, ...]:
-        """Of each slot the technique or parallelism that gains most within limits and quality budget, best first."""
+        """Of each slot the technique or parallelism that gains most within limits and quality budget, best first.
+
+        Of those with the same gain it is the first by name, as in the recommendations.
+        """
         found: dict[str, tuple[float, Move]] = {}
-        for move, trial in self.offered(Kind.TECHNIQUE, Kind.PARALLELISM):
+        for move, trial in sorted(self.offered(Kind.TECHNIQUE, Kind.PARALLELISM), key=lambda entry: entry[0].name):
             held = len(trial.missed) <= len(self.base.missed) and self.goal.quality.allows(trial.price)
             entry = (self.gain(move.name), move)
-            if held and move.slot not in FACT_SLOTS and entry[0] > found.get(move.slot, (0.0, move))[0]:
+            most = found.get(move.slot, (0.0, move))[0]
+            if held and move.slot not in FACT_SLOTS and entry[0] > most * (1 + 1e-9):
                 found[move.slot] = entry
         return tuple(move for _, move in sorted(found.values(), key=lambda entry: (-entry[0], entry[1].name)))
 

@@ -464,6 +464,8 @@ def _vain(gain: float | None) -> str:
         return "cannot be had here"
     if abs(gain - 1) < 5e-4:
         return "changes nothing"
+    if abs(gain - 1) < 5e-3:
+        return "changes next to nothing"
     return f"{gain:.3g} times better" if gain > 1 else f"{1 / gain:.3g} times worse"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from collections.abc import Iterator
@@ -63,7 +64,10 @@ def _target(path: Path) -> tuple[Path, bool]:
     try:
         if path.is_dir():
             raise RooflineError(f"cannot write {quote(str(path), 200)}: it is a folder")
-        return path.resolve(), path.is_file() or not path.exists()
+        target = path.resolve()
+        if target.is_symlink():  # in a circle: up to Python 3.12 that is a RuntimeError
+            raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+        return target, path.is_file() or not path.exists()
     except (ValueError, RuntimeError) as error:
         raise cannot_write(path, error) from None
 

@@ -21,6 +21,7 @@ from typing import Any
 from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.library import as_mapping, check_keys
+from roofline.options import names_in
 
 OF_SCENARIO = ("roofline", "batch", "prompt", "memory")
 OF_SWEEP = ("heatmap", "pareto", "curves", "bars")
@@ -69,11 +70,6 @@ class Wish:
         return replace(self, **{name: value for name, value in given.items() if value})
 
 
-def names(text: str | None) -> tuple[str, ...]:
-    """The names in a list with commas."""
-    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
-
-
 def is_yaml(name: str) -> bool:
     """Whether a name is that of a YAML file, by its ending."""
     return name.lower().endswith((".yaml", ".yml"))
@@ -105,7 +101,7 @@ def _value(key: str, value: object, path: Path) -> Any:
         return tuple(value)
     if not isinstance(value, str):
         raise SpecError(str(path), f"{quote(f'{SECTION}.{key}')} must be text{' or a list of names' if listed else ''}")
-    return names(value) if listed else " ".join(value.split())
+    return names_in(value) if listed else " ".join(value.split())
 
 
 def wish_for(figure: str, source: str | None) -> tuple[Wish, str | None]:

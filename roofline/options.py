@@ -163,6 +163,11 @@ def find_option(name: str) -> Option:
     return OPTIONS[key]
 
 
+def names_in(text: str | None) -> tuple[str, ...]:
+    """The names of a list with commas, as several are written in one option; blank ones are left out."""
+    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
+
+
 def _convention(name: str) -> Convention:
     try:
         return Convention(name)

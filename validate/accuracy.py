@@ -19,9 +19,9 @@ from pathlib import Path
 import numpy as np
 
 from roofline.calibration import Calibration, families
-from roofline.errors import RooflineError
 from roofline.hardware import Hardware, load_hardware
 from validate.calibrate import fit, fit_shared, hold_out
+from validate.module import answer, save
 from validate.rows import MODULES, Measurements, by_op, read_measurements
 from validate.score import Group, Scored, predict, summarise
 
@@ -202,16 +202,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m validate.accuracy", description="Held-out errors, as Markdown.")
     parser.add_argument("measurements", type=Path, help="folder of measurement files")
     parser.add_argument("--output", type=Path, help="write the table here, too")
-    options = parser.parse_args(arguments)
-    try:
+
+    def work(options: argparse.Namespace) -> str:
         text = markdown(table(load(options.measurements)))
-    except RooflineError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    sys.stdout.write(text)
-    if options.output is not None:
-        options.output.write_text(text, encoding="utf-8")
-    return 0
+        if options.output is not None:
+            save(text, options.output)
+        return text
+
+    return answer(parser, work, arguments)
 
 
 if __name__ == "__main__":

@@ -55,9 +55,10 @@ def score(
 ) -> None:
     """Score predictions against measured kernels: errors, bias and interval coverage, beside the pure roofline."""
     from reports import accuracy
+    from roofline.options import names_in
     from validate.score import scored
 
-    document = scored(measurements, hw, tuple(filter(None, by.split(","))))
+    document = scored(measurements, hw, names_in(by))
     _print(document, accuracy, format, output)
 
 
@@ -75,9 +76,10 @@ def end_to_end(
 ) -> None:
     """Score predicted TTFT, TPOT, latency and throughput of whole models against published figures."""
     from reports import end_to_end as pages
+    from roofline.options import names_in
     from validate import end_to_end as figures_of_models
 
-    document = figures_of_models.end_to_end(figures, engine, tuple(filter(None, by.split(","))))
+    document = figures_of_models.end_to_end(figures, engine, names_in(by))
     _print(document, pages, format, output)
 
 
@@ -154,8 +156,10 @@ def measure(
     threads: ThreadsOption = None,
 ) -> None:
     """Measure kernels of this machine into a file, most informative first; say which part of each peak it reaches."""
+    from roofline.options import names_in
+
     found = _loop().measured(
-        str(device), minutes, _names(ops), output, warm, _names(dtype), ways=_names(way), threads=threads
+        str(device), minutes, names_in(ops), output, warm, names_in(dtype), ways=names_in(way), threads=threads
     )
     emit("\n".join(found.lines) + "\n", None)
 
@@ -170,7 +174,9 @@ def calibrate(
     threads: ThreadsOption = None,
 ) -> None:
     """Measure this machine, fit its kernels, write spec, calibration and engine profile, and say how far off it is."""
-    found = _loop().calibrated(str(device), minutes, _names(ops), specs, _names(dtype), threads)
+    from roofline.options import names_in
+
+    found = _loop().calibrated(str(device), minutes, names_in(ops), specs, names_in(dtype), threads)
     emit("\n".join(found.lines) + "\n", None)
 
 
@@ -205,11 +211,6 @@ def drift(
     emit("\n".join(found.lines) + "\n", None)
     if found.changed:
         raise typer.Exit(1)
-
-
-def _names(text: str | None) -> tuple[str, ...]:
-    """The names in a list with commas."""
-    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
 
 
 def _loop() -> Any:

@@ -24,10 +24,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roofline.errors import RooflineError
 from roofline.hardware import load_hardware
 from roofline.kernels import kernel
 from validate.accuracy import held_out, load, zero_shot
+from validate.module import answer, save
 from validate.score import Scored
 
 if TYPE_CHECKING:
@@ -171,16 +171,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m validate.correlation", description="How errors go together.")
     parser.add_argument("measurements", type=Path, help="folder of measurement files")
     parser.add_argument("--output", type=Path, help="write the tables here, too")
-    options = parser.parse_args(arguments)
-    try:
+
+    def work(options: argparse.Namespace) -> str:
         text = report(options.measurements)
-    except RooflineError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    sys.stdout.write(text)
-    if options.output is not None:
-        options.output.write_text(text, encoding="utf-8")
-    return 0
+        if options.output is not None:
+            save(text, options.output)
+        return text
+
+    return answer(parser, work, arguments)
 
 
 if __name__ == "__main__":

@@ -26,10 +26,11 @@ from scipy.optimize import least_squares
 
 from roofline import Analysis, analyze
 from roofline.engine import DEFAULTS, PARAMETERS, Engine, load_engine, render
-from roofline.errors import RooflineError, UnknownNameError, quote
+from roofline.errors import RooflineError, UnknownNameError
 from roofline.generation import NODES, WEIGHTS
 from roofline.kernels.parameters import Parameter
 from validate.end_to_end import Case, Figure, Predicted, Quantity, map_figures, predict, read_all
+from validate.module import answer, save
 
 Array = NDArray[np.float64]
 
@@ -447,32 +448,20 @@ def described(found: Fitted) -> Engine:
     return replace(found.engine, sources=(source,))
 
 
-def write(fitted: Iterable[Fitted], folder: Path) -> None:
-    """One YAML file an engine; raises RooflineError where it cannot be written."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        for found in fitted:
-            (folder / f"{found.engine.name}.yaml").write_text(render(described(found)), encoding="utf-8")
-    except OSError as error:
-        raise RooflineError(f"cannot write to {quote(str(folder), 200)}: {error.strerror}") from None
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Fit, print the held-out errors, and write the profiles where asked to; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m validate.engines", description="Engine profiles and their errors.")
     parser.add_argument("figures", type=Path, help="CSV file of whole-model figures, or a folder of them")
     parser.add_argument("--engine", action="append", help="fit this engine only; may be repeated")
     parser.add_argument("--output", type=Path, help="write one YAML file an engine into this folder")
-    options = parser.parse_args(arguments)
-    try:
+
+    def work(options: argparse.Namespace) -> str:
         fitted = fit_all(read_all(options.figures)[0], options.engine)
-        sys.stdout.write(report(fitted) + "\n")
-        if options.output is not None:
-            write(fitted, options.output)
-    except RooflineError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    return 0
+        for found in fitted if options.output is not None else ():
+            save(render(described(found)), options.output / f"{found.engine.name}.yaml")
+        return report(fitted) + "\n"
+
+    return answer(parser, work, arguments)
 
 
 if __name__ == "__main__":

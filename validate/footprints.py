@@ -25,6 +25,7 @@ from roofline.hardware import Hardware, load_hardware
 from roofline.model import Model
 from roofline.parallel import Parallelism
 from roofline.precision import Precision
+from validate.module import answer
 from validate.names import Named, Unmapped, find_hardware, find_model, find_precision
 from validate.tables import Line, check_filled, check_known, numbers_above_zero, parse_count, read_lines
 
@@ -264,14 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the errors, every figure and what is left out; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m validate.footprints", description="Memory footprints, simulated.")
     parser.add_argument("footprints", type=Path, help="CSV file of memory footprints")
-    options = parser.parse_args(arguments)
-    try:
-        text = report(as_document(score_footprints(options.footprints)))
-    except RooflineError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    sys.stdout.write(text + "\n")
-    return 0
+    return answer(parser, lambda options: report(as_document(score_footprints(options.footprints))) + "\n", arguments)
 
 
 if __name__ == "__main__":

@@ -13,10 +13,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from roofline.calibration import Calibration, Source, families, render
-from roofline.errors import RooflineError
 from roofline.hardware import Hardware, load_hardware
 from validate.accuracy import Data, load
 from validate.calibrate import describe, fit, fit_shared, widen
+from validate.module import answer, save
 from validate.rows import Measurements
 
 Member = tuple[Hardware, list[Measurements]]
@@ -57,18 +57,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--repository", default="", help="where the measurements were published")
     parser.add_argument("--commit", default="", help="their commit")
     parser.add_argument("--date", type=datetime.date.fromisoformat, help="date of the fit")
-    options = parser.parse_args(arguments)
-    command = "python -m validate.ship MEASUREMENTS_DIR --output hwspecs/calibration"
-    source = Source(options.repository, options.commit, (), options.date, command)
-    try:
+
+    def work(options: argparse.Namespace) -> str:
+        command = "python -m validate.ship MEASUREMENTS_DIR --output hwspecs/calibration"
+        source = Source(options.repository, options.commit, (), options.date, command)
         texts = {found.name: render(found) for found in calibrations(load(options.measurements), source)}
-    except RooflineError as error:
-        sys.stderr.write(f"{error}\n")
-        return 2
-    options.output.mkdir(parents=True, exist_ok=True)
-    for name, text in texts.items():
-        (options.output / f"{name}.yaml").write_text(text, encoding="utf-8")
-    return 0
+        for name, text in texts.items():
+            save(text, options.output / f"{name}.yaml")
+        return ""
+
+    return answer(parser, work, arguments)
 
 
 if __name__ == "__main__":

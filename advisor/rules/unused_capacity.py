@@ -20,7 +20,7 @@ def look(case: Case) -> Iterator[Said]:
         return
     yield Finding(
         f"{si(float(memory.headroom), 'B')} of {si(float(memory.capacity), 'B')} are left: {case.most_batch}"
-        f" sequences fit at once, {case.batch} run",
+        f" sequences fit at once, {case.batch} {'runs' if case.batch == 1 else 'run'}",
         left,
         {"cache": si(float(memory.kv_cache), "B"), "weights": si(float(memory.weights), "B")},
         of="memory",

@@ -82,11 +82,6 @@ def time_option(name: str, meaning: str) -> Any:
     return typer.Option(name, metavar="TIME", help=f"{meaning} at most, such as 500ms.")
 
 
-def names(text: str | None) -> tuple[str, ...]:
-    """The names in a list with commas."""
-    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
-
-
 def seconds(text: str | None) -> float | None:
     """A time such as 500ms in seconds; raises RooflineError for anything else."""
     from roofline.units import Dimension, parse_quantity

@@ -16,7 +16,6 @@ from reports.commands import (
     OutputOption,
     answered,
     drawn,
-    names,
     seconds,
     time_option,
 )
@@ -167,9 +166,10 @@ def size(
     from reports import sizing as page
     from reports.progress import told
     from roofline import load_model
+    from roofline.options import names_in
 
     service = Service(rate, prompt, generate, seconds(ttft), seconds(tpot), parse_quantile(quantile))
-    listed = None if hw is None else names(hw)
+    listed = None if hw is None else names_in(hw)
     given = page.prices(price or [], rate is None)
     with told() as tell:
         found = choose(

@@ -160,11 +160,12 @@ def plot(
 
     A study file with a section `figure` is drawn as it says: roofline plot STUDY.yaml.
     """
-    from reports.wish import names, wish_for
+    from reports.wish import wish_for
     from roofline.errors import RooflineError
+    from roofline.options import names_in
 
     wish, source = wish_for(figure, source)
-    wish = wish.with_options(metric=names(metric), x=x, y=y, formats=names(formats), title=title)
+    wish = wish.with_options(metric=names_in(metric), x=x, y=y, formats=names_in(formats), title=title)
     try:
         from reports.figures import drawing, style
     except ModuleNotFoundError as error:

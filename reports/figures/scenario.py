@@ -13,6 +13,7 @@ from matplotlib.ticker import EngFormatter
 from reports.figures.operators import rooflines
 from reports.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, named, new_figure, styled
 from roofline import Analysis, Scenario, analyze
+from roofline.edge import whole_series
 from roofline.timing import Estimate
 
 BATCHES = tuple(2**power for power in range(10))
@@ -31,7 +32,7 @@ def drawn(kind: str, scenario: Scenario) -> Figure:
             longest = scenario.model.max_context or PROMPTS[-1]
             return over_prompt(scenario, [prompt for prompt in PROMPTS if prompt <= longest] or [longest])
         case "memory":
-            return memory(scenario, sorted({int(batch) for batch in np.geomspace(1, BATCHES[-1], 60)}))
+            return memory(scenario, whole_series(1, BATCHES[-1], 60).tolist())
     return rooflines(analyze(scenario))
 
 
