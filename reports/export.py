@@ -8,6 +8,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from roofline.network import ENDS
 from roofline.units import seconds, si
 
 OP_COLUMNS = (
@@ -204,7 +205,6 @@ def phase_line(phase: Mapping[str, Any]) -> str:
     return f"{line}\nexpected {spread(phase['expected_time_s'])}{host}"
 
 
-ENDS = frozenset({"embedding", "head", "pipeline", "pipeline_beyond", "pipeline_beyond_node"})
 OP_HEADER = ("operator", "count", "FLOP", "bytes", "FLOP/B", "attainable", "bound", "at bound", "expected", "share")
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from roofline.convention import Convention
 from roofline.extents import Step
 from roofline.model import Model
-from roofline.network import Network, Section, network
+from roofline.network import EMBEDDING, HEAD, Network, Section, network
 from roofline.op import Op
 from roofline.precision import Precision, parse_precision
 from roofline.roof import Work, coefficient_rows, monomial_values, monomials_of, together
@@ -64,7 +64,7 @@ def stored_tensors(sections: Iterable[Section], role: Role) -> Iterator[tuple[Te
                 if tensor.role is role and tensor.name not in here and tensor.name not in ends:
                     here.add(tensor.name)
                     yield tensor, section.count
-        if section.name in ("embedding", "head"):
+        if section.name in (EMBEDDING, HEAD):
             ends |= here
 
 
@@ -81,7 +81,7 @@ def _stage_sections(graph: Network, layers: Stages) -> list[list[Section]]:
     parts: list[list[Section]] = []
     for index, stage in enumerate(layers):
         counts = Counter(stage)
-        ends = {*(["embedding"] if index == 0 else []), *(["head"] if index == len(layers) - 1 else [])}
+        ends = {*([EMBEDDING] if index == 0 else []), *([HEAD] if index == len(layers) - 1 else [])}
         parts.append(
             [
                 replace(section, count=counts[section.name]) if section.name in counts else section
@@ -194,7 +194,7 @@ def written_sizes(section: Section) -> list[Size]:
 @lru_cache(maxsize=512)
 def _activation_rows(graph: Network, by_block: bool) -> tuple[Any, Any]:
     if by_block:
-        sizes = [size for section in graph.sections if section.name != "head" for size in written_sizes(section)]
+        sizes = [size for section in graph.sections if section.name != HEAD for size in written_sizes(section)]
         monomials = monomials_of(sizes)
         return monomials, coefficient_rows(sizes, monomials)
     alive = together([_live(section.ops) for section in graph.sections])

@@ -77,6 +77,11 @@ class Build:
 
 PLAIN = Build()
 
+EMBEDDING, HEAD, PIPELINE = "embedding", "head", "pipeline"
+_FAR = ("", "_beyond", "_beyond_node")
+ENDS = frozenset({EMBEDDING, HEAD, *(f"{PIPELINE}{far}" for far in _FAR)})
+"""The sections that are no layers: before and after them, and what stages send, to a neighbour and farther."""
+
 
 @lru_cache(maxsize=512)
 def network(model: Model, precision: Precision, build: Build = PLAIN) -> Network:
@@ -131,12 +136,12 @@ def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]
     rotary = model.positions.kind == "rope"
     making = Build(build.fusions, build.convention, rewrites=build.rewrites)
     ends, of_ends = _of_ends(build), formats.without_cache.without_experts
-    yield Section("embedding", 1, _embedding(model, of_ends, ends))
+    yield Section(EMBEDDING, 1, _embedding(model, of_ends, ends))
     for group in model.groups:
         routed = isinstance(group.layer.feed_forward, MixtureOfExperts)
         of_layer = formats if routed else formats.without_experts
         yield Section(group.name, group.count, _layer(group.layer, model.hidden, rotary, of_layer, making))
-    yield Section("head", 1, _head(model, of_ends, build.every_position, ends))
+    yield Section(HEAD, 1, _head(model, of_ends, build.every_position, ends))
 
 
 @lru_cache(maxsize=512)
@@ -166,12 +171,10 @@ def _transfers(hidden: int, precision: Precision, build: Build) -> Iterator[Sect
     parallel = build.parallel
     stream = _stream(hidden, precision.base)
     arrived, share = replace(stream, name="hidden_received"), 1 / parallel.tensor
-    for far, (reach, count) in zip(
-        ("", "_beyond", "_beyond_node"), parallel.stage_transfers(build.bridge).items(), strict=False
-    ):
+    for far, (reach, count) in zip(_FAR, parallel.stage_transfers(build.bridge).items(), strict=False):
         kind = Collective.POINT_TO_POINT
         send = collective(f"stage_transfer{far}", kind, stream, arrived, 2, reach, share)
-        yield Section(f"pipeline{far}", count, _counted([send], hidden, _of_ends(build)))
+        yield Section(f"{PIPELINE}{far}", count, _counted([send], hidden, _of_ends(build)))
 
 
 @lru_cache(maxsize=1024)

@@ -19,7 +19,7 @@ from roofline.extents import Step
 from roofline.hardware import Hardware
 from roofline.memory import stored_tensors
 from roofline.model import Model
-from roofline.network import Build, Network, Section, network
+from roofline.network import EMBEDDING, HEAD, Build, Network, Section, network
 from roofline.op import Kind, Link, Op
 from roofline.parallel import RESIDENT, SINGLE, Nodes, Offload, Parallelism, beside
 from roofline.precision import Precision
@@ -162,7 +162,7 @@ def _shallow(graph: Network, depth: float) -> Network:
     """The graph with that share of its layers run, and its ends whole."""
     if depth == 1:
         return graph
-    ends = ("embedding", "head")
+    ends = (EMBEDDING, HEAD)
     sections = (part if part.name in ends else replace(part, count=part.count * depth) for part in graph.sections)
     return replace(graph, sections=tuple(sections))
 
@@ -214,7 +214,7 @@ class Schedule:
         parallel = beside(self.settings.parallel, model)
         build = replace(self._build, parallel=parallel, decode=decode and model.latent, every_position=every_position)
         graph = network(model, self.precision, build)
-        return place(graph if head else _without(graph, "head"), hardware, parallel.housing)
+        return place(graph if head else _without(graph, HEAD), hardware, parallel.housing)
 
     def _place(self, graph: Network, hardware: Hardware) -> Placement:
         return place(graph, hardware, self.settings.parallel.housing, self.settings.offload)
@@ -253,7 +253,7 @@ class Schedule:
         """The graphs of further models in memory, without the ends that they share with the main one."""
         graphs = [placed.network for placed in (self.draft, self.cascade) if placed is not None]
         if self.settings.speculation is not None and self.settings.speculation.shares_ends:
-            graphs[0] = _without(graphs[0], "embedding", "head")
+            graphs[0] = _without(graphs[0], EMBEDDING, HEAD)
         return tuple(graphs)
 
     @cached_property
@@ -316,7 +316,7 @@ class Schedule:
     @cached_property
     def _headless(self) -> Placement:
         """Prefill of a chunk that more follow: nobody asks for its logits."""
-        return self._place(_without(self.networks[0], "head"), self.hardware)
+        return self._place(_without(self.networks[0], HEAD), self.hardware)
 
     def _cascaded(self, passes: tuple[Pass, ...], first: Pass) -> tuple[Pass, ...]:
         """A pass of the smaller model for all requests, and the passes of the model for those that it leaves."""

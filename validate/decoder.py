@@ -7,7 +7,7 @@ beside its prediction; its words mean nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -176,3 +176,33 @@ class Decoder:
         values[:, :, start:end] = value
         found = attend(rotate(query, *turn), keys[:, :, :end], values[:, :, :end])
         return self._linear(found.transpose(1, 2).reshape(batch * queries, -1), weights, "o")
+
+
+def decode_step(decoder: Decoder, batch: int, context: int, capacity: int) -> Callable[[], None]:
+    """A call that computes one step with `context` tokens in the cache, again and again."""
+    import torch
+
+    cache = decoder.cache(batch, capacity)
+    tokens = torch.zeros((batch, 1), dtype=torch.long, device=decoder.device)
+
+    def step() -> None:
+        cache.length = context
+        with torch.inference_mode():
+            decoder.forward(tokens, cache)
+
+    return step
+
+
+def prefill(decoder: Decoder, batch: int, prompt: int, capacity: int) -> Callable[[], None]:
+    """A call that computes a whole prompt."""
+    import torch
+
+    cache = decoder.cache(batch, capacity)
+    tokens = torch.zeros((batch, prompt), dtype=torch.long, device=decoder.device)
+
+    def run() -> None:
+        cache.length = 0
+        with torch.inference_mode():
+            decoder.forward(tokens, cache)
+
+    return run

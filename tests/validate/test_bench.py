@@ -19,12 +19,12 @@ from roofline.errors import RooflineError, SpecError, UnknownNameError
 from roofline.hardware import load_hardware
 from tests.validate.fakes import H100, NOISE, FakeBenchmark, FakeDevice, fake_benchmarks, true_time
 from validate import device as devices
-from validate import loop
 from validate.bench import Outcome, Plan, measure
 from validate.design import Limits, design
 from validate.device import Cuda, Processors, Sample, open_device
 from validate.kernels import registry
 from validate.kernels.work import Case
+from validate.loop import calibrating, measuring
 from validate.rowfile import COLUMNS, HEADER, RowFile, as_line, case_of, read_rows, repaired
 from validate.rows import read_measurements
 
@@ -49,7 +49,7 @@ def test_fifty_points_of_each_kernel_recover_the_machine(tmp_path: Path) -> None
     cases = [case for op in ops for case in design({op: ("bf16",)}, LIMITS, 50)[:50]]
     path = tmp_path / "rows.csv"
     assert taken(path, cases).taken == len(cases)
-    calibration, after, before, overall, failed = loop.fitted_and_scored(read_measurements(path), H100)
+    calibration, after, before, overall, failed = calibrating.fitted_and_scored(read_measurements(path), H100)
     assert failed == []
     assert overall is not None
     assert overall.median_ape < 0.08
@@ -230,7 +230,7 @@ def test_a_format_without_a_kernel_and_a_case_that_is_too_large_are_left_out(tmp
         "gemm in nvfp4, torch: there is no kernel in this format",
     ]
     assert "left out (1): gemm in nvfp4, torch: there is no kernel in this format" in "\n".join(
-        loop.outcome_lines(outcome, tmp_path / "rows.csv")
+        measuring.outcome_lines(outcome, tmp_path / "rows.csv")
     )
 
 
@@ -251,21 +251,21 @@ def test_time_that_is_up_leaves_the_rest(tmp_path: Path) -> None:
 
 
 def test_a_card_without_a_format_says_so() -> None:
-    chosen, refused = loop.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), fake_benchmarks())
+    chosen, refused = measuring.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), fake_benchmarks())
     assert set(chosen["gemm"]) == {"bf16"}
     assert "gemm in fp8: a100-sxm-80gb has no fp8" in refused
     with pytest.raises(RooflineError, match="has none of the formats asked for"):
-        loop.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), fake_benchmarks(), ("fp8",))
+        measuring.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), fake_benchmarks(), ("fp8",))
 
 
 def test_caches_in_another_format_are_offered_where_the_card_has_it(tmp_path: Path) -> None:
     """By the kernel that reads them: PyTorch's attention does not, though calibrations want its rows."""
     known = fake_benchmarks()
     known["attention_decode"] = Cached("attention_decode")
-    chosen, refused = loop.formats_for(FakeDevice(), H100, known)
+    chosen, refused = measuring.formats_for(FakeDevice(), H100, known)
     assert chosen["attention_decode"] == ("bf16", "fp8", "bf16/fp8")
-    assert loop.formats_for(FakeDevice(), H100, known, ("bf16/fp8",))[0] == {"attention_decode": ("bf16/fp8",)}
-    chosen, refused = loop.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), known)
+    assert measuring.formats_for(FakeDevice(), H100, known, ("bf16/fp8",))[0] == {"attention_decode": ("bf16/fp8",)}
+    chosen, refused = measuring.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), known)
     assert chosen["attention_decode"] == ("bf16",)
     assert "attention_decode in bf16/fp8: a100-sxm-80gb has no fp8" in refused
     cases = design({"attention_decode": ("bf16", "bf16/fp8")}, LIMITS, 4)

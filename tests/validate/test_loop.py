@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,6 +27,7 @@ from validate.design import Limits, design
 from validate.device import Cuda
 from validate.kernels import plain
 from validate.kernels.work import Case
+from validate.loop import drifting, host, measuring, whole_model
 from validate.rowfile import RowFile, read_rows
 
 OPS = ("gemm", "attention_prefill", "attention_decode", "norm", "copy")
@@ -46,7 +48,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "busy_processors", lambda: 0.0)
     monkeypatch.setattr(devices, "SAMPLING", 0.01)
     monkeypatch.setitem(machine.PEAK_TIME, "cpu", 1e-3)
-    monkeypatch.setitem(loop.LONGEST, "cpu", 1e-3)
+    monkeypatch.setitem(measuring.LONGEST, "cpu", 1e-3)
 
 
 # --- machines ---
@@ -190,7 +192,7 @@ def test_plain_kernels_refuse_what_they_cannot() -> None:
 
 
 def test_the_cache_gives_what_a_whole_pass_gives(torch: Any) -> None:
-    decoder = Decoder(loop.TOY, "fp32", "cpu")
+    decoder = Decoder(host.TOY, "fp32", "cpu")
     tokens = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         whole = decoder.forward(tokens, decoder.cache(2, 16))
@@ -244,7 +246,7 @@ def test_other_architectures_are_refused_with_the_reason(name: str, reason: str)
 
 @pytest.mark.usefixtures("small", "torch")
 def test_from_nothing_to_a_scored_calibration_and_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(loop.POINTS, "cpu", 30)
+    monkeypatch.setitem(measuring.POINTS, "cpu", 30)
     folder = tmp_path / "specs"
     found = loop.calibrated("cpu", 0.12, ("copy", "activation"), folder, ("fp32",), threads=1)
     name = found.measured.machine.hardware.name
@@ -254,7 +256,7 @@ def test_from_nothing_to_a_scored_calibration_and_a_model(tmp_path: Path, monkey
     assert found.measured.outcome.taken >= 20
     engine = load_engine(str(folder / "engines" / f"{name}.yaml"))
     assert 1e-6 < engine["issue"] < 1e-3
-    with loop.overlay(folder):
+    with whole_model.overlay(folder):
         calibration = load_calibration(load_hardware(name))
     assert calibration.basis == "calibrated"
     assert calibration.fits["copy", "any"].rows > 5
@@ -295,12 +297,12 @@ def test_measure_writes_rows_and_says_what_it_found(tmp_path: Path) -> None:
 
 def test_an_overlay_comes_first_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ROOFLINE_SPECS", "elsewhere")
-    with loop.overlay(tmp_path):
-        assert loop.os.environ["ROOFLINE_SPECS"].startswith(str(tmp_path))
-    assert loop.os.environ["ROOFLINE_SPECS"] == "elsewhere"
+    with whole_model.overlay(tmp_path):
+        assert os.environ["ROOFLINE_SPECS"].startswith(str(tmp_path))
+    assert os.environ["ROOFLINE_SPECS"] == "elsewhere"
     monkeypatch.delenv("ROOFLINE_SPECS")
-    with loop.overlay(tmp_path / "absent"):
-        assert "ROOFLINE_SPECS" not in loop.os.environ
+    with whole_model.overlay(tmp_path / "absent"):
+        assert "ROOFLINE_SPECS" not in os.environ
 
 
 # --- drift ---
@@ -316,7 +318,7 @@ def stored(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def drifted(path: Path, device: FakeDevice) -> loop.Drift:
-    return loop.drift_on(device, fake_benchmarks(), read_rows(path), path)
+    return drifting.drift_on(device, fake_benchmarks(), read_rows(path), path)
 
 
 def test_a_tenth_less_bandwidth_is_noticed(stored: Path) -> None:
@@ -338,30 +340,30 @@ def test_noise_is_not_called_a_change(stored: Path) -> None:
 def test_drift_is_short_and_names_what_changed(stored: Path) -> None:
     device = FakeDevice(7)
     found = drifted(stored, device)
-    assert len(device.timed) <= loop.DRIFT_POINTS * len(OPS) + 2 * loop.LIMITED_POINTS
+    assert len(device.timed) <= drifting.DRIFT_POINTS * len(OPS) + 2 * drifting.LIMITED_POINTS
     assert {ratio.op for ratio in found.ratios} == {*OPS, "bandwidth", "arithmetic"}
     assert found.lines[-1] == "the machine is as it was"
     rows = [{**row, "software": "torch 2.4.0", "device": "Other"} for row in read_rows(stored)]
-    remarks = loop.drift_on(FakeDevice(7), fake_benchmarks(), rows, stored).remarks
+    remarks = drifting.drift_on(FakeDevice(7), fake_benchmarks(), rows, stored).remarks
     assert remarks[0].startswith("the software is another: torch 2.4.0 then")
     assert remarks[1] == "the device is another: Other then, Fake H100 now"
 
 
 def test_drift_needs_rows_that_can_be_measured(stored: Path, tmp_path: Path) -> None:
     with pytest.raises(RooflineError, match="none of its rows can be measured"):
-        loop.drift_on(FakeDevice(), {}, read_rows(stored), stored)
+        drifting.drift_on(FakeDevice(), {}, read_rows(stored), stored)
     with pytest.raises(SpecError, match="cannot be read"):
         loop.drift(tmp_path / "absent.csv")
     rows = [{**row, "m": "many"} for row in read_rows(stored)]
     with pytest.raises(SpecError, match="a row of gemm has a shape or a latency that is no number"):
-        loop.drift_on(FakeDevice(), fake_benchmarks(), rows, stored)
+        drifting.drift_on(FakeDevice(), fake_benchmarks(), rows, stored)
 
 
 def test_the_interval_of_a_median_covers_it() -> None:
     random = np.random.default_rng(0)
     outside = sum(
         not found.low <= 1.0 <= found.high
-        for found in (loop.ratio_of("x", list(0.05 * random.standard_normal(12))) for _ in range(2000))
+        for found in (drifting.ratio_of("x", list(0.05 * random.standard_normal(12))) for _ in range(2000))
     )
     assert outside / 2000 < 0.015
 
@@ -371,6 +373,6 @@ def test_a_model_that_does_not_fit_is_one_sentence(tmp_path: Path, monkeypatch: 
     def refuse(*_: Any) -> None:
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ...")
 
-    monkeypatch.setattr(loop, "Decoder", refuse)
+    monkeypatch.setattr(whole_model, "Decoder", refuse)
     with pytest.raises(RooflineError, match="llama-68m with 1 layers does not fit in memory: ask for fewer"):
         loop.model_run("llama-68m", "cpu", tmp_path, "fp32", layers=1, threads=1)
