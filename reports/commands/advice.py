@@ -55,6 +55,22 @@ def _list_rules(asked: bool) -> None:
         raise typer.Exit
 
 
+def _usd_per_hour(text: str | None) -> float | None:
+    """USD an hour: a number, with or without /h behind it; raises RooflineError."""
+    from roofline.errors import RooflineError, quote
+
+    if text is None:
+        return None
+    number = text.strip().removeprefix("$").removesuffix("USD/h").removesuffix("/h").strip()
+    try:
+        value = float(number)
+    except ValueError:
+        raise RooflineError(f"a budget is USD an hour, such as 20/h, got {quote(text)}") from None
+    if not 0 < value < float("inf"):
+        raise RooflineError(f"a budget must be above 0, got {quote(text)}")
+    return value
+
+
 @scenario_command
 def advise(
     request: Request,
@@ -106,7 +122,7 @@ def advise(
         total=seconds(total),
         memory=None if memory is None else parse_quantity(memory, Dimension.BYTES).value,
         gpus=gpus,
-        budget=page.budget(budget),
+        budget=_usd_per_hour(budget),
     )
     goal = Goal(Objective(objective), limits, Quality(quality), at.value, vary_batch)
     with told() as progress:
