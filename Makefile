@@ -10,7 +10,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # Empty is unset: every process of the tests would compile all modules anew.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo calibrate-demo test lint types bench gallery golden browser docs check clean
+.PHONY: demo calibrate-demo test lint types lowest bench gallery golden browser docs check clean
 
 demo: $(VENV)/base
 	$(BIN)/roofline analyze llama-3.1-8b --hw h100-sxm --batch 8 --prompt 2048
@@ -27,6 +27,13 @@ lint: $(VENV)/dev
 
 types: $(VENV)/dev
 	$(BIN)/mypy
+
+# The tests with the lowest versions of what the package needs, which warn of what they use in newer ones below them; the
+# documentation is made with new ones.
+lowest:
+	$(PYTHON) -m venv $(VENV)/lowest
+	$(VENV)/lowest/bin/python -m pip install --quiet --constraint tests/lowest.txt --editable ".[test]"
+	$(VENV)/lowest/bin/python -m pytest --numprocesses auto -W default --ignore tests/test_docs.py
 
 bench: $(VENV)/dev
 	$(BIN)/python -m pytest tests/benchmarks -o addopts="-q --import-mode=importlib" --benchmark-only

@@ -5,6 +5,7 @@ from __future__ import annotations
 import atexit
 import gc
 import os
+import re
 import sys
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cache
@@ -118,7 +119,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
     except SystemExit:
-        if type(sys.stdout).__name__ != "PacifyFlushWrapper":
+        if not type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
             raise
         status = 0  # Typer met a broken pipe: whoever read our output has had enough of it.
     except (KeyboardInterrupt, typer.Abort):
@@ -150,7 +151,9 @@ def _explain(error: Exception) -> int:
     if message is None:
         raise error
     context = getattr(error, "ctx", None)
-    return _complain(message(), f"; see '{context.command_path} --help'" if context else "")
+    # Older ones repeat what was given, however long it is.
+    sentence = re.sub(r"\S{100,}", lambda found: f"{found[0][:40]}...", message())
+    return _complain(sentence, f"; see '{context.command_path} --help'" if context else "")
 
 
 def _complain(message: str, hint: str = "") -> int:

@@ -13,8 +13,8 @@ from typing import Any, BinaryIO, Protocol
 import numpy as np
 
 from reports.export import inert
+from roofline.column import Type
 from roofline.errors import RooflineError
-from roofline.expression import Type
 from roofline.options import OPTIONS
 from roofline.selection import Rows
 from roofline.study import ERROR

@@ -22,9 +22,9 @@ from reports.files import whole_file
 from reports.rows import ArrowEncoding, CsvEncoding, Encoding, JsonLinesEncoding, ParquetFile, broken_rows, sliced
 from reports.spool import Spool
 from reports.terminal import render, table
+from roofline.column import Type
 from roofline.errors import RooflineError
 from roofline.executors import Pool
-from roofline.expression import Type
 from roofline.metrics import find_metric
 from roofline.selection import Rows
 from roofline.study import Question, Study

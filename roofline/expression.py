@@ -12,11 +12,11 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Any
 
 import numpy as np
 
+from roofline.column import Type
 from roofline.errors import RooflineError, UnknownNameError, quote
 from roofline.units import BINARY, DECIMAL, SMALL
 
@@ -38,14 +38,6 @@ _LITERAL = re.compile(
 )
 
 _WITH = "with_"
-
-
-class Type(StrEnum):
-    """What a name or a part of an expression is."""
-
-    NUMBER = "a number"
-    TRUTH = "true or false"
-    TEXT = "text"
 
 
 Values = Mapping[str, Any]

@@ -88,9 +88,9 @@ def find_spec(name: str, package: str, kind: str) -> Path:
     """The file that `name` means: a path if it looks like one, else the spec of that name."""
     if name.endswith((".yaml", ".yml", ".json")) or "/" in name or os.sep in name:
         return Path(name)
-    bundled = files(package) / f"{name}.yaml"
+    bundled = Path(_bundled(package), f"{name}.yaml")
     if not os.environ.get(SEARCH_PATH) and name.replace("-", "").replace(".", "").isalnum() and bundled.is_file():
-        return Path(str(bundled))
+        return bundled
     known = spec_files(package)
     if name in known:
         return known[name]

@@ -15,8 +15,8 @@ import numpy as np
 
 from roofline import cost, energy
 from roofline.analysis import Analysis
+from roofline.column import Type
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError
-from roofline.expression import Type
 from roofline.hardware import Hardware
 from roofline.timing import Reading
 

@@ -24,11 +24,12 @@ from typing import Any
 
 from roofline.axes import Axis, parse_axes, split_assignment
 from roofline.calibration import load_calibration
+from roofline.column import Type
 from roofline.documents import read_mapping
 from roofline.engine import DEFAULT as DEFAULT_ENGINE
 from roofline.engine import load_engine
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
-from roofline.expression import Expression, Type, parse_condition
+from roofline.expression import Expression, parse_condition
 from roofline.hardware import load_hardware
 from roofline.metrics import AT, DEFAULT, NAMES, check_needs, expand, find_metric
 from roofline.modelspec import load_model

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.analysis import analyze
+from roofline.column import Type
 from roofline.errors import RooflineError
-from roofline.expression import Type
 from roofline.metrics import figures
 from roofline.options import OPTIONS, scenario_from
 from roofline.selection import Rows, Selection, joined

@@ -76,6 +76,15 @@ def test_limits_are_kept(document) -> None:
     assert {step["price"] for step in plan["steps"]} <= {"lossless", "engineering"}
 
 
+def test_a_limit_that_a_change_leaves_no_figure_for(document, run: Run) -> None:
+    """Skeleton-of-Thought leaves one step of three, and a TPOT is of tokens after the first."""
+    asked = ("--generate", "3", "--tpot", "1ms", "--quality", "lossy", "--keep-batch", "--top", "30")
+    (found,) = (entry for entry in document(*asked)["recommendations"] if entry["move"] == "sgd")
+    assert found["misses"] == {"tpot": None}
+    out = run(*SMALL, *asked)[1]
+    assert "  has no figure for the limit of TPOT\n" in out[out.index("\nsgd: ") :]
+
+
 def test_research_offers_more(document) -> None:
     few, many = (
         document("--objective", "ttft", "--quality", "lossless", "--top", "1", *more) for more in ((), ("--research",))

@@ -84,9 +84,9 @@ def _value(trial: Trial, name: str) -> Any:
         return None
 
 
-def _missed(trial: Trial) -> dict[str, float]:
-    """The limits that are missed, with the use of each."""
-    return {name: float(trial.used[name]) for name in trial.missed}
+def _missed(trial: Trial) -> dict[str, float | None]:
+    """The limits that are missed, with the use of each: None where there is no such figure, as no TPOT of one step."""
+    return {name: finite(trial.used[name]) for name in trial.missed}
 
 
 def _interval(estimate: Estimate) -> dict[str, float]:

@@ -252,8 +252,10 @@ def _about(entry: Mapping[str, Any]) -> Iterator[str]:
         yield f"  helps {'; '.join(found['text'] for found in entry['helps'])}"
     if entry["meets"]:
         yield f"  meets {_listed([LIMITS[name] for name in entry['meets']])}, which the request exceeds"
-    if entry["misses"]:
-        yield f"  exceeds {_listed([LIMITS[name] for name in entry['misses']])}"
+    for known, what in ((True, "exceeds"), (False, "has no figure for")):
+        limits = [LIMITS[name] for name, use in entry["misses"].items() if (use is not None) == known]
+        if limits:
+            yield f"  {what} {_listed(limits)}"
     for found in entry["because"][:2]:
         yield f"  why: {found['text']} [{found['rule']}]"
     if entry["assumes"] and entry["settles"] in FACTS:

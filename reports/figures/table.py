@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.axes import Axis
+from roofline.column import Type
 from roofline.errors import RooflineError, UnknownNameError
-from roofline.expression import Type
 from roofline.metrics import METRICS, find_metric
 from roofline.options import find_option
 from roofline.selection import Rows

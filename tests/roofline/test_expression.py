@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roofline.column import Type
 from roofline.errors import RooflineError
-from roofline.expression import UNITS, Type, parse_condition, parse_expression
+from roofline.expression import UNITS, parse_condition, parse_expression
 
 TYPES = {"x": Type.NUMBER, "y": Type.NUMBER, "fits": Type.TRUTH, "hw": Type.TEXT, "ttft.high": Type.NUMBER}
 TYPES |= {"with": Type.TEXT, "within": Type.NUMBER}
