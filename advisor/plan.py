@@ -10,7 +10,7 @@ more, as does a larger number of devices: loosening a limit or the budget can ne
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations, product
 from math import prod
@@ -30,7 +30,7 @@ WIDTH = 2
 EXHAUSTIVE = 16
 """Combinations that are all tried where there are no more: those of four moves that exclude none of the others."""
 
-DEPTH = 5
+DEPTH = 8
 """Moves of a plan at most."""
 
 LEAST = 1.005
@@ -71,31 +71,63 @@ def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive
 
     `trials` evaluates at the request's own batch, or at the grid that `batch_grid` gives it. Each budget and number of
     devices starts from all that the next smaller budget tried, and from all that fewer devices did: what it tries does
-    not depend on anything else, so that it is the same whether more is asked for or not.
+    not depend on anything else, so that it is the same whether more is asked for or not. Where other numbers of devices
+    may be had, the present one is searched by itself too, as it is where they may not.
     """
     stopped = ""
     counts = sorted({move.devices for move in moves if move.devices}) or [0]
-    smaller: dict[int, dict[Moves, Trial]] = {}
+    present = trials.base.analysis.scenario.settings.parallel.devices
+    tried = _Tried(trials, depth, exhaustive)
     seen: dict[Moves, Trial] = {}
     trials.together(frozenset({move}) for move in moves if trials.goal.quality.allows(move.price))
     for quality in QUALITIES[: QUALITIES.index(trials.goal.quality) + 1]:
         allowed = [move for move in moves if _allowed(trials, move, quality)]
         seen, fewer = {NOTHING: trials.base}, None
-        for count in counts:
-            seen |= smaller.get(count, {})
-            offered = [move for move in allowed if move.devices <= count]
-            slots = _slots(offered)
-            if prod(len(members) + 1 for members in slots.values()) <= exhaustive:
-                stopped = _all(trials, slots, quality, seen)
-            else:
-                stopped = _beam(trials, offered, depth, quality, seen, fewer)
-            smaller[count], fewer = dict(seen), _kept(seen)
+        for index, count in enumerate(counts):
+            if count == present and index:
+                alone = {NOTHING: trials.base}
+                tried.extend(alone, (count,), allowed, quality)
+                seen |= alone
+            stopped = tried.extend(seen, tuple(counts[: index + 1]), allowed, quality, fewer)
+            fewer = _kept(seen)
     choices = tuple(choice for trial in seen.values() if trial.fits.any() for choice in _choices(trial))
     best = _best(trials.goal, choices)
     if best is None:  # what does not fit either says how near one gets
         simulated = (trials.attempt(moves) for moves, trial in seen.items() if not trial.fits.any())
         choices += tuple(choice for trial in simulated if trial is not None for choice in _choices(trial))
     return Searched(choices, best, stopped)
+
+
+@dataclass(frozen=True)
+class _Tried:
+    """What a search tried so far, by the numbers of devices that it could have."""
+
+    trials: Trials
+    depth: int
+    exhaustive: int
+    found: dict[tuple[int, ...], dict[Moves, Trial]] = field(default_factory=dict)
+
+    def extend(
+        self,
+        seen: dict[Moves, Trial],
+        devices: tuple[int, ...],
+        allowed: Iterable[Move],
+        quality: Quality,
+        fewer: Kept | None = None,
+    ) -> str:
+        """Add to `seen` what a smaller budget tried with these numbers of devices, and what this one does.
+
+        Says why it stopped; `fewer` is what was kept with fewer devices.
+        """
+        seen |= self.found.get(devices, {})
+        offered = [move for move in allowed if not move.devices or move.devices in devices]
+        slots = _slots(offered)
+        if prod(len(members) + 1 for members in slots.values()) <= self.exhaustive:
+            stopped = _all(self.trials, slots, quality, seen)
+        else:
+            stopped = _beam(self.trials, offered, self.depth, quality, seen, fewer)
+        self.found[devices] = dict(seen)
+        return stopped
 
 
 def _allowed(trials: Trials, move: Move, quality: Quality) -> bool:
@@ -141,9 +173,10 @@ def _beam(
 ) -> str:
     """Tries combinations and adds them to `seen`; says why it stopped.
 
-    It goes on from the best that was seen, and from what was kept with `fewer` devices, on as many as it may have. What
-    is useless alone may help others: where no move that is useful alone goes on, every move is tried on the combination
-    that is best for the objective, and those that help there join in. So no single change makes the answer better.
+    It tries every move alone, goes on from the best that was seen, and from what was kept with `fewer` devices, on as
+    many as it may have. What is useless alone may help others: where no move that is useful alone goes on, every move
+    is tried on the combination that is best for the objective, and those that help there join in. So no single change
+    makes the answer better.
     """
     useful, whole = _useful(trials, moves), False
     most = max((move.devices for move in moves), default=0)
@@ -153,6 +186,7 @@ def _beam(
         seen.update(found)
         return found
 
+    tried(frozenset({move}) for move in moves)
     pairs = combinations(useful, 2)  # two that help each other may lie where no step of one leads
     tried(frozenset(pair) for pair in pairs if pair[0].slot != pair[1].slot)
     if fewer is not None:
@@ -347,7 +381,7 @@ def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DE
         end,
         better(single.base, end),
         tuple(_interactions(single, steps)),
-        _stopped(single, end, moves, searched.stopped),
+        _stopped(single, end, moves, depth, searched.stopped),
         {},
         pareto(grid.goal, searched.feasible),
         len(grid),
@@ -386,7 +420,7 @@ def _interactions(trials: Trials, steps: Sequence[Step]) -> Iterator[Interaction
                 yield told
 
 
-def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], why: str) -> str:
+def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], depth: int, why: str) -> str:
     """Why no step follows: the best that is left, and what it would gain or break."""
     slots = {move.slot for move in end.moves}
     quality = trials.goal.quality
@@ -400,9 +434,11 @@ def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], why: str) -> str
         key=lambda entry: (entry[0], entry[1].names),
     )
     (move,) = best.moves - end.moves
+    told = f"the best that is left, {move.name}, is {ratio:.2f} times as good"
     if ratio > LEAST and best.missed:
-        return f"the best that is left, {move.name}, is {ratio:.2f} times as good and breaks {', '.join(best.missed)}"
-    return f"the best that is left, {move.name}, is {ratio:.2f} times as good"
+        return f"{told} and breaks {', '.join(best.missed)}"
+    full = len([move for move in end.moves if move.kind is not Kind.BATCH]) >= depth
+    return f"{told}, and a plan has at most {depth} changes" if ratio > LEAST and full else told
 
 
 def nearest(choices: Iterable[Choice]) -> Mapping[str, float]:

@@ -1,5 +1,6 @@
 """Plans: never worse than the best single step, within limits and budget, equal to exhaustive search, monotone."""
 
+import re
 from dataclasses import replace
 from itertools import combinations, pairwise, product
 
@@ -21,7 +22,7 @@ from advisor.moves import (
     parallel_moves,
     technique_moves,
 )
-from advisor.plan import LEAST, _useful, batch_grid, search
+from advisor.plan import LEAST, _useful, batch_grid, planned, search
 from advisor.support import runs
 from advisor.trials import Trials
 from roofline.options import compose
@@ -151,6 +152,35 @@ def test_more_devices_never_worsen_the_objective() -> None:
     assert values[2] < values[0]
 
 
+@pytest.mark.parametrize(
+    ("model", "hw", "objective", "batch", "options", "limits"),
+    [
+        # The least memory is that of a move that breaks a limit: singles that keep it are in nobody's way.
+        ("llama-4-scout", "gh200", Objective.MEMORY, 16, {"prompt": 64, "generate": 2}, Limits(ttft=0.3, tpot=0.01)),
+        ("gemma-3-27b", "mi210", Objective.MEMORY, 16, {"prompt": 3000, "generate": 16}, Limits(tpot=0.04, gpus=4)),
+    ],
+)
+def test_a_plan_is_as_good_as_every_change_alone(model, hw, objective, batch, options, limits) -> None:
+    asked = compose(model, hw, formats={}, degrees={"tensor": 8}, batch=batch, **options)
+    advice = advise(asked, Goal(objective, limits), top=0)
+    end = advice.plan.end
+    assert end is not None
+    alone = [found.trial for found in advice.recommendations if not found.trial.missed]
+    assert alone
+    assert all(advice.case.goal.gain(end.value, trial.value) <= 1 + 1e-9 for trial in alone)
+
+
+def test_other_numbers_of_devices_never_worsen_the_objective() -> None:
+    """With a limit of as many devices as there are, fewer may be had: more is allowed, and nothing is lost."""
+    options = {"batch": 64, "prompt": 3000, "generate": 128}
+    asked = compose("glm-4.5-air", "rtx-4090", formats={}, degrees={"tensor": 8}, **options)
+    plans = [advise(asked, Goal(Objective.THROUGHPUT, Limits(tpot=0.04, gpus=gpus)), top=0).plan for gpus in (None, 8)]
+    same, fewer = (plan.end for plan in plans)
+    assert same is not None
+    assert fewer is not None
+    assert fewer.value >= same.value * (1 - 1e-9)
+
+
 def test_what_cannot_be_met_says_which_limit_binds_and_how_near_one_gets() -> None:
     asked = request(8, 1024)
     plan = advise(asked, Goal(Objective.TOTAL, Limits(tpot=1e-4)), moves=moves(asked, *NAMES)[:-1]).plan
@@ -182,20 +212,22 @@ def test_a_move_after_which_nothing_is_decoded_has_no_tpot() -> None:
 
 
 @pytest.mark.parametrize(
-    ("model", "hw", "batch", "degrees", "objective"),
+    ("model", "hw", "batch", "degrees", "objective", "quality", "least"),
     [
-        ("deepseek-v3", "h200-sxm", 32, {"tensor": 8}, Objective.COST),  # it does not fit as it is
-        ("llama-3.1-8b", "h100-sxm", 64, {}, Objective.THROUGHPUT),
-        ("llama-2-13b", "a6000", 1, {}, Objective.TPOT),
+        ("deepseek-v3", "h200-sxm", 32, {"tensor": 8}, Objective.COST, "calibrated", 2),  # it does not fit as it is
+        ("llama-3.1-8b", "h100-sxm", 64, {}, Objective.THROUGHPUT, "calibrated", 2),
+        ("llama-2-13b", "a6000", 1, {}, Objective.TPOT, "calibrated", 2),
+        ("llama-2-13b", "a6000", 1, {}, Objective.TOTAL, "retrain", 6),
     ],
 )
-def test_no_single_change_makes_a_plan_better(model, hw, batch, degrees, objective) -> None:
+def test_no_single_change_makes_a_plan_better(model, hw, batch, degrees, objective, quality, least) -> None:
     asked = compose(model, hw, formats={}, degrees=degrees, batch=batch, prompt=2000, generate=500)
-    goal = Goal(objective)
+    goal = Goal(objective, quality=Quality(quality))
     advice = advise(asked, goal)
     end = advice.plan.end
     assert end is not None
     assert not end.missed
+    assert len(end.moves) >= least
     fixed = {move for move in end.moves if move.kind is Kind.BATCH}
     for move in advice.case.moves.values():
         if move.kind not in (Kind.TECHNIQUE, Kind.PARALLELISM) or move.slot in FACT_SLOTS:
@@ -204,6 +236,21 @@ def test_no_single_change_makes_a_plan_better(model, hw, batch, degrees, objecti
         trial = advice.case.trials.attempt({*fixed, *others, move})
         if trial is not None and not trial.missed and goal.quality.allows(trial.price):
             assert goal.gain(end.value, trial.value) <= LEAST, (move.name, end.names)
+
+
+def test_a_plan_that_is_full_says_what_would_make_it_better() -> None:
+    asked = request()
+    trials = Trials(asked, Goal())
+    plan = planned(trials, trials, moves(asked, *NAMES), depth=2)
+    assert len(plan.steps) == 2
+    left = re.fullmatch(
+        r"the best that is left, .+, is (.+) times as good, and a plan has at most 2 changes", plan.stopped
+    )
+    assert left is not None
+    assert float(left[1]) > LEAST
+    whole = planned(trials, trials, moves(asked, *NAMES))
+    assert "at most" not in whole.stopped
+    assert whole.steps[-1].trial.value < plan.steps[-1].trial.value
 
 
 def test_a_larger_budget_goes_on_from_the_best_of_a_smaller_one() -> None:
