@@ -259,6 +259,7 @@ def _notes(document: Mapping[str, Any], alone: bool) -> list[str]:
             "TTFT and TPOT hold waits, and prefills between steps; the commands show a step and a prefill alone",
             "? as an end: at the pessimistic end of expected times the rate is not kept up with",
             "fewest: of devices, then of power; fastest: with at most 8 devices, or twice the fewest",
+            "replicas are as few as meet the targets: with looser ones the fastest may be slower",
         ]
     notes.append("a tie: the intervals of the times could swap the two; prices are those of dated specs, or as given")
     if document["unpriced"]:
