@@ -1,10 +1,10 @@
 """Plans: combinations of moves, searched and simulated, never summed.
 
-Few combinations are all tried. Of many the search tries the pairs, then keeps, step by step, those that are best for
-the objective, and the best for each of the other figures that a limit may be set on. It looks back: from every
-combination kept, replacing a move is tried as adding one is, and from those kept for the objective dropping one. Limits
-play no part in what is tried, only in what is chosen, and a larger quality budget tries all that a smaller one does and
-more, as does a larger number of devices: loosening a limit or the budget can never worsen the answer.
+Few combinations are all tried. Of many the search tries moves alone and in pairs, then keeps, step by step, those that
+are best for the objective, and the best for each of the other figures that a limit may be set on. It looks back: from
+every combination kept, replacing a move is tried as adding one is, and from those kept for the objective dropping one.
+Limits play no part in what is tried, only in what is chosen, and a larger quality budget tries all that a smaller one
+does and more, as does a larger number of devices: loosening a limit or the budget can never worsen the answer.
 """
 
 from __future__ import annotations
