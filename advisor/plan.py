@@ -349,8 +349,9 @@ REINFORCE, OVERLAP = 1.03, 1.1
 class Plan:
     """The best combination found that meets all limits: `steps` in order of gain, each given those before it.
 
-    `end` is the scenario after all; `nearest` says for each limit the least use of it among all that meets the others,
-    where nothing meets all. `stopped` says why no step was added.
+    `end` is the scenario after all. Where nothing meets all limits, `nearest` says for each the least use of it among
+    all that meets the others; where everything breaks several, what the nearest to all breaks `jointly`. `stopped` says
+    why no step was added.
     """
 
     steps: tuple[Step, ...]
@@ -361,6 +362,7 @@ class Plan:
     nearest: Mapping[str, float]
     pareto: tuple[Choice, ...]
     tried: int
+    jointly: bool = False
 
     @property
     def feasible(self) -> bool:
@@ -373,7 +375,9 @@ def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DE
     searched = search(grid, moves, depth)
     best = searched.best
     if best is None:
-        return Plan((), None, None, (), searched.stopped, nearest(searched.choices), (), len(grid))
+        near = nearest(searched.choices)
+        jointly, near = not near, near or nearest_together(searched.choices)
+        return Plan((), None, None, (), searched.stopped, near, (), len(grid), jointly)
     steps = tuple(_steps(single, best))
     end = steps[-1].trial if steps else single.base
     return Plan(
@@ -444,11 +448,22 @@ def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], depth: int, why:
 def nearest(choices: Iterable[Choice]) -> Mapping[str, float]:
     """For each limit that something breaks, its least use among the choices that meet all others."""
     found: dict[str, float] = {}
-    for choice in choices:
-        broken = [name for name, use in choice.used.items() if use > 1]
+    for broken in filter(None, map(_broken, choices)):
         if len(broken) == 1:
-            found[broken[0]] = min(found.get(broken[0], np.inf), choice.used[broken[0]])
+            ((name, use),) = broken.items()
+            found[name] = min(found.get(name, np.inf), use)
     return found
+
+
+def nearest_together(choices: Iterable[Choice]) -> Mapping[str, float]:
+    """The limits that the choice breaks whose largest use is least, where all break several: with the use of each."""
+    return min(filter(None, map(_broken, choices)), key=lambda broken: (max(broken.values()), len(broken)), default={})
+
+
+def _broken(choice: Choice) -> Mapping[str, float]:
+    """The limits that a choice breaks, with the use of each; none where one has no figure."""
+    broken = {name: use for name, use in choice.used.items() if not use <= 1}
+    return broken if np.isfinite(list(broken.values())).all() else {}
 
 
 def pareto(goal: Goal, choices: Sequence[Choice]) -> tuple[Choice, ...]:

@@ -1,6 +1,7 @@
 """`roofline advise` as a person uses it: every format, widths, limits that cannot be met, and mistakes."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -65,6 +66,13 @@ def test_what_cannot_be_met_says_what_binds_and_how_near_one_gets(run: Run) -> N
     lines = out.splitlines()
     assert lines[0] == "llama-3.2-1b on l4: nothing meets all limits"
     assert "the limit of TPOT can be" in lines[1]
+
+
+def test_limits_that_are_all_in_the_way_are_told_together(run: Run) -> None:
+    status, out, _ = run(*SMALL, "--tpot", "10us", "--ttft", "10us", "--quality", "lossless")
+    assert status == 0
+    told = " ".join(out[: out.index("Now ")].split())
+    assert re.search(r"; nearest to all is the limit of TTFT at .+ ms and the limit of TPOT at .+ ms\.", told)
 
 
 def test_limits_are_kept(document) -> None:

@@ -159,6 +159,7 @@ def _plan(plan: Plan, goal: Goal) -> dict[str, Any]:
             for entry in plan.interactions
         ],
         "nearest": {name: use * limits.get(name, 1.0) for name, use in plan.nearest.items()},
+        "nearest_jointly": plan.jointly,
         "pareto": [
             {
                 "moves": sorted(move.name for move in choice.moves),

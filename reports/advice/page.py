@@ -93,9 +93,8 @@ def _answer(document: Mapping[str, Any]) -> Iterator[str]:
         after = _objective(document, plan["steps"][-1]["figures"] if plan["steps"] else document["figures"])
         yield f"{_sentence_case(what)} goes from {_amount(before, unit)} to {_amount(after, unit)}{_reading(document)}."
     else:
-        near = [f"{LIMITS[name]} can be {_limit(name, value)} at best" for name, value in plan["nearest"].items()]
         broken = _listed(sorted({LIMITS[name] for name in document["misses"]})) or "the limits together"
-        yield f"In the way: {broken}; {'; '.join(near) or 'no single limit alone is in the way'}."
+        yield f"In the way: {broken}; {_nearest(plan)}."
     if document["findings"]:
         yield f"Now {_ordered(document['findings'])[0]['text']}."
     else:
@@ -103,6 +102,21 @@ def _answer(document: Mapping[str, Any]) -> Iterator[str]:
     if document["misses"]:
         uses = [f"{LIMITS[name]} ({use:.3g} times)" for name, use in document["misses"].items()]
         yield f"As it is, it exceeds {_listed(uses)}."
+
+
+def _nearest(plan: Mapping[str, Any]) -> str:
+    """The least that limits can be: each with the others as they are, or all that are in the way together."""
+    jointly = plan["nearest_jointly"]
+
+    def told(name: str, value: float) -> str:
+        if name == "capacity":
+            return f"a device would need {value:.3g} times its memory"
+        return f"{LIMITS[name]} {'at' if jointly else 'can be'} {_limit(name, value)}{'' if jointly else ' at best'}"
+
+    near = [told(name, value) for name, value in plan["nearest"].items()]
+    if jointly and near:
+        return f"nearest to all is {_listed(near)}"
+    return "; ".join(near) or "nothing comes near"
 
 
 def _sentence_case(text: str) -> str:
@@ -121,8 +135,6 @@ def _objective(document: Mapping[str, Any], figures: Mapping[str, Any]) -> Any:
 
 
 def _limit(name: str, value: float) -> str:
-    if name == "capacity":
-        return f"exceeded {value:.3g} times"
     unit = {"memory": "B", "gpus": "devices", "budget": "USD/h"}.get(name, "s")
     return _amount(value, unit)
 

@@ -193,6 +193,19 @@ def test_what_cannot_be_met_says_which_limit_binds_and_how_near_one_gets() -> No
     assert not barely.feasible
 
 
+def test_limits_that_nothing_breaks_alone_are_told_together() -> None:
+    asked = request()
+    limits = Limits(ttft=1e-4, tpot=1e-4)
+    plan = advise(asked, Goal(Objective.TOTAL, limits), moves=moves(asked, *NAMES)[:-1]).plan
+    assert not plan.feasible
+    assert plan.jointly
+    reached = {name: plan.nearest[name] * 1e-4 for name in ("ttft", "tpot")}
+    for slack, feasible in ((1.0001, True), (0.9999, False)):
+        near = Limits(**{name: value * slack for name, value in reached.items()})
+        again = advise(asked, Goal(Objective.TOTAL, near), moves=moves(asked, *NAMES)[:-1]).plan
+        assert again.feasible == feasible
+
+
 def test_moves_that_work_only_together_are_found() -> None:
     """Llama-3.1-70B in bf16 fits on no A6000, with W4 on one."""
     asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
