@@ -25,6 +25,15 @@ def write_text(path: Path, text: str) -> None:
     write_bytes(path, content)
 
 
+def save_text(path: Path, text: str) -> None:
+    """Write `text` to `path` as `write_text` does, and make the folders that it lies in."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(path, error) from None
+    write_text(path, text)
+
+
 def write_bytes(path: Path, content: bytes) -> None:
     """Write `content` to `path` in one step, as `write_text` does."""
     with whole_file(path) as file:

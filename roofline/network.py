@@ -136,10 +136,11 @@ def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]
     rotary = model.positions.kind == "rope"
     making = Build(build.fusions, build.convention, rewrites=build.rewrites)
     ends, of_ends = _of_ends(build), formats.without_cache.without_experts
+    plain = formats.without_experts
     yield Section(EMBEDDING, 1, _embedding(model, of_ends, ends))
     for group in model.groups:
         routed = isinstance(group.layer.feed_forward, MixtureOfExperts)
-        of_layer = formats if routed else formats.without_experts
+        of_layer = formats if routed else plain
         yield Section(group.name, group.count, _layer(group.layer, model.hidden, rotary, of_layer, making))
     yield Section(HEAD, 1, _head(model, of_ends, build.every_position, ends))
 

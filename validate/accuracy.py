@@ -18,10 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
+from reports.files import save_text
 from roofline.calibration import Calibration, families
 from roofline.hardware import Hardware, load_hardware
 from validate.calibrate import fit, fit_shared, hold_out
-from validate.module import answer, save
+from validate.module import answer
 from validate.rows import MODULES, Measurements, by_op, read_measurements
 from validate.score import Group, Scored, predict, summarise
 
@@ -206,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work(options: argparse.Namespace) -> str:
         text = markdown(table(load(options.measurements)))
         if options.output is not None:
-            save(text, options.output)
+            save_text(options.output, text)
         return text
 
     return answer(parser, work, arguments)

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from reports.files import save_text
 from roofline.hardware import load_hardware
 from roofline.kernels import kernel
 from validate.accuracy import held_out, load, zero_shot
-from validate.module import answer, save
+from validate.module import answer
 from validate.score import Scored
 
 if TYPE_CHECKING:
@@ -175,7 +176,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work(options: argparse.Namespace) -> str:
         text = report(options.measurements)
         if options.output is not None:
-            save(text, options.output)
+            save_text(options.output, text)
         return text
 
     return answer(parser, work, arguments)

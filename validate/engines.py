@@ -24,13 +24,14 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
+from reports.files import save_text
 from roofline import Analysis, analyze
 from roofline.engine import DEFAULTS, PARAMETERS, Engine, load_engine, render
 from roofline.errors import RooflineError, UnknownNameError
 from roofline.generation import NODES, WEIGHTS
 from roofline.kernels.parameters import Parameter
 from validate.end_to_end import Case, Figure, Predicted, Quantity, map_figures, predict, read_all
-from validate.module import answer, save
+from validate.module import answer
 
 Array = NDArray[np.float64]
 
@@ -458,7 +459,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work(options: argparse.Namespace) -> str:
         fitted = fit_all(read_all(options.figures)[0], options.engine)
         for found in fitted if options.output is not None else ():
-            save(render(described(found)), options.output / f"{found.engine.name}.yaml")
+            save_text(options.output / f"{found.engine.name}.yaml", render(described(found)))
         return report(fitted) + "\n"
 
     return answer(parser, work, arguments)

@@ -5,9 +5,7 @@ from __future__ import annotations
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
-from reports.files import cannot_write, write_text
 from roofline.errors import RooflineError
 
 
@@ -21,12 +19,3 @@ def answer(parser: ArgumentParser, work: Callable[[Namespace], str], arguments: 
         return 2
     sys.stdout.write(text)
     return 0
-
-
-def save(text: str, path: Path) -> None:
-    """Write a file, and the folders it lies in; raises RooflineError where that cannot be done."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(path, error) from None
-    write_text(path, text)

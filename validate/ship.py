@@ -12,11 +12,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from reports.files import save_text
 from roofline.calibration import Calibration, Source, families, render
 from roofline.hardware import Hardware, load_hardware
 from validate.accuracy import Data, load
 from validate.calibrate import describe, fit, fit_shared, widen
-from validate.module import answer, save
+from validate.module import answer
 from validate.rows import Measurements
 
 Member = tuple[Hardware, list[Measurements]]
@@ -63,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         source = Source(options.repository, options.commit, (), options.date, command)
         texts = {found.name: render(found) for found in calibrations(load(options.measurements), source)}
         for name, text in texts.items():
-            save(text, options.output / f"{name}.yaml")
+            save_text(options.output / f"{name}.yaml", text)
         return ""
 
     return answer(parser, work, arguments)

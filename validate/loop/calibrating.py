@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from reports.files import save_text
 from roofline.calibration import Calibration, Fit, load_calibration, render
 from roofline.engine import Engine
 from roofline.engine import render as render_engine
@@ -15,12 +16,10 @@ from roofline.errors import RooflineError
 from roofline.hardware import Hardware, load_hardware
 from roofline.library import SEARCH_PATH
 from validate.calibrate import describe, fit
-from validate.device import Device, open_device
-from validate.kernels.registry import benchmarks
+from validate.device import Device
 from validate.loop.host import OWN_WAY, engine_profile, preferred
-from validate.loop.measuring import Measured, check_minutes, check_names, taken
+from validate.loop.measuring import Measured, ready, taken
 from validate.machine import Machine, examine
-from validate.module import save
 from validate.rows import Measurements, read_measurements
 from validate.score import Group, score
 
@@ -94,22 +93,19 @@ def calibrated(
 
     A folder that has rows already is continued. Raises RooflineError where too little was measured for any fit.
     """
-    check_minutes(minutes)
-    opened = open_device(device, threads)
-    known = benchmarks(opened.name)
-    check_names(ops, known)
+    opened, known = ready(device, minutes, ops, threads)
     machine = _known_machine(opened, folder)
     hardware = machine.hardware
     rows = folder / "measured" / f"{hardware.name}.csv"
-    outcome = taken(opened, hardware, machine, known, rows, minutes, ops, dtypes, single=OWN_WAY)
+    outcome = taken(opened, machine, known, rows, minutes, ops, dtypes, single=OWN_WAY)
     engine = engine_profile(opened, known, preferred(dtypes, hardware))
     found = Measured(machine, rows, outcome, opened.software)
     parts = read_measurements(rows)
     calibration, after, before, overall, failed = fitted_and_scored(parts, hardware)
     command = f"roofline validate calibrate --device {opened.name} --minutes {minutes:g}"
     calibration = replace(calibration, source=replace(describe(parts), command=command))
-    save(render(calibration), folder / "calibration" / f"{hardware.name}.yaml")
-    save(render_engine(engine), folder / "engines" / f"{hardware.name}.yaml")
+    save_text(folder / "calibration" / f"{hardware.name}.yaml", render(calibration))
+    save_text(folder / "engines" / f"{hardware.name}.yaml", render_engine(engine))
     return Calibrated(found, folder, calibration, engine, tuple(after), tuple(before), overall, tuple(failed))
 
 
@@ -121,7 +117,7 @@ def _known_machine(device: Device, folder: Path) -> Machine:
     path = folder / f"{machine.hardware.name}.yaml"
     if path.is_file():
         return replace(machine, hardware=load_hardware(str(path)))
-    save(machine.spec, path)
+    save_text(path, machine.spec)
     return machine
 
 

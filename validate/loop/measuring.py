@@ -60,32 +60,29 @@ def measured(
     threads: int | None = None,
 ) -> Measured:
     """Measure kernels for so many minutes into a file; a file that is there is continued."""
-    check_minutes(minutes)
-    opened = open_device(device, threads)
-    known = benchmarks(opened.name)
-    check_names(ops, known)
+    opened, known = ready(device, minutes, ops, threads)
     machine = examine(opened)
-    outcome = taken(opened, machine.hardware, machine, known, output, minutes, ops, dtypes, ways, not warm)
+    outcome = taken(opened, machine, known, output, minutes, ops, dtypes, ways, not warm)
     return Measured(machine, output, outcome, opened.software)
 
 
-def check_minutes(minutes: float) -> None:
-    """Raises RooflineError for a time that is none."""
+def ready(
+    device: str, minutes: float, ops: Sequence[str], threads: int | None
+) -> tuple[Device, Mapping[str, Benchmark]]:
+    """The device and its benchmarks; raises RooflineError for minutes that are none and ops without a benchmark."""
     if not 0 < minutes <= 10_000:
         raise RooflineError(f"--minutes must be above 0 and at most 10000, got {minutes:g}")
-
-
-def check_names(ops: Sequence[str], known: Mapping[str, Benchmark]) -> None:
-    """Raises UnknownNameError for an op without a benchmark."""
+    opened = open_device(device, threads)
+    known = benchmarks(opened.name)
     for op in ops:
         if op not in known:
             raise UnknownNameError("op", op, known)
+    return opened, known
 
 
 def taken(
     device: Device,
-    hardware: Hardware,
-    machine: Machine | None,
+    machine: Machine,
     known: Mapping[str, Benchmark],
     output: Path,
     minutes: float,
@@ -96,11 +93,11 @@ def taken(
     single: str | None = None,
 ) -> Outcome:
     """Measures into a file, within the minutes, what the hardware has; `single` is as in `Plan`."""
+    hardware = machine.hardware
     formats, refused = formats_for(device, hardware, {op: known[op] for op in ops or known}, dtypes)
-    peaks = (machine.peaks if machine else {}) or {**hardware.tensor, **hardware.vector}
-    bandwidth = machine.bandwidth if machine else hardware.memory_bandwidth
+    peaks = machine.peaks or {**hardware.tensor, **hardware.vector}
     longest = LONGEST[device.name]
-    limits = Limits(device.memory / 3, longest * max(peaks.values()), longest * bandwidth)
+    limits = Limits(device.memory / 3, longest * max(peaks.values()), longest * machine.bandwidth)
     cases = design(formats, limits, POINTS[device.name])
     with RowFile(output) as file, bar() as progress:
         plan = Plan(cases, 60 * minutes, tuple(ways), cold, single)
