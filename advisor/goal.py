@@ -14,6 +14,7 @@ import numpy as np
 
 from roofline.analysis import Analysis
 from roofline.errors import RooflineError, UnsupportedError
+from roofline.extents import spread
 from roofline.hardware import Hardware
 from roofline.metrics import METRICS, Metric, find_metric
 from roofline.timing import Reading
@@ -199,5 +200,5 @@ def read(name: str, at: Reading) -> Metric:
 
 def figure(analysis: Analysis, name: str, at: Reading) -> Any:
     """A metric of an analysis at a reading of time: a number, or an array of the grid's shape."""
-    value = np.broadcast_to(np.asarray(read(name, at).figure(analysis), float), analysis.scenario.shape)
+    value = spread(np.asarray(read(name, at).figure(analysis), float), analysis.scenario.shape)
     return value if analysis.scenario.shape else float(value)

@@ -400,6 +400,7 @@ def _steps(trials: Trials, best: Choice) -> Iterator[Step]:
     done: Moves = NOTHING
     before = trials.base
     while left:
+        trials.together(done | {move} for move in left)
         tried = [(move, trial) for move in left if (trial := trials.attempt(done | {move})) is not None]
         if not tried:  # none can be made before another: together they can
             tried = [(move, trial) for move in left if (trial := trials.attempt(done | left)) is not None]
@@ -429,6 +430,7 @@ def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], depth: int, why:
     slots = {move.slot for move in end.moves}
     quality = trials.goal.quality
     left = [move for move in moves if move.slot not in slots and _allowed(trials, move, quality)]
+    trials.together(end.moves | {move} for move in left)
     simulated = [trial for move in left if (trial := trials.attempt(end.moves | {move})) is not None]
     tried = [trial for trial in simulated if quality.allows(trial.price)]
     if not tried:

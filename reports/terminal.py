@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import groupby
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, Group
 from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
@@ -21,9 +22,8 @@ def render(parts: Iterable[Any], console: Console | None = None) -> str:
     """The parts as text, with colours only where the given console has them."""
     target = console or Console(file=io.StringIO(), width=130)
     with target.capture() as capture:
-        for part in parts:
-            whole = isinstance(part, Text) and part.no_wrap
-            target.print(part, markup=False, highlight=False, soft_wrap=bool(whole))
+        for whole, alike in groupby(parts, lambda part: isinstance(part, Text) and bool(part.no_wrap)):
+            target.print(Group(*alike), markup=False, highlight=False, soft_wrap=whole)
     return capture.get()
 
 

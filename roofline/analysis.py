@@ -13,7 +13,7 @@ from roofline.batches import Asking, answered, beside, together
 from roofline.calibration import Basis, Calibrations
 from roofline.convention import Convention
 from roofline.engine import Engine
-from roofline.extents import Step, extents
+from roofline.extents import Step, extents, spread
 from roofline.generation import smooth_contexts, sum_smooth, sum_steps
 from roofline.memory import Memory, activation_peak, kept_bytes, viewer_weight_bytes, weight_bytes
 from roofline.network import Build, Network
@@ -136,7 +136,7 @@ class Phase:
         if not self._shape:
             return flat[..., 0]
         rows = flat.shape[:-1]
-        return np.broadcast_to(flat.reshape(*rows, *_aligned(step.shape, len(self._shape))), (*rows, *self._shape))
+        return spread(flat.reshape(*rows, *_aligned(step.shape, len(self._shape))), (*rows, *self._shape))
 
     def _plain(self, value: Any) -> Any:
         return value if self._shape else float(value)
@@ -455,7 +455,7 @@ class Analysis:
         shape = self.scenario.shape
         if not shape:
             return flat[0]
-        return np.broadcast_to(flat.reshape(_aligned(step.shape, len(shape))), shape)
+        return spread(flat.reshape(_aligned(step.shape, len(shape))), shape)
 
     @cached_property
     def generation(self) -> Generation:
@@ -527,7 +527,7 @@ class Analysis:
         return Estimate(*(sum_smooth(part, steps) for part in total)).times(1 / self.tokens_per_iteration)
 
     def _flat(self, value: Any) -> Any:
-        return np.broadcast_to(np.asarray(value, float), self.scenario.shape).reshape(-1)
+        return spread(np.asarray(value, float), self.scenario.shape).reshape(-1)
 
     def _decode_sum(self, steps: Any) -> Any:
         """Seconds of decoding after the first token, for each point of the flattened grid.

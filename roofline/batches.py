@@ -9,11 +9,9 @@ are evaluated at once, whichever scenario asked (a formula takes as long for a h
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -29,17 +27,12 @@ from roofline.kernels.parameters import numbers, smooth_maximum, units
 from roofline.kernels.shapes import DECODE_QUERIES, KernelShape
 from roofline.launches import ATTENTION, Kernel
 from roofline.parallel import ONE_NODE
+from roofline.remembered import SMALL, Remembered
 from roofline.roof import Placement, coefficient_rows
 from roofline.size import Monomial
 
 FEW = 32
 """Points of which no table is made: a table of so few rows takes as long as it saves."""
-
-REMEMBERED = 2048
-"""Times that are kept at most of one evaluation; a larger one is of a sweep, which asks nothing twice."""
-
-QUESTIONS = 4096
-"""Questions whose answers are kept: what changes one thing of a scenario asks most of its kernels again."""
 
 T = TypeVar("T")
 
@@ -48,7 +41,8 @@ T = TypeVar("T")
 class Batch:
     """Kernels of one kind and format, evaluated together: constants, and symbolic columns as coefficients.
 
-    `factor` multiplies their times; `conversion` is the work of converting an element of the cache, in FLOP.
+    `factor` multiplies their times; `conversion` is the work of converting an element of the cache, in FLOP. Batches
+    of one `form` are answered by one formula: they differ in the values of their columns at most.
     """
 
     op: str
@@ -60,7 +54,8 @@ class Batch:
     fixed: Mapping[str, Array]
     varying: Mapping[str, Array]
     factor: float
-    conversion: float = 0.0
+    conversion: float
+    form: object
 
     def columns(self, values: Array) -> dict[str, Any]:
         """The columns of the measurement schema, (members, points)."""
@@ -129,17 +124,10 @@ class Question:
         return len(self.batch.members), self.points
 
     @property
-    def form(self) -> tuple[Any, ...]:
-        """What one formula takes: questions of one form can be answered at once."""
-        batch = self.batch
-        kernel = (batch.op, batch.match, batch.other, batch.hardware, batch.factor, batch.conversion)
-        return (*kernel, *batch.texts.items(), *self.columns)
-
-    @property
     def key(self) -> tuple[Any, ...]:
         """Equal where the answer is."""
         values = (value.tobytes() for value in self.columns.values() if isinstance(value, np.ndarray))
-        return (self.form, self.shape, *values)
+        return (self.batch.form, self.shape, *values)
 
     def answer(self) -> None:
         """Works out what is asked."""
@@ -149,8 +137,8 @@ class Question:
 Asking = Generator[list[Question], None, T]
 """What asks questions on its way to a T: every question that it yields is answered when it goes on."""
 
-_REMEMBERED: OrderedDict[tuple[Any, ...], Expected] = OrderedDict()
-_LOCK = Lock()
+_ANSWERED: Remembered[Expected] = Remembered(4096)
+"""What changes one thing of a scenario asks most of its kernels again."""
 
 
 def answered(asking: Asking[T]) -> T:
@@ -205,38 +193,23 @@ def answer(questions: Iterable[Question]) -> None:
     for question in questions:
         if question.found is not None:
             continue
-        if math.prod(question.shape) > REMEMBERED:
+        if math.prod(question.shape) > SMALL:
             question.answer()
             continue
         key = question.key
-        question.found = _remembered(key)
+        question.found = _ANSWERED.find(key)
         if question.found is None:
             missing.setdefault(key, []).append(question)
-    forms: dict[tuple[Any, ...], list[Question]] = {}
+    forms: dict[object, list[Question]] = {}
     for first, *_ in missing.values():
-        forms.setdefault(first.form, []).append(first)
+        forms.setdefault(first.batch.form, []).append(first)
     for alike in forms.values():
         _answer_at_once(alike)
     for key, (first, *others) in missing.items():
         assert first.found is not None
         for question in others:
             question.found = first.found
-        _remember(key, first.found)
-
-
-def _remembered(key: tuple[Any, ...]) -> Expected | None:
-    with _LOCK:  # the threads of a cluster's worker share the memory
-        found = _REMEMBERED.get(key)
-        if found is not None:
-            _REMEMBERED.move_to_end(key)
-        return found
-
-
-def _remember(key: tuple[Any, ...], found: Expected) -> None:
-    with _LOCK:
-        _REMEMBERED[key] = found
-        if len(_REMEMBERED) > QUESTIONS:
-            _REMEMBERED.popitem(last=False)
+        _ANSWERED.keep(key, first.found)
 
 
 def _answer_at_once(questions: Sequence[Question]) -> None:
@@ -289,10 +262,11 @@ def batches(
     hardware = placement.hardware
     if engine["memory"] != 1:
         hardware = replace(hardware, memory_bandwidth=hardware.memory_bandwidth * engine["memory"])
+    alone = placement.nodes == ONE_NODE
     grouped: dict[Any, list[int]] = {}
     for index, entry in enumerate(kernels):
         if entry.shape is not None:
-            across = _across_nodes(entry, placement)
+            across = not alone and _across_nodes(entry, placement)
             key = (tuple(entry.shape.texts.items()), across, entry.shape.sizes.get("m"))
             for op, match in entry.matches.items():
                 op = "copy" if match.fit.rows == 0 and op in PASSES else op  # nothing measured: all alike
@@ -304,8 +278,6 @@ def batches(
 
 
 def _across_nodes(entry: Kernel, placement: Placement) -> bool:
-    if placement.nodes == ONE_NODE:
-        return False
     links = (placement.ops[index][0].link for index in entry.parts)
     return any(link is not None and placement.nodes.span(link.reach).across_nodes for link in links)
 
@@ -332,7 +304,14 @@ def _batch(
     foreign = op == "attention_decode" and members[0][1].foreign_cache
     conversion = engine["kv_conversion"] if foreign else 0.0
     match, other = _launched(match, engine), None if other is None else _launched(other, engine)
-    return Batch(op, match, other, hardware, texts, indices, fixed, varying, factor, conversion)
+    form = _form(op, match, other, hardware, factor, conversion, *texts.items(), *fixed, *varying)
+    return Batch(op, match, other, hardware, texts, indices, fixed, varying, factor, conversion, form)
+
+
+@lru_cache(maxsize=4096)
+def _form(*_kernel: object) -> object:
+    """What stands for all that a formula takes beside the values of its columns: soon compared, as often as need be."""
+    return object()
 
 
 @lru_cache(maxsize=4096)

@@ -9,7 +9,7 @@ what a query sees (`View`), and how many experts a batch of tokens touches (`Poo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
@@ -44,6 +44,11 @@ class Step(NamedTuple):
         if len(shapes) > 1:
             return np.broadcast_shapes(*shapes)
         return next(iter(shapes), ())
+
+    @property
+    def content(self) -> tuple[Hashable, ...]:
+        """Equal where the steps are: its numbers and, of arrays, their shapes."""
+        return tuple((value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value for value in self)
 
 
 class Rule(Protocol):
@@ -249,6 +254,11 @@ def extents(step: Step, rules: Iterable[Rule]) -> dict[str, Any]:
     for rule in rules:
         values |= rule.values(step)
     return values
+
+
+def spread(value: Any, shape: tuple[int, ...]) -> Any:
+    """A number or an array in a grid's shape: the array itself where it has that already."""
+    return value if np.shape(value) == shape else np.broadcast_to(value, shape)
 
 
 def _is_array(*values: Any) -> bool:

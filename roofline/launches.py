@@ -122,14 +122,21 @@ def _kernel(
     hardware: Hardware,
     calibration: Calibration,
 ) -> Kernel:
-    ops = tuple(section.ops[index] for index in parts)
-    shape = kernel_shape(ops, arithmetic[parts[0]])
+    owned = tuple(start + index for index in parts)
+    made = _constants(tuple(section.ops[index] for index in parts), arithmetic[parts[0]], hardware, calibration)
+    return Kernel(owned, section.count, section.name, *made)
+
+
+@lru_cache(maxsize=1 << 14)
+def _constants(
+    ops: tuple[Op, ...], arithmetic: str | None, hardware: Hardware, calibration: Calibration
+) -> tuple[KernelShape | None, Mapping[str, Match], Mapping[str, Match], bool]:
+    """What a kernel of these operators is, wherever it runs: its shape, constants, those of another, foreign cache."""
+    shape = kernel_shape(ops, arithmetic)
     matches = {} if shape is None else _matches(shape, hardware, calibration)
     others = {} if shape is None else _others(shape, calibration)
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
-    foreign = not all(map(hardware.supports, caches))
-    owned = tuple(start + index for index in parts)
-    return Kernel(owned, section.count, section.name, shape if matches else None, matches, others, foreign)
+    return shape if matches else None, matches, others, not all(map(hardware.supports, caches))
 
 
 def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
 from roofline.convention import Convention, viewer_inputs, viewer_ops
 from roofline.extents import Convolution, Rule, View, latent_view, view_of
@@ -30,7 +30,7 @@ class Section:
     ops: tuple[Op, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Network:
     """A model's operators under one precision, in the order they run. One graph serves prefill and decode.
 
@@ -52,6 +52,13 @@ class Network:
     def knees(self) -> tuple[int, ...]:
         """Cached tokens at which the cost of a decode step stops growing in some layer."""
         return tuple(sorted({knee for rule in self.rules if isinstance(rule, View) for knee in rule.knees}))
+
+    @cached_property
+    def _hash(self) -> int:
+        return hash((self.sections, self.rules, self.base, self.compute))
+
+    def __hash__(self) -> int:
+        return self._hash
 
 
 @dataclass(frozen=True, slots=True)

@@ -131,8 +131,9 @@ class Placement:
 
     def total_time(self, values: Array) -> Array:
         """Bound seconds of the whole pass, for each point."""
-        time: Array = self.summary(values)[0]
-        return time
+        rows, counts = self._timed
+        time = [counts @ (rows @ block).max(axis=0) for block in blocks(values)]
+        return time[0] if len(time) == 1 else np.concatenate(time)
 
     def summary(self, values: Array) -> Array:
         """Of the whole pass, with shape (6, points).
@@ -208,14 +209,14 @@ def place(network: Network, hardware: Hardware, nodes: Nodes = ONE_NODE, offload
     works = [_work(part.ops, chosen) for part, chosen in zip(network.sections, arithmetic, strict=True)]
     ops = network.ops
     chosen = tuple(format for part in arithmetic for format in part)
-    peaks = [hardware.matrix_peak(format) if format else None for format in chosen]
+    peaks, vector = [hardware.matrix_peak(format) if format else None for format in chosen], hardware.vector_peak
     monomials, coefficients = _counted(together(works), [op for op, _, _ in ops], peaks, hardware, nodes, offload)
     return Placement(
         network=network,
         hardware=hardware,
         ops=ops,
         arithmetic=chosen,
-        roofs=tuple(peak or hardware.vector_peak for peak in peaks),
+        roofs=tuple(peak or vector for peak in peaks),
         monomials=monomials,
         coefficients=coefficients,
         counts=np.array([count for _, count, _ in ops], dtype=np.float64),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from roofline.errors import UnsupportedError
 from roofline.memory import parameters
@@ -23,6 +24,7 @@ def draft_model(name: str, target: Model, technique: str) -> Model:
     return model
 
 
+@lru_cache(maxsize=128)
 def medusa_heads(target: Model, heads: int) -> Model:
     """Medusa's heads: each a residual layer of hidden x hidden and an output matrix of its own.
 
@@ -43,6 +45,7 @@ def medusa_heads(target: Model, heads: int) -> Model:
     )
 
 
+@lru_cache(maxsize=128)
 def eagle_layer(target: Model) -> Model:
     """EAGLE's draft: the product that fuses hidden state and embedding (2h x h), and a dense decoder layer."""
     layer = _attention_layer(target, "eagle")
@@ -52,6 +55,7 @@ def eagle_layer(target: Model) -> Model:
     return _after_fusing(target, "eagle", layer)
 
 
+@lru_cache(maxsize=128)
 def prediction_module(target: Model) -> Model:
     """A multi-token-prediction module (DeepSeek-V3): the fusing product, and a layer like the target's last one."""
     return _after_fusing(target, "mtp", _attention_layer(target, "multi-token-prediction"))

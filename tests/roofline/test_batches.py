@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from roofline import UnsupportedError, analyze, batches
+from roofline import UnsupportedError, analyze, batches, timing
 from roofline.analysis import Analysis, expect
 from roofline.batches import Question, answer, answered, beside, together
 from roofline.options import compose
+from roofline.remembered import Remembered
 
 ASKED = [
     ("llama-3.1-8b", "h100-sxm", {}, {}, ()),
@@ -30,7 +31,13 @@ def asked(model: str, hw: str, options: dict, degrees: dict, techniques: tuple[s
 
 @pytest.fixture(autouse=True)
 def _forgetful(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_REMEMBERED", type(batches._REMEMBERED)())
+    monkeypatch.setattr(batches, "_ANSWERED", Remembered(4096))
+    monkeypatch.setattr(timing, "_PASSES", Remembered(1024))
+
+
+def forget() -> None:
+    batches._ANSWERED.clear()
+    timing._PASSES.clear()
 
 
 def times(analysis: Analysis) -> list[np.ndarray]:
@@ -42,7 +49,7 @@ def test_scenarios_side_by_side_take_as_long_as_alone() -> None:
     side_by_side = [asked(*one) for one in ASKED]
     expect(side_by_side)
     for one, analysis in zip(ASKED, side_by_side, strict=True):
-        batches._REMEMBERED.clear()
+        forget()
         for here, alone in zip(times(analysis), times(asked(*one)), strict=True):
             np.testing.assert_allclose(here, alone, rtol=1e-14)
 
@@ -59,7 +66,7 @@ def test_kernels_of_one_form_are_evaluated_once(monkeypatch: pytest.MonkeyPatch)
     alike = [("llama-3.1-8b", "h100-sxm", {"batch": batch}, {}, ()) for batch in (1, 2, 3, 4)]
     expect([asked(*one) for one in alike])
     together_, calls[:] = len(calls), []
-    batches._REMEMBERED.clear()
+    forget()
     for one in alike:
         assert asked(*one).expected
     assert together_ * len(alike) == len(calls)
@@ -67,18 +74,20 @@ def test_kernels_of_one_form_are_evaluated_once(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_was_answered_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
     assert asked(*ASKED[0]).expected
+    timing._PASSES.clear()
     monkeypatch.setattr(batches.Batch, "evaluated", lambda *_: pytest.fail("worked out again"))
     assert asked(*ASKED[0]).expected
 
 
 def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "QUESTIONS", 10)
+    monkeypatch.setattr(batches, "_ANSWERED", Remembered(10))
     expect([asked(*one) for one in ASKED])
-    assert len(batches._REMEMBERED) == 10
+    assert len(batches._ANSWERED) == 10
 
 
 def test_threads_share_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "QUESTIONS", 5)
+    monkeypatch.setattr(batches, "_ANSWERED", Remembered(5))
+    monkeypatch.setattr(timing, "_PASSES", Remembered(3))
     alone = [times(asked(*one)) for one in ASKED[:4]]
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda one: times(asked(*one)), [*ASKED[:4]] * 8))

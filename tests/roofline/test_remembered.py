@@ -1,0 +1,61 @@
+"""What was worked out lately is found again, the rest is forgotten; a pass that was timed is not timed again."""
+
+import numpy as np
+import pytest
+
+from roofline import analyze, timing
+from roofline.extents import Step, spread
+from roofline.options import compose
+from roofline.remembered import SMALL, Remembered
+
+
+def test_what_was_not_asked_for_longest_is_forgotten_first() -> None:
+    known: Remembered[int] = Remembered(2)
+    known.keep("a", 1)
+    known.keep("b", 2)
+    assert known.find("a") == 1
+    known.keep("c", 3)
+    assert [known.find(key) for key in "abc"] == [1, None, 3]
+    assert len(known) == 2
+    known.clear()
+    assert not len(known)
+    assert known.find("a") is None
+
+
+def test_steps_have_one_content_where_they_are_equal() -> None:
+    assert Step(1, 2, 3).content == Step(1, 2, 3).content != Step(1, 2, 4).content
+    row = np.array([1.0, 2.0])
+    assert Step(row, 1, 0).content == Step(row.copy(), 1, 0).content
+    assert Step(row, 1, 0).content != Step(row[:, np.newaxis], 1, 0).content
+    assert hash(Step(row, 1, row).content)
+
+
+@pytest.mark.parametrize("points", [3, SMALL + 1])
+def test_a_pass_of_few_points_is_timed_once(points: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timing, "_PASSES", Remembered(64))
+    made: list[str] = []
+    timed = timing.Timing._expecting
+
+    def counted(self, step, phase):
+        made.append(phase)
+        return timed(self, step, phase)
+
+    monkeypatch.setattr(timing.Timing, "_expecting", counted)
+
+    def total(technique: tuple[str, ...]) -> np.ndarray:
+        request = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, batch=np.arange(1, points + 1))
+        return analyze(request.using(*technique).scenario()).expected.total.mid
+
+    plain, again = total(()), total(())
+    np.testing.assert_array_equal(plain, again)
+    assert len(made) == (2 if points <= SMALL else 4)
+    made.clear()
+    assert not np.array_equal(total(("medusa",)), plain)
+    assert "prefill" in made or points <= SMALL  # what changes decode leaves prefill as it was
+
+
+def test_what_has_the_shape_of_the_grid_is_not_copied() -> None:
+    row = np.arange(3.0)
+    assert spread(row, (3,)) is row
+    np.testing.assert_array_equal(spread(row, (2, 3)), [row, row])
+    assert spread(np.asarray(2.0), ()) == 2
