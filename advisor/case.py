@@ -14,11 +14,12 @@ from advisor.formats import Formats, Product, formats_of, product_of
 from advisor.goal import Goal, Objective
 from advisor.moves import BATCHES, FACT_SLOTS, Kind, Move, technique_move
 from advisor.trials import Trial, Trials
-from roofline.analysis import Analysis, OpFigures, Phase, analyze
+from roofline.analysis import Analysis, analyze
 from roofline.breakdown import HOST, Breakdown, decode_expected, prefill_expected, steps
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware
 from roofline.model import Model
+from roofline.phase import OpFigures, Phase
 from roofline.precision import Precision
 from roofline.roof import Bound
 from roofline.scenario import Scenario

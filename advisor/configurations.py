@@ -19,13 +19,14 @@ from advisor.goal import Price, Quality
 from advisor.queueing import Prefill, Replica
 from advisor.support import runs
 from advisor.workload import NORMAL, Service
-from roofline.analysis import Analysis, Phase, analyze, expect
+from roofline.analysis import Analysis, analyze, expect
 from roofline.capacity import Capacity, Reserve, kv_capacity, visible_memory, vllm_1
 from roofline.edge import whole_series
 from roofline.engine import Engine, load_engine
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware, list_hardware, load_hardware
 from roofline.model import Model
+from roofline.phase import Phase
 from roofline.request import Request
 from roofline.timing import Estimate
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from roofline.analysis import Analysis, OpFigures, Phase
+from roofline.analysis import Analysis
 from roofline.op import Op
+from roofline.phase import OpFigures, Phase
 from roofline.precision import WIDTH, Format
 from roofline.roof import Bound
 from roofline.tensor import Role

@@ -1,301 +1,20 @@
-"""Plans: combinations of moves, searched and simulated, never summed.
-
-Few combinations are all tried. Of many the search tries moves alone and in pairs, then keeps, step by step, those that
-are best for the objective, and the best for each of the other figures that a limit may be set on. It looks back: from
-every combination kept, replacing a move is tried as adding one is, and from those kept for the objective dropping one.
-Limits play no part in what is tried, only in what is chosen, and a larger quality budget tries all that a smaller one
-does and more, as does a larger number of devices: loosening a limit or the budget can never worsen the answer.
-"""
+"""Plans: the best combination of moves that meets all limits, step by step, and what its moves are to each other."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import combinations, product
-from math import prod
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
 
 import numpy as np
 
-from advisor.goal import QUALITIES, Goal, Price, Quality
-from advisor.moves import BATCHES, Kind, Move, batch_move, engine_of, price_of
-from advisor.trials import GUIDES, NOTHING, Moves, Trial, Trials, better, certain, names
+from advisor.beam import DEPTH, LEAST, Choice, choices_of, search, within_budget
+from advisor.goal import Goal, Price
+from advisor.moves import BATCHES, Kind, Move, batch_move, price_of
+from advisor.trials import NOTHING, Moves, Trial, Trials, better, certain, names
 from roofline.command import command_line
 from roofline.timing import Estimate
-
-WIDTH = 2
-"""Combinations kept for the objective at each size; for every other figure one is."""
-
-EXHAUSTIVE = 16
-"""Combinations that are all tried where there are no more: those of four moves that exclude none of the others."""
-
-DEPTH = 8
-"""Moves of a plan at most."""
-
-LEAST = 1.005
-"""A move that gains less than this is not worth a step."""
-
-
-@dataclass(frozen=True)
-class Choice:
-    """One combination at one batch: its objective, and how much of each limit it uses."""
-
-    moves: Moves
-    batch: int
-    value: float
-    used: Mapping[str, float]
-
-    @cached_property
-    def feasible(self) -> bool:
-        """Whether every limit is met."""
-        return all(use <= 1 for use in self.used.values())
-
-
-@dataclass(frozen=True)
-class Searched:
-    """All that a search tried; `best` is None where nothing meets the limits."""
-
-    choices: tuple[Choice, ...]
-    best: Choice | None
-    stopped: str
-
-    @property
-    def feasible(self) -> tuple[Choice, ...]:
-        """The combinations that meet all limits."""
-        return tuple(choice for choice in self.choices if choice.feasible)
-
-
-def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive: int = EXHAUSTIVE) -> Searched:
-    """Combinations of `moves` up to `depth`, at every batch where the goal lets it vary; all, if few enough.
-
-    `trials` evaluates at the request's own batch, or at the grid that `batch_grid` gives it. Each budget and number of
-    devices starts from all that the next smaller budget tried, and from all that fewer devices did: what it tries does
-    not depend on anything else, so that it is the same whether more is asked for or not. Where other numbers of devices
-    may be had, the present one is searched by itself too, as it is where they may not.
-    """
-    stopped = ""
-    counts = sorted({move.devices for move in moves if move.devices}) or [0]
-    present = trials.base.analysis.scenario.settings.parallel.devices
-    tried = _Tried(trials, depth, exhaustive)
-    seen: dict[Moves, Trial] = {}
-    trials.together(frozenset({move}) for move in moves if trials.goal.quality.allows(move.price))
-    for quality in QUALITIES[: QUALITIES.index(trials.goal.quality) + 1]:
-        allowed = [move for move in moves if _allowed(trials, move, quality)]
-        seen, fewer = {NOTHING: trials.base}, None
-        for index, count in enumerate(counts):
-            if count == present and index:
-                alone = {NOTHING: trials.base}
-                tried.extend(alone, (count,), allowed, quality)
-                seen |= alone
-            stopped = tried.extend(seen, tuple(counts[: index + 1]), allowed, quality, fewer)
-            fewer = _kept(seen)
-    choices = tuple(choice for trial in seen.values() if trial.fits.any() for choice in _choices(trial))
-    best = _best(trials.goal, choices)
-    if best is None:  # what does not fit either says how near one gets
-        simulated = (trials.attempt(moves) for moves, trial in seen.items() if not trial.fits.any())
-        choices += tuple(choice for trial in simulated if trial is not None for choice in _choices(trial))
-    return Searched(choices, best, stopped)
-
-
-@dataclass(frozen=True)
-class _Tried:
-    """What a search tried so far, by the numbers of devices that it could have."""
-
-    trials: Trials
-    depth: int
-    exhaustive: int
-    found: dict[tuple[int, ...], dict[Moves, Trial]] = field(default_factory=dict)
-
-    def extend(
-        self,
-        seen: dict[Moves, Trial],
-        devices: tuple[int, ...],
-        allowed: Iterable[Move],
-        quality: Quality,
-        fewer: Kept | None = None,
-    ) -> str:
-        """Add to `seen` what a smaller budget tried with these numbers of devices, and what this one does.
-
-        Says why it stopped; `fewer` is what was kept with fewer devices.
-        """
-        seen |= self.found.get(devices, {})
-        offered = [move for move in allowed if not move.devices or move.devices in devices]
-        slots = _slots(offered)
-        if prod(len(members) + 1 for members in slots.values()) <= self.exhaustive:
-            stopped = _all(self.trials, slots, quality, seen)
-        else:
-            stopped = _beam(self.trials, offered, self.depth, quality, seen, fewer)
-        self.found[devices] = dict(seen)
-        return stopped
-
-
-def _allowed(trials: Trials, move: Move, quality: Quality) -> bool:
-    """Whether a move is within the budget, as far as that can be told of it alone: another engine may run it."""
-    if not quality.allows(move.price):  # what it leads to may make it dearer, never cheaper
-        return False
-    trial = trials.fitting(frozenset({move}))
-    if trial is None:
-        return not move.runs_on(engine_of(trials.request))
-    return quality.allows(price_of(move, trial.analysis.scenario))
-
-
-def _tried(trials: Trials, combinations: Iterable[Moves], quality: Quality) -> dict[Moves, Trial]:
-    """The trials of combinations, of those that can be and are within the budget; see `Trials.fitting`."""
-    combinations = list(dict.fromkeys(combinations))
-    trials.together(combinations)
-    found = {moves: trials.fitting(moves) for moves in combinations}
-    return {moves: trial for moves, trial in found.items() if trial is not None and quality.allows(trial.price)}
-
-
-class Kept(NamedTuple):
-    """Combinations that a search goes on from: the best ones for the objective, in order, and the best for each guide.
-
-    `leaders` has one for each figure of `Trial.scores`.
-    """
-
-    best: tuple[Moves, ...]
-    guides: tuple[Moves, ...]
-
-    @property
-    def leaders(self) -> tuple[Moves, ...]:
-        """The best for the objective, and for each guide."""
-        return (self.best[0], *self.guides)
-
-    @property
-    def states(self) -> tuple[Moves, ...]:
-        """All of them, each once."""
-        return tuple(dict.fromkeys((*self.best, *self.guides)))
-
-
-def _beam(
-    trials: Trials, moves: Sequence[Move], depth: int, quality: Quality, seen: dict[Moves, Trial], fewer: Kept | None
-) -> str:
-    """Tries combinations and adds them to `seen`; says why it stopped.
-
-    It tries every move alone, goes on from the best that was seen, and from what was kept with `fewer` devices, on as
-    many as it may have. What is useless alone may help others: where no move that is useful alone goes on, every move
-    is tried on the combination that is best for the objective, and those that help there join in. So no single change
-    makes the answer better.
-    """
-    useful, whole = _useful(trials, moves), False
-    most = max((move.devices for move in moves), default=0)
-
-    def tried(followings: Iterable[Moves]) -> dict[Moves, Trial]:
-        found = _tried(trials, (following for following in followings if len(following) <= depth), quality)
-        seen.update(found)
-        return found
-
-    tried(frozenset({move}) for move in moves)
-    pairs = combinations(useful, 2)  # two that help each other may lie where no step of one leads
-    tried(frozenset(pair) for pair in pairs if pair[0].slot != pair[1].slot)
-    if fewer is not None:
-        grown = [move for move in useful if move.devices == most]
-        tried(_with(state, move) for state in fewer.states for move in grown)
-    kept = _kept(seen)
-    while True:  # it ends: every round but the last makes one of the combinations kept better
-        useful += [move for state in kept.states for move in state if move not in useful]
-        found = {state: seen[state] for state in kept.states}
-        if whole:
-            found |= tried(_following(kept.best[0], moves))
-        else:
-            for state in kept.best:
-                found |= tried(_following(state, useful))
-            for state in kept.states[len(kept.best) :]:
-                found |= tried(_with(state, move) for move in useful)
-        before, kept = kept, _kept(found)
-        if whole and not _leads(before, kept, seen):
-            return f"none of {len(moves)} moves made any combination of at most {depth} better"
-        whole = not whole and set(kept.states) <= set(before.states)
-
-
-def _leads(before: Kept, after: Kept, seen: Mapping[Moves, Trial]) -> bool:
-    """Whether any figure's best got better: not by rounding, and not by another of the same figure."""
-    return any(
-        seen[new].scores[figure] < seen[old].scores[figure] * (1 - 1e-9)
-        for figure, (old, new) in enumerate(zip(before.leaders, after.leaders, strict=True))
-    )
-
-
-def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
-    slots: dict[str, list[Move]] = {}
-    for move in moves:
-        slots.setdefault(move.slot, []).append(move)
-    return slots
-
-
-def _all(trials: Trials, slots: Mapping[str, list[Move]], quality: Quality, seen: dict[Moves, Trial]) -> str:
-    """Tries every combination."""
-    everything = product(*([None, *members] for members in slots.values()))
-    seen |= _tried(trials, (frozenset(move for move in chosen if move is not None) for chosen in everything), quality)
-    return "every combination was tried"
-
-
-def _with(state: Moves, move: Move) -> Moves:
-    """The combination with a move more, or with it in the place of another of its slot."""
-    return frozenset({other for other in state if other.slot != move.slot} | {move})
-
-
-def _following(state: Moves, moves: Iterable[Move]) -> Iterator[Moves]:
-    """One move more, one replaced by another of its slot, or one fewer."""
-    for move in moves:
-        if move not in state:
-            yield _with(state, move)
-    if len(state) > 1:
-        for move in state:
-            yield state - {move}
-
-
-def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
-    """Of each slot the best move for the objective and for each guide, where it is better than nothing."""
-    found: dict[Move, None] = {}
-    for members in _slots(moves).values():
-        alone = [(trial, move) for move in members if (trial := trials.fitting(frozenset({move}))) is not None]
-        scored = [(trial.scores, move) for trial, move in alone]
-        for figure, least in enumerate(trials.base.scores):
-            best = min(scored, key=lambda entry: (entry[0][figure], entry[0], entry[1].name), default=None)
-            if best is not None and best[0][figure] * LEAST <= least:
-                found[best[1]] = None
-        if not (trials.base.fits.any() or any(trial.fits.any() for trial, _ in alone)):
-            found |= dict.fromkeys(_promising(trials, [move for _, move in alone]))
-    return list(found)
-
-
-def _promising(trials: Trials, moves: Iterable[Move]) -> Iterator[Move]:
-    """Of moves of a slot the best for the objective if there were memory for it: a move of another may make room."""
-    alone = [(trial.promise, move.name, move) for move in moves if (trial := trials.attempt({move})) is not None]
-    if alone:
-        promise, _, move = min(alone, key=lambda entry: entry[:2])
-        yield from [move] if promise * LEAST <= trials.base.promise else []
-
-
-def _kept(tried: Mapping[Moves, Trial]) -> Kept:
-    """The best combinations for the objective, and the best for each guide."""
-    scores = {moves: trial.scores for moves, trial in tried.items()}
-    ordered = sorted(scores, key=lambda moves: (scores[moves][0], len(moves), names(moves)))
-    guides = (
-        min(scores, key=lambda moves: (scores[moves][figure], scores[moves][0], len(moves), names(moves)))
-        for figure in range(1, 1 + len(GUIDES))
-    )
-    return Kept(tuple(ordered[:WIDTH]), tuple(guides))
-
-
-def _choices(trial: Trial) -> Iterator[Choice]:
-    batches = np.atleast_1d(np.asarray(trial.analysis.scenario.batch))
-    values = np.broadcast_to(trial.value, batches.shape)
-    used = {name: np.broadcast_to(use, batches.shape) for name, use in trial.used.items()}
-    for index, batch in enumerate(batches.tolist()):
-        if np.isfinite(values[index]):
-            yield Choice(
-                trial.moves, int(batch), float(values[index]), {name: float(use[index]) for name, use in used.items()}
-            )
-
-
-def _best(goal: Goal, choices: Iterable[Choice]) -> Choice | None:
-    """The best choice that meets all limits; of equals the one with the fewest moves."""
-    sign = -goal.metric.better
-    feasible = [choice for choice in choices if choice.feasible]
-    return min(feasible, key=lambda choice: (sign * choice.value, len(choice.moves), names(choice.moves)), default=None)
 
 
 @dataclass(frozen=True)
@@ -429,7 +148,7 @@ def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], depth: int, why:
     """Why no step follows: the best that is left, and what it would gain or break."""
     slots = {move.slot for move in end.moves}
     quality = trials.goal.quality
-    left = [move for move in moves if move.slot not in slots and _allowed(trials, move, quality)]
+    left = [move for move in moves if move.slot not in slots and within_budget(trials, move, quality)]
     trials.together(end.moves | {move} for move in left)
     simulated = [trial for move in left if (trial := trials.attempt(end.moves | {move})) is not None]
     tried = [trial for trial in simulated if quality.allows(trial.price)]
@@ -486,7 +205,7 @@ def batch_moves(grid: Trials) -> Iterator[Move]:
         return (sum(use > 1 for use in choice.used.values()), sign * choice.value, choice.batch)
 
     if base is not None and grid.goal.batch_varies:
-        best = min(_choices(base), key=rank, default=None)
+        best = min(choices_of(base), key=rank, default=None)
         yield from () if best is None else (batch_move(best.batch),)
 
 

@@ -17,9 +17,9 @@ from roofline import (
     parameters,
     state_bytes_per_sequence,
 )
-from roofline.analysis import Expectation, OpFigures, Phase
 from roofline.metrics import AT, find_metric
 from roofline.modelspec import to_spec
+from roofline.phase import Expectation, OpFigures, Phase
 from roofline.precision import parse_precision
 from roofline.timing import Estimate
 

@@ -20,9 +20,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.analysis import Analysis, Phase
+from roofline.analysis import Analysis
 from roofline.extents import Step
 from roofline.generation import NODES, WEIGHTS, sum_steps
+from roofline.phase import Phase
 from roofline.roof import TIMES, Row
 from roofline.schedule import Pass
 

@@ -261,5 +261,14 @@ def spread(value: Any, shape: tuple[int, ...]) -> Any:
     return value if np.shape(value) == shape else np.broadcast_to(value, shape)
 
 
+def on_grid(flat: Any, step: Step, shape: tuple[int, ...]) -> Any:
+    """Figures of a step's points, flat in their last axis, in the shape of the grid that holds them."""
+    if not shape:
+        return flat[..., 0]
+    rows, own = flat.shape[:-1], step.shape
+    leading = (1,) * (len(shape) - len(own))  # so that it broadcasts after the axes of rows
+    return spread(flat.reshape(*rows, *leading, *own), (*rows, *shape))
+
+
 def _is_array(*values: Any) -> bool:
     return any(isinstance(value, np.ndarray) for value in values)

@@ -21,11 +21,12 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from roofline.analysis import Analysis, Phase
+from roofline.analysis import Analysis
 from roofline.breakdown import steps
 from roofline.engine import Engine
 from roofline.extents import Step
 from roofline.generation import NODES
+from roofline.phase import Phase
 from roofline.timing import ACROSS_KINDS, UNMEASURED_KIND, WITHIN_KIND, Estimate
 
 Timed = Literal["ttft", "tpot", "total"]

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from advisor.case import Case
 from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
-from roofline.analysis import OpFigures, Phase
 from roofline.model import Attention
+from roofline.phase import OpFigures, Phase
 
 DROPPING = ("attention pattern", "cache budget")
 SHORTENING = ("prompt",)

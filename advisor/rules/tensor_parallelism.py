@@ -7,9 +7,10 @@ from collections.abc import Iterator
 from advisor.case import LITTLE, Case
 from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
 from advisor.trials import Trial
-from roofline.analysis import Analysis, OpFigures, Phase
+from roofline.analysis import Analysis
 from roofline.errors import RooflineError
 from roofline.hardware import Span
+from roofline.phase import OpFigures, Phase
 from roofline.units import seconds, si
 
 

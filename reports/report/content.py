@@ -16,11 +16,11 @@ from reports.export import BASES, op_rows, phase_line, spread, summary_lines
 from reports.report.knobs import has_flash, quantised, schemes
 from reports.report.subjects import Subject
 from roofline import Analysis, __version__, analyze
-from roofline.analysis import Phase
 from roofline.calibration import Fit, Match
 from roofline.command import command_line
 from roofline.errors import RooflineError
 from roofline.explain.grounds import assumptions
+from roofline.phase import Phase
 from roofline.request import Request
 from roofline.study import source_digest
 from roofline.units import seconds, si

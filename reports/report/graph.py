@@ -7,8 +7,8 @@ from itertools import groupby
 from typing import Any
 
 from reports.blocks import plain_text
-from roofline.analysis import Phase
 from roofline.op import Op
+from roofline.phase import Phase
 
 
 def rows_of(phase: Phase, places: Sequence[int]) -> list[dict[str, Any]]:

@@ -21,12 +21,12 @@ from reports.report.graph import rows_of
 from reports.report.knobs import MOST_OPS, Knobs, Setting, knobs
 from reports.report.subjects import Subject
 from roofline import Analysis, analyze
-from roofline.analysis import Phase
 from roofline.command import command_line
 from roofline.errors import RooflineError
 from roofline.explain.lines import Line
 from roofline.explain.operators import in_symbols, operator_at
 from roofline.metrics import find_metric
+from roofline.phase import Phase
 from roofline.request import Request
 from roofline.size import Size
 from roofline.timing import Estimate

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from roofline import cost, energy
-from roofline.analysis import Analysis, Phase
+from roofline.analysis import Analysis
 from roofline.breakdown import decode_bound, mean_contexts, mean_step, steps
 from roofline.errors import RooflineError
 from roofline.explain.lines import Line, Margin, line, total
@@ -18,6 +18,7 @@ from roofline.kernels.terms import shown
 from roofline.launches import Kernel
 from roofline.memory import stored_tensors
 from roofline.network import Network
+from roofline.phase import Phase
 from roofline.tensor import Role
 from roofline.timing import Reading, Timing
 

@@ -6,13 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roofline.analysis import Analysis, OpFigures, Phase
+from roofline.analysis import Analysis
 from roofline.errors import UnknownNameError
 from roofline.explain.definitions import METRICS
 from roofline.explain.lines import Line, Margin, line, plain, total
 from roofline.kernels import kernel
 from roofline.kernels.terms import shown, terms
 from roofline.launches import Kernel
+from roofline.phase import OpFigures, Phase
 from roofline.roof import TIMES, Row
 from roofline.schedule import Pass
 from roofline.size import Size

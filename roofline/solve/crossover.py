@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.analysis import Phase, analyze
+from roofline.analysis import analyze
 from roofline.edge import whole_series
+from roofline.phase import Phase
 from roofline.request import Request
 from roofline.scenario import Scenario
 

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from advisor.advice import advise, all_moves
+from advisor.beam import LEAST, _useful, search
 from advisor.goal import QUALITIES, Goal, Limits, Objective, Quality
 from advisor.moves import (
     FACT_SLOTS,
@@ -22,7 +23,7 @@ from advisor.moves import (
     parallel_moves,
     technique_moves,
 )
-from advisor.plan import LEAST, _useful, batch_grid, planned, search
+from advisor.plan import batch_grid, planned
 from advisor.support import runs
 from advisor.trials import Trials
 from roofline.options import compose

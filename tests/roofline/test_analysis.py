@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from roofline import Analysis, RooflineError, Scenario, analyze, load_hardware, load_model, parameters, parse_precision
-from roofline.analysis import OpFigures
+from roofline.phase import OpFigures
 
 A100, H100 = load_hardware("a100-sxm-80gb"), load_hardware("h100-sxm")
 

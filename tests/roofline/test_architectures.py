@@ -24,10 +24,10 @@ from roofline import (
     parse_precision,
     state_bytes_per_sequence,
 )
-from roofline.analysis import OpFigures
 from roofline.huggingface import translate
 from roofline.model import Attention, LatentAttention, MixtureOfExperts
 from roofline.modelspec import parse_model
+from roofline.phase import OpFigures
 
 H100 = load_hardware("h100-sxm")
 BF16 = parse_precision("bf16")

@@ -22,12 +22,12 @@ from roofline import (
     load_model,
     parse_precision,
 )
-from roofline.analysis import Phase
 from roofline.extents import Step
 from roofline.fusion import FUSIONS
 from roofline.memory import kept_bytes
 from roofline.model import Attention, Hyena
 from roofline.network import network
+from roofline.phase import Phase
 from roofline.tensor import Role
 
 models = st.sampled_from(list_models()).map(load_model)
