@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from roofline.analysis import Analysis
+from roofline.formats import WIDTH, Format
 from roofline.op import Op
 from roofline.phase import OpFigures, Phase
-from roofline.precision import WIDTH, Format
 from roofline.roof import Bound
 from roofline.tensor import Role
 

@@ -21,9 +21,18 @@ from typing import Any
 import typer
 
 MODULES = (
-    *("roofline", "roofline.hardware", "roofline.model", "roofline.modelspec", "roofline.precision"),
-    *("roofline.scenario", "roofline.schedule", "roofline.parallel", "roofline.request", "roofline.analysis"),
-    *("roofline.generation", "roofline.memory", "roofline.capacity", "roofline.timing", "roofline.engine"),
+    *("roofline", "roofline.hardware", "roofline.model", "roofline.modelspec"),
+    *("roofline.precision", "roofline.formats", "roofline.schemes"),
+    *("roofline.scenario", "roofline.schedule", "roofline.parallel", "roofline.request"),
+    *(
+        "roofline.analysis",
+        "roofline.phase",
+        "roofline.generation",
+        "roofline.memory",
+        "roofline.capacity",
+        "roofline.timing",
+        "roofline.engine",
+    ),
     *("roofline.calibration", "roofline.energy", "roofline.cost", "roofline.gain", "roofline.sensitivity"),
     *("roofline.solve", "roofline.study", "roofline.sweep", "roofline.compare", "roofline.breakdown"),
     *("roofline.techniques", "roofline.techniques.base", "roofline.kernels", "roofline.units", "roofline.errors"),

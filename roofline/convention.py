@@ -13,7 +13,8 @@ from enum import StrEnum
 from roofline.errors import UnsupportedError
 from roofline.model import Attention, Layer, LayerGroup, Mlp, Model, Positions
 from roofline.op import Kind, Op
-from roofline.precision import Precision, WeightScheme
+from roofline.precision import Precision
+from roofline.schemes import WeightScheme
 from roofline.tensor import Tensor
 
 NORM_OPERATIONS = 7

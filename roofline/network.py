@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 
 from roofline.convention import Convention, viewer_inputs, viewer_ops
 from roofline.extents import Convolution, Rule, View, latent_view, view_of
+from roofline.formats import Format
 from roofline.fusion import FUSIONS, apply_fusion
 from roofline.layers.basic import Formats, activation, collective
 from roofline.layers.ends import embedding, head
@@ -16,7 +17,7 @@ from roofline.layers.mlp import neurons_of, pool_of
 from roofline.model import Attention, Hyena, LatentAttention, Layer, MixtureOfExperts, Mlp, Model
 from roofline.op import Op, shared
 from roofline.parallel import SINGLE, Collective, Parallelism, check_stages, rank_model
-from roofline.precision import Format, Precision
+from roofline.precision import Precision
 from roofline.rewrite import Rewrite
 from roofline.tensor import Tensor
 

@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from roofline.errors import UnsupportedError
 from roofline.extents import Step, extents
+from roofline.formats import DEQUANTISE_FLOPS, PROMOTIONS, WIDTH
 from roofline.hardware import Hardware
 from roofline.network import Network
 from roofline.op import Op
 from roofline.parallel import ONE_NODE, RESIDENT, Nodes, Offload
-from roofline.precision import DEQUANTISE_FLOPS, PROMOTIONS, WIDTH
 from roofline.size import ZERO, Monomial, Size
 from roofline.tensor import Role, Tensor
 

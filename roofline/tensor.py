@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
 
-from roofline.precision import Format
+from roofline.formats import Format
 from roofline.size import Dim, Size, product
 
 

@@ -11,9 +11,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from roofline.engine import Engine
+from roofline.formats import Format
 from roofline.hardware import Hardware
-from roofline.precision import ByDepth, ByGroup, Choice, Format, Mixture, Precision, WeightScheme
+from roofline.precision import Precision
 from roofline.scenario import Scenario
+from roofline.schemes import ByDepth, ByGroup, Choice, Mixture, WeightScheme
 
 
 def with_hardware(scenario: Scenario, change: Callable[[Hardware], Hardware]) -> Scenario:

@@ -12,22 +12,13 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 from roofline.errors import RooflineError, UnknownNameError, quote
+from roofline.formats import FORMATS, Format, find_format, grouped
 from roofline.hardware import Hardware, load_hardware
 from roofline.model import Model
 from roofline.modelspec import load_model
-from roofline.precision import (
-    FORMATS,
-    UNQUANTISED,
-    WEIGHT_SCHEMES,
-    Format,
-    Mixture,
-    Precision,
-    WeightScheme,
-    find_format,
-    grouped,
-    parse_precision,
-)
+from roofline.precision import Precision, parse_precision
 from roofline.scenario import default_base
+from roofline.schemes import UNQUANTISED, WEIGHT_SCHEMES, Mixture, WeightScheme
 
 
 class Unmapped(RooflineError):  # noqa: N818 - it says what a row is, not what went wrong

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
+from roofline.formats import Format
 from roofline.kernels.parameters import FORMATS
 from roofline.op import Kind, Op
 from roofline.parallel import Collective, link_share
-from roofline.precision import Format
 from roofline.size import Dim, Size, as_size, product, total
 from roofline.tensor import Role, Tensor
 

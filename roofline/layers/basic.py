@@ -10,10 +10,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from roofline.extents import BATCH, QUERIES
+from roofline.formats import FORMATS, Format
 from roofline.model import Norm
 from roofline.op import Kind, Link, Op
 from roofline.parallel import SINGLE, Collective, Parallelism, link_share, link_steps
-from roofline.precision import FORMATS, Format, Precision
+from roofline.precision import Precision
 from roofline.size import ZERO, Dim, Size, product
 from roofline.tensor import Role, Tensor
 

@@ -6,7 +6,8 @@ from collections.abc import Iterable
 
 from roofline.analysis import analyze
 from roofline.errors import RooflineError
-from roofline.precision import SCHEMES, UNQUANTISED_FORMATS
+from roofline.formats import UNQUANTISED_FORMATS
+from roofline.precision import SCHEMES
 from roofline.request import Request
 from roofline.solve.answer import Answer
 from roofline.solve.targets import Check, Targets, check

@@ -10,10 +10,12 @@ from typing import Any
 import numpy as np
 
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError, quote
+from roofline.formats import Format, find_format
 from roofline.model import Attention, FeedForward, Layer, LayerGroup, Mixer, MixtureOfExperts, Mlp, Model
-from roofline.precision import UNQUANTISED, Format, Precision, WeightScheme, find_format, find_weight_scheme
+from roofline.precision import Precision
 from roofline.scenario import Scenario
 from roofline.schedule import Settings
+from roofline.schemes import UNQUANTISED, WeightScheme, find_weight_scheme
 
 
 class Level(StrEnum):

@@ -7,7 +7,8 @@ from types import MappingProxyType
 from typing import Any
 
 from roofline.errors import RooflineError, UnsupportedError
-from roofline.precision import Format, Precision, find_format, pruned, structured
+from roofline.formats import Format, find_format, pruned, structured
+from roofline.precision import Precision
 from roofline.rewrite import Adapter, LowRank
 from roofline.scenario import Scenario
 from roofline.techniques.base import (

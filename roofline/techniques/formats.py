@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from roofline.errors import RooflineError
-from roofline.precision import UNQUANTISED_FORMATS, Format, Precision, WeightScheme, grouped
+from roofline.formats import UNQUANTISED_FORMATS, Format, grouped
+from roofline.precision import Precision
 from roofline.scenario import Scenario
+from roofline.schemes import WeightScheme
 from roofline.techniques.base import Parameter, Values, with_precision
 
 SCALE_BITS = 16

@@ -5,8 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from roofline.errors import UnsupportedError
+from roofline.formats import find_format, grouped
 from roofline.model import Attention, LatentAttention
-from roofline.precision import find_format, grouped
 from roofline.scenario import Scenario
 from roofline.techniques.base import Change, Parameter, Price, Published, Technique, Values, needs_generation
 from roofline.techniques.entries import entry as written

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from roofline.precision import Format, find_format, grouped
+from roofline.formats import Format, find_format, grouped
 from roofline.rewrite import Adapter
 from roofline.scenario import Scenario
 from roofline.techniques.base import Change, Level, Parameter, Price, Published, Technique, Values

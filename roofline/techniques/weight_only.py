@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from roofline.precision import grouped
+from roofline.formats import grouped
 from roofline.scenario import Scenario
 from roofline.techniques.base import Level, Parameter, Price, Published, Technique, Values
 from roofline.techniques.formats import SCALE_BITS, bits_parameter, group_bits, group_parameter, stored, with_formats

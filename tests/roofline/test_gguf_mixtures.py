@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from roofline import load_model, parse_precision
+from roofline.formats import find_format
 from roofline.memory import weight_bytes
 from roofline.network import network
-from roofline.precision import find_format, find_weight_scheme
+from roofline.schemes import find_weight_scheme
 
 GIB = 2**30
 

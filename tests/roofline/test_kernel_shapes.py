@@ -10,12 +10,13 @@ from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.calibration import load_calibration
 from roofline.engine import load_engine
 from roofline.extents import Step, extents
+from roofline.formats import find_format
 from roofline.hardware import Hardware
 from roofline.kernels.shapes import dtype_of
 from roofline.launches import Kernel, launches
 from roofline.model import Model
 from roofline.parallel import Parallelism
-from roofline.precision import find_format, parse_precision
+from roofline.precision import parse_precision
 from roofline.schedule import Settings
 
 H100 = load_hardware("h100-sxm")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from roofline.extents import BATCH, QUERIES
+from roofline.formats import FORMATS
 from roofline.fusion import FUSIONS, apply_fusion
 from roofline.op import Kind, Op, fuse
-from roofline.precision import FORMATS
 from roofline.size import as_size
 from roofline.tensor import Role, Tensor
 

@@ -14,9 +14,9 @@ from roofline import (
     load_model,
     parse_precision,
 )
+from roofline.formats import find_format
 from roofline.memory import weight_bytes
 from roofline.network import network
-from roofline.precision import find_format
 
 
 @pytest.mark.parametrize(

@@ -13,6 +13,7 @@ from types import MappingProxyType
 
 from roofline.errors import RooflineError, UnknownNameError, quote
 from roofline.extents import Rule, Step, extents, view_of
+from roofline.formats import Format, find_format, grouped
 from roofline.fusion import FUSIONS, apply_fusion
 from roofline.kernels.elementwise import PASSES
 from roofline.kernels.shapes import kernel_shape
@@ -22,7 +23,8 @@ from roofline.layers.mlp import mixture_of_experts, pool_of
 from roofline.model import Attention, MixtureOfExperts, Norm
 from roofline.op import Kind, Op, fuse
 from roofline.parallel import Parallelism
-from roofline.precision import Format, Precision, WeightScheme, find_format, grouped
+from roofline.precision import Precision
+from roofline.schemes import WeightScheme
 from roofline.size import total
 
 Columns = Mapping[str, int | str]

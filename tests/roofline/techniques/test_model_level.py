@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from roofline import Scenario, analyze, list_models, load_hardware, load_model, parse_precision
 from roofline.analysis import Analysis
 from roofline.errors import RooflineError, UnsupportedError
+from roofline.formats import PROMOTIONS, find_format
 from roofline.memory import parameters
 from roofline.model import Attention, MixtureOfExperts, Mlp, Model, Retention
 from roofline.op import Op
 from roofline.phase import Phase
-from roofline.precision import PROMOTIONS, find_format
 from roofline.techniques import apply_techniques, names, techniques
 from roofline.techniques.base import Level, Technique
 from roofline.techniques.model import TECHNIQUES
