@@ -15,10 +15,11 @@ from advisor.goal import Goal, Objective
 from advisor.moves import BATCHES, FACT_SLOTS, Kind, Move, technique_move
 from advisor.trials import Trial, Trials
 from roofline.analysis import Analysis, analyze
-from roofline.breakdown import HOST, Breakdown, decode_expected, prefill_expected, steps
+from roofline.breakdown import HIDDEN, HOST, Breakdown, decode_expected, prefill_expected, steps
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware
 from roofline.model import Model
+from roofline.op import Kind as OpKind
 from roofline.phase import OpFigures, Phase
 from roofline.precision import Precision
 from roofline.roof import Bound
@@ -226,6 +227,8 @@ class Case:
             kinds = {op.name: op.kind for op in phase.ops}
             for name, spent in breakdown.parts.items():
                 kind = kinds.get(name.rpartition(" ")[2], HOST)  # a draft's parts carry its label
+                if name == HIDDEN:  # what is hidden is taken off what is sent
+                    kind = OpKind.COLLECTIVE
                 found[kind] = found.get(kind, 0.0) + share * spent / breakdown.total
         return found
 

@@ -122,7 +122,7 @@ class Analysis:
         if model.tower is not None:
             weights += weight_bytes(self._schedule.tower) + model.tower.extra_parameters * precision.base.bytes
         runs = [run for phase in (self.prefill, self.decode) if phase for run in phase.passes]
-        peaks = [self._shaped(activation_peak(run.placement.network, run.step, convention), run.step) for run in runs]
+        peaks = [self._shaped(_most_alive(run, convention), run.step) for run in runs]
         peak = peaks[0]
         for more in peaks[1:]:
             peak = np.maximum(peak, more)
@@ -270,6 +270,12 @@ class Analysis:
 
         knees = {knee for run in schedule.decode(scenario.decode_step) for knee in run.placement.network.knees}
         return sum_steps(of_step, first, first + steps - 1, knees) / self.tokens_per_iteration
+
+
+def _most_alive(run: Pass, convention: Convention) -> Any:
+    """The most bytes of activations alive at once in a pass: of both batches, where two take turns."""
+    graph = run.placement.network
+    return activation_peak(graph, run.step, convention) * (2 if graph.overlapped else 1)
 
 
 def expect(parts: Iterable[Analysis | Phase]) -> None:

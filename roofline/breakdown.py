@@ -13,7 +13,7 @@ part `HOST`. All parts are those of one emitted token where an iteration yields 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,6 +29,9 @@ from roofline.schedule import Pass
 
 HOST = "host and gaps"
 """The part of a pass's expected time that no kernel has."""
+
+HIDDEN = "hidden exchanges"
+"""What the parts of two batches that take turns have in common: it is taken off."""
 
 Parts = Mapping[str, float]
 
@@ -60,7 +63,14 @@ def _of_ops(phase: Phase, name: str, reference: float) -> Breakdown:
     parts: dict[str, float] = {}
     for key, op in zip(_keys(phase.passes), phase.ops, strict=True):
         parts[key] = parts.get(key, 0.0) + float(op.count * getattr(op, name))
-    return Breakdown(parts, float(reference))
+    return Breakdown(_less_hidden(parts, phase.passes, reference) if name == "bound_time" else parts, float(reference))
+
+
+def _less_hidden(parts: dict[str, float], passes: Iterable[Pass], reference: Any) -> dict[str, float]:
+    """The parts of a bound time, and what of them is hidden: operators beside each other count once."""
+    if any(run.placement.exchanges.size for run in passes):
+        parts[HIDDEN] = float(reference) - sum(parts.values())
+    return parts
 
 
 def prefill_expected(analysis: Analysis) -> Breakdown:
@@ -76,6 +86,8 @@ def _of_expected(phase: Phase, reference: float, weights: NDArray[np.float64]) -
     for key, op, found in zip(_keys(phase.passes), phase.ops, phase.expected_ops, strict=True):
         spent = float(np.sum(weights * (slower * op.count * found.time.mid)))
         parts[key] = parts.get(key, 0.0) + spent
+    if any(run.placement.exchanges.size for run in phase.passes):
+        parts[HIDDEN] = -slower * float(np.sum(weights * phase.hidden))
     parts[HOST] = float(reference) - sum(parts.values())
     return Breakdown(parts, float(reference))
 
@@ -143,7 +155,8 @@ def _summed(analysis: Analysis, times: bool) -> Breakdown:
         for key, (_, number, _), spent in zip(_pass_keys(run), placement.ops, summed, strict=True):
             parts[key] = parts.get(key, 0.0) + float(run.repeat * number * spent / count / tokens)
     if times:
-        return Breakdown(parts, float(analysis.generation.tpot))
+        reference = float(analysis.generation.tpot)
+        return Breakdown(_less_hidden(parts, schedule.decode(scenario.decode_step), reference), reference)
     return Breakdown(parts, float(sum(parts.values())))
 
 

@@ -36,13 +36,15 @@ class Network:
     """A model's operators under one precision, in the order they run. One graph serves prefill and decode.
 
     `rules` turn a workload into the extents that its sizes depend on; `base` is the arithmetic of what is not
-    quantised; `compute` forces an arithmetic on every product (None: the operands decide).
+    quantised; `compute` forces an arithmetic on every product (None: the operands decide). `overlapped`: what its
+    experts exchange is sent while the device computes on another batch.
     """
 
     sections: tuple[Section, ...]
     rules: tuple[Rule, ...]
     base: str
     compute: str | None
+    overlapped: bool = False
 
     @property
     def ops(self) -> tuple[tuple[Op, float, str], ...]:
@@ -56,7 +58,7 @@ class Network:
 
     @cached_property
     def _hash(self) -> int:
-        return hash((self.sections, self.rules, self.base, self.compute))
+        return hash((self.sections, self.rules, self.base, self.compute, self.overlapped))
 
     def __hash__(self) -> int:
         return self._hash
@@ -69,7 +71,8 @@ class Build:
     `decode`: the graph is for single queries, where latent attention works on the latents themselves and sequence
     parallelism divides the cache. `every_position`: logits are wanted at all positions, as verification needs them,
     not only at the last. `skew` and `capacity` are those of expert routing. `rewrites` replace linear layers
-    by others (low-rank factors, adapters). `bridge` cards are joined by a bridge, where there is one.
+    by others (low-rank factors, adapters). `bridge` cards are joined by a bridge, where there is one. `overlapped` is
+    that of the network.
     """
 
     fusions: tuple[str, ...] = ()
@@ -81,6 +84,7 @@ class Build:
     rewrites: tuple[Rewrite, ...] = ()
     every_position: bool = False
     bridge: int | None = None
+    overlapped: bool = False
 
 
 PLAIN = Build()
@@ -115,6 +119,7 @@ def _stage(model: Model, precision: Precision, build: Build) -> Network:
         rules=_rules(rank, build),
         base=precision.base.arithmetic,
         compute=precision.compute,
+        overlapped=build.overlapped,
     )
 
 

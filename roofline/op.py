@@ -77,6 +77,11 @@ class Op:
         return self.matrix_flops + self.vector_flops
 
     @property
+    def exchange(self) -> bool:
+        """Whether it sends rows to the ranks of their experts, or back."""
+        return self.link is not None and self.link.collective is Collective.ALL_TO_ALL
+
+    @property
     def tensors(self) -> tuple[Tensor, ...]:
         """Everything it touches, reads first."""
         return self.reads + self.writes

@@ -227,6 +227,15 @@ class Phase:
         return ground
 
     @cached_property
+    def hidden(self) -> Any:
+        """Seconds of its kernels' expected times that run beside others."""
+        total: Any = 0.0
+        for run, times, detail in self._details:
+            if run.placement.exchanges.size:
+                total = total + self._shaped(times.hidden(detail), run.step) * run.repeat
+        return self._plain(total)
+
+    @cached_property
     def host_time(self) -> Any:
         """Seconds of the expected time that the host spends between passes."""
         total: Any = 0.0

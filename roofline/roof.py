@@ -114,6 +114,12 @@ class Placement:
         return monomial_values(self.monomials, step, self.network)
 
     @cached_property
+    def exchanges(self) -> NDArray[np.intp]:
+        """The operators whose time can be hidden behind that of the others: none where nothing overlaps."""
+        overlapped = self.network.overlapped
+        return np.array([i for i, (op, _, _) in enumerate(self.ops) if overlapped and op.exchange], dtype=np.intp)
+
+    @cached_property
     def _timed(self) -> tuple[Array, Array]:
         """The time rows of operators that cost the same, once each, and how often each runs."""
         rows = self.coefficients[:TIMES].transpose(1, 0, 2).copy()
@@ -122,6 +128,12 @@ class Placement:
             counts[row.tobytes()] = counts.get(row.tobytes(), 0.0) + count
         distinct = np.frombuffer(b"".join(counts)).reshape(len(counts), TIMES, -1)
         return np.ascontiguousarray(distinct.transpose(1, 0, 2)), np.array(list(counts.values()))
+
+    def _exchanged(self, values: Array) -> Array:
+        """Bound seconds of what may be hidden, for each point."""
+        rows = self.coefficients[:TIMES, self.exchanges] @ values
+        seconds: Array = self.counts[self.exchanges] @ rows.max(axis=0)
+        return seconds
 
     @cached_property
     def _counted(self) -> Array:
@@ -132,8 +144,9 @@ class Placement:
     def total_time(self, values: Array) -> Array:
         """Bound seconds of the whole pass, for each point."""
         rows, counts = self._timed
-        time = [counts @ (rows @ block).max(axis=0) for block in blocks(values)]
-        return time[0] if len(time) == 1 else np.concatenate(time)
+        times = [counts @ (rows @ block).max(axis=0) for block in blocks(values)]
+        time = times[0] if len(times) == 1 else np.concatenate(times)
+        return time - hidden(self._exchanged(values), time) if self.exchanges.size else time
 
     def summary(self, values: Array) -> Array:
         """Of the whole pass, with shape (6, points).
@@ -149,12 +162,25 @@ class Placement:
         time = np.maximum(device, link)
         on_link = link > device
         in_memory = (memory > compute) & ~on_link
-        return np.concatenate(
-            [
-                [counts @ time, counts @ np.where(in_memory, time, 0.0), counts @ np.where(on_link, time, 0.0)],
-                self._counted @ values,
-            ]
-        )
+        timed = [counts @ time, counts @ np.where(in_memory, time, 0.0), counts @ np.where(on_link, time, 0.0)]
+        if self.exchanges.size:
+            timed = self._overlapping(timed, self._exchanged(values))
+        return np.concatenate([timed, self._counted @ values])
+
+    def _overlapping(self, timed: list[Array], exchanged: Array) -> list[Array]:
+        """Seconds in all, bound by memory and by links, where the shorter of exchanges and the rest is hidden."""
+        time, in_memory, on_link = timed
+        longer = exchanged > time - exchanged
+        return [
+            time - hidden(exchanged, time),
+            np.where(longer, 0.0, in_memory),
+            np.where(longer, exchanged, on_link - exchanged),
+        ]
+
+
+def hidden(exchanged: Any, time: Any) -> Any:
+    """Seconds of `time` that are hidden where two batches take turns: the shorter part runs beside the longer one."""
+    return np.minimum(exchanged, time - exchanged)
 
 
 def blocks(values: Array, points: int = _BLOCK) -> Iterator[Array]:

@@ -120,7 +120,8 @@ class Settings:
     sequence generates: below 1 where the rest pads a static batch, above 1 where beams are parts of one answer.
     `padding`: prompt tokens computed over those wanted. KV memory: `kv_block` tokens
     are allocated at a time, `kv_reserved` tokens for every sequence whatever its length, and if `shared_prefix` the
-    prefix is kept once for all sequences and the prompt once for all its beams.
+    prefix is kept once for all sequences and the prompt once for all its beams. `overlapped` are the phases in which a
+    batch is cut into two that take turns, so that one computes while what experts exchange is sent for the other.
     """
 
     parallel: Parallelism = SINGLE
@@ -140,6 +141,7 @@ class Settings:
     expert_skew: float = 0.0
     expert_capacity: float = 1.0
     rewrites: tuple[Rewrite, ...] = ()
+    overlapped: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not 0 <= self.expert_skew <= 10:
@@ -193,7 +195,7 @@ class Schedule:
         self._build = build
         self._placed: dict[str, Placement] = {}
 
-    def _graph(self, hardware: Hardware, *, decode: bool, every_position: bool = False) -> Network:
+    def _graph(self, hardware: Hardware, phase: str, *, decode: bool, every_position: bool = False) -> Network:
         settings = self.settings
         build = replace(
             self._build,
@@ -204,6 +206,7 @@ class Schedule:
             rewrites=settings.rewrites,
             every_position=every_position,
             bridge=hardware.bridge if settings.parallel.pipeline > 1 else None,
+            overlapped=phase in settings.overlapped,
         )
         return network(self.model, self.precision, build)
 
@@ -227,7 +230,8 @@ class Schedule:
     @cached_property
     def networks(self) -> tuple[Network, Network]:
         """The graphs of prefill and decode: another one only where decode computes differently."""
-        return self._graph(self.hardware, decode=False), self._graph(self.decoder, decode=self._decodes_apart)
+        prefill = self._graph(self.hardware, "prefill", decode=False)
+        return prefill, self._graph(self.decoder, "decode", decode=self._decodes_apart)
 
     @property
     def _decodes_apart(self) -> bool:
@@ -259,7 +263,7 @@ class Schedule:
     @cached_property
     def _checked(self) -> Network:
         """The graph of decode with logits at every position, as verification needs them."""
-        return self._graph(self.decoder, decode=self._decodes_apart, every_position=True)
+        return self._graph(self.decoder, "decode", decode=self._decodes_apart, every_position=True)
 
     def _verifier(self, depth: float) -> Placement:
         """The model, or the share `depth` of its layers, with logits at every position."""
@@ -426,9 +430,9 @@ class Schedule:
         return prefix._replace(batch=answers - 1), whole
 
     def _local(self, step: Step, *, micro: bool = True, split: bool = False) -> Step:
-        """The step of one rank: its share of the batch and, where the tokens are `split`, of those."""
+        """The step of one rank: its share of the batch and, where the tokens are `split` as in prefill, of those."""
         parallel = self.settings.parallel
-        cuts = parallel.data * (parallel.micro_batches if micro else 1)
+        cuts = parallel.data * (parallel.micro_batches * self._turns("prefill" if split else "decode") if micro else 1)
         batch = step.batch if cuts == 1 else np.maximum(np.ceil(step.batch / cuts), 1)
         ranks = parallel.sequence if split else 1
         return step._replace(batch=batch, queries=step.queries if ranks == 1 else step.queries / ranks)
@@ -440,4 +444,9 @@ class Schedule:
         goes round: a step takes m / p once there are enough micro-batches to fill the pipeline.
         """
         stages, batches = self.settings.parallel.pipeline, self.settings.parallel.micro_batches
-        return max(batches, stages) / stages if decode else (batches + stages - 1) / stages
+        passes = max(batches, stages) if decode else batches + stages - 1
+        return self._turns("decode" if decode else "prefill") * passes / stages
+
+    def _turns(self, phase: str) -> int:
+        """The batches that take turns on a device."""
+        return 2 if phase in self.settings.overlapped else 1

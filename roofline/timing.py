@@ -7,6 +7,7 @@ interval of the residuals that the fit left:
     kernel   t_k = max(form(shape; constants), bound of its operators)
     weights that are converted first:   t_k = (form^2 + (conversion / dequantisation)^2)^(1/2)
     pass     t   = max(sum n_k t_k + gap N, [no CUDA graph] issue N) + step + sequence batch      (`roofline.engine`)
+    two batches that take turns: of sum n_k t_k the shorter of exchanges and the rest is hidden, each has half a step
 
 What nobody measured takes `launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)`. Every operator gets the part of its
 kernel's time that it has of the kernel's bound, so that no operator is expected faster than its speed of light.
@@ -39,7 +40,7 @@ from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import smooth_maximum
 from roofline.launches import ATTENTION, UNMEASURED, launches
 from roofline.remembered import SMALL, Remembered
-from roofline.roof import TIMES, Placement, Row, blocks, monomial_values, monomials_of, values_at
+from roofline.roof import TIMES, Placement, Row, blocks, hidden, monomial_values, monomials_of, values_at
 
 WITHIN_KIND: Mapping[str, tuple[float, float]] = {
     "gemm": (0.35, 0.43),
@@ -334,9 +335,9 @@ class Timing:
         """The time of a pass from its kernels, never below its bound: see the module for the formula."""
         engine, number = self.engine, float(self._counts.sum())
         slower = engine["prefill"] if phase == "prefill" else 1.0
-        device = slower * (self._counts @ detail.mid) + engine["gap"] * number
+        device = slower * (self._counts @ detail.mid - self.hidden(detail)) + engine["gap"] * number
         busy = device if phase in engine.graphs else np.maximum(device, engine["issue"] * number)
-        mid = busy + engine["step"] + engine["sequence"] * batch
+        mid = busy + self._step + engine["sequence"] * batch
         errors = np.concatenate([detail.mid - detail.low, detail.high - detail.mid], axis=1)
         wrong, points = slower * self._combined(errors), mid.size
         below, above = wrong[:points], wrong[points:]
@@ -350,8 +351,33 @@ class Timing:
     def host_time(self, step: Step) -> Array:
         """Seconds of a pass that the host spends between passes, for the points of the grid, flattened."""
         batch = spread(np.asarray(step.batch, float), step.shape).reshape(-1)
-        time: Array = self.engine["step"] + self.engine["sequence"] * batch
+        time: Array = self._step + self.engine["sequence"] * batch
         return time
+
+    @property
+    def _step(self) -> float:
+        """Seconds of the host for a pass: of two batches that take turns, each has half."""
+        step: float = self.engine["step"] / (2 if self.placement.network.overlapped else 1)
+        return step
+
+    @property
+    def exchanging(self) -> frozenset[int]:
+        """The kernels that may be hidden."""
+        return frozenset(self.kernel_of[index] for index in self.placement.exchanges.tolist())
+
+    @cached_property
+    def _exchanges(self) -> Array:
+        """How often each kernel runs that may be hidden."""
+        counts: Array = np.zeros(len(self.kernels))
+        rows = sorted(self.exchanging)
+        counts[rows] = self._counts[rows]
+        return counts
+
+    def hidden(self, detail: Detail) -> Any:
+        """Seconds of its kernels' that run beside others, for each point."""
+        if not self.placement.exchanges.size:
+            return 0.0
+        return hidden(self._exchanges @ detail.mid, self._counts @ detail.mid)
 
     def _combined(self, errors: Array) -> Array:
         """The error of the sum over kernels, from those of single ones."""

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from roofline import cost, energy
 from roofline.analysis import Analysis
-from roofline.breakdown import decode_bound, mean_contexts, mean_step, steps
+from roofline.breakdown import decode_bound, mean_contexts, mean_step, prefill_bound, steps
 from roofline.errors import RooflineError
 from roofline.explain.lines import Line, Margin, line, total
 from roofline.extents import Step, extents
@@ -26,13 +26,17 @@ Found = tuple[list[Line], Margin | None, str]
 
 
 def _ttft(analysis: Analysis) -> Found:
-    lines = [_bound_line(analysis.prefill)]
+    lines = [_bound_line(analysis)]
     if analysis.times_are_expected:
         lines += _expected_lines(analysis.prefill)
     return lines, _phase_margin(analysis.prefill), "s"
 
 
-def _bound_line(phase: Phase) -> Line:
+def _bound_line(analysis: Analysis) -> Line:
+    phase = analysis.prefill
+    if any(run.placement.exchanges.size for run in phase.passes):
+        parts = prefill_bound(analysis).parts
+        return line(f"{phase.name} at the bound", f"sum by operator: {' + '.join(parts)}", total(parts.values()))
     summed = " + ".join(f"{shown(op.count)}*{shown(op.bound_time)}" for op in phase.ops)
     names = " + ".join(f"{shown(op.count)} {op.name}" for op in phase.ops)
     return line(f"{phase.name} at the bound", f"sum over operators of count x max(roofs): {names}", summed)
@@ -53,6 +57,10 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
             f"sum over kernels of count x time: {names}",
             " + ".join(f"{shown(count)}*{shown(time)}" for count, time in counted),
         )
+        lines.append(kernels)
+        if run.placement.exchanges.size:
+            kernels = _not_hidden(times, counted, kernels, f"{label}kernels beside exchanges{name}")
+            lines.append(kernels)
         slower = engine["prefill"] if phase.name == "prefill" else 1.0
         number, batch = sum(count for count, _ in counted), float(np.ravel(run.step.batch)[0])
         device = f"{shown(slower)} * {shown(kernels.value)} + {shown(engine['gap'])} * {shown(number)}"
@@ -60,13 +68,23 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         busy = device if replayed else f"max({device}, {shown(engine['issue'])} * {shown(number)})"
         formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
         formula = formula if replayed else f"max({formula}, issue x number)"
-        host = f"{shown(engine['step'])} + {shown(engine['sequence'])} * {shown(batch)}"
-        whole = line(f"{label}pass{name}", f"{formula} + step + sequence x batch", f"{busy} + {host}")
+        turns = 2 if run.placement.network.overlapped else 1
+        step, steps_ = ("step", "") if turns == 1 else ("step / 2", " / 2")
+        host = f"{shown(engine['step'])}{steps_} + {shown(engine['sequence'])} * {shown(batch)}"
+        whole = line(f"{label}pass{name}", f"{formula} + {step} + sequence x batch", f"{busy} + {host}")
         repeat = float(np.ravel(run.repeat)[0])
         totals.append(f"{shown(repeat)}*{shown(whole.value)}")
-        lines += [kernels, whole]
+        lines.append(whole)
     lines.append(line(f"expected {phase.name}{name}", "sum over passes of repetitions x time", " + ".join(totals)))
     return lines
+
+
+def _not_hidden(times: Timing, counted: Sequence[tuple[float, float]], kernels: Line, label: str) -> Line:
+    """The longer of exchanges and all else: two batches take turns."""
+    sent = [part for row, part in enumerate(counted) if row in times.exchanging]
+    exchanges = " + ".join(f"{shown(count)}*{shown(time)}" for count, time in sent)
+    rest = f"{shown(kernels.value)} - ({exchanges})"
+    return line(label, "max(exchanges, kernels - exchanges)", f"max({exchanges}, {rest})")
 
 
 def _joined(times: Timing, entry: Kernel) -> str:

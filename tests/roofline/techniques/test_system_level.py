@@ -495,3 +495,106 @@ def test_what_cannot_be_divided_is_refused_at_once() -> None:
     hyena = next(name for name in list_models() if isinstance(load_model(name).groups[0].layer.mixer, Hyena))
     with pytest.raises(UnsupportedError):
         apply_techniques(plain(hyena), ["tensor-parallelism"])
+
+
+# --- two batches that take turns --------------------------------------------------------------------------------------
+
+
+def served(model: str, hardware: str, *requests: str, devices: int = 32, **workload: Any) -> Analysis:
+    """Expert-parallel over nodes of eight devices."""
+    parallel = Parallelism(expert=devices, data=devices, nodes=devices // 8)
+    settings = Settings(parallel=parallel)
+    return run(model, *requests, hardware=load_hardware(hardware), settings=settings, **workload)
+
+
+def spent(phase: Any, exchanges: bool) -> float:
+    """Bound seconds of a phase's operators that exchange experts' rows, or of all others."""
+    return float(sum(op.count * op.bound_time for op in phase.ops if op.op.exchange is exchanges))
+
+
+@pytest.mark.parametrize(("model", "hardware"), [("deepseek-v3", "h800-sxm"), ("qwen3-30b-a3b", "h100-sxm")])
+@pytest.mark.parametrize("name", ["prefill", "decode"])
+def test_the_shorter_of_exchanges_and_the_rest_is_hidden(model: str, hardware: str, name: str) -> None:
+    half = getattr(served(model, hardware, batch=32 * 8), name)
+    both = getattr(served(model, hardware, "two-batch-overlap", batch=32 * 16), name)
+    sent, rest = spent(half, True), spent(half, False)
+    assert sent > 0 < rest
+    assert both.bound_time == pytest.approx(2 * max(sent, rest), rel=1e-12)
+    assert spent(both, True) == pytest.approx(2 * sent, rel=1e-12)  # operators are told whole
+    assert both.flops == pytest.approx(2 * half.flops, rel=1e-12)
+    assert both.link_bytes == pytest.approx(2 * half.link_bytes, rel=1e-12)
+    assert both.bound == ("link" if sent > rest else max(_by_bound(half), key=_by_bound(half).__getitem__))
+
+
+def _by_bound(phase: Any) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for op in phase.ops:
+        if not op.op.exchange:
+            found[str(op.bound)] = found.get(str(op.bound), 0.0) + op.count * op.bound_time
+    return found
+
+
+def test_expected_times_hide_what_takes_less_time() -> None:
+    half = served("deepseek-v3", "h800-sxm", batch=32 * 8)
+    both = served("deepseek-v3", "h800-sxm", "two-batch-overlap", batch=32 * 16)
+    for name in ("prefill", "decode"):
+        one, two = getattr(half, name), getattr(both, name)
+        kernels = {True: 0.0, False: 0.0}
+        for op, found in zip(one.ops, one.expected_ops, strict=True):
+            kernels[op.op.exchange] += op.count * found.time.mid
+        host = one.host_time - one.engine["step"] / 2
+        gaps = one.expected.mid - sum(kernels.values()) - one.host_time
+        assert two.expected.mid == pytest.approx(2 * (max(kernels.values()) + gaps + host), rel=1e-9)
+        assert two.hidden == pytest.approx(2 * min(kernels.values()), rel=1e-9)
+        assert two.expected.low < two.expected.mid < two.expected.high
+        assert two.expected.mid >= two.bound_time
+
+
+def test_one_phase_can_be_cut_in_two_alone() -> None:
+    plain_, prefill, decode, both = (
+        served("deepseek-v3", "h800-sxm", *asked, batch=32 * 16)
+        for asked in (
+            (),
+            ("two-batch-overlap:phases=prefill",),
+            ("two-batch-overlap:phases=decode",),
+            ("two-batch-overlap",),
+        )
+    )
+    assert prefill.expected.ttft == both.expected.ttft != plain_.expected.ttft == decode.expected.ttft
+    assert decode.expected.tpot == both.expected.tpot != plain_.expected.tpot == prefill.expected.tpot
+    with pytest.raises(RooflineError, match="phases must be prefill, decode or both, got 'all'"):
+        served("deepseek-v3", "h800-sxm", "two-batch-overlap:phases=all")
+
+
+def test_two_batches_pay_where_both_are_large() -> None:
+    sizes, eight = 32 * np.array([1, 4, 16, 64, 256]), parse_precision("bf16", "fp8_block")
+    before = served("deepseek-v3", "h800-sxm", batch=sizes, prompt=2000, precision=eight)
+    after = served("deepseek-v3", "h800-sxm", "two-batch-overlap", batch=sizes, prompt=2000, precision=eight)
+    gain = before.expected.tpot.mid / after.expected.tpot.mid
+    assert gain[0] < 1 < gain[-1]  # weights are read for each half
+    assert np.all(np.diff(gain) > 0)
+    assert np.all(gain < 2)
+    np.testing.assert_allclose(after.memory.activation_peak[1:], before.memory.activation_peak[1:], rtol=1e-9)
+    np.testing.assert_array_equal(after.memory.kv_cache, before.memory.kv_cache)
+    np.testing.assert_array_equal(after.memory.weights, before.memory.weights)
+    single = served("deepseek-v3", "h800-sxm", "two-batch-overlap", batch=32 * 16, prompt=2000, precision=eight)
+    assert single.expected.tpot.mid == pytest.approx(after.expected.tpot.mid[2], rel=1e-9)
+
+
+def test_two_batches_work_with_chunks_drafts_and_stages() -> None:
+    for extra in ("chunked-prefill", "multi-token-prediction", "disaggregation"):
+        plain_ = served("deepseek-v3", "h800-sxm", extra, batch=32 * 64, prompt=4096)
+        both = served("deepseek-v3", "h800-sxm", extra, "two-batch-overlap", batch=32 * 64, prompt=4096)
+        assert both.expected.ttft.mid < plain_.expected.ttft.mid
+    staged = Parallelism(expert=8, data=8, pipeline=2, micro_batches=2)
+    before, after = (
+        run("deepseek-v3", *asked, hardware=load_hardware("h200-sxm"), settings=Settings(parallel=staged), batch=2048)
+        for asked in ((), ("two-batch-overlap",))
+    )
+    assert after.expected.ttft.mid < before.expected.ttft.mid
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
+def test_nothing_is_hidden_where_nothing_is_exchanged(model: str) -> None:
+    with pytest.raises(UnsupportedError, match="nothing is exchanged"):
+        run(model, "two-batch-overlap", settings=Settings(parallel=Parallelism(tensor=2)))
