@@ -241,8 +241,9 @@ def parallel_moves(request: Request, devices: Iterable[int]) -> Iterator[Move]:
     """Every split of so many devices into tensor, pipeline and data parallelism, and experts over all of them."""
     for count in devices:
         for degrees in _splits(count, request.model):
-            if {**_PLAIN, **request.degrees} != {**_PLAIN, **degrees}:
-                yield _parallel(request.hardware, degrees)
+            settled = _housed(request.hardware, degrees)
+            if {**_PLAIN, **request.degrees} != {**_PLAIN, **settled}:
+                yield _parallel(settled)
 
 
 _PLAIN = {"tensor": 1, "pipeline": 1, "expert": 1, "data": 1, "sequence": 1, "nodes": 1, "micro_batches": 1}
@@ -267,12 +268,20 @@ def _divisors(count: int) -> list[int]:
 _FLAGS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep", "nodes": "nodes"}
 
 
-def _parallel(hardware: Hardware, degrees: dict[str, int]) -> Move:
-    count = degrees["tensor"] * degrees["pipeline"] * degrees["data"]
+def _devices(degrees: Mapping[str, int]) -> int:
+    return degrees["tensor"] * degrees["pipeline"] * degrees["data"]
+
+
+def _housed(hardware: Hardware, degrees: Mapping[str, int]) -> dict[str, int]:
+    """The degrees with the nodes that so many devices are in."""
+    count = _devices(degrees)
     nodes = max(1, -(-count // hardware.node_devices))
     settled = {**degrees, "nodes": nodes if count % nodes == 0 else 1}
-    if settled["pipeline"] > 1:
-        settled["micro_batches"] = 1
+    return {**settled, "micro_batches": 1} if settled["pipeline"] > 1 else settled
+
+
+def _parallel(settled: Mapping[str, int]) -> Move:
+    count = _devices(settled)
     name = " ".join(f"{_FLAGS[key]}={value}" for key, value in settled.items() if key in _FLAGS and value > 1) or "tp=1"
     title = f"{count} device{'s' if count > 1 else ''} as {name}"
 

@@ -36,3 +36,16 @@ def test_advice_over_four_cards_says_what_they_talk_over(run) -> None:
     names = {entry["move"] for entry in json.loads(out)["recommendations"]}
     assert any("tp=4" in name for name in names)
     assert "nodes" not in out
+
+
+def test_the_present_layout_is_no_change() -> None:
+    for degrees, devices in (
+        ({"tensor": 8}, 8),
+        ({"expert": 32, "data": 32, "nodes": 4}, 32),
+        ({"tensor": 8, "pipeline": 2, "nodes": 2}, 16),
+    ):
+        request = Request(load_model("deepseek-v3"), load_hardware("h800-sxm"), degrees=degrees)
+        present = request.scenario().settings.parallel
+        after = [move(request).scenario().settings.parallel for move in parallel_moves(request, [devices])]
+        assert after
+        assert present not in after
