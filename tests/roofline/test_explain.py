@@ -2,50 +2,20 @@
 
 import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from roofline import Analysis, RooflineError, UnknownNameError, analyze, load_hardware, load_model
+from roofline import RooflineError, UnknownNameError, analyze, load_hardware, load_model
 from roofline.explain import METRICS, Explanation, explain
 from roofline.metrics import find_metric
-from roofline.parallel import parse_offload
 from roofline.request import Request
-
-
-def answer(model: str, hardware: str, **parts: Any) -> Analysis:
-    kept = {name: parts.pop(name) for name in ("techniques", "degrees", "formats", "settings") if name in parts}
-    return analyze(Request(load_model(model), load_hardware(hardware), **kept, options=parts).scenario())
-
+from tests.roofline.simulated import ALL, answer
 
 SCENARIOS = {
-    "dense": answer("llama-3.1-8b", "h100-sxm", batch=8, generate=40),
+    **ALL,
     "fp8": answer("llama-3.1-8b", "l40s", batch=4, formats={"scheme": "fp8", "kv": "fp8"}),
     "foreign cache": answer("llama-3.1-8b", "a100-sxm-80gb", batch=16, formats={"kv": "fp8"}),
     "weight-only": answer("llama-2-7b", "a6000", batch=3, formats={"scheme": "q4_k_m"}, engine="llama.cpp"),
-    "moe": answer("mixtral-8x7b", "h200-sxm", batch=4, degrees={"tensor": 2}),
-    "mla": answer("deepseek-v3", "h200-sxm", batch=64, degrees={"expert": 8}, formats={"scheme": "fp8_block"}),
-    "overlapped": answer(
-        "deepseek-v3",
-        "h800-sxm",
-        batch=1024,
-        formats={"scheme": "fp8_block"},
-        degrees={"expert": 32, "data": 32, "nodes": 4},
-        techniques=("two-batch-overlap",),
-    ),
-    "far apart": answer(
-        "qwen3-30b-a3b",
-        "h100-sxm",
-        batch=64,
-        degrees={"expert": 16, "data": 16, "nodes": 8},
-        techniques=("two-batch-overlap:phases=prefill",),
-    ),
-    "ssm": answer("mamba2-2.7b", "rtx-4090"),
-    "window": answer("gemma-2-9b", "l40s", prompt=3900, generate=600),
-    "eager": answer("llama-2-7b", "a6000", batch=3, engine="hf-eager"),
-    "speculative": answer("llama-3.1-8b", "h100-sxm", techniques=("eagle:accept=3.5",)),
-    "offloaded": answer("llama-2-70b", "rtx-4090", settings={"offload": parse_offload("weights=0.8")}),
-    "pipeline": answer("llama-3.1-70b", "h100-sxm", batch=8, degrees={"pipeline": 2, "tensor": 2}),
     "encoder": answer("bert-base", "l4"),
     "viewer": answer("llama-2-7b", "a6000", convention="llm-viewer"),
 }

@@ -1,0 +1,42 @@
+"""Simulated scenarios of many makes, for tests that hold whatever is simulated."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from roofline import Analysis, analyze, load_hardware, load_model
+from roofline.parallel import parse_offload
+from roofline.request import Request
+
+
+def answer(model: str, hardware: str, **parts: Any) -> Analysis:
+    kept = {name: parts.pop(name) for name in ("techniques", "degrees", "formats", "settings") if name in parts}
+    return analyze(Request(load_model(model), load_hardware(hardware), **kept, options=parts).scenario())
+
+
+ALL = {
+    "dense": answer("llama-3.1-8b", "h100-sxm", batch=8, generate=40),
+    "moe": answer("mixtral-8x7b", "h200-sxm", batch=4, degrees={"tensor": 2}),
+    "mla": answer("deepseek-v3", "h200-sxm", batch=64, degrees={"expert": 8}, formats={"scheme": "fp8_block"}),
+    "overlapped": answer(
+        "deepseek-v3",
+        "h800-sxm",
+        batch=1024,
+        formats={"scheme": "fp8_block"},
+        degrees={"expert": 32, "data": 32, "nodes": 4},
+        techniques=("two-batch-overlap",),
+    ),
+    "far apart": answer(
+        "qwen3-30b-a3b",
+        "h100-sxm",
+        batch=64,
+        degrees={"expert": 16, "data": 16, "nodes": 8},
+        techniques=("two-batch-overlap:phases=prefill",),
+    ),
+    "ssm": answer("mamba2-2.7b", "rtx-4090"),
+    "window": answer("gemma-2-9b", "l40s", prompt=3900, generate=600),
+    "eager": answer("llama-2-7b", "a6000", batch=3, engine="hf-eager"),
+    "speculative": answer("llama-3.1-8b", "h100-sxm", techniques=("eagle:accept=3.5",)),
+    "offloaded": answer("llama-2-70b", "rtx-4090", settings={"offload": parse_offload("weights=0.8")}),
+    "pipeline": answer("llama-3.1-70b", "h100-sxm", batch=8, degrees={"pipeline": 2, "tensor": 2}),
+}
