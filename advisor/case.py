@@ -17,13 +17,14 @@ from advisor.trials import Trial, Trials
 from roofline.analysis import Analysis, analyze
 from roofline.breakdown import HIDDEN, HOST, Breakdown, decode_expected, prefill_expected, steps
 from roofline.errors import RooflineError
-from roofline.hardware import Hardware
+from roofline.hardware import Hardware, Span
 from roofline.model import Model
 from roofline.op import Kind as OpKind
 from roofline.phase import OpFigures, Phase
 from roofline.precision import Precision
 from roofline.roof import Bound
 from roofline.scenario import Scenario
+from roofline.units import si
 
 
 @dataclass(frozen=True)
@@ -281,3 +282,12 @@ class Case:
 
 LITTLE = 0.1
 """What takes a smaller share than this is left aside by rules."""
+
+
+def link_text(analysis: Analysis, span: Span) -> str:
+    """The link that devices of a span talk over, and its bandwidth."""
+    try:
+        link = analysis.scenario.hardware.link(span)
+    except RooflineError:
+        return "a link"
+    return f"{link.kind} at {si(link.bandwidth, 'B/s')}"

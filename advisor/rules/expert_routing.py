@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
+from advisor.case import LITTLE, Case, link_text
 from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
 from roofline.parallel import imbalance
 
@@ -35,11 +35,45 @@ def look(case: Case) -> Iterator[Said]:
     else:
         why = "experts are not divided among devices" if ranks == 1 else "tokens are spread evenly over the experts"
         yield Vain(("routing", "expert kernel"), f"{why}: there is no load to balance and no padding to spare")
+    yield from _exchanges(case)
     if "experts" not in case.scenario.profile.fusions and share > 0.1:
         title = case.scenario.profile.title or case.scenario.profile.name
         yield Hint(
             ("engine",), f"{title} runs the parts of experts one by one, where other engines fuse them ({share:.0%})"
         )
+
+
+def _exchanges(case: Case) -> Iterator[Said]:
+    """What experts on different devices exchange, where it is not hidden already."""
+    settings, parallel = case.scenario.settings, case.analysis.parallel
+    if parallel.expert == 1 or parallel.data == 1:
+        return
+    phases = {"prefill": (case.prefill_share, case.analysis.prefill)}
+    if case.generates:
+        phases["decode"] = case.decode_share, case.decode
+    waits = {
+        name: (weight, case.parts_share(phase, lambda op: op.op.exchange))
+        for name, (weight, phase) in phases.items()
+        if name not in settings.overlapped
+    }
+    if not waits:
+        return
+    share = sum(weight * part for weight, part in waits.values())
+    if share >= LITTLE:
+        over = link_text(case.analysis, parallel.span(parallel.tensor * parallel.data))
+        yield Finding(
+            f"experts on {parallel.expert} devices exchange their tokens over {over}: {share:.0%} of the time",
+            share,
+            {f"of {name}": f"{part:.0%}" for name, (_, part) in waits.items()},
+        )
+        yield Hint(
+            ("two-batch-overlap",),
+            f"what experts exchange takes {share:.0%} of the time, and the other half of a batch is work meanwhile",
+        )
+    yield Vain(
+        ("two-batch-overlap",),
+        f"what experts exchange takes {share:.0%} of the time, and each half of the batch reads the weights again",
+    )
 
 
 RULE = Rule(

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import LITTLE, Case
+from advisor.case import LITTLE, Case, link_text
 from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
 from advisor.trials import Trial
 from roofline.analysis import Analysis
 from roofline.errors import RooflineError
 from roofline.hardware import Span
 from roofline.phase import OpFigures, Phase
-from roofline.units import seconds, si
+from roofline.units import seconds
 
 
 def look(case: Case) -> Iterator[Said]:
     """Applies where devices exchange results, as it is or after a move of parallelism."""
     analysis = case.analysis
     if analysis.parallel.tensor > 1:
-        yield from _bound_by_link(case, analysis)
+        yield from _bound_bylink_text(case, analysis)
     for name, trial in case.trials_of("parallelism"):
         parallel = trial.analysis.parallel
         if parallel.tensor > max(analysis.parallel.tensor, 1):
@@ -31,14 +31,14 @@ def _exchanges(op: OpFigures) -> bool:
     return float(op.link_bytes) > 0
 
 
-def _bound_by_link(case: Case, analysis: Analysis) -> Iterator[Said]:
+def _bound_bylink_text(case: Case, analysis: Analysis) -> Iterator[Said]:
     first = case.parts_share(analysis.prefill, _exchanges)
     then = case.parts_share(case.decode, _exchanges) if case.generates else 0.0
     share = case.prefill_share * first + case.decode_share * then
     if share >= LITTLE:
         yield Finding(
             f"exchanges between {analysis.parallel.tensor} tensor-parallel devices over"
-            f" {_link(analysis, _span(analysis))} take {share:.0%} of the time",
+            f" {link_text(analysis, _span(analysis))} take {share:.0%} of the time",
             share,
             {"of prefill": f"{first:.0%}", "of a decode step": f"{then:.0%}"},
         )
@@ -51,7 +51,7 @@ def _tensor(case: Case, name: str, trial: Trial) -> Iterator[Said]:
     whole = float(phase.expected.mid)
     text = (
         f"each of {analysis.parallel.tensor} devices is left with {seconds(whole * (1 - share))} of its own work in a"
-        f" {phase.name} pass and exchanges for {seconds(whole * share)} over {_link(analysis, _span(analysis))}"
+        f" {phase.name} pass and exchanges for {seconds(whole * share)} over {link_text(analysis, _span(analysis))}"
     )
     if share < 0.5 and not _over_host(analysis):
         yield Hint((name,), text)
@@ -65,7 +65,7 @@ def _tensor(case: Case, name: str, trial: Trial) -> Iterator[Said]:
 def _pipeline(case: Case, name: str, trial: Trial) -> Iterator[Said]:
     parallel = trial.analysis.parallel
     stages = parallel.pipeline
-    link = _link(trial.analysis, parallel.span(parallel.devices // stages + 1))
+    link = link_text(trial.analysis, parallel.span(parallel.devices // stages + 1))
     if trial.analysis.memory.fits and not case.analysis.memory.fits:
         yield Hint((name,), f"in {stages} stages the model fits, and each token crosses {link} once a stage")
     text = f"a token runs through all {stages} stages one after the other: it comes no sooner for them"
@@ -92,14 +92,6 @@ def _over_host(analysis: Analysis) -> bool:
         return analysis.scenario.hardware.link(_span(analysis)).scope == "host"
     except RooflineError:
         return False
-
-
-def _link(analysis: Analysis, span: Span) -> str:
-    try:
-        link = analysis.scenario.hardware.link(span)
-    except RooflineError:
-        return "a link"
-    return f"{link.kind} at {si(link.bandwidth, 'B/s')}"
 
 
 RULE = Rule(

@@ -352,3 +352,8 @@ def test_of_what_does_not_fit_the_search_goes_on_from_the_most_promising() -> No
     }
     assert not trials.base.fits.any()
     assert min(drafts, key=lambda name: (drafts[name], name)) in {move.name for move in _useful(trials, offered)}
+
+
+def test_what_is_asked_for_already_is_not_left_to_do() -> None:
+    asked = request(batch=4).using("fp8-kv")
+    assert "fp8-kv" not in advise(asked, moves=moves(asked, "fp8-kv")[:1]).plan.stopped

@@ -57,6 +57,7 @@ MEMORY = Goal(Objective.MEMORY)
 ALONE = "llama-2-13b --hw a6000 --prompt 128"
 LONG = "llama-2-7b --hw h100-sxm --batch 32 --prompt 2048"
 TINY = "qwen2-0.5b --hw h100-sxm --engine hf-eager"
+SPREAD = "deepseek-v3 --hw h800-sxm --quant fp8_block --ep 32 --dp 32 --nodes 4"
 NOT_FITTING = "llama-3.1-70b --hw a6000"
 ENGINES = ("engine=vllm", "engine=sglang", "engine=tensorrt-llm")
 
@@ -102,6 +103,22 @@ CASES = (
             Goal(Objective.TPOT, quality=Quality.RETRAIN),
             unfound=("expert-routing",),
             futile=("expert-choice",),
+        ),
+    ),
+    Entry(
+        ("zhou 16",),  # what experts on different devices exchange
+        Scene(
+            f"{SPREAD} --batch 1024 --prompt 2048 --generate 64",
+            ("two-batch-overlap",),
+            RATE,
+            found=("expert-routing",),
+            hinted=("expert-routing",),
+            gains={"two-batch-overlap": (1.2, 2)},
+        ),
+        Scene(
+            f"{SPREAD} --batch 64 --prompt 128",
+            ("two-batch-overlap",),
+            futile=("two-batch-overlap",),
         ),
     ),
     Entry(
