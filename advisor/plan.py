@@ -148,8 +148,8 @@ def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], depth: int, why:
     """Why no step follows: the best that is left, and what it would gain or break."""
     slots, asked = {move.slot for move in end.moves}, end.request.techniques
     quality = trials.goal.quality
-    open_ = [move for move in moves if move.slot not in slots and move.name not in asked]
-    left = [move for move in open_ if within_budget(trials, move, quality)]
+    others = (move for move in moves if move.slot not in slots and move.name not in asked)
+    left = [move for move in others if within_budget(trials, move, quality)]
     trials.together(end.moves | {move} for move in left)
     simulated = [trial for move in left if (trial := trials.attempt(end.moves | {move})) is not None]
     tried = [trial for trial in simulated if quality.allows(trial.price)]

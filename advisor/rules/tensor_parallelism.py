@@ -18,7 +18,7 @@ def look(case: Case) -> Iterator[Said]:
     """Applies where devices exchange results, as it is or after a move of parallelism."""
     analysis = case.analysis
     if analysis.parallel.tensor > 1:
-        yield from _bound_bylink_text(case, analysis)
+        yield from _bound_by_link(case, analysis)
     for name, trial in case.trials_of("parallelism"):
         parallel = trial.analysis.parallel
         if parallel.tensor > max(analysis.parallel.tensor, 1):
@@ -28,10 +28,11 @@ def look(case: Case) -> Iterator[Said]:
 
 
 def _exchanges(op: OpFigures) -> bool:
-    return float(op.link_bytes) > 0
+    """Whether devices put results together; what experts exchange is another matter (`expert_routing`)."""
+    return float(op.link_bytes) > 0 and not op.op.exchange
 
 
-def _bound_bylink_text(case: Case, analysis: Analysis) -> Iterator[Said]:
+def _bound_by_link(case: Case, analysis: Analysis) -> Iterator[Said]:
     first = case.parts_share(analysis.prefill, _exchanges)
     then = case.parts_share(case.decode, _exchanges) if case.generates else 0.0
     share = case.prefill_share * first + case.decode_share * then

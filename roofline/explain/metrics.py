@@ -68,10 +68,9 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         busy = device if replayed else f"max({device}, {shown(engine['issue'])} * {shown(number)})"
         formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
         formula = formula if replayed else f"max({formula}, issue x number)"
-        turns = 2 if run.placement.network.overlapped else 1
-        step, steps_ = ("step", "") if turns == 1 else ("step / 2", " / 2")
-        host = f"{shown(engine['step'])}{steps_} + {shown(engine['sequence'])} * {shown(batch)}"
-        whole = line(f"{label}pass{name}", f"{formula} + {step} + sequence x batch", f"{busy} + {host}")
+        halved = " / 2" if run.placement.network.overlapped else ""
+        host = f"{shown(engine['step'])}{halved} + {shown(engine['sequence'])} * {shown(batch)}"
+        whole = line(f"{label}pass{name}", f"{formula} + step{halved} + sequence x batch", f"{busy} + {host}")
         repeat = float(np.ravel(run.repeat)[0])
         totals.append(f"{shown(repeat)}*{shown(whole.value)}")
         lines.append(whole)
