@@ -273,9 +273,9 @@ class Analysis:
 
 
 def _most_alive(run: Pass, convention: Convention) -> Any:
-    """The most bytes of activations alive at once in a pass: of both batches, where two take turns."""
+    """The most bytes of activations alive at once in a pass: of all batches that take turns in it."""
     graph = run.placement.network
-    return activation_peak(graph, run.step, convention) * (2 if graph.overlapped else 1)
+    return activation_peak(graph, run.step, convention) * graph.turns
 
 
 def expect(parts: Iterable[Analysis | Phase]) -> None:

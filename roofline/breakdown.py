@@ -25,7 +25,7 @@ from roofline.extents import Step
 from roofline.generation import NODES, WEIGHTS, sum_steps
 from roofline.phase import Phase
 from roofline.roof import TIMES, Row
-from roofline.schedule import Pass
+from roofline.schedule import Pass, hiding
 
 HOST = "host and gaps"
 """The part of a pass's expected time that no kernel has."""
@@ -68,7 +68,7 @@ def _of_ops(phase: Phase, name: str, reference: float) -> Breakdown:
 
 def _less_hidden(parts: dict[str, float], passes: Iterable[Pass], reference: Any) -> dict[str, float]:
     """The parts of a bound time, and what of them is hidden: operators beside each other count once."""
-    if any(run.placement.exchanges.size for run in passes):
+    if hiding(passes):
         parts[HIDDEN] = float(reference) - sum(parts.values())
     return parts
 
@@ -86,7 +86,7 @@ def _of_expected(phase: Phase, reference: float, weights: NDArray[np.float64]) -
     for key, op, found in zip(_keys(phase.passes), phase.ops, phase.expected_ops, strict=True):
         spent = float(np.sum(weights * (slower * op.count * found.time.mid)))
         parts[key] = parts.get(key, 0.0) + spent
-    if any(run.placement.exchanges.size for run in phase.passes):
+    if hiding(phase.passes):
         parts[HIDDEN] = -slower * float(np.sum(weights * phase.hidden))
     parts[HOST] = float(reference) - sum(parts.values())
     return Breakdown(parts, float(reference))

@@ -151,7 +151,6 @@ def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]
     return {"moe": match} if match is not None else {}
 
 
-@lru_cache(maxsize=4096)
 def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -> Mapping[str, Match]:
     """The constants for a kernel, by the ops of the schema that it may be."""
     if shape.op in PASSES:

@@ -21,6 +21,9 @@ from roofline.precision import Precision
 from roofline.rewrite import Rewrite
 from roofline.tensor import Tensor
 
+TURNS = 2
+"""The batches that a batch is cut into where what one's experts exchange is sent while another is computed on."""
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -50,6 +53,11 @@ class Network:
     def ops(self) -> tuple[tuple[Op, float, str], ...]:
         """Every operator with how often it runs and the section it belongs to."""
         return tuple((op, section.count, section.name) for section in self.sections for op in section.ops)
+
+    @property
+    def turns(self) -> int:
+        """The batches that take turns in a pass."""
+        return TURNS if self.overlapped else 1
 
     @property
     def knees(self) -> tuple[int, ...]:

@@ -121,6 +121,11 @@ class Parallelism:
         return self.data if self.expert > 1 else 1
 
     @property
+    def exchanging(self) -> bool:
+        """Whether experts are shared by ranks with tokens of their own, which they have to send."""
+        return self.expert > 1 and self.data > 1
+
+    @property
     def of_stage(self) -> Parallelism:
         """What the operators of a stage depend on: all degrees that lead to the same ones are the same here.
 

@@ -7,6 +7,7 @@ one of them is a list of passes: a network on hardware, its step, and how often 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -19,7 +20,7 @@ from roofline.extents import Step
 from roofline.hardware import Hardware
 from roofline.memory import stored_tensors
 from roofline.model import Model
-from roofline.network import EMBEDDING, HEAD, Build, Network, Section, network
+from roofline.network import EMBEDDING, HEAD, TURNS, Build, Network, Section, network
 from roofline.op import Kind, Link, Op
 from roofline.parallel import RESIDENT, SINGLE, Nodes, Offload, Parallelism, beside
 from roofline.precision import Precision
@@ -158,6 +159,11 @@ class Pass(NamedTuple):
     step: Step
     repeat: Any = 1.0
     label: str = ""
+
+
+def hiding(passes: Iterable[Pass]) -> bool:
+    """Whether any of the passes hides exchanges behind other work."""
+    return any(run.placement.exchanges.size for run in passes)
 
 
 def _shallow(graph: Network, depth: float) -> Network:
@@ -449,4 +455,4 @@ class Schedule:
 
     def _turns(self, phase: str) -> int:
         """The batches that take turns on a device."""
-        return 2 if phase in self.settings.overlapped else 1
+        return TURNS if phase in self.settings.overlapped else 1

@@ -356,8 +356,8 @@ class Timing:
 
     @property
     def _step(self) -> float:
-        """Seconds of the host for a pass: of two batches that take turns, each has half."""
-        step: float = self.engine["step"] / (2 if self.placement.network.overlapped else 1)
+        """Seconds of the host for a pass: batches that take turns share them."""
+        step: float = self.engine["step"] / self.placement.network.turns
         return step
 
     @property

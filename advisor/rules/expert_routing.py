@@ -46,7 +46,7 @@ def look(case: Case) -> Iterator[Said]:
 def _exchanges(case: Case) -> Iterator[Said]:
     """What experts on different devices exchange, where it is not hidden already."""
     settings, parallel = case.scenario.settings, case.analysis.parallel
-    if parallel.expert == 1 or parallel.data == 1:
+    if not parallel.exchanging:
         return
     phases = {"prefill": (case.prefill_share, case.analysis.prefill)}
     if case.generates:

@@ -19,6 +19,7 @@ from roofline.launches import Kernel
 from roofline.memory import stored_tensors
 from roofline.network import Network
 from roofline.phase import Phase
+from roofline.schedule import hiding
 from roofline.tensor import Role
 from roofline.timing import Reading, Timing
 
@@ -34,7 +35,7 @@ def _ttft(analysis: Analysis) -> Found:
 
 def _bound_line(analysis: Analysis) -> Line:
     phase = analysis.prefill
-    if any(run.placement.exchanges.size for run in phase.passes):
+    if hiding(phase.passes):
         parts = prefill_bound(analysis).parts
         return line(f"{phase.name} at the bound", f"sum by operator: {' + '.join(parts)}", total(parts.values()))
     summed = " + ".join(f"{shown(op.count)}*{shown(op.bound_time)}" for op in phase.ops)
@@ -68,9 +69,10 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         busy = device if replayed else f"max({device}, {shown(engine['issue'])} * {shown(number)})"
         formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
         formula = formula if replayed else f"max({formula}, issue x number)"
-        halved = " / 2" if run.placement.network.overlapped else ""
-        host = f"{shown(engine['step'])}{halved} + {shown(engine['sequence'])} * {shown(batch)}"
-        whole = line(f"{label}pass{name}", f"{formula} + step{halved} + sequence x batch", f"{busy} + {host}")
+        turns = run.placement.network.turns
+        shared = f" / {turns}" if turns > 1 else ""
+        host = f"{shown(engine['step'])}{shared} + {shown(engine['sequence'])} * {shown(batch)}"
+        whole = line(f"{label}pass{name}", f"{formula} + step{shared} + sequence x batch", f"{busy} + {host}")
         repeat = float(np.ravel(run.repeat)[0])
         totals.append(f"{shown(repeat)}*{shown(whole.value)}")
         lines.append(whole)

@@ -100,7 +100,6 @@ def mixture_of_experts(spec: MixtureOfExperts, source: Tensor, target: Tensor, f
     gate = activation("expert_gate", formats.base, k, spec.width)
     activated = activation("expert_activated", formats.activations, k, spec.width)
     output = activation("expert_output", formats.base, k, hidden)
-    exchanged = parallel.expert > 1 and parallel.data > 1
     routed = activation("routed", formats.base, hidden) if spec.shared_width else target
 
     def experts(name: str, rows: Tensor, written: Tensor, inputs: int, outputs: int, gathered: bool) -> Op:
@@ -140,7 +139,7 @@ def mixture_of_experts(spec: MixtureOfExperts, source: Tensor, target: Tensor, f
         # The weighted sum of a token's experts: a multiplication and an addition each.
         elementwise("expert_combine", Kind.ELEMENTWISE, (output, routes), routed, 2 * output.elements),
     ]
-    if exchanged:
+    if parallel.exchanging:
         ops = _exchange(ops, source, spec, formats)
     return [*ops, *_shared(spec, source, routed, target, formats)] if spec.shared_width else ops
 

@@ -246,7 +246,7 @@ def _two_batches(scenario: Scenario, values: Values) -> Scenario:
     phases = ("prefill", "decode") if asked == "both" else (asked,)
     if not set(phases) <= {"prefill", "decode"}:
         raise RooflineError(f"two-batch-overlap: phases must be prefill, decode or both, got {quote(asked)}")
-    if not (scenario.model.experts and parallel.expert > 1 and parallel.data > 1):
+    if not (scenario.model.experts and parallel.exchanging):
         raise UnsupportedError(
             "two-batch-overlap hides what experts on different devices exchange: nothing is exchanged"
         )
