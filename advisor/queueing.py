@@ -72,10 +72,32 @@ class Replica:
     inverse: float
 
     @cached_property
+    def slots(self) -> Array:
+        """1 to N."""
+        return np.arange(1.0, self.step.size + 1)
+
+    @cached_property
     def ceilings(self) -> Array:
         """Requests a second up to which a replica with 1 to N slots is stable: n / (G s(n) + n p), no step wasted."""
-        batches = np.arange(1, self.step.size + 1)
-        return np.maximum.accumulate(batches / (self.steps * self.step + batches * self.prefill.mean))
+        return np.maximum.accumulate(self.slots / (self.steps * self.step + self.slots * self.prefill.mean))
+
+    @cached_property
+    def ending(self) -> Array:
+        """Requests a second that end with 1 to N sequences were there no prefills, mu(n) / (1 - r).
+
+        A batch that is slower than a smaller one is not run: throughput never falls.
+        """
+        return np.maximum.accumulate(self.slots / (self.steps * self.step))
+
+    @cached_property
+    def run_step(self) -> Array:
+        """Seconds of a step of the batches that are run."""
+        return self.slots / (self.steps * self.ending)
+
+    @cached_property
+    def logs(self) -> Array:
+        """Sums of the logarithms of `ending` over the first 0 to N."""
+        return np.concatenate([[0.0], np.cumsum(np.log(self.ending))])
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +114,13 @@ class Load:
 
 def load(replica: Replica, rate: float, quantile: float | None = None) -> Load:
     """What a replica's requests meet at `rate` a second, for each number of slots up to that of `replica.step`."""
-    step, steps, prefill = replica.step, replica.steps, replica.prefill
-    slots = np.arange(1, step.size + 1, dtype=float)
+    slots, steps, prefill, step = replica.slots, replica.steps, replica.prefill, replica.run_step
     busy = rate * prefill.mean
     ceilings = replica.ceilings
     stable = rate < ceilings
-    # A batch that is slower than a smaller one is not run: throughput never falls.
-    served = np.maximum.accumulate(slots * (1 - busy) / (steps * step))
     if not stable.any():
         return Load(*(np.full(step.size, np.inf) for _ in range(3)))
-    steps_at = slots * (1 - busy) / (steps * served)
-    logs = np.concatenate([[0.0], np.cumsum(np.log(rate / served))])
+    logs = np.arange(step.size + 1) * math.log(rate / (1 - busy)) - replica.logs
     weights = np.exp(logs - logs.max())
     ratio = np.where(stable, rate / ceilings, 0.0)
     tail = weights[1:] * ratio / (1 - ratio)
@@ -112,13 +130,13 @@ def load(replica: Replica, rate: float, quantile: float | None = None) -> Load:
     with np.errstate(divide="ignore", invalid="ignore"):
         batch = running / total
         if quantile is None:
-            stepping = (np.cumsum(weights[1:] * steps_at) + steps_at * tail) / total
+            stepping = (np.cumsum(weights[1:] * step) + step * tail) / total
             wait = (rate * prefill.second + (1 - busy) * stepping) / 2 / (1 - busy)
             ttft = prefill.quantile + wait + tail / (1 - ratio) / total / rate
             tpot = batch / (rate * steps)
         else:
             inside = np.searchsorted(unsaturated, quantile * running)
-            slow = steps_at[np.minimum(inside, np.arange(step.size))]
+            slow = step[np.minimum(inside, np.arange(step.size))]
             queued = _tail(busy, prefill.second / (2 * prefill.mean * (1 - busy)), quantile)
             full = (weights[1:] + tail) / total
             decoding = 1 - weights[0] / total

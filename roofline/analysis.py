@@ -18,7 +18,6 @@ from roofline.memory import Memory, activation_peak, kept_bytes, viewer_weight_b
 from roofline.network import Build, Network
 from roofline.parallel import Parallelism, stages
 from roofline.phase import Phase
-from roofline.precision import Precision
 from roofline.scenario import Scenario
 from roofline.schedule import Pass, Schedule
 from roofline.tensor import Role
@@ -60,8 +59,7 @@ class Analysis:
     """
 
     def __init__(self, scenario: Scenario, calibrations: Calibrations | None = None) -> None:
-        precision = scenario.precision
-        assert isinstance(precision, Precision)
+        precision = scenario.run_precision
         assert isinstance(scenario.convention, Convention)
         self.scenario = scenario
         self.precision = precision

@@ -5,10 +5,10 @@ A forward pass on an engine takes
     t = max(kernels + gap N, [no CUDA graph] issue N) + step + sequence batch
 
 for N kernels. `kernels` is the sum of their times, with the engine's own `launch`, `memory`, `kv_reread`,
-`collective`, `dequantisation` and `kv_conversion` in them, times `prefill` in that phase. The host issues kernels
-ahead of the device, so that the slower of the two counts; a replayed CUDA graph spares the issuing. `step` and
-`sequence` are scheduling, sampling and detokenising between two passes. The profile of an engine belongs to a version
-and a harness: its file says which.
+`collective`, `dequantisation`, `integer_blocks` and `kv_conversion` in them, times `prefill` in that phase. The host
+issues kernels ahead of the device, so that the slower of the two counts; a replayed CUDA graph spares the issuing.
+`step` and `sequence` are scheduling, sampling and detokenising between two passes. The profile of an engine belongs to
+a version and a harness: its file says which.
 """
 
 from __future__ import annotations
@@ -56,6 +56,9 @@ PARAMETERS = (
     Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill's kernels over that of the calibration"),
     Parameter("dequantisation", Unit.RATIO, 0.005, 1.0, 0.5, "share of the vector peak reached in converting weights"),
     Parameter(
+        "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "cycles of a unit for 1024 products of integers in scaled blocks"
+    ),
+    Parameter(
         "kv_conversion", Unit.RATIO, 0.0, 500.0, 90.0, "FLOP an element of a cache that is converted in software"
     ),
 )
@@ -66,8 +69,9 @@ PARAMETERS = (
 class Engine:
     """An engine's profile: `fusions` among KERNELS, the phases whose CUDA graphs it replays, and its parameters.
 
-    `spread` is the 10th and 90th percentile of measured over predicted whole-model time, beside what the kernels'
-    own intervals say; `sources` says what it was fitted to.
+    On devices of the vendors in `integers` its kernels round the inputs of linear layers to 8 bits where the weights
+    are integers, and multiply integers. `spread` is the 10th and 90th percentile of measured over predicted
+    whole-model time, beside what the kernels' own intervals say; `sources` says what it was fitted to.
     """
 
     name: str
@@ -77,6 +81,7 @@ class Engine:
     parameters: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     spread: tuple[float, float] = (1.0, 1.0)
     sources: tuple[str, ...] = ()
+    integers: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         return hash((self.name, self.graphs, self.fusions, *self.parameters.items()))
@@ -122,7 +127,7 @@ def _load(path: Path, _modified: int) -> Engine:
     return parse_engine(read_mapping(path), str(path))
 
 
-_KEYS = ("name", "title", "fusions", "graphs", "parameters", "spread", "sources")
+_KEYS = ("name", "title", "fusions", "graphs", "integers", "parameters", "spread", "sources")
 
 
 def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
@@ -141,6 +146,7 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
         parameters=_parameters(content.get("parameters", {}), where),
         spread=_spread(content.get("spread", [1, 1]), where),
         sources=tuple(map(str, _list(content.get("sources", []), "sources", where))),
+        integers=tuple(map(str, _list(content.get("integers", []), "integers", where))),
     )
 
 
@@ -199,7 +205,9 @@ def _spread(content: object, where: str) -> tuple[float, float]:
 def render(engine: Engine) -> str:
     """The text of a profile; `parse_engine` reads it back."""
     lines = [f"name: {engine.name}", f"title: {_quoted(engine.title)}"]
-    lines += [f"fusions: [{', '.join(engine.fusions)}]", f"graphs: [{', '.join(engine.graphs)}]", "parameters:"]
+    lines += [f"fusions: [{', '.join(engine.fusions)}]", f"graphs: [{', '.join(engine.graphs)}]"]
+    lines += [f"integers: [{', '.join(map(_quoted, engine.integers))}]"] if engine.integers else []
+    lines += ["parameters:"]
     for parameter in PARAMETERS:
         value = engine[parameter.name]
         shown = f"{value:.4g}" if parameter.unit is Unit.RATIO or value == 0 else f"{value * 1e6:.4g} us"

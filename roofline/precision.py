@@ -26,6 +26,7 @@ class Precision:
     `base` is what the model runs in where nothing is quantised: the residual stream, norms, queries, attention
     outputs. `activations` is the format in which linear layers receive their inputs (8-bit schemes quantise there),
     `kv` the cache's, `weights` a scheme by component. `compute` forces an arithmetic; None lets the operands decide.
+    `queries` is the format of queries and probabilities; None lets it follow activations and cache (`attention`).
     """
 
     base: Format
@@ -33,6 +34,7 @@ class Precision:
     activations: Format
     kv: Format
     compute: str | None = None
+    queries: Format | None = None
 
     @property
     def attention(self) -> Format:
@@ -41,6 +43,8 @@ class Precision:
         They follow the activations only where the cache is in the same arithmetic, so that both operands of the
         product are; otherwise attention runs in the base format.
         """
+        if self.queries is not None:
+            return self.queries
         return self.activations if self.activations.arithmetic == self.kv.arithmetic else self.base
 
     def __hash__(self) -> int:

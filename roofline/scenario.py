@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from roofline.engine import DEFAULT as DEFAULT_ENGINE
 from roofline.engine import Engine, load_engine
 from roofline.errors import RooflineError, quote
 from roofline.extents import Step
+from roofline.formats import find_format
 from roofline.fusion import check_fusions
 from roofline.hardware import Hardware
 from roofline.model import Model
@@ -32,6 +33,9 @@ DEFAULT_PROMPT = 512
 MAX_BATCH = 10**7
 """Sequences: larger batches are taken for a mistake."""
 
+
+INTEGER = find_format("int8")
+"""What engines round activations to that are multiplied with integer weights."""
 
 MAX_PRICE = 1e6
 """USD an hour of a device: higher prices are taken for a mistake."""
@@ -105,6 +109,19 @@ class Scenario:
     def profile(self) -> Engine:
         """The engine's profile."""
         return load_engine(self.engine) if isinstance(self.engine, str) else self.engine
+
+    @cached_property
+    def run_precision(self) -> Precision:
+        """The formats as the engine computes in them: some engines round what meets integer weights to 8 bits."""
+        precision = self.precision
+        assert precision is not None
+        weights, plain = precision.weights.linear, precision.activations == precision.base and precision.compute is None
+        rounded = (
+            weights is not None
+            and (weights.arithmetic == INTEGER.arithmetic and plain and self.convention is Convention.PHYSICAL)
+            and (self.hardware.vendor in self.profile.integers and self.hardware.supports(INTEGER.arithmetic))
+        )
+        return replace(precision, activations=INTEGER, queries=precision.attention) if rounded else precision
 
     @property
     def _default_prompt(self) -> int:

@@ -6,6 +6,7 @@ interval of the residuals that the fit left:
 
     kernel   t_k = max(form(shape; constants), bound of its operators)
     weights that are converted first:   t_k = (form^2 + (conversion / dequantisation)^2)^(1/2)
+    integers in blocks with scales:     t_k = (form^2 + (products x integer_blocks / (1024 units clock))^2)^(1/2)
     pass     t   = max(sum n_k t_k + gap N, [no CUDA graph] issue N) + step + sequence batch      (`roofline.engine`)
     two batches that take turns: of sum n_k t_k the shorter of exchanges and the rest is hidden, each has half a step
 
@@ -37,7 +38,7 @@ from roofline.extents import Step, extents, spread
 from roofline.hardware import Hardware
 from roofline.kernels import Array
 from roofline.kernels.elementwise import PASSES
-from roofline.kernels.parameters import smooth_maximum
+from roofline.kernels.parameters import smooth_maximum, units
 from roofline.launches import ATTENTION, UNMEASURED, launches
 from roofline.remembered import SMALL, Remembered
 from roofline.roof import TIMES, Placement, Row, blocks, hidden, monomial_values, monomials_of, values_at
@@ -194,6 +195,24 @@ class Timing:
         rows = self._involved(Row.UPCAST_FLOPS)
         return np.array([row for row in rows if self._kind_of[row] not in ATTENTION], dtype=np.intp)
 
+    @cached_property
+    def scaling_factors(self) -> Array:
+        """How many times longer than at its peak an operator takes to scale the sums of blocks of integers.
+
+        A unit multiplies 1024 pairs, which are 2048 FLOP, in `integer_blocks` cycles.
+        """
+        factors, hardware = np.zeros(len(self.placement.ops)), self.placement.hardware
+        if self.engine["integer_blocks"] and hardware.clock is not None:
+            seconds = self.engine["integer_blocks"] / (units(hardware) * hardware.clock) / 2048
+            peaks = zip(self.placement.arithmetic, self.placement.roofs, strict=True)
+            factors[:] = [seconds * (peak or 0.0) if arithmetic == "int8" else 0.0 for arithmetic, peak in peaks]
+        return factors
+
+    @cached_property
+    def _scaling(self) -> NDArray[np.intp]:
+        """Kernels that multiply integers in blocks, one of which has a scale of its own."""
+        return np.array(sorted({self.kernel_of[i] for i in self.scaling_factors.nonzero()[0].tolist()}), dtype=np.intp)
+
     def _involved(self, what: Row) -> list[int]:
         """The kernels of which any operator does any of it, in their order."""
         doing = self.placement.coefficients[what].any(axis=1).nonzero()[0]
@@ -203,6 +222,11 @@ class Timing:
     def converting(self) -> frozenset[int]:
         """The kernels that convert operands before they multiply them."""
         return frozenset(self._converting.tolist())
+
+    @property
+    def scaling(self) -> frozenset[int]:
+        """The kernels that multiply integers in blocks."""
+        return frozenset(self._scaling.tolist())
 
     @property
     def linked(self) -> frozenset[int]:
@@ -295,6 +319,7 @@ class Timing:
             low[rows, points], mid[rows, points], high[rows, points] = found[:3]
             inside[rows, points] = found.inside
         self._convert(times, low, mid, high)
+        self._scale(times, low, mid, high)
         np.maximum(low, floor, out=low)
         np.maximum(mid, floor, out=mid)
         self._wait(times, low, mid, high)
@@ -320,6 +345,15 @@ class Timing:
         rows = self._converting
         vector = self._parts[rows] @ times[Row.VECTOR_TIME] / self.engine["dequantisation"]
         slower = smooth_maximum(mid[rows], vector, 2.0) / np.where(mid[rows] > 0, mid[rows], 1.0)
+        low[rows], mid[rows], high[rows] = low[rows] * slower, mid[rows] * slower, high[rows] * slower
+
+    def _scale(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+        """Kernels that multiply integers in blocks: sums of every block are scaled one by one."""
+        if not self._scaling.size:
+            return
+        rows = self._scaling
+        seconds = (self._parts[rows] * self.scaling_factors) @ times[Row.MATRIX_TIME]
+        slower = smooth_maximum(mid[rows], seconds, 2.0) / np.where(mid[rows] > 0, mid[rows], 1.0)
         low[rows], mid[rows], high[rows] = low[rows] * slower, mid[rows] * slower, high[rows] * slower
 
     def _wait(self, times: Array, low: Array, mid: Array, high: Array) -> None:

@@ -351,8 +351,7 @@ def conditions_text(anchor: Anchor) -> str:
     names = ("tp", "pp", "ep", "dp", "sp")
     degrees = " ".join(f"{name.upper()}{getattr(given, name)}" for name in names if getattr(given, name) > 1)
     place = f"{devices} x {given.hw} ({degrees})" if devices > 1 else given.hw
-    assert scenario.precision is not None
-    parts = [f"{given.model} on {place}", precision_text(scenario.precision)]
+    parts = [f"{given.model} on {place}", precision_text(scenario.run_precision)]
     if METRICS[anchor.metric].kind in TIMED:
         parts += [f"batch {given.batch}", f"{given.prompt} in" if given.context is None else f"context {given.context}"]
         parts += [f"{given.prefix} cached"] if given.prefix else []

@@ -359,7 +359,7 @@ def predict(case: Case, engine: Engine | str | None = None) -> Predicted:
     The bound is that of the batch at once: waves are how an engine serves it, not a law.
     """
     profile = case.engine if engine is None else engine
-    bound = _times(analyze(case.scenario).generation, case.quantity)
+    bound = _times(analyze(replace(case.scenario, engine=profile)).generation, case.quantity)
     total = Estimate(0.0, 0.0, 0.0)
     for scenario, times in case.parts:
         found: Estimate = _times(analyze(replace(scenario, engine=profile)).expected, case.quantity)

@@ -41,7 +41,7 @@ PRIORS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "tensorrt-llm": {"step": 0.3e-3, "sequence": 10e-6, "issue": 3e-6},
         "vllm": {"step": 1.0e-3, "sequence": 20e-6, "issue": 6e-6},
         "sglang": {"step": 0.6e-3, "sequence": 15e-6, "issue": 6e-6},
-        "llama.cpp": {"step": 0.2e-3, "sequence": 10e-6, "issue": 3e-6},
+        "llama.cpp": {"step": 0.2e-3, "sequence": 10e-6, "issue": 3e-6, "integer_blocks": 4.0},
         "hf-eager": {"step": 2e-3, "sequence": 20e-6, "issue": 25e-6},
     }
 )
@@ -61,6 +61,7 @@ STIFFNESS: Mapping[str, float] = MappingProxyType(
         "collective": 0.4,
         "prefill": 0.15,
         "dequantisation": 0.7,
+        "integer_blocks": 0.4,
         "gap": 0.7e-6,
         "kv_reread": 0.15,
         "kv_conversion": 0.4,
@@ -84,6 +85,7 @@ TABULATED: Mapping[str, tuple[float, ...]] = MappingProxyType(
         "kv_reread": (0.0, 0.15, 0.4, 1.0),
         "collective": (0.3, 0.6, 1.0, 1.6, 3.0),
         "dequantisation": (0.01, 0.03, 0.08, 0.2, 0.45, 1.0),
+        "integer_blocks": (0.0, 1.5, 3.0, 4.5, 6.0, 9.0),
         "kv_conversion": (0.0, 30.0, 60.0, 90.0, 130.0, 200.0),
     }
 )
@@ -140,14 +142,14 @@ def passes_of(case: Case) -> list[Passes]:
     """What a row's time is made of: prefills, decode steps by three contexts that stand for all, or both."""
     found = []
     for scenario, times in case.parts:
-        batch = float(scenario.batch)
+        batch, run = float(scenario.batch), replace(scenario, engine=case.engine)
         if case.quantity is not Quantity.TPOT:
-            found.append(Passes("prefill", analyze(scenario), np.full(1, float(times)), batch))
+            found.append(Passes("prefill", analyze(run), np.full(1, float(times)), batch))
         if case.quantity is not Quantity.TTFT:
             steps = scenario.generate - 1
             contexts = np.maximum(np.round(scenario.first_cached + (steps - 1) / 2 + steps / 2 * NODES), 0)
             share = times * WEIGHTS / 2 * (steps if case.quantity is Quantity.TOTAL else 1.0)
-            found.append(Passes("decode", analyze(replace(scenario, context=contexts)), share, batch))
+            found.append(Passes("decode", analyze(replace(run, context=contexts)), share, batch))
     return found
 
 

@@ -11,6 +11,7 @@ from roofline.errors import UnknownNameError
 from roofline.explain.definitions import METRICS
 from roofline.explain.lines import Line, Margin, line, plain, total
 from roofline.kernels import kernel
+from roofline.kernels.parameters import units
 from roofline.kernels.terms import shown, terms
 from roofline.launches import Kernel
 from roofline.phase import OpFigures, Phase
@@ -164,6 +165,9 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelGrou
         text = f"({shown(slower)}**2 + ({shown(vector)} / {shown(phase.engine['dequantisation'])})**2)**0.5"
         lines.append(line("kernel that converts first", "(t^2 + (conversion / dequantisation)^2)^(1/2)", text))
         slower = lines[-1].value
+    if row in times.scaling:
+        lines.append(_scaled(times, run, entry, slower))
+        slower = lines[-1].value
     if row in times.linked:
         sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
         text = f"max({shown(slower)}, {shown(sent)} / {LINK_SHARE})"
@@ -173,6 +177,20 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelGrou
     share = f"{shown(slower)} * {shown(own)} / {shown(floor)}" if floor else "0"
     lines.append(line("expected", "kernel x the operator's part of its bound", share))
     return lines, ground
+
+
+def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
+    """A kernel that multiplies integers in blocks, each with a scale."""
+    placement, hardware = run.placement, run.placement.hardware
+    products = sum(
+        _row(run, part, Row.MATRIX_TIME) * (placement.roofs[part] or 0.0) / 2
+        for part in entry.parts
+        if times.scaling_factors[part]
+    )
+    cycles, rate = shown(times.engine["integer_blocks"]), f"{shown(units(hardware))} * {shown(hardware.clock or 0.0)}"
+    formula = "(t^2 + (products x integer_blocks / (1024 units clock))^2)^(1/2)"
+    text = f"({shown(kernel)}**2 + ({shown(products)} * {cycles} / (1024 * {rate}))**2)**0.5"
+    return line("kernel that scales blocks", formula, text)
 
 
 def _row(run: Pass, index: int, row: Row) -> float:

@@ -36,6 +36,7 @@ ALL = {
     "ssm": answer("mamba2-2.7b", "rtx-4090"),
     "window": answer("gemma-2-9b", "l40s", prompt=3900, generate=600),
     "eager": answer("llama-2-7b", "a6000", batch=3, engine="hf-eager"),
+    "blocks of integers": answer("llama-2-7b", "rtx-4090", formats={"scheme": "q4_k_m"}, engine="llama.cpp"),
     "speculative": answer("llama-3.1-8b", "h100-sxm", techniques=("eagle:accept=3.5",)),
     "offloaded": answer("llama-2-70b", "rtx-4090", settings={"offload": parse_offload("weights=0.8")}),
     "pipeline": answer("llama-3.1-70b", "h100-sxm", batch=8, degrees={"pipeline": 2, "tensor": 2}),

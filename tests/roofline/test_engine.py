@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from roofline import Scenario, analyze, load_hardware, load_model
+from roofline import Precision, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.documents import read_mapping
 from roofline.engine import PARAMETERS, Engine, list_engines, load_engine, parse_engine, render
 from roofline.errors import SpecError, UnknownNameError
@@ -28,6 +28,7 @@ def test_profiles_say_where_they_come_from_and_survive_a_round_trip(name: str, t
     path.write_text(render(engine), encoding="utf-8")
     again = parse_engine(read_mapping(path), str(path))
     assert (again.fusions, again.graphs, again.sources) == (engine.fusions, engine.graphs, engine.sources)
+    assert again.integers == engine.integers
     for parameter in PARAMETERS:
         assert again[parameter.name] == pytest.approx(engine[parameter.name], rel=1e-3)
 
@@ -70,12 +71,56 @@ def test_an_unknown_engine_is_told_with_the_nearest() -> None:
         ({"name": "x", "spread": [0.5]}, "'spread' must be two numbers"),
         ({"name": "x", "parameters": [1]}, "must be a mapping"),
         ({"name": "x", "sources": "me"}, "'sources' must be a list"),
+        ({"name": "x", "integers": "NVIDIA"}, "'integers' must be a list"),
     ],
 )
 def test_mistakes_in_a_profile(content: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
         parse_engine(content, "mine.yaml")
     assert str(caught.value).startswith("mine.yaml: ")
+
+
+def formats(
+    hardware: str = "rtx-4090", scheme: str | None = "q4_0", engine: str = "llama.cpp", **given: str
+) -> Precision:
+    precision = parse_precision("fp16", scheme, **given)
+    return analyze(
+        Scenario(load_model("llama-2-7b"), load_hardware(hardware), precision=precision, engine=engine)
+    ).precision
+
+
+def test_llama_cpp_rounds_what_meets_integer_weights_to_eight_bits() -> None:
+    for hardware in ("rtx-4090", "t4", "radeon-rx-7900-xtx"):
+        for scheme in ("q4_0", "q8_0", "q4_k_m", "iq4_xs"):
+            found = formats(hardware, scheme)
+            assert found.activations.name == "int8"
+            assert (found.base.name, found.kv.name, found.attention.name) == ("fp16", "fp16", "fp16")
+    assert formats(kv="q8_0").attention.name == "fp16", "the inputs of linear layers are rounded, queries are not"
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        formats("m2-ultra"),  # Metal computes in fp16
+        formats("v100-sxm2-16gb"),  # no integers in its matrix unit
+        formats(scheme=None),
+        formats(scheme="awq"),
+        formats(engine="vllm"),
+        formats(compute="fp16"),
+    ],
+)
+def test_what_llama_cpp_does_not_round(kept: Precision) -> None:
+    assert kept.activations.name == "fp16"
+
+
+def test_a_format_that_is_asked_for_stays() -> None:
+    assert formats(activations="fp8").activations.name == "fp8"
+
+
+def test_the_literatures_counting_knows_no_engine() -> None:
+    model, hardware, precision = load_model("llama-2-7b"), load_hardware("rtx-4090"), parse_precision("fp16", "q4_0")
+    asked = Scenario(model, hardware, precision=precision, engine="llama.cpp", convention="llm-viewer")
+    assert analyze(asked).precision == precision
 
 
 def test_engines_are_keys() -> None:

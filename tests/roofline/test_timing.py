@@ -169,6 +169,26 @@ def test_converting_weights_costs_time() -> None:
     assert slow_time.mid > 1.5 * fast_time.mid
 
 
+def test_scaling_blocks_of_integers_takes_a_units_cycles() -> None:
+    """1024 products of integers keep a unit busy for so many cycles, whatever the matrix unit could do."""
+    device, parameters = load_hardware("rtx-4090"), {"integer_blocks": 100.0}
+    slow = replace(IDEAL, name="slow scaling", parameters=parameters, integers=("NVIDIA",))
+    precision = parse_precision("fp16", "q4_0")
+    answer = analyze(Scenario(LLAMA, device, precision=precision, prompt=4096, engine=slow))
+    flops = sum(op.count * op.flops for op in answer.prefill.ops if op.arithmetic == "int8")
+    assert device.clock is not None
+    cycles = flops / 2 / 1024 * 100
+    scaling = sum(
+        op.count * found.time.mid
+        for op, found in zip(answer.prefill.ops, answer.prefill.expected_ops, strict=True)
+        if op.arithmetic == "int8"
+    )
+    assert scaling == pytest.approx(cycles / (128 * device.clock), rel=0.01)  # 25 times what the kernels take else
+    unknown = replace(device, clock=None)
+    quick = analyze(Scenario(LLAMA, unknown, precision=precision, prompt=4096, engine=slow)).prefill.expected.mid
+    assert quick < scaling / 5, "a clock that nobody documents is no limit"
+
+
 @pytest.mark.parametrize(
     ("hardware", "basis"),
     [("h100-sxm", "calibrated"), ("h20", "family"), ("rtx-4090", "family"), ("mi300x", "pooled")],

@@ -143,6 +143,14 @@ def test_the_expected_time_is_that_of_the_rows_engine(tmp_path: Path) -> None:
     assert predict(row, "hf-eager").mid > found.mid
 
 
+def test_the_bound_is_in_the_formats_that_the_rows_engine_computes_in(tmp_path: Path) -> None:
+    """A published RTX 4090 is faster than products in fp16 could be: llama.cpp multiplies integers there."""
+    conditions = {"hardware": "RTX 4090 24GB", "engine": "llama.cpp CUDA", "weights": "Q4_0", "batch": "1"}
+    figure = {"input_len": "512", "output_len": "0", "metric": "prefill_throughput", "unit": "tok/s", "value": "14771"}
+    row = case(tmp_path, **conditions, **figure)
+    assert predict(row).bound < row.measured < predict(row, "vllm").bound
+
+
 def test_a_batch_that_does_not_fit_is_served_in_waves(tmp_path: Path) -> None:
     """Llama-2-7B's cache takes 0.5 MiB a token: 22 sequences of 2048 tokens fit beside it on an A100 of 40 GB."""
     row = case(tmp_path, hardware="a100-sxm-40gb", batch="64", input_len="1024", output_len="1024")
