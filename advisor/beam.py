@@ -247,6 +247,7 @@ def _following(state: Moves, moves: Iterable[Move]) -> Iterator[Moves]:
 def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
     """Of each slot the best move for the objective and for each guide, where it is better than nothing."""
     found: dict[Move, None] = {}
+    stuck: list[list[Move]] = []
     for members in _slots(moves).values():
         alone = [(trial, move) for move in members if (trial := trials.fitting(frozenset({move}))) is not None]
         scored = [(trial.scores, move) for trial, move in alone]
@@ -255,7 +256,10 @@ def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
             if best is not None and best[0][figure] * LEAST <= least:
                 found[best[1]] = None
         if not (trials.base.fits.any() or any(trial.fits.any() for trial, _ in alone)):
-            found |= dict.fromkeys(_promising(trials, [move for _, move in alone]))
+            stuck.append([move for _, move in alone])
+    trials.together((frozenset({move}) for members in stuck for move in members), fitting=False)
+    for members in stuck:
+        found |= dict.fromkeys(_promising(trials, members))
     return list(found)
 
 

@@ -154,18 +154,21 @@ class Trials:
             return str(error)
         return ""
 
-    def together(self, combinations: Iterable[Moves]) -> None:
-        """Works out the expected times of combinations side by side, those that fit in memory: sooner than singly."""
+    def together(self, combinations: Iterable[Moves], fitting: bool = True) -> None:
+        """Works out the expected times of combinations side by side, sooner than singly: those that fit in memory.
+
+        Not only those where `fitting` is not asked for.
+        """
         if self.goal.at == "bound":
             return
         placed = []
         for moves in combinations:
-            if moves not in self._found:
+            if moves not in self._found or not fitting:
                 try:
                     placed.append(self._placed(moves))
                 except RooflineError:
                     continue
-        expect(trial.analysis for trial in placed if trial.fits.any())
+        expect(trial.analysis for trial in placed if trial.fits.any() or not fitting)
 
     def _of(self, moves: Moves) -> Trial:
         trial = self._placed(moves)
