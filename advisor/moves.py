@@ -127,6 +127,13 @@ def engine_techniques(request: Request) -> Iterator[Move]:
         move = technique_move(entry, f"{entry.name}:{found.parameters}" if found.parameters else None)
         yield replace(move, engines=_running(entry, request, found.parameters))
     yield from _drafts(request, engine)
+    if runs("gguf", engine, request.hardware):
+        entry, chosen = techniques()["gguf"], f"type={CAREFUL}"
+        yield replace(technique_move(entry, f"gguf:{chosen}"), engines=_running(entry, request, None))
+
+
+CAREFUL = "q8_0"
+"""The GGUF file type that is offered beside the usual one: larger, and next to the unquantised model."""
 
 
 def engine_of(request: Request) -> str:
@@ -134,10 +141,13 @@ def engine_of(request: Request) -> str:
     return str(request.options.get("engine", DEFAULT_ENGINE))
 
 
-def _running(entry: Technique, request: Request, parameters: str) -> frozenset[str]:
-    """The engines that run a technique so on the request's hardware; its own too, where no document knows it."""
+def _running(entry: Technique, request: Request, parameters: str | None) -> frozenset[str]:
+    """The engines that run a technique so on the request's hardware; its own too, where no document knows it.
+
+    `parameters` None is whatever they are.
+    """
     found = {name: support(entry.name, name) for name in SUPPORTED_ENGINES if runs(entry.name, name, request.hardware)}
-    able = {name for name, said in found.items() if said is not None and said.parameters == parameters}
+    able = {name for name, said in found.items() if said is not None and parameters in (said.parameters, None)}
     own = engine_of(request)
     return frozenset(able if own in SUPPORTED_ENGINES else {*able, own})
 

@@ -247,9 +247,13 @@ def _doubt(interval: Mapping[str, float]) -> str:
     return " ?" if interval["low"] <= 1 < interval["high"] else ""
 
 
+SHORT = 20
+"""Letters of a move that is named with its parameters."""
+
+
 def _short(name: str) -> str:
-    """A move without its parameters, which the command has."""
-    return name.partition(":")[0]
+    """A move without its parameters, which the command has, where they are long."""
+    return name if len(name) <= SHORT else name.partition(":")[0]
 
 
 FACTS = ("drafting", "prompt", "output", "prefix", "retrieval", "cascade", "neurons", "depth")

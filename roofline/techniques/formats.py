@@ -49,7 +49,7 @@ def group_parameter(default: int, what: str = "weights") -> Parameter:
 def with_formats(
     scenario: Scenario,
     name: str,
-    weights: Format | None = None,
+    weights: Format | WeightScheme | None = None,
     activations: Format | None = None,
     kv: Format | None = None,
 ) -> Scenario:
@@ -63,5 +63,5 @@ def with_formats(
     ):
         if chosen is not None and now not in UNQUANTISED_FORMATS:
             raise RooflineError(f"{name} sets the format of the {what}, which is {now} already: choose one of the two")
-    scheme = None if weights is None else WeightScheme(weights.name, weights)
+    scheme = WeightScheme(weights.name, weights) if isinstance(weights, Format) else weights
     return with_precision(scenario, weights=scheme, activations=activations, kv=kv)

@@ -107,6 +107,19 @@ def test_methods_to_the_same_format_are_one_recommendation() -> None:
     assert {found.move.name, *found.same} == {"awq", "gptq", "affinequant"}
 
 
+def test_llama_cpp_is_advised_its_own_file_types() -> None:
+    """What everyone does who runs a model at home: sixteen bits do not fit, four do and are the fastest."""
+    advice = advise(asked("llama-3.1-8b", "rtx-3060", engine="llama.cpp", prompt=2048), Goal(), top=1)
+    first, second = advice.recommendations[:2]
+    assert (first.move.name, second.move.name) == ("gguf:type=q4_k_m", "gguf:type=q8_0")
+    assert advice.base.missed
+    assert not first.trial.missed
+    assert first.trial.analysis.precision.activations.name == "int8"
+    assert first.better.mid > second.better.mid > 1
+    assert advice.plan.steps[0].move == first.move
+    assert not advise(asked("llama-3.1-8b", "rtx-4090"), Goal(), top=1).recommendation("gguf:type=q4_k_m")
+
+
 def test_few_bits_cost_quality_whatever_the_method() -> None:
     known = {move.name: move for move in technique_moves()}
     moves = [known["billm"], known["awq"], known["kivi"]]

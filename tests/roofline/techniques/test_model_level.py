@@ -321,6 +321,23 @@ def test_weights_in_memory_follow_the_bits(written: str, bits: float) -> None:
     assert saved - norms == pytest.approx(LINEAR * (16 - bits) / 8, rel=1e-9)
 
 
+@pytest.mark.parametrize("name", ["q8_0", "q4_k_m", "IQ4_XS"])
+def test_a_gguf_file_type_is_its_scheme(name: str) -> None:
+    asked = replace(scenario(), engine="llama.cpp")
+    named = analyze(replace(asked, precision=parse_precision("fp16", name)))
+    found = applied(asked, f"gguf:type={name}")
+    assert found.memory == named.memory
+    assert found.expected == named.expected
+    assert found.precision.activations.name == "int8"
+
+
+def test_an_unknown_file_type_is_told_with_the_nearest() -> None:
+    with pytest.raises(RooflineError, match="unknown GGUF file type 'q4_k_n'; did you mean 'q4_k_"):
+        applied(scenario(), "gguf:type=q4_k_n")
+    with pytest.raises(RooflineError, match="which is int8 already"):
+        applied(replace(scenario(), precision=parse_precision("fp16", "int8")), "gguf")
+
+
 def test_activations_in_few_bits_raise_the_compute_roof_only_where_the_hardware_has_it() -> None:
     long = {"batch": 8, "prompt": 2048}
     for hardware, written, least, most in (
