@@ -93,7 +93,7 @@ class WeightScheme:
 
         The model has `layers` layers, and `group` query heads to a key and value head.
         """
-        chosen = self.special.get(component.removeprefix("expert_"))
+        chosen = self.special.get(component, self.special.get(component.removeprefix("expert_")))
         if chosen is not None:
             return _settled(chosen, layers, group)
         if self.linear is None or component in self.unquantised:
@@ -138,10 +138,21 @@ def _tiny(name: str, base: str, small: str, **special: Choice) -> WeightScheme:
     return _gguf(name, base, "q5_k", embedding=FORMATS[small], v_proj=v, down_proj=down, **special)
 
 
+MXFP4_BLOCKS = Format("mxfp4", 17 * 8 / 32, "int8")
+"""llama.cpp's blocks of MXFP4: twice an element is a whole number, and its kernels multiply those."""
+
 # The tensor-by-tensor choices of llama.cpp's llama_tensor_get_type (src/llama-quant.cpp) for dense Llama-like models,
 # those of four bits and less with an importance matrix, as such files are made.
 GGUF = (
     _gguf("q8_0", "q8_0", "q8_0"),
+    _gguf(  # only experts are in MXFP4
+        "mxfp4_moe",
+        "q8_0",
+        "q8_0",
+        expert_gate_proj=MXFP4_BLOCKS,
+        expert_up_proj=MXFP4_BLOCKS,
+        expert_down_proj=MXFP4_BLOCKS,
+    ),
     _gguf("q6_k", "q6_k", "q6_k"),
     _gguf("q5_k_m", "q5_k", "q6_k", v_proj=_mixed("q5_k", "q6_k"), down_proj=_mixed("q5_k", "q6_k")),
     _gguf("q5_k_s", "q5_k", "q6_k"),
@@ -225,13 +236,6 @@ GGUF = (
     _tiny("iq2_xxs", "iq2_xxs", "q2_k"),
     _tiny("iq1_m", "iq1_m", "q2_k", o_proj=FORMATS["iq2_xxs"]),
     _tiny("iq1_s", "iq1_s", "q2_k", o_proj=FORMATS["iq2_xxs"]),
-    # A mixture of experts in MXFP4: the experts only, everything else in Q8_0.
-    _gguf(
-        "mxfp4_moe",
-        "mxfp4",
-        "q8_0",
-        **dict.fromkeys(("embedding", "q_proj", "k_proj", "v_proj", "o_proj"), FORMATS["q8_0"]),
-    ),
 )
 
 WEIGHT_SCHEMES: Mapping[str, WeightScheme] = MappingProxyType(
