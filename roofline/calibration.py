@@ -61,6 +61,9 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
 }
 """Formats whose constants stand in for those of a format that nobody measured, nearest first."""
 
+EXPERTS: Mapping[str, tuple[str, ...]] = {"int8": ("fp8_block", "fp8", "bf16")}
+"""The same for experts, where it differs: public FP8 rows with one scale are of kernels that differ by threefold."""
+
 WIDENING: Mapping[str, float] = {"outside": 2.0, "relative": 1.5, "family": 1.25, "pooled": 1.25}
 """Factors on the logarithm of an interval: a shape outside the fitted range; a related format's constants; constants
 of other hardware (on each accelerator left out in turn, intervals of the others' residuals cover 71 to 75%)."""
@@ -168,7 +171,8 @@ class Calibration:
 
     def find(self, op: str, format: str) -> Match | None:
         """The nearest constants: the format's own along the chain, then those of a related format; None if none."""
-        for index, candidate in enumerate((format, *RELATIVES.get(format, ()))):
+        relatives = EXPERTS.get(format) if op == "moe" else None
+        for index, candidate in enumerate((format, *(relatives or RELATIVES.get(format, ())))):
             for link in self.chain:
                 fit = link.fits.get((op, candidate))
                 if fit is not None:

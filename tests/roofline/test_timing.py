@@ -198,6 +198,20 @@ def test_the_basis_is_the_nearest_calibration(hardware: str, basis: str) -> None
     assert answer.prefill.basis.basis == basis
 
 
+def test_experts_in_integers_stand_on_kernels_of_blocks_with_scales() -> None:
+    """Rows of experts in FP8 with one scale are of kernels that differ by threefold, which no interval should have."""
+    for name in ("rtx-5080", "dgx-spark", "h100-sxm"):
+        found, other = (load_calibration(load_hardware(name)).find("moe", form) for form in ("int8", "fp8_block"))
+        assert found is not None
+        assert other is not None
+        assert found.fit == other.fit
+    precision = parse_precision("bf16", "mxfp4_moe")
+    card, experts = load_hardware("rtx-5080"), load_model("gpt-oss-20b")
+    time = analyze(Scenario(experts, card, precision=precision, engine="llama.cpp")).expected.tpot
+    assert time is not None
+    assert time.high < 2 * time.low
+
+
 def test_intervals_widen_with_the_distance_of_the_calibration() -> None:
     def width(hardware: str) -> float:
         time = analyze(Scenario(LLAMA, load_hardware(hardware), batch=8, prompt=1024, engine=IDEAL)).expected.total
