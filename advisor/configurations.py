@@ -22,7 +22,7 @@ from advisor.workload import NORMAL, Service
 from roofline.analysis import Analysis, analyze, expect
 from roofline.capacity import Capacity, Reserve, kv_capacity, visible_memory, vllm_1
 from roofline.edge import whole_series
-from roofline.engine import Engine, load_engine
+from roofline.engine import Engine, default_engine, load_engine
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware, list_hardware, load_hardware
 from roofline.model import Model
@@ -110,14 +110,6 @@ def consumer(hardware: Hardware) -> bool:
     return hardware.family in CONSUMER or named
 
 
-def served_by(hardware: Hardware) -> str:
-    """The engine that expected times are for where none is asked for.
-
-    That is llama.cpp on processors and Apple's computers, else vLLM, also as a stand-in for a vendor's fork of it.
-    """
-    return "llama.cpp" if hardware.kind == "cpu" or hardware.family == "apple" else "vllm"
-
-
 def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality) -> Iterator[tuple[str, str, Price]]:
     """Scheme and format of the cache ("" is as the model has it), with their price, within the quality budget.
 
@@ -150,7 +142,7 @@ def configurations(
         device = load_hardware(name)
         if hardware is None and alone and not consumer(device):
             continue
-        chosen = engine or served_by(device)
+        chosen = engine or default_engine(device)
         if chosen not in profiles:
             profiles[chosen] = load_engine(chosen)
         for scheme, kv, price in formats_for(model, device, chosen, quality):

@@ -11,8 +11,7 @@ from enum import StrEnum
 
 from advisor.goal import PRICES, Price
 from advisor.support import engines_with, runs, support
-from roofline.engine import DEFAULT as DEFAULT_ENGINE
-from roofline.engine import load_engine
+from roofline.engine import default_engine, load_engine
 from roofline.hardware import Hardware
 from roofline.model import MixtureOfExperts, Model
 from roofline.precision import Precision
@@ -138,7 +137,7 @@ CAREFUL = "q8_0"
 
 def engine_of(request: Request) -> str:
     """The name of a request's engine."""
-    return str(request.options.get("engine", DEFAULT_ENGINE))
+    return str(request.options.get("engine") or default_engine(request.hardware))
 
 
 def _running(entry: Technique, request: Request, parameters: str | None) -> frozenset[str]:

@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roofline.convention import Convention
-from roofline.engine import DEFAULT as DEFAULT_ENGINE
-from roofline.engine import Engine
+from roofline.engine import Engine, default_engine
 from roofline.errors import RooflineError
 from roofline.options import OPTIONS
 from roofline.parallel import RESIDENT, Offload
@@ -57,10 +56,10 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
         yield "--offload", _offload(offload)
     for technique in request.techniques:
         yield "--with", technique
-    engine = options.get("engine", DEFAULT_ENGINE)
+    engine = options.get("engine")
     if isinstance(engine, Engine):
         raise RooflineError("an engine made by a program has no name for a command")
-    if engine != DEFAULT_ENGINE:
+    if engine is not None and engine != default_engine(request.hardware):
         yield "--engine", engine
     price = options.get("price")
     if price is not None:

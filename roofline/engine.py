@@ -24,11 +24,10 @@ from typing import Any
 
 from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.hardware import Hardware
 from roofline.kernels.parameters import Parameter, Unit
 from roofline.library import modified
 from roofline.units import Dimension, parse_quantity
-
-DEFAULT = "vllm"
 
 PHASES = ("prefill", "decode")
 
@@ -97,6 +96,14 @@ class Engine:
 
 
 DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.default for parameter in PARAMETERS})
+
+
+def default_engine(hardware: Hardware) -> str:
+    """The engine that expected times are for where none is asked for.
+
+    That is llama.cpp on processors and Apple's computers, else vLLM, also as a stand-in for a vendor's fork of it.
+    """
+    return "llama.cpp" if hardware.kind == "cpu" or hardware.family == "apple" else "vllm"
 
 
 def list_engines() -> list[str]:

@@ -10,8 +10,7 @@ from typing import Any
 import numpy as np
 
 from roofline.convention import Convention
-from roofline.engine import DEFAULT as DEFAULT_ENGINE
-from roofline.engine import Engine, load_engine
+from roofline.engine import Engine, default_engine, load_engine
 from roofline.errors import RooflineError, quote
 from roofline.extents import Step
 from roofline.formats import find_format
@@ -53,8 +52,8 @@ class Scenario:
     "attention", and the only one by default. `images` of each sequence go through the model's vision tower and
     join the prompt. An encoder-decoder's prompt is what its encoder reads. `settings` say how it runs:
     parallelism, speculation, chunks. `engine` is the profile that expected times are for, by name or path, or one
-    made from another (see `roofline.engine`). `price` is what a device costs in USD an hour, if not the price of its
-    spec. Errors are RooflineError.
+    made from another (see `roofline.engine`): by default llama.cpp on processors and Apple's computers, else vLLM.
+    `price` is what a device costs in USD an hour, if not the price of its spec. Errors are RooflineError.
     """
 
     model: Model
@@ -70,7 +69,7 @@ class Scenario:
     images: Any = 0
     settings: Settings = PLAIN_SETTINGS
     techniques: tuple[str, ...] = ()
-    engine: Engine | str = DEFAULT_ENGINE
+    engine: Engine | str | None = None
     price: float | None = None
 
     def __post_init__(self) -> None:
@@ -95,7 +94,9 @@ class Scenario:
         }
         if self.price is not None and not 0 <= self.price < MAX_PRICE:
             raise RooflineError(f"the price must be USD an hour of a device, 0 or more, got {self.price}")
-        if self.engine != DEFAULT_ENGINE:
+        if self.engine is None:
+            settings["engine"] = default_engine(self.hardware)
+        else:
             self.profile  # noqa: B018 - an unknown engine is told at once
         least = 1 if convention.context_includes_new_token else 0
         if self.context is not None:
@@ -108,7 +109,10 @@ class Scenario:
     @cached_property
     def profile(self) -> Engine:
         """The engine's profile."""
-        return load_engine(self.engine) if isinstance(self.engine, str) else self.engine
+        if isinstance(self.engine, Engine):
+            return self.engine
+        assert self.engine is not None
+        return load_engine(self.engine)
 
     @cached_property
     def run_precision(self) -> Precision:

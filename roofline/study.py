@@ -26,8 +26,7 @@ from roofline.axes import Axis, parse_axes, split_assignment
 from roofline.calibration import load_calibration
 from roofline.column import Type
 from roofline.documents import read_mapping
-from roofline.engine import DEFAULT as DEFAULT_ENGINE
-from roofline.engine import load_engine
+from roofline.engine import default_engine, load_engine
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.expression import Expression, parse_condition
 from roofline.hardware import load_hardware
@@ -232,10 +231,16 @@ def _names(selection: Selection) -> Iterable[str]:
 
 def _sources(fixed: Mapping[str, Any], axes: Iterable[Axis]) -> dict[tuple[str, str], str]:
     """Digests of the specs that a study rests on."""
-    named: dict[str, Iterable[Any]] = {"engine": (DEFAULT_ENGINE,)}
-    named |= {name: (value,) for name, value in fixed.items() if name in _LOADERS}
+    named: dict[str, Iterable[Any]] = {name: (value,) for name, value in fixed.items() if name in _LOADERS}
     named |= {axis.name: axis.values for axis in axes if axis.name in _LOADERS}
+    if not named.get("engine"):
+        named["engine"] = default_engines(named.get("hw", ()))
     return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
+
+
+def default_engines(hardware: Iterable[str]) -> list[str]:
+    """The engines that expected times are for on some hardware, where none is asked for."""
+    return sorted({default_engine(load_hardware(name)) for name in hardware if name})
 
 
 def _hardware(name: str) -> object:

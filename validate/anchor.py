@@ -22,7 +22,6 @@ from pydantic.dataclasses import dataclass as checked
 from roofline.analysis import Analysis, analyze
 from roofline.capacity import VLLM_0, kv_capacity
 from roofline.documents import read_mapping
-from roofline.engine import DEFAULT as DEFAULT_ENGINE
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.hardware import load_hardware
 from roofline.library import validate
@@ -305,7 +304,7 @@ def _scenario(given: Conditions) -> Scenario:
         context=given.context,
         precision=precision,
         settings=Settings(parallel=parallel),
-        engine=given.engine or DEFAULT_ENGINE,
+        engine=given.engine,
     )
     return apply_techniques(scenario, given.techniques)
 

@@ -71,13 +71,13 @@ def requested(
         ),
     ] = None,
     engine: Annotated[
-        str,
+        str | None,
         typer.Option(
             metavar="NAME",
             help="Engine that expected times are for: vllm, tensorrt-llm, sglang, llama.cpp, gpt-fast, hf-eager,"
-            " ideal (kernels alone), or a profile's file.",
+            " ideal (kernels alone), or a profile's file. [default: vllm; on CPUs and Apple's llama.cpp]",
         ),
-    ] = "vllm",
+    ] = None,
     price: Annotated[
         float | None,
         typer.Option(metavar="USD", help="USD an hour of a device, for costs. [default: the dated price of its spec]"),

@@ -120,6 +120,12 @@ def test_llama_cpp_is_advised_its_own_file_types() -> None:
     assert not advise(asked("llama-3.1-8b", "rtx-4090"), Goal(), top=1).recommendation("gguf:type=q4_k_m")
 
 
+def test_a_mac_is_advised_what_llama_cpp_runs() -> None:
+    advice = advise(asked("llama-3.1-8b", "m4-max"), Goal(), top=1)
+    assert advice.recommendations[0].move.name == "gguf:type=q4_k_m"
+    assert "--engine" not in advice.recommendations[0].command
+
+
 def test_few_bits_cost_quality_whatever_the_method() -> None:
     known = {move.name: move for move in technique_moves()}
     moves = [known["billm"], known["awq"], known["kivi"]]

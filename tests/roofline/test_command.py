@@ -18,6 +18,8 @@ WRITTEN = [
     "mixtral-8x7b --hw h100-sxm --tp 2 --ep 2 --expert-skew 0.7 --with eagle:accept=2.5 --with awq",
     "llama-2-7b --hw a6000 --convention llm-viewer",
     "llama-2-7b --hw a6000 --price 0.5",
+    "llama-2-7b --hw m4-max --engine vllm",
+    "llama-2-7b --hw m4-max --quant q8_0",
     "llama-2-7b --hw a6000 --flash --convention llm-viewer --prefix 64",
 ]
 

@@ -8,7 +8,7 @@ import pytest
 
 from roofline import Precision, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.documents import read_mapping
-from roofline.engine import PARAMETERS, Engine, list_engines, load_engine, parse_engine, render
+from roofline.engine import PARAMETERS, Engine, default_engine, list_engines, load_engine, parse_engine, render
 from roofline.errors import SpecError, UnknownNameError
 
 
@@ -78,6 +78,16 @@ def test_mistakes_in_a_profile(content: dict[str, object], message: str) -> None
     with pytest.raises(SpecError, match=message) as caught:
         parse_engine(content, "mine.yaml")
     assert str(caught.value).startswith("mine.yaml: ")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engine"),
+    [("h100-sxm", "vllm"), ("m4-max", "llama.cpp"), ("epyc-9654", "llama.cpp"), ("tpu-v5e", "vllm"), ("t4", "vllm")],
+)
+def test_the_engine_where_none_is_asked_for(hardware: str, engine: str) -> None:
+    device = load_hardware(hardware)
+    assert default_engine(device) == engine
+    assert Scenario(load_model("llama-3.1-8b"), device).engine == engine
 
 
 def formats(
