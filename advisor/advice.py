@@ -20,6 +20,7 @@ import numpy as np
 
 from advisor.breakeven import HELPS, Condition
 from advisor.case import Case
+from advisor.desk import consumer
 from advisor.goal import Goal, Price
 from advisor.moves import (
     FACT_SLOTS,
@@ -330,13 +331,18 @@ TRIED_DEVICES = 8
 
 
 def _hardware(case: Case, said: Sequence[tuple[Rule, object]]) -> tuple[Recommendation, ...]:
-    """The best other devices of the same kind: the best at the bound are simulated at expected times."""
+    """The best other devices of the same kind: the best at the bound are simulated at expected times.
+
+    In the place of what stands on a desk, only what is sold for one.
+    """
     request, present = case.trials.request, case.hardware
     bound = replace(case.goal, at="bound", limits=replace(case.goal.limits, ttft=None, tpot=None, total=None))
     promising, least = [], float(case.base.analysis.memory.total) / 2  # no hardware has the formats in less
     for name in list_hardware():
         device = load_hardware(name)
         if device.kind != present.kind or device.name == present.name or device.memory_capacity < least:
+            continue
+        if consumer(present) and not consumer(device):
             continue
         try:
             analysis = analyze(request.on(device).scenario())

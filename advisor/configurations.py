@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from advisor.desk import consumer
 from advisor.goal import Price, Quality
 from advisor.queueing import Prefill, Replica
 from advisor.support import runs
@@ -97,17 +98,6 @@ class Configuration:
     def key(self) -> tuple[Any, ...]:
         """What FLOPs and bytes depend on."""
         return (*self.request.formats.items(), *self.request.degrees.items())
-
-
-CONSUMER = ("apple", "core", "rdna3", "battlemage")
-"""Families of desktop computers and their cards; NVIDIA's are known by name, since families have both."""
-CONSUMER_NAMES = ("rtx-", "dgx-spark", "jetson")
-
-
-def consumer(hardware: Hardware) -> bool:
-    """Whether it is sold to put on a desk."""
-    named = hardware.name.startswith(CONSUMER_NAMES) and not hardware.name.endswith("-server")
-    return hardware.family in CONSUMER or named
 
 
 def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality) -> Iterator[tuple[str, str, Price]]:

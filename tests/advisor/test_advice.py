@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from advisor import Goal, Limits, Objective, Price, Quality, advise
 from advisor.breakeven import HELPS
+from advisor.desk import consumer
 from advisor.moves import engine_techniques, technique_moves
 from reports.commands.scenario import parse_scenarios
 from roofline import RooflineError, analyze
@@ -124,6 +125,13 @@ def test_a_mac_is_advised_what_llama_cpp_runs() -> None:
     advice = advise(asked("llama-3.1-8b", "m4-max"), Goal(), top=1)
     assert advice.recommendations[0].move.name == "gguf:type=q4_k_m"
     assert "--engine" not in advice.recommendations[0].command
+
+
+@pytest.mark.parametrize(("hardware", "desk"), [("rtx-3060", True), ("m4-pro", True), ("a6000", False)])
+def test_for_a_desk_other_computers_are_advised_and_no_accelerators_of_servers(hardware: str, desk: bool) -> None:
+    found = [entry.trial.request.hardware for entry in advise(asked("llama-3.1-8b", hardware), Goal(), top=0).hardware]
+    assert found
+    assert all(consumer(device) for device in found) is desk
 
 
 def test_few_bits_cost_quality_whatever_the_method() -> None:
