@@ -155,9 +155,9 @@ class Trials:
         return ""
 
     def together(self, combinations: Iterable[Moves], fitting: bool = True) -> None:
-        """Works out the expected times of combinations side by side, sooner than singly: those that fit in memory.
+        """Works out the expected times of combinations side by side, sooner than singly.
 
-        Not only those where `fitting` is not asked for.
+        `fitting` leaves out those that do not fit in memory.
         """
         if self.goal.at == "bound":
             return
