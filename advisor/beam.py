@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from advisor.goal import QUALITIES, Goal, Quality
-from advisor.moves import Move, engine_of, price_of
+from advisor.moves import Move, price_of
 from advisor.trials import GUIDES, NOTHING, Moves, Trial, Trials, names
 
 WIDTH = 2
@@ -134,7 +134,7 @@ def within_budget(trials: Trials, move: Move, quality: Quality) -> bool:
         return False
     trial = trials.fitting(frozenset({move}))
     if trial is None:
-        return not move.runs_on(engine_of(trials.request))
+        return not move.runs_on(trials.request.engine_name)
     return quality.allows(price_of(move, trial.analysis.scenario))
 
 

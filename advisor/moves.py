@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from advisor.goal import PRICES, Price
 from advisor.support import engines_with, runs, support
-from roofline.engine import default_engine, load_engine
+from roofline.engine import load_engine
 from roofline.hardware import Hardware
 from roofline.model import MixtureOfExperts, Model
 from roofline.precision import Precision
@@ -108,7 +108,7 @@ def engine_techniques(request: Request) -> Iterator[Move]:
     and those that need nothing of an engine: another prompt, another output, a smaller model of the same kind. For an
     engine that the documents do not know, they are those that any engine runs.
     """
-    engine = engine_of(request)
+    engine = request.engine_name
     for entry in _entries():
         if entry.name in FEATURES:
             continue
@@ -126,28 +126,26 @@ def engine_techniques(request: Request) -> Iterator[Move]:
         move = technique_move(entry, f"{entry.name}:{found.parameters}" if found.parameters else None)
         yield replace(move, engines=_running(entry, request, found.parameters))
     yield from _drafts(request, engine)
-    if runs("gguf", engine, request.hardware):
-        entry, chosen = techniques()["gguf"], f"type={CAREFUL}"
-        yield replace(technique_move(entry, f"gguf:{chosen}"), engines=_running(entry, request, None))
+    yield from _careful(request, engine)
 
 
 CAREFUL = "q8_0"
 """The GGUF file type that is offered beside the usual one: larger, and next to the unquantised model."""
 
 
-def engine_of(request: Request) -> str:
-    """The name of a request's engine."""
-    return str(request.options.get("engine") or default_engine(request.hardware))
+def _careful(request: Request, engine: str) -> Iterator[Move]:
+    """The careful file type, where the engine runs the usual one."""
+    entry, usual = techniques()["gguf"], support("gguf", engine)
+    if usual is not None and runs("gguf", engine, request.hardware):
+        move = technique_move(entry, f"{entry.name}:type={CAREFUL}")
+        yield replace(move, engines=_running(entry, request, usual.parameters))
 
 
-def _running(entry: Technique, request: Request, parameters: str | None) -> frozenset[str]:
-    """The engines that run a technique so on the request's hardware; its own too, where no document knows it.
-
-    `parameters` None is whatever they are.
-    """
+def _running(entry: Technique, request: Request, parameters: str) -> frozenset[str]:
+    """The engines that run a technique so on the request's hardware; its own too, where no document knows it."""
     found = {name: support(entry.name, name) for name in SUPPORTED_ENGINES if runs(entry.name, name, request.hardware)}
-    able = {name for name, said in found.items() if said is not None and parameters in (said.parameters, None)}
-    own = engine_of(request)
+    able = {name for name, said in found.items() if said is not None and said.parameters == parameters}
+    own = request.engine_name
     return frozenset(able if own in SUPPORTED_ENGINES else {*able, own})
 
 
@@ -156,7 +154,7 @@ def elsewhere(request: Request, engines: Iterable[Move]) -> Iterator[Move]:
     known = {move.name for move in engine_techniques(request)}
     for move in engines:
         for other in engine_techniques(move(request)):
-            if other.name not in known and not other.runs_on(engine_of(request)):
+            if other.name not in known and not other.runs_on(request.engine_name):
                 known.add(other.name)
                 yield other
 
@@ -303,7 +301,7 @@ def _parallel(settled: Mapping[str, int]) -> Move:
 def engine_moves(request: Request) -> Iterator[Move]:
     """The other engines that serve models on this hardware, and run what the request asks for."""
     for name in SERVED_BY:
-        if name == engine_of(request) or not _serves(name, request.hardware) or not _keeps(request, name):
+        if name == request.engine_name or not _serves(name, request.hardware) or not _keeps(request, name):
             continue
 
         def change(asked: Request, name: str = name) -> Request:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from advisor.goal import Goal, Objective, Price, figure, filled
-from advisor.moves import Move, engine_of, price_of
+from advisor.moves import Move, price_of
 from roofline.analysis import Analysis, analyze, expect
 from roofline.calibration import Calibrations
 from roofline.errors import RooflineError, UnsupportedError
@@ -206,7 +206,7 @@ class Trials:
 
 def _check_engine(request: Request, moves: Moves) -> None:
     """Raises UnsupportedError where the engine of a combination does not run one of its moves."""
-    engine = next((move.engine for move in moves if move.engine), engine_of(request))
+    engine = next((move.engine for move in moves if move.engine), request.engine_name)
     for move in moves:
         if not move.runs_on(engine):
             raise UnsupportedError(f"{engine} is not known to run {move.name}")

@@ -44,6 +44,7 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "fp32": ("bf16",),
     "fp16": ("bf16",),
     "int8": ("fp8",),
+    "moe int8": ("fp8_block", "fp8", "bf16"),  # public FP8 rows with one scale are of kernels that differ by threefold
     "fp8": ("bf16/fp8", "fp8_block", "bf16"),
     "fp8_block": ("fp8",),
     "mxfp4": ("nvfp4",),
@@ -59,10 +60,7 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "bf16/int8": ("bf16/fp8",),
     "bf16/fp8": ("fp8", "bf16"),
 }
-"""Formats whose constants stand in for those of a format that nobody measured, nearest first."""
-
-EXPERTS: Mapping[str, tuple[str, ...]] = {"int8": ("fp8_block", "fp8", "bf16")}
-"""The same for experts, where it differs: public FP8 rows with one scale are of kernels that differ by threefold."""
+"""Formats whose constants stand in for those of a format that nobody measured, nearest first; also of one op alone."""
 
 WIDENING: Mapping[str, float] = {"outside": 2.0, "relative": 1.5, "family": 1.25, "pooled": 1.25}
 """Factors on the logarithm of an interval: a shape outside the fitted range; a related format's constants; constants
@@ -171,8 +169,8 @@ class Calibration:
 
     def find(self, op: str, format: str) -> Match | None:
         """The nearest constants: the format's own along the chain, then those of a related format; None if none."""
-        relatives = EXPERTS.get(format) if op == "moe" else None
-        for index, candidate in enumerate((format, *(relatives or RELATIVES.get(format, ())))):
+        relatives = RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())
+        for index, candidate in enumerate((format, *relatives)):
             for link in self.chain:
                 fit = link.fits.get((op, candidate))
                 if fit is not None:

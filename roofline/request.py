@@ -12,6 +12,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from roofline.engine import default_engine
 from roofline.hardware import Hardware
 from roofline.model import Model
 from roofline.parallel import Parallelism
@@ -53,6 +54,11 @@ class Request:
     def hardware_name(self) -> str:
         """The name or path by which the hardware can be asked for."""
         return self.written.get("hardware", self.hardware.name)
+
+    @property
+    def engine_name(self) -> str:
+        """The name or path of the engine: as asked for, else that of its hardware."""
+        return str(self.options.get("engine") or default_engine(self.hardware))
 
     def scenario(self, **changes: Any) -> Scenario:
         """The scenario, with some of the `options` changed. Raises RooflineError where it cannot be."""

@@ -94,9 +94,10 @@ class Scenario:
         }
         if self.price is not None and not 0 <= self.price < MAX_PRICE:
             raise RooflineError(f"the price must be USD an hour of a device, 0 or more, got {self.price}")
+        engine = default_engine(self.hardware)
         if self.engine is None:
-            settings["engine"] = default_engine(self.hardware)
-        else:
+            settings["engine"] = engine
+        elif self.engine != engine:
             self.profile  # noqa: B018 - an unknown engine is told at once
         least = 1 if convention.context_includes_new_token else 0
         if self.context is not None:
@@ -119,13 +120,13 @@ class Scenario:
         """The formats as the engine computes in them: some engines round what meets integer weights to 8 bits."""
         precision = self.precision
         assert precision is not None
-        weights, plain = precision.weights.linear, precision.activations == precision.base and precision.compute is None
-        rounded = (
-            weights is not None
-            and (weights.arithmetic == INTEGER.arithmetic and plain and self.convention is Convention.PHYSICAL)
-            and (self.hardware.vendor in self.profile.integers and self.hardware.supports(INTEGER.arithmetic))
-        )
-        return replace(precision, activations=INTEGER, queries=precision.attention) if rounded else precision
+        linear, hardware = precision.weights.linear, self.hardware
+        if linear is None or linear.arithmetic != INTEGER.arithmetic or self.convention is not Convention.PHYSICAL:
+            return precision
+        asked = precision.activations != precision.base or precision.compute is not None
+        if asked or hardware.vendor not in self.profile.integers or not hardware.supports(INTEGER.arithmetic):
+            return precision
+        return replace(precision, activations=INTEGER, queries=precision.attention)
 
     @property
     def _default_prompt(self) -> int:

@@ -234,13 +234,8 @@ def _sources(fixed: Mapping[str, Any], axes: Iterable[Axis]) -> dict[tuple[str, 
     named: dict[str, Iterable[Any]] = {name: (value,) for name, value in fixed.items() if name in _LOADERS}
     named |= {axis.name: axis.values for axis in axes if axis.name in _LOADERS}
     if not named.get("engine"):
-        named["engine"] = default_engines(named.get("hw", ()))
+        named["engine"] = sorted({default_engine(load_hardware(name)) for name in named.get("hw", ()) if name})
     return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
-
-
-def default_engines(hardware: Iterable[str]) -> list[str]:
-    """The engines that expected times are for on some hardware, where none is asked for."""
-    return sorted({default_engine(load_hardware(name)) for name in hardware if name})
 
 
 def _hardware(name: str) -> object:

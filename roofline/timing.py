@@ -344,17 +344,14 @@ class Timing:
             return
         rows = self._converting
         vector = self._parts[rows] @ times[Row.VECTOR_TIME] / self.engine["dequantisation"]
-        slower = smooth_maximum(mid[rows], vector, 2.0) / np.where(mid[rows] > 0, mid[rows], 1.0)
-        low[rows], mid[rows], high[rows] = low[rows] * slower, mid[rows] * slower, high[rows] * slower
+        _beside(rows, vector, low, mid, high)
 
     def _scale(self, times: Array, low: Array, mid: Array, high: Array) -> None:
         """Kernels that multiply integers in blocks: sums of every block are scaled one by one."""
         if not self._scaling.size:
             return
         rows = self._scaling
-        seconds = (self._parts[rows] * self.scaling_factors) @ times[Row.MATRIX_TIME]
-        slower = smooth_maximum(mid[rows], seconds, 2.0) / np.where(mid[rows] > 0, mid[rows], 1.0)
-        low[rows], mid[rows], high[rows] = low[rows] * slower, mid[rows] * slower, high[rows] * slower
+        _beside(rows, (self._parts[rows] * self.scaling_factors) @ times[Row.MATRIX_TIME], low, mid, high)
 
     def _wait(self, times: Array, low: Array, mid: Array, high: Array) -> None:
         """Kernels that wait for what comes over a link."""
@@ -454,6 +451,12 @@ class Timing:
         measured = np.array([entry.kind not in PASSES and bool(entry.matches) for entry in self.kernels])
         outside = float((spent * ~detail.inside)[measured].sum() / (spent.sum() or 1.0))
         return Ground(basis, source, outside)
+
+
+def _beside(rows: NDArray[np.intp], work: Array, low: Array, mid: Array, high: Array) -> None:
+    """Kernels with seconds of further work, which overlaps with theirs: (kernel^2 + work^2)^(1/2)."""
+    slower = smooth_maximum(mid[rows], work, 2.0) / np.where(mid[rows] > 0, mid[rows], 1.0)
+    low[rows], mid[rows], high[rows] = low[rows] * slower, mid[rows] * slower, high[rows] * slower
 
 
 _PASSES: Remembered[Estimate] = Remembered(1024)

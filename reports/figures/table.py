@@ -16,7 +16,7 @@ from roofline.errors import RooflineError, UnknownNameError
 from roofline.metrics import METRICS, find_metric
 from roofline.options import find_option
 from roofline.selection import Rows
-from roofline.study import Study, default_engines
+from roofline.study import Study
 from roofline.sweep import sweep
 from roofline.units import seconds, si
 
@@ -109,15 +109,14 @@ class Table:
         """What every row is of, what was fixed, and how `times` are read, for a line under the title."""
         fixed = dict(self.study.question.fixed)
         model, hardware = fixed.pop("model", None), fixed.pop("hw", None)
-        engine, convention = fixed.pop("engine", None), fixed.pop("convention", None)
+        fixed.pop("engine", None)
+        convention = fixed.pop("convention", None)
         what = " on ".join(_short(name) for name in (model, hardware) if name)
         rest = [f"{key.replace('_', ' ')} {_short(_text(value))}" for key, value in fixed.items()]
         varied = self.study.question.axes
         read = ["times at the bound" if self.study.question.at == "bound" else "expected times"] if times else []
         if read and self.study.question.at == "expected" and "engine" not in varied:
-            asked = [axis.values for axis in self.study.axes if axis.name == "hw"]
-            engines = [engine] if engine else default_engines(asked[0] if asked else [hardware])
-            read[0] += f" on {' and '.join(engines)}"
+            read[0] += f" on {' and '.join(name for kind, name in self.study.question.sources if kind == 'engine')}"
         counted = [f"{convention} convention"] if convention not in (None, "physical") else []
         return ", ".join([*([what] if what else []), *rest, *read, *counted])
 

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 
 from reports.report.subjects import Subject
-from roofline.engine import default_engine
 from roofline.request import Request
 
 BATCHES = (1, 4, 16, 64, 256)
@@ -100,8 +99,7 @@ def schemes(request: Request) -> list[tuple[str, str | None]]:
     plain = precision.base.name
     label = str(given["scheme"]) if list(given) == ["scheme"] else ", ".join(f"{k} {v}" for k, v in given.items())
     eight = "fp8" if request.hardware.supports("fp8") else "W8A8"
-    engine = request.options.get("engine") or default_engine(request.hardware)
-    four = "q4_k_m" if engine == "llama.cpp" else "awq"
+    four = "q4_k_m" if request.engine_name == "llama.cpp" else "awq"
     last = "nvfp4" if request.hardware.supports("nvfp4") else "W4A16KV8"
     others = [("W16", plain), *((scheme, scheme) for scheme in (eight, four, last))]
     found: list[tuple[str, str | None]] = [(label or plain, None)]

@@ -19,6 +19,8 @@ CAVEAT = (
 FEWER_BYTES = "Fewer bytes of weights to store and to read, the same FLOPs and a decoding of every weight."
 INDEX_BITS = 16
 
+FILE_TYPES = {scheme.name: scheme for scheme in GGUF}
+
 
 def weight_only(
     name: str,
@@ -88,11 +90,10 @@ def _pb_llm(values: Values) -> float:
 
 
 def _file_type(scenario: Scenario, values: Values) -> Scenario:
-    types = {scheme.name: scheme for scheme in GGUF}
     name = str(values["type"]).strip().lower()
-    if name not in types:
-        raise UnknownNameError("GGUF file type", name, types)
-    return with_formats(scenario, "gguf", weights=types[name])
+    if name not in FILE_TYPES:
+        raise UnknownNameError("GGUF file type", name, FILE_TYPES)
+    return with_formats(scenario, "gguf", weights=FILE_TYPES[name])
 
 
 TABLE_4 = Published(
