@@ -22,12 +22,14 @@ from advisor.support import runs
 from advisor.workload import NORMAL, Service
 from roofline.analysis import Analysis, analyze, expect
 from roofline.capacity import Capacity, Reserve, kv_capacity, visible_memory, vllm_1
+from roofline.checkpoint import precision_of
 from roofline.edge import whole_series
 from roofline.engine import Engine, default_engine, load_engine
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware, list_hardware, load_hardware
 from roofline.model import Model
 from roofline.phase import Phase
+from roofline.precision import parse_precision
 from roofline.request import Request
 from roofline.timing import Estimate
 
@@ -78,8 +80,8 @@ class Configuration:
 
     @property
     def formats(self) -> str:
-        """Its formats in a word: a scheme or the format the model runs in, and that of the cache where it differs."""
-        scheme = self.request.formats.get("scheme") or self.request.precision.base.name
+        """Its formats in a word: a scheme or the weights' own format, and that of the cache where it differs."""
+        scheme = self.request.formats.get("scheme") or self.request.precision.weights.name
         kv = self.request.formats.get("kv")
         return f"{scheme}, KV {kv}" if kv else scheme
 
@@ -103,15 +105,19 @@ class Configuration:
 def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality) -> Iterator[tuple[str, str, Price]]:
     """Scheme and format of the cache ("" is as the model has it), with their price, within the quality budget.
 
-    The model's own formats cost nothing. FP8, AWQ's 4-bit weights and an FP8 cache are offered where a document says
-    that the engine runs them there (`advisor.support`), llama.cpp's own formats on it.
+    The formats that the model was released in cost nothing. FP8, AWQ's 4-bit weights and an FP8 cache are offered where
+    a document says that the engine runs them there (`advisor.support`), llama.cpp's own formats on it; all of them only
+    where they are narrower than the released ones.
     """
-    own = "fp8_block" if model.dtype == "fp8" and runs("fp8", engine, hardware) else ""
-    found = [("", "", Price.LOSSLESS), (own, "", Price.LOSSLESS)]
-    schemes = ["", own]
+    found = [("", "", Price.LOSSLESS)]
+    schemes = [""]
     if engine == "llama.cpp":
         schemes += ["q8_0", "q4_k_m"]
-    schemes += [scheme for scheme in ("fp8", "awq") if runs(scheme, engine, hardware) and not (own and scheme == "fp8")]
+    schemes += [scheme for scheme in ("fp8", "awq") if runs(scheme, engine, hardware)]
+    largest = "expert_up_proj" if model.experts else "up_proj"
+    now = precision_of(model, hardware, engine)
+    bits = now.weights.format_of(largest, now.base, model.layers).bits
+    schemes = [name for name in schemes if not name or _bits(name, largest, model) < bits - NARROWER]
     caches = ["", *(["fp8"] if runs("fp8-kv", engine, hardware) else [])]
     found += [(scheme, kv, Price.CALIBRATION) for scheme in schemes for kv in caches]
     seen: set[tuple[str, str]] = set()
@@ -119,6 +125,15 @@ def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality)
         if (scheme, kv) not in seen and quality.allows(price):
             seen.add((scheme, kv))
             yield scheme, kv, price
+
+
+NARROWER = 0.5
+"""Bits of a weight by which another format has to be narrower than the released one, to be more than another layout."""
+
+
+def _bits(scheme: str, component: str, model: Model) -> float:
+    precision = parse_precision("bf16", scheme)
+    return precision.weights.format_of(component, precision.base, model.layers).bits
 
 
 def configurations(

@@ -22,7 +22,16 @@ from roofline.units import seconds, si
 def models() -> list[dict[str, Any]]:
     """A summary of every known model."""
     documents = [model_document(load_model(name)) for name in list_models()]
-    keys = ("name", "title", "parameters", "active_parameters", "kv_bytes_per_token", "max_context", "dtype")
+    keys = (
+        "name",
+        "title",
+        "parameters",
+        "active_parameters",
+        "kv_bytes_per_token",
+        "max_context",
+        "dtype",
+        "quantization",
+    )
     return [{key: document.get(key) for key in keys} for document in documents]
 
 

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from roofline.analysis import analyze
+from roofline.checkpoint import precision_of
 from roofline.errors import RooflineError
 from roofline.extents import Step
 from roofline.hardware import Hardware
@@ -20,7 +21,7 @@ from roofline.model import Model
 from roofline.network import Build, network
 from roofline.parallel import SINGLE, Parallelism, stages
 from roofline.precision import Precision
-from roofline.scenario import Scenario, default_precision
+from roofline.scenario import Scenario
 from roofline.schedule import Settings
 from roofline.tensor import Role
 
@@ -174,7 +175,7 @@ def kv_capacity(
     >>> kv_capacity(load_model("llama-3-8b"), load_hardware("h100-sxm")).tokens
     446192
     """
-    chosen = precision or default_precision(model, hardware)
+    chosen = precision or precision_of(model, hardware)
     tokens = profiling_tokens(model, reserve)
     settings = Settings(parallel=replace(parallel, micro_batches=1))
     scenario = Scenario(

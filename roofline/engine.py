@@ -27,6 +27,7 @@ from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, s
 from roofline.hardware import Hardware
 from roofline.kernels.parameters import Parameter, Unit
 from roofline.library import modified
+from roofline.precision import scheme_formats
 from roofline.units import Dimension, parse_quantity
 
 PHASES = ("prefill", "decode")
@@ -69,8 +70,10 @@ class Engine:
     """An engine's profile: `fusions` among KERNELS, the phases whose CUDA graphs it replays, and its parameters.
 
     On devices of the vendors in `integers` its kernels round the inputs of linear layers to 8 bits where the weights
-    are integers, and multiply integers. `spread` is the 10th and 90th percentile of measured over predicted
-    whole-model time, beside what the kernels' own intervals say; `sources` says what it was fitted to.
+    are integers, and multiply integers. `checkpoints` are the schemes of released checkpoints that it runs, and what
+    it runs them in; it widens others to 16 bits first (None: it runs all as they are). `spread` is the 10th and 90th
+    percentile of measured over predicted whole-model time, beside what the kernels' own intervals say; `sources` says
+    what it was fitted to.
     """
 
     name: str
@@ -81,6 +84,7 @@ class Engine:
     spread: tuple[float, float] = (1.0, 1.0)
     sources: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
+    checkpoints: Mapping[str, str] | None = None
 
     def __hash__(self) -> int:
         return hash((self.name, self.graphs, self.fusions, *self.parameters.items()))
@@ -134,7 +138,7 @@ def _load(path: Path, _modified: int) -> Engine:
     return parse_engine(read_mapping(path), str(path))
 
 
-_KEYS = ("name", "title", "fusions", "graphs", "integers", "parameters", "spread", "sources")
+_KEYS = ("name", "title", "fusions", "graphs", "integers", "checkpoints", "parameters", "spread", "sources")
 
 
 def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
@@ -154,6 +158,7 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
         spread=_spread(content.get("spread", [1, 1]), where),
         sources=tuple(map(str, _list(content.get("sources", []), "sources", where))),
         integers=tuple(map(str, _list(content.get("integers", []), "integers", where))),
+        checkpoints=_checkpoints(content.get("checkpoints"), where),
     )
 
 
@@ -169,6 +174,19 @@ def _names(content: object, known: Iterable[str], key: str, where: str) -> tuple
         if name not in known:
             raise SpecError(where, f"unknown name {quote(name)} in {quote(key)}{suggest(name, known)}")
     return tuple(names)
+
+
+def _checkpoints(content: object, where: str) -> Mapping[str, str] | None:
+    if content is None:
+        return None
+    if not isinstance(content, Mapping):
+        raise SpecError(where, "'checkpoints' must be a mapping of schemes to schemes")
+    for name in (*content.keys(), *content.values()):
+        try:
+            scheme_formats(str(name))
+        except RooflineError as error:
+            raise SpecError(where, f"'checkpoints': {error}") from None
+    return MappingProxyType({str(released): str(run) for released, run in content.items()})
 
 
 def _parameters(content: object, where: str) -> Mapping[str, float]:
@@ -214,6 +232,8 @@ def render(engine: Engine) -> str:
     lines = [f"name: {engine.name}", f"title: {_quoted(engine.title)}"]
     lines += [f"fusions: [{', '.join(engine.fusions)}]", f"graphs: [{', '.join(engine.graphs)}]"]
     lines += [f"integers: [{', '.join(map(_quoted, engine.integers))}]"] if engine.integers else []
+    if engine.checkpoints is not None:
+        lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]
     lines += ["parameters:"]
     for parameter in PARAMETERS:
         value = engine[parameter.name]

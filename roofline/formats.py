@@ -76,7 +76,8 @@ _FORMATS = (
 )
 
 FORMATS: Mapping[str, Format] = MappingProxyType({f.name: f for f in _FORMATS})
-"""Every named format. `int1` to `int8`, and `awq-gN` or `gptq-gN` with a group size of N, exist beside them."""
+"""Every named format. Beside them there are `int1` to `int8`, and with groups of N elements `int4-gN` (a scale of 16
+bits and no zero point; other widths likewise), `awq-gN` and `gptq-gN`."""
 
 UNQUANTISED_FORMATS = ("fp32", "tf32", "bf16", "fp16")
 """Formats that a whole model is kept in."""
@@ -115,12 +116,19 @@ def find_format(name: str) -> Format:
     if match := re.fullmatch(r"int([1-8])", key):
         bits = int(match[1])
         return Format(key, bits, "int4" if bits <= 4 else "int8")
+    if match := re.fullmatch(r"int([1-8])_g(\d{1,5})", key):
+        bits, group = int(match[1]), _group(name, match[2])
+        return Format(f"int{bits}-g{group}", grouped(bits, group, 16), "int4" if bits <= 4 else "int8")
     if match := re.fullmatch(r"(awq|gptq)_g(\d{1,5})", key):
-        group = int(match[2])
-        if group < 1:
-            raise RooflineError(f"the group size of {quote(name)} must be at least 1")
+        group = _group(name, match[2])
         return Format(f"{match[1]}-g{group}", grouped(4, group, 16, 4), "int4")
     raise UnknownNameError("format", name, FORMATS)
+
+
+def _group(name: str, digits: str) -> int:
+    if int(digits) < 1:
+        raise RooflineError(f"the group size of {quote(name)} must be at least 1")
+    return int(digits)
 
 
 def pruned(format: Format, sparsity: float, index_bits: float) -> Format:

@@ -11,6 +11,7 @@ from typing import Any
 from roofline.errors import SpecError, quote, suggest
 from roofline.readers import dense, encoders, experts, gpt, hybrid, latent, recurrent, vision
 from roofline.readers.config import Config, Reader, Spec
+from roofline.readers.quantization import quantization
 
 READERS: Mapping[str, Reader] = {
     **dense.READERS,
@@ -34,7 +35,7 @@ MISSING: Mapping[str, str] = {
 }
 """What the vocabulary of a spec lacks for these values of `model_type`."""
 
-FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "float8_e4m3fn": "fp8"}
+FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def translate(content: Mapping[str, Any], where: str, name: str) -> Spec:
@@ -53,13 +54,13 @@ def translate(content: Mapping[str, Any], where: str, name: str) -> Spec:
     spec = readers[model_type](config)
     given = config.text("_name_or_path", "") or ""
     chosen = given.rstrip("/").rsplit("/", 1)[-1].lower() if given and not given.startswith((".", "/")) else name
-    return {"name": (chosen or "model")[:80], "dtype": _dtype(config), **spec}
+    scheme = quantization(config)
+    stored = {"dtype": _dtype(config), **({} if scheme is None else {"quantization": scheme})}
+    return {"name": (chosen or "model")[:80], **stored, **spec}
 
 
 def _dtype(config: Config) -> str:
-    """The checkpoint's format: what it is quantised to, if to 8-bit floating point, else that of its tensors."""
-    if config.section("quantization_config").text("quant_method", None) == "fp8":
-        return "fp8"
+    """The format of a checkpoint's tensors, those that it has not quantised."""
     places = (config, config.section("text_config"))
     found = (place.text(key, None) for place in places for key in ("torch_dtype", "dtype"))
     dtype = next(filter(None, found), "bfloat16")

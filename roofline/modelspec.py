@@ -14,7 +14,7 @@ from annotated_types import Ge, Le, Len
 from pydantic import Strict
 
 from roofline.documents import read_mapping
-from roofline.errors import SpecError, quote, suggest
+from roofline.errors import RooflineError, SpecError, quote, suggest
 from roofline.library import as_mapping, check_keys, find_spec, modified, spec_files, validate
 from roofline.model import (
     CLOSED,
@@ -34,6 +34,7 @@ from roofline.model import (
     Positions,
     Text,
 )
+from roofline.precision import scheme_formats
 
 
 def load_model(name: str) -> Model:
@@ -87,7 +88,8 @@ class _Spec:
     parameters: Annotated[int, Strict(), Ge(1), Le(10**18)] | None = None
     active_parameters: Annotated[int, Strict(), Ge(1), Le(10**18)] | None = None
     task: Literal["generate", "encode"] = "generate"
-    dtype: Literal["fp32", "bf16", "fp16", "fp8"] = "bf16"
+    dtype: Literal["fp32", "bf16", "fp16"] = "bf16"
+    quantization: Text | None = None
     max_context: Annotated[int, Strict(), Ge(1), Le(10**9)] | None = None
     tied_embeddings: Flag = False
     positions: Positions = ROPE
@@ -150,6 +152,7 @@ _SHARED = (
     "active_parameters",
     "task",
     "dtype",
+    "quantization",
     "max_context",
     "tied_embeddings",
     "positions",
@@ -192,6 +195,8 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         raise SpecError(where, "'positions': learned and relative positions need a count, other kinds have none")
     if not spec.vocabulary and (spec.lm_head or not spec.patch):
         raise SpecError(where, "the key 'vocabulary' is missing")
+    if spec.quantization is not None:
+        _check_scheme(spec.quantization, where)
     if (spec.tower is None) != (spec.tower_kind is None):
         raise SpecError(where, "'tower' and 'tower_kind' belong together")
     blocks = _blocks(spec, where)
@@ -210,6 +215,13 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         projector=tuple(spec.projector or ()),
         tower=_tower(spec, where),
     )
+
+
+def _check_scheme(name: str, where: str) -> None:
+    try:
+        scheme_formats(name)
+    except RooflineError as error:
+        raise SpecError(where, f"'quantization': {error}") from None
 
 
 def _tower(spec: _Spec, where: str) -> Model | None:

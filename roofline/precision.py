@@ -70,6 +70,9 @@ SCHEMES: Mapping[str, tuple[str | None, str | None, str | None]] = MappingProxyT
 )
 """What `--quant NAME` stands for, beside the literature's notation (W4, W8A8, W4A16KV8, KV4)."""
 
+PLAIN = "W16A16"
+"""The scheme in which nothing is quantised, whatever a checkpoint was released in."""
+
 _NOTATION = re.compile(r"(?=.)(?:W(?P<w>\d+))?(?:A(?P<a>\d+))?(?:KV(?P<kv>\d+))?", re.IGNORECASE | re.ASCII)
 
 
@@ -90,7 +93,7 @@ def parse_precision(
         if scheme.strip().lower() in UNQUANTISED_FORMATS:
             ground = find_format(scheme)
         else:
-            from_scheme = _parse_scheme(scheme)
+            from_scheme = scheme_formats(scheme)
             weights = from_scheme[0] if weights is None else weights
             activations = from_scheme[1] if activations is None else activations
             kv = from_scheme[2] if kv is None else kv
@@ -108,11 +111,18 @@ def parse_precision(
     )
 
 
-def _parse_scheme(scheme: str) -> tuple[str | None, str | None, str | None]:
+def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
+    """The formats of weights, activations and cache that a scheme stands for; None keeps the base format.
+
+    Raises RooflineError for an unknown scheme, with the nearest one.
+
+    >>> scheme_formats("W8A8KV4")
+    ('int8', 'int8', 'int4')
+    """
     key = scheme.strip().lower().replace("-", "_")
     if key in SCHEMES:
         return SCHEMES[key]
-    if re.fullmatch(r"(awq|gptq)_g\d{1,5}", key):
+    if re.fullmatch(r"(awq|gptq|int[1-8])_g\d{1,5}", key):
         return key, None, None
     match = _NOTATION.fullmatch(scheme.strip())
     if match is None:

@@ -12,14 +12,15 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+from roofline.checkpoint import precision_of
 from roofline.engine import default_engine
 from roofline.hardware import Hardware
 from roofline.model import Model
 from roofline.parallel import Parallelism
-from roofline.precision import Precision, parse_precision
-from roofline.scenario import Scenario, default_base
+from roofline.precision import PLAIN, Precision
+from roofline.scenario import Scenario
 from roofline.schedule import Settings
-from roofline.techniques import apply_techniques
+from roofline.techniques import apply_techniques, check_request
 
 
 def _nothing() -> Mapping[str, Any]:
@@ -77,8 +78,14 @@ class Request:
 
     @property
     def precision(self) -> Precision:
-        """The formats on this hardware, before techniques."""
-        return parse_precision(default_base(self.model, self.hardware), **self.formats)
+        """The formats on this hardware, before techniques.
+
+        A technique that settles the weights' format starts from the model in 16 bits, as if that had been asked for.
+        """
+        formats = self.formats
+        if any(check_request(name).slot == "weight format" for name in self.techniques):
+            formats = {**formats, "scheme": formats.get("scheme") or PLAIN}
+        return precision_of(self.model, self.hardware, self.options.get("engine"), **formats)
 
     def on(self, hardware: Hardware) -> Request:
         """The same on other hardware, in the format that the model runs in there."""

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from roofline.checkpoint import precision_of
 from roofline.convention import Convention
 from roofline.engine import Engine, default_engine, load_engine
 from roofline.errors import RooflineError, quote
@@ -17,7 +18,7 @@ from roofline.formats import find_format
 from roofline.fusion import check_fusions
 from roofline.hardware import Hardware
 from roofline.model import Model
-from roofline.precision import Precision, parse_precision
+from roofline.precision import Precision
 from roofline.schedule import PLAIN_SETTINGS, Settings
 
 MAX_LENGTH = 10**9
@@ -45,15 +46,15 @@ class Scenario:
     """A model on a piece of hardware under a workload.
 
     `batch`, `prompt`, `generate`, `context` and `prefix` are integers or NumPy integer arrays that broadcast: tokens a
-    sequence, but `batch` counts sequences. `prefix` tokens are already cached when prefill starts. `context` is
-    what the single decode step reported beside prefill has in the cache; by default prefix + prompt, the first
-    step of a generation. `precision` defaults to the model's own format, or the other 16-bit one where the
-    hardware lacks it. `fusions` name kernels that replace several (see `roofline.fusion`); FlashAttention is
-    "attention", and the only one by default. `images` of each sequence go through the model's vision tower and
-    join the prompt. An encoder-decoder's prompt is what its encoder reads. `settings` say how it runs:
-    parallelism, speculation, chunks. `engine` is the profile that expected times are for, by name or path, or one
-    made from another (see `roofline.engine`): by default llama.cpp on processors and Apple's computers, else vLLM.
-    `price` is what a device costs in USD an hour, if not the price of its spec. Errors are RooflineError.
+    sequence, but `batch` counts sequences. `prefix` tokens are already cached when prefill starts. `context` is what
+    the single decode step reported beside prefill has in the cache; by default prefix + prompt, the first step of a
+    generation. `precision` defaults to what the model was released in, as far as engine and hardware run that (see
+    `roofline.checkpoint`). `fusions` name kernels that replace several (see `roofline.fusion`); FlashAttention is
+    "attention", and the only one by default. `images` of each sequence go through the model's vision tower and join
+    the prompt. An encoder-decoder's prompt is what its encoder reads. `settings` say how it runs: parallelism,
+    speculation, chunks. `engine` is the profile that expected times are for, by name or path, or one made from another
+    (see `roofline.engine`): by default llama.cpp on processors and Apple's computers, else vLLM. `price` is what a
+    device costs in USD an hour, if not the price of its spec. Errors are RooflineError.
     """
 
     model: Model
@@ -90,7 +91,7 @@ class Scenario:
             "generate": _count("generate", self.generate, 1, MAX_LENGTH),
             "prefix": _count("prefix", self.prefix, 0, MAX_LENGTH),
             "images": _count("images", self.images, 0, MAX_BATCH),
-            "precision": self.precision or default_precision(self.model, self.hardware),
+            "precision": self.precision or precision_of(self.model, self.hardware, self.engine),
         }
         if self.price is not None and not 0 <= self.price < MAX_PRICE:
             raise RooflineError(f"the price must be USD an hour of a device, 0 or more, got {self.price}")
@@ -219,23 +220,6 @@ def _check_shapes(values: dict[str, Any]) -> None:
     except ValueError:
         listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items() if shape)
         raise RooflineError(f"the arrays do not broadcast: {listed}") from None
-
-
-def default_precision(model: Model, hardware: Hardware) -> Precision:
-    """The model's own format; where the hardware does not compute in it, the other 16-bit format if it does in that."""
-    return parse_precision(default_base(model, hardware))
-
-
-def default_base(model: Model, hardware: Hardware) -> str:
-    """The format a model runs in unquantised on this hardware.
-
-    Checkpoints in fp32 are run in fp16 and those in fp8 in bf16, as engines do (vLLM, `--dtype auto`).
-    """
-    own = {"fp32": "fp16", "fp8": "bf16"}.get(model.dtype, model.dtype)
-    for candidate in (own, "bf16", "fp16"):
-        if hardware.supports(candidate):
-            return candidate
-    return own
 
 
 def _count(name: str, value: Any, low: int, high: int) -> Any:

@@ -21,6 +21,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from roofline.analysis import Analysis, analyze
 from roofline.capacity import VLLM_0, kv_capacity
+from roofline.checkpoint import precision_of
 from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.hardware import load_hardware
@@ -28,8 +29,8 @@ from roofline.library import validate
 from roofline.memory import kv_bytes_per_token
 from roofline.modelspec import load_model
 from roofline.parallel import Parallelism
-from roofline.precision import Precision, parse_precision
-from roofline.scenario import DEFAULT_PROMPT, Scenario, default_base
+from roofline.precision import Precision
+from roofline.scenario import DEFAULT_PROMPT, Scenario
 from roofline.schedule import Settings
 from roofline.techniques import apply_techniques
 from roofline.timing import Estimate
@@ -278,8 +279,10 @@ def scenario_of(anchor: Anchor) -> Scenario:
 
 def _scenario(given: Conditions) -> Scenario:
     model, hardware = load_model(given.model), load_hardware(given.hw)
-    precision = parse_precision(
-        default_base(model, hardware),
+    precision = precision_of(
+        model,
+        hardware,
+        given.engine,
         scheme=given.quant,
         weights=given.weights,
         activations=given.activations,

@@ -11,13 +11,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
+from roofline.checkpoint import default_base
 from roofline.errors import RooflineError, UnknownNameError, quote
 from roofline.formats import FORMATS, Format, find_format, grouped
 from roofline.hardware import Hardware, load_hardware
 from roofline.model import Model
 from roofline.modelspec import load_model
 from roofline.precision import Precision, parse_precision
-from roofline.scenario import default_base
 from roofline.schemes import UNQUANTISED, WEIGHT_SCHEMES, Mixture, WeightScheme
 
 

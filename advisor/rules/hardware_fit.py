@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 from advisor.case import Case
 from advisor.rules import Caution, Finding, Hint, Rule, Said
+from roofline.formats import find_format
+from roofline.precision import scheme_formats
 from roofline.roof import Bound
 from roofline.units import si
 
@@ -43,11 +45,18 @@ def _capacity(case: Case) -> Iterator[Said]:
 
 
 def _format(case: Case) -> Iterator[Said]:
-    own = case.model.dtype
-    if not case.hardware.supports(own) and own in ("bf16", "fp16", "fp8"):
+    own, base = case.model.dtype, case.precision.base.name
+    if not case.hardware.supports(own) and own in ("bf16", "fp16"):
+        yield Caution(f"{case.hardware.title} does not compute in {own}, the model's format: {base} is used instead")
+    released = case.model.quantization
+    if released is None:
+        return
+    activations = scheme_formats(released)[1]
+    arithmetic = "" if activations is None else find_format(activations).arithmetic
+    if case.precision.weights.name == released and arithmetic and not case.hardware.supports(arithmetic):
         yield Caution(
-            f"{case.hardware.title} does not compute in {own}, the model's format: {case.precision.base.name} is used"
-            " instead"
+            f"{case.hardware.title} does not multiply in {arithmetic}: the model's {released} weights are decoded to"
+            f" {base} as they are read"
         )
 
 

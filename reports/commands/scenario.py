@@ -34,7 +34,10 @@ def requested(
     ] = None,
     prefix: Annotated[int, typer.Option(help="Tokens of the prompt's start that are already cached.")] = 0,
     quant: Annotated[
-        str | None, typer.Option(metavar="SCHEME", help="W4, W8A8, W4A16KV8, KV8, fp8, awq, nvfp4, q4_k_m, ...")
+        str | None,
+        typer.Option(
+            metavar="SCHEME", help="W4, W8A8, W4A16KV8, KV8, fp8, awq, nvfp4, q4_k_m, ... [default: as released]"
+        ),
     ] = None,
     weights: Annotated[str | None, typer.Option(metavar="FORMAT", help="Format of the weights alone.")] = None,
     activations: Annotated[str | None, typer.Option(metavar="FORMAT", help="Format of linear layers' inputs.")] = None,

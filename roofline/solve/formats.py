@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 from roofline.analysis import analyze
+from roofline.checkpoint import released_scheme
+from roofline.engine import load_engine
 from roofline.errors import RooflineError
 from roofline.formats import UNQUANTISED_FORMATS
-from roofline.precision import SCHEMES
+from roofline.precision import PLAIN, SCHEMES
 from roofline.request import Request
 from roofline.solve.answer import Answer
 from roofline.solve.targets import Check, Targets, check
@@ -23,7 +26,7 @@ def max_bits(request: Request, targets: Targets, schemes: Iterable[str] | None =
     """The scheme that keeps most bits and meets the targets.
 
     Schemes rank by the bytes of stored weights, then by those of the cache and by the bits of activations; formats that
-    were asked for one by one stay as they are.
+    were asked for one by one stay as they are. A checkpoint that was released quantised has no more bits than that.
     """
     return _first("max-bits", request, targets, schemes, widest=True)
 
@@ -38,9 +41,11 @@ def _first(question: str, request: Request, targets: Targets, schemes: Iterable[
         raise RooflineError(f"{question} needs a target, such as --tpot 30ms, or memory to fit in")
     if request.formats.get("scheme") is not None:
         raise RooflineError(f"{question} tries all schemes: leave out --quant, or set formats one by one")
-    own = request.precision.base.name
+    own = _own(request)
     names = dict.fromkeys((own, *(schemes or _known())))
-    ranked = sorted(_stored(request, names), reverse=widest)
+    stored = _stored(request, names)
+    most = next((weights for weights, *_, name in stored if name == own), math.inf)
+    ranked = sorted((entry for entry in stored if entry[0] <= most), reverse=widest)
     tried: list[Check] = []
     missed: Check | None = None
     for *_, name in ranked:
@@ -53,6 +58,12 @@ def _first(question: str, request: Request, targets: Targets, schemes: Iterable[
         raise RooflineError(f"none of the schemes can be simulated for {request.model.name} on {request.hardware.name}")
     best = min(tried, key=lambda entry: max(entry.used.values(), default=0.0))
     return Answer(question, "scheme", "never", None, best, None, f"{len(tried)} schemes tried", tuple(tried))
+
+
+def _own(request: Request) -> str:
+    """The scheme that the model has on the request's engine: it was released in it, or is in 16 bits."""
+    scheme = released_scheme(request.model, load_engine(request.engine_name))
+    return request.precision.base.name if scheme == PLAIN else scheme
 
 
 def _known() -> tuple[str, ...]:

@@ -222,7 +222,7 @@ def test_layers_with_a_window_stop_growing() -> None:
 @pytest.mark.parametrize(("name", "batch"), [("mixtral-8x7b", 1), ("qwen3-30b-a3b", 1), ("deepseek-v3", 16)])
 def test_a_step_reads_the_experts_that_its_tokens_touch(name: str, batch: int) -> None:
     (moe,) = load_model(name).experts
-    op = one(run(name, batch=batch), "expert_up_proj", "decode")
+    op = one(run(name, batch=batch, precision=BF16), "expert_up_proj", "decode")
     touched = moe.experts * (1 - (1 - moe.top_k / moe.experts) ** batch)
     assert op.weight_bytes == pytest.approx(touched * moe.width * load_model(name).hidden * 2)
     assert op.flops == 2 * batch * moe.top_k * moe.width * load_model(name).hidden
@@ -371,11 +371,13 @@ def test_most_layers_of_a_tower_may_have_windows() -> None:
 @pytest.mark.parametrize("name", list_models())
 def test_every_model_is_analysed(name: str) -> None:
     model = load_model(name)
+    images = 1 if model.tower_kind == "vision" else 0
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        answer = run(model, batch=2, prompt=128, generate=16, images=1 if model.tower_kind == "vision" else 0)
+        answer = run(model, batch=2, prompt=128, generate=16, images=images)
         assert answer.prefill.flops > 0
-        assert answer.memory.weights == 2 * parameters(model)
+        plain = answer if model.quantization is None else run(model, precision=BF16)
+        assert plain.memory.weights == 2 * parameters(model)
         assert answer.generation.total > 0
         assert (answer.decode is None) == (model.task == "encode")
         if answer.decode is not None:

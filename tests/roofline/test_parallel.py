@@ -278,13 +278,6 @@ def test_moe_weight_traffic_approaches_all_experts() -> None:
     assert answers[0].memory.weights > everything
 
 
-def test_quantised_experts() -> None:
-    precision = parse_precision("bf16", "mxfp4")
-    answer = analyze(Scenario(load_model("gpt-oss-120b"), H100, precision=precision))
-    # The checkpoint's size as published: MXFP4 experts, the rest in bf16 (index total_size 65,248,815,744).
-    assert answer.memory.weights == pytest.approx(65_248_815_744, rel=0.002)
-
-
 def test_a_grid_of_ranks_sends_less_the_more_there_are() -> None:
     """Pope et al. 2022: 4 T sqrt(E F / n) on a grid against 2 T E in one dimension, which no rank count lowers."""
 

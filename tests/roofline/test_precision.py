@@ -14,6 +14,7 @@ from roofline import (
     load_model,
     parse_precision,
 )
+from roofline.checkpoint import default_base
 from roofline.formats import find_format
 from roofline.memory import weight_bytes
 from roofline.network import network
@@ -126,8 +127,6 @@ def test_unknown_format_names_the_nearest() -> None:
     ],
 )
 def test_arithmetic(hardware: str, scheme: str, linear: str, attention: str) -> None:
-    from roofline.scenario import default_base
-
     model, device = load_model("llama-3-8b"), load_hardware(hardware)
     precision = parse_precision(default_base(model, device), scheme)
     ops = {op.name: op for op in analyze(Scenario(model, device, precision=precision)).prefill.ops}

@@ -189,6 +189,23 @@ def test_bits_are_the_most_and_the_fewest_of_all_schemes_that_do() -> None:
         max_bits(request.quantised("awq"), targets)
 
 
+@pytest.mark.parametrize(
+    ("model", "options", "released"),
+    [
+        ("gpt-oss-20b", {}, "mxfp4"),
+        ("gpt-oss-20b", {"engine": "llama.cpp"}, "mxfp4_moe"),
+        ("deepseek-v3", {}, "fp8_block"),
+    ],
+)
+def test_no_more_bits_than_a_model_was_released_in(model: str, options: dict[str, str], released: str) -> None:
+    request = Request(load_model(model), load_hardware("h200-sxm"), degrees={"tensor": 8}, options=options)
+    answer = max_bits(request, Targets())
+    assert (answer.value, [entry.value for entry in answer.candidates]) == (released, [released])
+    widest = analyze(request.scenario()).memory.weights
+    tried = [min_bits(request, Targets(), [scheme]).value for scheme in ("fp8", "bf16", "q4_k_m")]
+    assert all(analyze(request.quantised(str(name)).scenario()).memory.weights <= widest for name in tried)
+
+
 def test_a_draft_pays_up_to_the_answer_and_no_longer() -> None:
     request = Request(
         load_model("llama-3.1-70b"),

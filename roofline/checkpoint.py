@@ -1,0 +1,77 @@
+"""Checkpoints: the formats a model is released in, and what an engine on a device makes of them.
+
+Where no format is asked for, a model runs as it was released: DeepSeek-V3 in FP8, gpt-oss with its experts in MXFP4,
+most others in 16 bits. Three rules follow what engines do:
+
+* Weights stay as they are stored, where the engine reads them so; another engine's conversion widens them to 16 bits.
+* Activations are quantised with them only where the device multiplies in that arithmetic: FP8 weights on Ampere, and
+  NVFP4 ones before Blackwell, are decoded as they are read (vLLM's Marlin kernels).
+* Whoever asks for a scheme or for other weights has those in the place of the released ones.
+
+>>> from roofline import load_hardware, load_model
+>>> model = load_model("deepseek-v3")
+>>> model.quantization
+'fp8_block'
+>>> dict(released(model, load_hardware("h200-sxm"), load_engine("vllm")))
+{'weights': 'fp8_block', 'activations': 'fp8_group'}
+>>> dict(released(model, load_hardware("a100-sxm-80gb"), load_engine("vllm")))
+{'weights': 'fp8_block'}
+>>> dict(released(model, load_hardware("h200-sxm"), load_engine("llama.cpp")))
+{}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from roofline.engine import Engine, default_engine, load_engine
+from roofline.formats import find_format
+from roofline.hardware import Hardware
+from roofline.model import Model
+from roofline.precision import PLAIN, Precision, parse_precision, scheme_formats
+
+SETTLED = ("scheme", "weights")
+"""What is asked for in the place of a checkpoint's own formats."""
+
+
+def default_base(model: Model, hardware: Hardware) -> str:
+    """The format a model runs in where nothing is quantised on this hardware.
+
+    Checkpoints in fp32 are run in fp16, as engines do (vLLM, `--dtype auto`); where the hardware does not compute in
+    the model's format, it is the other 16-bit one if it does in that.
+    """
+    own = {"fp32": "fp16"}.get(model.dtype, model.dtype)
+    for candidate in (own, "bf16", "fp16"):
+        if hardware.supports(candidate):
+            return candidate
+    return own
+
+
+def released_scheme(model: Model, engine: Engine) -> str:
+    """The scheme that an engine runs a checkpoint in, as `--quant` has it; `PLAIN` where it is not quantised there."""
+    if model.quantization is None:
+        return PLAIN
+    return model.quantization if engine.checkpoints is None else engine.checkpoints.get(model.quantization, PLAIN)
+
+
+def released(model: Model, hardware: Hardware, engine: Engine) -> Mapping[str, str]:
+    """The formats of a checkpoint as it runs, as arguments of `parse_precision`; none where it is not quantised."""
+    weights, activations, kv = scheme_formats(released_scheme(model, engine))
+    found = {"weights": weights, "activations": activations, "kv": kv}
+    if activations is not None and not hardware.supports(find_format(activations).arithmetic):
+        found["activations"] = None
+    return {part: name for part, name in found.items() if name is not None}
+
+
+def precision_of(
+    model: Model, hardware: Hardware, engine: Engine | str | None = None, **asked: str | None
+) -> Precision:
+    """The formats a model runs in: as asked for (arguments of `parse_precision`), else as it was released.
+
+    `engine` is a profile or its name, by default the one of the hardware. Raises RooflineError naming what is unknown.
+    """
+    if model.quantization is not None and not any(asked.get(part) for part in SETTLED):
+        profile = engine if isinstance(engine, Engine) else load_engine(engine or default_engine(hardware))
+        chosen = {part: name for part, name in asked.items() if name is not None}
+        asked = {**released(model, hardware, profile), **chosen}
+    return parse_precision(default_base(model, hardware), **asked)

@@ -1,0 +1,113 @@
+"""What a config.json says of a checkpoint's quantisation, as a scheme of `--quant`.
+
+The keys are those that Transformers writes (its `quantization_config`), and the compressed-tensors library of vLLM.
+Modules that a file excludes by name beyond those that every scheme leaves in 16 bits are not read: they are taken as
+quantised.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from roofline.errors import SpecError, quote, suggest
+from roofline.readers.config import Config
+
+SECTION = "quantization_config"
+OTHERWISE = "; without that section the model is taken in 16 bits, and --quant says what else it runs in"
+
+
+def quantization(config: Config) -> str | None:
+    """The scheme of a checkpoint, None where it is not quantised.
+
+    Raises SpecError for a method, or formats of it, that no scheme stands for: they are not taken for 16 bits silently.
+    """
+    for place in (config, config.section("text_config")):
+        section = place.section(SECTION)
+        if section.content:
+            return _scheme(section)
+    return None
+
+
+def _scheme(section: Config) -> str:
+    method = section.text("quant_method").strip().lower().replace("_", "-")
+    if method not in METHODS:
+        raise SpecError(
+            section.where,
+            f"'{SECTION}': no scheme is known for the method {quote(method)}{suggest(method, METHODS)}{OTHERWISE}",
+        )
+    return METHODS[method](section)
+
+
+def _unknown(section: Config, what: str) -> SpecError:
+    return SpecError(section.where, f"'{SECTION}': no scheme is known for {what}{OTHERWISE}")
+
+
+def _fp8(section: Config) -> str:
+    """A scale a tensor or channel, or one for a block of weights, as DeepSeek-V3 has them."""
+    return "fp8_block" if section.integers("weight_block_size") else "fp8"
+
+
+def _grouped(section: Config, kind: str = "int") -> str:
+    """Integers with a scale a group, or a channel (-1); those of AWQ and GPTQ in 4 bits have a zero point beside it."""
+    bits = section.integer("bits", "w_bit", most=8)
+    group = section.integer("group_size", "q_group_size", default=-1, least=-1, most=65536)
+    if group < 1:
+        return f"W{bits}"
+    if bits == 4 and kind != "int":
+        return kind if group == 128 else f"{kind}-g{group}"
+    return f"int{bits}-g{group}"
+
+
+def _bitsandbytes(section: Config) -> str:
+    """LLM.int8(), or NF4 with its scales quantised themselves."""
+    return "nf4" if section.flag("load_in_4bit", False) else "int8"
+
+
+def _modelopt(section: Config) -> str:
+    algorithm = section.text("quant_algo", "").upper()
+    found = {"FP8": "fp8", "NVFP4": "nvfp4", "W4A16_AWQ": "awq"}.get(algorithm)
+    if found is None:
+        raise _unknown(section, f"the algorithm {quote(algorithm)}")
+    return found
+
+
+def _compressed(section: Config) -> str:
+    """The scheme of the one group of formats that a file of compressed-tensors has."""
+    groups = section.section("config_groups")
+    found = {_of_group(groups.section(name)) for name in groups.content}
+    if len(found) != 1:
+        raise _unknown(section, f"{len(found)} groups of formats" if found else "a file without 'config_groups'")
+    return found.pop()
+
+
+def _of_group(group: Config) -> str:
+    weights, inputs = group.section("weights"), group.section("input_activations")
+    bits, kind = weights.integer("num_bits", most=16), weights.text("type", "int")
+    strategy = weights.text("strategy", "tensor") or "tensor"
+    size = weights.integer("group_size", default=-1, least=-1, most=65536)
+    fed = inputs.integer("num_bits", most=16) if inputs.content else 16
+    if kind == "float":
+        known = {(8, 8): "fp8_block" if strategy == "block" else "fp8", (4, 4): "nvfp4"}
+        if (bits, fed) not in known:
+            raise _unknown(group, f"{bits}-bit floating-point weights and {fed}-bit activations")
+        return known[bits, fed]
+    if kind != "int" or not 1 <= bits <= 8:
+        raise _unknown(group, f"{bits}-bit weights of type {quote(kind)}")
+    if fed < 16:
+        return "int8" if bits == fed == 8 else f"W{bits}A{fed}"
+    return f"int{bits}-g{size}" if strategy == "group" and size > 0 else f"W{bits}"
+
+
+METHODS: Mapping[str, Callable[[Config], str]] = {
+    "fp8": _fp8,
+    "fbgemm-fp8": lambda _: "fp8",
+    "mxfp4": lambda _: "mxfp4",
+    "awq": lambda section: _grouped(section, "awq"),
+    "gptq": lambda section: _grouped(section, "gptq"),
+    "auto-round": _grouped,
+    "bitsandbytes": _bitsandbytes,
+    "bitnet": lambda _: "ternary",
+    "modelopt": _modelopt,
+    "compressed-tensors": _compressed,
+}
+"""The scheme of a section, by its `quant_method`."""
