@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from advisor.setups import Aim, Setup, replicas_for
+from advisor.queueing import replicas_for
+from advisor.setups import Aim, Setup
 from roofline.gain import gain
 
 

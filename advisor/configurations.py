@@ -20,15 +20,15 @@ from advisor.goal import Price, Quality
 from advisor.queueing import Prefill, Replica
 from advisor.support import runs
 from advisor.workload import NORMAL, Service
-from roofline.analysis import Analysis, analyze, expect
+from roofline.analysis import Analysis, analyze
 from roofline.capacity import Capacity, Reserve, kv_capacity, visible_memory, vllm_1
-from roofline.checkpoint import precision_of
+from roofline.checkpoint import precision_of, released
 from roofline.edge import whole_series
 from roofline.engine import Engine, default_engine, load_engine
 from roofline.errors import RooflineError
+from roofline.formats import PROMOTIONS
 from roofline.hardware import Hardware, list_hardware, load_hardware
 from roofline.model import Model
-from roofline.phase import Phase
 from roofline.precision import parse_precision
 from roofline.request import Request
 from roofline.timing import Estimate
@@ -99,7 +99,13 @@ class Configuration:
     @property
     def key(self) -> tuple[Any, ...]:
         """What FLOPs and bytes depend on."""
-        return (*self.request.formats.items(), *self.request.degrees.items())
+        as_released = released(self.request.model, self.hardware, self.engine)
+        return (*as_released.items(), *self.request.formats.items(), *self.request.degrees.items())
+
+    @cached_property
+    def arithmetic(self) -> str:
+        """What the inputs of linear layers are native to, as the engine computes: no product is in a faster one."""
+        return self.request.scenario().run_precision.activations.arithmetic
 
 
 def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality) -> Iterator[tuple[str, str, Price]]:
@@ -306,32 +312,11 @@ class Prospect:
 
     def _light(self, flops: Array, moved: Array) -> Array:
         hardware = self.configuration.hardware
-        scheme = self.configuration.request.formats.get("scheme") or ""
-        formats = ["bf16", "fp16", *(["fp8"] if "fp8" in scheme else []), *(["int8"] if scheme.startswith("q") else [])]
+        inputs = self.configuration.arithmetic
+        formats = {"bf16", "fp16", *PROMOTIONS[inputs]}
         peaks = [unit[name] for unit in (hardware.tensor, hardware.vector) for name in formats if name in unit]
         peak = max(peaks) if peaks else np.inf
         return np.maximum(flops / peak, moved / hardware.memory_bandwidth)
-
-
-def first_steps(prospects: Sequence[Prospect], reading: str) -> Iterator[float | None]:
-    """Expected seconds of the first decode step of a single sequence: the quickest there is to simulate.
-
-    None where the hardware cannot run it. Prospects of one hardware are simulated together in half of the time.
-    """
-    phases = [_decode(prospect.configuration) for prospect in prospects]
-    expect(phase for phase in phases if phase is not None)
-    for phase in phases:
-        try:
-            yield None if phase is None else float(getattr(phase.expected, reading))
-        except RooflineError:
-            yield None
-
-
-def _decode(configuration: Configuration) -> Phase | None:
-    try:
-        return analyze(configuration.request.with_options(engine=configuration.engine).scenario()).decode
-    except RooflineError:
-        return None
 
 
 class Simulated:

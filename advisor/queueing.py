@@ -37,7 +37,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cached_property
 from statistics import NormalDist
 from typing import Any
 
@@ -156,37 +156,74 @@ def _tail(share: Any, mean: Any, quantile: float) -> Any:
 LEAST = 1e-3
 """The rate that a replica must carry at least for its targets to count as met, of the rate at which it is stable."""
 CLOSE = 1e-3
+TRIED = 4
+"""Numbers of replicas that are tried before the largest rate of one is looked for."""
 
 
-def largest_rate(replica: Replica, ttft: float, tpot: float, quantile: float | None = None) -> float:
-    """The requests a second up to which some number of slots meets both targets; 0 where none does.
+@dataclass(frozen=True, eq=False)
+class Promise:
+    """What a replica promises: its targets (seconds, infinite where there is none) for a share of the requests.
 
-    Both times rise with the rate. It is one of a series of rates with equal ratios up to the largest at which the
-    replica is stable, so that looser targets never lead to less.
+    Times rise with the rate. Rates that it may carry are a series with equal ratios, up to the largest at which it is
+    stable, so that looser targets never lead to less.
     """
-    highest = float(replica.ceilings[-1])
 
-    @cache
-    def missing(number: int) -> float:
+    replica: Replica
+    ttft: float
+    tpot: float
+    quantile: float | None = None
+
+    def largest(self) -> float:
+        """The requests a second up to which some number of slots meets both targets; 0 where none does."""
+        if (below := self._missing(0)) > 0:
+            return 0.0
+        number = LAST
+        if (above := self._missing(LAST)) > 0:
+            number = math.floor(
+                narrowed(lambda place: self._missing(math.floor(place)), 0, LAST, below, above, absolute=1)[0]
+            )
+        return self._rate(number)
+
+    def fewest(self, rate: float) -> int:
+        """The fewest replicas that meet both targets when they share a rate; 0 where no number does."""
+        least = replicas_for(rate, self._rate(LAST))
+        for count in range(least, least + TRIED):
+            number = math.ceil(LAST + math.log(rate / count * (1 - 1e-12) / self._rate(LAST)) / CLOSE)
+            if self._missing(min(max(number, 0), LAST)) <= 0:
+                return count
+        largest = self.largest()
+        return replicas_for(rate, largest) if largest else 0
+
+    def slots(self, found: Load) -> int:
+        """The most slots with which both targets are met at a load; 0 where none does."""
+        met = np.flatnonzero((found.ttft <= self.ttft) & (found.tpot <= self.tpot))
+        return int(met[-1]) + 1 if met.size else 0
+
+    def _rate(self, number: int) -> float:
+        """The rate of the series with this number, 0 to `LAST`."""
+        return float(self.replica.ceilings[-1]) * math.exp(-CLOSE * (LAST - number))
+
+    @cached_property
+    def _known(self) -> dict[int, float]:
+        return {}
+
+    def _missing(self, number: int) -> float:
         """What is missing to the nearer target, as a share of it, at the best number of slots; at most 1.
 
         Waits grow with one over what is left to the rate at which the replica is stable: one over them falls evenly.
         """
-        found = load(replica, highest * math.exp(-CLOSE * (last - number)), quantile)
-        stable = np.isfinite(found.ttft)
-        return 1 - float(np.max(np.minimum(ttft / found.ttft[stable], tpot / found.tpot[stable]), initial=0.0))
-
-    last = math.ceil(-math.log(LEAST) / CLOSE)
-    if (below := missing(0)) > 0:
-        return 0.0
-    number = last
-    if (above := missing(last)) > 0:
-        number = math.floor(narrowed(lambda place: missing(math.floor(place)), 0, last, below, above, absolute=1)[0])
-    return highest * math.exp(-CLOSE * (last - number))
+        if number not in self._known:
+            found = load(self.replica, self._rate(number), self.quantile)
+            stable = np.isfinite(found.ttft)
+            met = np.minimum(self.ttft / found.ttft[stable], self.tpot / found.tpot[stable])
+            self._known[number] = 1 - float(np.max(met, initial=0.0))
+        return self._known[number]
 
 
-def slots(replica: Replica, rate: float, ttft: float, tpot: float, quantile: float | None = None) -> int:
-    """The most slots with which both targets are met at a rate; 0 where none does."""
-    found = load(replica, rate, quantile)
-    met = np.flatnonzero((found.ttft <= ttft) & (found.tpot <= tpot))
-    return int(met[-1]) + 1 if met.size else 0
+LAST = math.ceil(-math.log(LEAST) / CLOSE)
+"""The number of the last rate of the series."""
+
+
+def replicas_for(rate: float, most: float) -> int:
+    """The fewest replicas that share a rate of which one carries `most` (both in requests a second)."""
+    return max(1, math.ceil(rate / most * (1 - 1e-12))) if most > 0 else 10**12

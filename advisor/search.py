@@ -4,29 +4,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 
 from advisor.choices import Choice, changes, tied
-from advisor.configurations import Configuration, Prospect, Prospects, Simulated, configurations, first_steps
+from advisor.configurations import Configuration, Prospect, Prospects, Simulated, configurations
 from advisor.goal import Quality
-from advisor.queueing import LEAST, largest_rate, load, slots
-from advisor.setups import Aim, At, Figures, Key, Setup, aims, figures_of, replicas_for
+from advisor.queueing import LEAST, load, replicas_for
+from advisor.setups import Aim, At, Figures, Key, Setup, aims, figures_of, loaded, promise
 from advisor.workload import Service
 from roofline.analysis import expect
 from roofline.errors import RooflineError
 from roofline.model import Model
-from roofline.timing import Estimate
 
 Progress = Callable[[int, int], None]
 """Told how many of how many configurations are dealt with."""
 
-CERTAIN = 0.97
-"""What a step at the first context is surely below, times a mean one: kernels are not quite monotone in the context."""
-
-SOON = 48
-"""Configurations ahead in the order of their bounds that are simulated with another one of their hardware."""
+SOON = 24
+"""Configurations of a hardware, in the order of their bounds, that are simulated side by side."""
 
 NODE, FASTEST_WITHIN = 8, 2
 """The fastest of a service has at most a node of devices, or twice the fewest: with enough replicas each is idle."""
@@ -49,8 +45,6 @@ class Search:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
         self.setups: dict[int, Setup | None] = {}
         self._simulated: dict[int, Simulated | None] = {}
-        self._first_steps: dict[int, float | None] = {}
-        self._loaded_steps: dict[tuple[int, float], float] = {}
         prospects = Prospects(service, hosted=at != "low")
         made = list(configurations(model, service, hardware, quality, engine))
         self.considered = len(made)
@@ -97,11 +91,13 @@ class Search:
     def _two(self, aim: Aim, most: float) -> tuple[Setup | None, Setup | None]:
         """The best, and the best on other hardware, of at most so many devices.
 
-        What at the speed of light is no better is not simulated.
+        What at the speed of light is no better is not simulated; the rest is side by side with others of its hardware.
         """
-        bounds = ((self._least(entry, most), index) for index, entry in enumerate(self.capable))
-        ranked = sorted((key, index) for least, index in bounds if least.devices <= most and (key := aim.key(least)))
-        several = len({self._name(index) for _, index in ranked}) > 1
+        limits = ((self._least(entry, most), index) for index, entry in enumerate(self.capable))
+        ranked = sorted((key, index) for least, index in limits if least.devices <= most and (key := aim.key(least)))
+        alike: dict[str, list[tuple[Key, int]]] = {}
+        for least, index in ranked:
+            alike.setdefault(self._name(index), []).append((least, index))
         best: tuple[Key, Setup] | None = None
         second: tuple[Key, Setup] | None = None
         for done, (least, index) in enumerate(ranked):
@@ -109,23 +105,17 @@ class Search:
             if second is not None and least >= second[0]:
                 break
             name = self._name(index)
-            if best is not None and several and name == best[1].hardware.name and least >= best[0]:
+            if best is not None and len(alike) > 1 and name == best[1].hardware.name and least >= best[0]:
                 continue
             if second is not None and index not in self.setups:
-                ahead = ranked[done : done + SOON]
-                near = [other for bound, other in ahead if bound < second[0] and self._name(other) == name]
-                if not aim.rated and self.service.rate is not None:
-                    self._step(near)
-                    near = [other for other in near if self._quickest(other, most) < second[0][0]]
-                    if index not in near:
-                        continue
-                self._simulate(self.capable[other] for other in near)
+                soon = (other for bound, other in alike[name] if bound < second[0] and other not in self.setups)
+                self._simulate(self.capable[other] for other in islice(soon, SOON))
             setup = self._setup(index)
             key = None if setup is None else aim.key(setup.figures)
             if setup is None or key is None or setup.devices > most:
                 continue
             entry = (key, setup)
-            other = several and best is not None and name == best[1].hardware.name
+            other = len(alike) > 1 and best is not None and name == best[1].hardware.name
             if best is None or key < best[0]:
                 best, second = entry, second if other else best
             elif not other and (second is None or key < second[0]):
@@ -148,25 +138,6 @@ class Search:
         if index not in self.setups:
             self.setups[index] = self._sized(self.capable[index])
         return self.setups[index]
-
-    def _quickest(self, index: int, most: float) -> float:
-        """No step of it, of at most so many devices, is faster: the first of a single sequence is simulated."""
-        first = self._first_steps[index]
-        if first is None or most == math.inf:
-            return math.inf if first is None else first
-        if (index, most) not in self._loaded_steps:
-            prospect, rate = self.capable[index], self.service.rate
-            assert rate is not None
-            replica = replace(prospect.best, step=np.maximum(prospect.best.step, first))
-            share = rate / max(1, most // prospect.configuration.devices)
-            self._loaded_steps[index, most] = float(load(replica, share, self.service.quantile).tpot.min())
-        return self._loaded_steps[index, most]
-
-    def _step(self, indices: Iterable[int]) -> None:
-        """Simulates the first steps of configurations side by side, each once; surely below those of the service."""
-        fresh = [index for index in indices if index not in self._first_steps]
-        for index, step in zip(fresh, first_steps([self.capable[index] for index in fresh], self.at), strict=True):
-            self._first_steps[index] = None if step is None else step * CERTAIN
 
     def _name(self, index: int) -> str:
         return self.capable[index].configuration.hardware.name
@@ -194,37 +165,14 @@ class Search:
         simulated, service = self._simulation(prospect), self.service
         if simulated is None:
             return None
-        price = self._price(prospect.configuration)
-        ttft, tpot = service.ttft or math.inf, service.tpot or math.inf
         replica = simulated.replica(self.at)
-        readings = [simulated.replica(reading) for reading in Estimate._fields]
-        if service.rate is None:
-            first = Estimate(*(entry.prefill.quantile for entry in readings))
-            each = Estimate(*(float(entry.step[0]) for entry in readings))
-            if getattr(first, self.at) > ttft or getattr(each, self.at) > tpot:
-                return None
-            return Setup(simulated, self.at, 1, math.inf, 1, 1.0, first, each, price)
-        most = largest_rate(replica, ttft, tpot, service.quantile)
-        if not most:
+        promised = promise(replica, service)
+        replicas = 1 if service.rate is None else promised.fewest(service.rate)
+        if not replicas:
             return None
-        replicas = replicas_for(service.rate, most)
-        share = service.rate / replicas
-        most_slots = slots(replica, share, ttft, tpot, service.quantile)
-        if not most_slots:
-            return None
-        loads = [load(entry, share, service.quantile) for entry in readings]
-        at = most_slots - 1
-        return Setup(
-            simulated,
-            self.at,
-            replicas,
-            most,
-            most_slots,
-            float(load(replica, share).batch[at]),
-            Estimate(*(float(found.ttft[at]) for found in loads)),
-            Estimate(*(float(found.tpot[at]) for found in loads)),
-            price,
-        )
+        found = loaded(replica, service, replicas)
+        slots = promised.slots(found)
+        return Setup(simulated, self.at, replicas, slots, found, self._price(prospect.configuration)) if slots else None
 
     def nearest(self) -> tuple[tuple[str, ...], Mapping[str, float]]:
         """The targets that bind where nothing meets all, and the least of each that would do."""

@@ -8,9 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
+import numpy as np
+
 from advisor.configurations import Configuration, Simulated
 from advisor.energy import at_most, modelled
-from advisor.queueing import Replica
+from advisor.queueing import Load, Promise, Replica, load
 from advisor.workload import Service
 from roofline.analysis import analyze
 from roofline.command import command_line
@@ -40,20 +42,15 @@ class Figures:
 class Setup:
     """A configuration that meets the service, at its load.
 
-    `replicas` share the rate; `most` is the requests a second that one could serve within the targets (infinite for a
-    single user). `slots` is the largest number of sequences at once, `batch` how many decode together on average.
-    `ttft` and `tpot` are those of the promised share of requests, waits included. Where the pessimistic end cannot
-    carry the rate it is infinite.
+    `replicas` share the rate, with at most `slots` sequences at once; `load` is what comes of it by slots, at the
+    reading that is sized for. `price` is USD of a device.
     """
 
     simulated: Simulated
     at: At
     replicas: int
-    most: float
     slots: int
-    batch: float
-    ttft: Estimate
-    tpot: Estimate
+    load: Load
     price: float | None
 
     @property
@@ -76,6 +73,42 @@ class Setup:
         """Devices of all replicas."""
         return self.replicas * self.configuration.devices
 
+    @cached_property
+    def most(self) -> float:
+        """The requests a second that one replica could serve within the targets; infinite for a single user."""
+        if self.service.rate is None:
+            return math.inf
+        return promise(self.simulated.replica(self.at), self.service).largest()
+
+    @cached_property
+    def batch(self) -> float:
+        """How many sequences decode together on average."""
+        if self.service.rate is None:
+            return 1.0
+        found = load(self.simulated.replica(self.at), self.service.rate / self.replicas)
+        return float(found.batch[self.slots - 1])
+
+    @cached_property
+    def ttft(self) -> Estimate:
+        """Seconds to the first token of the promised share of requests, waits included.
+
+        Where the pessimistic end cannot carry the rate it is infinite.
+        """
+        return Estimate(*(float(found.ttft[self.slots - 1]) for found in self._loads))
+
+    @cached_property
+    def tpot(self) -> Estimate:
+        """Seconds a token after it, of the promised share of requests; infinite likewise."""
+        return Estimate(*(float(found.tpot[self.slots - 1]) for found in self._loads))
+
+    @cached_property
+    def _loads(self) -> tuple[Load, ...]:
+        """The load at each reading."""
+        return tuple(
+            self.load if reading == self.at else loaded(self.simulated.replica(reading), self.service, self.replicas)
+            for reading in Estimate._fields
+        )
+
     @property
     def utilisation(self) -> float | None:
         """The rate over that with which a replica of so many slots would no longer keep up; None for one user."""
@@ -93,8 +126,8 @@ class Setup:
             self.price,
             self.replicas,
             self.simulated.replica(self.at),
-            getattr(self.ttft, self.at),
-            getattr(self.tpot, self.at),
+            float(self.load.ttft[self.slots - 1]),
+            float(self.load.tpot[self.slots - 1]),
         )
 
     @cached_property
@@ -130,6 +163,18 @@ class Setup:
         return command_line(self.configuration.prefill)
 
 
+def promise(replica: Replica, service: Service) -> Promise:
+    """What a replica promises to a service."""
+    return Promise(replica, service.ttft or math.inf, service.tpot or math.inf, service.quantile)
+
+
+def loaded(replica: Replica, service: Service, replicas: int) -> Load:
+    """What the service's requests meet, by slots, when so many replicas share them; a single user meets no others."""
+    if service.rate is None:
+        return Load(np.array([replica.prefill.quantile]), replica.step[:1], np.ones(1))
+    return load(replica, service.rate / replicas, service.quantile)
+
+
 def figures_of(
     configuration: Configuration,
     service: Service,
@@ -144,11 +189,6 @@ def figures_of(
     cost = None if price is None else price * devices
     power = math.inf if hardware.tdp is None else hardware.tdp * devices
     return Figures(devices, power, cost, at_most(hardware, devices, service, replica), ttft, tpot)
-
-
-def replicas_for(rate: float, most: float) -> int:
-    """The fewest replicas that share a rate of which one carries `most` (both in requests a second)."""
-    return max(1, math.ceil(rate / most * (1 - 1e-12))) if most > 0 else 10**12
 
 
 Key = tuple[float, ...]

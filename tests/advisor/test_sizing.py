@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from advisor import search
 from advisor.configurations import BATCHES, Prospect, Prospects, Simulated, configurations
 from advisor.goal import Quality
-from advisor.setups import Figures
+from advisor.queueing import load
+from advisor.setups import Figures, promise
 from advisor.sizing import size
 from advisor.workload import Service, parse_lengths
 from roofline import Scenario, analyze, load_hardware, load_model
@@ -114,7 +115,15 @@ def test_little_holds_at_the_chosen_load() -> None:
 
 def test_no_time_is_below_the_bound_that_prunes() -> None:
     for service in (Service(2, "uniform:200:3000", 200), Service(2, 1000, "exponential:mean=300")):
-        for name, model in (("h100-sxm", MODEL), ("mi300x", load_model("mixtral-8x7b")), ("m4-max", MODEL)):
+        for name, model in (
+            ("h100-sxm", MODEL),
+            ("mi300x", load_model("mixtral-8x7b")),
+            ("m4-max", MODEL),
+            ("h100-sxm", load_model("gpt-oss-20b")),
+            ("m4-max", load_model("gpt-oss-20b")),
+            ("b200-sxm", load_model("minimax-m2")),
+            ("a100-sxm-80gb", load_model("minimax-m2")),
+        ):
             prospects = Prospects(service)
             for configuration in configurations(model, service, [name], Quality.CALIBRATED, None):
                 prospect = prospects.of(configuration)
@@ -132,7 +141,6 @@ def test_no_time_is_below_the_bound_that_prunes() -> None:
 def test_pruning_loses_nothing(service, monkeypatch) -> None:
     names = [*FEW, "rtx-4090"]
     pruned = size(MODEL, service, names)
-    monkeypatch.setattr(search, "first_steps", lambda prospects, _: [0.0 for _ in prospects])
 
     def nothing(self: search.Search, prospect: Prospect, _: float) -> Figures:
         priced = self._price(prospect.configuration) is not None
@@ -198,8 +206,6 @@ def test_commands_reproduce_step_and_prefill(model, service, names, run) -> None
 
 
 def test_the_whole_meets_its_targets_and_one_replica_fewer_would_not() -> None:
-    from advisor.queueing import slots
-
     service = Service(60, 1500, 300, 1, 0.03)
     for choice in size(MODEL, service, FEW).choices:
         best = choice.best
@@ -210,7 +216,7 @@ def test_the_whole_meets_its_targets_and_one_replica_fewer_would_not() -> None:
             replica = best.simulated.replica("mid")
             share = service.rate / (best.replicas - 1)
             # The edge of the rate is closed to a thousandth.
-            assert not slots(replica, share * 1.002, service.ttft, service.tpot, service.quantile)
+            assert not promise(replica, service).slots(load(replica, share * 1.002, service.quantile))
 
 
 def test_the_pessimistic_end_takes_no_less() -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor.queueing import Prefill, Replica, largest_rate, load, slots
+from advisor.queueing import Prefill, Promise, Replica, load, replicas_for
 
 
 def replica(
@@ -117,11 +117,21 @@ def test_beyond_its_ceiling_a_replica_has_no_steady_state() -> None:
 @given(st.floats(0.1, 3), st.floats(0.009, 0.1), st.floats(1, 3))
 def test_the_largest_rate_meets_the_targets_and_rises_with_them(ttft, tpot, looser) -> None:
     found = replica()
-    rate = largest_rate(found, ttft, tpot, 0.9)
-    assert largest_rate(found, ttft * looser, tpot, 0.9) >= rate
-    assert largest_rate(found, ttft, tpot * looser, 0.9) >= rate
+    promise = Promise(found, ttft, tpot, 0.9)
+    rate = promise.largest()
+    assert Promise(found, ttft * looser, tpot, 0.9).largest() >= rate
+    assert Promise(found, ttft, tpot * looser, 0.9).largest() >= rate
     if rate:
-        chosen = slots(found, rate, ttft, tpot, 0.9)
         loaded = load(found, rate, 0.9)
+        chosen = promise.slots(loaded)
         assert loaded.ttft[chosen - 1] <= ttft
         assert loaded.tpot[chosen - 1] <= tpot
+
+
+@given(st.floats(0.1, 3), st.floats(0.009, 0.1), st.floats(1e-4, 300))
+def test_the_fewest_replicas_are_those_of_the_largest_rate(ttft, tpot, rate) -> None:
+    """One to four are found without it, others by it."""
+    promise = Promise(replica(), ttft, tpot, 0.9)
+    largest = promise.largest()
+    assert promise.fewest(rate) == (replicas_for(rate, largest) if largest else 0)
+    assert Promise(replica(), ttft, tpot, 0.9).fewest(rate) == promise.fewest(rate)
