@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from advisor.desk import consumer
+from advisor.formats import gains_nothing
 from advisor.goal import Price, Quality
 from advisor.queueing import Prefill, Replica
 from advisor.support import runs
@@ -29,7 +30,6 @@ from roofline.errors import RooflineError
 from roofline.formats import PROMOTIONS
 from roofline.hardware import Hardware, list_hardware, load_hardware
 from roofline.model import Model
-from roofline.precision import parse_precision
 from roofline.request import Request
 from roofline.timing import Estimate
 
@@ -112,18 +112,18 @@ def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality)
     """Scheme and format of the cache ("" is as the model has it), with their price, within the quality budget.
 
     The formats that the model was released in cost nothing. FP8, AWQ's 4-bit weights and an FP8 cache are offered where
-    a document says that the engine runs them there (`advisor.support`), llama.cpp's own formats on it; all of them only
-    where they are narrower than the released ones.
+    a document says that the engine runs them there (`advisor.support`), llama.cpp's own formats on it; in the place of
+    a quantised checkpoint only where something of them is narrower.
     """
     found = [("", "", Price.LOSSLESS)]
     schemes = [""]
     if engine == "llama.cpp":
         schemes += ["q8_0", "q4_k_m"]
     schemes += [scheme for scheme in ("fp8", "awq") if runs(scheme, engine, hardware)]
-    largest = "expert_up_proj" if model.experts else "up_proj"
     now = precision_of(model, hardware, engine)
-    bits = now.weights.format_of(largest, now.base, model.layers).bits
-    schemes = [name for name in schemes if not name or _bits(name, largest, model) < bits - NARROWER]
+    if model.quantization is not None:
+        asked = ((name, precision_of(model, hardware, engine, scheme=name)) for name in schemes if name)
+        schemes = ["", *(name for name, other in asked if not gains_nothing(model, now, other))]
     caches = ["", *(["fp8"] if runs("fp8-kv", engine, hardware) else [])]
     found += [(scheme, kv, Price.CALIBRATION) for scheme in schemes for kv in caches]
     seen: set[tuple[str, str]] = set()
@@ -131,15 +131,6 @@ def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality)
         if (scheme, kv) not in seen and quality.allows(price):
             seen.add((scheme, kv))
             yield scheme, kv, price
-
-
-NARROWER = 0.5
-"""Bits of a weight by which another format has to be narrower than the released one, to be more than another layout."""
-
-
-def _bits(scheme: str, component: str, model: Model) -> float:
-    precision = parse_precision("bf16", scheme)
-    return precision.weights.format_of(component, precision.base, model.layers).bits
 
 
 def configurations(

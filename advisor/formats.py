@@ -7,12 +7,30 @@ from dataclasses import dataclass
 
 from roofline.analysis import Analysis
 from roofline.formats import WIDTH, Format
+from roofline.model import Model
 from roofline.op import Op
 from roofline.phase import OpFigures, Phase
+from roofline.precision import Precision
 from roofline.roof import Bound
 from roofline.tensor import Role
 
 PRODUCTS = ("gemm", "moe")
+
+NARROWER = 0.5
+"""Bits by which another format has to be narrower, to be more than another layout of the same."""
+
+
+def weight_bits(model: Model, precision: Precision) -> float:
+    """Bits of a weight of the products that hold most of them: the experts', or the dense blocks'."""
+    largest = "expert_up_proj" if model.experts else "up_proj"
+    return precision.weights.format_of(largest, precision.base, model.layers).bits
+
+
+def gains_nothing(model: Model, released: Precision, other: Precision) -> bool:
+    """Whether other formats than a checkpoint's have wider weights, or neither narrower weights nor inputs."""
+    weights = weight_bits(model, other) - weight_bits(model, released)
+    inputs = other.activations.bits - released.activations.bits
+    return weights >= NARROWER or min(weights, inputs) > -NARROWER
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from advisor.formats import gains_nothing
 from advisor.goal import PRICES, Price
 from advisor.support import engines_with, runs, support
+from roofline.checkpoint import SETTLED
 from roofline.engine import load_engine
+from roofline.errors import RooflineError
 from roofline.hardware import Hardware
 from roofline.model import MixtureOfExperts, Model
 from roofline.precision import Precision
@@ -199,7 +202,10 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
 
     def change(asked: Request) -> Request:
         kept = [other for other in asked.techniques if check_request(other).slot != entry.slot]
-        return _unformatted(asked, entry.slot).using(*kept, written)
+        changed = _unformatted(asked, entry.slot).using(*kept, written)
+        if entry.slot == WEIGHTS:
+            _check_narrower(asked, changed)
+        return changed
 
     price = Price(entry.price.value)
     if entry.slot == "drafting" and price is Price.LOSSLESS:
@@ -210,6 +216,22 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
         if isinstance(parameter.default, (int, float))
     )
     return Move(written, entry.title, Kind.TECHNIQUE, entry.slot, price, change, assumed, entry.reference)
+
+
+WEIGHTS = "weight format"
+"""The slot of the formats of weights, and of activations with them."""
+
+
+def _check_narrower(asked: Request, changed: Request) -> None:
+    """Refuse to turn a checkpoint that was released quantised into formats in which nothing is narrower."""
+    settled = any(asked.formats.get(part) for part in SETTLED)
+    settled = settled or any(check_request(name).slot == WEIGHTS for name in asked.techniques)
+    if asked.model.quantization is None or settled:
+        return
+    before, after = asked.precision, changed.scenario().precision
+    assert isinstance(after, Precision)
+    if gains_nothing(asked.model, before, after):
+        raise RooflineError(f"the checkpoint is in {before.weights.name} already, and nothing would be narrower")
 
 
 def _unformatted(request: Request, slot: str) -> Request:

@@ -23,6 +23,7 @@ most others in 16 bits. Three rules follow what engines do:
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from roofline.engine import Engine, default_engine, load_engine
 from roofline.formats import find_format
@@ -70,8 +71,12 @@ def precision_of(
 
     `engine` is a profile or its name, by default the one of the hardware. Raises RooflineError naming what is unknown.
     """
-    if model.quantization is not None and not any(asked.get(part) for part in SETTLED):
-        profile = engine if isinstance(engine, Engine) else load_engine(engine or default_engine(hardware))
-        chosen = {part: name for part, name in asked.items() if name is not None}
-        asked = {**released(model, hardware, profile), **chosen}
-    return parse_precision(default_base(model, hardware), **asked)
+    base = default_base(model, hardware)
+    if model.quantization is None or any(asked.get(part) for part in SETTLED):
+        return parse_precision(base, **asked)
+    profile = engine if isinstance(engine, Engine) else load_engine(engine or default_engine(hardware))
+    chosen = {part: name for part, name in asked.items() if name is not None}
+    found = parse_precision(base, **{**released(model, hardware, profile), **chosen})
+    if released_scheme(model, profile) == model.quantization:
+        found = replace(found, weights=found.weights.without(model.unquantised))
+    return found

@@ -54,8 +54,7 @@ def translate(content: Mapping[str, Any], where: str, name: str) -> Spec:
     spec = readers[model_type](config)
     given = config.text("_name_or_path", "") or ""
     chosen = given.rstrip("/").rsplit("/", 1)[-1].lower() if given and not given.startswith((".", "/")) else name
-    scheme = quantization(config)
-    stored = {"dtype": _dtype(config), **({} if scheme is None else {"quantization": scheme})}
+    stored = {"dtype": _dtype(config), **quantization(config)}
     return {"name": (chosen or "model")[:80], **stored, **spec}
 
 

@@ -339,10 +339,10 @@ class Model:
     `task` says what it does: generate tokens, or encode a sequence in one pass. `tower` is a network that runs first:
     an "encoder" whose output the layers' `cross` attends to, or a "vision" encoder whose `tower_tokens` outputs an
     image join the prompt. `dtype` is the format of what the checkpoint keeps unquantised, `quantization` the scheme of
-    the rest as `--quant` has it. `mtp` counts the multi-token-prediction modules of a checkpoint, which are not part of
-    the main model. `conditioning` is a diffusion transformer's. `extra_parameters` are stored weights that no
-    operator of inference touches (poolers, unused heads). `parameters` is the published size where one exists; the
-    derived one is `roofline.memory.parameters(model)`.
+    the rest as `--quant` has it; `unquantised` are parts that it leaves out beside the usual ones. `mtp` counts the
+    multi-token-prediction modules of a checkpoint, which are not part of the main model. `conditioning` is a diffusion
+    transformer's. `extra_parameters` are stored weights that no operator of inference touches (poolers, unused heads).
+    `parameters` is the published size where one exists; the derived one is `roofline.memory.parameters(model)`.
     """
 
     name: str
@@ -355,6 +355,7 @@ class Model:
     task: Literal["generate", "encode"] = "generate"
     dtype: str = "bf16"
     quantization: str | None = None
+    unquantised: tuple[str, ...] = ()
     max_context: int | None = None
     tied_embeddings: bool = False
     embedding_norm: bool = False

@@ -90,6 +90,7 @@ class _Spec:
     task: Literal["generate", "encode"] = "generate"
     dtype: Literal["fp32", "bf16", "fp16"] = "bf16"
     quantization: Text | None = None
+    unquantised: list[Literal["attention", "linear_attention", "mlp"]] | None = None
     max_context: Annotated[int, Strict(), Ge(1), Le(10**9)] | None = None
     tied_embeddings: Flag = False
     positions: Positions = ROPE
@@ -197,6 +198,8 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         raise SpecError(where, "the key 'vocabulary' is missing")
     if spec.quantization is not None:
         _check_scheme(spec.quantization, where)
+    elif spec.unquantised:
+        raise SpecError(where, "'unquantised' says what 'quantization' leaves out: give both")
     if (spec.tower is None) != (spec.tower_kind is None):
         raise SpecError(where, "'tower' and 'tower_kind' belong together")
     blocks = _blocks(spec, where)
@@ -213,6 +216,7 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         pattern=tuple(pattern),
         norm=next(iter(layers.values())).norm,
         projector=tuple(spec.projector or ()),
+        unquantised=tuple(spec.unquantised or ()),
         tower=_tower(spec, where),
     )
 
@@ -354,6 +358,7 @@ def to_spec(model: Model) -> dict[str, Any]:
         "conditioning": None if model.conditioning is None else asdict(model.conditioning),
         "positions": positions.kind if positions.count is None else {"kind": positions.kind, "count": positions.count},
         "projector": list(model.projector) or None,
+        "unquantised": list(model.unquantised) or None,
         "layers": model.layers if plain else {"count": model.layers, "pattern": _runs(model.pattern)},
     }
     defaults = {field.name: field.default for field in fields(_Spec) if field.default is not MISSING}

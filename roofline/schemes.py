@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
 
@@ -75,6 +75,19 @@ UNQUANTISED = frozenset({"embedding", "positions", "lm_head", "norm", "bias", "r
 """Components that quantised checkpoints usually leave in the model's own format."""
 
 
+PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "attention": frozenset(
+            {"q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj"}
+            | {"index_q_proj", "index_k_proj", "index_weights_proj"}
+        ),
+        "linear_attention": frozenset({"in_proj", "gate_in_proj", "x_proj", "dt_proj", "out_proj"}),
+        "mlp": frozenset({"gate_proj", "up_proj", "down_proj"}),
+    }
+)
+"""Parts of a model that a checkpoint may leave unquantised as well; "mlp" is dense blocks and shared experts."""
+
+
 @dataclass(frozen=True)
 class WeightScheme:
     """How a checkpoint stores its weights.
@@ -99,6 +112,11 @@ class WeightScheme:
         if self.linear is None or component in self.unquantised:
             return base
         return self.linear
+
+    def without(self, parts: Collection[str]) -> WeightScheme:
+        """The scheme with some of the `PARTS` left in the model's own format."""
+        kept = frozenset(self.unquantised).union(*(PARTS[part] for part in parts))
+        return replace(self, unquantised=kept)
 
     def __hash__(self) -> int:
         return hash((self.name, self.linear))

@@ -16,6 +16,7 @@ import cli
 import roofline
 from docs.build import GENERATED, MODULES, commands_page, documented, filled, literal, outside, python_page
 from docs.examples import ROOT, Command, ExampleError, Session, blocks, furnish, pages, parse
+from roofline import list_hardware, list_models, load_model
 from tests.conftest import Run
 
 PAGES = [path.relative_to(ROOT).as_posix() for path in pages()]
@@ -177,6 +178,17 @@ def test_the_accuracy_of_the_readme_is_that_of_its_page() -> None:
     section = readme.partition("## How far off")[2].partition("\n## ")[0]
     rows = [line for line in section.splitlines() if line.startswith("| ") and "%" not in line]
     assert all(row in page for row in rows), "README and docs/accuracy.md show other figures"
+
+
+def test_pages_count_the_bundled_specs_right() -> None:
+    readme, accuracy, numbers = (
+        " ".join((ROOT / name).read_text(encoding="utf-8").split())
+        for name in ("README.md", "docs/accuracy.md", "docs/numbers.md")
+    )
+    models, published = list_models(), [name for name in list_models() if load_model(name).parameters]
+    assert f"YAML specs of {len(models)} models and {len(list_hardware())} devices" in readme
+    for page in (accuracy, numbers):
+        assert f"{len(published)} of the {len(models)} bundled models" in page
 
 
 def test_the_workflow_runs_what_the_page_says() -> None:

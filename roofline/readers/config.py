@@ -80,6 +80,13 @@ class Config:
             raise SpecError(self.where, f"{quote(name)} must be a list of integers")
         return list(given)
 
+    def texts(self, name: str) -> list[str]:
+        """A list of texts, empty where the file has none."""
+        given = self._find((name,), [], (list,), "a list of texts")
+        if any(type(value) is not str for value in given):
+            raise SpecError(self.where, f"{quote(name)} must be a list of texts")
+        return list(given)
+
     def flag(self, name: str, default: bool) -> bool:
         """A true or false."""
         return bool(self._find((name,), default, (bool,), "true or false"))

@@ -1,41 +1,72 @@
-"""What a config.json says of a checkpoint's quantisation, as a scheme of `--quant`.
+"""What a config.json says of a checkpoint's quantisation: a scheme of `--quant`, and the parts that it leaves out.
 
 The keys are those that Transformers writes (its `quantization_config`), and the compressed-tensors library of vLLM.
-Modules that a file excludes by name beyond those that every scheme leaves in 16 bits are not read: they are taken as
-quantised.
+Files name modules that are left out; of those only whole parts are read, in all layers: attention, and dense blocks
+with shared experts. Others count as quantised.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 
 from roofline.errors import SpecError, quote, suggest
-from roofline.readers.config import Config
+from roofline.readers.config import Config, Spec
 
 SECTION = "quantization_config"
 OTHERWISE = "; without that section the model is taken in 16 bits, and --quant says what else it runs in"
 
 
-def quantization(config: Config) -> str | None:
-    """The scheme of a checkpoint, None where it is not quantised.
+def quantization(config: Config) -> Spec:
+    """The keys of a spec that a checkpoint's quantisation is written in; none where it is not quantised.
 
     Raises SpecError for a method, or formats of it, that no scheme stands for: they are not taken for 16 bits silently.
     """
     for place in (config, config.section("text_config")):
         section = place.section(SECTION)
         if section.content:
-            return _scheme(section)
-    return None
+            parts = _left_out(section, place.integer("num_hidden_layers", default=1, most=10**5))
+            return {"quantization": _scheme(section, parts), **({"unquantised": parts} if parts else {})}
+    return {}
 
 
-def _scheme(section: Config) -> str:
+LEFT_OUT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
+"""The keys under which files list modules that are not quantised."""
+
+_NUMBER = re.compile(r"(?<=layers\.)\d+(?=\.)")
+_PARTS: Mapping[str, re.Pattern[str]] = {
+    "attention": re.compile(r"\bself_attn[.*$]*$"),
+    "linear_attention": re.compile(r"\blinear_attn[.*$]*$"),
+    "mlp": re.compile(r"\bshared_experts?(?!_gate)|\bmlp\.(\(|gate_up_proj|down_proj)"),
+}
+
+
+def _left_out(section: Config, layers: int) -> list[str]:
+    """The parts that no layer has quantised. Patterns are searched for names, never run."""
+    listed: dict[str, set[str]] = {}
+    for key in LEFT_OUT:
+        for entry in section.texts(key):
+            plain = entry.removeprefix("re:").replace("\\", "")
+            listed.setdefault(_NUMBER.sub("*", plain), set()).update(_NUMBER.findall(plain))
+    everywhere = [name for name, numbers in listed.items() if not numbers or len(numbers) >= layers]
+    products = {name.rpartition("self_attn.")[2] for name in everywhere}
+    found = [part for part, pattern in _PARTS.items() if any(map(pattern.search, everywhere))]
+    if "attention" not in found and {"q_proj", "o_proj"} <= products:
+        found.insert(0, "attention")
+    return found
+
+
+def _scheme(section: Config, left_out: list[str]) -> str:
     method = section.text("quant_method").strip().lower().replace("_", "-")
     if method not in METHODS:
         raise SpecError(
             section.where,
             f"'{SECTION}': no scheme is known for the method {quote(method)}{suggest(method, METHODS)}{OTHERWISE}",
         )
-    return METHODS[method](section)
+    scheme = METHODS[method](section)
+    if scheme == "mxfp4" and method != "mxfp4" and "attention" not in left_out:
+        raise _unknown(section, "attention in MXFP4")
+    return scheme
 
 
 def _unknown(section: Config, what: str) -> SpecError:
@@ -88,6 +119,8 @@ def _of_group(group: Config) -> str:
     fed = inputs.integer("num_bits", most=16) if inputs.content else 16
     if kind == "float":
         known = {(8, 8): "fp8_block" if strategy == "block" else "fp8", (4, 4): "nvfp4"}
+        if size == 32:
+            known = {(4, 16): "mxfp4"}
         if (bits, fed) not in known:
             raise _unknown(group, f"{bits}-bit floating-point weights and {fed}-bit activations")
         return known[bits, fed]

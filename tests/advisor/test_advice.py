@@ -37,6 +37,34 @@ SCENARIOS = st.builds(
 )
 
 
+@pytest.mark.parametrize(
+    ("model", "hw", "scheme", "refused"),
+    [
+        ("deepseek-v3", "h200-sxm", None, {"fp8", "smoothquant", "rtn"}),
+        ("deepseek-v3", "h200-sxm", "bf16", set()),
+        ("deepseek-v3", "a100-sxm-80gb", None, {"rtn"}),  # INT8 multiplies there, where the FP8 weights are decoded
+        ("gpt-oss-20b", "h200-sxm", None, {"fp8", "awq", "gptq", "smoothquant"}),
+        ("llama-3.1-8b", "h200-sxm", None, set()),
+    ],
+)
+def test_no_checkpoint_is_quantised_to_what_it_has(model, hw, scheme, refused) -> None:
+    asked = compose(model, hw, formats={"scheme": scheme}, degrees={"tensor": 8})
+    told = set()
+    for move in technique_moves():
+        try:
+            changed = move(asked).scenario()
+        except RooflineError as error:
+            if "nothing would be narrower" in str(error):
+                told.add(move.name)
+            continue
+        if move.slot == "weight format" and scheme is None:
+            before, after = (analyze(entry).memory.weights for entry in (asked.scenario(), changed))
+            assert after < before * 1.01
+    assert refused <= told
+    assert bool(refused) is bool(told)
+    assert not told & {"fp8-kv", "nvfp4", *(["smoothquant"] if hw == "a100-sxm-80gb" else [])}
+
+
 @pytest.mark.parametrize("objective", [Objective.TOTAL, Objective.TPOT])
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 @given(SCENARIOS)

@@ -129,6 +129,21 @@ def test_profile_of_an_engine() -> None:
             parse_engine({"name": "mine", "checkpoints": wrong}, "x")
 
 
+def test_parts_that_a_checkpoint_leaves_out() -> None:
+    """Kimi K2 Thinking: only routed experts are in integers, in all 594 GB; Kimi K2's FP8 takes 1.03 TB."""
+    weights = {}
+    for name in ("kimi-k2-thinking", "kimi-k2"):
+        answer = analyze(Scenario(load_model(name), H100))
+        weights[name] = answer.memory.weights
+    assert weights["kimi-k2-thinking"] == pytest.approx(594e9, rel=1e-3)
+    assert weights["kimi-k2"] == pytest.approx(1.03e12, rel=1e-3)
+    formats = precision_of(load_model("kimi-k2-thinking"), H100).weights
+    found = {part: formats.format_of(part, BF16.base, 61).name for part in ("o_proj", "up_proj", "expert_up_proj")}
+    assert found == {"o_proj": "bf16", "up_proj": "bf16", "expert_up_proj": "int4-g32"}
+    asked = precision_of(load_model("kimi-k2-thinking"), H100, weights="int4-g32").weights
+    assert asked.format_of("o_proj", BF16.base, 61).name == "int4-g32"
+
+
 # --- config.json ------------------------------------------------------------------------------------------------------
 
 
@@ -218,6 +233,39 @@ def test_what_a_nested_text_model_says() -> None:
     assert translate(content, "x", "x")["quantization"] == "fp8"
 
 
+def ignoring(*modules: str) -> dict[str, Any]:
+    return {"quant_method": "fp8", "modules_to_not_convert": list(modules)}
+
+
+@pytest.mark.parametrize(
+    ("modules", "parts"),
+    [
+        (["lm_head", "gate", "e_score_correction_bias"], []),
+        (["lm_head", "re:.*mlp.gate$", "re:.*kv_a_proj_with_mqa$"], []),
+        (["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"], ["attention"]),  # gpt-oss
+        (
+            [
+                "lm_head",
+                "re:.*self_attn.*",
+                "re:.*shared_experts.*",
+                "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+            ],
+            ["attention", "mlp"],
+        ),  # Kimi K2 Thinking
+        (["model.layers.3.mlp.shared_expert_gate", "model.layers.3.mlp.gate"], []),
+        ([f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(32) for name in "qkvo"], ["attention"]),
+        ([f"model.layers.{layer}.self_attn.{name}_proj" for layer in (0, 31) for name in "qkvo"], []),
+        ([f"model.layers.{layer}.self_attn" for layer in range(32)], ["attention"]),
+        ([f"model.layers.{layer}.linear_attn" for layer in range(32)], ["linear_attention"]),
+        (["re:(a+)+$" * 5], []),
+    ],
+)
+def test_modules_that_are_not_converted(modules: list[str], parts: list[str]) -> None:
+    found = translate(config(**ignoring(*modules)), "x", "x")
+    assert found.get("unquantised", []) == parts
+    assert parse_model(found, "x").unquantised == tuple(parts)
+
+
 @pytest.mark.parametrize(
     ("section", "told"),
     [
@@ -229,6 +277,8 @@ def test_what_a_nested_text_model_says() -> None:
         ({"quant_method": "gptq", "bits": 4, "group_size": "x"}, "'group_size' must be an integer"),
         ({"quant_method": "fp8", "weight_block_size": "x"}, "'weight_block_size' must be a list"),
         ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "the algorithm 'MIXED_PRECISION'"),
+        ({"quant_method": "fp8", "modules_to_not_convert": [1]}, "must be a list of texts"),
+        (compressed({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}), "attention in MXFP4"),
         ({"quant_method": "compressed-tensors"}, "without 'config_groups'"),
         (compressed({"num_bits": 8, "type": "float"}), "8-bit floating-point weights and 16-bit activations"),
         (compressed({"num_bits": 16, "type": "int"}), "16-bit weights of type 'int'"),
@@ -240,6 +290,20 @@ def test_what_no_scheme_stands_for_is_refused(section: dict[str, Any], told: str
         translate(config(**section), "x", "x")
     assert told in str(error.value)
     assert str(error.value).count("\n") == 0
+
+
+def test_experts_in_mxfp4_that_were_packed_elsewhere() -> None:
+    section = compressed({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32})
+    found = translate(config(**section, ignore=["re:.*self_attn.*"]), "x", "x")
+    assert (found["quantization"], found["unquantised"]) == ("mxfp4", ["attention"])
+
+
+def test_what_is_left_out_of_nothing_is_told() -> None:
+    spec = to_spec(load_model("llama-3.1-8b"))
+    with pytest.raises(SpecError, match="'unquantised' says what 'quantization' leaves out"):
+        parse_model({**spec, "unquantised": ["attention"]}, "x")
+    with pytest.raises(SpecError, match="unquantised"):
+        parse_model({**spec, "quantization": "fp8", "unquantised": ["experts"]}, "x")
 
 
 def test_groups_of_several_formats_are_refused() -> None:
