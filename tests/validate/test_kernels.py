@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.calibration import Calibration, Fit, load_calibration
+from roofline.calibration import Calibration, Fit, load_calibration, parse_calibration
+from roofline.documents import read_mapping
 from roofline.errors import RooflineError
 from roofline.hardware import load_hardware, parse_hardware
 from roofline.kernels import KERNELS, Unit, kernel, kernel_bound, kernel_regimes, kernel_time
 from roofline.kernels.elementwise import PASSES
 
+ROOT = Path(__file__).parents[2]
 H100 = load_hardware("h100-sxm")
 B200 = load_hardware("b200-sxm")
 
@@ -83,6 +87,26 @@ def test_every_parameter_is_physical(op: str) -> None:
             assert parameter.low <= parameter.default <= parameter.high
             if "efficiency" in parameter.name:
                 assert parameter.high <= 1.0
+
+
+def test_gaps_of_a_benchmark_are_no_part_of_a_prediction() -> None:
+    """Kernels that are issued one by one leave the device idle between them; in a replayed graph they do not."""
+    columns, constants = {"dtype": "fp8_block", "m": 8192.0, "n": 8192.0, "k": 8192.0}, defaults("gemm", "fp8_block")
+    wide = {**constants, "host_gap": constants["host_gap"] + 20e-6}
+    alone, benchmarked = (
+        [float(kernel_time("gemm", columns, H100, found, resident)) for found in (constants, wide)]
+        for resident in (False, True)
+    )
+    assert alone[0] == alone[1]
+    assert benchmarked[1] - benchmarked[0] == pytest.approx(20e-6, rel=1e-3)
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "hwspecs" / "calibration").glob("*.yaml")), ids=lambda path: path.stem)
+def test_products_in_blocks_start_as_soon_as_others_that_quantise(path: Path) -> None:
+    fits = parse_calibration(read_mapping(path), str(path)).fits
+    plain, blocks = (fits.get(("gemm", format)) for format in ("fp8", "fp8_block"))
+    if plain is not None and blocks is not None:
+        assert blocks.parameters["launch"] <= plain.parameters["launch"] * (1 + 1e-9)
 
 
 @pytest.mark.parametrize(("op", "dtype"), cases())
