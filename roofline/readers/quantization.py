@@ -22,12 +22,17 @@ def quantization(config: Config) -> Spec:
 
     Raises SpecError for a method, or formats of it, that no scheme stands for: they are not taken for 16 bits silently.
     """
-    for place in (config, config.section("text_config")):
-        section = place.section(SECTION)
-        if section.content:
-            parts = _left_out(section, place.integer("num_hidden_layers", default=1, most=10**5))
-            return {"quantization": _scheme(section, parts), **({"unquantised": parts} if parts else {})}
-    return {}
+    places = (config, config.section("text_config"))
+    found = [section for place in places if (section := place.section(SECTION)).content]
+    if not found:
+        return {}
+    layers = max(place.integer("num_hidden_layers", default=0, least=0, most=10**5) for place in places)
+    parts = _left_out(found[0], layers or UNSAID)
+    return {"quantization": _scheme(found[0], parts), **({"unquantised": parts} if parts else {})}
+
+
+UNSAID = 10**6
+"""Layers where a file does not say in these words how many: no list of single ones names them all."""
 
 
 LEFT_OUT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")

@@ -231,6 +231,12 @@ def test_what_a_nested_text_model_says() -> None:
     content = json.loads((CONFIGS / "gemma-3-4b.json").read_text())
     content["text_config"]["quantization_config"] = {"quant_method": "fp8"}
     assert translate(content, "x", "x")["quantization"] == "fp8"
+    del content["text_config"]["quantization_config"]
+    layers = content["text_config"]["num_hidden_layers"]
+    for named, parts in ((1, []), (layers, ["attention"])):
+        listed = [f"language_model.model.layers.{layer}.self_attn" for layer in range(named)]
+        content["quantization_config"] = ignoring(*listed)
+        assert translate(content, "x", "x").get("unquantised", []) == parts
 
 
 def ignoring(*modules: str) -> dict[str, Any]:
