@@ -93,17 +93,17 @@ def _with_flash(request: Request, flash: bool) -> tuple[str, ...]:
 
 
 def schemes(request: Request) -> list[tuple[str, str | None]]:
-    """The formats that were asked for, then those worth a look on the hardware: (label, scheme)."""
+    """The formats that were asked for, or released, then those worth a look on the hardware: (label, scheme)."""
     given = {name: text for name, text in request.formats.items() if text is not None}
     precision = request.precision
-    plain = precision.base.name
+    own, plain = precision.weights.name, precision.base.name
     label = str(given["scheme"]) if list(given) == ["scheme"] else ", ".join(f"{k} {v}" for k, v in given.items())
     eight = "fp8" if request.hardware.supports("fp8") else "W8A8"
     four = "q4_k_m" if request.engine_name == "llama.cpp" else "awq"
     last = "nvfp4" if request.hardware.supports("nvfp4") else "W4A16KV8"
     others = [("W16", plain), *((scheme, scheme) for scheme in (eight, four, last))]
-    found: list[tuple[str, str | None]] = [(label or plain, None)]
-    known = {(label or plain).lower()}
+    found: list[tuple[str, str | None]] = [(label or own, None)]
+    known = {(label or own).lower()}
     for scheme, name in others:
         if name.lower() not in known:
             found.append((name, scheme))

@@ -19,11 +19,12 @@ pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
 from reports.report.figures import of_accuracy, of_scenarios
 from reports.report.grid import embedded
-from reports.report.knobs import Knobs, Setting, knobs
+from reports.report.knobs import Knobs, Setting, knobs, schemes
 from reports.report.subjects import subjects
 from reports.report.write import write_report
-from roofline import analyze
+from roofline import analyze, load_hardware, load_model
 from roofline.errors import RooflineError
+from roofline.request import Request
 from tests.conftest import Run
 from tests.reports.golden import FOLDER, REPORTS, report
 from tests.reports.hostile import hostile_specs
@@ -235,3 +236,19 @@ def test_hostile_studies_are_refused_in_a_sentence(tmp_path: Path) -> None:
     study.write_text(yaml.safe_dump({"model": "llama-68m", "over": {"<script>": [1]}}))
     with pytest.raises(RooflineError):
         write_report(str(study), [], {}, tmp_path / "report.html")
+
+
+@pytest.mark.parametrize(
+    ("model", "formats", "expected"),
+    [
+        ("llama-3.1-8b", {}, ["bf16", "fp8", "awq", "W4A16KV8"]),
+        ("llama-3.1-8b", {"scheme": "fp8"}, ["fp8", "bf16", "awq", "W4A16KV8"]),
+        ("gpt-oss-20b", {}, ["mxfp4", "bf16", "fp8", "awq", "W4A16KV8"]),
+        ("gpt-oss-20b", {"scheme": "bf16"}, ["bf16", "fp8", "awq", "W4A16KV8"]),
+    ],
+)
+def test_formats_beside_those_asked_for_or_released(model: str, formats: dict[str, str], expected: list[str]) -> None:
+    request = Request(load_model(model), load_hardware("h100-sxm"), formats=formats)
+    found = schemes(request)
+    assert [label for label, _ in found] == expected
+    assert found[0][1] is None
