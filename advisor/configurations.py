@@ -120,8 +120,8 @@ def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality)
     if engine == "llama.cpp":
         schemes += ["q8_0", "q4_k_m"]
     schemes += [scheme for scheme in ("fp8", "awq") if runs(scheme, engine, hardware)]
-    now = precision_of(model, hardware, engine)
     if model.quantization is not None:
+        now = precision_of(model, hardware, engine)
         asked = ((name, precision_of(model, hardware, engine, scheme=name)) for name in schemes if name)
         schemes = ["", *(name for name, other in asked if not gains_nothing(model, now, other))]
     caches = ["", *(["fp8"] if runs("fp8-kv", engine, hardware) else [])]

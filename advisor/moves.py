@@ -12,7 +12,6 @@ from enum import StrEnum
 from advisor.formats import gains_nothing
 from advisor.goal import PRICES, Price
 from advisor.support import engines_with, runs, support
-from roofline.checkpoint import SETTLED
 from roofline.engine import load_engine
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware
@@ -203,7 +202,7 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
     def change(asked: Request) -> Request:
         kept = [other for other in asked.techniques if check_request(other).slot != entry.slot]
         changed = _unformatted(asked, entry.slot).using(*kept, written)
-        if entry.slot == WEIGHTS:
+        if entry.slot == "weight format" and asked.as_released:
             _check_narrower(asked, changed)
         return changed
 
@@ -218,16 +217,8 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
     return Move(written, entry.title, Kind.TECHNIQUE, entry.slot, price, change, assumed, entry.reference)
 
 
-WEIGHTS = "weight format"
-"""The slot of the formats of weights, and of activations with them."""
-
-
 def _check_narrower(asked: Request, changed: Request) -> None:
     """Refuse to turn a checkpoint that was released quantised into formats in which nothing is narrower."""
-    settled = any(asked.formats.get(part) for part in SETTLED)
-    settled = settled or any(check_request(name).slot == WEIGHTS for name in asked.techniques)
-    if asked.model.quantization is None or settled:
-        return
     before, after = asked.precision, changed.scenario().precision
     assert isinstance(after, Precision)
     if gains_nothing(asked.model, before, after):

@@ -36,7 +36,7 @@ up with, the mean TPOT is within 16%, the mean TTFT within 15%, and the quantile
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from statistics import NormalDist
 from typing import Any
@@ -172,6 +172,7 @@ class Promise:
     ttft: float
     tpot: float
     quantile: float | None = None
+    _known: dict[int, float] = field(default_factory=dict, init=False, repr=False)
 
     def largest(self) -> float:
         """The requests a second up to which some number of slots meets both targets; 0 where none does."""
@@ -202,10 +203,6 @@ class Promise:
     def _rate(self, number: int) -> float:
         """The rate of the series with this number, 0 to `LAST`."""
         return float(self.replica.ceilings[-1]) * math.exp(-CLOSE * (LAST - number))
-
-    @cached_property
-    def _known(self) -> dict[int, float]:
-        return {}
 
     def _missing(self, number: int) -> float:
         """What is missing to the nearer target, as a share of it, at the best number of slots; at most 1.

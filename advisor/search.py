@@ -129,7 +129,7 @@ class Search:
         ttft, tpot = prospect.best.prefill.quantile, float(prospect.best.step[0])
         if rate is not None and most < math.inf:
             # No fewer requests than this come to a replica, and at the speed of light they meet this.
-            found = load(prospect.best, rate / max(1, most // configuration.devices), self.service.quantile)
+            found = loaded(prospect.best, self.service, max(1, int(most // configuration.devices)))
             ttft, tpot = float(found.ttft.min()), float(found.tpot.min())
         price = self._price(configuration)
         return figures_of(configuration, self.service, price, replicas, prospect.best, ttft, tpot)
@@ -224,8 +224,9 @@ def _unloaded(simulated: Simulated, at: At) -> Mapping[str, np.ndarray[tuple[int
     """TTFT and TPOT by slots at the least load that counts, or of a single user."""
     replica, service = simulated.replica(at), simulated.prospect.service
     if service.rate is None:
-        return {"ttft": np.array([replica.prefill.quantile]), "tpot": replica.step[:1]}
-    found = load(replica, LEAST * float(replica.ceilings[-1]), service.quantile)
+        found = loaded(replica, service, 1)
+    else:
+        found = load(replica, LEAST * float(replica.ceilings[-1]), service.quantile)
     return {"ttft": found.ttft, "tpot": found.tpot}
 
 

@@ -9,6 +9,7 @@ most others in 16 bits. Three rules follow what engines do:
 * Whoever asks for a scheme or for other weights has those in the place of the released ones.
 
 >>> from roofline import load_hardware, load_model
+>>> from roofline.engine import load_engine
 >>> model = load_model("deepseek-v3")
 >>> model.quantization
 'fp8_block'
@@ -25,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from roofline.engine import Engine, default_engine, load_engine
+from roofline.engine import Engine, profile_on
 from roofline.formats import find_format
 from roofline.hardware import Hardware
 from roofline.model import Model
@@ -57,11 +58,17 @@ def released_scheme(model: Model, engine: Engine) -> str:
 
 def released(model: Model, hardware: Hardware, engine: Engine) -> Mapping[str, str]:
     """The formats of a checkpoint as it runs, as arguments of `parse_precision`; none where it is not quantised."""
-    weights, activations, kv = scheme_formats(released_scheme(model, engine))
-    found = {"weights": weights, "activations": activations, "kv": kv}
-    if activations is not None and not hardware.supports(find_format(activations).arithmetic):
-        found["activations"] = None
+    scheme = released_scheme(model, engine)
+    weights, activations, kv = scheme_formats(scheme)
+    found = {"weights": weights, "activations": None if lacking(scheme, hardware) else activations, "kv": kv}
     return {part: name for part, name in found.items() if name is not None}
+
+
+def lacking(scheme: str, hardware: Hardware) -> str | None:
+    """The arithmetic of a scheme's activations, where the device does not multiply in it."""
+    activations = scheme_formats(scheme)[1]
+    arithmetic = None if activations is None else find_format(activations).arithmetic
+    return None if arithmetic is None or hardware.supports(arithmetic) else arithmetic
 
 
 def precision_of(
@@ -74,7 +81,7 @@ def precision_of(
     base = default_base(model, hardware)
     if model.quantization is None or any(asked.get(part) for part in SETTLED):
         return parse_precision(base, **asked)
-    profile = engine if isinstance(engine, Engine) else load_engine(engine or default_engine(hardware))
+    profile = profile_on(hardware, engine)
     chosen = {part: name for part, name in asked.items() if name is not None}
     found = parse_precision(base, **{**released(model, hardware, profile), **chosen})
     if released_scheme(model, profile) == model.quantization:

@@ -27,7 +27,7 @@ from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, s
 from roofline.hardware import Hardware
 from roofline.kernels.parameters import Parameter, Unit
 from roofline.library import modified
-from roofline.precision import scheme_formats
+from roofline.precision import check_scheme
 from roofline.units import Dimension, parse_quantity
 
 PHASES = ("prefill", "decode")
@@ -110,6 +110,13 @@ def default_engine(hardware: Hardware) -> str:
     return "llama.cpp" if hardware.kind == "cpu" or hardware.family == "apple" else "vllm"
 
 
+def profile_on(hardware: Hardware, asked: Engine | str | None) -> Engine:
+    """The profile that is asked for, itself or by name or path, else the hardware's; raises as `load_engine` does."""
+    if isinstance(asked, Engine):
+        return asked
+    return load_engine(default_engine(hardware) if asked is None else asked)
+
+
 def list_engines() -> list[str]:
     """The names of the bundled profiles."""
     return sorted(_bundled())
@@ -182,10 +189,7 @@ def _checkpoints(content: object, where: str) -> Mapping[str, str] | None:
     if not isinstance(content, Mapping):
         raise SpecError(where, "'checkpoints' must be a mapping of schemes to schemes")
     for name in (*content.keys(), *content.values()):
-        try:
-            scheme_formats(str(name))
-        except RooflineError as error:
-            raise SpecError(where, f"'checkpoints': {error}") from None
+        check_scheme(str(name), where, "checkpoints")
     return MappingProxyType({str(released): str(run) for released, run in content.items()})
 
 

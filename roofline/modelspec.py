@@ -14,7 +14,7 @@ from annotated_types import Ge, Le, Len
 from pydantic import Strict
 
 from roofline.documents import read_mapping
-from roofline.errors import RooflineError, SpecError, quote, suggest
+from roofline.errors import SpecError, quote, suggest
 from roofline.library import as_mapping, check_keys, find_spec, modified, spec_files, validate
 from roofline.model import (
     CLOSED,
@@ -34,7 +34,7 @@ from roofline.model import (
     Positions,
     Text,
 )
-from roofline.precision import scheme_formats
+from roofline.precision import check_scheme
 
 
 def load_model(name: str) -> Model:
@@ -197,7 +197,7 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
     if not spec.vocabulary and (spec.lm_head or not spec.patch):
         raise SpecError(where, "the key 'vocabulary' is missing")
     if spec.quantization is not None:
-        _check_scheme(spec.quantization, where)
+        check_scheme(spec.quantization, where, "quantization")
     elif spec.unquantised:
         raise SpecError(where, "'unquantised' says what 'quantization' leaves out: give both")
     if (spec.tower is None) != (spec.tower_kind is None):
@@ -219,13 +219,6 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         unquantised=tuple(spec.unquantised or ()),
         tower=_tower(spec, where),
     )
-
-
-def _check_scheme(name: str, where: str) -> None:
-    try:
-        scheme_formats(name)
-    except RooflineError as error:
-        raise SpecError(where, f"'quantization': {error}") from None
 
 
 def _tower(spec: _Spec, where: str) -> Model | None:

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from roofline.errors import RooflineError, UnknownNameError, quote, suggest
+from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.formats import UNQUANTISED_FORMATS, WIDTH, Format, find_format
 from roofline.schemes import GGUF, WeightScheme, find_weight_scheme
 
@@ -109,6 +109,14 @@ def parse_precision(
         kv=find_format(kv) if kv is not None else ground,
         compute=compute,
     )
+
+
+def check_scheme(scheme: str, where: str, key: str) -> None:
+    """Raises SpecError naming a spec's file and key where its scheme is unknown."""
+    try:
+        scheme_formats(scheme)
+    except RooflineError as error:
+        raise SpecError(where, f"{quote(key)}: {error}") from None
 
 
 def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:

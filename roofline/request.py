@@ -12,7 +12,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from roofline.checkpoint import precision_of
+from roofline.checkpoint import SETTLED, precision_of
 from roofline.engine import default_engine
 from roofline.hardware import Hardware
 from roofline.model import Model
@@ -83,9 +83,16 @@ class Request:
         A technique that settles the weights' format starts from the model in 16 bits, as if that had been asked for.
         """
         formats = self.formats
-        if any(check_request(name).slot == "weight format" for name in self.techniques):
+        if self.model.quantization is not None and not self.as_released:
             formats = {**formats, "scheme": formats.get("scheme") or PLAIN}
         return precision_of(self.model, self.hardware, self.options.get("engine"), **formats)
+
+    @property
+    def as_released(self) -> bool:
+        """Whether a checkpoint that was released quantised runs so: nothing else is asked for its weights."""
+        if self.model.quantization is None or any(self.formats.get(part) for part in SETTLED):
+            return False
+        return all(check_request(name).slot != "weight format" for name in self.techniques)
 
     def on(self, hardware: Hardware) -> Request:
         """The same on other hardware, in the format that the model runs in there."""

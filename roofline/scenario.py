@@ -11,7 +11,7 @@ import numpy as np
 
 from roofline.checkpoint import precision_of
 from roofline.convention import Convention
-from roofline.engine import Engine, default_engine, load_engine
+from roofline.engine import Engine, default_engine, profile_on
 from roofline.errors import RooflineError, quote
 from roofline.extents import Step
 from roofline.formats import find_format
@@ -111,10 +111,7 @@ class Scenario:
     @cached_property
     def profile(self) -> Engine:
         """The engine's profile."""
-        if isinstance(self.engine, Engine):
-            return self.engine
-        assert self.engine is not None
-        return load_engine(self.engine)
+        return profile_on(self.hardware, self.engine)
 
     @cached_property
     def run_precision(self) -> Precision:

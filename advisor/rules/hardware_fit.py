@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 from advisor.case import Case
 from advisor.rules import Caution, Finding, Hint, Rule, Said
-from roofline.formats import find_format
-from roofline.precision import scheme_formats
+from roofline.checkpoint import lacking
 from roofline.roof import Bound
 from roofline.units import si
 
@@ -49,11 +48,9 @@ def _format(case: Case) -> Iterator[Said]:
     if not case.hardware.supports(own) and own in ("bf16", "fp16"):
         yield Caution(f"{case.hardware.title} does not compute in {own}, the model's format: {base} is used instead")
     released = case.model.quantization
-    if released is None:
+    if released is None or case.precision.weights.name != released:
         return
-    activations = scheme_formats(released)[1]
-    arithmetic = "" if activations is None else find_format(activations).arithmetic
-    if case.precision.weights.name == released and arithmetic and not case.hardware.supports(arithmetic):
+    if arithmetic := lacking(released, case.hardware):
         yield Caution(
             f"{case.hardware.title} does not multiply in {arithmetic}: the model's {released} weights are decoded to"
             f" {base} as they are read"

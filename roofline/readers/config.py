@@ -75,16 +75,16 @@ class Config:
 
     def integers(self, name: str) -> list[int]:
         """A list of integers, empty where the file has none."""
-        given = self._find((name,), [], (list,), "a list of integers")
-        if any(type(value) is not int for value in given):
-            raise SpecError(self.where, f"{quote(name)} must be a list of integers")
-        return list(given)
+        return self._list(name, int, "a list of integers")
 
     def texts(self, name: str) -> list[str]:
         """A list of texts, empty where the file has none."""
-        given = self._find((name,), [], (list,), "a list of texts")
-        if any(type(value) is not str for value in given):
-            raise SpecError(self.where, f"{quote(name)} must be a list of texts")
+        return self._list(name, str, "a list of texts")
+
+    def _list(self, name: str, kind: type, expected: str) -> list[Any]:
+        given = self._find((name,), [], (list,), expected)
+        if any(type(value) is not kind for value in given):
+            raise SpecError(self.where, f"{quote(name)} must be {expected}")
         return list(given)
 
     def flag(self, name: str, default: bool) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from roofline.analysis import analyze
 from roofline.checkpoint import released_scheme
-from roofline.engine import load_engine
+from roofline.engine import profile_on
 from roofline.errors import RooflineError
 from roofline.formats import UNQUANTISED_FORMATS
 from roofline.precision import PLAIN, SCHEMES
@@ -62,7 +62,7 @@ def _first(question: str, request: Request, targets: Targets, schemes: Iterable[
 
 def _own(request: Request) -> str:
     """The scheme that the model has on the request's engine: it was released in it, or is in 16 bits."""
-    scheme = released_scheme(request.model, load_engine(request.engine_name))
+    scheme = released_scheme(request.model, profile_on(request.hardware, request.options.get("engine")))
     return request.precision.base.name if scheme == PLAIN else scheme
 
 
