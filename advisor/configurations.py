@@ -276,8 +276,9 @@ class Prospect:
         """The replica at the speed of light; no slots where nothing fits."""
         flops, moved = (np.interp(np.arange(1, self.slots + 1), BATCHES, row) for row in self.counted.decode)
         engine, stages = self.configuration.engine, self.configuration.degrees.get("pipeline", 1)
-        host = engine["step"] + engine["sequence"] * np.arange(1, self.slots + 1) / stages
-        step = self._light(flops, moved) + host * self.hosted
+        light = self._light(flops, moved)
+        host = engine["step"] + engine.waited(light, np.arange(1, self.slots + 1) / stages)
+        step = light + host * self.hosted
         prefill = self._light(*self.counted.prefill) + engine["step"] * self.hosted
         return Replica(
             prefill_times(prefill, self.counted.lengths, self.service),

@@ -35,7 +35,7 @@ READING = (
     " Stored bytes and tokens are exact and have neither."
 )
 
-LIMIT = 60_000
+LIMIT = 64_000
 """Characters of a comment; GitHub refuses more than 65,536."""
 
 SHOWN, FOLDED = 20, 100

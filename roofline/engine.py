@@ -3,12 +3,14 @@
 A forward pass on an engine takes
 
     t = max(kernels + gap N, [no CUDA graph] issue N) + step + sequence batch
+    t = max(kernels + gap N, [no CUDA graph] issue N, sequence batch) + step        with overlap scheduling
 
 for N kernels. `kernels` is the sum of their times, with the engine's own `launch`, `memory`, `kv_reread`,
 `collective`, `dequantisation`, `integer_blocks` and `kv_conversion` in them, times `prefill` in that phase. The host
 issues kernels ahead of the device, so that the slower of the two counts; a replayed CUDA graph spares the issuing.
-`step` and `sequence` are scheduling, sampling and detokenising between two passes. The profile of an engine belongs to
-a version and a harness: its file says which.
+`step` and `sequence` are scheduling, sampling and detokenising between two passes. With overlap scheduling (vLLM's
+asynchronous scheduling) the host works on the sequences of the next pass while the device computes this one; what stays
+between two passes is `step`. The profile of an engine belongs to a version and a harness: its file says which.
 """
 
 from __future__ import annotations
@@ -21,6 +23,8 @@ from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
+
+import numpy as np
 
 from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
@@ -69,6 +73,7 @@ PARAMETERS = (
 class Engine:
     """An engine's profile: `fusions` among KERNELS, the phases whose CUDA graphs it replays, and its parameters.
 
+    With `overlap` the host schedules the next pass while the device is busy with this one.
     On devices of the vendors in `integers` its kernels round the inputs of linear layers to 8 bits where the weights
     are integers, and multiply integers. `checkpoints` are the schemes of released checkpoints that it runs, and what
     it runs them in; it widens others to 16 bits first (None: it runs all as they are). `spread` is the 10th and 90th
@@ -85,13 +90,19 @@ class Engine:
     sources: tuple[str, ...] = ()
     integers: tuple[str, ...] = ()
     checkpoints: Mapping[str, str] | None = None
+    overlap: bool = False
 
     def __hash__(self) -> int:
-        return hash((self.name, self.graphs, self.fusions, *self.parameters.items()))
+        return hash((self.name, self.graphs, self.fusions, self.overlap, *self.parameters.items()))
 
     def __getitem__(self, name: str) -> float:
         """A parameter in base units."""
         return self.parameters[name] if name in self.parameters else DEFAULTS[name]
+
+    def waited(self, busy: Any, sequences: Any) -> Any:
+        """Seconds that a pass waits for the host's work on its sequences, beside a device that is `busy` seconds."""
+        work = self["sequence"] * sequences
+        return np.maximum(work - busy, 0.0) if self.overlap else work
 
     @cached_property
     def kernels(self) -> tuple[tuple[str, ...], ...]:
@@ -145,7 +156,7 @@ def _load(path: Path, _modified: int) -> Engine:
     return parse_engine(read_mapping(path), str(path))
 
 
-_KEYS = ("name", "title", "fusions", "graphs", "integers", "checkpoints", "parameters", "spread", "sources")
+_KEYS = ("name", "title", "fusions", "graphs", "overlap", "integers", "checkpoints", "parameters", "spread", "sources")
 
 
 def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
@@ -166,7 +177,14 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
         sources=tuple(map(str, _list(content.get("sources", []), "sources", where))),
         integers=tuple(map(str, _list(content.get("integers", []), "integers", where))),
         checkpoints=_checkpoints(content.get("checkpoints"), where),
+        overlap=_flag(content.get("overlap", False), "overlap", where),
     )
+
+
+def _flag(content: object, key: str, where: str) -> bool:
+    if not isinstance(content, bool):
+        raise SpecError(where, f"{quote(key)} must be true or false")
+    return content
 
 
 def _list(content: object, key: str, where: str) -> list[Any]:
@@ -235,6 +253,7 @@ def render(engine: Engine) -> str:
     """The text of a profile; `parse_engine` reads it back."""
     lines = [f"name: {engine.name}", f"title: {_quoted(engine.title)}"]
     lines += [f"fusions: [{', '.join(engine.fusions)}]", f"graphs: [{', '.join(engine.graphs)}]"]
+    lines += ["overlap: true"] if engine.overlap else []
     lines += [f"integers: [{', '.join(map(_quoted, engine.integers))}]"] if engine.integers else []
     if engine.checkpoints is not None:
         lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]

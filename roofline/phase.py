@@ -237,10 +237,10 @@ class Phase:
 
     @cached_property
     def host_time(self) -> Any:
-        """Seconds of the expected time that the host spends between passes."""
+        """Seconds of the expected time that the device waits for the host between passes."""
         total: Any = 0.0
-        for run, times in zip(self.passes, self._timings, strict=True):
-            total = total + self._shaped(times.host_time(run.step), run.step) * run.repeat
+        for run, times, detail in self._details:
+            total = total + self._shaped(times.host_time(detail, run.step, self.name), run.step) * run.repeat
         return self._plain(total)
 
     def _of_pass(self, run: Pass, values: Any, total_time: Any) -> list[OpFigures]:

@@ -8,6 +8,7 @@ interval of the residuals that the fit left:
     weights that are converted first:   t_k = (form^2 + (conversion / dequantisation)^2)^(1/2)
     integers in blocks with scales:     t_k = (form^2 + (products x integer_blocks / (1024 units clock))^2)^(1/2)
     pass     t   = max(sum n_k t_k + gap N, [no CUDA graph] issue N) + step + sequence batch      (`roofline.engine`)
+             with overlap scheduling `sequence batch` is in the maximum
     two batches that take turns: of sum n_k t_k the shorter of exchanges and the rest is hidden, each has half a step
 
 What nobody measured takes `launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)`. Every operator gets the part of its
@@ -364,25 +365,32 @@ class Timing:
 
     def _pass(self, detail: Detail, batch: Array, bound: Array, phase: str) -> Estimate:
         """The time of a pass from its kernels, never below its bound: see the module for the formula."""
-        engine, number = self.engine, float(self._counts.sum())
-        slower = engine["prefill"] if phase == "prefill" else 1.0
-        device = slower * (self._counts @ detail.mid - self.hidden(detail)) + engine["gap"] * number
-        busy = device if phase in engine.graphs else np.maximum(device, engine["issue"] * number)
-        mid = busy + self._step + engine["sequence"] * batch
+        busy, slower = self._busy(detail, phase), self._slower(phase)
+        mid = busy + self._step + self.engine.waited(busy, batch)
         errors = np.concatenate([detail.mid - detail.low, detail.high - detail.mid], axis=1)
         wrong, points = slower * self._combined(errors), mid.size
         below, above = wrong[:points], wrong[points:]
-        low, high = engine.spread
+        low, high = self.engine.spread
         return Estimate(
             np.maximum(mid - np.hypot(below, mid * (1 - low)), bound),
             mid,
             mid + np.hypot(above, mid * (high - 1)),
         )
 
-    def host_time(self, step: Step) -> Array:
-        """Seconds of a pass that the host spends between passes, for the points of the grid, flattened."""
+    def _slower(self, phase: str) -> float:
+        """How many times longer the engine's kernels take in this phase."""
+        return self.engine["prefill"] if phase == "prefill" else 1.0
+
+    def _busy(self, detail: Detail, phase: str) -> Array:
+        """Seconds that the device computes in a pass, or waits for its kernels."""
+        engine, number = self.engine, float(self._counts.sum())
+        device: Array = self._slower(phase) * (self._counts @ detail.mid - self.hidden(detail)) + engine["gap"] * number
+        return device if phase in engine.graphs else np.maximum(device, engine["issue"] * number)
+
+    def host_time(self, detail: Detail, step: Step, phase: str) -> Array:
+        """Seconds of a pass that the device waits for the host, for the points of the grid, flattened."""
         batch = spread(np.asarray(step.batch, float), step.shape).reshape(-1)
-        time: Array = self._step + self.engine["sequence"] * batch
+        time: Array = self._step + self.engine.waited(self._busy(detail, phase), batch)
         return time
 
     @property

@@ -409,9 +409,8 @@ def _capacity(anchor: Anchor, answer: Analysis) -> float:
 
 
 def precision_text(precision: Precision) -> str:
-    """The formats of a scenario in a few words: 'bf16', or 'weights int8, KV fp8' beside the base format."""
-    parts = [precision.base.name]
-    parts += [f"weights {precision.weights.name}"] if precision.weights.name != precision.base.name else []
-    parts += [f"activations {precision.activations.name}"] if precision.activations.name != precision.base.name else []
-    parts += [f"KV {precision.kv.name}"] if precision.kv.name != precision.base.name else []
-    return ", ".join(parts)
+    """The formats of a scenario in a few words: 'bf16', or 'fp16; weights int8; activations, KV fp8'."""
+    named = {"weights": precision.weights.name, "activations": precision.activations.name, "KV": precision.kv.name}
+    formats = dict.fromkeys(name for name in named.values() if name != precision.base.name)
+    alike = (", ".join(part for part, own in named.items() if own == name) + f" {name}" for name in formats)
+    return "; ".join([precision.base.name, *alike])

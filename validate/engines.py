@@ -4,10 +4,11 @@ Every engine's parameters are pulled towards a prior, PRIORS, as strongly as STI
 the logarithm of predicted over measured time, with a loss that outliers cannot dominate. A model is scored with
 parameters fitted to the other models only (where an engine was measured on a single model, accelerators are held out).
 
-A pass takes  max(prefill K + gap N, [no CUDA graph] issue N) + step + sequence batch  with N kernels that take K
-(`roofline.engine`). Host parameters enter as they stand. K depends on the others through every kernel, so that it is
-tabulated for each row: along each parameter, the others at a centre, added up. The table is exact at its centre, which
-moves to what was fitted; scores come from the simulator itself.
+A pass takes  max(prefill K + gap N, [no CUDA graph] issue N) + step + sequence batch  with N kernels that take K, and
+with overlap scheduling the last term is in the maximum (`roofline.engine`). Host parameters enter as they stand. K
+depends on the others through every kernel, so that it is tabulated for each row: along each parameter, the others at a
+centre, added up. The table is exact at its centre, which moves to what was fitted; scores come from the simulator
+itself.
 """
 
 from __future__ import annotations
@@ -39,8 +40,9 @@ PRIORS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "gpt-fast": {"step": 0.2e-3},
         "tensorrt-llm": {"step": 0.3e-3, "sequence": 10e-6, "issue": 3e-6},
-        "vllm": {"step": 1.0e-3, "sequence": 20e-6, "issue": 6e-6},
-        "sglang": {"step": 0.6e-3, "sequence": 15e-6, "issue": 6e-6},
+        "vllm": {"step": 0.5e-3, "sequence": 15e-6, "issue": 6e-6},
+        "vllm-v0": {"step": 1.0e-3, "sequence": 20e-6, "issue": 6e-6},
+        "sglang": {"step": 0.5e-3, "sequence": 15e-6, "issue": 6e-6},
         "llama.cpp": {"step": 0.2e-3, "sequence": 10e-6, "issue": 3e-6, "integer_blocks": 4.0},
         "hf-eager": {"step": 2e-3, "sequence": 20e-6, "issue": 25e-6},
     }
@@ -165,15 +167,16 @@ class Table:
     centre: Array
     added: Mapping[str, tuple[Array, Array]]
 
-    def seconds(self, values: Mapping[str, float], graphs: Sequence[str], rows: int) -> Array:
-        """The time of every row with these parameters."""
+    def seconds(self, values: Mapping[str, float], engine: Engine, rows: int) -> Array:
+        """The time of every row with these parameters on an engine that is like `engine` elsewhere."""
         kernels = self.centre.copy()
         for name, (grid, added) in self.added.items():
             kernels += _between(_scale(name, values[name]), grid, added)
         device = np.where(self.prefill, values["prefill"], 1.0) * kernels + values["gap"] * self.number
-        replayed = np.where(self.prefill, "prefill" in graphs, "decode" in graphs)
+        replayed = np.where(self.prefill, "prefill" in engine.graphs, "decode" in engine.graphs)
         busy = np.where(replayed, device, np.maximum(device, values["issue"] * self.number))
-        whole = busy + values["step"] + values["sequence"] * self.sequences
+        host = values["sequence"] * self.sequences
+        whole = values["step"] + (np.maximum(busy, host) if engine.overlap else busy + host)
         found: Array = np.bincount(self.row, weights=self.repeats * whole, minlength=rows).astype(np.float64)
         return found
 
@@ -288,11 +291,11 @@ def weights_of(models: Sequence[str]) -> Array:
 
 def fit(table: Table, measured: Array, weights: Array, around: Space, start: Array) -> Array:
     """The coordinates that fit the rows best by their weights, pulled towards the prior."""
-    graphs, logarithms, chosen = around.prior.graphs, np.log(measured), weights > 0
+    logarithms, chosen = np.log(measured), weights > 0
     roots = np.sqrt(weights[chosen])
 
     def residuals(at: Array) -> Array:
-        seconds = table.seconds(around.values(at), graphs, measured.size)
+        seconds = table.seconds(around.values(at), around.prior, measured.size)
         errors = (np.log(seconds) - logarithms)[chosen] / RESIDUAL
         # Beyond two of its units a row counts with its distance, not with the square of it.
         robust = np.sign(errors) * np.sqrt(2 * 4 * (np.sqrt(1 + errors**2 / 4) - 1))

@@ -83,6 +83,7 @@ HARDWARE: Mapping[str, tuple[str, str]] = MappingProxyType(
 _APPLE = re.compile(r"apple (m\d(?: (?:pro|max|ultra))?)(?: \((\d+)-core gpu\))?")
 
 ENGINES: tuple[tuple[str, str], ...] = (
+    ("vllm (2024)", "vllm-v0"),
     ("vllm", "vllm"),
     ("tensorrt-llm", "tensorrt-llm"),
     ("gpt-fast", "gpt-fast"),

@@ -66,13 +66,20 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         number, batch = sum(count for count, _ in counted), float(np.ravel(run.step.batch)[0])
         device = f"{shown(slower)} * {shown(kernels.value)} + {shown(engine['gap'])} * {shown(number)}"
         replayed = phase.name in engine.graphs
-        busy = device if replayed else f"max({device}, {shown(engine['issue'])} * {shown(number)})"
         formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
-        formula = formula if replayed else f"max({formula}, issue x number)"
+        sequences = f"{shown(engine['sequence'])} * {shown(batch)}"
+        beside = [] if replayed else [("issue x number", f"{shown(engine['issue'])} * {shown(number)}")]
+        beside += [("sequence x batch", sequences)] if engine.overlap else []
+        for term, numbers in beside:
+            formula, device = f"{formula}, {term}", f"{device}, {numbers}"
+        if beside:
+            formula, device = f"max({formula})", f"max({device})"
         turns = run.placement.network.turns
         shared = f" / {turns}" if turns > 1 else ""
-        host = f"{shown(engine['step'])}{shared} + {shown(engine['sequence'])} * {shown(batch)}"
-        whole = line(f"{label}pass{name}", f"{formula} + step{shared} + sequence x batch", f"{busy} + {host}")
+        formula, numbers = f"{formula} + step{shared}", f"{device} + {shown(engine['step'])}{shared}"
+        if not engine.overlap:
+            formula, numbers = f"{formula} + sequence x batch", f"{numbers} + {sequences}"
+        whole = line(f"{label}pass{name}", formula, numbers)
         repeat = float(np.ravel(run.repeat)[0])
         totals.append(f"{shown(repeat)}*{shown(whole.value)}")
         lines.append(whole)

@@ -335,7 +335,7 @@ def test_what_does_not_fit_is_not_timed_until_it_is_asked_for() -> None:
 def test_two_that_help_each_other_are_found_where_no_step_of_one_leads() -> None:
     """The quickest step comes by drafting first; within the limit is what halves weights and cache together."""
     asked = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, batch=4, prompt=16384, generate=256)
-    advice = advise(asked, Goal(Objective.TTFT, Limits(tpot=0.006)), top=0)
+    advice = advise(asked, Goal(Objective.TTFT, Limits(tpot=0.0055)), top=0)
     assert not [one for one in advice.recommendations if not one.trial.missed]
     assert {step.move.name for step in advice.plan.steps} == {"awq", "fp8-kv"}
 

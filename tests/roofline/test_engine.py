@@ -10,10 +10,11 @@ from roofline import Precision, Scenario, analyze, load_hardware, load_model, pa
 from roofline.documents import read_mapping
 from roofline.engine import PARAMETERS, Engine, default_engine, list_engines, load_engine, parse_engine, render
 from roofline.errors import SpecError, UnknownNameError
+from roofline.phase import Phase
 
 
 def test_the_engines_that_are_promised() -> None:
-    promised = {"ideal", "vllm", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
+    promised = {"ideal", "vllm", "vllm-v0", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
     assert promised <= set(list_engines())
 
 
@@ -28,7 +29,7 @@ def test_profiles_say_where_they_come_from_and_survive_a_round_trip(name: str, t
     path.write_text(render(engine), encoding="utf-8")
     again = parse_engine(read_mapping(path), str(path))
     assert (again.fusions, again.graphs, again.sources) == (engine.fusions, engine.graphs, engine.sources)
-    assert again.integers == engine.integers
+    assert (again.integers, again.overlap) == (engine.integers, engine.overlap)
     for parameter in PARAMETERS:
         assert again[parameter.name] == pytest.approx(engine[parameter.name], rel=1e-3)
 
@@ -46,6 +47,42 @@ def test_a_profile_in_a_file(tmp_path: Path) -> None:
     assert answer.decode is not None
     assert answer.decode.expected.mid > 1
     assert answer.decode.host_time == pytest.approx(1)
+
+
+def _decode(tmp_path: Path, profile: str, batch: int, generate: int = 33) -> Phase:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"name: mine\n{profile}\n", encoding="utf-8")
+    model, hardware = load_model("llama-3.2-1b"), load_hardware("h100-sxm")
+    decode = analyze(Scenario(model, hardware, batch=batch, generate=generate, engine=str(path))).decode
+    assert decode is not None
+    return decode
+
+
+def test_a_host_that_schedules_ahead_costs_what_exceeds_the_device(tmp_path: Path) -> None:
+    """The pass is max(device, sequence batch) + step, between a host that costs nothing and one that is waited for."""
+    kernels = _decode(tmp_path, "parameters: {step: 1 ms}", 64)
+    device = kernels.expected.mid - 1e-3
+    for share in (0.2, 0.9, 3.0):
+        sequence = share * device / 64
+        parameters = f"parameters: {{step: 1 ms, sequence: {sequence * 1e6!r} us}}"
+        ahead = _decode(tmp_path, f"overlap: true\n{parameters}", 64)
+        waiting = _decode(tmp_path, parameters, 64)
+        assert ahead.expected.mid == pytest.approx(max(device, 64 * sequence) + 1e-3, rel=0.02)
+        assert ahead.host_time == pytest.approx(ahead.expected.mid - device, rel=0.02, abs=1e-6)
+        assert waiting.expected.mid == pytest.approx(device + 64 * sequence + 1e-3, rel=1e-6)
+        assert kernels.expected.mid * (1 - 1e-9) <= ahead.expected.mid < waiting.expected.mid
+
+
+def test_an_engine_of_2024_waits_for_its_host() -> None:
+    """Many sequences of a small model: the host of vLLM V0 takes longer than its device."""
+    model, hardware = load_model("llama-3.2-1b"), load_hardware("h100-sxm")
+    old, new = (
+        analyze(Scenario(model, hardware, batch=256, generate=33, engine=name)).decode for name in ("vllm-v0", "vllm")
+    )
+    assert old is not None
+    assert new is not None
+    assert old.host_time > old.expected.mid / 2
+    assert new.host_time < new.expected.mid / 2
 
 
 def test_an_unknown_engine_is_told_with_the_nearest() -> None:
@@ -72,6 +109,7 @@ def test_an_unknown_engine_is_told_with_the_nearest() -> None:
         ({"name": "x", "parameters": [1]}, "must be a mapping"),
         ({"name": "x", "sources": "me"}, "'sources' must be a list"),
         ({"name": "x", "integers": "NVIDIA"}, "'integers' must be a list"),
+        ({"name": "x", "overlap": "decode"}, "'overlap' must be true or false"),
     ],
 )
 def test_mistakes_in_a_profile(content: dict[str, object], message: str) -> None:

@@ -81,11 +81,11 @@ def test_the_table_is_exact_at_its_centre_and_near_around_it(measured: Path) -> 
     found = tabulate([passes_of(case) for case in rows], engine)
     around = space(engine)
     exact = [predict(case, engine).mid for case in rows]
-    at_centre = found.seconds(around.values(np.zeros(len(around.names))), engine.graphs, len(rows))
+    at_centre = found.seconds(around.values(np.zeros(len(around.names))), engine, len(rows))
     assert at_centre == pytest.approx(exact, rel=2e-3)  # contexts are rounded to whole tokens
     moved = {"launch": 1.3, "memory": 0.93, "collective": 0.8, "step": 1e-3, "prefill": 1.1, "gap": 0.4e-6}
     values = {**around.values(np.zeros(len(around.names))), **moved}
-    near = found.seconds(values, engine.graphs, len(rows))
+    near = found.seconds(values, engine, len(rows))
     assert near == pytest.approx([predict(case, changed(moved)).mid for case in rows], rel=0.01)
 
 
