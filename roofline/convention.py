@@ -19,7 +19,7 @@ from roofline.tensor import Tensor
 
 NORM_OPERATIONS = 7
 ACTIVATION_OPERATIONS = 2
-UNCOUNTED = frozenset({"embedding", "embedding_norm", "final_norm", "q_norm", "k_norm"})
+UNCOUNTED = frozenset({"embedding", "embedding_norm", "final_norm", "q_norm", "k_norm", "v_norm"})
 
 
 class Convention(StrEnum):

@@ -42,7 +42,7 @@ KERNELS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         "latent_down": (("q_a_proj", "kv_a_proj"),),
         "gate_up": (("gate_proj", "up_proj"), ("shared_gate_proj", "shared_up_proj")),
         "residual_norm": (("attn_add", "mlp_norm"), ("mlp_add", "attn_norm")),
-        "head_norms": (("q_norm", "k_norm"),),
+        "head_norms": (("q_norm", "k_norm", "v_norm"),),
         "experts": (("expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"),),
     }
 )

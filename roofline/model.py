@@ -34,7 +34,8 @@ class Attention:
     many tokens the cache keeps. `qk_norm`: a norm over each head of q and k, or over all heads together ("full"),
     or over each without learned weights ("unweighted"). `sinks`: a learned logit a head. `gate`: the output is
     gated by a second query-sized projection. `rotary` (default: as the model's positions) turns rotation off for
-    single layers. `kv_shared`: keys and values are those of an earlier layer.
+    single layers. `kv_shared`: keys and values are those of an earlier layer. `values` are projected; "normalised":
+    then each head of them is, without learned weights; "keys": so are the projected keys, in place of a projection.
     """
 
     __pydantic_config__ = CLOSED
@@ -54,6 +55,7 @@ class Attention:
     gate: Flag = False
     rotary: Flag | None = None
     kv_shared: Flag = False
+    values: Literal["projected", "normalised", "keys"] = "projected"
 
     @property
     def group(self) -> int:

@@ -40,7 +40,11 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
         ops.append(linear("q_gate_proj", source, gate, formats, component="q_proj"))
     if not spec.kv_shared:
         ops.append(linear("k_proj", source, new_keys[0], formats, spec.qkv_bias))
-        ops.append(linear("v_proj", source, value_new, formats, spec.qkv_bias))
+        made = _values(spec, new_keys[0], value_new, formats)
+        if made is not new_keys[0]:
+            ops.append(linear("v_proj", source, made, formats, spec.qkv_bias))
+        if made is not value_new:
+            ops.append(normalise("v_norm", replace(norm, weight=False), made, value_new, formats))
     if spec.qk_norm:
         ops.append(_head_norm("q_norm", spec, norm, queries[0], queries[1], formats))
         if not spec.kv_shared:
@@ -58,6 +62,13 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
         ops.append(elementwise("attn_gating", Kind.ACTIVATION, (summed, gate), output, flops))
     ops.append(linear("o_proj", output, target, formats, spec.output_bias))
     return ops
+
+
+def _values(spec: Attention, key: Tensor, value: Tensor, formats: Formats) -> Tensor:
+    """What the cached `value` is made of: itself where it is only projected, or the projected `key`."""
+    if spec.values == "projected":
+        return value
+    return key if spec.values == "keys" else activation("value_projected", formats.base, spec.kv_heads, spec.head_dim)
 
 
 def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) -> list[Op]:

@@ -102,6 +102,39 @@ def _gemma3(config: Config) -> Spec:
     return _gemma3_text(config.section("text_config"))
 
 
+def _gemma4_text(config: Config) -> Spec:
+    """Layers without a window have heads of their own size, and may take the projected keys for values.
+
+    With experts every layer has a dense block beside them, which is described as a shared expert: its further norms
+    and the router's scale, a few thousand weights a layer, have no word.
+    """
+    config.refuse("hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp")
+    spec = _gemma3_text(config.filled({"num_key_value_heads": 4, "sliding_window": 512}))
+    tied = config.flag("attention_k_eq_v", False)
+    spec["attention"]["values"] = "normalised"
+    spec["blocks"]["global"] = {"attention": {"head_dim": config.integer("global_head_dim", default=512)}}
+    if tied:
+        kv_heads = config.integer("num_global_key_value_heads", default=spec["attention"]["kv_heads"])
+        spec["blocks"]["global"]["attention"] |= {"kv_heads": kv_heads, "values": "keys"}
+    if config.flag("enable_moe_block", False):
+        dense = spec.pop("mlp")
+        spec["moe"] = {
+            **dense,
+            "experts": config.integer("num_experts"),
+            "top_k": config.integer("top_k_experts"),
+            "width": config.integer("moe_intermediate_size", "expert_intermediate_size"),
+            "shared_width": dense["width"],
+            "router_bias": True,
+        }
+        del spec["moe"]["bias"]
+    return spec
+
+
+def _gemma4(config: Config) -> Spec:
+    """The text decoder of the multimodal model; its image tower is not part of the spec."""
+    return _gemma4_text(config.section("text_config"))
+
+
 def _phi3(config: Config) -> Spec:
     window = config.tokens("sliding_window")
     return frame(config, tied=False, attention=attention_of(config, window=window), mlp=gated_mlp(config), norm=RMS)
@@ -196,6 +229,8 @@ READERS: Mapping[str, Reader] = {
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gemma3_text": _gemma3_text,
+    "gemma4": _gemma4,
+    "gemma4_text": _gemma4_text,
     "internlm": _internlm,
     "internlm2": _internlm,
     "llama": _llama,

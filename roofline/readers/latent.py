@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from roofline.errors import SpecError
 from roofline.readers.config import RMS, Config, Reader, Spec, frame, gated_mlp
 from roofline.readers.experts import experts_of, with_dense
 
@@ -55,6 +56,10 @@ def _deepseek_v3(config: Config) -> Spec:
 
 
 def _deepseek_v32(config: Config) -> Spec:
+    """Also GLM-5. Layers that take over the keys which an earlier layer chose have no word."""
+    config.refuse("index_topk_pattern")
+    if any(kind != "full" for kind in config.content.get("indexer_types") or ()):
+        raise SpecError(config.where, "'indexer_types': layers that share an indexer are not supported")
     indexer = {
         "heads": config.integer("index_n_heads", default=64),
         "head_dim": config.integer("index_head_dim", default=128),
@@ -75,6 +80,7 @@ READERS: Mapping[str, Reader] = {
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
     "deepseek_v32": _deepseek_v32,
+    "glm_moe_dsa": _deepseek_v32,
     "kimi_k2": _deepseek_v3,
     "minicpm3": _minicpm3,
 }

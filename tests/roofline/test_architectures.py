@@ -405,11 +405,49 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
         ("rwkv-7-2.9b", {"attn": {"layers": [1]}}, "attn"),
         ("retnet-1.3b-100b", {"use_short_conv": True}, "use_short_conv"),
         ("mixtral-8x7b", {"model_type": "gemma3n_text"}, "AltUp"),
+        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
+        ("gemma-4-26b-a4b", {"num_kv_shared_layers": 10}, "num_kv_shared_layers"),
+        ("glm-5", {"index_topk_pattern": "FS"}, "index_topk_pattern"),
+        ("glm-5", {"indexer_types": ["full"] * 77 + ["shared"]}, "indexer_types"),
     ],
 )
 def test_what_a_spec_cannot_say_is_refused(name: str, changes: dict[str, Any], word: str) -> None:
     with pytest.raises(SpecError, match=word):
         translate(config(name, **changes), name, name)
+
+
+def test_values_may_be_the_projected_keys() -> None:
+    """Gemma 4: values are normalised without weights, and its global layers take the keys' projection for them."""
+    gemma = load_model("gemma-4-31b")
+    answer = run(gemma, batch=2, prompt=100, fusions=())
+    (projection,) = found(answer, "v_proj")
+    assert projection.count == 50
+    assert [(op.count, op.weight_bytes) for op in found(answer, "v_norm")] == [(50, 0), (10, 0)]
+    _, full = found(answer, "v_norm")
+    assert shape(full, "key_projected") == shape(full, "value") == (2, 100, 4, 512)
+    heads, width = 16 * 256, 4 * 512
+    assert kv_bytes_per_token(gemma, parse_precision("bf16")) == 2 * 2 * (50 * heads + 10 * width)
+    assert parameters(gemma) == (
+        262144 * 5376
+        + 5376
+        + 60 * (3 * 5376 * 21504 + 4 * 5376)
+        + 50 * (5376 * 256 * (2 * 32 + 2 * 16) + 2 * 256)
+        + 10 * (5376 * 512 * (2 * 32 + 4) + 2 * 512)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [
+        ("gemma-4-31b", 30.7e9, 30.7e9),
+        ("gemma-4-26b-a4b", 25.2e9, 3.8e9),
+        ("glm-5", 744e9, 40e9),
+    ],
+)
+def test_sizes_as_rounded_on_the_model_cards(name: str, total: float, active: float) -> None:
+    model = load_model(name)
+    assert parameters(model) == pytest.approx(total, rel=0.002)
+    assert active_parameters(model) == pytest.approx(active, rel=0.05)
 
 
 @pytest.mark.parametrize("name", ["llama-4-maverick", "qwen3.5-27b", "qwen3.5-35b-a3b"])
