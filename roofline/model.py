@@ -65,13 +65,17 @@ class Attention:
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
-    """DeepSeek sparse attention: a scorer of `heads` small heads picks the `selected` keys a query attends to."""
+    """DeepSeek sparse attention: a scorer of `heads` small heads picks the `selected` keys a query attends to.
+
+    `shared`: the keys are those that an earlier layer's scorer picked (IndexShare, GLM-5.2), and nothing is scored.
+    """
 
     __pydantic_config__ = CLOSED
 
     heads: Count
     head_dim: Count
     selected: Tokens
+    shared: Flag = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +96,11 @@ class LatentAttention:
     value_dim: Count
     q_rank: Count | None = None
     indexer: Indexer | None = None
+
+    @property
+    def scorer(self) -> Indexer | None:
+        """The indexer that this layer runs itself."""
+        return None if self.indexer is None or self.indexer.shared else self.indexer
 
 
 @dataclass(frozen=True, slots=True)

@@ -388,7 +388,7 @@ def _layer_spec(layer: Layer) -> dict[str, Any]:
 
 def _section_spec(record: Any) -> dict[str, Any]:
     return {
-        field.name: asdict(value) if hasattr(value, "__dataclass_fields__") else value
+        field.name: _section_spec(value) if hasattr(value, "__dataclass_fields__") else value
         for field in fields(record)
         if (value := getattr(record, field.name)) is not None and (field.default is MISSING or value != field.default)
     }

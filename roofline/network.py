@@ -141,7 +141,7 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
         if isinstance(layer.mixer, Attention):
             rules.append(view_of(layer.mixer, ring=ring, shards=shards))
         if isinstance(layer.mixer, LatentAttention):
-            rules += [latent_view(layer.mixer), *([View()] if layer.mixer.indexer else [])]
+            rules += [latent_view(layer.mixer), *([View()] if layer.mixer.scorer else [])]
         if isinstance(layer.mixer, Hyena):
             rules += [Convolution(), View()]
         if layer.cross is not None:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from roofline.extents import BATCH, QUERIES, View, latent_view
 from roofline.layers.attention import ROPE_FLOPS, SOFTMAX_FLOPS
 from roofline.layers.basic import Formats, activation, elementwise, linear, normalise
-from roofline.model import LatentAttention, Norm
+from roofline.model import Indexer, LatentAttention, Norm
 from roofline.op import Kind, Op
 from roofline.size import Dim, Size
 from roofline.tensor import Role, Tensor
@@ -42,8 +42,8 @@ def latent_attention(
         )
     )
     view = latent_view(spec)
-    if spec.indexer is not None:
-        ops += _indexer(spec, source, compressed, formats)
+    if spec.scorer is not None:
+        ops += _indexer(spec.scorer, source, compressed, formats)
     ops += (_absorbed if absorbed else _expanded)(spec, view, query, output, formats)
     ops.append(linear("o_proj", output, target, formats))
     return ops
@@ -146,13 +146,11 @@ def _products(
 INDEX_FLOPS = 3  # relu, times the head's weight, sum over heads
 
 
-def _indexer(spec: LatentAttention, source: Tensor, compressed: Tensor, formats: Formats) -> list[Op]:
+def _indexer(indexer: Indexer, source: Tensor, compressed: Tensor, formats: Formats) -> list[Op]:
     """The scorer of DeepSeek-V3.2 (2025): every query against every key, with few small heads and one shared key.
 
     Its keys are cached beside the latents. It decides what is attended to; picking the best is not counted as FLOPs.
     """
-    indexer = spec.indexer
-    assert indexer is not None
     everything = View()
     heads, width = indexer.heads, indexer.head_dim
     hidden = source.shape[-1]

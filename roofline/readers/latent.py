@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from roofline.errors import SpecError
@@ -35,15 +36,27 @@ _DEEPSEEK: Mapping[str, int] = {
 }
 
 
-def _deepseek(config: Config, latent: Spec, dense: int, shared: int, router_bias: bool) -> Spec:
-    """First layers dense, then experts, some of them shared; `dense` and `shared` are the class defaults."""
+def _deepseek(
+    config: Config,
+    latent: Spec,
+    dense: int,
+    shared: int,
+    router_bias: bool,
+    mixers: Sequence[list[str]] = (),
+    parts: Mapping[str, Spec] = MappingProxyType({}),
+) -> Spec:
+    """First layers dense, then experts, some of them shared; `dense` and `shared` are the class defaults.
+
+    `mixers`: which of `parts` each layer attends with, where they differ.
+    """
     width = config.integer("moe_intermediate_size")
     shared_width = config.natural("n_shared_experts", default=shared) * width
     moe = experts_of(config, "moe_intermediate_size", shared_width=shared_width, router_bias=router_bias)
     first, period = config.natural("first_k_dense_replace", default=dense), config.integer("moe_layer_freq", default=1)
     sparse = [index >= first and index % period == 0 for index in range(config.layers())]
     mtp = config.natural("num_nextn_predict_layers")
-    return with_dense(config, frame(config, tied=False, latent_attention=latent, norm=RMS, mtp=mtp), sparse, moe)
+    base = frame(config, tied=False, latent_attention=latent, norm=RMS, mtp=mtp)
+    return with_dense(config, base, sparse, moe, *mixers, **parts)
 
 
 def _deepseek_v2(config: Config) -> Spec:
@@ -56,17 +69,41 @@ def _deepseek_v3(config: Config) -> Spec:
 
 
 def _deepseek_v32(config: Config) -> Spec:
-    """Also GLM-5. Layers that take over the keys which an earlier layer chose have no word."""
-    config.refuse("index_topk_pattern")
-    if any(kind != "full" for kind in config.content.get("indexer_types") or ()):
-        raise SpecError(config.where, "'indexer_types': layers that share an indexer are not supported")
+    """Also GLM-5; in GLM-5.2 most layers take the keys that an earlier layer's indexer picked."""
     indexer = {
         "heads": config.integer("index_n_heads", default=64),
         "head_dim": config.integer("index_head_dim", default=128),
         "selected": config.integer("index_topk", default=2048),
     }
-    latent = {**_latent(config, **_DEEPSEEK), "indexer": indexer}
-    return _deepseek(config, latent, dense=3, shared=1, router_bias=True)
+    parts: dict[str, Spec] = {
+        "full": {"latent_attention": {"indexer": indexer}},
+        "shared": {"latent_attention": {"indexer": {**indexer, "shared": True}}},
+    }
+    latent = _latent(config, **_DEEPSEEK)
+    mixers = [_indexers(config)]
+    return _deepseek(config, latent, dense=3, shared=1, router_bias=True, mixers=mixers, parts=parts)
+
+
+def _indexers(config: Config) -> list[str]:
+    """Which layers run an indexer ("full"), and which take over what the last of them picked ("shared").
+
+    `indexer_types` names them; `index_topk_pattern` in letters; else every `index_topk_freq`-th layer runs one, and
+    all before `index_skip_topk_offset` do (vLLM, model_executor/models/deepseek_v2.py).
+    """
+    layers = config.layers()
+    pattern, named = config.text("index_topk_pattern", None), config.texts("indexer_types")
+    if pattern is not None and not named:
+        named = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
+    if not named:
+        every, offset = (
+            config.integer("index_topk_freq", default=1),
+            config.natural("index_skip_topk_offset", default=2),
+        )
+        return ["shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(layers)]
+    if len(named) != layers or named[0] != "full" or not set(named) <= {"full", "shared"}:
+        key = "indexer_types" if pattern is None else "index_topk_pattern"
+        raise SpecError(config.where, f"'{key}' must say 'full' or 'shared' of {layers} layers, the first one full")
+    return named
 
 
 def _minicpm3(config: Config) -> Spec:

@@ -75,6 +75,8 @@ def _attention_layer(target: Model, technique: str) -> Layer:
         raise UnsupportedError(f"{technique} drafts with a decoder layer of attention, and {target.name} has none")
     if isinstance(layer.mixer, Attention):
         return replace(layer, mixer=replace(layer.mixer, kv_shared=False))
+    if isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer is not None:
+        return replace(layer, mixer=replace(layer.mixer, indexer=replace(layer.mixer.indexer, shared=False)))
     return layer
 
 

@@ -28,6 +28,7 @@ from roofline.huggingface import translate
 from roofline.model import Attention, LatentAttention, MixtureOfExperts
 from roofline.modelspec import parse_model
 from roofline.phase import OpFigures
+from roofline.techniques.drafts import prediction_module
 
 H100 = load_hardware("h100-sxm")
 BF16 = parse_precision("bf16")
@@ -144,6 +145,7 @@ KV_BYTES = {
     "deepseek-v2-lite": 31_104,
     "deepseek-v3": 70_272,  # 61 layers * (512 + 64) * 2 bytes, for all 128 heads
     "deepseek-v3.2": 70_272 + 61 * 128 * 2,  # and the indexer's keys
+    "glm-5.2": (78 * (512 + 64) + 21 * 128) * 2,  # keys of an indexer only where one is run
     "minicpm3-4b": 62 * 288 * 2,
     "gpt-oss-120b": 36 * 2 * 8 * 64 * 2,
     "qwen3-next-80b-a3b": 24_576,  # the 12 layers of 48 that attend
@@ -288,6 +290,32 @@ def test_an_indexer_bounds_what_is_attended_to() -> None:
     assert shape(one(answer, "index_scores", "decode"), "index_key_cache") == (1, 100_000, 128)
 
 
+def test_layers_may_take_over_what_an_indexer_picked() -> None:
+    """GLM-5.2: layers 0 to 2 and every fourth after them run one (21 of 78), the module that predicts ahead as well."""
+    model = load_model("glm-5.2")
+    full = [layer for layer, kind in enumerate(model.pattern) if kind.endswith("full")]
+    assert full == [0, 1, 2, *range(6, 78, 4)]
+    answer = run(model, context=99_999, fusions=())
+    assert sum(op.count for op in found(answer, "index_scores", "decode")) == 21
+    assert sum(op.count for op in found(answer, "qk_matmul", "decode")) == 78
+    assert {shape(op, "latent_cache")[1] for op in found(answer, "qk_matmul", "decode")} == {2048}
+    indexer = 2048 * 32 * 128 + 6144 * 128 + 2 * 128 + 6144 * 32
+    assert parameters(load_model("glm-5")) - parameters(model) == 57 * indexer
+    assert prediction_module(model).groups[-1].layer.mixer.scorer is not None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"index_topk_freq": 4, "index_skip_topk_offset": 3},
+        {"index_topk_pattern": "FFF" + "SSSF" * 18 + "SSS"},
+    ],
+)
+def test_the_schedule_of_indexers_is_said_in_three_ways(changes: dict[str, Any]) -> None:
+    model = parse_model(translate({**config("glm-5"), **changes}, "x", "x"), "x")
+    assert model.pattern == load_model("glm-5.2").pattern
+
+
 # --- encoders, encoder-decoders, vision -------------------------------------------------------------------------------
 
 
@@ -408,7 +436,8 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
         ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
         ("gemma-4-26b-a4b", {"num_kv_shared_layers": 10}, "num_kv_shared_layers"),
         ("glm-5", {"index_topk_pattern": "FS"}, "index_topk_pattern"),
-        ("glm-5", {"indexer_types": ["full"] * 77 + ["shared"]}, "indexer_types"),
+        ("glm-5", {"index_topk_pattern": "FX" * 39}, "index_topk_pattern"),
+        ("glm-5.2", {"indexer_types": ["shared"] * 78}, "indexer_types"),
     ],
 )
 def test_what_a_spec_cannot_say_is_refused(name: str, changes: dict[str, Any], word: str) -> None:
