@@ -127,24 +127,22 @@ def _signed_line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _fitted(head: str, sections: Sequence[tuple[str, str]]) -> str:
-    """The head, sections as long as they find room, the names of others, and how to draw a figure of it all."""
+    """The head, the sections that find room, shorter ones first, the names of others, and how to draw a figure."""
     foot = (
         "Figure of the same: `roofline validate check --format json --output check.json`, then"
         " `roofline plot measured check.json`.\n"
     )
-    room = LIMIT - len(head) - len(foot)
-    shown: list[str] = []
-    left_out: list[str] = []
-    for title, content in sections:
-        part = _details(title, content) + "\n\n"
-        if len(part) + 200 + sum(len(name) + 10 for name in left_out) <= room:
-            shown.append(part)
-            room -= len(part)
-        else:
-            left_out.append(title[:100])
-    names = "".join(f"- {_quiet(escape(title))}\n" for title in left_out)
+    room = LIMIT - len(head) - len(foot) - 200
+    parts = [_details(title, content) + "\n\n" for title, content in sections]
+    named = [f"- {_quiet(escape(title[:100]))}\n" for title, _ in sections]
+    left_out: list[int] = []
+    for index in sorted(range(len(parts)), key=lambda index: -len(parts[index])):
+        if sum(map(len, parts)) + sum(len(named[other]) for other in left_out) > room:
+            left_out.append(index)
+            parts[index] = ""
+    names = "".join(named[index] for index in sorted(left_out))
     listed = f"Too long for a comment, and left out:\n\n{names}\n" if names else ""
-    return f"{head}\n{''.join(shown)}{listed}{foot}"[:LIMIT]
+    return f"{head}\n{''.join(parts)}{listed}{foot}"[:LIMIT]
 
 
 def _details(title: str, content: str) -> str:

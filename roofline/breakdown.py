@@ -30,7 +30,7 @@ from roofline.schedule import Pass, hiding
 HOST = "host and gaps"
 """The part of a pass's expected time that no kernel has."""
 
-HIDDEN = "hidden exchanges"
+HIDDEN = "hidden behind others"
 """What the parts of two batches that take turns have in common: it is taken off."""
 
 Parts = Mapping[str, float]
@@ -86,7 +86,7 @@ def _of_expected(phase: Phase, reference: float, weights: NDArray[np.float64]) -
     for key, op, found in zip(_keys(phase.passes), phase.ops, phase.expected_ops, strict=True):
         spent = float(np.sum(weights * (slower * op.count * found.time.mid)))
         parts[key] = parts.get(key, 0.0) + spent
-    if hiding(phase.passes):
+    if np.any(phase.hidden):
         parts[HIDDEN] = -slower * float(np.sum(weights * phase.hidden))
     parts[HOST] = float(reference) - sum(parts.values())
     return Breakdown(parts, float(reference))

@@ -10,7 +10,9 @@ for N kernels. `kernels` is the sum of their times, with the engine's own `launc
 issues kernels ahead of the device, so that the slower of the two counts; a replayed CUDA graph spares the issuing.
 `step` and `sequence` are scheduling, sampling and detokenising between two passes. With overlap scheduling (vLLM's
 asynchronous scheduling) the host works on the sequences of the next pass while the device computes this one; what stays
-between two passes is `step`. The profile of an engine belongs to a version and a harness: its file says which.
+between two passes is `step`. Of shared experts that run beside routed ones (`shared_stream`) only the longer branch is
+in `kernels`, and never less than what both of them must compute and read. The profile of an engine belongs to a version
+and a harness: its file says which.
 """
 
 from __future__ import annotations
@@ -48,6 +50,14 @@ KERNELS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
 )
 """Operators that one kernel computes, by the name of the fusion. The graph that is shown keeps them apart."""
 
+SHARED_EXPERTS = frozenset(
+    {"shared_gate_proj", "shared_up_proj", "shared_act", "shared_down_proj", "shared_expert_gate", "shared_gating"}
+)
+ROUTED_EXPERTS = frozenset(
+    {"router", "routing", "expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"}
+)
+"""The two branches of a layer's experts, which read the same input and meet in a sum."""
+
 PARAMETERS = (
     Parameter("step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time between two passes"),
     Parameter("sequence", Unit.SECONDS, 0.0, 10e-3, 0.0, "host time of one sequence in a pass"),
@@ -68,12 +78,17 @@ PARAMETERS = (
 )
 """What a profile says in numbers; what it leaves out has the default."""
 
+_ALL_REDUCE = Parameter("all_reduce", Unit.SECONDS, 1e-6, 1e-3, 1e-5, "the engine's own all-reduce of a tiny message")
+
 
 @dataclass(frozen=True)
 class Engine:
     """An engine's profile: `fusions` among KERNELS, the phases whose CUDA graphs it replays, and its parameters.
 
-    With `overlap` the host schedules the next pass while the device is busy with this one.
+    With `overlap` the host schedules the next pass while the device is busy with this one. In passes that it replays,
+    of up to `shared_stream` tokens, shared experts run on a stream of their own beside the routed ones. `all_reduce`:
+    seconds that its own kernel takes for a tiny message, by the first word of a link's kind; of that and the one of the
+    calibration (NCCL) it takes the faster.
     On devices of the vendors in `integers` its kernels round the inputs of linear layers to 8 bits where the weights
     are integers, and multiply integers. `checkpoints` are the schemes of released checkpoints that it runs, and what
     it runs them in; it widens others to 16 bits first (None: it runs all as they are). `spread` is the 10th and 90th
@@ -91,9 +106,12 @@ class Engine:
     integers: tuple[str, ...] = ()
     checkpoints: Mapping[str, str] | None = None
     overlap: bool = False
+    shared_stream: int = 0
+    all_reduce: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     def __hash__(self) -> int:
-        return hash((self.name, self.graphs, self.fusions, self.overlap, *self.parameters.items()))
+        flags = (self.overlap, self.shared_stream, *self.all_reduce.items())
+        return hash((self.name, self.graphs, self.fusions, *flags, *self.parameters.items()))
 
     def __getitem__(self, name: str) -> float:
         """A parameter in base units."""
@@ -156,7 +174,20 @@ def _load(path: Path, _modified: int) -> Engine:
     return parse_engine(read_mapping(path), str(path))
 
 
-_KEYS = ("name", "title", "fusions", "graphs", "overlap", "integers", "checkpoints", "parameters", "spread", "sources")
+_KEYS = (
+    "name",
+    "title",
+    "fusions",
+    "graphs",
+    "overlap",
+    "shared_stream",
+    "all_reduce",
+    "integers",
+    "checkpoints",
+    "parameters",
+    "spread",
+    "sources",
+)
 
 
 def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
@@ -178,6 +209,8 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
         integers=tuple(map(str, _list(content.get("integers", []), "integers", where))),
         checkpoints=_checkpoints(content.get("checkpoints"), where),
         overlap=_flag(content.get("overlap", False), "overlap", where),
+        shared_stream=_tokens(content.get("shared_stream", 0), "shared_stream", where),
+        all_reduce=_all_reduce(content.get("all_reduce", {}), where),
     )
 
 
@@ -185,6 +218,18 @@ def _flag(content: object, key: str, where: str) -> bool:
     if not isinstance(content, bool):
         raise SpecError(where, f"{quote(key)} must be true or false")
     return content
+
+
+def _tokens(content: object, key: str, where: str) -> int:
+    if not isinstance(content, int) or isinstance(content, bool) or content < 0:
+        raise SpecError(where, f"{quote(key)} must be a number of tokens, 0 or more")
+    return content
+
+
+def _all_reduce(content: object, where: str) -> Mapping[str, float]:
+    if not isinstance(content, Mapping):
+        raise SpecError(where, "'all_reduce' must be a mapping of kinds of links to times")
+    return MappingProxyType({str(kind): _value(text, _ALL_REDUCE, where) for kind, text in content.items()})
 
 
 def _list(content: object, key: str, where: str) -> list[Any]:
@@ -224,7 +269,7 @@ def _parameters(content: object, where: str) -> Mapping[str, float]:
 
 
 def _value(text: object, parameter: Parameter, where: str) -> float:
-    key = quote(f"parameters.{parameter.name}")
+    key = quote(parameter.name if parameter is _ALL_REDUCE else f"parameters.{parameter.name}")
     number = isinstance(text, (int, float)) and not isinstance(text, bool)
     try:
         if number and (parameter.unit is Unit.RATIO or text == 0):
@@ -254,6 +299,10 @@ def render(engine: Engine) -> str:
     lines = [f"name: {engine.name}", f"title: {_quoted(engine.title)}"]
     lines += [f"fusions: [{', '.join(engine.fusions)}]", f"graphs: [{', '.join(engine.graphs)}]"]
     lines += ["overlap: true"] if engine.overlap else []
+    lines += [f"shared_stream: {engine.shared_stream}"] if engine.shared_stream else []
+    if engine.all_reduce:
+        times = (f"{_quoted(kind)}: {seconds * 1e6:.4g} us" for kind, seconds in engine.all_reduce.items())
+        lines += [f"all_reduce: {{{', '.join(times)}}}"]
     lines += [f"integers: [{', '.join(map(_quoted, engine.integers))}]"] if engine.integers else []
     if engine.checkpoints is not None:
         lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]

@@ -231,8 +231,8 @@ class Phase:
         """Seconds of its kernels' expected times that run beside others."""
         total: Any = 0.0
         for run, times, detail in self._details:
-            if run.placement.exchanges.size:
-                total = total + self._shaped(times.hidden(detail), run.step) * run.repeat
+            if times.hides(self.name):
+                total = total + self._shaped(times.hidden(detail, run.step, self.name), run.step) * run.repeat
         return self._plain(total)
 
     @cached_property

@@ -10,6 +10,8 @@ interval of the residuals that the fit left:
     pass     t   = max(sum n_k t_k + gap N, [no CUDA graph] issue N) + step + sequence batch      (`roofline.engine`)
              with overlap scheduling `sequence batch` is in the maximum
     two batches that take turns: of sum n_k t_k the shorter of exchanges and the rest is hidden, each has half a step
+    shared experts beside routed ones:  s + r - max(s, r, bounds of both) of a layer's s and r is hidden
+    all-reduces of the engine's own:    t_k = min(form, latency + 2 x link)
 
 What nobody measured takes `launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)`. Every operator gets the part of its
 kernel's time that it has of the kernel's bound, so that no operator is expected faster than its speed of light.
@@ -34,13 +36,14 @@ from numpy.typing import NDArray
 
 from roofline.batches import Asked, Asking, answer, batches, conversion_time
 from roofline.calibration import Basis, Calibration, Match
-from roofline.engine import Engine
+from roofline.engine import ROUTED_EXPERTS, SHARED_EXPERTS, Engine
 from roofline.extents import Step, extents, spread
 from roofline.hardware import Hardware
 from roofline.kernels import Array
 from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import smooth_maximum, units
 from roofline.launches import ATTENTION, UNMEASURED, launches
+from roofline.parallel import Collective
 from roofline.remembered import SMALL, Remembered
 from roofline.roof import TIMES, Placement, Row, blocks, hidden, monomial_values, monomials_of, values_at
 
@@ -65,6 +68,10 @@ LAUNCH = 2e-6
 
 COMPUTE_SHARE, MEMORY_SHARE, LINK_SHARE = 0.6, 0.8, 0.75
 """Achievable fractions of the peaks, of memory bandwidth and of links, for kernels that nobody measured."""
+
+OWN_TRIPS = 2.0
+"""Times that an engine's own all-reduce crosses a link, of what a ring sends at its full bandwidth: vLLM's kernels on
+eight H100 (vllm-project/vllm, pull request 24111)."""
 
 BLOCK = 4096
 """Grid points evaluated together, so that the times of all kernels stay in the cache."""
@@ -214,6 +221,29 @@ class Timing:
         """Kernels that multiply integers in blocks, one of which has a scale of its own."""
         return np.array(sorted({self.kernel_of[i] for i in self.scaling_factors.nonzero()[0].tolist()}), dtype=np.intp)
 
+    @cached_property
+    def reducing(self) -> Mapping[int, float]:
+        """The all-reduces that the engine has a kernel of its own for, and its seconds for a tiny message."""
+        placement, found = self.placement, {}
+        for row, entry in enumerate(self.kernels):
+            sent = placement.ops[entry.parts[0]][0].link
+            if len(entry.parts) == 1 and sent is not None and sent.collective is Collective.ALL_REDUCE:
+                kind, *_ = placement.hardware.link(placement.nodes.span(sent.reach)).kind.split()
+                if kind in self.engine.all_reduce:
+                    found[row] = self.engine.all_reduce[kind]
+        return found
+
+    @cached_property
+    def branches(self) -> tuple[tuple[list[int], list[int]], ...]:
+        """Kernels of shared experts and of the routed ones beside which they run, of each section with both."""
+        found: dict[str, tuple[list[int], list[int]]] = {}
+        for row, entry in enumerate(self.kernels):
+            name = self.placement.ops[entry.parts[0]][0].name
+            for branch, names in enumerate((SHARED_EXPERTS, ROUTED_EXPERTS)):
+                if name in names:
+                    found.setdefault(entry.section, ([], []))[branch].append(row)
+        return tuple(pair for pair in found.values() if all(pair))
+
     def _involved(self, what: Row) -> list[int]:
         """The kernels of which any operator does any of it, in their order."""
         doing = self.placement.coefficients[what].any(axis=1).nonzero()[0]
@@ -294,7 +324,7 @@ class Timing:
 
     def _expecting(self, step: Step, phase: str) -> Asking[Estimate]:
         values, own = self._values(step)
-        batch = spread(np.asarray(step.batch, float), step.shape).reshape(-1)
+        batch, tokens = _flat(step.batch, step), _flat(step.batch * step.queries, step)
         tables = [entry.table(own) for entry in self._batches]
         parts, start = [], 0
         for block, mine in zip(blocks(values, BLOCK), blocks(own, BLOCK), strict=True):
@@ -302,7 +332,8 @@ class Timing:
             asked = self._asked(mine, [table and table.cut(start, stop) for table in tables])
             yield [entry.question for entry in asked]
             detail = self._detail(block, asked)
-            parts.append(self._pass(detail, batch[start:stop], self.placement.total_time(block), phase))
+            bound = self.placement.total_time(block)
+            parts.append(self._pass(detail, batch[start:stop], tokens[start:stop], bound, phase))
             start = stop
         if len(parts) == 1:
             return parts[0]
@@ -319,6 +350,7 @@ class Timing:
             rows, points, found = entry.rows, entry.points, entry.found
             low[rows, points], mid[rows, points], high[rows, points] = found[:3]
             inside[rows, points] = found.inside
+        self._reduce(times, low, mid, high)
         self._convert(times, low, mid, high)
         self._scale(times, low, mid, high)
         np.maximum(low, floor, out=low)
@@ -338,6 +370,16 @@ class Timing:
         compute, memory = times[: Row.MEMORY_TIME].max(axis=0), times[Row.MEMORY_TIME]
         guess = LAUNCH + smooth_maximum(parts @ compute / COMPUTE_SHARE, parts @ memory / MEMORY_SHARE, 2.0)
         low[rows], mid[rows], high[rows] = guess * UNMEASURED.low, guess, guess * UNMEASURED.high
+
+    def _reduce(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+        """All-reduces that the engine has a kernel of its own for: it takes the faster one."""
+        if not self.reducing:
+            return
+        rows = list(self.reducing)
+        latency = np.array([*self.reducing.values()])[:, np.newaxis]
+        own = latency + OWN_TRIPS * (self._parts[rows] @ times[Row.LINK_TIME])
+        faster = np.minimum(own / np.where(mid[rows] > 0, mid[rows], np.inf), 1.0)
+        low[rows], mid[rows], high[rows] = low[rows] * faster, mid[rows] * faster, high[rows] * faster
 
     def _convert(self, times: Array, low: Array, mid: Array, high: Array) -> None:
         """Kernels that convert weights before they multiply them."""
@@ -363,9 +405,9 @@ class Timing:
         low[rows], mid[rows] = np.maximum(low[rows], exchange * UNMEASURED.low), np.maximum(mid[rows], exchange)
         high[rows] = np.maximum(high[rows], exchange * UNMEASURED.high)
 
-    def _pass(self, detail: Detail, batch: Array, bound: Array, phase: str) -> Estimate:
+    def _pass(self, detail: Detail, batch: Array, tokens: Array, bound: Array, phase: str) -> Estimate:
         """The time of a pass from its kernels, never below its bound: see the module for the formula."""
-        busy, slower = self._busy(detail, phase), self._slower(phase)
+        busy, slower = self._busy(detail, tokens, phase), self._slower(phase)
         mid = busy + self._step + self.engine.waited(busy, batch)
         errors = np.concatenate([detail.mid - detail.low, detail.high - detail.mid], axis=1)
         wrong, points = slower * self._combined(errors), mid.size
@@ -381,16 +423,17 @@ class Timing:
         """How many times longer the engine's kernels take in this phase."""
         return self.engine["prefill"] if phase == "prefill" else 1.0
 
-    def _busy(self, detail: Detail, phase: str) -> Array:
+    def _busy(self, detail: Detail, tokens: Array, phase: str) -> Array:
         """Seconds that the device computes in a pass, or waits for its kernels."""
         engine, number = self.engine, float(self._counts.sum())
-        device: Array = self._slower(phase) * (self._counts @ detail.mid - self.hidden(detail)) + engine["gap"] * number
+        kernels = self._counts @ detail.mid - self._hidden(detail, tokens, phase)
+        device: Array = self._slower(phase) * kernels + engine["gap"] * number
         return device if phase in engine.graphs else np.maximum(device, engine["issue"] * number)
 
     def host_time(self, detail: Detail, step: Step, phase: str) -> Array:
         """Seconds of a pass that the device waits for the host, for the points of the grid, flattened."""
-        batch = spread(np.asarray(step.batch, float), step.shape).reshape(-1)
-        time: Array = self._step + self.engine.waited(self._busy(detail, phase), batch)
+        busy = self._busy(detail, _flat(step.batch * step.queries, step), phase)
+        time: Array = self._step + self.engine.waited(busy, _flat(step.batch, step))
         return time
 
     @property
@@ -412,11 +455,39 @@ class Timing:
         counts[rows] = self._counts[rows]
         return counts
 
-    def hidden(self, detail: Detail) -> Any:
+    def hides(self, phase: str) -> bool:
+        """Whether kernels of such a pass may run beside others."""
+        return bool(self.placement.exchanges.size) or self._branching(phase)
+
+    def _branching(self, phase: str) -> bool:
+        return bool(self.engine.shared_stream and phase in self.engine.graphs and self.branches)
+
+    def hidden(self, detail: Detail, step: Step, phase: str) -> Array:
         """Seconds of its kernels' that run beside others, for each point."""
-        if not self.placement.exchanges.size:
-            return 0.0
-        return hidden(self._exchanges @ detail.mid, self._counts @ detail.mid)
+        return self._hidden(detail, _flat(step.batch * step.queries, step), phase)
+
+    def _hidden(self, detail: Detail, tokens: Array, phase: str) -> Array:
+        if self.placement.exchanges.size:
+            exchanged: Array = hidden(self._exchanges @ detail.mid, self._counts @ detail.mid)
+            return exchanged
+        beside = np.zeros(detail.mid.shape[1])
+        if self._branching(phase):
+            for shared, routed in self.branches:
+                one, other = self.branch(detail, shared), self.branch(detail, routed)
+                bound = self.branch_bound(detail, [*shared, *routed])
+                beside += one + other - np.maximum(np.maximum(one, other), bound)
+            beside[tokens > self.engine.shared_stream] = 0.0
+        return beside
+
+    def branch(self, detail: Detail, rows: list[int]) -> Array:
+        """Seconds of some kernels in a pass, for each point."""
+        time: Array = self._counts[rows] @ detail.mid[rows]
+        return time
+
+    def branch_bound(self, detail: Detail, rows: list[int]) -> Array:
+        """Seconds of the operators of some kernels at their bounds in a pass, for each point."""
+        time: Array = self._counts[rows] @ (self._parts[rows] @ detail.bounds)
+        return time
 
     def _combined(self, errors: Array) -> Array:
         """The error of the sum over kernels, from those of single ones."""
@@ -459,6 +530,12 @@ class Timing:
         measured = np.array([entry.kind not in PASSES and bool(entry.matches) for entry in self.kernels])
         outside = float((spent * ~detail.inside)[measured].sum() / (spent.sum() or 1.0))
         return Ground(basis, source, outside)
+
+
+def _flat(value: Any, step: Step) -> Array:
+    """A number, or an array, for the points of a step's grid, flattened."""
+    flat: Array = spread(np.asarray(value, float), step.shape).reshape(-1)
+    return flat
 
 
 def _beside(rows: NDArray[np.intp], work: Array, low: Array, mid: Array, high: Array) -> None:

@@ -21,7 +21,7 @@ from roofline.network import Network
 from roofline.phase import Phase
 from roofline.schedule import hiding
 from roofline.tensor import Role
-from roofline.timing import Reading, Timing
+from roofline.timing import Detail, Reading, Timing
 
 Found = tuple[list[Line], Margin | None, str]
 
@@ -62,6 +62,9 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         if run.placement.exchanges.size:
             kernels = _not_hidden(times, counted, kernels, f"{label}kernels beside exchanges{name}")
             lines.append(kernels)
+        elif float(times.hidden(detail, run.step, phase.name)[point]):
+            kernels = _branches(times, detail, point, kernels, f"{label}kernels beside shared experts{name}")
+            lines.append(kernels)
         slower = engine["prefill"] if phase.name == "prefill" else 1.0
         number, batch = sum(count for count, _ in counted), float(np.ravel(run.step.batch)[0])
         device = f"{shown(slower)} * {shown(kernels.value)} + {shown(engine['gap'])} * {shown(number)}"
@@ -93,6 +96,18 @@ def _not_hidden(times: Timing, counted: Sequence[tuple[float, float]], kernels: 
     exchanges = " + ".join(f"{shown(count)}*{shown(time)}" for count, time in sent)
     rest = f"{shown(kernels.value)} - ({exchanges})"
     return line(label, "max(exchanges, kernels - exchanges)", f"max({exchanges}, {rest})")
+
+
+def _branches(times: Timing, detail: Detail, point: int, kernels: Line, label: str) -> Line:
+    """The longer branch of layers whose shared experts run beside the routed ones."""
+    hidden = []
+    for shared, routed in times.branches:
+        both = (times.branch(detail, shared), times.branch(detail, routed))
+        bound = times.branch_bound(detail, [*shared, *routed])
+        one, other, least = (shown(float(values[point])) for values in (*both, bound))
+        hidden.append(f"({one} + {other} - max({one}, {other}, {least}))")
+    formula = "kernels - (shared + routed - max(shared, routed, bounds of both)) of each kind of layer"
+    return line(label, formula, " - ".join([shown(kernels.value), *hidden]))
 
 
 def _joined(times: Timing, entry: Kernel) -> str:

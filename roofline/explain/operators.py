@@ -18,7 +18,7 @@ from roofline.phase import OpFigures, Phase
 from roofline.roof import TIMES, Row
 from roofline.schedule import Pass
 from roofline.size import Size
-from roofline.timing import COMPUTE_SHARE, LAUNCH, LINK_SHARE, MEMORY_SHARE, Timing
+from roofline.timing import COMPUTE_SHARE, LAUNCH, LINK_SHARE, MEMORY_SHARE, OWN_TRIPS, Timing
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +156,10 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelGrou
     bounds = [float(detail.bounds[part, 0]) for part in entry.parts]
     lines, ground = _measured(times, row, run, entry)
     floor = sum(bounds)
+    if row in times.reducing:
+        sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
+        text = f"min({shown(lines[-1].value)}, {shown(times.reducing[row])} + {OWN_TRIPS} * {shown(sent)})"
+        lines.append(line("kernel of the engine's own", f"min(t, all_reduce + {OWN_TRIPS:g} x link)", text))
     formula = lines[-1].value if lines else 0.0
     compared = f"max({shown(formula)}, {shown(floor)})"
     lines.append(line("kernel, not below its bound", "max(t, bound of its operators)", compared))

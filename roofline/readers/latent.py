@@ -95,10 +95,8 @@ def _indexers(config: Config) -> list[str]:
     if pattern is not None and not named:
         named = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
     if not named:
-        every, offset = (
-            config.integer("index_topk_freq", default=1),
-            config.natural("index_skip_topk_offset", default=2),
-        )
+        every = config.integer("index_topk_freq", default=1)
+        offset = config.natural("index_skip_topk_offset", default=2)
         return ["shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(layers)]
     if len(named) != layers or named[0] != "full" or not set(named) <= {"full", "shared"}:
         key = "indexer_types" if pattern is None else "index_topk_pattern"
