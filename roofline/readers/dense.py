@@ -106,8 +106,11 @@ def _gemma4_text(config: Config) -> Spec:
     """Layers without a window have heads of their own size, and may take the projected keys for values.
 
     With experts every layer has a dense block beside them, which is described as a shared expert: its further norms
-    and the router's scale, a few thousand weights a layer, have no word.
+    and the router's scale, a few thousand weights a layer, have no word. Sizes are those of the file: the class has
+    other defaults than Gemma 3's.
     """
+    for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "hidden_size_per_layer_input"):
+        config.integer(key, least=0)
     config.refuse("hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp")
     spec = _gemma3_text(config.filled({"num_key_value_heads": 4, "sliding_window": 512}))
     tied = config.flag("attention_k_eq_v", False)

@@ -434,6 +434,8 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
         ("retnet-1.3b-100b", {"use_short_conv": True}, "use_short_conv"),
         ("mixtral-8x7b", {"model_type": "gemma3n_text"}, "AltUp"),
         ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
+        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": None}, "'hidden_size_per_layer_input' is missing"),
+        ("gemma-4-26b-a4b", {"num_hidden_layers": None}, "'num_hidden_layers' is missing"),
         ("gemma-4-26b-a4b", {"num_kv_shared_layers": 10}, "num_kv_shared_layers"),
         ("glm-5", {"index_topk_pattern": "FS"}, "index_topk_pattern"),
         ("glm-5", {"index_topk_pattern": "FX" * 39}, "index_topk_pattern"),
