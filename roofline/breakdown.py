@@ -31,7 +31,7 @@ HOST = "host and gaps"
 """The part of a pass's expected time that no kernel has."""
 
 HIDDEN = "hidden behind others"
-"""What the parts of two batches that take turns have in common: it is taken off."""
+"""What runs beside other parts, of two batches that take turns or of two branches of experts: it is taken off."""
 
 Parts = Mapping[str, float]
 

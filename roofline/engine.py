@@ -229,7 +229,9 @@ def _tokens(content: object, key: str, where: str) -> int:
 def _all_reduce(content: object, where: str) -> Mapping[str, float]:
     if not isinstance(content, Mapping):
         raise SpecError(where, "'all_reduce' must be a mapping of kinds of links to times")
-    return MappingProxyType({str(kind): _value(text, _ALL_REDUCE, where) for kind, text in content.items()})
+    return MappingProxyType(
+        {str(kind): _value(text, _ALL_REDUCE, "all_reduce", where) for kind, text in content.items()}
+    )
 
 
 def _list(content: object, key: str, where: str) -> list[Any]:
@@ -264,12 +266,12 @@ def _parameters(content: object, where: str) -> Mapping[str, float]:
     for name, text in content.items():
         if name not in known:
             raise SpecError(where, f"unknown key {quote(name)} in 'parameters'{suggest(name, known)}")
-        values[name] = _value(text, known[name], where)
+        values[name] = _value(text, known[name], f"parameters.{name}", where)
     return MappingProxyType(values)
 
 
-def _value(text: object, parameter: Parameter, where: str) -> float:
-    key = quote(parameter.name if parameter is _ALL_REDUCE else f"parameters.{parameter.name}")
+def _value(text: object, parameter: Parameter, key: str, where: str) -> float:
+    key = quote(key)
     number = isinstance(text, (int, float)) and not isinstance(text, bool)
     try:
         if number and (parameter.unit is Unit.RATIO or text == 0):

@@ -231,8 +231,7 @@ class Phase:
         """Seconds of its kernels' expected times that run beside others."""
         total: Any = 0.0
         for run, times, detail in self._details:
-            if times.hides(self.name):
-                total = total + self._shaped(times.hidden(detail, run.step, self.name), run.step) * run.repeat
+            total = total + self._shaped(times.hidden(detail, run.step, self.name), run.step) * run.repeat
         return self._plain(total)
 
     @cached_property

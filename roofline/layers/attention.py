@@ -41,9 +41,9 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     if not spec.kv_shared:
         ops.append(linear("k_proj", source, new_keys[0], formats, spec.qkv_bias))
         made = _values(spec, new_keys[0], value_new, formats)
-        if made is not new_keys[0]:
+        if spec.values != "keys":
             ops.append(linear("v_proj", source, made, formats, spec.qkv_bias))
-        if made is not value_new:
+        if spec.values != "projected":
             ops.append(normalise("v_norm", replace(norm, weight=False), made, value_new, formats))
     if spec.qk_norm:
         ops.append(_head_norm("q_norm", spec, norm, queries[0], queries[1], formats))

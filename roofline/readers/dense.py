@@ -113,10 +113,9 @@ def _gemma4_text(config: Config) -> Spec:
         config.integer(key, least=0)
     config.refuse("hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp")
     spec = _gemma3_text(config.filled({"num_key_value_heads": 4, "sliding_window": 512}))
-    tied = config.flag("attention_k_eq_v", False)
     spec["attention"]["values"] = "normalised"
     spec["blocks"]["global"] = {"attention": {"head_dim": config.integer("global_head_dim", default=512)}}
-    if tied:
+    if config.flag("attention_k_eq_v", False):
         kv_heads = config.integer("num_global_key_value_heads", default=spec["attention"]["kv_heads"])
         spec["blocks"]["global"]["attention"] |= {"kv_heads": kv_heads, "values": "keys"}
     if config.flag("enable_moe_block", False):

@@ -91,15 +91,15 @@ def _indexers(config: Config) -> list[str]:
     all before `index_skip_topk_offset` do (vLLM, model_executor/models/deepseek_v2.py).
     """
     layers = config.layers()
-    pattern, named = config.text("index_topk_pattern", None), config.texts("indexer_types")
+    key, named = "indexer_types", config.texts("indexer_types")
+    pattern = config.text("index_topk_pattern", None)
     if pattern is not None and not named:
-        named = [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
+        key, named = "index_topk_pattern", [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
     if not named:
         every = config.integer("index_topk_freq", default=1)
         offset = config.natural("index_skip_topk_offset", default=2)
         return ["shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(layers)]
     if len(named) != layers or named[0] != "full" or not set(named) <= {"full", "shared"}:
-        key = "indexer_types" if pattern is None else "index_topk_pattern"
         raise SpecError(config.where, f"'{key}' must say 'full' or 'shared' of {layers} layers, the first one full")
     return named
 
