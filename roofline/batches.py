@@ -31,6 +31,9 @@ from roofline.remembered import SMALL, Remembered
 from roofline.roof import Placement, coefficient_rows
 from roofline.size import Monomial
 
+EITHER = (*ATTENTION, "delta_rule")
+"""Ops of the schema that are kernels of a prompt, or of a step."""
+
 FEW = 32
 """Points of which no table is made: a table of so few rows takes as long as it saves."""
 
@@ -73,10 +76,10 @@ class Batch:
         return Asked(self.members, _EVERYWHERE, Question(self, columns, distinct.size), which.reshape(-1))
 
     def asked(self, own: Array) -> Asked | None:
-        """What is to be known of the kernels that run: one of the two kinds of attention at each point."""
+        """What is to be known of the kernels that run: kernels of prompts, or those of steps, at each point."""
         rows: Any = self.members
         points: Any = _EVERYWHERE
-        if self.op in ATTENTION:
+        if self.op in EITHER:
             queries = (self.varying["q_len"][0] @ own) if "q_len" in self.varying else self.fixed["q_len"][0]
             runs = (queries <= DECODE_QUERIES) == (self.op == "attention_decode")
             if not runs.any():

@@ -1,8 +1,8 @@
 """Calibrations: the fitted constants of each kind of kernel, what they were fitted to, and how far off they are.
 
-A file of `hwspecs/calibration/` holds the constants of one accelerator, of a family, or of all (`pooled`). Hardware
-without a file of its own inherits its family's, then the pooled one: `load_calibration` returns the chain, and every
-expected time says which link of it spoke.
+A file of `hwspecs/calibration/` holds the constants of one accelerator, of a family, of a vendor's line of families, or
+of all (`pooled`). Hardware without a file of its own inherits its family's, its line's, then the pooled one:
+`load_calibration` returns the chain, and every expected time says which link of it spoke.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "fp16/int8": ("bf16/fp8",),
     "bf16/int8": ("bf16/fp8",),
     "bf16/fp8": ("fp8", "bf16"),
+    "fused": ("chunked",),
 }
 """Formats whose constants stand in for those of a format that nobody measured, nearest first; also of one op alone."""
 
@@ -82,6 +83,7 @@ class Fit:
     """The constants of one kind of kernel in one format, in SI units, with the evidence for them.
 
     `residuals` are by regime, and under `all`; `ranges` gives the smallest and largest value of each fitted column.
+    `source` says where its measurements came from, if not from where those of its calibration did.
     """
 
     op: str
@@ -90,6 +92,7 @@ class Fit:
     residuals: Mapping[str, Residuals] = field(default_factory=dict)
     ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     rows: int = 0
+    source: str = ""
 
     def __hash__(self) -> int:
         return hash((self.op, self.format, self.rows))
@@ -175,7 +178,7 @@ class Calibration:
                 fit = link.fits.get((op, candidate))
                 if fit is not None:
                     widening = (WIDENING["relative"] if index else 1.0) * WIDENING.get(link.basis, 1.0)
-                    return Match(fit, link.basis, link.name, str(link.source), widening)
+                    return Match(fit, link.basis, link.name, fit.source or str(link.source), widening)
         return None
 
     def expected(
@@ -229,8 +232,13 @@ def families(hardware: Hardware) -> tuple[str, ...]:
     return (f"{hardware.family}-gddr", hardware.family) if graphics else (hardware.family,)
 
 
+def line(hardware: Hardware) -> str:
+    """The name of the calibration of a vendor's line, whose families are numbered: `cdna` for `cdna3` and `cdna4`."""
+    return hardware.family.rstrip("0123456789")
+
+
 def load_calibration(hardware: Hardware, path: Path | None = None) -> Calibration:
-    """The calibration of `hardware`: its own file if there is one, with its family's and the pooled one behind it.
+    """The calibration of `hardware`: its own file if there is one; its family's, line's and the pooled one behind it.
 
     `path` names a file to use as its own. Where there is none, the nearest relative's comes first. Raises SpecError for
     a file that is no calibration.
@@ -240,8 +248,8 @@ def load_calibration(hardware: Hardware, path: Path | None = None) -> Calibratio
     if own is not None:
         links.append(_read(own, "calibrated"))
     family = next((found for name in families(hardware) if (found := _find(name))), None)
-    if family is not None and family != own:
-        links.append(_read(family, "family"))
+    related = _find(line(hardware)) if line(hardware) != hardware.family else None
+    links += [_read(path, "family") for path in (family, related) if path is not None and path != own]
     pooled = _find("pooled")
     if pooled is not None:
         links.append(_read(pooled, "pooled"))
@@ -280,7 +288,7 @@ def _parse(path: Path, _modified: int, basis: Basis) -> Calibration:
 
 _TOP = ("name", "source", "kernels")
 _SOURCE = ("repository", "commit", "software", "date", "command")
-_FIT = ("parameters", "rows", "range", "residuals")
+_FIT = ("source", "parameters", "rows", "range", "residuals")
 
 
 def parse_calibration(content: Mapping[str, Any], where: str, basis: Basis = "calibrated") -> Calibration:
@@ -331,8 +339,9 @@ def _fit(op: str, format: str, body: Mapping[str, Any], where: str) -> Fit:
         for name, entry in as_mapping(body.get("range", {}), where, f"{place}.range").items()
         for low, high in [_numbers(entry, 2, where, f"{place}.range.{name}")]
     }
-    rows = _count(body.get("rows", 0), where, f"{place}.rows")
-    return Fit(op, format, MappingProxyType(values), MappingProxyType(residuals), MappingProxyType(ranges), rows)
+    rows, source = _count(body.get("rows", 0), where, f"{place}.rows"), str(body.get("source", ""))
+    evidence = MappingProxyType(residuals), MappingProxyType(ranges)
+    return Fit(op, format, MappingProxyType(values), *evidence, rows, source)
 
 
 def _residuals(entry: object, where: str, key: str) -> Residuals:
@@ -394,8 +403,11 @@ def render(calibration: Calibration) -> str:
 
 
 def _rendered(format: str, fit: Fit) -> list[str]:
-    lines = [f"    {_text(format)}:", f"      rows: {fit.rows}", "      parameters:"]
+    lines = [f"    {_text(format)}:", *([f"      source: {_text(fit.source)}"] if fit.source else [])]
+    lines += [f"      rows: {fit.rows}", "      parameters:"]
     for parameter in kernel(fit.op).parameters(format):
+        if parameter.optional and fit.parameters[parameter.name] == parameter.default:
+            continue
         lines.append(f"        {parameter.name}: {_shown(fit.parameters[parameter.name], parameter.unit)}")
     ranges = ", ".join(f"{name}: [{low:g}, {high:.12g}]" for name, (low, high) in fit.ranges.items())
     lines += [f"      range: {{{ranges}}}", "      residuals:"]
@@ -414,7 +426,9 @@ def _shown(value: float, unit: Unit) -> str:
         case Unit.CHOICE:
             return f"{value:.0f}"
         case _:
-            return f"{value:.4g}"
+            shown = f"{value:.4g}"
+            # YAML 1.1 reads a number with an exponent and no point as text.
+            return shown.replace("e", ".0e") if "e" in shown and "." not in shown else shown
 
 
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})

@@ -31,6 +31,7 @@ import numpy as np
 from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.hardware import Hardware
+from roofline.kernels.delta_rule import CHUNKED, VARIANTS
 from roofline.kernels.parameters import Parameter, Unit
 from roofline.library import modified
 from roofline.precision import check_scheme
@@ -88,7 +89,8 @@ class Engine:
     With `overlap` the host schedules the next pass while the device is busy with this one. In passes that it replays,
     of up to `shared_stream` tokens, shared experts run on a stream of their own beside the routed ones. `all_reduce`:
     seconds that its own kernel takes for a tiny message, by the first word of a link's kind; of that and the one of the
-    calibration (NCCL) it takes the faster.
+    calibration (NCCL) it takes the faster. `delta_rule` is the sort of kernels that it prefers for gated delta rules
+    (`roofline.kernels.delta_rule`).
     On devices of the vendors in `integers` its kernels round the inputs of linear layers to 8 bits where the weights
     are integers, and multiply integers. `checkpoints` are the schemes of released checkpoints that it runs, and what
     it runs them in; it widens others to 16 bits first (None: it runs all as they are). `spread` is the 10th and 90th
@@ -108,9 +110,10 @@ class Engine:
     overlap: bool = False
     shared_stream: int = 0
     all_reduce: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    delta_rule: str = CHUNKED
 
     def __hash__(self) -> int:
-        flags = (self.overlap, self.shared_stream, *self.all_reduce.items())
+        flags = (self.overlap, self.shared_stream, self.delta_rule, *self.all_reduce.items())
         return hash((self.name, self.graphs, self.fusions, *flags, *self.parameters.items()))
 
     def __getitem__(self, name: str) -> float:
@@ -182,6 +185,7 @@ _KEYS = (
     "overlap",
     "shared_stream",
     "all_reduce",
+    "delta_rule",
     "integers",
     "checkpoints",
     "parameters",
@@ -211,6 +215,7 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
         overlap=_flag(content.get("overlap", False), "overlap", where),
         shared_stream=_tokens(content.get("shared_stream", 0), "shared_stream", where),
         all_reduce=_all_reduce(content.get("all_reduce", {}), where),
+        delta_rule=_names([content.get("delta_rule", CHUNKED)], VARIANTS, "delta_rule", where)[0],
     )
 
 
@@ -305,6 +310,7 @@ def render(engine: Engine) -> str:
     if engine.all_reduce:
         times = (f"{_quoted(kind)}: {seconds * 1e6:.4g} us" for kind, seconds in engine.all_reduce.items())
         lines += [f"all_reduce: {{{', '.join(times)}}}"]
+    lines += [f"delta_rule: {engine.delta_rule}"] if engine.delta_rule != CHUNKED else []
     lines += [f"integers: [{', '.join(map(_quoted, engine.integers))}]"] if engine.integers else []
     if engine.checkpoints is not None:
         lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]

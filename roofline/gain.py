@@ -113,4 +113,4 @@ def _of_phase(phase: Phase, times: float) -> Iterator[_Part]:
             kind = (kernel.kind, run.placement.hardware.name)
             weight = times * slower * kernel.count * float(np.mean(run.repeat))
             # Kernels of one kind that take the same time to many digits are the same kernel.
-            yield _Part(kind, float(f"{middle:.9e}"), weight * error, kernel.basis != "calibrated")
+            yield _Part(kind, float(f"{middle:.9e}"), weight * error, kernel.basis(run.step.queries) != "calibrated")

@@ -27,13 +27,29 @@ BOX = 8
 
 @dataclass(frozen=True, slots=True)
 class Interconnect:
-    """A link of one device: `bandwidth` in one direction (B/s), `latency` in seconds where a document gives it."""
+    """A link of one device: `bandwidth` in one direction (B/s), `latency` in seconds where a document gives it.
+
+    On a `mesh` the bandwidth is that to all others together, each of which has a part of it; a `switch` gives any one
+    of them all of it.
+    """
 
     kind: str
     scope: Literal["node", "host", "network"]
     bandwidth: float
     devices: int | None = None
     latency: float | None = None
+    topology: Literal["switch", "mesh"] = "switch"
+
+    def __post_init__(self) -> None:
+        """Refuses a mesh of nobody knows how many."""
+        if self.topology == "mesh" and (self.devices or 0) < 2:
+            raise ValueError("a mesh needs the number of 'devices' that it joins, at least 2")
+
+    def among(self, ranks: int) -> float:
+        """The bandwidth of a device to `ranks - 1` others (B/s)."""
+        if self.topology == "switch" or self.devices is None:
+            return self.bandwidth
+        return self.bandwidth * min(1.0, max(ranks - 1, 1) / (self.devices - 1))
 
     @property
     def bridged(self) -> int | None:
@@ -214,7 +230,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "tensor": ARITHMETIC,
     "vector": ARITHMETIC,
     "cache": ("l2",),
-    "interconnects": (*_SECTIONS["interconnects"], "kind", "scope"),
+    "interconnects": (*_SECTIONS["interconnects"], "kind", "scope", "topology"),
     "power": ("tdp",),
     "energy": (*_SECTIONS["energy"], "compute"),
     "energy.compute": ARITHMETIC,

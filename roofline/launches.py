@@ -7,8 +7,11 @@ measurement schema where it has one (`roofline.kernels.shapes`), with the neares
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Any
+
+import numpy as np
 
 from roofline.calibration import Basis, Calibration, Fit, Match, Residuals
 from roofline.engine import Engine
@@ -17,7 +20,7 @@ from roofline.kernels import kernel
 from roofline.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import numbers
-from roofline.kernels.shapes import KernelShape, kernel_shape
+from roofline.kernels.shapes import DECODE_QUERIES, KernelShape, kernel_shape
 from roofline.network import Section
 from roofline.op import Kind, Op
 from roofline.roof import Placement
@@ -52,16 +55,30 @@ class Kernel:
         return next(iter(self.matches), "unmeasured")
 
     @property
-    def basis(self) -> Basis:
-        """Whose constants its time rests on."""
-        return next((match.basis for match in self.matches.values()), "bound")
+    def prompts_only(self) -> bool:
+        """Whether its constants are those of prompts alone: the kernel of a step is another one."""
+        return self.shape is not None and self.shape.op == "delta_rule"
 
-    @property
-    def source(self) -> str:
-        """Where its constants came from."""
-        for match in self.matches.values():
-            return f"{match.calibration}: {match.source}"
-        return "not measured: its bound at typical efficiencies"
+    def match(self, queries: Any) -> Match | None:
+        """The constants in a pass of so many query tokens a sequence, the most of a grid's; None where it has none."""
+        if self.prompts_only and np.max(queries) <= DECODE_QUERIES:
+            return None
+        if len(self.matches) < len(ATTENTION):
+            return next(iter(self.matches.values()), None)
+        prefill, decode = ATTENTION
+        return self.matches[decode if np.max(queries) <= DECODE_QUERIES else prefill]
+
+    def basis(self, queries: Any) -> Basis:
+        """Whose constants its time in such a pass rests on."""
+        match = self.match(queries)
+        return "bound" if match is None else match.basis
+
+    def source(self, queries: Any) -> str:
+        """Where these came from."""
+        match = self.match(queries)
+        if match is None:
+            return "not measured: its bound at typical efficiencies"
+        return f"{match.calibration}: {match.source}"
 
 
 def launches(placement: Placement, engine: Engine, calibration: Calibration) -> list[Kernel]:
@@ -71,7 +88,8 @@ def launches(placement: Placement, engine: Engine, calibration: Calibration) -> 
     for section in placement.network.sections:
         stop = start + len(section.ops)
         arithmetic = placement.arithmetic[start:stop]
-        found += _of_section(section, start, arithmetic, engine.kernels, placement.hardware, calibration)
+        chosen = engine.kernels, engine.delta_rule
+        found += _of_section(section, start, arithmetic, *chosen, placement.hardware, calibration)
         start = stop
     return found
 
@@ -82,6 +100,7 @@ def _of_section(
     start: int,
     arithmetic: tuple[str | None, ...],
     fused: tuple[tuple[str, ...], ...],
+    delta_rule: str,
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[Kernel, ...]:
@@ -95,7 +114,8 @@ def _of_section(
             taken.update(parts)
             found.append(parts)
     found += [(index,) for index in range(len(section.ops)) if index not in taken]
-    return tuple(_kernel(parts, section, start, arithmetic, hardware, calibration) for parts in sorted(found))
+    where = arithmetic, delta_rule, hardware, calibration
+    return tuple(_kernel(parts, section, start, *where) for parts in sorted(found))
 
 
 def _joined(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:
@@ -119,20 +139,30 @@ def _kernel(
     section: Section,
     start: int,
     arithmetic: Sequence[str | None],
+    delta_rule: str,
     hardware: Hardware,
     calibration: Calibration,
 ) -> Kernel:
     owned = tuple(start + index for index in parts)
-    made = _constants(tuple(section.ops[index] for index in parts), arithmetic[parts[0]], hardware, calibration)
+    ops = tuple(section.ops[index] for index in parts)
+    variant = delta_rule if ops[0].kind is Kind.DELTA_RULE else None
+    made = _constants(ops, arithmetic[parts[0]], variant, hardware, calibration)
     return Kernel(owned, section.count, section.name, *made)
 
 
 @lru_cache(maxsize=1 << 14)
 def _constants(
-    ops: tuple[Op, ...], arithmetic: str | None, hardware: Hardware, calibration: Calibration
+    ops: tuple[Op, ...], arithmetic: str | None, variant: str | None, hardware: Hardware, calibration: Calibration
 ) -> tuple[KernelShape | None, Mapping[str, Match], Mapping[str, Match], bool]:
-    """What a kernel of these operators is, wherever it runs: its shape, constants, those of another, foreign cache."""
+    """What a kernel of these operators is, wherever it runs: its shape, constants, those of another, foreign cache.
+
+    `variant` is the sort of kernels that the engine has for it, where there are several.
+    """
     shape = kernel_shape(ops, arithmetic)
+    if shape is not None and variant is not None:
+        # Where nobody wrote such a kernel for the hardware, engines run the other one.
+        match = calibration.find(shape.op, variant)
+        shape = replace(shape, texts={**shape.texts, "variant": match.fit.format if match else variant})
     matches = {} if shape is None else _matches(shape, hardware, calibration)
     others = {} if shape is None else _others(shape, calibration)
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
@@ -167,6 +197,8 @@ def _computes(shape: KernelShape, hardware: Hardware) -> bool:
     """Whether the kernel of this format has a peak on the hardware."""
     if shape.op == "collective":
         return True
+    if shape.op == "delta_rule":
+        return hardware.supports(str(shape.texts.get("arithmetic", "bf16")))
     form = numbers(str(shape.texts["dtype"]))
     return hardware.supports(str(shape.texts.get("arithmetic", form.arithmetic)))
 

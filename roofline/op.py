@@ -27,6 +27,7 @@ class Kind(StrEnum):
     GATHER = "gather"
     MOE = "moe"
     SCAN = "scan"
+    DELTA_RULE = "delta_rule"
     COLLECTIVE = "collective"
 
 

@@ -202,8 +202,8 @@ class Phase:
         return tuple(
             Expectation(
                 Estimate(*(self._plain(self._shaped(part, run.step)) for part in estimate)),
-                (kernel := times.kernels[times.kernel_of[index]]).basis,
-                kernel.source,
+                (kernel := times.kernels[times.kernel_of[index]]).basis(run.step.queries),
+                kernel.source(run.step.queries),
                 self._inside(detail.inside[times.kernel_of[index]], run.step),
             )
             for run, times, detail in self._details
@@ -222,8 +222,8 @@ class Phase:
     def basis(self) -> Ground:
         """What most of the expected time rests on, and the share of it in shapes outside of the fitted ranges."""
         spent = [times.spent(detail).sum() * np.mean(run.repeat) for run, times, detail in self._details]
-        _, times, detail = self._details[int(np.argmax(spent))]
-        ground: Ground = times.basis(detail)
+        run, times, detail = self._details[int(np.argmax(spent))]
+        ground: Ground = times.basis(detail, run.step)
         return ground
 
     @cached_property

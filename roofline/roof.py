@@ -329,7 +329,7 @@ def _counted(
     for index, op in enumerate(ops):
         if op.link is not None:
             link = hardware.link(nodes.span(op.link.reach))
-            on_link[index] = sent[index] / link.bandwidth
+            on_link[index] = sent[index] / link.among(op.link.ranks)
             on_link[index, work.monomials.index(())] += op.link.steps * (link.latency or 0.0)
     if offload != RESIDENT:
         on_link += streamed / _host_bandwidth(hardware, offload)

@@ -179,12 +179,13 @@ class Timing:
     def _inherited(self) -> bool:
         """Whether constants are those of other hardware."""
         measured = (entry for entry, kind in zip(self.kernels, self._kind_of, strict=True) if kind in WITHIN_KIND)
-        return all(entry.basis != "calibrated" for entry in measured)
+        return all(match.basis != "calibrated" for entry in measured for match in entry.matches.values())
 
     @cached_property
     def _unmeasured(self) -> NDArray[np.intp]:
-        """Kernels without constants."""
-        return np.array([row for row, entry in enumerate(self.kernels) if not entry.matches], dtype=np.intp)
+        """Kernels without constants, in a step at least."""
+        rows = [row for row, entry in enumerate(self.kernels) if not entry.matches or entry.prompts_only]
+        return np.array(rows, dtype=np.intp)
 
     @cached_property
     def _guessed(self) -> Array:
@@ -513,14 +514,14 @@ class Timing:
         """Seconds of each kernel in a pass, (kernels, points)."""
         return self._counts[:, np.newaxis] * detail.mid
 
-    def basis(self, detail: Detail) -> Ground:
-        """What most of the pass's time rests on."""
-        spent = self.spent(detail)
+    def basis(self, detail: Detail, step: Step) -> Ground:
+        """What most of the time of `step` rests on."""
+        spent, queries = self.spent(detail), step.queries
         by_basis = dict.fromkeys(_ORDER, 0.0)
         for entry, time in zip(self.kernels, spent.sum(axis=1), strict=True):
-            by_basis[entry.basis] += float(time)
+            by_basis[entry.basis(queries)] += float(time)
         basis = max(_ORDER, key=lambda name: by_basis[name])
-        source = next(entry.source for entry in self.kernels if entry.basis == basis)
+        source = next(entry.source(queries) for entry in self.kernels if entry.basis(queries) == basis)
         measured = np.array([entry.kind not in PASSES and bool(entry.matches) for entry in self.kernels])
         outside = float((spent * ~detail.inside)[measured].sum() / (spent.sum() or 1.0))
         return Ground(basis, source, outside)

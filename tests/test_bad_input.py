@@ -319,6 +319,12 @@ def test_quantities(refused: Refused, value: object, words: list[str]) -> None:
         ("interconnects", {}, ["'interconnects'", "list"]),
         ("interconnects", 0, ["'interconnects'", "list"]),
         ("interconnects", ["wire"], ["'interconnects.0'", "mapping"]),
+        ("interconnects.0.topology", "ring", ["'interconnects.0.topology'", "'mesh'", "'ring'"]),
+        (
+            "interconnects",
+            [{"kind": "wire", "scope": "node", "bandwidth": "1 GB/s", "topology": "mesh"}],
+            ["'interconnects.0'", "'devices'"],
+        ),
         ("interconnects.0.scope", "nodes", ["'interconnects.0.scope'", "'node'", "'nodes'"]),
         ("interconnects.0.latency", "1 h", ["'interconnects.0.latency'", "'h'"]),
         ("interconnects.0.devices", 1.5, ["'interconnects.0.devices'", "1.5"]),

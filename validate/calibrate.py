@@ -23,7 +23,7 @@ from roofline.calibration import Calibration, Fit, Residuals, Source, load_calib
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.hardware import Hardware, load_hardware
 from roofline.kernels import Array, Columns, Parameter, Unit, kernel, kernel_regimes, kernel_time
-from roofline.kernels.gemm import UNGRAPHED
+from roofline.kernels.gemm import SINGLE_ROWS, UNGRAPHED
 from validate.rows import MODULES, Measurements, by_op, headline, only_hardware, read_measurements
 
 ERROR_SCALE = 0.05
@@ -180,17 +180,25 @@ def _spread(
     return np.concatenate([plain, more])
 
 
-def fit_rows(op: str, format: str, parts: Sequence[tuple[Measurements, Hardware]], start: Start, seed: int = 0) -> Fit:
+def fit_rows(
+    op: str,
+    format: str,
+    parts: Sequence[tuple[Measurements, Hardware]],
+    start: Start,
+    seed: int = 0,
+    free: bool = False,
+) -> Fit:
     """One set of constants for the measurements of one format, on one accelerator or on several together.
 
-    The residuals are those of rows not fitted: of the other half of the shapes, or of each accelerator in turn.
+    With `free` choices are fitted however few rows there are: where the start is of other people's libraries. The
+    residuals are those of rows not fitted: of the other half of the shapes, or of each accelerator in turn.
     """
     rows = [_Rows.of(part, hardware) for part, hardware in parts]
     count = sum(len(part) for part, _ in parts)
     needed = FEWEST if start.informed else 3 * len(kernel(op).parameters(format))
     if count < needed:
         raise RooflineError(f"{count} rows of {op} in {format} are too few to fit; at least {needed} are needed")
-    parameters = _search(op, format, rows, start, free=count >= FREE_CHOICE or not start.informed)
+    parameters = _search(op, format, rows, start, free or count >= FREE_CHOICE or not start.informed)
     errors, labels = [], []
     for held, fitted in _folds(parts, seed):
         refitted = parameters
@@ -258,20 +266,24 @@ def _search(op: str, format: str, rows: Sequence[_Rows], start: Start, free: boo
     """The best constants over all choices, or with the choices of the start."""
     parameters = kernel(op).parameters(format)
     choices = [parameter for parameter in parameters if parameter.unit is Unit.CHOICE]
-    options = [
-        range(int(choice.low), int(choice.high) + 1) if free else (int(start.parameters[choice.name]),)
-        for choice in choices
-    ]
+    options = [_options(choice, rows) if free else (int(start.parameters[choice.name]),) for choice in choices]
     best: tuple[float, dict[str, float]] | None = None
     for option in product(*options):
         chosen = {choice.name: float(value) for choice, value in zip(choices, option, strict=True)}
-        if op == "gemm" and format in UNGRAPHED:
+        if op == "gemm" and format in UNGRAPHED and any(row.alone.any() for row in rows):
             chosen["launch"] = start.parameters["launch"]  # the gaps of such a benchmark hide it
         loss, found = _minimise(op, parameters, rows, start, chosen)
         if best is None or loss < best[0]:
             best = loss, found
     assert best is not None
     return best[1]
+
+
+def _options(choice: Parameter, rows: Sequence[_Rows]) -> list[int]:
+    """What a choice may be; libraries of accelerators do not multiply single rows as processors' do."""
+    every = range(int(choice.low), int(choice.high) + 1)
+    accelerators = all(row.hardware.kind != "cpu" for row in rows)
+    return [one for one in every if not (choice.name == "dispatch" and accelerators and one == SINGLE_ROWS)]
 
 
 def _minimise(
@@ -335,12 +347,14 @@ def fit_shared(
     prior: Calibration | None = None,
     seed: int = 0,
     source: Source | None = None,
+    fewest: int = FEWEST,
+    free: bool = False,
 ) -> Calibration:
     """One calibration for several accelerators: a family, or the pool of all.
 
     Its residuals are those of each accelerator predicted from the others, so that its intervals tell what hardware
     without measurements may expect. A family of one has no others: then they are its own, and `widen` makes them
-    honest.
+    honest. Formats with fewer rows than `fewest` are left to the `prior`; `free` is as in `fit_rows`.
     """
     gathered: dict[tuple[str, str], list[tuple[Measurements, Hardware]]] = {}
     for hardware, parts in members:
@@ -351,7 +365,9 @@ def fit_shared(
     fits: dict[tuple[str, str], Fit] = {}
     for (op, format), together in sorted(gathered.items(), key=lambda item: item[0]):
         start = _start(op, format, prior, fits)
-        fits[op, format] = fit_rows(op, format, together, start, seed)
+        if prior is not None and sum(len(part) for part, _ in together) < fewest:
+            continue
+        fits[op, format] = fit_rows(op, format, together, start, seed, free)
     software = [part for _, parts in members for part in parts]
     return Calibration(name, "pooled" if name == "pooled" else "family", fits, source or describe(software))
 

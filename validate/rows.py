@@ -6,6 +6,9 @@ rows are numbered from 1 in messages, header not counted.
 `cache` says what the caches held of the operands: nothing (`cold`), or what fits them (`warm`), as `roofline validate
 measure` writes it, which times many calls in a row. Rows without it are those of public benchmarks: these replay a few
 buffers, in a graph of one kernel.
+
+`bare`, where there is one, is 1 for the time of the kernels proper alone, without those that quantise activations, sort
+tokens or write the cache: tables of tuned kernels. A fit takes rows of one sort. `causal` 0 is attention unmasked.
 """
 
 from __future__ import annotations
@@ -31,10 +34,16 @@ MODULES = {
 }
 """Whole modules of the schema: they are read and checked, but several kernels together have no single model."""
 
-TEXT = ("hardware", "op", "dtype", "kv_dtype", "gemm_dtype", "model", "routing", "collective", "kernel", "software")
+TEXT = (
+    *("hardware", "op", "dtype", "kv_dtype", "gemm_dtype", "model", "routing", "collective", "variant"),
+    *("kernel", "software"),
+)
 """Columns that hold names; the other shape columns hold whole numbers."""
 
 MAY_BE_ZERO = ("window",)
+
+OPTIONAL = {"bare": 0.0, "causal": 1.0}
+"""Columns of the formulas that a file may have, and what they are where it has not."""
 
 UNGATED = frozenset({(2688, 1856, 6, 128)})
 """Expert shapes (hidden, intermediate, top_k, experts) of models whose experts have two matrices, not three."""
@@ -106,6 +115,8 @@ class Measurements:
 def _format_columns(op: str, frame: pd.DataFrame) -> tuple[str, ...]:
     if op == "collective":
         return ("collective",)
+    if op == "delta_rule":
+        return ("variant",)
     if op in PASSES:
         return ()
     return tuple(name for name in ("dtype", "kv_dtype") if name in frame)
@@ -124,6 +135,11 @@ def shape_columns(op: str, frame: pd.DataFrame) -> Columns:
             columns[name] = str(values[0]) if len(values) == 1 else frame[name].to_numpy(dtype=object)
     if op == "moe":
         columns["gated"] = gated(frame)
+    if "key_heads" in frame:
+        columns["key_heads"] = frame["key_heads"].fillna(frame["heads"]).to_numpy(dtype=np.float64)
+    for name, usual in OPTIONAL.items():
+        if name in frame:
+            columns[name] = frame[name].fillna(usual).to_numpy(dtype=np.float64)
     return columns
 
 

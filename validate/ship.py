@@ -1,38 +1,109 @@
 """Fit the calibrations that the package ships: each accelerator's, each family's, and the pooled one.
 
 python -m validate.ship MEASUREMENTS_DIR --output hwspecs/calibration --repository NAME --commit HASH --date DATE
+
+With --families only those of lines and families, upon the pooled one that the package has: for measurements of another
+sort, or such as name an architecture and no accelerator. With --add the fits join those of the files that are there:
+for kernels that the other measurements lack.
 """
 
 from __future__ import annotations
 
 import argparse
 import datetime
+import math
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from reports.files import save_text
-from roofline.calibration import Calibration, Source, families, render
+from roofline.calibration import Calibration, Fit, Source, families, line, load_calibration, parse_calibration, render
+from roofline.documents import read_mapping
+from roofline.errors import RooflineError
 from roofline.hardware import Hardware, load_hardware
+from roofline.kernels import kernel_time
+from roofline.kernels.delta_rule import FUSED
 from validate.accuracy import Data, load
-from validate.calibrate import describe, fit, fit_shared, widen
+from validate.calibrate import FEWEST, describe, fit, fit_shared, widen
 from validate.module import answer
-from validate.rows import Measurements
+from validate.rows import Measurements, by_op
+
+FOR_ITS_OWN = {("delta_rule", FUSED)}
+"""Kernels that somebody wrote for one architecture: no other can expect to have them."""
+
+FEW_BESIDE_A_LINE = 50
+"""Rows of a format that a family needs for constants of its own where those of its line stand for it."""
 
 Member = tuple[Hardware, list[Measurements]]
 
 
 def calibrations(data: Data, source: Source) -> Iterator[Calibration]:
-    """All calibrations that measurements allow, the pooled one first: the others start from it."""
+    """All calibrations that measurements allow: the pooled one and the families', then each accelerator's own."""
+    yield from shared(data, source)
+    for name, parts in data.items():
+        hardware, rows = load_hardware(name), list(parts.values())
+        yield fit(rows, hardware, source=_of(source, [(hardware, rows)]))
+
+
+def shared(data: Data, source: Source) -> Iterator[Calibration]:
+    """The pooled calibration, and those of families, which start from it."""
     members: list[Member] = [(load_hardware(name), list(parts.values())) for name, parts in data.items()]
     pooled = fit_shared("pooled", members, source=_of(source, members))
     yield pooled
     for name, own in _families(members).items():
-        shared = fit_shared(name, own, pooled, source=_of(source, own))
-        yield shared if len(own) > 1 else widen(shared, pooled)
-    for hardware, parts in members:
-        yield fit(parts, hardware, source=_of(source, [(hardware, parts)]))
+        found = fit_shared(name, own, pooled, source=_of(source, own))
+        yield found if len(own) > 1 else widen(found, pooled)
+
+
+def families_upon(data: Data, source: Source) -> Iterator[Calibration]:
+    """The calibrations of lines and families that measurements allow; no accelerator's own, nor the pooled one.
+
+    A line with several families starts from the shipped pooled calibration, which stays as it is, and its families
+    start from the line. Raises RooflineError where none is shipped.
+    """
+    members: list[Member] = [(load_hardware(name), list(parts.values())) for name, parts in data.items()]
+    pooled = next((link for link in load_calibration(members[0][0]).chain if link.basis == "pooled"), None)
+    if pooled is None:
+        raise RooflineError("there is no pooled calibration to start from; fit without --families first")
+    lines: dict[str, list[Member]] = {}
+    for member in members:
+        lines.setdefault(line(member[0]), []).append(member)
+    for name, together in lines.items():
+        prior, own = pooled, _families(together)
+        if len(own) > 1:
+            found = fit_shared(name, together, pooled, source=_of(source, together), free=True)
+            yield (across := _paying(found, pooled, together))
+            prior = replace(across, parents=(pooled,))
+        fewest = FEW_BESIDE_A_LINE if prior is not pooled else FEWEST
+        for family, part in own.items():
+            found = fit_shared(family, part, prior, source=_of(source, part), fewest=fewest, free=True)
+            paying = _paying(found, prior, part)
+            yield paying if len(part) > 1 else widen(paying, prior)
+
+
+def _paying(found: Calibration, prior: Calibration, members: Sequence[Member]) -> Calibration:
+    """`found` without the fits whose errors on rows that they did not see spread no less than the prior's."""
+    parts = {(name, op): part for name, own in _joined(members).items() for op, part in own.items()}
+    fits = {}
+    for (op, format), own in found.fits.items():
+        match, errors = prior.find(op, format), []
+        for hardware, _ in members:
+            rows = parts[hardware.name, op].formats().get(format) if (hardware.name, op) in parts else None
+            if match is not None and rows is not None:
+                times = kernel_time(op, rows.columns, hardware, match.fit.parameters, rows.resident, rows.alone)
+                errors.append(np.log(times / rows.seconds))
+        low, high = np.percentile(np.concatenate(errors), (10, 90)) if errors else (-math.inf, math.inf)
+        spread = own.residuals["all"]
+        if math.log(spread.high / spread.low) < high - low:
+            fits[op, format] = own
+    return replace(found, fits=fits)
+
+
+def _joined(members: Sequence[Member]) -> Mapping[str, Mapping[str, Measurements]]:
+    return {hardware.name: by_op(parts) for hardware, parts in members}
 
 
 def _families(members: Sequence[Member]) -> dict[str, list[Member]]:
@@ -50,6 +121,23 @@ def _of(source: Source, members: Sequence[Member]) -> Source:
     return replace(source, software=software)
 
 
+def added(data: Data, source: Source, folder: Path) -> Iterator[Calibration]:
+    """The pooled and the families' calibrations of a folder, with what these measurements allow beside what they hold.
+
+    A fit that comes to others says where its own measurements came from. Kernels written for one architecture
+    (`FOR_ITS_OWN`) stay out of the pooled calibration, which all hardware inherits.
+    """
+    for found in shared(data, source):
+        path = folder / f"{found.name}.yaml"
+        there = parse_calibration(read_mapping(path), str(path))
+        kept = {key: fit for key, fit in found.fits.items() if found.name != "pooled" or key not in FOR_ITS_OWN}
+        yield replace(there, fits={**there.fits, **{key: _named(fit, found) for key, fit in kept.items()}})
+
+
+def _named(found: Fit, calibration: Calibration) -> Fit:
+    return replace(found, source=str(calibration.source))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """The command; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m validate.ship", description="Fit the shipped calibrations.")
@@ -57,12 +145,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--output", type=Path, required=True, help="folder of the calibration files")
     parser.add_argument("--repository", default="", help="where the measurements were published")
     parser.add_argument("--commit", default="", help="their commit")
+    sort = parser.add_mutually_exclusive_group()
+    sort.add_argument("--families", action="store_true", help="lines and families alone, upon the pooled one there is")
+    sort.add_argument("--add", action="store_true", help="add fits to those of the pool and the families")
     parser.add_argument("--date", type=datetime.date.fromisoformat, help="date of the fit")
 
     def work(options: argparse.Namespace) -> str:
         command = "python -m validate.ship MEASUREMENTS_DIR --output hwspecs/calibration"
-        source = Source(options.repository, options.commit, (), options.date, command)
-        texts = {found.name: render(found) for found in calibrations(load(options.measurements), source)}
+        data = load(options.measurements)
+        sort = "families" if options.families else "add" if options.add else ""
+        source = Source(
+            options.repository, options.commit, (), options.date, f"{command} --{sort}" if sort else command
+        )
+        match sort:
+            case "families":
+                found = list(families_upon(data, source))
+            case "add":
+                found = list(added(data, source, options.output))
+            case _:
+                found = list(calibrations(data, source))
+        texts = {calibration.name: render(calibration) for calibration in found}
         for name, text in texts.items():
             save_text(options.output / f"{name}.yaml", text)
         return ""

@@ -138,7 +138,7 @@ def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
     if sent is not None:
         link = placement.hardware.link(placement.nodes.span(sent.reach))
         moved = shown(plain(sent.bytes.evaluate(op.extents)))
-        terms.append(f"{moved} / {shown(link.bandwidth)} + {sent.steps} * {shown(link.latency or 0.0)}")
+        terms.append(f"{moved} / {shown(link.among(sent.ranks))} + {sent.steps} * {shown(link.latency or 0.0)}")
         formulas.append(f"bytes sent / bandwidth of the {link.kind} + steps x latency")
         own = line("", "", terms[0]).value
     streamed = seconds - own
@@ -210,7 +210,8 @@ def _measured(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[list[L
         memory = sum(_row(run, part, Row.MEMORY_TIME) for part in entry.parts)
         formula = f"launch + ((compute / {COMPUTE_SHARE})^2 + (memory / {MEMORY_SHARE})^2)^(1/2)"
         text = f"{LAUNCH} + (({shown(compute)}/{COMPUTE_SHARE})**2 + ({shown(memory)}/{MEMORY_SHARE})**2)**0.5"
-        ground = KernelGround("none", "", parts, entry.basis, entry.source, 0, False, 1.0, (), {})
+        grounds = entry.basis(run.step.queries), entry.source(run.step.queries)
+        ground = KernelGround("none", "", parts, *grounds, 0, False, 1.0, (), {})
         return [line("kernel", formula, text)], ground
     fit = found.match.fit
     lines = [

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from roofline.errors import UnknownNameError
 from roofline.hardware import Hardware
-from roofline.kernels import attention, collective, elementwise, gemm, moe
+from roofline.kernels import attention, collective, delta_rule, elementwise, gemm, moe
 from roofline.kernels.parameters import Array, Columns, Mask, Parameter, Unit, column, text
 
 __all__ = [
@@ -101,10 +101,13 @@ class Kernel:
     def format(self, columns: Columns) -> str:
         """The format that parameters belong to: the data type, with that of the cache where it differs.
 
-        Collectives are kept by their kind instead: they move bytes, whatever these mean.
+        Collectives are kept by their kind instead: they move bytes, whatever these mean. The delta rule is kept by
+        what sort of kernels compute it.
         """
         if self.op == "collective":
             return text(columns, "collective")
+        if self.op == "delta_rule":
+            return text(columns, "variant")
         if self.op in elementwise.PASSES:
             return "any"
         dtype = text(columns, "dtype")
@@ -206,6 +209,16 @@ KERNELS: Mapping[str, Kernel] = {
             ("collective", "dtype", "ranks", "bytes"),
             ("ranks", "bytes"),
             ("bytes",),
+        ),
+        Kernel(
+            "delta_rule",
+            delta_rule.delta_rule_time,
+            delta_rule.delta_rule_bound,
+            _always(delta_rule.PARAMETERS),
+            Regimes(_product("q_len"), (2048,), ("q<=2048", "q>2048")),
+            ("variant", "batch", "q_len", "heads", "key_dim", "value_dim"),
+            ("batch", "q_len", "heads"),
+            ("batch", "heads"),
         ),
         *(
             Kernel(

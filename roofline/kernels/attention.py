@@ -46,6 +46,7 @@ from roofline.kernels.parameters import (
     aligned,
     ceil_div,
     column,
+    is_bare,
     l2_bytes,
     numbers,
     resident_share,
@@ -235,6 +236,8 @@ def prefill_time(
         slowness = 1.0 - held + held / parameters["l2_speedup"]
     bandwidth = parameters["memory_efficiency"] * hardware.memory_bandwidth
     kernel = smooth_maximum(on_units, slowness * traffic / bandwidth, parameters["sharpness"])
+    if is_bare(columns):
+        return np.asarray(parameters["launch"] + kernel)
     preparing = slowness * shape.preparation_traffic / bandwidth
     return parameters["launch"] + kernel + preparing + parameters["token"] * shape.batch * shape.queries
 

@@ -4,12 +4,13 @@
     high bandwidth   t2 = ((handshake latency)^p + (sent / (e link))^p)^(1/p)
     time             t  = min(t1, t2)
 
-`link` is the bandwidth of a device's link in one direction. `sent` is the part of the message that a device has to
-send: 2 (r-1)/r of it for a ring all-reduce among r ranks, (r-1)/r for all-gather, reduce-scatter and all-to-all (Thakur
-et al., 2005); the message is `bytes` in all. Libraries switch between protocols by size (NCCL: LL, which sends flags
-with the data, and Simple, which synchronises first). The latency grows with the ranks (more steps, a wider barrier),
-and what a topology achieves of its links depends on them, so both are fitted at 2, 4 and 8 ranks. Between, they are
-interpolated in log2(ranks); beyond 8, the latency goes on as from 4 to 8, and the efficiency stays.
+`link` is the bandwidth of a device's link in one direction, on a mesh its part to the other ranks. `sent` is the part
+of the message that a device has to send: 2 (r-1)/r of it for a ring all-reduce among r ranks, (r-1)/r for all-gather,
+reduce-scatter and all-to-all (Thakur et al., 2005); the message is `bytes` in all. Libraries switch between protocols
+by size (NCCL: LL, which sends flags with the data, and Simple, which synchronises first). The latency grows with the
+ranks (more steps, a wider barrier), and what a topology achieves of its links depends on them, so both are fitted at 2,
+4 and 8 ranks. Between, they are interpolated in log2(ranks); beyond 8, the latency goes on as from 4 to 8, and the
+efficiency stays.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import numpy as np
 
 from roofline.errors import UnknownNameError
 from roofline.hardware import Hardware, Span
-from roofline.kernels.parameters import Array, Columns, Mask, Parameter, Unit, column, smooth_maximum, text
+from roofline.kernels.parameters import Array, Columns, Mask, Parameter, Unit, aligned, column, smooth_maximum, text
 
 RANKS = (2, 4, 8)
 """Numbers of ranks that the constants are fitted at."""
@@ -54,11 +55,13 @@ def _sent(columns: Columns) -> tuple[Array, Array]:
 
 
 def _link(columns: Columns, hardware: Hardware) -> Array:
-    """Bytes a second of the link that reaches as far as the ranks do, which are neighbours unless `reach` is given."""
+    """Bytes a second among the ranks, of the link that reaches as far as they do: neighbours without `reach`."""
     across = bool(np.any(column(columns, "across_nodes", 0.0)))
-    reach = column(columns, "reach" if "reach" in columns else "ranks")
-    reaches, which = np.unique(reach, return_inverse=True)
-    bandwidths = np.array([hardware.link(Span(int(each), across)).bandwidth for each in reaches])
+    ranks = column(columns, "ranks")
+    reach, ranks = aligned(column(columns, "reach") if "reach" in columns else ranks, ranks)
+    groups, which = np.unique(np.stack([reach.reshape(-1), ranks.reshape(-1)]), axis=1, return_inverse=True)
+    spans = groups.T.astype(int).tolist()
+    bandwidths = np.array([hardware.link(Span(reached, across)).among(count) for reached, count in spans])
     return np.asarray(bandwidths[which].reshape(reach.shape))
 
 

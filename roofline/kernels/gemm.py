@@ -38,6 +38,7 @@ from roofline.kernels.parameters import (
     aligned,
     ceil_div,
     column,
+    is_bare,
     l2_bytes,
     numbers,
     resident_share,
@@ -81,6 +82,9 @@ DISPATCHES = (
 
 Libraries of processors multiply single rows as vectors, each of which reads the matrix again, and blocks of many.
 """
+
+SINGLE_ROWS = len(DISPATCHES) - 1
+"""The last of them."""
 
 NEVER = 1e30
 """Tiles of a choice that a library does not take: finite, so that arithmetic on it stays defined."""
@@ -162,6 +166,7 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
     shape = m.shape
     m, n, k = (np.atleast_1d(size).reshape(-1) for size in (m, n, k))
     warm = np.broadcast_to(resident, shape).reshape(-1)
+    bare = is_bare(columns)
     parts = [
         _time(
             m[start : start + CHUNK],
@@ -172,6 +177,7 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
             hardware,
             parameters,
             warm[start : start + CHUNK],
+            bare,
         )
         for start in range(0, len(m), CHUNK)
     ]
@@ -187,6 +193,7 @@ def _time(
     hardware: Hardware,
     parameters: Mapping[str, float],
     resident: NDArray[np.bool_],
+    bare: bool,
 ) -> Array:
     bandwidth = hardware.memory_bandwidth
     on_units = _units_time(m, n, k, form, hardware, parameters)
@@ -201,6 +208,8 @@ def _time(
     if not form.quantises:
         slowdown = parameters["throttling"] * kernel / (kernel + THROTTLING_TIME)
         return parameters["launch"] + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
+    if bare:
+        return parameters["launch"] + kernel
     quantising = parameters.get("quantise_row", 0.0) * m + (2.0 + form.input_bytes) * m * k / (
         parameters["quantise_efficiency"] * bandwidth
     )

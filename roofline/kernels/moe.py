@@ -34,6 +34,7 @@ from roofline.kernels.parameters import (
     aligned,
     ceil_div,
     column,
+    is_bare,
     l2_bytes,
     resident_share,
     rounds,
@@ -135,11 +136,12 @@ def moe_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
     flat = [np.atleast_1d(size).reshape(-1) for size in sizes]
     touched = np.broadcast_to(column(columns, "touched", np.nan), sizes[0].shape).reshape(-1)
     warm = np.broadcast_to(resident, sizes[0].shape).reshape(-1)
+    bare = is_bare(columns)
     seconds: Array = np.empty(flat[0].shape)
     for routing in set(routings.tolist()):
         rows = routings == routing
         chosen = [size[rows] for size in flat]
-        seconds[rows] = _time(chosen, touched[rows], str(routing), form, hardware, parameters, warm[rows])
+        seconds[rows] = _time(chosen, touched[rows], str(routing), form, hardware, parameters, warm[rows], bare)
     return seconds.reshape(np.shape(sizes[0]))
 
 
@@ -151,6 +153,7 @@ def _time(
     hardware: Hardware,
     parameters: Mapping[str, float],
     resident: NDArray[np.bool_],
+    bare: bool,
 ) -> Array:
     bandwidth = hardware.memory_bandwidth
     tokens, hidden, width, top_k, experts, tp, ep, gated = sizes
@@ -175,6 +178,8 @@ def _time(
         missing = weights * (1.0 - resident * resident_share(stored, parameters["l2_share"] * l2_bytes(hardware), 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
+    if bare:
+        return np.asarray(parameters["launch"] + kernel)
     share = parameters["whole_batch"]
     moved = ((1.0 - share) * pairs + share * tokens * top_k) * (4.0 * hidden + 6.0 * width)
     permuting = moved / (parameters["permute_efficiency"] * bandwidth)

@@ -130,6 +130,19 @@ def column(columns: Columns, name: str, default: float | None = None) -> Array:
     return np.asarray(value, dtype=np.float64)
 
 
+def is_bare(columns: Columns) -> bool:
+    """Whether the rows time one kernel alone: none that quantises activations, sorts tokens or writes the cache.
+
+    Tables of tuned kernels do; a served model runs those others, too. Raises UnsupportedError for a mixture.
+    """
+    if "bare" not in columns:
+        return False
+    values = column(columns, "bare") != 0
+    if values.any() and not values.all():
+        raise UnsupportedError("rows of bare kernels and rows with what runs around them, one sort at a time")
+    return bool(values.any())
+
+
 SMALL = 4096
 """Rows up to which a column is copied to another shape, at a fifth of what a view of it costs to make."""
 

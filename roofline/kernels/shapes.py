@@ -69,6 +69,8 @@ def kernel_shape(parts: tuple[Op, ...], arithmetic: str | None) -> KernelShape |
         return _gemm(parts, arithmetic)
     if first.kind is Kind.ATTENTION and len(first.operands) == 4:
         return _attention(first)
+    if first.kind is Kind.DELTA_RULE:
+        return _delta_rule(first, arithmetic)
     if all(op.kind in PASSES for op in parts):
         kind = Kind.NORM if any(op.kind is Kind.NORM for op in parts) else parts[-1].kind
         moved = total(tensor.elements for op in parts for tensor in op.tensors)
@@ -173,6 +175,20 @@ def _experts(products: Sequence[Op], arithmetic: str | None) -> KernelShape | No
     }
     texts = {**dtype_of(arithmetic, weight.format), "routing": "uniform"}
     return KernelShape("moe", texts, {name: as_size(size) for name, size in sizes.items()})
+
+
+def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape:
+    """The recurrence of a gated delta rule; which kernels compute it is the engine's choice."""
+    batch, queries, heads, values = op.writes[0].shape
+    state = next(tensor for tensor in op.reads if tensor.role is Role.STATE)
+    *_, width = op.reads[0].shape  # queries and keys of the heads that keys have, and values, side by side
+    key_dim = state.shape[2]
+    assert isinstance(key_dim, int)
+    key_heads = (as_size(width) + -1 * product((heads, values))) / (2 * key_dim)
+    sizes: dict[str, Dim] = {"batch": batch, "q_len": queries, "heads": heads, "value_dim": values}
+    sizes |= {"key_dim": key_dim, "key_heads": key_heads}
+    texts = {} if arithmetic is None else {"arithmetic": arithmetic}
+    return KernelShape("delta_rule", texts, {name: as_size(size) for name, size in sizes.items()})
 
 
 def _collective(op: Op) -> KernelShape:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from roofline.hardware import Hardware
-from roofline.kernels import Columns, kernel
+from roofline.kernels import Columns, delta_rule, kernel
 from roofline.kernels.elementwise import PASSES, elements
 from roofline.kernels.elementwise import rate as cycle_rate
 from roofline.kernels.gemm import THROTTLING_TIME
@@ -62,6 +62,8 @@ def terms(op: str, columns: Columns, hardware: Hardware, fitted: Constants) -> l
             return _experts(constants, time)
         case "collective":
             return _collective(constants, time)
+        case "delta_rule":
+            return _delta_rule(columns, hardware, constants)
     return _stream(columns, hardware, constants)
 
 
@@ -243,6 +245,30 @@ def _collective(constants: Constants, time: Any) -> list[Term]:
     high = high._replace(name="high bandwidth", formula="t2 = ((handshake latency)^p + sending^p)^(1/p)")
     whole = _evaluated("time", "t = min(t1, t2)", f"min({shown(low.value)}, {shown(high.value)})")
     return [latency, sending, low, high, whole]
+
+
+def _delta_rule(columns: Columns, hardware: Hardware, constants: Constants) -> list[Term]:
+    bandwidth, queries = shown(hardware.memory_bandwidth), _value(columns, "q_len")
+    waves = float(delta_rule.waves(columns, hardware).reshape(-1)[0])
+    steps = f"{shown(queries)} * {shown(constants['token'])} * {shown(waves)}"
+    chain = _evaluated("chain", "chain = tokens of a sequence x token x heads that a unit takes", steps)
+    peak = f"({shown(constants['compute_efficiency'])} * {shown(delta_rule.peak(columns, hardware))})"
+    flops = shown(float(delta_rule.flops(columns).reshape(-1)[0]))
+    products = _evaluated("products", "products = FLOPs / (e_F peak)", f"{flops} / {peak}")
+    own, handed = (float(bytes(columns).reshape(-1)[0]) for bytes in (delta_rule.operands, delta_rule.handed_on))
+    moved = f"({shown(own)} + {shown(constants['handing_on'])} * {shown(handed)}) / {bandwidth}"
+    memory = _evaluated("memory", "memory = (operands + handing_on x handed on) / bandwidth", moved)
+    fused = text(columns, "variant") == delta_rule.FUSED
+    work = max(products.value, memory.value) if fused else products.value + memory.value
+    both = _smooth(chain.value, work, constants["sharpness"])
+    how = "the longer of products and memory" if fused else "products and memory after each other"
+    both = both._replace(formula=f"x = (chain^p + work^p)^(1/p), work: {how}")
+    launch = _launch(constants)
+    return [launch, chain, products, memory, both, _sum("t = launch + x", launch, both)]
+
+
+def _sum(formula: str, *parts: Term) -> Term:
+    return _evaluated("time", formula, " + ".join(shown(part.value) for part in parts))
 
 
 def _stream(columns: Columns, hardware: Hardware, constants: Constants) -> list[Term]:

@@ -54,13 +54,14 @@ def _scan(
     output: Tensor,
     matrix_flops: Size = ZERO,
     vector_flops: Size = ZERO,
+    kind: Kind = Kind.SCAN,
 ) -> Op:
     """A recurrence over the tokens: its state, of shape (batch, *state), is read and written once."""
     held = Tensor(f"{name}.state", Role.STATE, (BATCH, *state), STATE_FORMAT)
     operands = tuple(tensor for tensor in reads if tensor.role is Role.ACTIVATION) if matrix_flops.terms else ()
     return Op(
         name,
-        Kind.SCAN,
+        kind,
         reads=(*reads, held),
         writes=(output, replace(held, stored=(0,))),
         matrix_flops=matrix_flops,
@@ -168,6 +169,7 @@ def _delta_net(spec: DeltaNet, source: Tensor, target: Tensor, formats: Formats)
             read,
             matrix_flops=TOKENS * 6 * cells,
             vector_flops=TOKENS * cells,
+            kind=Kind.DELTA_RULE,
         ),
         replace(
             gate_norm,

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from roofline import Analysis, Scenario, analyze, list_hardware, load_hardware, load_model
+from roofline.calibration import load_calibration
 from roofline.hardware import NEIGHBOURS, Span
 from roofline.kernels.collective import collective_bound
 from roofline.parallel import Parallelism
@@ -80,3 +81,38 @@ def test_a_link_that_joins_whole_nodes_is_taken_as_asked() -> None:
         assert H100.link(Span(reach, across_nodes=False)).scope == "node"
     assert H100.link(Span(16, across_nodes=True)).scope == "network"
     assert [A6000.link(Span(reach, across_nodes=False)).scope for reach in (2, 3, 8, 16)] == ["node", *["host"] * 3]
+
+
+def test_of_a_mesh_a_few_devices_have_only_the_links_between_them() -> None:
+    """Seven links of 64 GB/s: two devices have one of them between them, four have three each, eight all seven."""
+    device, model = load_hardware("mi300x"), load_model("llama-3.1-8b")
+    for ranks, links in ((2, 1), (4, 3), (8, 7)):
+        settings = Settings(parallel=Parallelism(tensor=ranks))
+        answer = analyze(Scenario(model, device, batch=8, prompt=100, settings=settings))
+        op = next(op for op in answer.prefill.ops if op.name == "attn_all_reduce")
+        assert op.bound_time == pytest.approx(op.link_bytes / (links * 64e9))
+        columns = {"collective": "all_reduce", "ranks": float(ranks), "bytes": 7e6}
+        sent = 2 * (ranks - 1) / ranks * 7e6
+        assert float(collective_bound(columns, device)) == pytest.approx(sent / (links * 64e9))
+    far = {"collective": "all_reduce", "ranks": np.array([2.0, 2.0]), "reach": np.array([2.0, 8.0]), "bytes": 7e6}
+    assert np.ptp(collective_bound(far, device)) == 0, "any two are neighbours"
+
+
+def test_stages_on_a_mesh_pass_the_stream_on_over_one_link() -> None:
+    settings = Settings(parallel=Parallelism(pipeline=4))
+    scenario = Scenario(load_model("llama-3.1-8b"), load_hardware("mi300x"), batch=8, prompt=100, settings=settings)
+    op = next(op for op in analyze(scenario).prefill.ops if op.name == "stage_transfer")
+    assert op.bound_time == pytest.approx(op.link_bytes / 64e9)
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "measured"),
+    # torch.distributed over RCCL, BF16, 128 MiB: 2,328, 1,208 and 659 us (AMD's Primus, reports of MI355X nodes);
+    # rccl-tests, 128 MiB among eight MI300X: 797 us (ROCm blog on RCCL over xGMI).
+    [("mi355x", 2, 2328), ("mi355x", 4, 1208), ("mi355x", 8, 659), ("mi300x", 8, 797)],
+)
+def test_published_all_reduces_of_a_mesh(name: str, ranks: int, measured: float) -> None:
+    device = load_hardware(name)
+    columns = {"collective": "all_reduce", "ranks": float(ranks), "bytes": float(1 << 27)}
+    found = load_calibration(device).expected("collective", columns, device)
+    assert float(found.mid) * 1e6 == pytest.approx(measured, rel=0.1)

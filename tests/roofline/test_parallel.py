@@ -43,7 +43,7 @@ def parallel(**degrees: int) -> Settings:
 
 def matrix_flops(answer: Analysis) -> float:
     """FLOPs of products with weights and of attention, which sharing divides; norms and additions are repeated."""
-    kinds = ("gemm", "attention", "moe", "scan")
+    kinds = ("gemm", "attention", "moe", "scan", "delta_rule")
     return sum(op.count * op.flops for op in answer.prefill.ops if op.kind in kinds)
 
 

@@ -191,7 +191,13 @@ def test_scaling_blocks_of_integers_takes_a_units_cycles() -> None:
 
 @pytest.mark.parametrize(
     ("hardware", "basis"),
-    [("h100-sxm", "calibrated"), ("h20", "family"), ("rtx-4090", "family"), ("mi300x", "pooled")],
+    [
+        ("h100-sxm", "calibrated"),
+        ("h20", "family"),
+        ("rtx-4090", "family"),
+        ("mi300x", "family"),
+        ("gaudi-3", "pooled"),
+    ],
 )
 def test_the_basis_is_the_nearest_calibration(hardware: str, basis: str) -> None:
     answer = analyze(Scenario(LLAMA, load_hardware(hardware), batch=8, prompt=1024))

@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline.calibration import Calibration, Fit, Source, load_calibration, parse_calibration, render
+from roofline.calibration import Calibration, Fit, Residuals, Source, load_calibration, parse_calibration, render
 from roofline.errors import RooflineError, SpecError
 from roofline.hardware import load_hardware
 from roofline.kernels import kernel, kernel_time
@@ -23,6 +23,7 @@ from validate.score import as_document, score
 
 H100 = load_hardware("h100-sxm")
 H200 = load_hardware("h200-sxm")
+KNOWN = {"all": Residuals(0.9, 1.0, 1.1, 40)}
 PRINTED = st.text(st.characters(codec="utf-8").filter(str.isprintable), max_size=20)
 
 
@@ -304,3 +305,28 @@ def test_an_unmeasured_format_uses_a_relative() -> None:
     expected = bare.expected("gemm", {"dtype": "bf16", "m": 1.0, "n": 64.0, "k": 64.0}, H100)
     assert expected.basis == "bound"
     assert expected.low == expected.high
+
+
+def test_small_numbers_read_back_as_numbers() -> None:
+    """YAML 1.1 takes 1e-06 for text."""
+    names = kernel("attention_decode").parameters("bf16")
+    constants = {parameter.name: parameter.default for parameter in names}
+    found = Calibration(
+        "x", "family", {("attention_decode", "bf16"): Fit("attention_decode", "bf16", constants, KNOWN)}
+    )
+    text = render(found)
+    assert "head_slowdown" not in text, "what a calibration may lack is left out where it says nothing"
+    tiny = {**constants, "head_slowdown": 2e-6, "split_single": 1.0}
+    changed = replace(found, fits={("attention_decode", "bf16"): Fit("attention_decode", "bf16", tiny, KNOWN)})
+    read = parse_calibration(yaml.safe_load(render(changed)), "x").fits["attention_decode", "bf16"]
+    assert read.parameters["head_slowdown"] == 2e-6
+
+
+def test_a_fit_may_have_a_source_of_its_own() -> None:
+    constants = {parameter.name: parameter.default for parameter in kernel("gemm").parameters("bf16")}
+    fits = {("gemm", "bf16"): Fit("gemm", "bf16", constants, KNOWN, source="others, 2026")}
+    found = Calibration("x", "family", fits, Source("ours"))
+    read = parse_calibration(yaml.safe_load(render(found)), "x", "family")
+    match = read.find("gemm", "bf16")
+    assert match is not None
+    assert match.source == "others, 2026"
