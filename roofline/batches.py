@@ -25,14 +25,15 @@ from roofline.kernels import Array
 from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import numbers, smooth_maximum, units
 from roofline.kernels.shapes import DECODE_QUERIES, KernelShape
-from roofline.launches import ATTENTION, Kernel
+from roofline.launches import ATTENTION, ONE_PHASE, Kernel
 from roofline.parallel import ONE_NODE
 from roofline.remembered import SMALL, Remembered
 from roofline.roof import Placement, coefficient_rows
 from roofline.size import Monomial
 
-EITHER = (*ATTENTION, "delta_rule")
-"""Ops of the schema that are kernels of a prompt, or of a step."""
+STEPS = ("attention_decode", "latent_decode")
+EITHER = (*ATTENTION, *ONE_PHASE)
+"""Ops of the schema that are kernels of a prompt, or of a step (`STEPS`)."""
 
 FEW = 32
 """Points of which no table is made: a table of so few rows takes as long as it saves."""
@@ -81,7 +82,7 @@ class Batch:
         points: Any = _EVERYWHERE
         if self.op in EITHER:
             queries = (self.varying["q_len"][0] @ own) if "q_len" in self.varying else self.fixed["q_len"][0]
-            runs = (queries <= DECODE_QUERIES) == (self.op == "attention_decode")
+            runs = (queries <= DECODE_QUERIES) == (self.op in STEPS)
             if not runs.any():
                 return None
             if not runs.all():
@@ -95,7 +96,7 @@ class Batch:
         if self.op == "gemm":
             none = columns["m"] <= 0
             columns = {**columns, "m": np.maximum(columns["m"], 1.0)}
-        if self.op in ATTENTION:
+        if "kv_len" in columns:
             columns = {**columns, "kv_len": np.maximum(columns["kv_len"], columns["q_len"])}
         found = self.match.expected(columns, self.hardware)
         if self.other is not None:

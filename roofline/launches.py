@@ -28,6 +28,9 @@ from roofline.roof import Placement
 ATTENTION = ("attention_prefill", "attention_decode")
 """What the schema calls the two kernels of attention."""
 
+ONE_PHASE = {"delta_rule": "prefill", "latent_decode": "decode"}
+"""Ops of the schema that are kernels of prompts alone, or of steps of a few tokens."""
+
 UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
 """Spread of kernels that nobody measured."""
 
@@ -55,13 +58,13 @@ class Kernel:
         return next(iter(self.matches), "unmeasured")
 
     @property
-    def prompts_only(self) -> bool:
-        """Whether its constants are those of prompts alone: the kernel of a step is another one."""
-        return self.shape is not None and self.shape.op == "delta_rule"
+    def measured_in(self) -> str | None:
+        """The one phase that its constants are of, where the kernel of the other phase is another one."""
+        return None if self.shape is None else ONE_PHASE.get(self.shape.op)
 
     def match(self, queries: Any) -> Match | None:
         """The constants in a pass of so many query tokens a sequence, the most of a grid's; None where it has none."""
-        if self.prompts_only and np.max(queries) <= DECODE_QUERIES:
+        if self.measured_in is not None and (np.max(queries) <= DECODE_QUERIES) != (self.measured_in == "decode"):
             return None
         if len(self.matches) < len(ATTENTION):
             return next(iter(self.matches.values()), None)

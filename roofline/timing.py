@@ -183,8 +183,8 @@ class Timing:
 
     @cached_property
     def _unmeasured(self) -> NDArray[np.intp]:
-        """Kernels without constants, in a step at least."""
-        rows = [row for row, entry in enumerate(self.kernels) if not entry.matches or entry.prompts_only]
+        """Kernels without constants, in one phase at least."""
+        rows = [row for row, entry in enumerate(self.kernels) if not entry.matches or entry.measured_in]
         return np.array(rows, dtype=np.intp)
 
     @cached_property
@@ -298,7 +298,7 @@ class Timing:
             }
             if "m" in one:
                 one["m"] = np.maximum(one["m"], 1.0)
-            if batch.op in ATTENTION:
+            if "kv_len" in one:
                 one["kv_len"] = np.maximum(one["kv_len"], one["q_len"])
             match = batch.match
             if batch.other is not None:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from roofline.errors import UnknownNameError
 from roofline.hardware import Hardware
-from roofline.kernels import attention, collective, delta_rule, elementwise, gemm, moe
+from roofline.kernels import attention, collective, delta_rule, elementwise, gemm, latent, moe
 from roofline.kernels.parameters import Array, Columns, Mask, Parameter, Unit, column, text
 
 __all__ = [
@@ -181,6 +181,20 @@ KERNELS: Mapping[str, Kernel] = {
             _ATTENTION_RANGE,
             ("heads", "kv_heads"),
             LONE_LAUNCH,
+        ),
+        Kernel(
+            "latent_decode",
+            latent.latent_time,
+            latent.latent_bound,
+            _always(latent.PARAMETERS),
+            Regimes(
+                _product("batch", "kv_len"),
+                (16384, 262144),
+                ("kv<=16k tokens", "kv<=256k tokens", "kv>256k tokens"),
+            ),
+            ("dtype", "kv_dtype", "batch", "q_len", "kv_len", "heads", "latent", "rope"),
+            ("batch", "q_len", "kv_len", "heads"),
+            ("heads", "batch"),
         ),
         Kernel(
             "moe",

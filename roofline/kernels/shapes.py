@@ -132,10 +132,12 @@ def _mean_bytes(weights: Sequence[Tensor]) -> float:
 
 
 def _attention(op: Op) -> KernelShape | None:
-    """Fused attention with keys and values of their own; over shared latents there is no row for it."""
+    """Fused attention with keys and values of their own, or over latents that are both."""
     query, keys, _, values = op.operands
-    if keys.name == values.name or op.view is None:
+    if op.view is None:
         return None
+    if keys.name == values.name:
+        return _latent(op)
     batch, queries, heads, width = query.shape
     # Materialised keys and values have a head for each query head; cached ones come in groups.
     _, seen, kv_heads, _ = keys.shape
@@ -154,6 +156,25 @@ def _attention(op: Op) -> KernelShape | None:
         "window": op.view.reach or 0,
     }
     return KernelShape("attention", texts, {name: as_size(size) for name, size in sizes.items()} | {"head_dim": dim})
+
+
+def _latent(op: Op) -> KernelShape | None:
+    """Attention of all heads over the same latents; over those that an indexer picks there is no row for it."""
+    query, latents, *_ = op.operands
+    if op.view is None or op.view.selected is not None:
+        return None
+    batch, queries, heads, width = query.shape
+    dtype = query.format.name if query.format.name in FORMATS else query.format.arithmetic
+    texts: dict[str, str | float] = {"dtype": dtype}
+    if latents.format.name != query.format.name:
+        texts["kv_dtype"] = "fp8" if latents.format.bits <= 9 else dtype
+        texts["kv_bytes"] = latents.format.bytes
+    latent = as_size(op.writes[0].shape[-1])
+    sizes: Mapping[str, Dim] = {"batch": batch, "q_len": queries, "kv_len": latents.shape[1], "heads": heads}
+    rope = as_size(width) + -1 * latent
+    return KernelShape(
+        "latent_decode", texts, {name: as_size(size) for name, size in sizes.items()} | {"latent": latent, "rope": rope}
+    )
 
 
 def _experts(products: Sequence[Op], arithmetic: str | None) -> KernelShape | None:

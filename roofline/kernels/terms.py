@@ -58,6 +58,8 @@ def terms(op: str, columns: Columns, hardware: Hardware, fitted: Constants) -> l
             return _prefill(columns, hardware, constants, time)
         case "attention_decode":
             return _decode(columns, hardware, constants, time)
+        case "latent_decode":
+            return _latent(columns, hardware, constants, time)
         case "moe":
             return _experts(constants, time)
         case "collective":
@@ -205,6 +207,22 @@ def _decode(columns: Columns, hardware: Hardware, constants: Constants, time: An
     parts = (constants["launch"], both.value, sequences.value)
     whole = _evaluated("time", "t = launch + x + sequences", " + ".join(map(shown, parts)))
     return [_launch(constants), units, memory, both, sequences, whole]
+
+
+def _latent(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
+    units = _given(
+        "units",
+        "units = min over splits of rounds x (keys x the longer of products and loads + prologue) + combining",
+        time(launch=0.0, memory_efficiency=_GONE),
+    )
+    batch, keys, latent, rope = (_value(columns, name) for name in ("batch", "kv_len", "latent", "rope"))
+    dtype = text(columns, "dtype")
+    width = _value(columns, "kv_bytes", numbers(text(columns, "kv_dtype", dtype)).bytes)
+    moved = f"{shown(batch)}*{shown(keys)}*({shown(latent)} + {shown(rope)})*{shown(width)}"
+    rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
+    memory = _evaluated("memory", "memory = batch keys (d_c + d_r) bytes / (e_B bandwidth)", f"{moved} / {rate}")
+    launch, both = _launch(constants), _smooth(units.value, memory.value, constants["sharpness"])
+    return [launch, units, memory, both, _sum("t = launch + x", launch, both)]
 
 
 def _experts(constants: Constants, time: Any) -> list[Term]:

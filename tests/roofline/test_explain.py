@@ -17,6 +17,7 @@ SCENARIOS = {
     "foreign cache": answer("llama-3.1-8b", "a100-sxm-80gb", batch=16, formats={"kv": "fp8"}),
     "weight-only": answer("llama-2-7b", "a6000", batch=3, formats={"scheme": "q4_k_m"}, engine="llama.cpp"),
     "delta rule": answer("qwen3.5-35b-a3b", "gh200", batch=3, prompt=3000),
+    "short MLA": answer("deepseek-v2-lite", "h100-sxm", batch=3, prompt=5, generate=90, formats={"kv": "fp8"}),
     "mesh": answer("llama-3.1-8b", "mi300x", prompt=300, degrees={"tensor": 2}, engine="sglang"),
     "encoder": answer("bert-base", "l4"),
     "viewer": answer("llama-2-7b", "a6000", convention="llm-viewer"),

@@ -112,8 +112,11 @@ def test_an_exchange_between_experts_cuts_the_kernel() -> None:
     assert found["parts"] == "expert_gate_proj+expert_up_proj+expert_act+expert_down_proj"
 
 
-def test_latent_attention_is_no_row_in_decode_and_one_in_prefill() -> None:
-    assert shapes("deepseek-v3", 2, 1, 100)["fused_attention"]["op"] is None
+def test_latent_attention_is_over_latents_in_decode_and_over_keys_in_prefill() -> None:
+    decode = shapes("deepseek-v3", 2, 1, 100)["fused_attention"]
+    assert decode["op"] == "latent_decode"
+    assert [float(decode[name]) for name in ("heads", "kv_len", "latent", "rope")] == [128, 101, 512, 64]
+    assert shapes("deepseek-v3.2", 2, 1, 100)["fused_attention"]["op"] is None
     prefill = shapes("deepseek-v3", 2, 100, 0)["fused_attention"]
     assert (float(prefill["head_dim"]), float(prefill["kv_heads"])) == (160, 128)
 

@@ -48,6 +48,11 @@ CASES = {
         ("bf16",),
         "batch",
     ),
+    "latent_decode": (
+        {"batch": 8.0, "q_len": 1.0, "kv_len": 4096.0, "heads": 128.0, "latent": 512.0, "rope": 64.0},
+        ("bf16",),
+        "kv_len",
+    ),
     "moe": (
         {
             "tokens": 64.0,

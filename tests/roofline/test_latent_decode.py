@@ -1,0 +1,97 @@
+"""Decode attention over latents: its formula, what is published of it, and the operators that it is the time of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.calibration import load_calibration
+from roofline.kernels import kernel_bound, kernel_time
+from roofline.kernels.latent import PARAMETERS
+
+H200, H800 = load_hardware("h200-sxm"), load_hardware("h800-sxm")
+DEFAULTS = {parameter.name: parameter.default for parameter in PARAMETERS}
+
+
+def rows(batch: float, keys: Any, heads: float, **more: Any) -> dict[str, Any]:
+    sizes = {"batch": batch, "q_len": 1.0, "kv_len": keys, "heads": heads, "latent": 512.0, "rope": 64.0}
+    return {"dtype": "bf16", "kv_dtype": "bf16", **sizes, **more}
+
+
+def test_many_keys_stream_over_memory() -> None:
+    constants = {**DEFAULTS, "unit_bandwidth": 1e12, "compute_efficiency": 1.0, "sharpness": 20.0}
+    found = float(kernel_time("latent_decode", rows(132, 65536.0, 16), H200, constants))
+    streamed = 132 * 65536 * 576 * 2 / (constants["memory_efficiency"] * H200.memory_bandwidth)
+    assert found == pytest.approx(constants["launch"] + streamed, rel=0.01)
+
+
+def test_tiles_have_64_heads() -> None:
+    constants = {**DEFAULTS, "compute_efficiency": 0.2, "sharpness": 20.0, "wave_quantisation": 0.01}
+    few, one, two = (
+        float(kernel_time("latent_decode", rows(132, 65536.0, heads), H200, constants)) for heads in (8, 64, 65)
+    )
+    assert one == pytest.approx(few, rel=0.01)
+    assert two == pytest.approx(2 * one, rel=0.05)
+    drafts = rows(132, 65536.0, 16, q_len=4.0)
+    assert float(kernel_time("latent_decode", drafts, H200, constants)) == pytest.approx(one, rel=0.01)
+
+
+def test_a_cache_in_eight_bits_is_half_the_bytes() -> None:
+    constants = {**DEFAULTS, "unit_bandwidth": 1e12, "compute_efficiency": 1.0, "launch": 0.5e-6, "sharpness": 20.0}
+    wide, narrow = (
+        float(kernel_time("latent_decode", rows(132, 65536.0, 16, kv_dtype=form), H200, constants))
+        for form in ("bf16", "fp8")
+    )
+    assert narrow == pytest.approx(wide / 2, rel=0.02)
+
+
+def test_the_bound_is_products_or_latents() -> None:
+    for heads, by_compute in ((16.0, False), (128.0, True)):
+        columns = rows(64, 8192.0, heads)
+        compute = 2 * 64 * heads * 8192 * (2 * 512 + 64) / H200.matrix_peak("bf16")
+        memory = 64 * 8192 * 576 * 2 / H200.memory_bandwidth
+        assert (compute > memory) == by_compute
+        assert float(kernel_bound("latent_decode", columns, H200)) == pytest.approx(max(compute, memory))
+
+
+def test_published_rates_of_flashmla() -> None:
+    """deepseek-ai/FlashMLA on H800: 3,000 GB/s where memory binds, 660 TFLOP/s where products do (128 heads)."""
+    calibration = load_calibration(H800)
+    columns = rows(128, 8192.0, 128)
+    seconds = float(calibration.expected("latent_decode", columns, H800).mid)
+    work = 2 * 128 * 128 * 8192 * (2 * 512 + 64)
+    assert work / seconds / 1e12 == pytest.approx(660, rel=0.15)
+    columns = rows(128, 8192.0, 16)
+    seconds = float(calibration.expected("latent_decode", columns, H800).mid)
+    assert 128 * 8192 * 576 * 2 / seconds / 1e9 == pytest.approx(3000, rel=0.15)
+
+
+def test_it_is_the_time_of_steps_alone() -> None:
+    answer = analyze(Scenario(load_model("deepseek-v3"), H200, batch=16, prompt=4096, generate=10))
+    assert answer.decode is not None
+    for phase, basis in ((answer.decode, "family"), (answer.prefill, "calibrated")):
+        assert phase.expected_ops is not None
+        found = [
+            expected.basis
+            for op, expected in zip(phase.ops, phase.expected_ops, strict=True)
+            if op.name == "fused_attention"
+        ]
+        assert set(found) == {basis}
+
+
+def test_latents_that_an_indexer_picks_have_no_measured_kernel() -> None:
+    answer = analyze(Scenario(load_model("deepseek-v3.2"), H200, batch=16, prompt=4096, generate=10))
+    assert answer.decode is not None
+    assert answer.decode.expected_ops is not None
+    pairs = zip(answer.decode.ops, answer.decode.expected_ops, strict=True)
+    assert {expected.basis for op, expected in pairs if op.name == "fused_attention"} == {"bound"}
+
+
+def test_a_grid_is_its_points() -> None:
+    keys = np.array([3.0, 64.0, 65.0, 1000.0, 1e5])
+    together = kernel_time("latent_decode", rows(7.0, keys, 128.0), H200, DEFAULTS)
+    alone = [float(kernel_time("latent_decode", rows(7.0, key, 128.0), H200, DEFAULTS)) for key in keys]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
