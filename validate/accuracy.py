@@ -23,6 +23,7 @@ from roofline.calibration import Calibration, families
 from roofline.hardware import Hardware, load_hardware
 from validate.calibrate import fit, fit_shared, hold_out
 from validate.module import answer
+from validate.modules import latent_rows
 from validate.rows import MODULES, Measurements, by_op, read_measurements
 from validate.score import Group, Scored, predict, summarise
 
@@ -50,11 +51,12 @@ class Line:
 
 
 def load(folder: Path) -> Data:
-    """The measurements of a folder by hardware and op; whole modules left out."""
+    """The measurements of a folder by hardware and op; of whole modules the attention over latents in decode."""
     gathered: dict[str, list[Measurements]] = {}
     for part in read_measurements(folder):
-        if part.op not in MODULES:
-            for name, rows in part.by_hardware().items():
+        kernels = latent_rows(part) if part.op == "mla_decode_module" else part
+        if kernels is not None and kernels.op not in MODULES:
+            for name, rows in kernels.by_hardware().items():
                 gathered.setdefault(name, []).append(rows)
     return {name: by_op(parts) for name, parts in gathered.items()}
 

@@ -121,6 +121,16 @@ def _of(source: Source, members: Sequence[Member]) -> Source:
     return replace(source, software=software)
 
 
+def with_others(found: Calibration, folder: Path) -> Calibration:
+    """`found` with the fits of its file that came from other measurements and that it has none of."""
+    path = folder / f"{found.name}.yaml"
+    if not path.is_file():
+        return found
+    there = parse_calibration(read_mapping(path), str(path)).fits
+    others = {key: fit for key, fit in there.items() if fit.source and key not in found.fits}
+    return replace(found, fits={**found.fits, **others})
+
+
 def added(data: Data, source: Source, folder: Path) -> Iterator[Calibration]:
     """The pooled and the families' calibrations of a folder, with what these measurements allow beside what they hold.
 
@@ -163,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             case "add":
                 found = list(added(data, source, options.output))
             case _:
-                found = list(calibrations(data, source))
+                found = [with_others(calibration, options.output) for calibration in calibrations(data, source)]
         texts = {calibration.name: render(calibration) for calibration in found}
         for name, text in texts.items():
             save_text(options.output / f"{name}.yaml", text)

@@ -99,3 +99,11 @@ def test_fits_join_those_that_are_there(tmp_path: Path) -> None:
     assert set(hopper) == {CHUNKED, FUSED}
     assert "second" in hopper[FUSED]["source"]
     assert "delta_rule" not in after["h100-sxm.yaml"]["kernels"]
+    for path in rows.iterdir():
+        path.unlink()
+    for name in ("h100-sxm", "a100-sxm-80gb"):
+        products(rows, name, 0.6)
+    assert main([str(rows), "--output", str(output), "--repository", "third"]) == 0
+    again = read_mapping(output / "hopper.yaml")
+    assert again["source"]["repository"] == "third"
+    assert again["kernels"]["delta_rule"] == hopper, "what came from others stays"
