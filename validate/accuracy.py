@@ -175,6 +175,7 @@ def table(data: Data) -> list[Line]:
         ),
         ("attention decode, H100, H200, B200, GB200", 0.10, 0.065, decode(fast=True)),
         ("attention decode, A100, L40S, RTX PRO 6000", 0.18, 0.12, decode(fast=False)),
+        ("attention over latents, decode", 0.25, 0.12, chosen(lambda s: s.op == "latent_decode")),
         ("MoE", 0.20, 0.12, chosen(lambda s: s.op == "moe")),
         ("collectives", 0.10, 0.06, chosen(lambda s: s.op == "collective")),
         ("50 points and prior, GEMM bf16", 0.12, 0.08, few_points("gemm", "bf16", data, hardware)),
