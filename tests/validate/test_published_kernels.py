@@ -1,0 +1,62 @@
+"""Kernel timings that others published: what the shipped constants make of them, and that these come from them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from roofline.calibration import Source, load_calibration, parse_calibration
+from roofline.documents import read_mapping
+from roofline.hardware import load_hardware
+from roofline.kernels import kernel_time
+from validate.accuracy import Data, load
+from validate.rows import Measurements
+from validate.ship import shared
+
+ROOT = Path(__file__).parents[2]
+DATA = ROOT / "validate" / "data"
+CDNA, DELTA = load(DATA / "cdna"), load(DATA / "delta_rule")
+
+
+def parts(data: Data) -> list[tuple[str, str, str]]:
+    return [(name, op, form) for name, ops in data.items() for op, part in ops.items() for form in part.formats()]
+
+
+def errors(data: Data, name: str, op: str, form: str, basis: str | None = None) -> np.ndarray:
+    """Relative errors of the shipped constants, or of those of one link of the chain."""
+    hardware, rows = load_hardware(name), data[name][op].formats()[form]
+    calibration = load_calibration(hardware)
+    if basis is not None:
+        calibration = next(link for link in calibration.chain if link.basis == basis)
+    match = calibration.find(op, form)
+    assert match is not None
+    assert isinstance(rows, Measurements)
+    times = kernel_time(op, rows.columns, hardware, match.fit.parameters, rows.resident, rows.alone)
+    return np.abs(times / rows.seconds - 1)
+
+
+@pytest.mark.parametrize(("name", "op", "form"), parts(CDNA))
+def test_amd_s_constants_are_nearer_than_those_of_others(name: str, op: str, form: str) -> None:
+    own, others = errors(CDNA, name, op, form), errors(CDNA, name, op, form, basis="pooled")
+    assert np.median(own) < 0.2
+    if (op, form) == ("moe", "fp8"):  # its fit did not pay on shapes held out
+        np.testing.assert_array_equal(own, others)
+    else:
+        assert np.mean(own) < 0.85 * np.mean(others)
+
+
+@pytest.mark.parametrize(("name", "op", "form"), parts(DELTA))
+def test_delta_rules_are_as_published(name: str, op: str, form: str) -> None:
+    assert np.mean(errors(DELTA, name, op, form)) < 0.1
+
+
+def test_the_shipped_constants_come_from_these_rows() -> None:
+    found = {calibration.name: calibration for calibration in shared(DELTA, Source())}
+    for name in ("hopper", "blackwell", "blackwell-gddr"):
+        path = ROOT / "hwspecs" / "calibration" / f"{name}.yaml"
+        shipped = parse_calibration(read_mapping(path), name, "family").fits
+        for key, fit in found[name].fits.items():
+            assert shipped[key].rows == fit.rows
+            assert dict(shipped[key].parameters) == pytest.approx(dict(fit.parameters), rel=0.02)
