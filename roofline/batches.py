@@ -25,15 +25,11 @@ from roofline.kernels import Array
 from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import numbers, smooth_maximum, units
 from roofline.kernels.shapes import DECODE_QUERIES, KernelShape
-from roofline.launches import ATTENTION, ONE_PHASE, Kernel
+from roofline.launches import OF_STEPS, Kernel
 from roofline.parallel import ONE_NODE
 from roofline.remembered import SMALL, Remembered
 from roofline.roof import Placement, coefficient_rows
 from roofline.size import Monomial
-
-STEPS = ("attention_decode", "latent_decode")
-EITHER = (*ATTENTION, *ONE_PHASE)
-"""Ops of the schema that are kernels of a prompt, or of a step (`STEPS`)."""
 
 FEW = 32
 """Points of which no table is made: a table of so few rows takes as long as it saves."""
@@ -80,9 +76,9 @@ class Batch:
         """What is to be known of the kernels that run: kernels of prompts, or those of steps, at each point."""
         rows: Any = self.members
         points: Any = _EVERYWHERE
-        if self.op in EITHER:
+        if self.op in OF_STEPS:
             queries = (self.varying["q_len"][0] @ own) if "q_len" in self.varying else self.fixed["q_len"][0]
-            runs = (queries <= DECODE_QUERIES) == (self.op in STEPS)
+            runs = (queries <= DECODE_QUERIES) == OF_STEPS[self.op]
             if not runs.any():
                 return None
             if not runs.all():

@@ -28,8 +28,13 @@ from roofline.roof import Placement
 ATTENTION = ("attention_prefill", "attention_decode")
 """What the schema calls the two kernels of attention."""
 
-ONE_PHASE = {"delta_rule": "prefill", "latent_decode": "decode"}
-"""Ops of the schema that are kernels of prompts alone, or of steps of a few tokens."""
+OF_STEPS: Mapping[str, bool] = {
+    "attention_prefill": False,
+    "attention_decode": True,
+    "delta_rule": False,
+    "latent_decode": True,
+}
+"""Ops of the schema whose kernels are those of steps of a few query tokens, or those of prompts; others are of both."""
 
 UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
 """Spread of kernels that nobody measured."""
@@ -58,18 +63,15 @@ class Kernel:
         return next(iter(self.matches), "unmeasured")
 
     @property
-    def measured_in(self) -> str | None:
-        """The one phase that its constants are of, where the kernel of the other phase is another one."""
-        return None if self.shape is None else ONE_PHASE.get(self.shape.op)
+    def always_measured(self) -> bool:
+        """Whether it has constants for prompts and for steps."""
+        found = {OF_STEPS.get(op) for op in self.matches}
+        return None in found or len(found) == 2
 
     def match(self, queries: Any) -> Match | None:
         """The constants in a pass of so many query tokens a sequence, the most of a grid's; None where it has none."""
-        if self.measured_in is not None and (np.max(queries) <= DECODE_QUERIES) != (self.measured_in == "decode"):
-            return None
-        if len(self.matches) < len(ATTENTION):
-            return next(iter(self.matches.values()), None)
-        prefill, decode = ATTENTION
-        return self.matches[decode if np.max(queries) <= DECODE_QUERIES else prefill]
+        step = bool(np.max(queries) <= DECODE_QUERIES)
+        return next((match for op, match in self.matches.items() if OF_STEPS.get(op, step) == step), None)
 
     def basis(self, queries: Any) -> Basis:
         """Whose constants its time in such a pass rests on."""
@@ -200,8 +202,6 @@ def _computes(shape: KernelShape, hardware: Hardware) -> bool:
     """Whether the kernel of this format has a peak on the hardware."""
     if shape.op == "collective":
         return True
-    if shape.op == "delta_rule":
-        return hardware.supports(str(shape.texts.get("arithmetic", "bf16")))
     form = numbers(str(shape.texts["dtype"]))
     return hardware.supports(str(shape.texts.get("arithmetic", form.arithmetic)))
 

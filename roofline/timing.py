@@ -184,7 +184,7 @@ class Timing:
     @cached_property
     def _unmeasured(self) -> NDArray[np.intp]:
         """Kernels without constants, in one phase at least."""
-        rows = [row for row, entry in enumerate(self.kernels) if not entry.matches or entry.measured_in]
+        rows = [row for row, entry in enumerate(self.kernels) if not entry.always_measured]
         return np.array(rows, dtype=np.intp)
 
     @cached_property

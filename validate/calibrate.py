@@ -207,10 +207,15 @@ def fit_rows(
             fold = [_Rows.of(part, hardware) for part, hardware in fitted]
             refitted = _search(op, format, fold, refit, free=False)
         for part, hardware in held:
-            errors.append(-_Rows.of(part, hardware).errors(op, refitted))
+            errors.append(-log_errors(part, hardware, refitted))
             labels.append(kernel_regimes(op, part.columns))
     residuals = summarise(op, np.concatenate(errors), np.concatenate(labels))
     return Fit(op, format, parameters, residuals, _ranges(op, [part for part, _ in parts]), count)
+
+
+def log_errors(part: Measurements, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
+    """Logarithms of predicted over measured time."""
+    return _Rows.of(part, hardware).errors(part.op, parameters)
 
 
 _Parts = Sequence[tuple[Measurements, Hardware]]

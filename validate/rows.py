@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 
 from roofline.errors import RooflineError, SpecError, quote, suggest
 from roofline.kernels import KERNELS, Columns, kernel
-from roofline.kernels.elementwise import PASSES
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -104,22 +103,12 @@ class Measurements:
 
     def formats(self) -> dict[str, Measurements]:
         """The measurements by the format that their constants belong to."""
-        names = _format_columns(self.op, self.frame)
+        names = [name for name in kernel(self.op).formatted if name in self.frame]
         if not names:
             return {"any": self}
-        groups = self.frame.groupby(list(names), sort=True, observed=True)
+        groups = self.frame.groupby(names, sort=True, observed=True)
         parts = [Measurements(self.op, frame, self.where) for _, frame in groups]
         return {kernel(self.op).format(part.columns): part for part in parts}
-
-
-def _format_columns(op: str, frame: pd.DataFrame) -> tuple[str, ...]:
-    if op == "collective":
-        return ("collective",)
-    if op == "delta_rule":
-        return ("variant",)
-    if op in PASSES:
-        return ()
-    return tuple(name for name in ("dtype", "kv_dtype") if name in frame)
 
 
 def shape_columns(op: str, frame: pd.DataFrame) -> Columns:

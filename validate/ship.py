@@ -13,7 +13,7 @@ import argparse
 import datetime
 import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +24,11 @@ from roofline.calibration import Calibration, Fit, Source, families, line, load_
 from roofline.documents import read_mapping
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware, load_hardware
-from roofline.kernels import kernel_time
 from roofline.kernels.delta_rule import FUSED
 from validate.accuracy import Data, load
-from validate.calibrate import FEWEST, describe, fit, fit_shared, widen
+from validate.calibrate import FEWEST, describe, fit, fit_shared, log_errors, widen
 from validate.module import answer
-from validate.rows import Measurements, by_op
+from validate.rows import Measurements
 
 FOR_ITS_OWN = {("delta_rule", FUSED)}
 """Kernels that somebody wrote for one architecture: no other can expect to have them."""
@@ -86,24 +85,24 @@ def families_upon(data: Data, source: Source) -> Iterator[Calibration]:
 
 def _paying(found: Calibration, prior: Calibration, members: Sequence[Member]) -> Calibration:
     """`found` without the fits whose errors on rows that they did not see spread no less than the prior's."""
-    parts = {(name, op): part for name, own in _joined(members).items() for op, part in own.items()}
-    fits = {}
-    for (op, format), own in found.fits.items():
-        match, errors = prior.find(op, format), []
-        for hardware, _ in members:
-            rows = parts[hardware.name, op].formats().get(format) if (hardware.name, op) in parts else None
-            if match is not None and rows is not None:
-                times = kernel_time(op, rows.columns, hardware, match.fit.parameters, rows.resident, rows.alone)
-                errors.append(np.log(times / rows.seconds))
-        low, high = np.percentile(np.concatenate(errors), (10, 90)) if errors else (-math.inf, math.inf)
-        spread = own.residuals["all"]
-        if math.log(spread.high / spread.low) < high - low:
-            fits[op, format] = own
-    return replace(found, fits=fits)
+    return replace(found, fits={key: own for key, own in found.fits.items() if _pays(own, prior, members)})
 
 
-def _joined(members: Sequence[Member]) -> Mapping[str, Mapping[str, Measurements]]:
-    return {hardware.name: by_op(parts) for hardware, parts in members}
+def _pays(own: Fit, prior: Calibration, members: Sequence[Member]) -> bool:
+    match = prior.find(own.op, own.format)
+    if match is None:
+        return True
+    errors = [
+        log_errors(rows, hardware, match.fit.parameters)
+        for hardware, parts in members
+        for part in parts
+        if part.op == own.op
+        for format, rows in part.formats().items()
+        if format == own.format
+    ]
+    low, high = np.percentile(np.concatenate(errors), (10, 90))
+    spread = own.residuals["all"]
+    return bool(math.log(spread.high / spread.low) < high - low)
 
 
 def _families(members: Sequence[Member]) -> dict[str, list[Member]]:
@@ -141,11 +140,8 @@ def added(data: Data, source: Source, folder: Path) -> Iterator[Calibration]:
         path = folder / f"{found.name}.yaml"
         there = parse_calibration(read_mapping(path), str(path))
         kept = {key: fit for key, fit in found.fits.items() if found.name != "pooled" or key not in FOR_ITS_OWN}
-        yield replace(there, fits={**there.fits, **{key: _named(fit, found) for key, fit in kept.items()}})
-
-
-def _named(found: Fit, calibration: Calibration) -> Fit:
-    return replace(found, source=str(calibration.source))
+        origin = str(found.source)
+        yield replace(there, fits={**there.fits, **{key: replace(fit, source=origin) for key, fit in kept.items()}})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -14,10 +14,13 @@ from roofline.errors import RooflineError
 DOMINANT = 0.75
 """The share of the time above which they are said to dominate (Zhou et al. 2024, section 6.1.1)."""
 
+MIXING = ("attention", "softmax", "scan", "delta_rule")
+"""Kinds of operators that mix tokens."""
+
 
 def look(case: Case) -> Iterator[Said]:
     """Applies where attention and linear layers take more than three quarters of the expected time."""
-    linear, attention = case.spent("gemm", "moe"), case.spent("attention", "softmax", "scan", "delta_rule")
+    linear, attention = case.spent("gemm", "moe"), case.spent(*MIXING)
     if linear + attention <= DOMINANT:
         return
     evidence = {"linear layers": f"{linear:.0%}", "attention": f"{attention:.0%}"}
@@ -40,7 +43,7 @@ def _growth(case: Case) -> dict[str, str]:
     except RooflineError:
         return {}
     assert decode is not None
-    shares = [op.share for op in decode.ops if op.kind in ("attention", "softmax", "scan", "delta_rule")]
+    shares = [op.share for op in decode.ops if op.kind in MIXING]
     before, after = np.sum(shares, axis=0) if shares else (0.0, 0.0)
     return {f"attention's share of a decode step at {now} and {longest} tokens": f"{before:.1%} and {after:.0%}"}
 

@@ -85,7 +85,9 @@ class Kernel:
 
     `shape` names the columns of a measurement, `ranged` those whose fitted range is remembered, and `held_out` those
     whose combinations a fair test keeps together. `lone_launch` is the part of the fitted launch, in seconds, that a
-    kernel measured alone pays for the graph around it, and that a kernel in the middle of a step does not.
+    kernel measured alone pays for the graph around it, and that a kernel in the middle of a step does not. `formatted`
+    are the columns that say which parameters it has: the data type, and that of the cache where it differs; exchanges
+    move bytes, whatever these mean, and have their kind instead, delta rules the sort of kernels that compute them.
     """
 
     op: str
@@ -97,22 +99,14 @@ class Kernel:
     ranged: tuple[str, ...]
     held_out: tuple[str, ...]
     lone_launch: float = 0.0
+    formatted: tuple[str, ...] = ("dtype", "kv_dtype")
 
     def format(self, columns: Columns) -> str:
-        """The format that parameters belong to: the data type, with that of the cache where it differs.
-
-        Collectives are kept by their kind instead: they move bytes, whatever these mean. The delta rule is kept by
-        what sort of kernels compute it.
-        """
-        if self.op == "collective":
-            return text(columns, "collective")
-        if self.op == "delta_rule":
-            return text(columns, "variant")
-        if self.op in elementwise.PASSES:
-            return "any"
-        dtype = text(columns, "dtype")
-        cache = text(columns, "kv_dtype", dtype)
-        return dtype if cache == dtype else f"{dtype}/{cache}"
+        """The format that parameters belong to: what the columns `formatted` say, each value once."""
+        values: list[str] = []
+        for name in self.formatted:
+            values.append(text(columns, name, values[0] if values else None))
+        return "/".join(dict.fromkeys(values)) or "any"
 
 
 def _product(*names: str) -> Callable[[Columns], Array]:
@@ -223,6 +217,7 @@ KERNELS: Mapping[str, Kernel] = {
             ("collective", "dtype", "ranks", "bytes"),
             ("ranks", "bytes"),
             ("bytes",),
+            formatted=("collective",),
         ),
         Kernel(
             "delta_rule",
@@ -233,6 +228,7 @@ KERNELS: Mapping[str, Kernel] = {
             ("variant", "batch", "q_len", "heads", "key_dim", "value_dim"),
             ("batch", "q_len", "heads"),
             ("batch", "heads"),
+            formatted=("variant",),
         ),
         *(
             Kernel(
@@ -244,6 +240,7 @@ KERNELS: Mapping[str, Kernel] = {
                 ("dtype", "rows", "columns"),
                 ("rows", "columns"),
                 ("rows", "columns"),
+                formatted=(),
             )
             for op in elementwise.PASSES
         ),

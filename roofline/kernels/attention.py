@@ -186,11 +186,17 @@ def _shape(columns: Columns, hardware: Hardware) -> _Shape:
     sizes = [column(columns, name) for name in names]
     options = (column(columns, "window", 0.0), column(columns, "causal", 1.0))
     batch, queries, keys, heads, kv_heads, dim, window, causal = aligned(*sizes, *options)
+    computed = numbers(text(columns, "dtype"))
+    kv_bytes, arithmetic = cached(columns, hardware)
+    return _Shape(batch, queries, keys, heads, kv_heads, dim, window, causal, computed.bytes, kv_bytes, arithmetic)
+
+
+def cached(columns: Columns, hardware: Hardware) -> tuple[float, str]:
+    """Bytes of an element of the cache, and the arithmetic that it meets the queries in."""
     dtype = text(columns, "dtype")
     stored, computed = numbers(text(columns, "kv_dtype", dtype)), numbers(dtype)
     arithmetic = stored.arithmetic if hardware.supports(stored.arithmetic) else computed.arithmetic
-    kv_bytes = float(column(columns, "kv_bytes", stored.bytes))
-    return _Shape(batch, queries, keys, heads, kv_heads, dim, window, causal, computed.bytes, kv_bytes, arithmetic)
+    return float(column(columns, "kv_bytes", stored.bytes)), arithmetic
 
 
 def attention_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
@@ -273,16 +279,28 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
         per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * slowdown
     one = per_key * keys + parameters["tile_prologue"]
     partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
-    combining = np.where(splits > 1, parameters["combine"] * np.log2(splits) / 3.0 + partial, 0.0)
     grouped = shape.heads > shape.kv_heads
     may_split = grouped | (parameters["split_single"] > 0.5)
     allowed = (splits == 1) | (may_split & (shape.seen >= KEY_BLOCK * splits))
-    on_units = np.min(np.where(allowed, rounds(waves, whole) * one + combining, np.inf), axis=0)
-    missing = shape.kv_traffic
-    if np.any(resident):
-        held = resident * resident_share(shape.kv_traffic, parameters["l2_share"] * l2_bytes(hardware), 16.0)
-        missing = missing * (1.0 - held + held / parameters["l2_speedup"])
+    on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
+    missing = from_memory(shape.kv_traffic, resident, hardware, parameters)
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
     regrouping = np.where(grouped & (shape.batch > 1), parameters["regroup"], 0.0)
     return parameters["launch"] + kernel + parameters["sequence"] * shape.batch + regrouping
+
+
+def best_split(parts: Array, partial: Array, allowed: Array, splits: Array, parameters: Mapping[str, float]) -> Array:
+    """Seconds of the units with the best of the `allowed` splits: all `parts`, then adding up what is `partial`."""
+    combining = np.where(splits > 1, parameters["combine"] * np.log2(splits) / 3.0 + partial, 0.0)
+    fastest: Array = np.min(np.where(allowed, parts + combining, np.inf), axis=0)
+    return fastest
+
+
+def from_memory(cache: Array, resident: Mask, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
+    """Bytes of the cache that take as long over memory as all of it does, where the L2 holds a benchmark's share."""
+    if not np.any(resident):
+        return cache
+    held = resident * resident_share(cache, parameters["l2_share"] * l2_bytes(hardware), 16.0)
+    missing: Array = cache * (1.0 - held + held / parameters["l2_speedup"])
+    return missing

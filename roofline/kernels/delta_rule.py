@@ -64,8 +64,8 @@ def _sizes(columns: Columns) -> tuple[Array, ...]:
 
 
 def peak(columns: Columns, hardware: Hardware) -> float:
-    """The peak of the products (FLOP/s), in the arithmetic that the column `arithmetic` names, or in BF16."""
-    return hardware.matrix_peak(text(columns, "arithmetic", "bf16"))
+    """The peak of the products (FLOP/s), in the arithmetic of the column `dtype`, or in BF16."""
+    return hardware.matrix_peak(text(columns, "dtype", "bf16"))
 
 
 def waves(columns: Columns, hardware: Hardware) -> Array:
@@ -105,7 +105,7 @@ def delta_rule_bound(columns: Columns, hardware: Hardware, resident: Mask = Fals
 def delta_rule_time(
     columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
 ) -> Array:
-    """Seconds for columns `variant, batch, q_len, heads, key_dim, value_dim`, optional `key_heads`.
+    """Seconds for columns `variant, batch, q_len, heads, key_dim, value_dim`, optional `dtype`, `key_heads`.
 
     See the module for the formula. Benchmarks whose operands a cache holds are not told apart.
     """

@@ -25,7 +25,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from roofline.hardware import Hardware
-from roofline.kernels.attention import KEY_BLOCK, SPLITS
+from roofline.kernels.attention import KEY_BLOCK, SPLITS, best_split, cached, from_memory
 from roofline.kernels.parameters import (
     Array,
     Columns,
@@ -35,12 +35,8 @@ from roofline.kernels.parameters import (
     aligned,
     ceil_div,
     column,
-    l2_bytes,
-    numbers,
-    resident_share,
     rounds,
     smooth_maximum,
-    text,
     units,
 )
 
@@ -69,18 +65,10 @@ def _sizes(columns: Columns) -> tuple[Array, ...]:
     return aligned(*(column(columns, name) for name in names))
 
 
-def _formats(columns: Columns, hardware: Hardware) -> tuple[float, str]:
-    """Bytes of an element of the latents, and the arithmetic of the products."""
-    dtype = text(columns, "dtype")
-    stored, computed = numbers(text(columns, "kv_dtype", dtype)), numbers(dtype)
-    arithmetic = stored.arithmetic if hardware.supports(stored.arithmetic) else computed.arithmetic
-    return float(column(columns, "kv_bytes", stored.bytes)), arithmetic
-
-
 def latent_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
     """The speed of light in seconds: the products of all heads, or the latents read once."""
     batch, queries, keys, heads, latent, rope = _sizes(columns)
-    width, arithmetic = _formats(columns, hardware)
+    width, arithmetic = cached(columns, hardware)
     compute = 2.0 * batch * queries * heads * keys * (2.0 * latent + rope) / hardware.matrix_peak(arithmetic)
     memory = batch * keys * (latent + rope) * width / hardware.memory_bandwidth
     # Under a causal mask the first of several queries see fewer keys.
@@ -91,7 +79,7 @@ def latent_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -
 def latent_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
     """Seconds for columns `dtype, kv_dtype, batch, q_len, kv_len, heads, latent, rope`; see the module."""
     batch, queries, keys, heads, latent, rope = _sizes(columns)
-    width, arithmetic = _formats(columns, hardware)
+    width, arithmetic = cached(columns, hardware)
     count, bandwidth = units(hardware), hardware.memory_bandwidth
     splits = SPLITS.reshape(-1, *(1 for _ in batch.shape))
     waves = batch * ceil_div(queries * heads, ROWS) * splits / count
@@ -100,14 +88,10 @@ def latent_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     per_key = np.maximum(multiply, (latent + rope) * width / parameters["unit_bandwidth"])
     one = KEY_BLOCK * ceil_div(keys, KEY_BLOCK * splits) * per_key + parameters["tile_prologue"]
     partial = 8.0 * splits * batch * queries * heads * latent / bandwidth
-    combining = np.where(splits > 1, parameters["combine"] * np.log2(splits) / 3.0 + partial, 0.0)
     allowed = (splits == 1) | (keys >= KEY_BLOCK * splits)
-    took = rounds(waves, parameters["wave_quantisation"]) * one + combining
-    on_units = np.min(np.where(allowed, took, np.inf), axis=0)
-    moved = batch * keys * (latent + rope) * width
-    if np.any(resident):
-        held = resident * resident_share(moved, parameters["l2_share"] * l2_bytes(hardware), 16.0)
-        moved = moved * (1.0 - held + held / parameters["l2_speedup"])
+    parts = rounds(waves, parameters["wave_quantisation"]) * one
+    on_units = best_split(parts, partial, allowed, splits, parameters)
+    moved = from_memory(batch * keys * (latent + rope) * width, resident, hardware, parameters)
     over_memory = moved / (parameters["memory_efficiency"] * bandwidth)
     time: Array = parameters["launch"] + smooth_maximum(on_units, over_memory, parameters["sharpness"])
     return time

@@ -142,11 +142,7 @@ def _attention(op: Op) -> KernelShape | None:
     # Materialised keys and values have a head for each query head; cached ones come in groups.
     _, seen, kv_heads, _ = keys.shape
     dim = (as_size(width) + as_size(values.shape[-1])) / 2
-    dtype = query.format.name if query.format.name in FORMATS else query.format.arithmetic
-    texts: dict[str, str | float] = {"dtype": dtype, "causal": float(op.view.causal)}
-    if keys.format.name != query.format.name:
-        texts["kv_dtype"] = "fp8" if keys.format.bits <= 9 else dtype
-        texts["kv_bytes"] = keys.format.bytes
+    texts = {**_cached(query, keys), "causal": float(op.view.causal)}
     sizes: Mapping[str, Dim] = {
         "batch": batch,
         "q_len": queries,
@@ -164,17 +160,19 @@ def _latent(op: Op) -> KernelShape | None:
     if op.view is None or op.view.selected is not None:
         return None
     batch, queries, heads, width = query.shape
-    dtype = query.format.name if query.format.name in FORMATS else query.format.arithmetic
-    texts: dict[str, str | float] = {"dtype": dtype}
-    if latents.format.name != query.format.name:
-        texts["kv_dtype"] = "fp8" if latents.format.bits <= 9 else dtype
-        texts["kv_bytes"] = latents.format.bytes
     latent = as_size(op.writes[0].shape[-1])
     sizes: Mapping[str, Dim] = {"batch": batch, "q_len": queries, "kv_len": latents.shape[1], "heads": heads}
-    rope = as_size(width) + -1 * latent
-    return KernelShape(
-        "latent_decode", texts, {name: as_size(size) for name, size in sizes.items()} | {"latent": latent, "rope": rope}
-    )
+    ranks = {"latent": latent, "rope": as_size(width) + -1 * latent}
+    numbers = {name: as_size(size) for name, size in sizes.items()} | ranks
+    return KernelShape("latent_decode", _cached(query, latents), numbers)
+
+
+def _cached(query: Tensor, cache: Tensor) -> dict[str, str | float]:
+    """The text columns of attention: its `dtype`, and what differs from it in a cache of another format."""
+    dtype = query.format.name if query.format.name in FORMATS else query.format.arithmetic
+    if cache.format.name == query.format.name:
+        return {"dtype": dtype}
+    return {"dtype": dtype, "kv_dtype": "fp8" if cache.format.bits <= 9 else dtype, "kv_bytes": cache.format.bytes}
 
 
 def _experts(products: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
@@ -198,8 +196,10 @@ def _experts(products: Sequence[Op], arithmetic: str | None) -> KernelShape | No
     return KernelShape("moe", texts, {name: as_size(size) for name, size in sizes.items()})
 
 
-def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape:
+def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape | None:
     """The recurrence of a gated delta rule; which kernels compute it is the engine's choice."""
+    if arithmetic is None:
+        return None
     batch, queries, heads, values = op.writes[0].shape
     state = next(tensor for tensor in op.reads if tensor.role is Role.STATE)
     *_, width = op.reads[0].shape  # queries and keys of the heads that keys have, and values, side by side
@@ -208,8 +208,7 @@ def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape:
     key_heads = (as_size(width) + -1 * product((heads, values))) / (2 * key_dim)
     sizes: dict[str, Dim] = {"batch": batch, "q_len": queries, "heads": heads, "value_dim": values}
     sizes |= {"key_dim": key_dim, "key_heads": key_heads}
-    texts = {} if arithmetic is None else {"arithmetic": arithmetic}
-    return KernelShape("delta_rule", texts, {name: as_size(size) for name, size in sizes.items()})
+    return KernelShape("delta_rule", {"dtype": arithmetic}, {name: as_size(size) for name, size in sizes.items()})
 
 
 def _collective(op: Op) -> KernelShape:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from roofline.hardware import Hardware
 from roofline.kernels import Columns, delta_rule, kernel
+from roofline.kernels.attention import cached
 from roofline.kernels.elementwise import PASSES, elements
 from roofline.kernels.elementwise import rate as cycle_rate
 from roofline.kernels.gemm import THROTTLING_TIME
@@ -216,8 +217,7 @@ def _latent(columns: Columns, hardware: Hardware, constants: Constants, time: An
         time(launch=0.0, memory_efficiency=_GONE),
     )
     batch, keys, latent, rope = (_value(columns, name) for name in ("batch", "kv_len", "latent", "rope"))
-    dtype = text(columns, "dtype")
-    width = _value(columns, "kv_bytes", numbers(text(columns, "kv_dtype", dtype)).bytes)
+    width, _ = cached(columns, hardware)
     moved = f"{shown(batch)}*{shown(keys)}*({shown(latent)} + {shown(rope)})*{shown(width)}"
     rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
     memory = _evaluated("memory", "memory = batch keys (d_c + d_r) bytes / (e_B bandwidth)", f"{moved} / {rate}")
