@@ -73,13 +73,16 @@ class Analysis:
             scenario.settings,
         )
         passes = self._schedule.prefill(scenario.prefill_step, scenario.tower_step)
-        calibrations = Calibrations() if calibrations is None else calibrations
-        self.prefill = Phase("prefill", passes, scenario.shape, scenario.profile, calibrations)
+        self._calibrations = Calibrations() if calibrations is None else calibrations
+        self.prefill = Phase("prefill", passes, scenario.shape, scenario.profile, self._calibrations)
         self.decode: Phase | None = None
         if scenario.model.task == "generate":
-            passes = self._schedule.decode(scenario.decode_step)
-            self.decode = Phase("decode", passes, scenario.shape, scenario.profile, calibrations)
+            self.decode = self.decoding(scenario.decode_step, scenario.shape)
         self._expected: ExpectedGeneration | None = None
+
+    def decoding(self, step: Step, shape: tuple[int, ...] = ()) -> Phase:
+        """One decode iteration at another step, of a grid of such a shape."""
+        return Phase("decode", self._schedule.decode(step), shape, self.scenario.profile, self._calibrations)
 
     @property
     def network(self) -> Network:

@@ -119,8 +119,7 @@ def mean_step(analysis: Analysis) -> Phase:
     contexts = mean_contexts(analysis)
     source = np.full(contexts.size, float(scenario.decode_step.source))
     batch, ones = np.full(contexts.size, float(scenario.batch)), np.ones(contexts.size)
-    passes = analysis.schedule.decode(Step(batch, ones, contexts, source))
-    return Phase("decode", passes, (contexts.size,), scenario.profile)
+    return analysis.decoding(Step(batch, ones, contexts, source), (contexts.size,))
 
 
 def decode_bound(analysis: Analysis) -> Breakdown:

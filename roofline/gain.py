@@ -99,8 +99,7 @@ def _middle_step(analysis: Analysis) -> Phase:
     """The decode step halfway through the generation, whose errors stand for those of all."""
     scenario = analysis.scenario
     context = float(scenario.first_cached) + (steps(analysis) - 1) / 2 * (1 + NODES[len(NODES) // 2])
-    step = Step(float(scenario.batch), 1.0, context, float(scenario.decode_step.source))
-    return Phase("decode", analysis.schedule.decode(step), (), scenario.profile)
+    return analysis.decoding(Step(float(scenario.batch), 1.0, context, float(scenario.decode_step.source)))
 
 
 def _of_phase(phase: Phase, times: float) -> Iterator[_Part]:

@@ -53,7 +53,6 @@ def _of_part(part: Part, formats: Formats) -> Formats:
     return formats.without_experts
 
 
-@lru_cache(maxsize=2048)
 def _reduced(
     name: str, part: Part, norm: Norm, source: Tensor, target: Tensor, rotary: bool, formats: Formats
 ) -> tuple[Op, ...]:
