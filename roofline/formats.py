@@ -49,6 +49,7 @@ _FORMATS = (
     Format("gptq", grouped(4, 128, 16, 4), "int4"),  # Frantar et al. 2022, the usual groups of 128
     # Dettmers et al. 2023 (QLoRA): blocks of 64 with an 8-bit scale, themselves scaled by an fp32 for each 256.
     Format("nf4", grouped(4, 64, 8 + 32 / 256), "fp4"),
+    Format("nf4_single", grouped(4, 64, 32), "fp4"),  # bitsandbytes without bnb_4bit_use_double_quant: fp32 scales
     Format("mxfp4", grouped(4, 32, 8), "fp4"),  # OCP Microscaling Formats 1.0: E2M1, blocks of 32, E8M0 scale
     Format("nvfp4", grouped(4, 16, 8), "fp4"),  # NVIDIA: E2M1, blocks of 16, E4M3 scale
     # llama.cpp block formats: bytes a block / elements a block (ggml-common.h)

@@ -5,13 +5,14 @@ A reader a `model_type`, in `roofline.readers`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from roofline.errors import SpecError, quote, suggest
 from roofline.readers import dense, encoders, experts, gpt, hybrid, latent, recurrent, vision
 from roofline.readers.config import Config, Reader, Spec
 from roofline.readers.quantization import quantization
+from roofline.readers.whole import complete, refuse_drafts
 
 READERS: Mapping[str, Reader] = {
     **dense.READERS,
@@ -35,27 +36,82 @@ MISSING: Mapping[str, str] = {
 }
 """What the vocabulary of a spec lacks for these values of `model_type`."""
 
+OTHERS = frozenset(
+    {
+        *("bamba", "flava", "glm4v_moe", "gpt_neo", "ibert", "internvl", "llada", "ministral", "mllama", "nemotron"),
+        *("olmo", "phixtral", "pixtral", "qwen3_vl_moe", "samba", "zamba", "zamba2"),
+    }
+)
+"""Architectures of their own whose `model_type` is a letter or two from a supported one: no misspellings of it."""
+
+NESTED = ("text_config", "llm_config", "language_config")
+"""Where files of multimodal models have their text decoder."""
+
 FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def translate(content: Mapping[str, Any], where: str, name: str) -> Spec:
-    """The model spec that a config.json describes; `name` is used where the file does not name the model.
+    """The model spec that a config.json describes, called `name`.
 
-    Raises SpecError for a missing key, a value of the wrong type, or an unsupported `model_type`, naming it.
+    Without a name it takes that of the file's `_name_or_path`, which is often the model that training started from.
+    Raises SpecError for a missing key, a value of the wrong type, or an unsupported `model_type`, naming it, and for a
+    key that says what would be left out of the spec.
     """
     config = Config(content, where)
+    refuse_drafts(config)
     model_type = config.text("model_type")
     if model_type in MISSING:
         raise SpecError(where, f"unsupported model_type {quote(model_type)}: specs cannot say {MISSING[model_type]}")
     readers = {**READERS, **PARTS}
     if model_type not in readers:
-        hint = suggest(model_type, readers) or "; describe it in a model spec (YAML) instead"
-        raise SpecError(where, f"unsupported model_type {quote(model_type)}{hint}")
-    spec = readers[model_type](config)
-    given = config.text("_name_or_path", "") or ""
-    chosen = given.rstrip("/").rsplit("/", 1)[-1].lower() if given and not given.startswith((".", "/")) else name
-    stored = {"dtype": _dtype(config), **quantization(config)}
-    return {"name": (chosen or "model")[:80], **stored, **spec}
+        raise SpecError(where, f"unsupported model_type {quote(model_type)}{_instead(config, model_type, readers)}")
+    given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()
+    chosen = (name or given or "model")[:80]
+    spec = complete(config, readers[model_type](config), chosen)
+    return {"name": chosen, "dtype": _dtype(config), **quantization(config), **spec}
+
+
+def _instead(config: Config, model_type: str, readers: Mapping[str, Reader]) -> str:
+    """What to do with a `model_type` that no reader has: the name that was meant, a part that can be read, a spec."""
+    near = _nearest(model_type, readers)
+    meant = f"; did you mean {quote(near)}? Or" if near else ";"
+    for key in NESTED:
+        nested = config.content.get(key)
+        kind = nested.get("model_type") if isinstance(nested, dict) else None
+        if isinstance(kind, str) and kind in readers:
+            return f"{meant} its {quote(key)}, saved as a file of its own, is read as {quote(kind)}"
+    return f"{meant} describe it in a model spec (YAML) instead"
+
+
+def _nearest(name: str, known: Iterable[str]) -> str | None:
+    """The one of `known` that `name` misspells: another case, other separators, a letter or in long names two.
+
+    Other numbers are of other models, not misspelt.
+    """
+
+    def letters(text: str) -> list[str]:
+        return [char for char in text.lower()[:60] if char.isalnum()]
+
+    if name.lower() in OTHERS:
+        return None
+    wanted, found = letters(name), []
+    for option in sorted(known):
+        given = letters(option)
+        longest, apart = max(len(wanted), len(given)), _distance(wanted, given)
+        same = [char for char in wanted if char.isdigit()] == [char for char in given if char.isdigit()]
+        if same and apart <= (0 if longest < 5 else 1 if longest < 8 else 2):
+            found.append((apart, option))
+    return min(found)[1] if found else None
+
+
+def _distance(one: list[str], other: list[str]) -> int:
+    """Letters to insert, delete or replace between two words (Levenshtein)."""
+    row = list(range(len(other) + 1))
+    for count, letter in enumerate(one, 1):
+        last, row[0] = row[0], count
+        for index, against in enumerate(other, 1):
+            last, row[index] = row[index], min(row[index] + 1, row[index - 1] + 1, last + (letter != against))
+    return row[-1]
 
 
 def _dtype(config: Config) -> str:

@@ -61,6 +61,7 @@ SCHEMES: Mapping[str, tuple[str | None, str | None, str | None]] = MappingProxyT
         "awq": ("awq", None, None),
         "gptq": ("gptq", None, None),
         "nf4": ("nf4", None, None),
+        "nf4_single": ("nf4_single", None, None),
         "mxfp4": ("mxfp4", None, None),
         "nvfp4": ("nvfp4", "nvfp4", None),
         "ternary": ("ternary", "int8", None),

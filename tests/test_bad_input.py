@@ -485,7 +485,6 @@ NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden
         ("tie_word_embeddings", "yes", ["'tie_word_embeddings'", "'yes'"]),
         ("attention_bias", 1, ["'attention_bias'", "'1'"]),
         ("_name_or_path", 5, ["'_name_or_path'", "'5'"]),
-        ("_name_or_path", "x\ud800", ["name"]),
     ],
 )
 def test_configs(refused: Refused, path: str, value: object, words: list[str]) -> None:

@@ -697,10 +697,11 @@ def test_output_to_a_pipe_and_to_nowhere(tmp_path: Path) -> None:
 
 
 def test_text_that_the_terminal_cannot_show_is_no_traceback(tmp_path: Path) -> None:
-    config = {**json.loads(CONFIGS[0].read_text()), "_name_or_path": "模型"}
-    (tmp_path / "config.json").write_text(json.dumps(config))
+    folder = tmp_path / "模型"
+    folder.mkdir()
+    (folder / "config.json").write_bytes(CONFIGS[0].read_bytes())
     done = subprocess.run(
-        [*PROGRAM, "analyze", str(tmp_path / "config.json"), "--hw", "a6000"],
+        [*PROGRAM, "analyze", str(folder / "config.json"), "--hw", "a6000"],
         cwd=ROOT,
         env={**ENVIRONMENT, "PYTHONIOENCODING": "ascii"},
         capture_output=True,

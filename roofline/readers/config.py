@@ -28,13 +28,18 @@ ACTIVATIONS: Mapping[str, str] = {
 
 
 class Config:
-    """Typed access to a config.json: the first of several spellings that is there, else a default, else an error."""
+    """Typed access to a config.json: the first of several spellings that is there, else a default, else an error.
 
-    def __init__(self, content: Mapping[str, Any], where: str) -> None:
+    `read` are the keys that were asked for, in all sections of the file together.
+    """
+
+    def __init__(self, content: Mapping[str, Any], where: str, read: set[str] | None = None) -> None:
         self.content = content
         self.where = where
+        self.read: set[str] = set() if read is None else read
 
     def _find(self, names: tuple[str, ...], default: Any, kinds: tuple[type, ...], expected: str) -> Any:
+        self.read.update(names)
         for name in names:
             value = self.content.get(name)
             if value is None:
@@ -109,19 +114,21 @@ class Config:
 
     def section(self, name: str) -> Config:
         """A nested configuration."""
+        self.read.add(name)
         value = self.content.get(name)
         value = {} if value is None else value
         if not isinstance(value, dict):
             raise SpecError(self.where, f"{quote(name)} must be a mapping")
-        return Config(value, self.where)
+        return Config(value, self.where, self.read)
 
     def filled(self, defaults: Mapping[str, Any]) -> Config:
         """The configuration with class defaults for the keys that it leaves out."""
         given = {key: value for key, value in self.content.items() if value is not None}
-        return Config({**defaults, **given}, self.where)
+        return Config({**defaults, **given}, self.where, self.read)
 
     def refuse(self, *names: str, reason: str = "is not supported") -> None:
         """Raise for a key that switches on something the vocabulary has no word for."""
+        self.read.update(names)
         for name in names:
             if self.content.get(name):
                 model_type = self.text("model_type", None)
@@ -178,10 +185,11 @@ def plain_mlp(config: Config, width: int, bias: bool = True) -> Spec:
 
 def layer_types(config: Config, names: Mapping[str, str]) -> list[str] | None:
     """The newer files' explicit list of what each layer is, in our names."""
+    config.read.add("layer_types")
     given = config.content.get("layer_types")
     if given is None:
         return None
-    layers = config.layers()
+    layers = config.layers("num_hidden_layers", "num_layers", "n_layer")
     if (
         not isinstance(given, list)
         or len(given) != layers

@@ -38,8 +38,11 @@ def _mistral(config: Config) -> Spec:
 
 
 def qwen_windows(config: Config, spec: Spec) -> Spec:
-    """Qwen's windows, off unless asked for: layers from max_window_layers on see only sliding_window keys."""
-    if not config.flag("use_sliding_window", False):
+    """Qwen's windows, off unless asked for: layers from max_window_layers on see only sliding_window keys.
+
+    Where the file has `layer_types`, that list says it instead, and is read for all families together.
+    """
+    if not config.flag("use_sliding_window", False) or config.content.get("layer_types") is not None:
         return spec
     layers = spec["layers"]
     full = min(config.integer("max_window_layers", default=28, least=0), layers)

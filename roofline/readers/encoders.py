@@ -6,10 +6,26 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.errors import SpecError, quote
-from roofline.readers.config import RMS, Config, Reader, Spec, frame, plain_mlp
+from roofline.readers.config import RMS, Config, Reader, Spec, frame, gated_mlp, plain_mlp
 
 
-def _bert(config: Config, offset: int = 0, unused: int = 0, **view: Any) -> Spec:
+def _alibi_bert(config: Config) -> Spec:
+    """MosaicBERT and DNABERT-2: no table of positions, and a gated block of which only the output has a bias.
+
+    That bias has no word: it counts as stored, and is not added (mosaicml/examples, bert_layers.py).
+    """
+    layers, hidden = config.layers(), config.integer("hidden_size")
+    spec = _absolute_bert(config, unused=hidden)
+    context = config.tokens("max_position_embeddings", default=512)
+    mlp = {**gated_mlp(config), "activation": config.activation("hidden_act", default="gelu")}
+    return {**spec, "layers": layers, "max_context": context, "positions": "alibi", "mlp": mlp}
+
+
+def _bert(config: Config) -> Spec:
+    return _alibi_bert(config) if config.tokens("alibi_starting_size") else _absolute_bert(config)
+
+
+def _absolute_bert(config: Config, offset: int = 0, unused: int = 0, **view: Any) -> Spec:
     """BertModel: without the heads of pre-training, with the pooler, which only some tasks use.
 
     `offset` rows of the position table come before the first position, `unused` weights a layer are never touched;
@@ -44,7 +60,7 @@ def _bert(config: Config, offset: int = 0, unused: int = 0, **view: Any) -> Spec
 
 def _roberta(config: Config) -> Spec:
     """Positions are counted from the padding token's id + 1."""
-    return _bert(config, offset=config.natural("pad_token_id", default=1) + 1)
+    return _absolute_bert(config, offset=config.natural("pad_token_id", default=1) + 1)
 
 
 def _big_bird(config: Config) -> Spec:
@@ -55,9 +71,9 @@ def _big_bird(config: Config) -> Spec:
     """
     kind = config.text("attention_type", "block_sparse")
     if kind == "original_full":
-        return _bert(config)
+        return _absolute_bert(config)
     block, random = config.integer("block_size", default=64), config.natural("num_random_blocks", default=3)
-    return _bert(config, window=3 * block, extra=(2 + random) * block)
+    return _absolute_bert(config, window=3 * block, extra=(2 + random) * block)
 
 
 def _longformer(config: Config) -> Spec:
@@ -71,11 +87,14 @@ def _longformer(config: Config) -> Spec:
         raise SpecError(config.where, "'attention_window': windows that differ between layers are not supported")
     hidden = config.integer("hidden_size")
     offset = config.natural("pad_token_id", default=1) + 1
-    return _bert(config, offset, unused=3 * (hidden * hidden + hidden), window=windows.pop() + 1)
+    return _absolute_bert(config, offset, unused=3 * (hidden * hidden + hidden), window=windows.pop() + 1)
 
 
 def _t5(config: Config) -> Spec:
-    """Both halves share the embedding table; each has one table of relative positions, in its first layer."""
+    """Both halves share the embedding table; each has one table of relative positions, in its first layer.
+
+    Files of the encoder alone (T5EncoderModel: text encoders of diffusion models) have the keys of both.
+    """
     heads, hidden = config.integer("num_heads", default=8), config.integer("d_model", default=512)
     kind, _, activation = config.text("feed_forward_proj", "relu").rpartition("-")
     if kind not in ("", "gated"):
@@ -95,6 +114,9 @@ def _t5(config: Config) -> Spec:
         "positions": {"kind": "relative", "count": config.integer("relative_attention_num_buckets", default=32)},
     }
     encoder = {**half, "layers": layers, "tied_embeddings": True, "attention": {**attention, "causal": False}}
+    if any(name.endswith("T5EncoderModel") for name in config.texts("architectures")):
+        context = config.tokens("n_positions")
+        return {**encoder, "task": "encode", "lm_head": False, "tied_embeddings": False, "max_context": context}
     return {
         **half,
         "layers": config.integer("num_decoder_layers", default=layers),

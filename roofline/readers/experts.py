@@ -43,7 +43,15 @@ def with_dense(config: Config, base: Spec, sparse: list[bool], moe: Spec, *mixer
 def qwen_sparse(config: Config) -> list[bool]:
     """Which layers have experts in Qwen's files: every decoder_sparse_step-th, except those of mlp_only_layers."""
     step, dense = config.integer("decoder_sparse_step", default=1), set(config.integers("mlp_only_layers"))
-    return [(index + 1) % step == 0 and index not in dense for index in range(config.layers())]
+    return sparse_layers(config, [(index + 1) % step == 0 and index not in dense for index in range(config.layers())])
+
+
+def sparse_layers(config: Config, otherwise: list[bool]) -> list[bool]:
+    """Which layers have experts as `mlp_layer_types` lists them, which files of Transformers 5 do; else `otherwise`."""
+    named = config.texts("mlp_layer_types")
+    if named and (len(named) != len(otherwise) or not set(named) <= {"dense", "sparse"}):
+        raise SpecError(config.where, f"'mlp_layer_types' must say dense or sparse of each of {len(otherwise)} layers")
+    return [name == "sparse" for name in named] or otherwise
 
 
 def _mixtral(config: Config) -> Spec:
@@ -98,31 +106,34 @@ def _llama4_text(config: Config) -> Spec:
     """Three of four layers rotate and see only their own chunk, the fourth does neither.
 
     A chunk is described as a window of its size, which is the upper bound: a query sees half a chunk on average.
+    All layers are dense where no step or no experts are given (Llama Guard 4, MobileLLM-R1).
     """
     layers = config.layers()
     rotating = config.integers("no_rope_layers") or [int((index + 1) % 4 != 0) for index in range(layers)]
-    step = config.integer("interleave_moe_layer_step", default=1)
+    step = config.natural("interleave_moe_layer_step", default=1)
+    some = config.natural("num_local_experts", default=16) > 0
     listed = config.content.get("moe_layers") is not None
-    sparse = set(config.integers("moe_layers") if listed else range(step - 1, layers, step))
+    sparse = set(config.integers("moe_layers") if listed else range(step - 1, layers, step) if step else ())
     if len(rotating) != layers:
         raise SpecError(config.where, f"'no_rope_layers' must have an entry for each of {layers} layers")
+    kinds = ["local" if turns else "global" for turns in rotating]
+    if (layer_types(config, {"chunked_attention": "local", "full_attention": "global"}) or kinds) != kinds:
+        raise SpecError(config.where, "'layer_types': chunks elsewhere than in rotating layers are not supported")
     biased = config.flag("attention_bias", False)
     attention = {"head_dim": 128, **attention_of(config, qkv_bias=biased, output_bias=biased)}
-    width = config.integer("intermediate_size")
     chunk = config.integer("attention_chunk_size", default=8192)
     normed = {"qk_norm": "unweighted"} if config.flag("use_qk_norm", True) else {}
     dense = {**gated_mlp(config), "width": config.integer("intermediate_size_mlp", default=16384)}
-    return arrange(
-        frame(config, tied=False, attention=attention, norm=RMS),
-        {
-            "moe": {"moe": experts_of(config, experts=16, top_k=1, shared_width=width)},
-            "dense": {"mlp": dense},
-            "local": {"attention": {"window": chunk, **normed}},
-            "global": {"attention": {"rotary": False}},
-        },
-        ["moe" if index in sparse else "dense" for index in range(layers)],
-        ["local" if turns else "global" for turns in rotating],
-    )
+    feeds = ["moe" if some and index in sparse else "dense" for index in range(layers)]
+    parts: dict[str, Spec] = {
+        "dense": {"mlp": dense},
+        "local": {"attention": {"window": chunk, **normed}},
+        "global": {"attention": {"rotary": False}},
+    }
+    if "moe" in feeds:
+        width = config.integer("intermediate_size")
+        parts["moe"] = {"moe": experts_of(config, experts=16, top_k=1, shared_width=width)}
+    return arrange(frame(config, tied=False, attention=attention, norm=RMS), parts, feeds, kinds)
 
 
 def _glm4_moe(config: Config) -> Spec:
@@ -134,7 +145,7 @@ def _glm4_moe(config: Config) -> Spec:
     shared = config.natural("n_shared_experts", default=1) * width
     moe = experts_of(config, "moe_intermediate_size", experts=128, top_k=8, shared_width=shared, router_bias=True)
     dense = config.natural("first_k_dense_replace", default=1)
-    sparse = [index >= dense for index in range(config.layers())]
+    sparse = sparse_layers(config, [index >= dense for index in range(config.layers())])
     mtp = config.natural("num_nextn_predict_layers")
     return with_dense(config, frame(config, tied=False, attention=attention, norm=RMS, mtp=mtp), sparse, moe)
 

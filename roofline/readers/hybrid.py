@@ -53,16 +53,29 @@ def _jamba(config: Config) -> Spec:
 
 
 _NEMOTRON_LAYERS: Mapping[str, str] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_NEMOTRON_NAMES: Mapping[str, str] = {
+    **{name: name for name in _NEMOTRON_LAYERS.values()},
+    "linear_attention": "mamba",
+    "full_attention": "attention",
+}
+
+
+def _nemotron_layers(config: Config) -> list[str]:
+    """What each layer is: names in `layers_block_type` (Transformers 5), or letters in `hybrid_override_pattern`."""
+    key, known, given = "layers_block_type", _NEMOTRON_NAMES, config.texts("layers_block_type")
+    if not given:
+        key, known, given = "hybrid_override_pattern", _NEMOTRON_LAYERS, list(config.text("hybrid_override_pattern"))
+    unknown = sorted(set(given) - set(known))
+    if unknown or not 0 < len(given) <= 10**5:
+        problem = f"unknown layer {quote(unknown[0])}" if unknown else "must name every layer"
+        raise SpecError(config.where, f"{quote(key)}: {problem}")
+    return [known[name] for name in given]
 
 
 def _nemotron_h(config: Config) -> Spec:
-    """One mixer or one feed-forward block a layer, a letter each; no positions. `expand` is without effect."""
+    """One mixer or one feed-forward block a layer; no positions. `expand` is without effect."""
     config.refuse("moe_latent_size", "attention_bias")
-    letters = config.text("hybrid_override_pattern")
-    unknown = sorted(set(letters) - set(_NEMOTRON_LAYERS))
-    if unknown or not 0 < len(letters) <= 10**5:
-        problem = f"unknown layer {quote(unknown[0])}" if unknown else "must name every layer by a letter"
-        raise SpecError(config.where, f"'hybrid_override_pattern': {problem}")
+    kinds = _nemotron_layers(config)
     bias = config.flag("use_bias", False)
     activation = config.activation("mlp_hidden_act", default="relu2")
     mamba2 = {
@@ -77,18 +90,18 @@ def _nemotron_h(config: Config) -> Spec:
     # Older files call the width of a head attention_head_dim.
     head_dim = config.integer("head_dim", "attention_head_dim", default=128)
     parts: dict[str, Spec] = {"mamba": {"mamba2": mamba2}}
-    if "*" in letters:
+    if "attention" in kinds:
         parts["attention"] = {"attention": attention_of(config, head_dim=head_dim)}
-    if "-" in letters:
+    if "mlp" in kinds:
         width = config.integer("intermediate_size")
         mlp = {**plain_mlp(config, width, config.flag("mlp_bias", False)), "activation": activation}
         parts["mlp"] = {"mlp": mlp}
-    if "E" in letters:
+    if "moe" in kinds:
         shared = config.natural("moe_shared_expert_intermediate_size") * config.natural("n_shared_experts", default=1)
         moe = experts_of(config, "moe_intermediate_size", shared_width=shared, router_bias=True)
         parts["moe"] = {"moe": {**moe, "gated": False, "activation": activation}}
-    base = frame(config, tied=False, norm=RMS, positions="none")
-    return arrange(base, parts, [_NEMOTRON_LAYERS[letter] for letter in letters])
+    base = frame(config.filled({"num_hidden_layers": len(kinds)}), tied=False, norm=RMS, positions="none")
+    return arrange(base, parts, kinds)
 
 
 def _qwen_hybrid(config: Config) -> tuple[dict[str, Spec], list[str]]:

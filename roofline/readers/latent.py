@@ -6,14 +6,17 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from roofline.errors import SpecError
+from roofline.errors import SpecError, quote
 from roofline.readers.config import RMS, Config, Reader, Spec, frame, gated_mlp
-from roofline.readers.experts import experts_of, with_dense
+from roofline.readers.experts import experts_of, sparse_layers, with_dense
 
 
 def _latent(config: Config, **defaults: Any) -> Spec:
     """The latent_attention section; a q_lora_rank of null projects queries directly."""
     config.refuse("attention_bias")
+    if not config.flag("use_mla", True):
+        owner = quote(config.text("model_type"))
+        raise SpecError(config.where, f"'use_mla': attention without latents is not read for model_type {owner}")
     full = config.filled(defaults)
     # A null here means no bottleneck, where a missing key means the class default.
     rank = config.content["q_lora_rank"] if "q_lora_rank" in config.content else defaults.get("q_lora_rank")
@@ -53,7 +56,8 @@ def _deepseek(
     shared_width = config.natural("n_shared_experts", default=shared) * width
     moe = experts_of(config, "moe_intermediate_size", shared_width=shared_width, router_bias=router_bias)
     first, period = config.natural("first_k_dense_replace", default=dense), config.integer("moe_layer_freq", default=1)
-    sparse = [index >= first and index % period == 0 for index in range(config.layers())]
+    counted = [index >= first and index % period == 0 for index in range(config.layers())]
+    sparse = sparse_layers(config, counted)
     mtp = config.natural("num_nextn_predict_layers")
     base = frame(config, tied=False, latent_attention=latent, norm=RMS, mtp=mtp)
     return with_dense(config, base, sparse, moe, *mixers, **parts)

@@ -23,7 +23,8 @@ def quantization(config: Config) -> Spec:
     Raises SpecError for a method, or formats of it, that no scheme stands for: they are not taken for 16 bits silently.
     """
     places = (config, config.section("text_config"))
-    found = [section for place in places if (section := place.section(SECTION)).content]
+    named = (place.section(name) for place in places for name in (SECTION, "compression_config"))
+    found = [section for section in named if section.content]
     if not found:
         return {}
     layers = max(place.integer("num_hidden_layers", default=0, least=0, most=10**5) for place in places)
@@ -95,8 +96,13 @@ def _grouped(section: Config, kind: str = "int") -> str:
 
 
 def _bitsandbytes(section: Config) -> str:
-    """LLM.int8(), or NF4 with its scales quantised themselves."""
-    return "nf4" if section.flag("load_in_4bit", False) else "int8"
+    """LLM.int8(), or four bits, NF4 or FP4: their scales are in fp32 unless quantised themselves, which is not default.
+
+    Source: BitsAndBytesConfig of Transformers.
+    """
+    if not section.flag("load_in_4bit", False):
+        return "int8"
+    return "nf4" if section.flag("bnb_4bit_use_double_quant", False) else "nf4_single"
 
 
 def _modelopt(section: Config) -> str:
@@ -108,7 +114,21 @@ def _modelopt(section: Config) -> str:
 
 
 def _compressed(section: Config) -> str:
-    """The scheme of the one group of formats that a file of compressed-tensors has."""
+    """The scheme of the one group of formats that a file of compressed-tensors has.
+
+    What is zero by a pattern is refused: it is stored in other sizes, or multiplied by other kernels.
+    """
+    sparsity = section.section("sparsity_config")
+    pattern = sparsity.text("sparsity_structure", "") or ""
+    stored = sparsity.text("format", "dense") or "dense"
+    layout = section.text("format", "") or ""
+    if stored != "dense" or pattern.replace("0:0", "").count(":") or layout == "marlin-24":
+        named = layout if layout == "marlin-24" else pattern or stored
+        raise SpecError(
+            section.where,
+            f"'{SECTION}': sparse weights ({quote(named)}) are not read; without that section, --quant says the format"
+            " and --with n-m-sparsity the pattern",
+        )
     groups = section.section("config_groups")
     found = {_of_group(groups.section(name)) for name in groups.content}
     if len(found) != 1:

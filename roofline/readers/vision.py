@@ -31,7 +31,8 @@ def _text(config: Config, default: str) -> Spec:
     """
     text = config.section("text_config") if config.content.get("text_config") else config
     tied = config.content.get("tie_word_embeddings")
-    text = Config({**text.content, **({} if tied is None else {"tie_word_embeddings": tied})}, config.where)
+    content = {**text.content, **({} if tied is None else {"tie_word_embeddings": tied})}
+    text = Config(content, config.where, config.read)
     model_type = text.text("model_type", default)
     if model_type not in _TEXT and model_type.startswith(config.text("model_type")):
         model_type = default
@@ -59,11 +60,33 @@ def _tower(hidden: int, layers: int, heads: int, mlp: Spec, **parts: Any) -> Spe
     }
 
 
+_CLIP = "clip-vit-large-patch14-336"
+
+
+def _check_original_llava(config: Config) -> None:
+    """Files of LLaVA's own code name the tower and have no sizes of it: only those of LLaVA-1.5 are known."""
+    tower = config.text("mm_vision_tower")
+    if not tower.rstrip("/").endswith(_CLIP):
+        raise SpecError(config.where, f"'mm_vision_tower': only {_CLIP} is known without sizes, got {quote(tower)}")
+    kind = config.text("mm_projector_type", "linear")
+    if kind != "mlp2x_gelu":
+        raise SpecError(config.where, f"'mm_projector_type': only mlp2x_gelu is supported, got {quote(kind)}")
+    ratio = config.text("image_aspect_ratio", "") or ""
+    if "anyres" in ratio:
+        raise SpecError(config.where, f"'image_aspect_ratio': images in several tiles ({quote(ratio)}) are not read")
+    named = [name for name in config.texts("architectures") if "Llama" not in name and name.startswith("Llava")]
+    if named:
+        problem = f"the language model of {quote(named[0])} is not read from such a file, only Llama"
+        raise SpecError(config.where, f"'architectures': {problem}")
+
+
 def _llava(config: Config) -> Spec:
     """CLIP without its class token, which is left out of the pass and of what the decoder sees.
 
     The decoder takes the output of the last layer but one; all layers are stored, and run.
     """
+    if not config.content.get("vision_config") and not config.content.get("text_config"):
+        _check_original_llava(config)
     text = _text(config, "llama")
     vision = config.section("vision_config")
     kind = vision.text("model_type", "clip_vision_model")

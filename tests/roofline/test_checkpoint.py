@@ -157,6 +157,12 @@ def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None = None) ->
     return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
 
 
+def sparse(config_groups: dict[str, Any] | None = None, **sparsity: Any) -> dict[str, Any]:
+    section = compressed({"num_bits": 8, "type": "float", "strategy": "channel"}, {"num_bits": 8, "type": "float"})
+    groups = section["config_groups"] if config_groups is None else config_groups
+    return {**section, "config_groups": groups, "sparsity_config": sparsity}
+
+
 @pytest.mark.parametrize(
     ("section", "scheme", "bits"),
     [
@@ -170,7 +176,9 @@ def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None = None) ->
         ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "int8-g128", 8 + 16 / 128),
         ({"quant_method": "gptq", "bits": 3, "group_size": -1}, "W3", 3),
         ({"quant_method": "auto-round", "bits": 2, "group_size": 128, "sym": True}, "int2-g128", 2 + 16 / 128),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "nf4", None),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "nf4_single", 4.5),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": False}, "nf4_single", 4.5),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "nf4", 4.126953125),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", 8),
         ({"quant_method": "bitnet"}, "ternary", 2),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4", 4.5),
@@ -286,6 +294,11 @@ def test_modules_that_are_not_converted(modules: list[str], parts: list[str]) ->
         ({"quant_method": "fp8", "modules_to_not_convert": [1]}, "must be a list of texts"),
         (compressed({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}), "attention in MXFP4"),
         ({"quant_method": "compressed-tensors"}, "without 'config_groups'"),
+        (compressed({"num_bits": 4, "type": "int"}) | {"format": "marlin-24"}, "sparse weights ('marlin-24')"),
+        (sparse(sparsity_structure="2:4", format="dense"), "sparse weights ('2:4') are not read"),
+        (sparse(sparsity_structure="2:4", format="sparse-24-bitmask"), "--with n-m-sparsity"),
+        (sparse(sparsity_structure="unstructured", format="sparse-bitmask"), "sparse weights ('unstructured')"),
+        (sparse(config_groups={}, sparsity_structure="2:4"), "--with n-m-sparsity"),
         (compressed({"num_bits": 8, "type": "float"}), "8-bit floating-point weights and 16-bit activations"),
         (compressed({"num_bits": 16, "type": "int"}), "16-bit weights of type 'int'"),
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": []}}, "'group_0' must be a mapping"),
@@ -296,6 +309,16 @@ def test_what_no_scheme_stands_for_is_refused(section: dict[str, Any], told: str
         translate(config(**section), "x", "x")
     assert told in str(error.value)
     assert str(error.value).count("\n") == 0
+
+
+def test_weights_that_are_stored_whole_are_not_sparse() -> None:
+    for sparsity in ({}, {"format": "dense", "sparsity_structure": "0:0"}, {"sparsity_structure": "unstructured"}):
+        assert translate(config(**sparse(**sparsity)), "x", "x")["quantization"] == "fp8"
+
+
+def test_the_older_name_of_the_section() -> None:
+    section = compressed({"num_bits": 8, "type": "int"})
+    assert translate({**config(), "compression_config": section}, "x", "x")["quantization"] == "W8"
 
 
 def test_experts_in_mxfp4_that_were_packed_elsewhere() -> None:
