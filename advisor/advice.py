@@ -35,7 +35,7 @@ from advisor.moves import (
 )
 from advisor.plan import Plan, batch_grid, batch_moves, planned
 from advisor.rules import Caution, Finding, Hint, Rule, Vain, rules
-from advisor.trials import Trial, Trials, better, certain
+from advisor.trials import Trial, Trials, better, certain, sure
 from roofline.analysis import analyze
 from roofline.command import command_line
 from roofline.errors import RooflineError
@@ -121,6 +121,12 @@ class Advice:
     def base(self) -> Trial:
         """The request as it is."""
         return self.case.base
+
+    @property
+    def surest(self) -> Recommendation | None:
+        """The best single change whose gain is sure, whatever facts the request leaves out."""
+        surely = (found for found in self.recommendations if found.move.slot not in FACT_SLOTS and sure(found.better))
+        return next(surely, None)
 
     def recommendation(self, name: str) -> Recommendation | None:
         """The recommendation of a move, also where it is told under another of the same effect."""

@@ -212,7 +212,7 @@ class Case:
             (float(op.count * found.time.mid), holds(op))
             for op, found in zip(phase.ops, phase.expected_ops, strict=True)
         ]
-        whole = float(phase.expected.mid) / (phase.engine["prefill"] if phase.name == "prefill" else 1.0)
+        whole = float(phase.expected.mid)
         return sum(time for time, held in spent if held) / whole if whole else 0.0
 
     # --- what the rules of structures, kernels and serving ask ---

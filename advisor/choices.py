@@ -17,12 +17,16 @@ class Change:
 
     Rates in requests a second: beyond it the runner-up is better. `price` is that of a device of the runner-up below
     which it is, or of the fewest devices costs less; `price_ratio` the same over the price of the chosen device, where
-    that is unknown. `tpot` and `ttft` are targets in seconds below which the chosen needs more replicas, or for one
-    user fails.
+    that is unknown: of two setups of the same hardware neither can be told. `tpot` and `ttft` are targets in seconds
+    below which the chosen needs more replicas, or for one user fails.
     """
 
     what: str
     value: float
+
+
+APART = 1.01
+"""How many times less the runner-up must draw as modelled for it to be told."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +43,29 @@ class Choice:
     changes: tuple[Change, ...]
 
     @property
+    def differs(self) -> tuple[str, ...]:
+        """What tells the runner-up from the best, of hardware, parallelism, formats and devices."""
+        return () if self.runner_up is None else tuple(_differs(self.best, self.runner_up))
+
+    @property
     def otherwise_modelled(self) -> bool:
         """Whether the runner-up of the most efficient draws less as modelled: upper ends may be in another order."""
         if self.aim.name != "efficient" or self.runner_up is None:
             return False
         first, second = self.best.modelled_energy, self.runner_up.modelled_energy
-        return first is not None and second is not None and second < first
+        return first is not None and second is not None and second * APART < first
+
+
+def _differs(best: Setup, runner_up: Setup) -> Iterator[str]:
+    one, other = best.configuration, runner_up.configuration
+    if one.request.hardware_name != other.request.hardware_name:
+        yield "hardware"
+    if one.split != other.split:
+        yield "parallelism"
+    if one.formats != other.formats:
+        yield "formats"
+    if best.devices != runner_up.devices:
+        yield "devices"
 
 
 def _weight(aim: Aim, setup: Setup) -> float:
@@ -80,7 +101,7 @@ def changes(aim: Aim, best: Setup, runner_up: Setup | None) -> Iterator[Change]:
             yield Change("rate_above", above)
         if below is not None:
             yield Change("rate_below", below)
-    if runner_up is not None:
+    if runner_up is not None and runner_up.hardware.name != best.hardware.name:
         first, second = best.figures, runner_up.figures
         if aim.name == "cheapest" and first.cost is not None:
             yield Change("price", first.cost / second.devices)

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from advisor.beam import DEPTH, LEAST, Choice, choices_of, search, within_budget
+from advisor.beam import DEPTH, LEAST, Choice, Searched, choices_of, search, within_budget
 from advisor.goal import Goal, Price
 from advisor.moves import BATCHES, Kind, Move, batch_move, price_of
-from advisor.trials import NOTHING, Moves, Trial, Trials, better, certain, names
+from advisor.trials import NOTHING, Moves, Trial, Trials, better, certain, names, sure
 from roofline.command import command_line
 from roofline.timing import Estimate
 
@@ -70,7 +70,7 @@ class Plan:
 
     `end` is the scenario after all. Where nothing meets all limits, `nearest` says for each the least use of it among
     all that meets the others; where everything breaks several, what the nearest to all breaks `jointly`. `stopped` says
-    why no step was added.
+    why no step was added; `needed` whether the request misses limits that it meets.
     """
 
     steps: tuple[Step, ...]
@@ -82,17 +82,23 @@ class Plan:
     pareto: tuple[Choice, ...]
     tried: int
     jointly: bool = False
+    needed: bool = False
 
     @property
     def feasible(self) -> bool:
         """Whether anything meets all limits."""
         return self.end is not None
 
+    @property
+    def sure(self) -> bool:
+        """Whether it is one to follow: it meets limits that the request misses, or its gain is sure."""
+        return bool(self.steps) and (self.needed or (self.better is not None and sure(self.better)))
+
 
 def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DEPTH) -> Plan:
     """The plan of a request, `single` simulates it at one batch, `grid` at all that may be tried."""
     searched = search(grid, moves, depth)
-    best = searched.best
+    best = _fewest(grid.goal, searched, int(single.base.analysis.scenario.batch))
     if best is None:
         near = nearest(searched.choices)
         jointly, near = not near, near or nearest_together(searched.choices)
@@ -108,7 +114,26 @@ def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DE
         {},
         pareto(grid.goal, searched.feasible),
         len(grid),
+        needed=bool(single.base.missed),
     )
+
+
+def _fewest(goal: Goal, searched: Searched, batch: int) -> Choice | None:
+    """Of the combinations that are as good as the best but for less than a step is worth, the one of fewest steps.
+
+    Where no step is worth it, the best.
+    """
+    best, sign = searched.best, -goal.metric.better
+    if best is None:
+        return None
+    near = [choice for choice in searched.feasible if goal.gain(choice.value, best.value) < LEAST]
+
+    def steps(choice: Choice) -> int:
+        return len(choice.moves) + (choice.batch != batch)
+
+    if any(not steps(choice) for choice in near):
+        return best
+    return min(near, key=lambda choice: (steps(choice), sign * choice.value, names(choice.moves)))
 
 
 def _steps(trials: Trials, best: Choice) -> Iterator[Step]:

@@ -15,6 +15,7 @@ simulated at expected times only while it could still be among the best. A repli
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -22,7 +23,7 @@ from advisor.choices import Choice
 from advisor.goal import Quality
 from advisor.search import Progress, Search
 from advisor.setups import At
-from advisor.workload import Service
+from advisor.workload import Lengths, Service, longer
 from roofline.errors import RooflineError, UnknownNameError
 from roofline.hardware import load_hardware
 from roofline.model import Model
@@ -33,7 +34,8 @@ class Sizing:
     """The answer: choices by aim, or why there is none.
 
     `binding` are the targets that bind (ttft, tpot or memory); `nearest` the least of each, in seconds or bytes of a
-    device, with which something does, the others as they are (both times, where neither alone would do).
+    device, with which something does, the others as they are (both times, where neither alone would do). `beyond` is
+    the share of requests that are longer, with their answers, than the model's maximum context: counted like others.
     `considered` counts configurations, `capable` those that the speed of light allows, `simulated` those simulated.
     """
 
@@ -48,6 +50,7 @@ class Sizing:
     capable: int
     simulated: int
     unpriced: tuple[str, ...]
+    beyond: float = 0.0
 
     @property
     def feasible(self) -> bool:
@@ -79,7 +82,7 @@ def size(
     high. Raises RooflineError.
     """
     prices = dict(prices or {})
-    _check(model, service, hardware, prices)
+    beyond = _check(model, service, hardware, prices)
     search = Search(model, service, hardware, quality, prices, engine, at, progress)
     choices = tuple(search.choices())
     binding, nearest = ((), {}) if choices else search.nearest()
@@ -95,23 +98,65 @@ def size(
         len(search.capable),
         search.simulated,
         tuple(sorted({prospect.configuration.hardware.name for prospect in search.capable} - search.priced)),
+        beyond,
     )
 
 
-def _check(model: Model, service: Service, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> None:
+def _check(model: Model, service: Service, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> float:
+    """The share of requests beyond the maximum context; raises RooflineError where nothing can be sized."""
     if model.task != "generate":
         raise RooflineError(f"{model.name} only encodes: a service is sized for models that generate")
     if hardware is not None and not hardware:
         raise RooflineError("no hardware to choose from")
-    longest = service.prompts.mean + service.answers.mean
-    if model.max_context is not None and longest > model.max_context and model.tower_kind != "encoder":
-        raise RooflineError(
-            f"prompt and answer of {longest:.0f} tokens are longer than the maximum context of {model.name},"
-            f" {model.max_context}"
-        )
     for name, price in prices.items():
         load_hardware(name)
         if hardware is not None and name not in hardware:
             raise RooflineError(f"a price of {name} is given, which is not among the hardware to choose from")
         if not (price > 0 and math.isfinite(price)):
             raise RooflineError(f"the price of {name} must be above 0, got {price:g}")
+    if model.max_context is None or model.tower_kind == "encoder":
+        return 0.0
+    return _beyond(model.name, model.max_context, service.prompts, service.answers)
+
+
+MOST_BEYOND = 0.01
+"""The share of requests beyond the maximum context from which on a service is refused: a tail is ordinary traffic."""
+
+FACTORS = tuple(digits / scale for scale in (100, 1000, 10_000) for digits in range(99, 9, -1))
+"""Times as long as asked for that lengths are tried at, from the longest."""
+
+
+def _beyond(name: str, context: int, prompts: Lengths, answers: Lengths) -> float:
+    """The share of requests that are longer than the context; raises RooflineError where it is too large."""
+    share = longer(prompts, answers, context)
+    if share < MOST_BEYOND:
+        return share
+    if not prompts.varies and not answers.varies:
+        raise RooflineError(
+            f"prompt and answer of {prompts.mean + answers.mean:.0f} tokens are longer than the maximum context of"
+            f" {name}, {context}"
+        )
+    raise RooflineError(
+        f"{percent(share)} of requests are longer, with their answers, than the maximum context of {name}, {context}"
+        f" tokens, which fewer than {MOST_BEYOND:.0%} may be: {_nearest(prompts, answers, context)}"
+    )
+
+
+def percent(share: float) -> str:
+    """A share in percent, to two digits."""
+    return f"{float(f'{100 * share:.2g}'):g}%"
+
+
+def _nearest(prompts: Lengths, answers: Lengths, context: int) -> str:
+    """The longest prompts of the same kind that are short enough, or answers where no prompts are."""
+    for what, scaled, other in (("prompts", prompts, answers), ("answers", answers, prompts)):
+
+        def enough(factor: float, scaled: Lengths = scaled, other: Lengths = other) -> bool:
+            return longer(scaled.times(factor), other, context) < MOST_BEYOND
+
+        index = bisect_left(FACTORS, True, key=enough)
+        if index < len(FACTORS):
+            written, factor = scaled.times(FACTORS[index]).written, FACTORS[index]
+            named = what if written == scaled.written else f"{what} of {written},"
+            return f"{named} {factor:g} times as long{'' if named == what else ','} would do"
+    return "neither shorter prompts nor shorter answers alone would do"

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from advisor.breakeven import HELPS
 from advisor.goal import Goal, Objective, Price, figure, filled
 from advisor.moves import Move, price_of
 from roofline.analysis import Analysis, analyze, expect
@@ -238,6 +239,11 @@ def better(before: Trial, after: Trial) -> Estimate:
 def certain(gain: Estimate) -> bool:
     """Whether the whole interval of a gain is one."""
     return bool(gain.low > 1)
+
+
+def sure(gain: Estimate) -> bool:
+    """Whether a gain is one to change something for: it is certain, and more than a hundredth."""
+    return certain(gain) and gain.mid > HELPS
 
 
 _TIMED: Mapping[Objective, Timed] = {

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import csv
 import math
+import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
@@ -50,6 +52,33 @@ class Lengths:
         """The length that so large a share does not exceed."""
         return float(np.maximum(self.inverse(np.asarray(share, float)), 1.0))
 
+    def beyond(self, lengths: Any) -> Any:
+        """The share that is longer than each of some lengths, to a millionth."""
+        low, high = np.zeros(np.shape(lengths)), np.ones(np.shape(lengths))
+        for _ in range(20):
+            share = (low + high) / 2
+            above = np.maximum(self.inverse(share), 1.0) > lengths
+            low, high = np.where(above, low, share), np.where(above, share, high)
+        return 1 - np.where(low > 0, high, 0.0)
+
+    def times(self, factor: float) -> Lengths:
+        """Lengths so many times as long; written in whole tokens, where they are of no file."""
+        if not self.written.endswith(".csv"):
+            text = _NUMBER.sub(lambda found: str(max(1, int(float(found[0]) * factor))), self.written)
+            with suppress(RooflineError):
+                return parse_lengths(text)
+        return replace(
+            self,
+            mean=self.mean * factor,
+            second=self.second * factor**2,
+            inverse=lambda share: factor * self.inverse(share),
+        )
+
+    @property
+    def varies(self) -> bool:
+        """Whether there is more than one length."""
+        return self.deviation > 1e-9 * self.mean
+
     @property
     def deviation(self) -> float:
         """The standard deviation."""
@@ -63,13 +92,21 @@ class Lengths:
     @cached_property
     def sample(self) -> Array:
         """Quantiles of equal weight, by which a function of the length is averaged."""
-        if self.deviation <= 1e-9 * self.mean:
+        if not self.varies:
             return np.array([self.mean])
         found: Array = np.maximum(self.inverse((np.arange(SAMPLES) + 0.5) / SAMPLES), 1.0)
         return found
 
 
 SAMPLES = 1000
+
+_NUMBER = re.compile(r"(?<![\w.])\d[\d_.]*(?:e[+-]?\d+)?", re.IGNORECASE)
+"""A number of tokens in a written distribution; p95 holds none."""
+
+
+def longer(one: Lengths, other: Lengths, tokens: float) -> float:
+    """The share of sums of two independent lengths that are more than so many tokens."""
+    return float(np.mean(one.beyond(tokens - other.sample)))
 
 
 def parse_lengths(written: float | str | Lengths, what: str = "a length") -> Lengths:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from advisor.choices import Choice
 from advisor.setups import Setup
-from advisor.sizing import Sizing
+from advisor.sizing import Sizing, percent
 from reports.blocks import WIDTH, Block, finite
 from roofline.errors import RooflineError, quote
 from roofline.timing import Estimate
 from roofline.units import Dimension, parse_quantity, seconds, si
 
 SCHEMA = "roofline.size/1"
+
+TOLD_BEYOND = 1e-4
+"""The least share of requests beyond the maximum context that is told."""
 
 
 def sizing_document(found: Sizing) -> dict[str, Any]:
@@ -34,6 +37,8 @@ def sizing_document(found: Sizing) -> dict[str, Any]:
         },
         "quality": str(found.quality),
         "at": found.at,
+        "max_context": found.model.max_context,
+        "beyond_context": finite(found.beyond),
         "feasible": found.feasible,
         "choices": [_choice(entry) for entry in found.choices],
         "binding": list(found.binding),
@@ -51,6 +56,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
         "by": choice.aim.meaning,
         "best": _setup(choice.best),
         "runner_up": None if choice.runner_up is None else _setup(choice.runner_up),
+        "differs": list(choice.differs),
         "tied": choice.tied,
         "otherwise_modelled": choice.otherwise_modelled,
         "changes": [{"what": change.what, "value": finite(change.value)} for change in choice.changes],
@@ -98,10 +104,10 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     who = "one user" if alone else f"{service['requests_per_s']:g} requests/s"
     title = f"size: {document['model']} for {who}, {service['prompt']} + {service['generate']} tokens"
     if not document["feasible"]:
-        return [Block(title, _infeasible(document), width=WIDTH)]
+        return [Block(title, [*_infeasible(document), *_beyond(document)], width=WIDTH)]
     lines = [_answer(entry, alone) for entry in document["choices"]]
     return [
-        Block(title, lines, width=WIDTH),
+        Block(title, [*lines, *_beyond(document)], width=WIDTH),
         _table(document, alone),
         _energy(document),
         Block(
@@ -114,6 +120,16 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     ]
 
 
+def _beyond(document: Mapping[str, Any]) -> Iterator[str]:
+    """Where some requests are longer than the model takes, how many."""
+    share = document["beyond_context"]
+    if share >= TOLD_BEYOND:
+        yield (
+            f"note: {percent(share)} of requests are longer, with their answers, than the maximum context of"
+            f" {document['model']}, {document['max_context']} tokens: they are counted as if they were served"
+        )
+
+
 def _answer(choice: Mapping[str, Any], alone: bool) -> str:
     best = choice["best"]
     figure = _money(best, alone)
@@ -121,8 +137,37 @@ def _answer(choice: Mapping[str, Any], alone: bool) -> str:
         modelled = best["joules_per_token_modelled"]
         figure = f"at most {_joules(best, 'at_most')} J/token"
         figure += "" if modelled is None else f", {_joules(best, 'modelled')} as modelled"
-    said = f"{choice['aim']}: {_named(best)}, {best['formats']}, {figure}"
-    return f"{said}; a tie with {_named(choice['runner_up'])}" if choice["tied"] else said
+    said = f"{choice['aim']}: {_counted(best, choice)}, {best['formats']}, {figure}"
+    if not choice["tied"]:
+        return said
+    other = _counted(choice["runner_up"], choice)
+    return f"{said}; a tie with {other if _elsewhere(choice) else ', '.join((other, choice['runner_up']['formats']))}"
+
+
+def _elsewhere(choice: Mapping[str, Any]) -> bool:
+    """Whether the hardware tells the runner-up from the best."""
+    return not choice["differs"] or "hardware" in choice["differs"]
+
+
+def _parallelism(setup: Mapping[str, Any]) -> str:
+    return setup["parallelism"] or "tp=1"
+
+
+def _counted(setup: Mapping[str, Any], choice: Mapping[str, Any]) -> str:
+    """Its devices, with the parallelism where the other of the two has the same hardware in another."""
+    if _elsewhere(choice) or "parallelism" not in choice["differs"]:
+        return _named(setup)
+    replicas = "" if setup["replicas"] == 1 else f" ({setup['replicas']} replicas)"
+    return f"{setup['devices']} x {setup['hardware']} {_parallelism(setup)}{replicas}"
+
+
+def _apart(setup: Mapping[str, Any], choice: Mapping[str, Any]) -> str:
+    """Its hardware, with what tells it from the other of the two where that is the same."""
+    if _elsewhere(choice):
+        return str(setup["hardware"])
+    known = {"parallelism": _parallelism(setup), "formats": setup["formats"]}
+    words = [word for name, word in known.items() if name in choice["differs"]]
+    return f"{setup['hardware']} ({', '.join(words)})" if words else _named(setup)
 
 
 def _named(setup: Mapping[str, Any]) -> str:
@@ -199,26 +244,27 @@ def _changes(choice: Mapping[str, Any], alone: bool) -> list[str]:
     better = {"cheapest": "cheaper", "efficient": "more efficient", "fewest": "fewer devices"}
     said = []
     changes = {change["what"]: change["value"] for change in choice["changes"]}
-    named = _named(other) if other is not None else ""
+    named = _apart(other, choice) if other is not None else ""
     word = better.get(choice["aim"], "better")
     if "rate_above" in changes:
-        said.append(f"above {changes['rate_above']:.3g} requests/s {other['hardware']} is {word}")
+        said.append(f"above {changes['rate_above']:.3g} requests/s {named} is {word}")
     if "rate_below" in changes:
-        said.append(f"at {changes['rate_below']:.3g} requests/s and just below, {other['hardware']} is {word}")
+        said.append(f"at {changes['rate_below']:.3g} requests/s and just below, {named} is {word}")
     if "price" in changes:
         unit = "USD" if alone else "USD/h"
         does = "costs less" if choice["aim"] == "fewest" else "is the choice"
-        said.append(f"{other['hardware']} {does} below {changes['price']:,.4g} {unit} a device")
+        said.append(f"{named} {does} below {changes['price']:,.4g} {unit} a device")
     if "price_ratio" in changes:
         said.append(
-            f"{named} costs less where its device costs under {changes['price_ratio']:.3g} times the chosen one"
+            f"{_named(other)} costs less where its device costs under {changes['price_ratio']:.3g} times the chosen one"
         )
     if choice["otherwise_modelled"]:
-        joules = " against ".join(_joules(setup, "modelled") for setup in (other, best))
-        said.append(f"as modelled {other['hardware']} draws less, {joules} J/token")
+        joules = [_joules(setup, "modelled") for setup in (other, best)]
+        if joules[0] != joules[1]:
+            said.append(f"as modelled {named} draws less, {' against '.join(joules)} J/token")
     verb = "no longer does" if alone else "needs more replicas"
     limits = " or ".join(f"{name.upper()} below {seconds(changes[name])}" for name in ("tpot", "ttft"))
-    said.append(f"{best['hardware']} {verb} for a target of {limits}")
+    said.append(f"{_apart(best, choice)} {verb} for a target of {limits}")
     return [f"{choice['aim']}: {line}" for line in said]
 
 

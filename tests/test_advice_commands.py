@@ -26,6 +26,52 @@ def test_the_first_three_lines_answer_and_tables_fit_a_hundred_columns(run: Run)
     assert out.count("TTFT: time to first token") == 1
 
 
+def test_what_is_not_sure_to_help_is_no_headline(run: Run) -> None:
+    """A plan whose gain may be none is in the document, with its interval, and nothing says that it helps."""
+    status, out, _ = run("advise", "bert-base", "--hw", "a100-sxm-80gb", "--batch", "8")
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[0] == "bert-base on a100-sxm-80gb: nothing is sure to make the whole time better"
+    assert lines[1].startswith("The whole time stays at ")
+    assert re.search(r"No step: the best found, awq, is .+ \(0.+ to 1.+\) times as good, which may be no gain", out)
+    assert "No single change makes it better" in out
+    assert "likewise awq (changes next to nothing)" in " ".join(out.split())
+    _, out, _ = run("advise", "bert-base", "--hw", "a100-sxm-80gb", "--batch", "8", "--format", "json")
+    plan = json.loads(out)["plan"]
+    assert [step["move"] for step in plan["steps"]] == ["awq"]
+    assert plan["sure"] is False
+    assert plan["times_better"]["low"] < 1 < plan["times_better"]["high"]
+
+
+def test_a_gain_that_may_be_none_is_told_with_its_interval(run: Run) -> None:
+    asked = ("advise", "gpt-oss-20b", "--hw", "l40s", "--batch", "64", "--prompt", "32", "--generate", "512")
+    status, out, _ = run(*asked)
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[0] == "gpt-oss-20b on l40s: nothing is sure to make the whole time better"
+    assert lines[1].startswith("By fp8-kv the whole time goes from ")
+    assert "times better, which may be no gain" in " ".join(out.split())
+    assert re.search(r"The best found, 1\.\d+ \(0\.\d+ to 1\.\d+\) times as good, may be no better", out)
+
+
+def test_a_single_change_that_is_sure_comes_before_a_plan_that_is_not(run: Run) -> None:
+    asked = ("advise", "opt-6.7b", "--hw", "a100-sxm-80gb", "--engine", "sglang", "--batch", "8", "--prompt", "2048")
+    status, out, _ = run(*asked, "--generate", "32", "--objective", "throughput", "--format", "json")
+    assert status == 0
+    found = json.loads(out)
+    assert found["plan"]["times_better"]["low"] < 1
+    assert found["instead"] == "smoothquant"
+    _, out, _ = run(*asked, "--generate", "32", "--objective", "throughput")
+    assert re.match(r"opt-6\.7b on a100-sxm-80gb: 1\.\d+ \(1\..+ times better by smoothquant\n", out)
+
+
+@pytest.mark.parametrize("objective", ["total", "throughput", "ttft"])
+def test_what_a_plan_has_is_not_said_to_be_in_vain(document, objective: str) -> None:
+    found = document("--objective", objective, "--quality", "lossy")
+    assert found["plan"]["sure"]
+    assert not {step["move"] for step in found["plan"]["steps"]} & {entry["move"] for entry in found["in_vain"]}
+
+
 @pytest.fixture
 def document(run: Run) -> Callable[..., dict[str, Any]]:
     """The JSON document of an advice."""

@@ -1,6 +1,7 @@
 """`roofline size`: the answer first, in 100 columns; documents, mistakes."""
 
 import json
+import re
 
 import pytest
 
@@ -43,10 +44,13 @@ def test_joules_a_token_say_which_reading_they_are(run) -> None:
     status, out, _ = run(*ASKED, "--hw", "h100-sxm,a100-pcie-80gb,l40s")
     assert status == 0
     efficient = next(line for line in out.splitlines() if line.startswith("efficient: "))
-    assert "at most 0.4 J/token, 0.34 as modelled" in efficient
+    best = re.search(r"at most 0\.4 J/token, (0\.\d+) as modelled", efficient)
+    assert best is not None
     table = out[out.index("Joules a token") : out.index("What would change")]
     assert table.split()[3:9] == ["devices", "formats", "as", "modelled", "at", "most"]
-    assert "as modelled h100-sxm draws less, 0.29 against 0.34 J/token" in out
+    less = re.search(r"as modelled h100-sxm draws less, (0\.\d+) against (0\.\d+) J/token", out)
+    assert less is not None
+    assert float(less[1]) < float(less[2]) == float(best[1])
     _, out, _ = run(*ASKED, "--hw", "h100-sxm,l40s", "--format", "json")
     for choice in json.loads(out)["choices"]:
         for setup in (choice["best"], choice["runner_up"]):
@@ -54,6 +58,47 @@ def test_joules_a_token_say_which_reading_they_are(run) -> None:
             assert (modelled is None) == (setup["hardware"] == "l40s")
             assert modelled is None or modelled < most
         assert choice["otherwise_modelled"] is False
+
+
+def test_setups_of_the_same_hardware_are_told_apart(run) -> None:
+    asked = ("llama-3.1-70b", "--rate", 0.001, *ASKED[4:], "--hw", "h100-sxm")
+    status, out, _ = run("size", *asked)
+    assert status == 0
+    assert "cheapest: 1 x h100-sxm, awq, 3.49 USD/h; a tie with 1 x h100-sxm, awq, KV fp8" in out
+    changes = out[out.index("What would change") : out.index("To have the figures")]
+    assert "requests/s h100-sxm (awq, KV fp8) is cheaper" in changes
+    assert "cheapest: h100-sxm (awq) needs more replicas" in changes
+    for word in ("is the choice below", "against", "h100-sxm is", "h100-sxm needs"):
+        assert word not in changes
+    document = json.loads(run("size", *asked, "--format", "json")[1])
+    assert [choice["differs"] for choice in document["choices"]] == [["formats"]] * 4
+    for choice in document["choices"]:
+        assert not {change["what"] for change in choice["changes"]} & {"price", "price_ratio"}
+
+
+def test_parallelism_is_told_where_it_is_what_differs(run) -> None:
+    asked = ("size", "llama-3.1-8b", "--rate", 300, *ASKED[4:], "--hw", "l4", "--quality", "lossless")
+    status, out, _ = run(*asked)
+    assert status == 0
+    told = " ".join(out.split())
+    for choice in json.loads(run(*asked, "--format", "json")[1])["choices"]:
+        assert choice["differs"] == ["parallelism", "devices"]
+        best, other = choice["best"], choice["runner_up"]
+        assert f"{choice['aim']}: l4 ({best['parallelism']}) needs more replicas" in told
+        assert f"{choice['aim']}: {best['devices']} x l4 {best['parallelism']} ({best['replicas']} replicas)" in told
+        assert f"a tie with {other['devices']} x l4 {other['parallelism']} ({other['replicas']} replicas), bf16" in told
+
+
+def test_a_tail_beyond_the_context_is_noted(run) -> None:
+    asked = ("size", "llama-3.1-8b", "--rate", 1, "--hw", "h100-sxm", "--prompt")
+    status, out, _ = run(*asked, "lognormal:mean=20000,p95=60000")
+    assert status == 0
+    assert re.search(r"note: 0\.\d+% of requests are longer, with their answers, than the maximum context", out)
+    _, out, _ = run(*asked, "lognormal:mean=2000,p95=6000")
+    assert "maximum context" not in out
+    document = json.loads(run(*asked, "lognormal:mean=20000,p95=60000", "--format", "json")[1])
+    assert 1e-3 < document["beyond_context"] < 0.01
+    assert document["max_context"] == 131072
 
 
 def test_many_replicas_are_told_in_100_columns(run) -> None:
@@ -96,6 +141,7 @@ def test_what_cannot_be_met_is_an_answer(run) -> None:
         (["--quantile", "some"], "the quantile is a share such as 0.95, or mean"),
         (["--engine", "vlm"], "unknown engine"),
         (["--ttft", "2"], "no unit"),
+        (["--prompt", "uniform:100:250000"], "prompts of uniform:52:130000, 0.52 times as long, would do"),
     ],
 )
 def test_mistakes_are_told_in_a_sentence(options, said, run) -> None:

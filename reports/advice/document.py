@@ -26,7 +26,9 @@ CERTAIN = ("memory", "gpus", "usd_per_hour")
 
 def advice_document(advice: Advice, top: int) -> dict[str, Any]:
     """The JSON document: the request, what holds it back, changes, engines, hardware, what is in vain, a plan."""
-    goal, base = advice.case.goal, advice.base
+    goal, base, plan = advice.case.goal, advice.base, advice.plan
+    surest = None if plan.sure else advice.surest
+    followed = {step.move.name for step in plan.steps if plan.sure}
     return {
         "schema": SCHEMA,
         "model": base.analysis.scenario.model.name,
@@ -57,10 +59,12 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
         "in_vain": [
             {"move": entry.move, "gain": finite(entry.gain), "because": entry.because, "rule": entry.rule}
             for entry in advice.futile
+            if entry.move not in followed
         ],
         "cautions": [{"rule": rule, "text": text} for rule, text in advice.cautions],
         "not_possible": dict(advice.refused),
-        "plan": _plan(advice.plan, goal),
+        "plan": _plan(plan, goal),
+        "instead": None if surest is None else surest.move.name,
         "shown": top,
     }
 
@@ -133,6 +137,7 @@ def _plan(plan: Plan, goal: Goal) -> dict[str, Any]:
     limits = goal.limits.given
     return {
         "feasible": plan.feasible,
+        "sure": plan.sure,
         "times_better": None if plan.better is None else _interval(plan.better),
         "steps": [
             {

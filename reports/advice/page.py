@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from advisor.breakeven import HELPS
 from advisor.goal import Objective
 from reports.blocks import WIDTH, Block
 from roofline.units import seconds, si
@@ -78,10 +79,26 @@ def _headline(document: Mapping[str, Any]) -> str:
     plan, name = document["plan"], f"{document['model']} on {document['hardware']}"
     if not plan["feasible"]:
         return f"{name}: nothing meets all limits"
-    moves = [_short(step["move"]) for step in plan["steps"]]
-    if not moves:
-        return f"{name}: nothing makes {OBJECTIVES[Objective(document['objective'])]} better"
-    return f"{name}: {_times(plan['times_better'])} times better by {_listed(moves)}"
+    what, instead = OBJECTIVES[Objective(document["objective"])], _instead(document)
+    if plan["sure"]:
+        return f"{name}: {_times(plan['times_better'])} times better by {_steps(plan)}"
+    if instead is not None:
+        return f"{name}: {_times(instead['times_better'])} times better by {_short(instead['move'])}"
+    return f"{name}: nothing {'is sure to make' if _unsure(plan) else 'makes'} {what} better"
+
+
+def _instead(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The single change that is sure, where the plan is not."""
+    return next((entry for entry in document["recommendations"] if entry["move"] == document["instead"]), None)
+
+
+def _steps(plan: Mapping[str, Any]) -> str:
+    return _listed([_short(step["move"]) for step in plan["steps"]])
+
+
+def _unsure(plan: Mapping[str, Any]) -> bool:
+    """Whether there is a plan that may be better and may not."""
+    return bool(plan["steps"]) and not plan["sure"] and plan["times_better"]["low"] <= 1
 
 
 def _answer(document: Mapping[str, Any]) -> Iterator[str]:
@@ -90,8 +107,18 @@ def _answer(document: Mapping[str, Any]) -> Iterator[str]:
     before = _objective(document, document["figures"])
     what = OBJECTIVES[Objective(document["objective"])]
     if plan["feasible"]:
-        after = _objective(document, plan["steps"][-1]["figures"] if plan["steps"] else document["figures"])
-        yield f"{_sentence_case(what)} goes from {_amount(before, unit)} to {_amount(after, unit)}{_reading(document)}."
+        instead = _instead(document)
+        best = instead or (plan["steps"][-1] if plan["sure"] else None)
+        if best is None and plan["steps"] and plan["times_better"]["mid"] > HELPS:
+            after, gain = _objective(document, plan["steps"][-1]["figures"]), _times(plan["times_better"])
+            change = f"from {_amount(before, unit)} to {_amount(after, unit)}{_reading(document)}"
+            yield f"By {_steps(plan)} {what} goes {change}, {gain} times better, which may be no gain."
+        elif best is None:
+            yield f"{_sentence_case(what)} stays at {_amount(before, unit)}{_reading(document)}."
+        else:
+            after = _objective(document, best["figures"])
+            change = f"goes from {_amount(before, unit)} to {_amount(after, unit)}"
+            yield f"{_sentence_case(what)} {change}{_reading(document)}."
     else:
         broken = _listed(sorted({LIMITS[name] for name in document["misses"]})) or "the limits together"
         yield f"In the way: {broken}; {_nearest(plan)}."
@@ -202,11 +229,19 @@ def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
     if not plan["steps"]:
         yield _text("Plan", [f"No step: {plan['stopped']}."])
         return
+    title = "Plan: each step's gain is given those before it"
+    if not plan["sure"] and plan["times_better"]["mid"] <= HELPS:
+        worth = "may be no gain" if _unsure(plan) else "is next to nothing"
+        best = f"the best found, {_steps(plan)}, is {_times(plan['times_better'])} times as good, which {worth}"
+        yield _text("Plan", [f"No step: {best} ({plan['combinations_tried']} combinations simulated)."])
+        return
+    if not plan["sure"]:
+        title = f"The best found, {_times(plan['times_better'])} times as good, may be no better: step by step"
     rows = [["as it is", "", "", *_cells(document, document["figures"])]]
     for step in plan["steps"]:
         gain = f"{_times(step['times_better'])}{_doubt(step['times_better'])}"
         rows.append([_short(step["move"]), step["price"], gain, *_cells(document, step["figures"])])
-    yield _table("Plan: each step's gain is given those before it", _header(document, "step"), rows)
+    yield _table(title, _header(document, "step"), rows)
     lines = [f"It stops there: {plan['stopped']} ({plan['combinations_tried']} combinations simulated)."]
     for entry in plan["interactions"]:
         both, alone = map(_short, entry["moves"]), f"{entry['first']:.3g} and {entry['second']:.3g} times alone"
@@ -314,7 +349,7 @@ def _vain(gain: float | None) -> str:
         return "cannot be had here"
     if abs(gain - 1) < 5e-4:
         return "changes nothing"
-    if abs(gain - 1) < 5e-3:
+    if 2 - HELPS <= gain <= HELPS:
         return "changes next to nothing"
     return f"{gain:.3g} times better" if gain > 1 else f"{1 / gain:.3g} times worse"
 

@@ -1,6 +1,7 @@
 """Advice: every figure is reproduced by its command, gains are simulated, and nothing impossible is advised."""
 
 import shlex
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,10 +11,12 @@ from advisor import Goal, Limits, Objective, Price, Quality, advise
 from advisor.breakeven import HELPS
 from advisor.desk import consumer
 from advisor.moves import engine_techniques, technique_moves
+from advisor.trials import sure
 from reports.commands.scenario import parse_scenarios
 from roofline import RooflineError, analyze
 from roofline.options import compose
 from roofline.request import Request
+from roofline.timing import Estimate
 
 SCENARIOS = st.builds(
     lambda model, hw, batch, prompt, generate, quant, tp, engine: compose(
@@ -179,6 +182,28 @@ def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
     advice = advise(asked(), Goal(Objective.TPOT))
     assert advice.recommendations[0].certain
     assert any(found.tied for found in (*advice.recommendations, *advice.hardware))
+
+
+def test_a_plan_that_may_be_no_better_is_not_sure() -> None:
+    advice = advise(asked("bert-base", "a100-sxm-80gb", batch=8, prompt=512), Goal(), top=0)
+    assert [step.move.name for step in advice.plan.steps] == ["awq"]
+    assert advice.plan.better.low < 1 < advice.plan.better.high
+    assert not advice.plan.sure
+    assert not advice.recommendations
+    assert "awq" in {entry.move for entry in advice.futile}
+    assert advise(asked(), Goal(Objective.TPOT), top=0).plan.sure
+    beyond = advise(asked("llama-3.1-70b", "a6000"), Goal(), top=0)
+    assert beyond.base.missed
+    assert beyond.plan.sure
+
+
+@pytest.mark.parametrize(("low", "mid", "judged"), [(1.02, 1.05, True), (0.99, 1.2, False), (1.001, 1.009, False)])
+def test_gains_of_plans_and_single_changes_are_judged_alike(low: float, mid: float, judged: bool) -> None:
+    assert sure(Estimate(low, mid, mid**2 / low)) is judged
+    advice = advise(asked(), Goal(Objective.TPOT), top=0)
+    assert replace(advice.plan, better=Estimate(low, mid, mid**2 / low)).sure is judged
+    unsure = [replace(found, better=Estimate(low, mid, mid**2 / low)) for found in advice.recommendations]
+    assert (replace(advice, recommendations=tuple(unsure)).surest is not None) is judged
 
 
 def test_break_even_points_are_edges() -> None:

@@ -1,6 +1,7 @@
 """Sizing: closed forms, order, commands that reproduce figures, pruning that loses nothing, reasons."""
 
 import math
+import re
 import shlex
 
 import numpy as np
@@ -14,7 +15,7 @@ from advisor.goal import Quality
 from advisor.queueing import load
 from advisor.setups import Figures, promise
 from advisor.sizing import size
-from advisor.workload import Service, parse_lengths
+from advisor.workload import Service, longer, parse_lengths
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.errors import RooflineError
 
@@ -223,6 +224,74 @@ def test_the_pessimistic_end_takes_no_less() -> None:
     service = Service(60, 1500, 300, 2, 0.05)
     devices = [size(MODEL, service, FEW[:2], at=at).choice("fewest").best.devices for at in ("low", "mid", "high")]
     assert devices == sorted(devices)
+
+
+def test_setups_of_the_same_hardware_have_no_price_below_which_one_is_the_choice() -> None:
+    found = size(load_model("llama-3.1-70b"), Service(0.001, 2000, 300, 2, 0.05), ["h100-sxm"])
+    for choice in found.choices:
+        assert choice.runner_up is not None
+        assert choice.runner_up.hardware is choice.best.hardware
+        assert set(choice.differs) & {"formats", "parallelism"}
+        assert not {change.what for change in choice.changes} & {"price", "price_ratio"}
+    assert not found.choice("efficient").otherwise_modelled
+    unpriced = size(MODEL, Service(5, 2000, 300), ["mi300x"], prices={})
+    assert not {change.what for choice in unpriced.choices for change in choice.changes} & {"price", "price_ratio"}
+    assert size(MODEL, Service(5, 2000, 300), FEW).choice("cheapest").differs[0] == "hardware"
+
+
+def test_the_share_beyond_a_length_is_that_of_the_distribution(tmp_path) -> None:
+    file = tmp_path / "lengths.csv"
+    file.write_text("length,count\n100,3\n500,1\n")
+    for text, length, share in (
+        ("uniform:100:300", 250, 0.25),
+        ("lognormal:mean=512,p95=1500", 1500, 0.05),
+        ("exponential:mean=300", 300 * math.log(100), 0.01),
+        (str(file), 100, 0.25),
+        (str(file), 99, 1),
+        (str(file), 500, 0),
+        ("200", 200, 0),
+        ("200", 199.5, 1),
+    ):
+        assert parse_lengths(text).beyond(length) == pytest.approx(share, abs=2e-6)
+    assert longer(parse_lengths("uniform:100:300"), parse_lengths("uniform:100:300"), 400) == pytest.approx(0.5)
+    halved = parse_lengths("lognormal:mean=512,p95=1500").times(0.5)
+    assert (halved.written, round(halved.quantile(0.95))) == ("lognormal:mean=256,p95=750", 750)
+    assert (parse_lengths(str(file)).times(0.5).mean, parse_lengths(str(file)).times(0.5).quantile(0.5)) == (100, 50)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "generate", "share"),
+    [
+        ("uniform:100:250000", 300, "48%"),
+        ("lognormal:mean=100000,p95=150000", 300, "13%"),
+        (200, "exponential:mean=50000", "7.3%"),
+        (200_000, "exponential:mean=500", "100%"),
+    ],
+)
+def test_a_service_of_which_much_is_beyond_the_context_is_refused_with_the_nearest(prompt, generate, share) -> None:
+    with pytest.raises(RooflineError) as refused:
+        size(MODEL, Service(5, prompt, generate), ["h100-sxm"])
+    said = str(refused.value)
+    assert said.startswith(f"{share} of requests are longer, with their answers, than the maximum context")
+    what, written, factor = re.search(r"(prompts|answers) of (\S+), (\S+) times as long, would do$", said).groups()
+    near = {"prompts": (written, generate), "answers": (prompt, written)}[what]
+    found = size(MODEL, Service(5, *near), ["h100-sxm"])
+    assert 0 <= found.beyond < 0.01
+    assert 0.01 <= float(factor) < 1
+
+
+def test_a_file_of_which_much_is_beyond_the_context_is_refused(tmp_path) -> None:
+    file = tmp_path / "lengths.csv"
+    file.write_text("1000,9\n200000,1\n")
+    with pytest.raises(RooflineError, match=r"^10% of requests .*: prompts 0\.65 times as long would do$"):
+        size(MODEL, Service(5, str(file), 300), ["h100-sxm"])
+
+
+def test_a_tail_beyond_the_context_is_sized_and_counted() -> None:
+    found = size(MODEL, Service(1, "lognormal:mean=20000,p95=60000", 300), ["h100-sxm"])
+    assert found.feasible
+    assert 1e-3 < found.beyond < 0.01
+    assert size(MODEL, Service(1, "lognormal:mean=2000,p95=6000", 300), ["h100-sxm"]).beyond < 1e-5
 
 
 def test_what_would_change_a_choice_does() -> None:
