@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reports.blocks import Block, finite
-from reports.document import cost_document, energy_document, interval
-from reports.export import read, spread
+from reports.document import cost_document, energy_document, interval, rates_document
+from reports.export import cost_key, encodes, energy_keys, rates_of, read, spread
 from roofline.analysis import Analysis
 from roofline.compare import METRICS, Metric, readings, waterfall
+from roofline.notes import generates, notes
 from roofline.units import seconds, si
 
 SCHEMA = "roofline.compare/1"
@@ -43,11 +44,11 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
         "techniques": list(scenario.techniques),
         "batch": finite(scenario.batch),
         "prompt": finite(scenario.prompt),
-        "generate": finite(scenario.generate),
+        "generate": finite(scenario.generate) if generates(analysis) else None,
         "ttft_s": finite(generation.ttft),
         "tpot_s": finite(generation.tpot),
         "total_s": finite(generation.total),
-        "tokens_per_s": finite(generation.tokens_per_second),
+        **rates_document(analysis),
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
         "memory": {
@@ -59,6 +60,7 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
             "capacity_bytes": finite(memory.capacity),
             "fits": bool(memory.fits),
         },
+        "notes": list(notes(analysis)),
     }
     if analysis.times_are_expected:
         expected = analysis.expected
@@ -66,7 +68,6 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
             "expected_ttft_s": interval(expected.ttft),
             "expected_tpot_s": None if expected.tpot is None else interval(expected.tpot),
             "expected_total_s": interval(expected.total),
-            "expected_tokens_per_s": interval(expected.tokens_per_second),
         }
     return document
 
@@ -112,17 +113,25 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
     """Totals and memory in a table, a scenario a row, then the waterfalls of one metric."""
     scenarios = document["scenarios"]
     expected = all("expected_total_s" in entry for entry in scenarios)
-    header = ("", "scenario", "TTFT", "TPOT", "total", "tokens/s", "memory")
-    blocks = [Block("Comparison", [f"{index}: {entry['label']}" for index, entry in enumerate(scenarios, 1)])]
+    rates = rates_of(scenarios)
+    header = ("", "scenario", "TTFT", "TPOT", "total", *rates.values(), "memory")
+    asked = [f"{index}: {entry['label']}" for index, entry in enumerate(scenarios, 1)]
+    told = [f"note on {index}: {note}" for index, entry in enumerate(scenarios, 1) for note in entry["notes"]]
+    blocks = [Block("Comparison", [*asked, *told])]
     if expected:
-        rows = [[str(index), _name(entry), *_expected(entry)] for index, entry in enumerate(scenarios, 1)]
+        rows = [[str(index), _name(entry), *_expected(entry, rates)] for index, entry in enumerate(scenarios, 1)]
         blocks.append(Block("Expected (8 of 10 measurements)", header=header[:-1], rows=rows, left=2))
-    rows = [[str(index), _name(entry), *_bound(entry), _memory(entry)] for index, entry in enumerate(scenarios, 1)]
+    bounds = ([_name(entry), *_bound(entry, rates), _memory(entry)] for entry in scenarios)
+    rows = [[str(index), *cells] for index, cells in enumerate(bounds, 1)]
     blocks.append(Block("At the bound, and memory of a device", header=header, rows=rows, left=2))
-    rows = [[str(index), _name(entry), *_drawn(entry)] for index, entry in enumerate(scenarios, 1)]
+    alike = all(map(encodes, scenarios))
+    kinds = [" (of prompts)" if encodes(entry) and not alike else "" for entry in scenarios]
+    drawn = ([_name(entry), *_drawn(entry, kind)] for entry, kind in zip(scenarios, kinds, strict=True))
+    rows = [[str(index), *cells] for index, cells in enumerate(drawn, 1)]
     if any(cell != "-" for row in rows for cell in row[2:]):
-        drawn = ("", "scenario", "energy a token", "power of a device", "a million tokens")
-        blocks.append(Block("Energy and cost", header=drawn, rows=rows, left=2))
+        of = "prompt token" if alike else "token"
+        titles = ("", "scenario", f"energy a {of}", "power of a device", f"a million {of}s")
+        blocks.append(Block("Energy and cost", header=titles, rows=rows, left=2))
     for fall in document["waterfalls"]:
         if fall["metric"] == metric:
             blocks.append(_fall_block(fall))
@@ -133,32 +142,34 @@ def _name(entry: Mapping[str, Any]) -> str:
     return f"{entry['model']} on {entry['hardware']}"
 
 
-def _expected(entry: Mapping[str, Any]) -> list[str]:
-    tpot, rate = entry["expected_tpot_s"], entry["expected_tokens_per_s"]
+def _expected(entry: Mapping[str, Any], rates: Iterable[str]) -> list[str]:
+    tpot, found = entry["expected_tpot_s"], [entry[f"expected_{name}"] for name in rates]
     return [
         spread(entry["expected_ttft_s"]),
         "-" if tpot is None else spread(tpot),
         spread(entry["expected_total_s"]),
-        f"{rate['mid']:,.4g} ({rate['low']:,.4g} to {rate['high']:,.4g})",
+        *("-" if rate is None else f"{rate['mid']:,.4g} ({rate['low']:,.4g} to {rate['high']:,.4g})" for rate in found),
     ]
 
 
-def _bound(entry: Mapping[str, Any]) -> list[str]:
-    tpot = entry["tpot_s"]
+def _bound(entry: Mapping[str, Any], rates: Iterable[str]) -> list[str]:
+    tpot, found = entry["tpot_s"], [entry[name] for name in rates]
     return [
         seconds(entry["ttft_s"]),
         "-" if tpot is None else seconds(tpot),
         seconds(entry["total_s"]),
-        f"{entry['tokens_per_s']:,.4g}",
+        *("-" if rate is None else f"{rate:,.4g}" for rate in found),
     ]
 
 
-def _drawn(entry: Mapping[str, Any]) -> list[str]:
-    energy, cost = entry["energy"], entry["cost"]
-    joules, most = read(energy, "j_per_token", "J"), read(energy, "at_most_j_per_token", "J")
+def _drawn(entry: Mapping[str, Any], kind: str) -> list[str]:
+    """Energy, power and cost; `kind` says of what tokens, where not all of the table are alike."""
+    energy, cost, of_prompts = entry["energy"], entry["cost"], encodes(entry)
+    joules, most = (read(energy, key, "J") for key in energy_keys(of_prompts))
     power = read(energy, "power_w", "W")
-    price = None if cost is None else read(cost, "usd_per_million_tokens", "USD")
-    return [joules or ("-" if most is None else f"at most {most}"), power or "-", price or "-"]
+    price = None if cost is None else read(cost, cost_key(of_prompts), "USD")
+    shown = joules if most is None or joules is not None else f"at most {most}"
+    return ["-" if shown is None else f"{shown}{kind}", power or "-", "-" if price is None else f"{price}{kind}"]
 
 
 def _memory(entry: Mapping[str, Any]) -> str:

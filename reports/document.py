@@ -17,8 +17,9 @@ from roofline import (
     parameters,
     state_bytes_per_sequence,
 )
-from roofline.metrics import AT, find_metric
+from roofline.metrics import AT, devices, find_metric
 from roofline.modelspec import to_spec
+from roofline.notes import ATTENTION, caches, fused, generates, notes
 from roofline.phase import Expectation, OpFigures, Phase
 from roofline.precision import parse_precision
 from roofline.timing import Estimate
@@ -34,7 +35,11 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
         "model": analysis.scenario.model.name,
         "hardware": analysis.scenario.hardware.name,
         "scenario": scenario_document(analysis),
-        "parallelism": {**asdict(analysis.parallel), "devices": analysis.parallel.devices},
+        "parallelism": {
+            **asdict(analysis.parallel),
+            "devices": analysis.parallel.devices,
+            "decode_devices": devices(analysis) - analysis.parallel.devices,
+        },
         "techniques": list(analysis.scenario.techniques),
         "phases": {
             name: phase_document(phase, analysis.times_are_expected)
@@ -59,22 +64,32 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
             "tpot_s": generation.tpot,
             "total_s": generation.total,
             "tokens_per_iteration": analysis.tokens_per_iteration,
-            "tokens_per_s": generation.tokens_per_second,
+            **rates_document(analysis),
             **(generation_expectation(analysis) if analysis.times_are_expected else {}),
         },
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
+        "notes": list(notes(analysis)),
+    }
+
+
+def rates_document(analysis: Analysis) -> dict[str, Any]:
+    """Generated tokens a second, None for a model that only encodes, and sequences a second, with their intervals."""
+    return {
+        **_read(analysis, "tokens_per_s", "tokens_per_s"),
+        **_read(analysis, "sequences_per_s", "sequences_per_s"),
     }
 
 
 def energy_document(analysis: Analysis) -> dict[str, Any]:
     """Joules a token and watts a device at the bound and at expected times; None where the spec gives no figures."""
     return {
-        **_per_token(analysis, "energy", "j_per_token"),
-        **_per_token(analysis, "energy.prefill", "prefill_j_per_prompt_token"),
-        **_per_token(analysis, "energy.decode", "decode_j_per_token"),
-        **_per_token(analysis, "power", "power_w"),
-        **_per_token(analysis, "energy.tdp", "at_most_j_per_token"),
+        **_read(analysis, "energy", "j_per_token"),
+        **_read(analysis, "energy.prefill", "prefill_j_per_prompt_token"),
+        **_read(analysis, "energy.decode", "decode_j_per_token"),
+        **_read(analysis, "power", "power_w"),
+        **_read(analysis, "energy.tdp", "at_most_j_per_token"),
+        **_read(analysis, "energy.tdp.prefill", "at_most_prefill_j_per_prompt_token"),
     }
 
 
@@ -94,12 +109,12 @@ def cost_document(analysis: Analysis) -> dict[str, Any] | None:
             for pool in pools
         ],
         "devices": analysis.parallel.devices * len(pools),
-        **_per_token(analysis, "cost", "usd_per_million_tokens"),
-        **_per_token(analysis, "cost.processed", "usd_per_million_processed_tokens"),
+        **_read(analysis, "cost", "usd_per_million_tokens"),
+        **_read(analysis, "cost.processed", "usd_per_million_processed_tokens"),
     }
 
 
-def _per_token(analysis: Analysis, name: str, key: str) -> dict[str, Any]:
+def _read(analysis: Analysis, name: str, key: str) -> dict[str, Any]:
     """A metric at the bound, and its interval at expected times."""
     readings = (*AT.values(), "low", "high") if analysis.times_are_expected else ("bound",)
     found = {reading: float(find_metric(f"{name}.{reading}", "bound").figure(analysis)) for reading in readings}
@@ -118,7 +133,6 @@ def generation_expectation(analysis: Analysis) -> dict[str, Any]:
         "expected_time_s": interval(expected.total),
         "expected_ttft_s": interval(expected.ttft),
         "expected_tpot_s": None if expected.tpot is None else interval(expected.tpot),
-        "expected_tokens_per_s": interval(expected.tokens_per_second),
         "basis": phase.basis.basis,
         "source": phase.basis.source,
     }
@@ -130,20 +144,20 @@ def interval(estimate: Estimate) -> dict[str, float]:
 
 
 def scenario_document(analysis: Analysis) -> dict[str, Any]:
-    """What was asked, with every default filled in."""
-    scenario, precision = analysis.scenario, analysis.precision
+    """What was asked, with every default filled in; None is what the model has no use for (`notes` say so)."""
+    scenario, precision, generating = analysis.scenario, analysis.precision, generates(analysis)
     return {
         "batch": scenario.batch,
         "prompt": scenario.prompt,
-        "generate": scenario.generate,
-        "context": scenario.decode_context,
+        "generate": scenario.generate if generating else None,
+        "context": scenario.decode_context if generating else None,
         "prefix": scenario.prefix,
         "images": scenario.images,
         "base": precision.base.name,
         "weights": precision.weights.name,
         "activations": precision.activations.name,
-        "kv": precision.kv.name,
-        "flash": "attention" in analysis.fusions,
+        "kv": precision.kv.name if caches(analysis) else None,
+        "flash": ATTENTION in fused(analysis),
         "fusions": list(analysis.fusions),
         "convention": str(scenario.convention),
         "engine": scenario.profile.name,

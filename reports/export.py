@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from roofline.network import ENDS
@@ -87,65 +87,107 @@ def escape(text: str) -> str:
 def summary_lines(document: Mapping[str, Any]) -> list[str]:
     """The answer in a few lines: what was asked, does it fit, how fast at the bound."""
     scenario, memory, generation = document["scenario"], document["memory"], document["generation"]
-    asked = f"batch {scenario['batch']}, prompt {scenario['prompt']}, generate {scenario['generate']}"
+    asked = f"batch {scenario['batch']}, prompt {scenario['prompt']}"
+    asked += "" if scenario["generate"] is None else f", generate {scenario['generate']}"
     if scenario["prefix"]:
         asked += f", cached prefix {scenario['prefix']}"
-    formats = f"weights {scenario['weights']}, activations {scenario['activations']}, KV {scenario['kv']}"
+    formats = f"weights {scenario['weights']}, activations {scenario['activations']}"
+    formats += "" if scenario["kv"] is None else f", KV {scenario['kv']}"
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
     room = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " too much")
-    tpot = "-" if generation["tpot_s"] is None else seconds(generation["tpot_s"])
+    rate, unit = rate_of(generation)
+    bound = f"{rate_text(generation[rate])} {unit}"
     devices = _devices(document["parallelism"])
     lines = [
         f"{asked}; {formats}" + ("; FlashAttention" if scenario["flash"] else ""),
         *([f"on {devices}; operators and memory are those of one device"] if devices else []),
         f"memory: {si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}: {verdict}, {room}"
         f" ({', '.join(_memory_parts(memory))})",
-        f"at the bound: TTFT {seconds(generation['ttft_s'])}, TPOT {tpot}, total {seconds(generation['total_s'])},"
-        f" {_rate(generation['tokens_per_s'])} tokens/s",
+        f"at the bound: {_times(generation, '', seconds)}total {seconds(generation['total_s'])}, {bound}",
         *(expected_lines(scenario["engine"], generation) if "expected_time_s" in generation else []),
     ]
-    lines += [*energy_lines(document["energy"]), *cost_lines(document["cost"])]
+    of_prompts = encodes(generation)
+    lines += [*energy_lines(document["energy"], of_prompts), *cost_lines(document["cost"], of_prompts)]
     if generation["tokens_per_iteration"] != 1:
         lines.append(f"a decode iteration yields {generation['tokens_per_iteration']:.3g} tokens a sequence")
     if document["techniques"]:
         lines.append(f"techniques: {', '.join(document['techniques'])}")
     if scenario["convention"] != "physical":
         lines.append(f"counted by the {scenario['convention']} convention")
-    if scenario["beyond_max_context"]:
-        lines.append("note: the sequences grow beyond the model's maximum context")
-    return lines
+    return [*lines, *(f"note: {note}" for note in document["notes"])]
+
+
+def encodes(rates: Mapping[str, Any]) -> bool:
+    """Whether figures with rates are those of a model that only encodes: it generates no tokens."""
+    return rates["tokens_per_s"] is None
+
+
+def rate_of(rates: Mapping[str, Any]) -> tuple[str, str]:
+    """The rate that matters, and its unit: generated tokens, or sequences where none are generated."""
+    return ("sequences_per_s", "sequences/s") if encodes(rates) else ("tokens_per_s", "tokens/s")
+
+
+def rates_of(entries: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
+    """The rates that matter of several scenarios, with what their columns are called."""
+    found = {rate_of(entry) for entry in entries}
+    return dict(sorted(found, reverse=True))
+
+
+def _times(generation: Mapping[str, Any], prefix: str, shown: Callable[[Any], str]) -> str:
+    """TTFT and TPOT, which a model that only encodes has not: all its time is the total."""
+    if encodes(generation):
+        return ""
+    tpot = generation[f"{prefix}tpot_s"]
+    return f"TTFT {shown(generation[f'{prefix}ttft_s'])}, TPOT {'-' if tpot is None else shown(tpot)}, "
+
+
+def rate_interval(rate: Mapping[str, float]) -> str:
+    """A rate with the ends of its interval."""
+    return f"{rate_text(rate['mid'])} ({rate_text(rate['low'])} to {rate_text(rate['high'])})"
 
 
 def expected_lines(engine: str, generation: Mapping[str, Any]) -> list[str]:
     """The expected times of a generation with their 80% intervals, and what they rest on."""
-    tpot = generation["expected_tpot_s"]
-    rate = generation["expected_tokens_per_s"]
+    name, unit = rate_of(generation)
+    rate = f"{rate_interval(generation[f'expected_{name}'])} {unit}"
     return [
-        f"expected on {engine}: TTFT {spread(generation['expected_ttft_s'])},"
-        f" TPOT {'-' if tpot is None else spread(tpot)}, total {spread(generation['expected_time_s'])},"
-        f" {_rate(rate['mid'])} ({_rate(rate['low'])} to {_rate(rate['high'])}) tokens/s",
+        f"expected on {engine}: {_times(generation, 'expected_', spread)}"
+        f"total {spread(generation['expected_time_s'])}, {rate}",
         f"in brackets 8 of 10 measurements; {BASES[generation['basis']]} ({generation['source']})",
     ]
 
 
-def energy_lines(energy: Mapping[str, Any]) -> list[str]:
-    """What a token draws, modelled or at most; nothing where neither is known."""
-    modelled, most = read(energy, "j_per_token", "J"), read(energy, "at_most_j_per_token", "J")
+def energy_lines(energy: Mapping[str, Any], of_prompts: bool = False) -> list[str]:
+    """What a token draws, generated or of a prompt, modelled or at most; nothing where neither is known."""
+    modelled, most = (read(energy, key, "J") for key in energy_keys(of_prompts))
+    token = "prompt token" if of_prompts else "token"
     if modelled is not None:
         power = energy.get("expected_power_w", {"mid": energy["power_w"]})["mid"]
-        return [f"energy: {modelled} a token, {power:,.0f} W a device (modelled)"]
-    return [] if most is None else [f"energy: at most {most} a token, all devices at their TDP"]
+        return [f"energy: {modelled} a {token}, {power:,.0f} W a device (modelled)"]
+    return [] if most is None else [f"energy: at most {most} a {token}, all devices at their TDP"]
 
 
-def cost_lines(cost: Mapping[str, Any] | None) -> list[str]:
-    """What a million generated tokens cost, and the price that it rests on; nothing where it is unknown."""
-    if cost is None or (shown := read(cost, "usd_per_million_tokens", "USD")) is None:
+def energy_keys(of_prompts: bool) -> tuple[str, str]:
+    """Where the energy of a token stands: modelled, and at most."""
+    if of_prompts:
+        return "prefill_j_per_prompt_token", "at_most_prefill_j_per_prompt_token"
+    return "j_per_token", "at_most_j_per_token"
+
+
+def cost_key(of_prompts: bool) -> str:
+    """Where the cost of a million tokens stands: where none are generated, those processed are the prompts'."""
+    return "usd_per_million_processed_tokens" if of_prompts else "usd_per_million_tokens"
+
+
+def cost_lines(cost: Mapping[str, Any] | None, of_prompts: bool = False) -> list[str]:
+    """What a million tokens cost, generated or of prompts, and the price it rests on; nothing where it is unknown."""
+    if cost is None or (shown := read(cost, cost_key(of_prompts), "USD")) is None:
         return []
     prices = " and ".join(
         f"{price['usd_per_hour']:g} USD an hour" + ("" if price["date"] is None else f" ({price['date']})")
         for price in cost["prices"]
     )
-    return [f"cost: {shown} a million generated tokens, a device at {prices}"]
+    return [f"cost: {shown} a million {'prompt' if of_prompts else 'generated'} tokens, a device at {prices}"]
 
 
 def read(figures: Mapping[str, Any], key: str, unit: str) -> str | None:
@@ -172,7 +214,7 @@ def spread(interval: Mapping[str, float]) -> str:
     return f"{mid} ({ends[0]} to {ends[1]})"
 
 
-def _rate(value: float) -> str:
+def rate_text(value: float) -> str:
     """A rate, with digits enough that a slow one does not read as nothing."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
@@ -184,12 +226,13 @@ def _memory_parts(memory: Mapping[str, Any]) -> list[str]:
 
 def _devices(parallelism: Mapping[str, Any]) -> str:
     """The devices of a parallel run in words, empty for a single one."""
+    more = parallelism["decode_devices"]
     if parallelism["devices"] == 1:
-        return ""
+        return "1 device, and another one that decodes" if more else ""
     kinds = ("tensor", "pipeline", "expert", "data", "sequence")
     degrees = ", ".join(f"{kind} {parallelism[kind]}" for kind in kinds if parallelism[kind] > 1)
     nodes = f" on {parallelism['nodes']} nodes" if parallelism["nodes"] > 1 else ""
-    return f"{parallelism['devices']} devices{nodes} ({degrees})"
+    return f"{parallelism['devices']} devices{nodes} ({degrees})" + (f", and {more} more that decode" if more else "")
 
 
 def phase_line(phase: Mapping[str, Any]) -> str:

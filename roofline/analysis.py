@@ -253,7 +253,7 @@ class Analysis:
             key = id(run.placement)
             if key not in rows:
                 rows[key] = weigh(run)
-            return rows[key] @ run.placement.values(run.step)
+            return rows[key] @ run.placement.values(run.step) * run.busy
 
         flat = self._step_sum(count, self._flat(scenario.generate) - 1)
         return flat.reshape(scenario.shape) if scenario.shape else float(flat[0])

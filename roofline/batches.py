@@ -25,7 +25,7 @@ from roofline.kernels import Array
 from roofline.kernels.elementwise import PASSES
 from roofline.kernels.parameters import numbers, smooth_maximum, units
 from roofline.kernels.shapes import DECODE_QUERIES, KernelShape
-from roofline.launches import OF_STEPS, Kernel
+from roofline.launches import ATTENTION, OF_STEPS, Kernel
 from roofline.parallel import ONE_NODE
 from roofline.remembered import SMALL, Remembered
 from roofline.roof import Placement, coefficient_rows
@@ -59,7 +59,10 @@ class Batch:
 
     def columns(self, values: Array) -> dict[str, Any]:
         """The columns of the measurement schema, (members, points)."""
-        return {**self.texts, **self.fixed, **{name: rows @ values for name, rows in self.varying.items()}}
+        columns = {**self.texts, **self.fixed, **{name: rows @ values for name, rows in self.varying.items()}}
+        if "pairs" in columns:
+            columns["kv_len"] = columns.pop("pairs") / np.maximum(columns["batch"], 1.0)
+        return columns
 
     def table(self, values: Array) -> Asked | None:
         """Products depend on the workload through their rows only: each number of rows is evaluated once."""
@@ -107,6 +110,9 @@ class Batch:
 
 
 _EVERYWHERE = slice(None)
+
+QUERY_TILE = 128.0
+"""Queries that share what a kernel converts of the cache: a tile of FlashAttention."""
 
 
 class Question:
@@ -301,7 +307,7 @@ def _batch(
         texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
     factor = engine["collective"] if op == "collective" else 1.0
     indices = np.array([index for index, _ in members])
-    foreign = op == "attention_decode" and members[0][1].foreign_cache
+    foreign = op in ATTENTION and members[0][1].foreign_cache
     conversion = engine["kv_conversion"] if foreign else 0.0
     match, other = _launched(match, engine), None if other is None else _launched(other, engine)
     form = _form(op, match, other, hardware, factor, conversion, *texts.items(), *fixed, *varying)
@@ -339,19 +345,23 @@ def _launched(match: Match, engine: Engine) -> Match:
 
 
 def conversion_time(columns: Mapping[str, Any], work: float, hardware: Hardware) -> Any:
-    """Seconds to convert a cache that is in a format which the hardware does not compute in, for decode attention.
+    """Seconds to convert a cache that is in a format which the hardware does not compute in, for attention.
 
-    Every query head converts what it reads at `work` FLOP an element, on as many units as there are heads of sequences:
+    Every tile of 128 queries of every query head converts what it reads of the cache at `work` FLOP an element, on as
+    many units as there are tiles. What a prompt itself adds to the cache is at hand in the format of the queries:
 
-        2 batch heads keys d work / (vector peak min(1, batch heads / units))
+        tiles   U = batch heads ceil(q_len / 128)
+        time    t = 2 U cached d work / (vector peak min(1, U / units)),    cached = kv_len - q_len, of steps kv_len
     """
     if hardware.vector_peak is None:
         return 0.0
-    heads = columns["batch"] * columns["heads"]
+    queries = np.maximum(columns["q_len"], 1.0)
+    tiles = columns["batch"] * columns["heads"] * np.ceil(queries / QUERY_TILE)
     window = np.asarray(columns.get("window", 0.0))
     keys = np.where(window > 0, np.minimum(columns["kv_len"], np.maximum(window, 1.0)), columns["kv_len"])
-    busy = hardware.vector_peak * np.minimum(1.0, heads / units(hardware))
-    return 2.0 * heads * keys * columns["head_dim"] * work / busy
+    cached = np.minimum(keys, np.where(queries > DECODE_QUERIES, columns["kv_len"] - queries, columns["kv_len"]))
+    busy = hardware.vector_peak * np.clip(tiles / units(hardware), 1e-9, 1.0)
+    return 2.0 * tiles * np.maximum(cached, 0.0) * columns["head_dim"] * work / busy
 
 
 def _converted(found: Expected, columns: Mapping[str, Any], work: float, hardware: Hardware) -> Expected:

@@ -81,13 +81,12 @@ def prefill_expected(analysis: Analysis) -> Breakdown:
 
 def _of_expected(phase: Phase, reference: float, weights: NDArray[np.float64]) -> Breakdown:
     """Expected parts of a phase over points that are weighted; the engine's factor on prefill is in them."""
-    slower = phase.engine["prefill"] if phase.name == "prefill" else 1.0
     parts: dict[str, float] = {}
     for key, op, found in zip(_keys(phase.passes), phase.ops, phase.expected_ops, strict=True):
-        spent = float(np.sum(weights * (slower * op.count * found.time.mid)))
+        spent = float(np.sum(weights * (op.count * found.time.mid)))
         parts[key] = parts.get(key, 0.0) + spent
     if np.any(phase.hidden):
-        parts[HIDDEN] = -slower * float(np.sum(weights * phase.hidden))
+        parts[HIDDEN] = -phase.engine.slower(phase.name) * float(np.sum(weights * phase.hidden))
     parts[HOST] = float(reference) - sum(parts.values())
     return Breakdown(parts, float(reference))
 

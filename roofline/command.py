@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from roofline.convention import Convention
@@ -47,7 +48,7 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
     yield from _targets("formats", request.formats)
     convention = str(options.get("convention", Convention.PHYSICAL))
     yield from _fusions(request, convention)
-    yield from _targets("degrees", {key: value for key, value in request.degrees.items() if value != 1})
+    yield from _targets("degrees", dict(_degrees(request)))
     skew = request.settings.get("expert_skew", 0.0)
     if skew:
         yield "--expert-skew", f"{skew!r}"
@@ -66,6 +67,15 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
         yield "--price", f"{price!r}"
     if convention != Convention.PHYSICAL:
         yield "--convention", convention
+
+
+def _degrees(request: Request) -> Iterator[tuple[str, int]]:
+    """The degrees that are not as by default: one, and of nodes as many as the devices need."""
+    degrees = request.degrees
+    for name, value in degrees.items():
+        without = replace(request, degrees={other: degrees[other] for other in degrees if other != name})
+        if value != (without.parallelism.nodes if name == "nodes" else 1):
+            yield name, value
 
 
 def _targets(group: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

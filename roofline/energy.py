@@ -26,7 +26,6 @@ from numpy.typing import NDArray
 from roofline.analysis import Analysis
 from roofline.errors import UnsupportedError
 from roofline.hardware import EnergyFigures, Hardware
-from roofline.parallel import Parallelism
 from roofline.roof import Placement, Row
 from roofline.schedule import Pass
 from roofline.timing import Reading
@@ -164,20 +163,12 @@ def _part(analysis: Analysis, part: int) -> tuple[Any, Any]:
     """Joules of compute, memory or links of all devices: of prefill, and of all decode steps."""
     parallel = analysis.parallel
 
-    def weigh(run: Pass, bubbles: float) -> NDArray[np.float64]:
-        stages = 1 / parallel.pipeline if run.label.startswith(BESIDE) else bubbles
-        row: NDArray[np.float64] = _rows(run.placement)[part] * (parallel.devices * stages)
+    def weigh(run: Pass) -> NDArray[np.float64]:
+        stages = parallel.pipeline if run.label.startswith(BESIDE) else 1
+        row: NDArray[np.float64] = _rows(run.placement)[part] * (parallel.devices / stages)
         return row
 
-    prefill = analysis.prefill.summed(lambda run: weigh(run, _busy(parallel, decode=False)))
-    decode = analysis.decode_summed(lambda run: weigh(run, _busy(parallel, decode=True)))
-    return prefill, decode
-
-
-def _busy(parallel: Parallelism, *, decode: bool) -> float:
-    """The share of a pipeline's passes in which a stage has work: the others are bubbles, which draw no more."""
-    stages, batches = parallel.pipeline, parallel.micro_batches
-    return batches / (max(batches, stages) if decode else batches + stages - 1)
+    return analysis.prefill.summed(weigh), analysis.decode_summed(weigh)
 
 
 def _rows(placement: Placement) -> NDArray[np.float64]:

@@ -73,9 +73,7 @@ PARAMETERS = (
     Parameter(
         "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "cycles of a unit for 1024 products of integers in scaled blocks"
     ),
-    Parameter(
-        "kv_conversion", Unit.RATIO, 0.0, 500.0, 90.0, "FLOP an element of a cache that is converted in software"
-    ),
+    Parameter("kv_conversion", Unit.RATIO, 0.0, 500.0, 5.0, "FLOP an element of a cache that is converted in software"),
 )
 """What a profile says in numbers; what it leaves out has the default."""
 
@@ -124,6 +122,10 @@ class Engine:
         """Seconds that a pass waits for the host's work on its sequences, beside a device that is `busy` seconds."""
         work = self["sequence"] * sequences
         return np.maximum(work - busy, 0.0) if self.overlap else work
+
+    def slower(self, phase: str) -> float:
+        """How many times longer than those of the calibration its kernels take in a phase."""
+        return self["prefill"] if phase == "prefill" else 1.0
 
     @cached_property
     def kernels(self) -> tuple[tuple[str, ...], ...]:

@@ -73,7 +73,7 @@ def _time(analysis: Analysis, metric: Timed) -> float:
 def _hosts(before: Analysis, after: Analysis) -> float:
     """The squared relative error that engines do not share."""
     engines = (before.scenario.profile, after.scenario.profile)
-    if engines[0] == engines[1]:
+    if engines[0].name == engines[1].name:
         return 0.0
     return sum(_half(engine) ** 2 for engine in engines)
 
@@ -103,7 +103,7 @@ def _middle_step(analysis: Analysis) -> Phase:
 
 
 def _of_phase(phase: Phase, times: float) -> Iterator[_Part]:
-    slower = phase.engine["prefill"] if phase.name == "prefill" else 1.0
+    slower = phase.engine.slower(phase.name)
     for run in phase.passes:
         kernels = phase.timed(run)
         detail = kernels.detail(run.step)

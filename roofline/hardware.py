@@ -147,6 +147,11 @@ class Hardware:
         joined = scopes["node"].devices if "node" in scopes else None
         return BOX if joined is None or (joined < BOX and "host" in scopes) else joined
 
+    def nodes(self, devices: int) -> int:
+        """The nodes that so many devices are in: the fewest that are large enough and have equally many each."""
+        fewest = -(-devices // self.node_devices)
+        return next(count for count in range(fewest, devices + 1) if devices % count == 0)
+
     def link(self, span: Span) -> Interconnect:
         """The link between the devices of a span.
 
@@ -156,7 +161,8 @@ class Hardware:
         scopes = ("network",) if span.across_nodes else ("node", "host")
         found = [link for scope in scopes for link in self.interconnects if link.scope == scope]
         if not found:
-            where = "across nodes (scope: network)" if span.across_nodes else "within a node (scope: node or host)"
+            across = f"across nodes, of {self.node_devices} devices each (scope: network)"
+            where = across if span.across_nodes else "within a node (scope: node or host)"
             raise UnsupportedError(f"the spec of {self.name} names no interconnect {where}")
         return next((link for link in found if link.bridged is None or span.reach <= link.bridged), found[0])
 

@@ -46,7 +46,8 @@ class Kernel:
 
     `matches` are the constants by op of the measurement schema: two for attention, whose prefill and decode kernels
     are others, none where nothing was measured. `others` are those of a second kernel for the same operands: engines
-    run the faster one. `foreign_cache`: it reads a cache in a format that the hardware does not compute in.
+    run the faster one. `foreign_cache`: it reads a cache of floating-point numbers that the hardware does not compute
+    in (integers are unpacked in a few instructions; FP8 takes dozens where no instruction converts it).
     """
 
     parts: tuple[int, ...]
@@ -66,11 +67,15 @@ class Kernel:
     def always_measured(self) -> bool:
         """Whether it has constants for prompts and for steps."""
         found = {OF_STEPS.get(op) for op in self.matches}
-        return None in found or len(found) == 2
+        return None in found or len(found) == 2 or (bool(found) and self._by_token)
+
+    @property
+    def _by_token(self) -> bool:
+        return self.shape is not None and self.shape.by_token
 
     def match(self, queries: Any) -> Match | None:
         """The constants in a pass of so many query tokens a sequence, the most of a grid's; None where it has none."""
-        step = bool(np.max(queries) <= DECODE_QUERIES)
+        step = self._by_token or bool(np.max(queries) <= DECODE_QUERIES)
         return next((match for op, match in self.matches.items() if OF_STEPS.get(op, step) == step), None)
 
     def basis(self, queries: Any) -> Basis:
@@ -171,7 +176,8 @@ def _constants(
     matches = {} if shape is None else _matches(shape, hardware, calibration)
     others = {} if shape is None else _others(shape, calibration)
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
-    return shape if matches else None, matches, others, not all(map(hardware.supports, caches))
+    foreign = any(name.startswith("fp") and not hardware.supports(name) for name in caches)
+    return shape if matches else None, matches, others, foreign
 
 
 def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:

@@ -18,6 +18,7 @@ from roofline.analysis import Analysis
 from roofline.column import Type
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.hardware import Hardware
+from roofline.model import Model
 from roofline.timing import Reading
 
 READINGS = ("bound", "low", "mid", "high")
@@ -100,10 +101,10 @@ def _step(analysis: Analysis, reading: str) -> Any:
 
 
 def _tpot(analysis: Analysis, reading: str) -> Any:
-    if reading == "bound":
-        return analysis.generation.tpot
-    expected = _expects(analysis).expected.tpot
-    return _nothing(analysis) if expected is None else getattr(expected, reading)
+    found = analysis.generation.tpot if reading == "bound" else _expects(analysis).expected.tpot
+    if found is None:
+        return _nothing(analysis)
+    return found if reading == "bound" else getattr(found, reading)
 
 
 def _total(analysis: Analysis, reading: str) -> Any:
@@ -111,6 +112,8 @@ def _total(analysis: Analysis, reading: str) -> Any:
 
 
 def _rate(analysis: Analysis, reading: str) -> Any:
+    if analysis.decode is None:
+        return _nothing(analysis)
     if reading == "bound":
         return analysis.generation.tokens_per_second
     return getattr(_expects(analysis).expected.tokens_per_second, reading)
@@ -123,6 +126,12 @@ def _rate_per_gpu(analysis: Analysis, reading: str) -> Any:
 def _rate_per_user(analysis: Analysis, reading: str) -> Any:
     slowest = {"low": "high", "high": "low"}.get(reading, reading)
     return 1 / _tpot(analysis, slowest)
+
+
+def _sequences(analysis: Analysis, reading: str) -> Any:
+    # The longer the batch takes, the fewer sequences a second.
+    other = {"low": "high", "high": "low"}.get(reading, reading)
+    return analysis.scenario.batch / _total(analysis, other)
 
 
 def _ratio(upper: Any, lower: Any) -> Any:
@@ -152,6 +161,12 @@ def _energy_of_decode(analysis: Analysis, reading: Reading) -> Any:
 def _energy_at_most(analysis: Analysis, reading: Reading) -> Any:
     found = energy.at_most(analysis, reading)
     return _nothing(analysis) if found is None else _ratio(found, cost.generated_tokens(analysis))
+
+
+def _energy_of_prefill_at_most(analysis: Analysis, reading: Reading) -> Any:
+    scenario, spent = analysis.scenario, energy.times(analysis, reading).prefill
+    found = energy.most_joules(energy.pools(analysis), analysis.parallel.devices, spent)
+    return _nothing(analysis) if found is None else _ratio(found, scenario.batch * scenario.prompt)
 
 
 def _power(analysis: Analysis, reading: Reading) -> Any:
@@ -205,6 +220,7 @@ METRICS: Mapping[str, Metric] = {
         *_timed("tokens_per_s", "generated tokens of all sequences over the total", _PER_TIME, 1, _rate),
         *_timed("tokens_per_s_per_gpu", "the same for each device", _PER_TIME, 1, _rate_per_gpu),
         *_timed("tokens_per_s_per_user", "one over TPOT", _PER_TIME, 1, _rate_per_user),
+        *_timed("sequences_per_s", "sequences of the batch over the total", "sequences/s", 1, _sequences),
         *_timed("energy", "modelled energy of all devices for each generated token", "J", -1, _energy, Need.ENERGY),
         *_timed("energy.prefill", "that of prefill for each prompt token", "J", -1, _energy_of_prefill, Need.ENERGY),
         *_timed(
@@ -217,6 +233,9 @@ METRICS: Mapping[str, Metric] = {
             -1,
             _energy_at_most,
             Need.TDP,
+        ),
+        *_timed(
+            "energy.tdp.prefill", "that of prefill for each prompt token", "J", -1, _energy_of_prefill_at_most, Need.TDP
         ),
         *_timed("power", "modelled mean draw of a device", "W", -1, _power, Need.ENERGY),
         *_timed("cost", "a million generated tokens", "USD", -1, _cost, Need.PRICE),
@@ -244,6 +263,10 @@ METRICS: Mapping[str, Metric] = {
 
 GROUPS: Mapping[str, tuple[str, ...]] = {"bound": ("prefill_bound", "decode_bound")}
 DEFAULT = ("ttft", "tpot", "tokens_per_s", "tokens_per_s_per_gpu", "memory", "fits", *GROUPS["bound"])
+"""What is asked of models that generate where nothing else is."""
+
+DEFAULT_OF_ENCODERS = ("ttft", "sequences_per_s", "memory", "fits", "prefill_bound")
+"""What is asked of models that only encode: they have no decode steps and no generated tokens."""
 
 _TIMED = frozenset(name.removesuffix(".bound") for name in METRICS if name.endswith(".bound"))
 NAMES: tuple[str, ...] = (*sorted(_TIMED), *METRICS)
@@ -256,6 +279,14 @@ def find_metric(name: str, at: str) -> Metric:
     if key not in METRICS:
         raise UnknownNameError("metric", name, (*NAMES, *GROUPS))
     return METRICS[key]
+
+
+def default_metrics(models: Iterable[Model]) -> tuple[str, ...]:
+    """What is asked of these models where nothing else is: of both kinds, what is asked of either."""
+    encodes = {model.task == "encode" for model in models}
+    if encodes == {True}:
+        return DEFAULT_OF_ENCODERS
+    return tuple(dict.fromkeys((*DEFAULT, *(DEFAULT_OF_ENCODERS if True in encodes else ()))))
 
 
 def expand(names: Iterable[str], at: str) -> tuple[str, ...]:

@@ -213,7 +213,8 @@ def compose(
 ) -> Request:
     """The request of a command line: `formats` as `parse_precision` takes them, `degrees` as `Parallelism` does.
 
-    `settings` are the workload and the engine, as `Scenario` has them. Raises RooflineError.
+    A degree that is None is as by default. `settings` are the workload and the engine, as `Scenario` has them. Raises
+    RooflineError.
     """
     with_flash = flash if flash is not None else convention == Convention.PHYSICAL
     fusions = (*(("attention",) if with_flash else ()), *fuse)
@@ -221,7 +222,7 @@ def compose(
         load_model(model),
         load_hardware(hw),
         formats=formats,
-        degrees=degrees,
+        degrees={name: value for name, value in degrees.items() if value is not None},
         settings={"offload": parse_offload(offload), "expert_skew": expert_skew},
         techniques=tuple(techniques),
         options={"fusions": fusions, "convention": convention, **settings},

@@ -14,6 +14,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
+
+import numpy as np
 
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.extents import popularity
@@ -67,8 +70,8 @@ class Parallelism:
 
     There are tensor * pipeline * data * sequence devices on `nodes` nodes. `expert` ranks share the experts of a layer;
     they are the tensor and data ranks of a stage: where more expert ranks are asked for than those, attention runs
-    data-parallel on the others. `micro_batches` cut the batch to keep the stages of a pipeline busy. With `grid` the
-    tensor ranks cut matrices along rows and columns (2-D tensor parallelism) instead of one of them.
+    data-parallel on the others. `micro_batches` cut the batch to keep the stages of a pipeline busy, as far as there is
+    a sequence for each. With `grid` the tensor ranks cut matrices along rows and columns (2-D tensor parallelism).
     """
 
     tensor: int = 1
@@ -85,12 +88,17 @@ class Parallelism:
             value = getattr(self, name)
             if type(value) is not int or not 1 <= value <= MAX_DEVICES:
                 raise RooflineError(f"{flag} must be an integer between 1 and {MAX_DEVICES}, got {value}")
+        if self.micro_batches > 1 and self.pipeline == 1:
+            raise RooflineError(f"--micro-batches {self.micro_batches} fill a pipeline: say its stages too (--pp)")
         if self.grid and math.isqrt(self.tensor) ** 2 != self.tensor:
             raise RooflineError(f"2-D tensor parallelism needs a square number of devices, got {self.tensor}")
         if self.expert > self.tensor * self.data:
             if self.expert % self.tensor:
                 why = "expert ranks are whole groups of tensor ranks"
                 raise RooflineError(f"--ep {self.expert} is not divisible by --tp {self.tensor}: {why}")
+            if self.data > 1:
+                ranks = f"{self.tensor * self.data} devices of --tp {self.tensor} and --dp {self.data}"
+                raise RooflineError(f"--ep {self.expert} is more than the {ranks}: leave --dp out, or say more")
             object.__setattr__(self, "data", self.expert // self.tensor)
         if (self.tensor * self.data) % self.expert:
             raise RooflineError(
@@ -166,6 +174,12 @@ class Parallelism:
     def trivial(self) -> bool:
         """Whether there is one device only."""
         return self == Parallelism(micro_batches=self.micro_batches)
+
+
+def micro_batches(parallelism: Parallelism, batch: Any) -> Any:
+    """The micro-batches that a batch, or each of an array of them, is cut into: no more than a rank has sequences."""
+    asked = parallelism.micro_batches
+    return asked if asked == 1 else np.minimum(asked, np.ceil(np.asarray(batch) / parallelism.data))
 
 
 SINGLE = Parallelism()

@@ -157,10 +157,10 @@ class Phase:
         return self._plain(self._totals[5])
 
     def summed(self, weigh: Callable[[Pass], Any]) -> Any:
-        """The sum over passes of a count that is linear in a pass's monomials: `weigh` gives its coefficients."""
+        """The sum over passes with work of a count that is linear in their monomials: `weigh` gives coefficients."""
         return self._plain(
             sum(
-                self._shaped(weigh(run) @ values, run.step) * run.repeat
+                self._shaped(weigh(run) @ values, run.step) * run.repeat * run.busy
                 for run, values in zip(self.passes, self._values, strict=True)
             )
         )
@@ -201,7 +201,9 @@ class Phase:
         """The expected time of every operator, in the order of `ops`; the host's part is in none of them."""
         return tuple(
             Expectation(
-                Estimate(*(self._plain(self._shaped(part, run.step)) for part in estimate)),
+                Estimate(
+                    *(self._plain(self.engine.slower(self.name) * self._shaped(part, run.step)) for part in estimate)
+                ),
                 (kernel := times.kernels[times.kernel_of[index]]).basis(run.step.queries),
                 kernel.source(run.step.queries),
                 self._inside(detail.inside[times.kernel_of[index]], run.step),
@@ -236,7 +238,7 @@ class Phase:
 
     @cached_property
     def host_time(self) -> Any:
-        """Seconds of the expected time that the device waits for the host between passes."""
+        """Seconds of the expected time in which no kernel runs: what the host adds, and gaps."""
         total: Any = 0.0
         for run, times, detail in self._details:
             total = total + self._shaped(times.host_time(detail, run.step, self.name), run.step) * run.repeat

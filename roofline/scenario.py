@@ -30,6 +30,9 @@ WORKLOAD = ("batch", "prompt", "generate", "prefix", "images")
 DEFAULT_PROMPT = 512
 """Tokens of a prompt where none is given, as llama.cpp's benchmark has them."""
 
+DEFAULT_GENERATE = 128
+"""Tokens to generate for each sequence where none are given."""
+
 MAX_BATCH = 10**7
 """Sequences: larger batches are taken for a mistake."""
 
@@ -61,7 +64,7 @@ class Scenario:
     hardware: Hardware
     batch: Any = 1
     prompt: Any = None
-    generate: Any = 128
+    generate: Any = DEFAULT_GENERATE
     context: Any = None
     prefix: Any = 0
     precision: Precision | None = None
@@ -135,6 +138,8 @@ class Scenario:
     def _check_model(self, settings: dict[str, Any]) -> None:
         model = self.model
         if _any(settings["images"]) and model.tower_kind != "vision":
+            if model.title.endswith("(text decoder only)"):
+                raise RooflineError(f"{model.name} is described without its vision tower: images are not simulated")
             raise RooflineError(f"{model.name} has no vision tower for images")
         if _any(settings["prefix"]) and (model.tower_kind == "encoder" or model.task == "encode"):
             raise RooflineError(f"{model.name} has an encoder, which cannot start from a cached prefix")

@@ -22,7 +22,7 @@ from roofline.memory import stored_tensors
 from roofline.model import Model
 from roofline.network import EMBEDDING, HEAD, TURNS, Build, Network, Section, network
 from roofline.op import Kind, Link, Op
-from roofline.parallel import RESIDENT, SINGLE, Nodes, Offload, Parallelism, beside
+from roofline.parallel import RESIDENT, SINGLE, Nodes, Offload, Parallelism, beside, micro_batches
 from roofline.precision import Precision
 from roofline.rewrite import Rewrite
 from roofline.roof import Placement, place
@@ -153,12 +153,16 @@ PLAIN_SETTINGS = Settings()
 
 
 class Pass(NamedTuple):
-    """One forward pass of a phase: a network on hardware, its step, and how often it runs."""
+    """One forward pass of a phase: a network on hardware, its step, and how often it runs.
+
+    `busy` is the share of those times in which a stage of a pipeline has work: the others are bubbles.
+    """
 
     placement: Placement
     step: Step
     repeat: Any = 1.0
     label: str = ""
+    busy: Any = 1.0
 
 
 def hiding(passes: Iterable[Pass]) -> bool:
@@ -304,13 +308,15 @@ class Schedule:
         if tower is not None and self.model.tower is not None:
             graph = self.tower
             passes.append(Pass(self._place(graph, self.hardware), self._local(tower, micro=False), 1.0, "tower"))
-        bubbles, placement = self._bubbles(decode=False), self._prefiller
+        bubbles, busy = self._bubbles(step, decode=False)
         if self.settings.padding != 1:
             step = step._replace(queries=np.ceil(step.queries * self.settings.padding))
         *chunks, last = self._chunks(step)
         for part, runs in chunks:
-            passes += self._split(Pass(self._headless, self._local(part, split=True), bubbles * runs), decode=False)
-        passes += self._split(Pass(placement, self._local(last[0], split=True), bubbles * last[1]), decode=False)
+            local = self._local(part, split=True)
+            passes += self._split(Pass(self._headless, local, bubbles * runs, busy=busy), decode=False)
+        local = self._local(last[0], split=True)
+        passes += self._split(Pass(self._prefiller, local, bubbles * last[1], busy=busy), decode=False)
         if self.settings.decode_hardware is not None:
             passes.append(Pass(self._transfer, self._local(step, micro=False), 1.0, "transfer"))
         speculation, cascade = self.settings.speculation, self.settings.cascade
@@ -372,9 +378,9 @@ class Schedule:
 
     def _iteration(self, step: Step) -> tuple[Pass, ...]:
         speculation, local = self.settings.speculation, self._local(step)
-        repeat = self._bubbles(decode=True)
+        repeat, busy = self._bubbles(step, decode=True)
         if speculation is None:
-            return self._split(Pass(self._stepper, local, repeat))
+            return self._split(Pass(self._stepper, local, repeat, busy=busy))
         drafted = self._local(step, micro=False) if self.draft else local
         middle = drafted._replace(queries=speculation.draft_width, cached=drafted.cached + (speculation.length - 1) / 2)
         passes: list[Pass] = []
@@ -382,10 +388,9 @@ class Schedule:
             passes.append(Pass(self.draft, middle, float(speculation.drafts), "draft"))
         elif speculation.draft_depth:
             shallow = self._verifier(speculation.draft_depth)
-            passes += self._split(Pass(shallow, middle, repeat * speculation.drafts, "draft"))
-        verify = Pass(
-            self._verifier(self.settings.depth), local._replace(queries=speculation.verified + 1), repeat, "verify"
-        )
+            passes += self._split(Pass(shallow, middle, repeat * speculation.drafts, "draft", busy))
+        verifier, several = self._verifier(self.settings.depth), local._replace(queries=speculation.verified + 1)
+        verify = Pass(verifier, several, repeat, "verify", busy)
         return (*passes, *self._split(verify))
 
     def _split(self, run: Pass, *, decode: bool = True) -> tuple[Pass, ...]:
@@ -403,7 +408,7 @@ class Schedule:
             own = self._place(graph, run.placement.hardware)
             passes.append(run._replace(placement=own, repeat=run.repeat * (1 - host.work)))
         if host.work > 0:
-            passes.append(Pass(place(graph, host.hardware), run.step, run.repeat * host.work, label))
+            passes.append(Pass(place(graph, host.hardware), run.step, run.repeat * host.work, label, run.busy))
         return tuple(passes)
 
     @property
@@ -438,20 +443,23 @@ class Schedule:
     def _local(self, step: Step, *, micro: bool = True, split: bool = False) -> Step:
         """The step of one rank: its share of the batch and, where the tokens are `split` as in prefill, of those."""
         parallel = self.settings.parallel
-        cuts = parallel.data * (parallel.micro_batches * self._turns("prefill" if split else "decode") if micro else 1)
-        batch = step.batch if cuts == 1 else np.maximum(np.ceil(step.batch / cuts), 1)
+        turns = self._turns("prefill" if split else "decode")
+        cuts = parallel.data * (micro_batches(parallel, step.batch) * turns if micro else 1)
+        batch = step.batch if np.all(cuts == 1) else np.maximum(np.ceil(step.batch / cuts), 1)
         ranks = parallel.sequence if split else 1
         return step._replace(batch=batch, queries=step.queries if ranks == 1 else step.queries / ranks)
 
-    def _bubbles(self, *, decode: bool) -> float:
-        """Passes of the whole pipeline that a phase takes, one being all stages in a row for one micro-batch.
+    def _bubbles(self, step: Step, *, decode: bool) -> tuple[Any, Any]:
+        """Passes of the whole pipeline that a phase takes, and the share of them in which a stage has work.
 
-        With m micro-batches and p stages prefill takes (m + p - 1) / p of them, bubbles at both ends included. Decode
-        goes round: a step takes m / p once there are enough micro-batches to fill the pipeline.
+        One pass is all stages in a row for one micro-batch. With m micro-batches and p stages prefill takes
+        (m + p - 1) / p of them, bubbles at both ends included. Decode goes round: a step takes m / p once there are
+        enough micro-batches to fill the pipeline.
         """
-        stages, batches = self.settings.parallel.pipeline, self.settings.parallel.micro_batches
-        passes = max(batches, stages) if decode else batches + stages - 1
-        return self._turns("decode" if decode else "prefill") * passes / stages
+        parallel = self.settings.parallel
+        stages, batches = parallel.pipeline, micro_batches(parallel, step.batch)
+        passes = np.maximum(batches, stages) if decode else batches + stages - 1
+        return self._turns("decode" if decode else "prefill") * passes / stages, batches / passes
 
     def _turns(self, phase: str) -> int:
         """The batches that take turns on a device."""

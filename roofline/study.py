@@ -30,7 +30,7 @@ from roofline.engine import default_engine, load_engine
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.expression import Expression, parse_condition
 from roofline.hardware import load_hardware
-from roofline.metrics import AT, DEFAULT, NAMES, check_needs, expand, find_metric
+from roofline.metrics import AT, NAMES, check_needs, default_metrics, expand, find_metric
 from roofline.modelspec import load_model
 from roofline.options import OPTIONS, Kind, find_option
 from roofline.selection import Selection
@@ -115,7 +115,7 @@ class Study:
 
 def make_study(
     over: Mapping[str, object],
-    metrics: str | Iterable[str] = DEFAULT,
+    metrics: str | Iterable[str] | None = None,
     at: str = "expected",
     where: str | None = None,
     top: int | None = None,
@@ -126,10 +126,10 @@ def make_study(
 ) -> Study:
     """The study over the axes `over` (option to values, as text or a list) with the other options `fixed`.
 
-    `metrics` are columns of the answer; times are `at` expected times or at the bound. Only rows that meet `where` are
-    wanted; of these, those on the Pareto front of `pareto`, and of these the `top` ones `by` a metric or a count. What
-    cannot run is `invalid`: "drop" counts it, "keep" makes it a row with an error (its
-    figures NaN, False or empty) unless rows are chosen.
+    `metrics` are columns of the answer, by default those that the models have; times are `at` expected times or at the
+    bound. Only rows that meet `where` are wanted; of these, those on the Pareto front of `pareto`, and of these the
+    `top` ones `by` a metric or a count. What cannot run is `invalid`: "drop" counts it, "keep" makes it a row with an
+    error (its figures NaN, False or empty) unless rows are chosen.
     Raises RooflineError for names, values or ranges that mean nothing.
 
     >>> study = make_study({"batch": "1:256:log9", "hw": "h100-sxm,mi300x"}, model="llama-3.1-8b", prompt=1024)
@@ -153,6 +153,9 @@ def make_study(
         if needed not in {**settled, **varied}:
             raise RooflineError(f"the study needs {what}, or {needed} as an axis")
     selection = _selection(_columns(_listed(pareto), varied, at), top, by, varied, at)
+    if metrics is None:
+        models = next((axis.values for axis in axes if axis.name == "model"), (settled.get("model", ""),))
+        metrics = default_metrics(map(load_model, models))
     asked = expand(_listed(metrics), at)
     outputs = tuple(dict.fromkeys((*asked, *(name for name in _names(selection) if name not in varied))))
     if not outputs:

@@ -409,7 +409,7 @@ class Timing:
 
     def _pass(self, detail: Detail, batch: Array, tokens: Array, bound: Array, phase: str) -> Estimate:
         """The time of a pass from its kernels, never below its bound: see the module for the formula."""
-        busy, slower = self._busy(detail, tokens, phase), self._slower(phase)
+        busy, slower = self._busy(detail, tokens, phase), self.engine.slower(phase)
         mid = busy + self._step + self.engine.waited(busy, batch)
         errors = np.concatenate([detail.mid - detail.low, detail.high - detail.mid], axis=1)
         wrong, points = slower * self._combined(errors), mid.size
@@ -421,21 +421,22 @@ class Timing:
             mid + np.hypot(above, mid * (high - 1)),
         )
 
-    def _slower(self, phase: str) -> float:
-        """How many times longer the engine's kernels take in this phase."""
-        return self.engine["prefill"] if phase == "prefill" else 1.0
-
     def _busy(self, detail: Detail, tokens: Array, phase: str) -> Array:
         """Seconds that the device computes in a pass, or waits for its kernels."""
         engine, number = self.engine, float(self._counts.sum())
         kernels = self._counts @ detail.mid - self._hidden(detail, tokens, phase)
-        device: Array = self._slower(phase) * kernels + engine["gap"] * number
+        device: Array = self.engine.slower(phase) * kernels + engine["gap"] * number
         return device if phase in engine.graphs else np.maximum(device, engine["issue"] * number)
 
     def host_time(self, detail: Detail, step: Step, phase: str) -> Array:
-        """Seconds of a pass that the device waits for the host, for the points of the grid, flattened."""
-        busy = self._busy(detail, _flat(step.batch * step.queries, step), phase)
-        time: Array = self._step + self.engine.waited(busy, _flat(step.batch, step))
+        """Seconds of a pass in which no kernel runs, for the points of the grid, flattened.
+
+        The device waits for the host: for what it does between passes, for the issue of kernels, in gaps between them.
+        """
+        tokens = _flat(step.batch * step.queries, step)
+        busy = self._busy(detail, tokens, phase)
+        waiting = busy - self.engine.slower(phase) * (self._counts @ detail.mid - self._hidden(detail, tokens, phase))
+        time: Array = waiting + self._step + self.engine.waited(busy, _flat(step.batch, step))
         return time
 
     @property

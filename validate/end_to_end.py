@@ -298,7 +298,7 @@ def to_case(figure: Figure, engine: str | None = None) -> Case:
 
 
 RESERVES: Mapping[str, Reserve] = MappingProxyType(
-    {"vllm": VLLM_0, "vllm-v0": VLLM_0, "tensorrt-llm": TENSORRT_LLM, "sglang": SGLANG}
+    {"vllm": VLLM_0, "vllm-sync": VLLM_0, "vllm-v0": VLLM_0, "tensorrt-llm": TENSORRT_LLM, "sglang": SGLANG}
 )
 """What serving engines reserve, which serve a batch whose cache does not fit in waves; others take it as it is."""
 

@@ -84,6 +84,7 @@ _APPLE = re.compile(r"apple (m\d(?: (?:pro|max|ultra))?)(?: \((\d+)-core gpu\))?
 
 ENGINES: tuple[tuple[str, str], ...] = (
     ("vllm (2024)", "vllm-v0"),
+    *((f"vllm 0.{minor}.", "vllm-sync") for minor in range(8, 14)),
     ("vllm", "vllm"),
     ("tensorrt-llm", "tensorrt-llm"),
     ("gpt-fast", "gpt-fast"),

@@ -58,7 +58,9 @@ def requested(
     ep: Annotated[int, typer.Option(help="Expert-parallel devices: beyond --tp, attention runs data-parallel.")] = 1,
     dp: Annotated[int, typer.Option(help="Data-parallel replicas; the batch is shared by them.")] = 1,
     sp: Annotated[int, typer.Option(help="Sequence-parallel (context-parallel) devices.")] = 1,
-    nodes: Annotated[int, typer.Option(help="Nodes that the devices are spread over.")] = 1,
+    nodes: Annotated[
+        int | None, typer.Option(help="Nodes that the devices are spread over. [default: as many as they need]")
+    ] = None,
     micro_batches: Annotated[int, typer.Option(help="Parts of the batch that fill a pipeline.")] = 1,
     expert_skew: Annotated[
         float, typer.Option(help="Skew of expert routing: popularity falls with rank to this power; 0 is uniform.")

@@ -32,6 +32,7 @@ NAMES = {
     "step": "decode step",
     "total": "total time",
     "tokens_per_s": "tokens/s",
+    "sequences_per_s": "sequences/s",
     "tokens_per_s_per_gpu": "tokens/s per device",
     "tokens_per_s_per_user": "tokens/s per user",
     "memory.weights": "weights",
@@ -41,6 +42,9 @@ NAMES = {
     "headroom": "free memory",
     "gpus": "devices",
 }
+RATES = ("tokens/s", "sequences/s")
+"""Units that figures name, and numbers in them do not."""
+
 READINGS = {"bound": "at the bound", "low": "10th percentile", "mid": "expected", "high": "90th percentile"}
 
 
@@ -164,14 +168,14 @@ def shown(value: float, unit: str, digits: int = 3) -> str:
         return seconds(value, digits)
     if unit == "B":
         return si(value, "B", digits) if value >= 0 else f"-{si(-value, 'B', digits)}"
-    if unit in ("tokens/s", ""):
+    if unit in (*RATES, ""):
         return f"{value:,.0f}" if value >= 100 or float(value).is_integer() else f"{value:.{digits}g}"
     return si(value, unit, digits)
 
 
 def tick_unit(unit: str) -> str:
     """The unit that ticks carry: rates and counts carry none."""
-    return "" if unit == "tokens/s" else unit
+    return "" if unit in RATES else unit
 
 
 def described(axes: Sequence[Axis], row: Sequence[int]) -> str:

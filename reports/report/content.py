@@ -10,9 +10,19 @@ from typing import Any
 from advisor import Goal, advise
 from reports.advice import advice_blocks, advice_document
 from reports.blocks import Block
-from reports.document import analysis_document
+from reports.document import analysis_document, rates_document
 from reports.explain import definitions
-from reports.export import BASES, op_rows, phase_line, spread, summary_lines
+from reports.export import (
+    BASES,
+    op_rows,
+    phase_line,
+    rate_interval,
+    rate_of,
+    rate_text,
+    rates_of,
+    spread,
+    summary_lines,
+)
 from reports.report.knobs import has_flash, quantised, schemes
 from reports.report.subjects import Subject
 from roofline import Analysis, __version__, analyze
@@ -117,35 +127,47 @@ def _speeds(generation: dict[str, Any]) -> Iterator[str]:
     yield f"TTFT {spread(generation['expected_ttft_s'])}" if decodes else spread(generation["expected_time_s"])
     if generation["expected_tpot_s"] is not None and decodes:
         yield f"TPOT {spread(generation['expected_tpot_s'])}"
-    if decodes:
-        rate = generation["expected_tokens_per_s"]
-        yield f"{_rate(rate['mid'])} ({_rate(rate['low'])} to {_rate(rate['high'])}) tokens/s"
-
-
-def _rate(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    rate, unit = rate_of(generation)
+    yield f"{rate_interval(generation[f'expected_{rate}'])} {unit}"
 
 
 # --- side by side -----------------------------------------------------------------------------------------------------
 
-_SPEED_HEADER = ("fits", "memory", "TTFT", "TPOT", "tokens/s", "prefill", "decode")
+
+Row = tuple[str, list[str], dict[str, Any], list[str]]
+"""A setting of a table: its label, does it fit and how fast is it, its rates, and what bounds it."""
 
 
-def _speed_cells(answer: Analysis) -> list[str]:
-    """The figures of a table of settings."""
+def _row(label: str, answer: Analysis) -> Row:
+    """The figures of a setting. Raises RooflineError where it has none."""
     memory = answer.memory
     cells = ["yes" if memory.fits else "NO", si(float(memory.total), "B")]
-    generation = answer.generation
     if answer.times_are_expected:
         expected = answer.expected
         tpot = "-" if expected.tpot is None or answer.decode is None else _spread(expected.tpot)
         cells += [_spread(expected.ttft), tpot]
-        rate = expected.tokens_per_second
-        cells.append(f"{_rate(rate.mid)} ({_rate(rate.low)} to {_rate(rate.high)})" if answer.decode else "-")
     else:
-        tpot = "-" if generation.tpot is None else seconds(generation.tpot)
-        cells += [seconds(generation.ttft), tpot, _rate(generation.tokens_per_second) if answer.decode else "-"]
-    return [*cells, str(answer.prefill.bound), "-" if answer.decode is None else str(answer.decode.bound)]
+        generation = answer.generation
+        cells += [seconds(generation.ttft), "-" if generation.tpot is None else seconds(generation.tpot)]
+    bounds = [str(answer.prefill.bound), "-" if answer.decode is None else str(answer.decode.bound)]
+    return label, cells, rates_document(answer), bounds
+
+
+def _speeds_block(title: str, first: str, rows: Sequence[Row]) -> Block:
+    """A table of settings, with the rates that matter."""
+    rates = rates_of(found for _, _, found, _ in rows)
+    header = (first, "fits", "memory", "TTFT", "TPOT", *rates.values(), "prefill", "decode")
+    lines = [
+        [label, *cells, *(_rate_cell(found, name) for name in rates), *bounds] for label, cells, found, bounds in rows
+    ]
+    return Block(title, header=header, rows=lines)
+
+
+def _rate_cell(rates: dict[str, Any], name: str) -> str:
+    if rates[name] is None:
+        return "-"
+    expected = rates.get(f"expected_{name}")
+    return rate_text(rates[name]) if expected is None else rate_interval(expected)
 
 
 def _spread(estimate: Any) -> str:
@@ -153,11 +175,11 @@ def _spread(estimate: Any) -> str:
 
 
 def _beside(subjects: Sequence[Subject], documents: Sequence[dict[str, Any]]) -> Block:
-    rows = [[subject.label, *_speed_cells(subject.analysis)] for subject in subjects]
     read = "expected times with the interval of 8 of 10 measurements"
     if not all("expected_time_s" in document["generation"] for document in documents):
         read = "times at the bound"
-    return Block(f"Side by side: {read}", header=("scenario", *_SPEED_HEADER), rows=rows)
+    rows = [_row(subject.label, subject.analysis) for subject in subjects]
+    return _speeds_block(f"Side by side: {read}", "scenario", rows)
 
 
 # --- what if ----------------------------------------------------------------------------------------------------------
@@ -175,10 +197,10 @@ def _what_if(subject: Subject) -> Iterator[Block]:
             name = f"{label}, {'with' if flash else 'without'} FlashAttention"
             try:
                 answer = analyze(formats.with_options(fusions=fusions).scenario())
-                rows.append([f"{name}{asked}", *_speed_cells(answer)])
+                rows.append(_row(f"{name}{asked}", answer))
             except RooflineError as error:
                 failed.append(f"{name}: {error}")
-    yield Block(header=("setting", *_SPEED_HEADER), rows=rows)
+    yield _speeds_block("", "setting", rows)
     if failed:
         yield Block(lines=failed)
 

@@ -29,14 +29,13 @@ from roofline.metrics import find_metric
 from roofline.phase import Phase
 from roofline.request import Request
 from roofline.size import Size
-from roofline.timing import Estimate
 
 DIGITS = 5
 """Significant digits of an embedded figure."""
 
 BOUNDS = ("compute", "memory", "link")
 READINGS = ("bound", "low", "mid", "high")
-TIMED = ("ttft", "tpot", "total", "tokens_per_s", "energy", "cost")
+TIMED = ("ttft", "tpot", "total", "tokens_per_s", "sequences_per_s", "energy", "cost")
 """Metrics with readings that a page shows; those that are unknown are left out."""
 
 SIZED = ("memory", "memory.weights", "memory.kv", "memory.state", "memory.activations", "headroom")
@@ -203,14 +202,12 @@ def _figures(book: Book, answer: Analysis, shape: tuple[int, int]) -> dict[str, 
     """Metrics, the bounds of the phases, and what memory holds."""
     figures: dict[str, Any] = {}
     for name in TIMED:
+        if name == "sequences_per_s" and answer.decode is not None:
+            continue  # the page shows tokens there
         for reading in READINGS if answer.times_are_expected else READINGS[:1]:
-            if answer.decode is None and name == "tokens_per_s":
-                continue
             values = np.asarray(find_metric(f"{name}.{reading}", "bound").figure(answer), dtype=float)
             if np.isfinite(values).any():
                 figures[f"{name}.{reading}"] = values
-    if answer.decode is None:
-        figures |= {f"sequences_per_s.{name}": value for name, value in _sequences(answer).items()}
     figures |= {name: find_metric(name, "bound").figure(answer) for name in (*SIZED, "fits", "gpus")}
     figures["capacity"] = answer.memory.capacity
     for phase in (answer.prefill, answer.decode):
@@ -221,16 +218,6 @@ def _figures(book: Book, answer: Analysis, shape: tuple[int, int]) -> dict[str, 
                 figures |= {f"{phase.name}.time.{name}": getattr(phase.expected, name) for name in READINGS[1:]}
             figures[f"{phase.name}.flops"], figures[f"{phase.name}.bytes"] = phase.flops, phase.bytes
     return {name: book.number(value, shape) for name, value in figures.items()}
-
-
-def _sequences(answer: Analysis) -> dict[str, Any]:
-    """Sequences a second of a model that only encodes."""
-    batch = answer.scenario.batch
-    found = {"bound": batch / answer.generation.total}
-    if answer.times_are_expected:
-        total: Estimate = answer.expected.total
-        found |= {"low": batch / total.high, "mid": batch / total.mid, "high": batch / total.low}
-    return found
 
 
 def _codes(bound: Any) -> Any:

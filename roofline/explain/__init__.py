@@ -15,6 +15,7 @@ from roofline.explain.grounds import assumptions, commands, figures_of
 from roofline.explain.lines import Line, Margin
 from roofline.explain.metrics import METRIC_LINES
 from roofline.explain.operators import KernelGround, namesakes, operator
+from roofline.notes import notes
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +42,18 @@ def explain(analysis: Analysis, name: str, phase: str | None = None) -> Explanat
 
     Raises UnknownNameError for anything else.
     """
-    notes: tuple[str, ...] = ()
+    grounds: tuple[str, ...] = ()
     if name in METRICS:
         lines, margin, unit = METRIC_LINES[name](analysis)
         subject, definition = name, DEFINITIONS[name]
-        notes = tuple(figures_of(analysis, name))
+        grounds = tuple(figures_of(analysis, name))
         ground = None
     else:
         part = getattr(analysis, phase or "prefill")
         if part is None:
             raise RooflineError(f"{analysis.scenario.model.name} only encodes and has no decode phase")
         subject, lines, margin, ground = operator(analysis, part, name)
-        notes = namesakes(part, name)
+        grounds = namesakes(part, name)
         definition, unit = "One operator of a pass on the roofline, and its part of the kernel that runs it.", "s"
     engine = analysis.scenario.profile.name
     tools = tuple(sorted(commands(analysis, name), key=lambda entry: entry[0] != engine))
@@ -64,7 +65,7 @@ def explain(analysis: Analysis, name: str, phase: str | None = None) -> Explanat
         lines=tuple(lines),
         margin=margin,
         kernel=ground,
-        assumptions=(*notes, *assumptions(analysis)),
+        assumptions=(*grounds, *assumptions(analysis), *notes(analysis)),
         commands=tools,
     )
 

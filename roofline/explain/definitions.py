@@ -9,6 +9,7 @@ DEFINITIONS: Mapping[str, str] = {
     "tpot": "Time per output token after the first: (total - TTFT) / (generated - 1), the mean decode step.",
     "total": "The static batch from prompt to last token: TTFT and generated - 1 decode steps, the context growing.",
     "tokens_per_s": "Generated tokens of all sequences over the total.",
+    "sequences_per_s": "Sequences of the batch over the total: the rate of a model that only encodes.",
     "memory": "Bytes on the fullest device at the end: weights, KV cache, states, and activations at their peak.",
     "energy": "Joules of all devices for a generated token: static power over the whole time, joules a FLOP, a byte and"
     " a byte sent, at most the TDP. `energy.prefill` is that of prefill for a prompt token, `energy.decode` that of"
@@ -30,4 +31,4 @@ DEFINITIONS: Mapping[str, str] = {
 }
 """What every figure means."""
 
-METRICS = ("ttft", "tpot", "total", "tokens_per_s", "memory", "energy", "cost")
+METRICS = ("ttft", "tpot", "total", "tokens_per_s", "sequences_per_s", "memory", "energy", "cost")

@@ -9,17 +9,19 @@ from roofline.analysis import Analysis
 from roofline.calibration import load_calibration
 from roofline.energy import pools
 from roofline.explain.definitions import METRICS
+from roofline.notes import caches, fused
 
 
 def assumptions(analysis: Analysis) -> Iterable[str]:
     """What the scenario takes for granted, and where its numbers come from."""
     scenario, precision = analysis.scenario, analysis.precision
+    kept = f" KV {precision.kv.name}," if caches(analysis) else ""
     yield (
-        f"formats: weights {precision.weights.name}, activations {precision.activations.name}, KV {precision.kv.name},"
+        f"formats: weights {precision.weights.name}, activations {precision.activations.name},{kept}"
         f" elsewhere {precision.base.name}"
     )
-    if analysis.fusions:
-        yield f"fused in the graph: {', '.join(analysis.fusions)}"
+    if joined := fused(analysis):
+        yield f"fused in the graph: {', '.join(joined)}"
     yield f"peaks and bandwidth of {scenario.hardware.name} from: {'; '.join(_sources(scenario.hardware))}"
     if scenario.model.experts:
         skew = scenario.settings.expert_skew

@@ -65,9 +65,10 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         elif float(times.hidden(detail, run.step, phase.name)[point]):
             kernels = _branches(times, detail, point, kernels, f"{label}kernels beside shared experts{name}")
             lines.append(kernels)
-        slower = engine["prefill"] if phase.name == "prefill" else 1.0
         number, batch = sum(count for count, _ in counted), float(np.ravel(run.step.batch)[0])
-        device = f"{shown(slower)} * {shown(kernels.value)} + {shown(engine['gap'])} * {shown(number)}"
+        device = (
+            f"{shown(engine.slower(phase.name))} * {shown(kernels.value)} + {shown(engine['gap'])} * {shown(number)}"
+        )
         replayed = phase.name in engine.graphs
         formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
         sequences = f"{shown(engine['sequence'])} * {shown(batch)}"
@@ -152,7 +153,7 @@ def _total(analysis: Analysis) -> Found:
 def _rate(analysis: Analysis) -> Found:
     scenario, generation = analysis.scenario, analysis.generation
     if analysis.decode is None:
-        raise RooflineError(f"{scenario.model.name} only encodes: it has no tokens a second")
+        raise RooflineError(f"{scenario.model.name} only encodes: it has no tokens a second, but sequences_per_s")
     tokens = f"{shown(scenario.batch)} * {shown(scenario.generate)}"
     if scenario.settings.useful != 1:
         tokens += f" * {shown(scenario.settings.useful)}"
@@ -162,6 +163,15 @@ def _rate(analysis: Analysis) -> Found:
         total = analysis.expected.total.mid
         lines.append(line("expected tokens/s", formula, f"{tokens} / {shown(total)}", "tokens/s"))
     return lines, None, "tokens/s"
+
+
+def _sequences(analysis: Analysis) -> Found:
+    batch, formula = shown(analysis.scenario.batch), "batch / total"
+    unit = "sequences/s"
+    lines = [line(f"{unit} at the bound", formula, f"{batch} / {shown(analysis.generation.total)}", unit)]
+    if analysis.times_are_expected:
+        lines.append(line(f"expected {unit}", formula, f"{batch} / {shown(analysis.expected.total.mid)}", unit))
+    return lines, None, unit
 
 
 def _memory(analysis: Analysis) -> Found:
@@ -304,6 +314,7 @@ METRIC_LINES: Mapping[str, Callable[[Analysis], Found]] = {
     "tpot": _tpot,
     "total": _total,
     "tokens_per_s": _rate,
+    "sequences_per_s": _sequences,
     "memory": _memory,
     "energy": _energy,
     "cost": _cost,

@@ -180,6 +180,9 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelGrou
     own = float(detail.bounds[index, 0])
     share = f"{shown(slower)} * {shown(own)} / {shown(floor)}" if floor else "0"
     lines.append(line("expected", "kernel x the operator's part of its bound", share))
+    if phase.engine.slower(phase.name) != 1:
+        text = f"{shown(phase.engine.slower(phase.name))} * {shown(lines[-1].value)}"
+        lines.append(line("expected on this engine", "prefill x t", text))
     return lines, ground
 
 

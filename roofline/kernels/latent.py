@@ -16,6 +16,9 @@ with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), as of other decode attention 
 public benchmark times whole modules, projections included: constants are fitted to what a module takes longer than one
 of three keys, and to 5 us for what that leaves out, the launch (other decode attention takes 4 to 6 us in a step).
 Where the L2 holds the latents of a benchmark, they are read at `l2_speedup` times the memory's bandwidth.
+
+Of sparse attention, whose keys an indexer picks for each token (DeepSeek-V3.2), a token of a prompt is what a sequence
+is in a step: `batch` are the tokens, `keys` those that they see on average, and nothing is shared between them.
 """
 
 from __future__ import annotations

@@ -52,6 +52,11 @@ class KernelShape:
     texts: Mapping[str, str | float] = field(default_factory=lambda: MappingProxyType({}))
     sizes: Mapping[str, Size] = field(default_factory=lambda: MappingProxyType({}))
 
+    @property
+    def by_token(self) -> bool:
+        """Whether every token of a prompt is what one of a step is: `pairs` of tokens and keys stand for `kv_len`."""
+        return "pairs" in self.sizes
+
 
 @lru_cache(maxsize=4096)
 def kernel_shape(parts: tuple[Op, ...], arithmetic: str | None) -> KernelShape | None:
@@ -155,13 +160,19 @@ def _attention(op: Op) -> KernelShape | None:
 
 
 def _latent(op: Op) -> KernelShape | None:
-    """Attention of all heads over the same latents; over those that an indexer picks there is no row for it."""
+    """Attention of all heads over the same latents.
+
+    Where an indexer picks them each token has keys of its own, in prompts as in steps: it is a sequence of one query.
+    """
     query, latents, *_ = op.operands
-    if op.view is None or op.view.selected is not None:
+    if op.view is None:
         return None
     batch, queries, heads, width = query.shape
     latent = as_size(op.writes[0].shape[-1])
     sizes: Mapping[str, Dim] = {"batch": batch, "q_len": queries, "kv_len": latents.shape[1], "heads": heads}
+    if op.view.selected is not None:
+        tokens, pairs = product((batch, queries)), product((batch, op.view.pairs))
+        sizes = {"batch": tokens, "q_len": 1, "pairs": pairs, "heads": heads}
     ranks = {"latent": latent, "rope": as_size(width) + -1 * latent}
     numbers = {name: as_size(size) for name, size in sizes.items()} | ranks
     return KernelShape("latent_decode", _cached(query, latents), numbers)

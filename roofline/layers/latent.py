@@ -5,7 +5,8 @@ The cache holds one latent vector and one rotary key a token, for all heads. The
 * expanded: keys and values of every head are projected up from the latents, then attention is as usual. Least
   arithmetic when many queries share the projection: prefill.
 * absorbed: the up-projections are moved to the query and the output, and attention works on the latents themselves,
-  as multi-query attention with heads of kv_rank + rope_dim. Least traffic when there is one query: decode.
+  as multi-query attention with heads of kv_rank + rope_dim. Least traffic when there is one query: decode. Sparse
+  attention is always computed so (DeepSeek-V3.2, 2025, section 2.1): a token gathers its keys once for all heads.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ def latent_attention(
     view = latent_view(spec)
     if spec.scorer is not None:
         ops += _indexer(spec.scorer, source, compressed, formats)
-    ops += (_absorbed if absorbed else _expanded)(spec, view, query, output, formats)
+    ops += (_absorbed if absorbed or spec.indexer else _expanded)(spec, view, query, output, formats)
     ops.append(linear("o_proj", output, target, formats))
     return ops
 

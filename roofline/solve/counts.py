@@ -9,7 +9,6 @@ import numpy as np
 
 from roofline.analysis import analyze
 from roofline.errors import RooflineError
-from roofline.hardware import Hardware
 from roofline.model import Model
 from roofline.parallel import Parallelism, rank_model
 from roofline.request import Request
@@ -119,15 +118,14 @@ MAX_TENSOR = 1024
 def min_gpus(request: Request, targets: Targets) -> Answer:
     """The fewest tensor-parallel devices that divide the model and meet the targets; every degree is simulated.
 
-    Groups beyond the devices of a node, where the spec gives their number, are spread over nodes.
+    Groups beyond the devices of a node are spread over nodes.
     """
     _check_any(targets, "a smallest number of devices")
     tried: list[Check] = []
     refused: RooflineError | None = None
     for degree in _degrees(request.model, request.degrees):
-        nodes = _nodes(request.hardware, degree, request.degrees)
         try:
-            scenario = request.spread(tensor=degree, nodes=nodes).scenario()
+            scenario = request.spread(tensor=degree).scenario()
             found = check(degree, scenario, targets)
         except RooflineError as error:
             refused = error  # no link to that many devices, or nodes that do not share them evenly
@@ -156,12 +154,3 @@ def _degrees(model: Model, degrees: Any) -> list[int]:
             continue
         found.append(degree)
     return found
-
-
-def _nodes(hardware: Hardware, degree: int, degrees: Any) -> int:
-    """Nodes of a group: as asked for, else as many as the link within a node makes necessary."""
-    asked = int(degrees.get("nodes", 1))
-    within = next((link.devices for link in hardware.interconnects if link.scope == "node"), None)
-    if asked > 1 or within is None or degree <= within:
-        return asked
-    return -(-degree // within)

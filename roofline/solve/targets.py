@@ -57,18 +57,25 @@ class Targets:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """What is compared with targets: seconds, tokens a second, bytes a device; arrays for a grid."""
+    """What is compared with targets: seconds, tokens a second, bytes a device; arrays for a grid.
+
+    `sequences_per_second` stands beside it, for models that only encode: those have no tokens a second.
+    """
 
     ttft: Any
     tpot: Any
     total: Any
     tokens_per_second: Any
+    sequences_per_second: Any
     memory: Any
     capacity: float
 
 
 def figures(analysis: Analysis, at: Reading) -> Figures:
-    """The figures of an analysis at a reading of time; `tpot` is None where a single token is generated."""
+    """The figures of an analysis at a reading of time.
+
+    `tpot` is None where a single token is generated, `tokens_per_second` where none is.
+    """
     memory = analysis.memory
     if at == "bound":
         read = analysis.generation
@@ -77,15 +84,24 @@ def figures(analysis: Analysis, at: Reading) -> Figures:
         if not analysis.times_are_expected:
             raise RooflineError("the llm-viewer convention has no expected times: read them at the bound")
         expected = analysis.expected
-        rate = {"low": "high", "mid": "mid", "high": "low"}[at]
+        end = {"low": "high", "mid": "mid", "high": "low"}[at]
         tpot = None if expected.tpot is None else getattr(expected.tpot, at)
         times = (
             getattr(expected.ttft, at),
             tpot,
             getattr(expected.total, at),
-            getattr(expected.tokens_per_second, rate),
+            getattr(expected.tokens_per_second, end),
         )
-    return Figures(*times, memory=memory.total, capacity=memory.capacity)
+    ttft, tpot, total, rate = times
+    return Figures(
+        ttft=ttft,
+        tpot=tpot,
+        total=total,
+        tokens_per_second=None if analysis.decode is None else rate,
+        sequences_per_second=analysis.scenario.batch / total,
+        memory=memory.total,
+        capacity=memory.capacity,
+    )
 
 
 def ratios(scenario: Scenario, targets: Targets) -> Mapping[str, Any]:

@@ -21,6 +21,9 @@ WRITTEN = [
     "llama-2-7b --hw m4-max --engine vllm",
     "llama-2-7b --hw m4-max --quant q8_0",
     "llama-2-7b --hw a6000 --flash --convention llm-viewer --prefix 64",
+    "llama-3.1-405b --hw h100-sxm --tp 16",
+    "llama-3.1-405b --hw h100-sxm --tp 16 --nodes 1",
+    "llama-3.1-405b --hw h100-sxm --tp 8 --nodes 2",
 ]
 
 
@@ -44,6 +47,23 @@ def test_a_command_line_is_read_back_as_the_same_scenario(text: str) -> None:
 def request(**options: object) -> Request:
     given = {"formats": {}, "degrees": {}, **options}
     return compose("llama-3.1-8b", "h100-sxm", **given)  # type: ignore[arg-type]
+
+
+def test_devices_are_on_as_many_nodes_as_they_need() -> None:
+    """`h100-sxm` has eight on a node, an NVL72 rack all of them; nodes hold equally many."""
+
+    def nodes(hardware: str, **degrees: int) -> int:
+        asked = compose("llama-3.1-405b", hardware, formats={}, degrees={"nodes": None, **degrees})
+        return asked.scenario().settings.parallel.nodes
+
+    assert [nodes("h100-sxm", tensor=count) for count in (1, 8, 16, 32)] == [1, 1, 2, 4]
+    assert nodes("h100-sxm", data=12) == 2
+    assert nodes("h100-sxm", data=9) == 3
+    assert nodes("h100-sxm", tensor=16, nodes=1) == 1
+    assert nodes("gb200", tensor=64) == 1
+    request = compose("llama-3.1-405b", "rtx-4090", formats={}, degrees={"tensor": 16})
+    with pytest.raises(RooflineError, match=r"names no interconnect across nodes, of 8 devices each"):
+        analyze(request.scenario())
 
 
 def test_other_hardware_is_named_and_a_path_is_kept(tmp_path) -> None:

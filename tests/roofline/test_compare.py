@@ -70,8 +70,14 @@ def test_what_is_left_of_an_expected_pass_is_the_host_and_the_gaps() -> None:
         assert gap == 0
         host = analysis.decode.host_time / analysis.tokens_per_iteration
         assert decode_expected(analysis).parts[HOST] == pytest.approx(host, rel=1e-9)
-    eager = SCENARIOS["eager"]
-    assert prefill_expected(eager).parts[HOST] >= eager.prefill.host_time * (1 - 1e-9)
+    for name in ("eager", "blocks of integers"):
+        answer = SCENARIOS[name]
+        assert prefill_expected(answer).parts[HOST] == pytest.approx(answer.prefill.host_time, rel=1e-6)
+        for phase in filter(None, (answer.prefill, answer.decode)):
+            kernels = sum(op.count * found.time.mid for op, found in zip(phase.ops, phase.expected_ops, strict=True))
+            assert phase.expected.mid == pytest.approx(
+                kernels - phase.hidden * phase.engine["prefill"] + phase.host_time
+            )
 
 
 def test_operators_are_matched_by_name() -> None:

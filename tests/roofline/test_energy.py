@@ -187,8 +187,9 @@ def test_a_pipeline_draws_for_its_work_and_not_for_its_bubbles() -> None:
 
     # What stages hand to each other is read and written as well.
     assert moved(4, 1) == pytest.approx(moved(1, 1), rel=1e-3)
-    assert moved(4, 4) == pytest.approx(moved(1, 4), rel=1e-3)
-    assert moved(4, 8) == pytest.approx(moved(1, 8), rel=1e-3)
+    assert moved(4, 4) == pytest.approx(moved(2, 4), rel=1e-3)
+    assert moved(4, 8) == pytest.approx(moved(2, 8), rel=1e-3)
+    assert moved(4, 16) == moved(4, 8)  # of eight sequences
 
 
 def test_decode_on_other_hardware() -> None:

@@ -27,7 +27,7 @@ from roofline.schedule import Settings
 
 
 def test_the_engines_that_are_promised() -> None:
-    promised = {"ideal", "vllm", "vllm-v0", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
+    promised = {"ideal", "vllm", "vllm-sync", "vllm-v0", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
     assert promised <= set(list_engines())
 
 
@@ -163,6 +163,10 @@ def test_an_engine_of_2024_waits_for_its_host() -> None:
     assert new is not None
     assert old.host_time > old.expected.mid / 2
     assert new.host_time < new.expected.mid / 2
+    between = analyze(Scenario(model, hardware, batch=256, generate=33, engine="vllm-sync")).decode
+    assert between is not None
+    assert between.host_time == pytest.approx(1e-3 + 256 * 18e-6)
+    assert new.expected.mid < between.expected.mid < old.expected.mid
 
 
 def test_an_unknown_engine_is_told_with_the_nearest() -> None:

@@ -64,8 +64,11 @@ def test_a_metric_is_the_simulated_one(name: str, metric: str) -> None:
     if metric == "memory":
         assert found.value == pytest.approx(analysis.memory.total, rel=1e-9)
         return
-    field = metric.replace("per_s", "per_second")
     bound = next(line for line in found.lines if "bound" in line.name)
+    if metric == "sequences_per_s":
+        assert bound.value == pytest.approx(analysis.scenario.batch / analysis.generation.total, rel=1e-8)
+        return
+    field = metric.replace("per_s", "per_second")
     assert bound.value == pytest.approx(getattr(analysis.generation, field), rel=1e-8)
     if analysis.times_are_expected:
         assert found.value == pytest.approx(getattr(analysis.expected, field).mid, rel=1e-8)

@@ -116,7 +116,11 @@ def test_latent_attention_is_over_latents_in_decode_and_over_keys_in_prefill() -
     decode = shapes("deepseek-v3", 2, 1, 100)["fused_attention"]
     assert decode["op"] == "latent_decode"
     assert [float(decode[name]) for name in ("heads", "kv_len", "latent", "rope")] == [128, 101, 512, 64]
-    assert shapes("deepseek-v3.2", 2, 1, 100)["fused_attention"]["op"] is None
+    for queries in (1, 100):  # an indexer's choice: every token with keys of its own
+        picked = shapes("deepseek-v3.2", 2, queries, 100)["fused_attention"]
+        assert picked["op"] == "latent_decode"
+        assert [float(picked[name]) for name in ("batch", "q_len", "heads")] == [2 * queries, 1, 128]
+        assert float(picked["pairs"]) == 2 * sum(range(101, 101 + queries))
     prefill = shapes("deepseek-v3", 2, 100, 0)["fused_attention"]
     assert (float(prefill["head_dim"]), float(prefill["kv_heads"])) == (160, 128)
 

@@ -11,6 +11,7 @@ from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.calibration import load_calibration
 from roofline.kernels import kernel_bound, kernel_time
 from roofline.kernels.latent import PARAMETERS
+from roofline.schedule import Settings, Speculation
 
 H200, H800 = load_hardware("h200-sxm"), load_hardware("h800-sxm")
 DEFAULTS = {parameter.name: parameter.default for parameter in PARAMETERS}
@@ -82,12 +83,59 @@ def test_it_is_the_time_of_steps_alone() -> None:
         assert set(found) == {basis}
 
 
-def test_latents_that_an_indexer_picks_have_no_measured_kernel() -> None:
-    answer = analyze(Scenario(load_model("deepseek-v3.2"), H200, batch=16, prompt=4096, generate=10))
+def test_tokens_gather_the_latents_that_an_indexer_picked_for_them() -> None:
+    """DeepSeek-V3.2: a prompt's tokens are so many sequences of one query, each with at most 2048 keys of its own."""
+    scenario = Scenario(load_model("deepseek-v3.2"), H200, batch=2, prompt=4096, generate=10)
+    answer = analyze(scenario)
     assert answer.decode is not None
-    assert answer.decode.expected_ops is not None
-    pairs = zip(answer.decode.ops, answer.decode.expected_ops, strict=True)
-    assert {expected.basis for op, expected in pairs if op.name == "fused_attention"} == {"bound"}
+    seen = sum(min(token, 2048) for token in range(1, 4097)) / 4096
+    for phase, tokens, keys in ((answer.prefill, 2 * 4096, seen), (answer.decode, 2, 2048)):
+        alone = load_calibration(H200).expected("latent_decode", rows(tokens, keys, 128), H200)
+        found = [
+            expected for op, expected in zip(phase.ops, phase.expected_ops, strict=True) if op.name == "fused_attention"
+        ]
+        for expected in found:
+            assert expected.basis == "family"
+            assert expected.time.mid == pytest.approx(float(alone.mid))
+    assert not any(op.name == "kv_b_proj" for op in answer.prefill.ops)
+
+
+def test_drafted_tokens_gather_keys_each_for_itself() -> None:
+    model = load_model("deepseek-v3.2")
+    verifying = Settings(speculation=Speculation(3, accepted=2.0, verified=3))
+    drafting, plain = (
+        analyze(Scenario(model, H200, batch=batch, prompt=4096, generate=10, settings=settings)).decode
+        for batch, settings in ((16, verifying), (64, Settings()))
+    )
+    times = [
+        next(
+            expected.time.mid
+            for op, expected in zip(phase.ops, phase.expected_ops, strict=True)
+            if op.name == "fused_attention"
+        )
+        for phase in (drafting, plain)
+        if phase is not None
+    ]
+    assert times[0] == pytest.approx(times[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "tokens", "heads", "microseconds"),
+    [
+        ("b200-sxm", 1024, 128, 394),  # FlashMLA, vllm-project/vllm, pull request 33451
+        ("b200-sxm", 1024, 32, 439),
+        ("b200-sxm", 8192, 32, 3332),
+        ("b200-sxm", 8192, 16, 3175),
+        ("h200-sxm", 2119, 8, 1057),  # FlashMLA, InternLM/lmdeploy, pull request 4904
+    ],
+)
+def test_published_times_of_sparse_attention_over_prompts(
+    hardware: str, tokens: int, heads: int, microseconds: float
+) -> None:
+    """Nothing was fitted to these: constants are those of decode attention over all latents."""
+    device = load_hardware(hardware)
+    seconds = float(load_calibration(device).expected("latent_decode", rows(tokens, 2048.0, heads), device).mid)
+    assert seconds * 1e6 == pytest.approx(microseconds, rel=0.4)
 
 
 def test_a_grid_is_its_points() -> None:

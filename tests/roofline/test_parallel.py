@@ -149,6 +149,38 @@ def test_pipelines_divide_memory_and_fill_with_micro_batches() -> None:
     assert filled.prefill.bound_time == pytest.approx(alone.prefill.bound_time * (8 + 3) / (8 * 4), rel=0.02)
 
 
+def test_no_micro_batch_is_empty() -> None:
+    """Of eight sequences, two on each rank, there are eight micro-batches, and two, at most."""
+
+    def times(batch: object, asked: int, data: int = 1) -> tuple[object, object]:
+        settings = parallel(pipeline=4, data=data, micro_batches=asked)
+        answer = run("llama-3.1-8b", settings, batch=batch, generate=8)
+        assert answer.expected.tpot is not None
+        return answer.generation.total, answer.expected.tpot.mid
+
+    assert times(8, 64) == times(8, 16) == times(8, 8) != times(8, 4)
+    assert times(8, 64, data=4) == times(8, 2, data=4)
+    assert times(1, 4) == times(1, 1)
+    grid = times(np.array([1, 3, 8, 32]), 8)
+    for figures, single in zip(grid, zip(*(times(batch, 8) for batch in (1, 3, 8, 32)), strict=True), strict=True):
+        assert figures == pytest.approx(np.array(single))
+
+
+def test_more_sequences_never_take_a_pipeline_less_time() -> None:
+    settings = parallel(pipeline=4, micro_batches=8)
+    answer = run("llama-3.1-8b", settings, batch=np.arange(1, 40), prompt=512, generate=16)
+    assert np.all(np.diff(answer.generation.ttft) >= 0)
+    assert np.all(np.diff(answer.generation.total) >= 0)
+
+
+def test_degrees_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(RooflineError, match=r"--micro-batches 4 fill a pipeline: say its stages too"):
+        Parallelism(micro_batches=4)
+    with pytest.raises(RooflineError, match=r"--ep 8 is more than the 2 devices of --tp 1 and --dp 2"):
+        Parallelism(expert=8, data=2)
+    assert Parallelism(expert=8).data == Parallelism(expert=8, data=8).data == 8
+
+
 @given(st.integers(1, 32))
 def test_stages_hold_every_layer_once(pipeline: int) -> None:
     shape = [len(stage) for stage in stages(load_model("llama-3-8b"), pipeline)]

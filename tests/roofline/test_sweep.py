@@ -273,6 +273,8 @@ def single(name: str, answer: Any) -> Any:
     if base == "tokens_per_s_per_user":
         tpot = generation.tpot if reading == "bound" else expected.tpot and getattr(expected.tpot, fast)
         return None if tpot is None else 1 / tpot
+    if base == "sequences_per_s":
+        return answer.scenario.batch / (generation.total if reading == "bound" else getattr(expected.total, fast))
     field = "tokens_per_second" if base.startswith("tokens") else base
     found = getattr(generation, field) if reading == "bound" else getattr(expected, field)
     value = found if reading == "bound" or found is None else getattr(found, reading)
@@ -510,8 +512,23 @@ def test_models_that_only_encode_have_no_decode() -> None:
     study = make_study({"batch": "1,2"}, NAMES, model="bert-base", hw="h100-sxm")
     columns = sweep(study).columns
     assert (columns["decode_bound"] == "").all()
-    assert np.isnan(columns["step"]).all()
+    for name in ("step", "tokens_per_s", "tokens_per_s_per_gpu", "tokens_per_s_per_user", "energy", "cost"):
+        assert np.isnan(columns[name]).all(), name
+    assert columns["sequences_per_s"] == pytest.approx(np.array([1, 2]) / columns["total"])
+    assert columns["cost.processed"] == pytest.approx(1e6 / 3600 * 3.49 / 512 / columns["sequences_per_s"])
+    assert (columns["energy.prefill"] < columns["energy.tdp.prefill"]).all()
     assert (columns["ttft"] > 0).all()
+
+
+def test_what_is_asked_of_a_model_by_default_is_what_it_has() -> None:
+    generates, encodes = (make_study({"batch": "1,2"}, model=name, hw="h100-sxm") for name in ("gpt2-xl", "bert-base"))
+    both = make_study({"model": "gpt2-xl,bert-base"}, hw="h100-sxm")
+    assert {"tokens_per_s", "tpot"} < set(generates.question.outputs)
+    assert "sequences_per_s" not in generates.question.outputs
+    assert "sequences_per_s" in encodes.question.outputs
+    assert not {"tokens_per_s", "tokens_per_s_per_gpu", "tpot", "decode_bound"} & set(encodes.question.outputs)
+    assert set(both.question.outputs) == {*generates.question.outputs, *encodes.question.outputs}
+    assert not any(np.isnan(column).all() for column in sweep(encodes).columns.values() if column.dtype == float)
 
 
 # Which rows are wanted

@@ -297,6 +297,17 @@ def test_a_cache_that_the_hardware_cannot_compute_in_is_converted_by_software() 
     work = 32 * 2 * 16 * 32 * 4096 * 128 * IDEAL["kv_conversion"] / a100.vector_peak
     assert fast.mid < slow.mid < fast.mid + work
     assert slow.mid > 0.9 * work
+    # Nine queries read the same cache as one, and convert as much of it.
+    one, nine = (
+        analyze(Scenario(LLAMA, a100, batch=16, prompt=count, prefix=4088, precision=precision, engine=IDEAL))
+        for count in (1, 9)
+    )
+    assert nine.expected.ttft.mid > 0.9 * one.expected.ttft.mid
+    integers = (
+        analyze(Scenario(LLAMA, a100, engine=engine, **{**step, "precision": parse_precision("bf16", kv="int4")}))
+        for engine in (IDEAL, free)
+    )
+    assert next(integers).expected.tpot == next(integers).expected.tpot
     native = analyze(Scenario(LLAMA, H100, engine=IDEAL, **step)).expected.tpot
     same = analyze(Scenario(LLAMA, H100, engine=free, **step)).expected.tpot
     assert native == same
