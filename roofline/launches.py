@@ -206,9 +206,10 @@ def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -
 
 def _computes(shape: KernelShape, hardware: Hardware) -> bool:
     """Whether the kernel of this format has a peak on the hardware."""
-    if shape.op == "collective":
+    dtype = str(shape.texts.get("dtype", "any"))
+    if dtype == "any":
         return True
-    form = numbers(str(shape.texts["dtype"]))
+    form = numbers(dtype)
     return hardware.supports(str(shape.texts.get("arithmetic", form.arithmetic)))
 
 

@@ -28,6 +28,7 @@ class Kind(StrEnum):
     MOE = "moe"
     SCAN = "scan"
     DELTA_RULE = "delta_rule"
+    TOP_K = "top_k"
     COLLECTIVE = "collective"
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from roofline.errors import UnknownNameError
 from roofline.hardware import Hardware
-from roofline.kernels import attention, collective, delta_rule, elementwise, gemm, latent, moe
+from roofline.kernels import attention, collective, delta_rule, elementwise, gemm, latent, moe, top_k
 from roofline.kernels.parameters import Array, Columns, Mask, Parameter, Unit, column, text
 
 __all__ = [
@@ -229,6 +229,17 @@ KERNELS: Mapping[str, Kernel] = {
             ("batch", "q_len", "heads"),
             ("batch", "heads"),
             formatted=("variant",),
+        ),
+        Kernel(
+            "top_k",
+            top_k.top_k_time,
+            top_k.top_k_bound,
+            _always(top_k.PARAMETERS),
+            Regimes(_product("batch", "kv_len"), (262144,), ("scores<=256k", "scores>256k")),
+            ("batch", "kv_len", "top_k"),
+            ("batch", "kv_len", "top_k"),
+            ("batch", "kv_len"),
+            formatted=(),
         ),
         *(
             Kernel(

@@ -76,6 +76,8 @@ def kernel_shape(parts: tuple[Op, ...], arithmetic: str | None) -> KernelShape |
         return _attention(first)
     if first.kind is Kind.DELTA_RULE:
         return _delta_rule(first, arithmetic)
+    if first.kind is Kind.TOP_K:
+        return _top_k(first)
     if all(op.kind in PASSES for op in parts):
         kind = Kind.NORM if any(op.kind is Kind.NORM for op in parts) else parts[-1].kind
         moved = total(tensor.elements for op in parts for tensor in op.tensors)
@@ -220,6 +222,16 @@ def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape | None:
     sizes: dict[str, Dim] = {"batch": batch, "q_len": queries, "heads": heads, "value_dim": values}
     sizes |= {"key_dim": key_dim, "key_heads": key_heads}
     return KernelShape("delta_rule", {"dtype": arithmetic}, {name: as_size(size) for name, size in sizes.items()})
+
+
+def _top_k(op: Op) -> KernelShape | None:
+    """The best of every token's scores, of as many as it sees."""
+    if op.view is None:
+        return None
+    batch, queries, picked = op.writes[0].shape
+    tokens, pairs = product((batch, queries)), product((batch, op.view.pairs))
+    sizes: dict[str, Dim] = {"batch": tokens, "q_len": 1, "pairs": pairs, "top_k": picked}
+    return KernelShape("top_k", {}, {name: as_size(size) for name, size in sizes.items()})
 
 
 def _collective(op: Op) -> KernelShape:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from roofline.hardware import Hardware
-from roofline.kernels import Columns, delta_rule, kernel
+from roofline.kernels import Columns, delta_rule, kernel, top_k
 from roofline.kernels.attention import cached
 from roofline.kernels.elementwise import PASSES, elements
 from roofline.kernels.elementwise import rate as cycle_rate
@@ -67,6 +67,8 @@ def terms(op: str, columns: Columns, hardware: Hardware, fitted: Constants) -> l
             return _collective(constants, time)
         case "delta_rule":
             return _delta_rule(columns, hardware, constants)
+        case "top_k":
+            return _top_k(columns, hardware, constants)
     return _stream(columns, hardware, constants)
 
 
@@ -283,6 +285,16 @@ def _delta_rule(columns: Columns, hardware: Hardware, constants: Constants) -> l
     both = both._replace(formula=f"x = (chain^p + work^p)^(1/p), work: {how}")
     launch = _launch(constants)
     return [launch, chain, products, memory, both, _sum("t = launch + x", launch, both)]
+
+
+def _top_k(columns: Columns, hardware: Hardware, constants: Constants) -> list[Term]:
+    doublings, scored = (float(size(columns).reshape(-1)[0]) for size in (top_k.doublings, top_k.scored))
+    passed = f"{shown(constants['doubling'])} * {shown(doublings)}"
+    passes = _evaluated("passes", "passes = doubling x log2(scores of a row / k)", passed)
+    rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
+    memory = _evaluated("memory", "memory = 4 rows scores / (e_B bandwidth)", f"{shown(scored)} / {rate}")
+    launch = _launch(constants)
+    return [launch, passes, memory, _sum("t = launch + passes + memory", launch, passes, memory)]
 
 
 def _sum(formula: str, *parts: Term) -> Term:

@@ -12,6 +12,7 @@ The cache holds one latent vector and one rotary key a token, for all heads. The
 from __future__ import annotations
 
 from roofline.extents import BATCH, QUERIES, View, latent_view
+from roofline.formats import find_format
 from roofline.layers.attention import ROPE_FLOPS, SOFTMAX_FLOPS
 from roofline.layers.basic import Formats, activation, elementwise, linear, normalise
 from roofline.model import Indexer, LatentAttention, Norm
@@ -150,25 +151,29 @@ INDEX_FLOPS = 3  # relu, times the head's weight, sum over heads
 def _indexer(indexer: Indexer, source: Tensor, compressed: Tensor, formats: Formats) -> list[Op]:
     """The scorer of DeepSeek-V3.2 (2025): every query against every key, with few small heads and one shared key.
 
-    Its keys are cached beside the latents. It decides what is attended to; picking the best is not counted as FLOPs.
+    Its keys are cached beside the latents. It decides what is attended to: the best of every token's scores, by their
+    places. Picking them is counted as one FLOP a score. Queries and keys are in FP8 with a scale for each, whatever the
+    rest is in: the paper's indexer is, and so are those of vLLM (DeepseekV32IndexerCache) and SGLang (132 bytes a key).
     """
     everything = View()
     heads, width = indexer.heads, indexer.head_dim
     hidden = source.shape[-1]
     assert isinstance(hidden, int)
-    query = activation("index_query", formats.attention, heads, width)
-    key = Tensor("index_key", Role.KV, (BATCH, QUERIES, width), formats.kv)
+    narrow = find_format("fp8_group")
+    query = activation("index_query", narrow, heads, width)
+    key = Tensor("index_key", Role.KV, (BATCH, QUERIES, width), narrow)
     shape: tuple[Dim, ...] = (BATCH, everything.keys, width)
-    keys = Tensor("index_key_cache", Role.KV, shape, formats.kv, (BATCH, everything.held, width))
+    keys = Tensor("index_key_cache", Role.KV, shape, narrow, (BATCH, everything.held, width))
     projected = activation("index_key_projected", formats.base, width)
     weights = activation("index_weights", formats.base, heads)
     scores = Tensor("index_scores", Role.ACTIVATION, (BATCH, QUERIES, everything.keys), formats.base)
+    picked = Tensor("picked", Role.ACTIVATION, (BATCH, QUERIES, indexer.selected), find_format("fp32"))
     visible = BATCH * everything.pairs * heads
     return [
         linear("index_q_proj", compressed, query, formats),
         linear("index_k_proj", source, projected, formats),
         normalise("index_k_norm", Norm("layernorm"), projected, key, formats),
-        linear("index_weights_proj", source, weights, formats),
+        linear("index_weights_proj", source, weights, formats, component="router"),  # never quantised, as routers
         Op(
             "index_scores",
             Kind.ATTENTION,
@@ -178,4 +183,5 @@ def _indexer(indexer: Indexer, source: Tensor, compressed: Tensor, formats: Form
             vector_flops=INDEX_FLOPS * visible,
             operands=(query, keys),
         ),
+        Op("index_top_k", Kind.TOP_K, (scores,), (picked,), vector_flops=BATCH * everything.pairs, view=everything),
     ]

@@ -72,6 +72,7 @@ CASES = {
         ("bf16",),
         "batch",
     ),
+    "top_k": ({"batch": 64.0, "kv_len": 32768.0, "top_k": 2048.0}, ("bf16",), "kv_len"),
     "norm": ({"rows": 64.0, "columns": 4096.0}, ("bf16",), "rows"),
 }
 

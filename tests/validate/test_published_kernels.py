@@ -17,7 +17,7 @@ from validate.ship import shared
 
 ROOT = Path(__file__).parents[2]
 DATA = ROOT / "validate" / "data"
-CDNA, DELTA = load(DATA / "cdna"), load(DATA / "delta_rule")
+CDNA, DELTA, TOP_K = (load(DATA / name) for name in ("cdna", "delta_rule", "top_k"))
 
 
 def parts(data: Data) -> list[tuple[str, str, str]]:
@@ -52,9 +52,17 @@ def test_delta_rules_are_as_published(name: str, op: str, form: str) -> None:
     assert np.mean(errors(DELTA, name, op, form)) < 0.1
 
 
-def test_the_shipped_constants_come_from_these_rows() -> None:
-    found = {calibration.name: calibration for calibration in shared(DELTA, Source())}
-    for name in ("hopper", "blackwell", "blackwell-gddr"):
+@pytest.mark.parametrize(("name", "op", "form"), parts(TOP_K))
+def test_picking_the_best_is_as_published(name: str, op: str, form: str) -> None:
+    assert np.median(errors(TOP_K, name, op, form)) < 0.3
+
+
+@pytest.mark.parametrize(
+    ("data", "names"), [(DELTA, ("hopper", "blackwell", "blackwell-gddr")), (TOP_K, ("pooled", "blackwell"))]
+)
+def test_the_shipped_constants_come_from_these_rows(data: Data, names: tuple[str, ...]) -> None:
+    found = {calibration.name: calibration for calibration in shared(data, Source())}
+    for name in names:
         path = ROOT / "hwspecs" / "calibration" / f"{name}.yaml"
         shipped = parse_calibration(read_mapping(path), name, "family").fits
         for key, fit in found[name].fits.items():
