@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from typing import Any
 
 from advisor.formats import gains_nothing
 from advisor.goal import PRICES, Price
@@ -16,6 +17,7 @@ from roofline.engine import load_engine
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware
 from roofline.model import MixtureOfExperts, Model
+from roofline.parallel import Parallelism
 from roofline.precision import Precision
 from roofline.request import Request
 from roofline.scenario import Scenario
@@ -259,17 +261,14 @@ def price_of(move: Move, scenario: Scenario) -> Price:
 
 def parallel_moves(request: Request, devices: Iterable[int]) -> Iterator[Move]:
     """Every split of so many devices into tensor, pipeline and data parallelism, and experts over all of them."""
+    present = Parallelism(**request.degrees).on(request.hardware)
     for count in devices:
         for degrees in _splits(count, request.model):
-            settled = _housed(request.hardware, degrees)
-            if {**_PLAIN, **request.degrees} != {**_PLAIN, **settled}:
-                yield _parallel(settled)
+            if present != Parallelism(**degrees).on(request.hardware):
+                yield _parallel(degrees)
 
 
-_PLAIN = {"tensor": 1, "pipeline": 1, "expert": 1, "data": 1, "sequence": 1, "nodes": 1, "micro_batches": 1}
-
-
-def _splits(count: int, model: Model) -> Iterator[dict[str, int]]:
+def _splits(count: int, model: Model) -> Iterator[dict[str, Any]]:
     experts = any(isinstance(group.layer.feed_forward, MixtureOfExperts) for group in model.groups)
     for tensor in _divisors(count):
         for pipeline in _divisors(count // tensor):
@@ -285,28 +284,20 @@ def _divisors(count: int) -> list[int]:
     return [value for value in range(1, count + 1) if count % value == 0]
 
 
-_FLAGS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep", "nodes": "nodes"}
+_FLAGS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep"}
 
 
 def _devices(degrees: Mapping[str, int]) -> int:
     return degrees["tensor"] * degrees["pipeline"] * degrees["data"]
 
 
-def _housed(hardware: Hardware, degrees: Mapping[str, int]) -> dict[str, int]:
-    """The degrees with the nodes that so many devices are in."""
+def _parallel(degrees: Mapping[str, int]) -> Move:
     count = _devices(degrees)
-    nodes = max(1, -(-count // hardware.node_devices))
-    settled = {**degrees, "nodes": nodes if count % nodes == 0 else 1}
-    return {**settled, "micro_batches": 1} if settled["pipeline"] > 1 else settled
-
-
-def _parallel(settled: Mapping[str, int]) -> Move:
-    count = _devices(settled)
-    name = " ".join(f"{_FLAGS[key]}={value}" for key, value in settled.items() if key in _FLAGS and value > 1) or "tp=1"
+    name = " ".join(f"{_FLAGS[key]}={value}" for key, value in degrees.items() if value > 1) or "tp=1"
     title = f"{count} device{'s' if count > 1 else ''} as {name}"
 
     def change(request: Request) -> Request:
-        return replace(request, degrees=settled)
+        return replace(request, degrees=degrees)
 
     return Move(name, title, Kind.PARALLELISM, "parallelism", Price.ENGINEERING, change, devices=count)
 

@@ -101,8 +101,8 @@ class Analysis:
 
     @property
     def parallel(self) -> Parallelism:
-        """How many devices share the work, and how."""
-        return self.scenario.settings.parallel
+        """How many devices share the work, and how, on the hardware of prefill."""
+        return self.scenario.settings.parallel.on(self.scenario.hardware)
 
     @property
     def tokens_per_iteration(self) -> float:

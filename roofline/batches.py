@@ -273,13 +273,13 @@ def batches(
     for index, entry in enumerate(kernels):
         if entry.shape is not None:
             across = not alone and _across_nodes(entry, placement)
-            key = (tuple(entry.shape.texts.items()), across, entry.shape.sizes.get("m"))
+            key = (tuple(entry.shape.texts.items()), across, entry.shape.sizes.get("m"), entry.shape.by_token)
             for op, match in entry.matches.items():
                 op = "copy" if match.fit.rows == 0 and op in PASSES else op  # nothing measured: all alike
                 grouped.setdefault((op, *key), []).append(index)
     return [
         _batch(op, [(index, kernels[index]) for index in members], hardware, across, monomials, engine)
-        for (op, _, across, _), members in grouped.items()
+        for (op, _, across, *_), members in grouped.items()
     ]
 
 
@@ -348,7 +348,8 @@ def conversion_time(columns: Mapping[str, Any], work: float, hardware: Hardware)
     """Seconds to convert a cache that is in a format which the hardware does not compute in, for attention.
 
     Every tile of 128 queries of every query head converts what it reads of the cache at `work` FLOP an element, on as
-    many units as there are tiles. What a prompt itself adds to the cache is at hand in the format of the queries:
+    many units as there are tiles. What a prompt adds to the cache is at hand in the format of the queries, as many keys
+    as it has tokens (in attention to another sequence, too):
 
         tiles   U = batch heads ceil(q_len / 128)
         time    t = 2 U cached d work / (vector peak min(1, U / units)),    cached = kv_len - q_len, of steps kv_len

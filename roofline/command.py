@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
 
 from roofline.convention import Convention
 from roofline.engine import Engine, default_engine
 from roofline.errors import RooflineError
 from roofline.options import OPTIONS
-from roofline.parallel import RESIDENT, Offload
+from roofline.parallel import RESIDENT, Offload, Parallelism
 from roofline.request import Request
 
 _COUNTS = {"batch": 1, "generate": 128, "prefix": 0, "images": 0, "prompt": None, "context": None}
@@ -71,10 +70,9 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
 
 def _degrees(request: Request) -> Iterator[tuple[str, int]]:
     """The degrees that are not as by default: one, and of nodes as many as the devices need."""
-    degrees = request.degrees
-    for name, value in degrees.items():
-        without = replace(request, degrees={other: degrees[other] for other in degrees if other != name})
-        if value != (without.parallelism.nodes if name == "nodes" else 1):
+    needed = Parallelism(**{**request.degrees, "nodes": None}).on(request.hardware).nodes
+    for name, value in request.degrees.items():
+        if value is not None and value != (needed if name == "nodes" else 1):
             yield name, value
 
 

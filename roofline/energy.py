@@ -30,9 +30,6 @@ from roofline.roof import Placement, Row
 from roofline.schedule import Pass
 from roofline.timing import Reading
 
-BESIDE = ("tower", "transfer", "draft", "cascade")
-"""Labels of passes that run on a single stage of a pipeline, once a batch."""
-
 
 @dataclass(frozen=True, slots=True)
 class Times:
@@ -164,8 +161,7 @@ def _part(analysis: Analysis, part: int) -> tuple[Any, Any]:
     parallel = analysis.parallel
 
     def weigh(run: Pass) -> NDArray[np.float64]:
-        stages = parallel.pipeline if run.label.startswith(BESIDE) else 1
-        row: NDArray[np.float64] = _rows(run.placement)[part] * (parallel.devices / stages)
+        row: NDArray[np.float64] = _rows(run.placement)[part] * parallel.devices
         return row
 
     return analysis.prefill.summed(weigh), analysis.decode_summed(weigh)

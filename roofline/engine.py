@@ -73,7 +73,7 @@ PARAMETERS = (
     Parameter(
         "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "cycles of a unit for 1024 products of integers in scaled blocks"
     ),
-    Parameter("kv_conversion", Unit.RATIO, 0.0, 500.0, 5.0, "FLOP an element of a cache that is converted in software"),
+    Parameter("kv_conversion", Unit.RATIO, 0.0, 500.0, 5.0, "FLOP an element of a cache that software converts"),
 )
 """What a profile says in numbers; what it leaves out has the default."""
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -73,7 +74,7 @@ def _time(analysis: Analysis, metric: Timed) -> float:
 def _hosts(before: Analysis, after: Analysis) -> float:
     """The squared relative error that engines do not share."""
     engines = (before.scenario.profile, after.scenario.profile)
-    if engines[0].name == engines[1].name:
+    if replace(engines[0], graphs=engines[1].graphs) == engines[1]:
         return 0.0
     return sum(_half(engine) ** 2 for engine in engines)
 

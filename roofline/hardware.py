@@ -148,9 +148,8 @@ class Hardware:
         return BOX if joined is None or (joined < BOX and "host" in scopes) else joined
 
     def nodes(self, devices: int) -> int:
-        """The nodes that so many devices are in: the fewest that are large enough and have equally many each."""
-        fewest = -(-devices // self.node_devices)
-        return next(count for count in range(fewest, devices + 1) if devices % count == 0)
+        """The nodes that so many devices are in."""
+        return -(-devices // self.node_devices)
 
     def link(self, span: Span) -> Interconnect:
         """The link between the devices of a span.

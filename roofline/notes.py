@@ -59,6 +59,9 @@ def _in_vain(analysis: Analysis) -> Iterator[tuple[str, str]]:
     for name in analysis.fusions:
         if name != ATTENTION and name not in fused(analysis):
             yield f"{model.name} nowhere runs {', '.join(FUSIONS[name].parts)} in this order", f"fusing {name} changes"
+    ranks = analysis.parallel
+    if ranks.micro_batches > 1 and ranks.pipeline == 1:
+        yield "there is no pipeline", f"cutting the batch into {ranks.micro_batches} micro-batches changes"
     default = scenario.convention is Convention.PHYSICAL
     if (ATTENTION in analysis.fusions) is not default and not _attends(analysis):
         yield f"{model.name} has no softmax attention", "FlashAttention on or off changes"

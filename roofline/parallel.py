@@ -20,7 +20,7 @@ import numpy as np
 
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.extents import popularity
-from roofline.hardware import Span
+from roofline.hardware import Hardware, Span
 from roofline.model import (
     Attention,
     DeltaNet,
@@ -68,10 +68,11 @@ ONE_NODE = Nodes()
 class Parallelism:
     """How many devices share the work, and how.
 
-    There are tensor * pipeline * data * sequence devices on `nodes` nodes. `expert` ranks share the experts of a layer;
-    they are the tensor and data ranks of a stage: where more expert ranks are asked for than those, attention runs
-    data-parallel on the others. `micro_batches` cut the batch to keep the stages of a pipeline busy, as far as there is
-    a sequence for each. With `grid` the tensor ranks cut matrices along rows and columns (2-D tensor parallelism).
+    There are tensor * pipeline * data * sequence devices on `nodes` nodes; None is as many as they need on their
+    hardware (`on`). `expert` ranks share the experts of a layer; they are the tensor and data ranks of a stage: where
+    more expert ranks are asked for than those, attention runs data-parallel on the others. `micro_batches` cut the
+    batch to keep the stages of a pipeline busy, as far as there is a sequence for each. With `grid` the tensor ranks
+    cut matrices along rows and columns (2-D tensor parallelism).
     """
 
     tensor: int = 1
@@ -79,17 +80,17 @@ class Parallelism:
     expert: int = 1
     data: int = 1
     sequence: int = 1
-    nodes: int = 1
+    nodes: int | None = None
     micro_batches: int = 1
     grid: bool = False
 
     def __post_init__(self) -> None:
         for name, flag in NAMES.items():
             value = getattr(self, name)
+            if value is None and name == "nodes":
+                continue
             if type(value) is not int or not 1 <= value <= MAX_DEVICES:
                 raise RooflineError(f"{flag} must be an integer between 1 and {MAX_DEVICES}, got {value}")
-        if self.micro_batches > 1 and self.pipeline == 1:
-            raise RooflineError(f"--micro-batches {self.micro_batches} fill a pipeline: say its stages too (--pp)")
         if self.grid and math.isqrt(self.tensor) ** 2 != self.tensor:
             raise RooflineError(f"2-D tensor parallelism needs a square number of devices, got {self.tensor}")
         if self.expert > self.tensor * self.data:
@@ -105,18 +106,22 @@ class Parallelism:
                 f"--ep {self.expert} does not divide the {self.tensor * self.data} devices of --tp {self.tensor}"
                 f" and --dp {self.data}"
             )
-        if self.devices % self.nodes:
-            raise RooflineError(f"--nodes {self.nodes} does not divide the {self.devices} devices")
+        if self.nodes is not None and self.nodes > self.devices:
+            raise RooflineError(f"--nodes {self.nodes} are more than the {self.devices} devices")
 
     @property
     def devices(self) -> int:
         """All devices."""
         return self.tensor * self.pipeline * self.data * self.sequence
 
+    def on(self, hardware: Hardware) -> Parallelism:
+        """The same on the nodes that so many devices of this hardware are in, unless their number is given."""
+        return self if self.nodes is not None else _housed(self, hardware.nodes(self.devices))
+
     @property
     def devices_per_node(self) -> int:
-        """Devices of one node."""
-        return self.devices // self.nodes
+        """Devices of one node; the last may have fewer."""
+        return -(-self.devices // (self.nodes or 1))
 
     @property
     def expert_width_ranks(self) -> int:
@@ -150,7 +155,7 @@ class Parallelism:
     @property
     def housing(self) -> Nodes:
         """The nodes that its devices are in."""
-        return Nodes(self.devices_per_node) if self.nodes > 1 else ONE_NODE
+        return ONE_NODE if self.nodes in (None, 1) else Nodes(self.devices_per_node)
 
     def span(self, reach: int) -> Span:
         """How far a group of so many neighbouring devices reaches."""
@@ -170,15 +175,13 @@ class Parallelism:
             reaches[max(stage, *crossed) + 1 if crossed else stage + 1] += 1
         return dict(sorted(reaches.items()))
 
-    @property
-    def trivial(self) -> bool:
-        """Whether there is one device only."""
-        return self == Parallelism(micro_batches=self.micro_batches)
-
 
 def micro_batches(parallelism: Parallelism, batch: Any) -> Any:
-    """The micro-batches that a batch, or each of an array of them, is cut into: no more than a rank has sequences."""
-    asked = parallelism.micro_batches
+    """The micro-batches that a batch, or each of an array of them, is cut into.
+
+    They fill a pipeline, and are no more than a rank has sequences.
+    """
+    asked = parallelism.micro_batches if parallelism.pipeline > 1 else 1
     return asked if asked == 1 else np.minimum(asked, np.ceil(np.asarray(batch) / parallelism.data))
 
 
@@ -186,8 +189,13 @@ SINGLE = Parallelism()
 
 
 @lru_cache(maxsize=1024)
+def _housed(parallelism: Parallelism, nodes: int) -> Parallelism:
+    return replace(parallelism, nodes=nodes)
+
+
+@lru_cache(maxsize=1024)
 def _of_stage(parallelism: Parallelism) -> Parallelism:
-    if parallelism.nodes > 1:
+    if parallelism.nodes not in (None, 1):
         return parallelism
     shared = parallelism.expert > 1 or parallelism.sequence > 1
     return replace(parallelism, pipeline=1, micro_batches=1, data=parallelism.data if shared else 1)
@@ -196,14 +204,13 @@ def _of_stage(parallelism: Parallelism) -> Parallelism:
 def beside(parallelism: Parallelism, model: Model) -> Parallelism:
     """How a small model runs on the devices of a large one: tensor- and data-parallel like it, on a single stage."""
     group = parallelism.tensor * parallelism.data
-    nodes = max(1, group // parallelism.devices_per_node)
     return replace(
         parallelism,
         pipeline=1,
         sequence=1,
         micro_batches=1,
         expert=parallelism.expert if model.experts else 1,
-        nodes=nodes if group % nodes == 0 else 1,
+        nodes=-(-group // parallelism.devices_per_node),
     )
 
 

@@ -67,15 +67,9 @@ class Request:
             return self._asked
         return apply_techniques(replace(self._plain, **changes), self.techniques)
 
-    @property
-    def parallelism(self) -> Parallelism:
-        """The degrees of parallelism, on as many nodes as asked for, else as so many devices need."""
-        ranks = Parallelism(**self.degrees)
-        return ranks if "nodes" in self.degrees else replace(ranks, nodes=self.hardware.nodes(ranks.devices))
-
     @cached_property
     def _plain(self) -> Scenario:
-        settings = Settings(parallel=self.parallelism, **self.settings)
+        settings = Settings(parallel=Parallelism(**self.degrees), **self.settings)
         return Scenario(self.model, self.hardware, precision=self.precision, settings=settings, **self.options)
 
     @cached_property

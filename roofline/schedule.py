@@ -155,7 +155,7 @@ PLAIN_SETTINGS = Settings()
 class Pass(NamedTuple):
     """One forward pass of a phase: a network on hardware, its step, and how often it runs.
 
-    `busy` is the share of those times in which a stage of a pipeline has work: the others are bubbles.
+    `busy` is the share of those times, and of the stages of a pipeline, that have work: the others are bubbles.
     """
 
     placement: Placement
@@ -209,7 +209,7 @@ class Schedule:
         settings = self.settings
         build = replace(
             self._build,
-            parallel=settings.parallel,
+            parallel=settings.parallel.on(hardware),
             decode=decode,
             skew=settings.expert_skew,
             capacity=settings.expert_capacity,
@@ -224,13 +224,13 @@ class Schedule:
         self, model: Model, hardware: Hardware, *, decode: bool, every_position: bool = False, head: bool = True
     ) -> Placement:
         """Another model beside the main one, which no technique changes and which stays on the device."""
-        parallel = beside(self.settings.parallel, model)
+        parallel = beside(self.settings.parallel.on(hardware), model)
         build = replace(self._build, parallel=parallel, decode=decode and model.latent, every_position=every_position)
         graph = network(model, self.precision, build)
         return place(graph if head else _without(graph, HEAD), hardware, parallel.housing)
 
     def _place(self, graph: Network, hardware: Hardware) -> Placement:
-        return place(graph, hardware, self.settings.parallel.housing, self.settings.offload)
+        return place(graph, hardware, self.settings.parallel.on(hardware).housing, self.settings.offload)
 
     @property
     def decoder(self) -> Hardware:
@@ -307,7 +307,8 @@ class Schedule:
         passes: list[Pass] = []
         if tower is not None and self.model.tower is not None:
             graph = self.tower
-            passes.append(Pass(self._place(graph, self.hardware), self._local(tower, micro=False), 1.0, "tower"))
+            placed, local = self._place(graph, self.hardware), self._local(tower, micro=False)
+            passes.append(Pass(placed, local, 1.0, "tower", self._aside))
         bubbles, busy = self._bubbles(step, decode=False)
         if self.settings.padding != 1:
             step = step._replace(queries=np.ceil(step.queries * self.settings.padding))
@@ -318,16 +319,17 @@ class Schedule:
         local = self._local(last[0], split=True)
         passes += self._split(Pass(self._prefiller, local, bubbles * last[1], busy=busy), decode=False)
         if self.settings.decode_hardware is not None:
-            passes.append(Pass(self._transfer, self._local(step, micro=False), 1.0, "transfer"))
+            passes.append(Pass(self._transfer, self._local(step, micro=False), 1.0, "transfer", self._aside))
         speculation, cascade = self.settings.speculation, self.settings.cascade
         whole = self._local(step, micro=False)
         if speculation and speculation.draft and any(group.layer.mixer for group in speculation.draft.groups):
             # A draft that attends needs the prompt in its own cache; nobody asks for its logits there.
             placed = self._second(speculation.draft, self.decoder, decode=False, head=False)
-            passes.append(Pass(placed, whole, 1.0, "draft"))
+            passes.append(Pass(placed, whole, 1.0, "draft", self._aside))
         if cascade is None:
             return tuple(passes)
-        return self._cascaded(tuple(passes), Pass(self._second(cascade.model, self.hardware, decode=False), whole))
+        first = Pass(self._second(cascade.model, self.hardware, decode=False), whole, busy=self._aside)
+        return self._cascaded(tuple(passes), first)
 
     @cached_property
     def _headless(self) -> Placement:
@@ -346,7 +348,7 @@ class Schedule:
         graph = self.networks[0]
         kept = [pair for role in (Role.KV, Role.STATE) for pair in stored_tensors(graph.sections, role)]
         sent = total(tensor.stored_elements * (count * tensor.format.bytes) for tensor, count in kept)
-        parallel = self.settings.parallel
+        parallel = self.settings.parallel.on(self.hardware)
         send = Op("kv_transfer", Kind.COLLECTIVE, (), (), link=Link(sent, 1, 2, parallel.devices + 1))
         moving = replace(graph, sections=(Section("transfer", 1, (send,)),))
         return place(moving, self.hardware, Nodes(parallel.devices_per_node))
@@ -373,7 +375,7 @@ class Schedule:
         if self.cascade is None:
             return self._iteration(step)
         # An iteration of the model yields several tokens where it speculates, one of the smaller model a single one.
-        first = Pass(self.cascade, self._local(step, micro=False), self.tokens_per_iteration)
+        first = Pass(self.cascade, self._local(step, micro=False), self.tokens_per_iteration, busy=self._aside)
         return self._cascaded(self._iteration(step), first)
 
     def _iteration(self, step: Step) -> tuple[Pass, ...]:
@@ -385,7 +387,7 @@ class Schedule:
         middle = drafted._replace(queries=speculation.draft_width, cached=drafted.cached + (speculation.length - 1) / 2)
         passes: list[Pass] = []
         if self.draft is not None:
-            passes.append(Pass(self.draft, middle, float(speculation.drafts), "draft"))
+            passes.append(Pass(self.draft, middle, float(speculation.drafts), "draft", self._aside))
         elif speculation.draft_depth:
             shallow = self._verifier(speculation.draft_depth)
             passes += self._split(Pass(shallow, middle, repeat * speculation.drafts, "draft", busy))
@@ -460,6 +462,11 @@ class Schedule:
         stages, batches = parallel.pipeline, micro_batches(parallel, step.batch)
         passes = np.maximum(batches, stages) if decode else batches + stages - 1
         return self._turns("decode" if decode else "prefill") * passes / stages, batches / passes
+
+    @property
+    def _aside(self) -> float:
+        """The share of a pipeline that is busy in a pass which runs on a single stage."""
+        return 1 / self.settings.parallel.pipeline
 
     def _turns(self, phase: str) -> int:
         """The batches that take turns on a device."""

@@ -12,6 +12,7 @@ interval of the residuals that the fit left:
     two batches that take turns: of sum n_k t_k the shorter of exchanges and the rest is hidden, each has half a step
     shared experts beside routed ones:  s + r - max(s, r, bounds of both) of a layer's s and r is hidden
     all-reduces of the engine's own:    t_k = min(form, latency + 2 x link)
+    a cache in a format of others:      t_k = (form^2 + conversion^2)^(1/2)        (`roofline.batches.conversion_time`)
 
 What nobody measured takes `launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)`. Every operator gets the part of its
 kernel's time that it has of the kernel's bound, so that no operator is expected faster than its speed of light.

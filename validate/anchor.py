@@ -69,7 +69,7 @@ TIMED = (TIME, RATE)
 PER: Mapping[str, Callable[[Scenario], int]] = {
     "": lambda _: 1,
     "/device": lambda scenario: scenario.settings.parallel.devices,
-    "/node": lambda scenario: scenario.settings.parallel.nodes,
+    "/node": lambda scenario: scenario.settings.parallel.on(scenario.hardware).nodes or 1,
     "/sequence": lambda scenario: int(scenario.batch),
 }
 """What a published rate may be divided by."""
@@ -102,7 +102,7 @@ class Conditions:
     ep: Number = 1
     dp: Number = 1
     sp: Number = 1
-    nodes: Number = 1
+    nodes: Number | None = None
     micro_batches: Number = 1
     techniques: tuple[Words, ...] = ()
     engine: Words | None = None

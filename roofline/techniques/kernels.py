@@ -102,7 +102,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         "NVIDIA, CUDA Graphs",
         "the kernels of a decode step are launched at once: the host issues none, no FLOPs and no bytes",
         "launch",
-        _replayed,
+        _decoding("cuda-graphs", _replayed),
         caveat="It shows in expected times only, on engines that do not replay them already: most do.",
     ),
     system_entry(

@@ -215,8 +215,8 @@ def _divided(name: str, degree: str) -> Change:
             raise UnsupportedError(f"{name}: a host that computes is simulated beside one device only")
         parallel = replace(parallel, **{degree: values["degree"]})
         rank_model(scenario.model, parallel)  # raises where the model cannot be divided so
-        if not parallel.trivial and degree != "data":
-            scenario.hardware.link(parallel.span(parallel.devices))
+        if parallel.devices > 1 and degree != "data":
+            scenario.hardware.link(parallel.on(scenario.hardware).span(parallel.devices))
         return with_settings(scenario, parallel=parallel)
 
     return change

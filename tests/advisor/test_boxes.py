@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 
+import pytest
+
 from advisor.configurations import configurations
 from advisor.goal import Quality
 from advisor.moves import parallel_moves
 from advisor.sizing import size
 from advisor.workload import Service
 from roofline import load_hardware, load_model
+from roofline.parallel import Parallelism
 from roofline.request import Request
 
 
@@ -23,10 +26,23 @@ def test_a_box_is_offered_as_one_node() -> None:
 
 def test_moves_to_four_cards_stay_within_a_node() -> None:
     request = Request(load_model("llama-2-13b"), load_hardware("a6000"), {}, {}, {}, (), {}, {"hardware": "a6000"})
-    for move in parallel_moves(request, [4, 8]):
-        assert move(request).degrees["nodes"] == 1
-        assert "nodes" not in move.name
-    assert all(move(request).degrees["nodes"] == 2 for move in parallel_moves(request, [16]))
+
+    def nodes(count: int) -> set[int | None]:
+        moved = (move(request) for move in parallel_moves(request, [count]))
+        return {Parallelism(**asked.degrees).on(asked.hardware).nodes for asked in moved}
+
+    assert nodes(4) == nodes(8) == {1}
+    assert nodes(9) == nodes(16) == {2}
+
+
+@pytest.mark.parametrize("degrees", [{"tensor": 16}, {"tensor": 16, "nodes": 2}, {"tensor": 8, "pipeline": 2}])
+def test_the_present_layout_over_nodes_is_no_change(degrees: dict[str, int]) -> None:
+    model, hardware = load_model("llama-3.1-405b"), load_hardware("h100-sxm")
+    request = Request(model, hardware, {}, degrees, {}, (), {}, {"hardware": "h100-sxm"})
+    offered = {move(request).scenario().settings.parallel.on(hardware) for move in parallel_moves(request, [16])}
+    assert Parallelism(**degrees).on(hardware) not in offered
+    spread = Request(model, hardware, {}, {"tensor": 16, "nodes": 4}, {}, (), {}, {"hardware": "h100-sxm"})
+    assert len(list(parallel_moves(spread, [16]))) == len(offered) + 1
 
 
 def test_advice_over_four_cards_says_what_they_talk_over(run) -> None:

@@ -747,9 +747,9 @@ CASES = (
         True,
         "llama-3.1-405b --hw h100-sxm --prompt 128 --tp 8",
         devices(TPOT, 16),
-        "tp=8 pp=2 nodes=2",
-        hinted("tensor-parallelism", "tp=8 pp=2 nodes=2", "the model fits", "InfiniBand"),
-        first("tp=8 pp=2 nodes=2"),
+        "tp=8 pp=2",
+        hinted("tensor-parallelism", "tp=8 pp=2", "the model fits", "InfiniBand"),
+        first("tp=8 pp=2"),
     ),
     case(
         "yuan R23, miao D4",

@@ -33,6 +33,7 @@ from roofline.parallel import Offload, Parallelism
 from roofline.schedule import Host, Settings, Speculation
 from roofline.study import make_study
 from roofline.sweep import sweep
+from roofline.techniques import apply_techniques
 
 READINGS: tuple[Reading, ...] = ("bound", "low", "mid", "high")
 H100 = load_hardware("h100-sxm")
@@ -190,6 +191,23 @@ def test_a_pipeline_draws_for_its_work_and_not_for_its_bubbles() -> None:
     assert moved(4, 4) == pytest.approx(moved(2, 4), rel=1e-3)
     assert moved(4, 8) == pytest.approx(moved(2, 8), rel=1e-3)
     assert moved(4, 16) == moved(4, 8)  # of eight sequences
+
+
+@pytest.mark.parametrize("technique", ["layerskip", "speculative-decoding:draft=llama-3.2-1b", "eagle"])
+def test_drafting_draws_the_same_on_a_pipeline(technique: str) -> None:
+    """A draft that is a part of the model runs through all stages, one of its own on the last."""
+    hardware = free(H100, static=0.0, memory=1e-11)
+
+    def drawn(pipeline: int, batches: int) -> float:
+        settings = Settings(parallel=Parallelism(pipeline=pipeline, micro_batches=batches))
+        scenario = Scenario(load_model("llama-3.1-8b"), hardware, batch=8, generate=8, settings=settings)
+        found = consumption(analyze(apply_techniques(scenario, [technique])), "bound")
+        assert found is not None
+        return float(part(found, "memory"))
+
+    assert drawn(4, 1) == pytest.approx(drawn(1, 1), rel=3e-3)
+    assert drawn(2, 1) == pytest.approx(drawn(1, 1), rel=3e-3)
+    assert drawn(4, 4) == pytest.approx(drawn(2, 4), rel=3e-3)  # each micro-batch reads the weights
 
 
 def test_decode_on_other_hardware() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -143,3 +144,41 @@ def test_a_grid_is_its_points() -> None:
     together = kernel_time("latent_decode", rows(7.0, keys, 128.0), H200, DEFAULTS)
     alone = [float(kernel_time("latent_decode", rows(7.0, key, 128.0), H200, DEFAULTS)) for key in keys]
     np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
+SMALL = """
+name: {name}
+hidden: 2048
+vocabulary: 32000
+dtype: bf16
+layers: {{count: 4, pattern: [{pattern}]}}
+mlp: {{width: 4096, gated: true, activation: silu}}
+blocks:
+  dense: {{latent_attention: {{{latent}}}}}
+  sparse: {{latent_attention: {{{latent}, indexer: {{heads: 8, head_dim: 128, selected: 1024}}}}}}
+norm: {{kind: rmsnorm}}
+tied_embeddings: false
+"""
+
+
+def test_layers_with_and_without_an_indexer_are_one_model(tmp_path: Path) -> None:
+    """Their kernels are alike in all but what they count; each takes what it does in a model of its own."""
+    latent = "heads: 16, q_rank: 512, kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128"
+
+    def times(pattern: str) -> list[tuple[float, float]]:
+        path = tmp_path / "small.yaml"
+        path.write_text(SMALL.format(name="small", pattern=pattern, latent=latent), encoding="utf-8")
+        answer = analyze(Scenario(load_model(str(path)), H200, batch=4, prompt=4096, generate=2))
+        assert answer.decode is not None
+        return [
+            (op.count, expected.time.mid)
+            for phase in (answer.prefill, answer.decode)
+            for op, expected in zip(phase.ops, phase.expected_ops, strict=True)
+            if op.name == "fused_attention"
+        ]
+
+    patterns = ("2 x dense, 2 x sparse", "1 x dense, 3 x sparse", "4 x sparse")
+    mixed, dense, sparse = map(times, patterns)
+    assert len(mixed) == len(dense) == 2 * len(sparse) == 4
+    assert [time for _, time in mixed] == [time for _, time in dense]
+    assert [time for _, time in mixed[1::2]] == [time for _, time in sparse]

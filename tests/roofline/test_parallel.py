@@ -27,6 +27,7 @@ from roofline.model import Hyena
 from roofline.network import Build, _stage
 from roofline.parallel import Collective, Nodes, Offload, Parallelism, imbalance, link_share, parse_offload, stages
 from roofline.schedule import Host, Settings
+from roofline.techniques import apply_techniques
 
 H100, H200 = load_hardware("h100-sxm"), load_hardware("h200-sxm")
 BF16 = parse_precision("bf16")
@@ -173,9 +174,30 @@ def test_more_sequences_never_take_a_pipeline_less_time() -> None:
     assert np.all(np.diff(answer.generation.total) >= 0)
 
 
+def test_without_a_pipeline_nothing_is_cut() -> None:
+    cut, whole = (run("llama-3.1-8b", parallel(micro_batches=count), batch=8) for count in (4, 1))
+    assert cut.generation == whole.generation
+    assert cut.expected == whole.expected
+
+
+def test_devices_are_on_the_nodes_that_they_need_whoever_asks() -> None:
+    """Sixteen of eight a node are on two, by degrees, by a technique, and where decode runs on other hardware."""
+    given = {"prompt": 512, "generate": 8}
+    plain, asked = (
+        run("llama-3.1-405b", settings, **given).generation
+        for settings in (parallel(tensor=16), parallel(tensor=16, nodes=2))
+    )
+    assert plain == asked != run("llama-3.1-405b", parallel(tensor=16, nodes=1), **given).generation
+    scenario = Scenario(load_model("llama-3.1-405b"), H100, **given)
+    assert analyze(apply_techniques(scenario, ["tensor-parallelism:degree=16"])).generation == plain
+    rack = load_hardware("gb200")
+    apart = Scenario(load_model("llama-3.1-405b"), rack, settings=parallel(tensor=16), **given)
+    apart = replace(apart, settings=replace(apart.settings, decode_hardware=H100))
+    assert analyze(apart).generation.tpot == plain.tpot
+    assert analyze(apart).parallel.nodes == 1
+
+
 def test_degrees_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(RooflineError, match=r"--micro-batches 4 fill a pipeline: say its stages too"):
-        Parallelism(micro_batches=4)
     with pytest.raises(RooflineError, match=r"--ep 8 is more than the 2 devices of --tp 1 and --dp 2"):
         Parallelism(expert=8, data=2)
     assert Parallelism(expert=8).data == Parallelism(expert=8, data=8).data == 8
@@ -209,7 +231,7 @@ def test_skew_makes_one_rank_the_busiest() -> None:
         ("llama-3-8b", {"pipeline": 64}, "only 32 layers"),
         ("qwen3-30b-a3b", {"expert": 48}, "--ep 48 does not divide the 128 experts"),
         ("qwen3-30b-a3b", {"tensor": 4, "expert": 6}, "--ep 6 is not divisible by --tp 4"),
-        ("llama-3-8b", {"tensor": 8, "nodes": 3}, "--nodes 3 does not divide the 8 devices"),
+        ("llama-3-8b", {"tensor": 8, "nodes": 9}, "--nodes 9 are more than the 8 devices"),
         ("llama-3-8b", {"tensor": 0}, "--tp must be an integer between 1"),
         ("mamba-2.8b", {"sequence": 2}, "--sp"),
     ],
