@@ -272,7 +272,7 @@ def batches(
     grouped: dict[Any, list[int]] = {}
     for index, entry in enumerate(kernels):
         if entry.shape is not None:
-            across = not alone and _across_nodes(entry, placement)
+            across = 0 if alone else _across_nodes(entry, placement)
             key = (tuple(entry.shape.texts.items()), across, entry.shape.sizes.get("m"), entry.shape.by_token)
             for op, match in entry.matches.items():
                 op = "copy" if match.fit.rows == 0 and op in PASSES else op  # nothing measured: all alike
@@ -283,23 +283,25 @@ def batches(
     ]
 
 
-def _across_nodes(entry: Kernel, placement: Placement) -> bool:
-    links = (placement.ops[index][0].link for index in entry.parts)
-    return any(link is not None and placement.nodes.span(link.reach).across_nodes for link in links)
+def _across_nodes(entry: Kernel, placement: Placement) -> int:
+    """The ranks of an exchange that are in one node, where it reaches across nodes; else 0."""
+    links = (link for index in entry.parts if (link := placement.ops[index][0].link) is not None)
+    far = (link for link in links if placement.nodes.span(link.reach).across_nodes)
+    return next((placement.nodes.members(link.reach, link.ranks) for link in far), 0)
 
 
 def _batch(
     op: str,
     members: Sequence[tuple[int, Kernel]],
     hardware: Hardware,
-    across: bool,
+    across: int,
     monomials: Sequence[Monomial],
     engine: Engine,
 ) -> Batch:
     shapes = [entry.shape for _, entry in members if entry.shape is not None]
     match = next(match for name, match in members[0][1].matches.items() if name == op or op == "copy")
     other = members[0][1].others.get(op)
-    texts = {**shapes[0].texts, **({"across_nodes": 1.0} if across else {})}
+    texts = {**shapes[0].texts, **({"across_nodes": 1.0, "members": float(across)} if across else {})}
     fixed, varying = _columns(tuple(shapes), tuple(monomials))
     if op == "attention_decode" and engine["kv_reread"]:
         group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))

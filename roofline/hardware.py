@@ -165,6 +165,20 @@ class Hardware:
             raise UnsupportedError(f"the spec of {self.name} names no interconnect {where}")
         return next((link for link in found if link.bridged is None or span.reach <= link.bridged), found[0])
 
+    def over_nodes(self, ranks: int, members: int) -> float:
+        """Bytes a second that a ring of `ranks` devices over nodes sends, `members` of them in each.
+
+        Each device has a port of its own to the network, so that the rings of a node cross it side by side: a message M
+        is reduced within nodes, across them 1 / d of it by each of d members, and gathered within nodes. Both go on at
+        a time: max((n-1)/n M / (d network), (d-1)/d M / link), twice for an all-reduce.
+        """
+        network, nodes = self.link(NETWORK).bandwidth, -(-ranks // members)
+        crossing = (nodes - 1) / nodes / (members * network)
+        if members == 1:
+            return (ranks - 1) / ranks / crossing
+        inside = self.link(Span(members, across_nodes=False)).among(members)
+        return (ranks - 1) / ranks / max(crossing, (members - 1) / members / inside)
+
     @property
     def bridge(self) -> int | None:
         """The cards that a bridge joins, fewer than a node has; None where there is none."""

@@ -60,6 +60,10 @@ class Nodes:
         """How far a group of so many neighbouring devices reaches."""
         return Span(reach, self.devices is not None and reach > self.devices)
 
+    def members(self, reach: int, ranks: int) -> int:
+        """How many of so many devices, evenly apart over a reach, are in the same node."""
+        return ranks if self.devices is None else max(1, min(ranks, self.devices * ranks // reach))
+
 
 ONE_NODE = Nodes()
 
@@ -275,6 +279,32 @@ def link_share(collective: Collective, ranks: int) -> float:
         Collective.ALL_TO_ALL: (ranks - 1) / ranks,
         Collective.POINT_TO_POINT: 1.0,
     }[collective]
+
+
+RINGS = frozenset({Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER})
+"""Collectives whose parts within a node and across nodes can go on side by side."""
+
+
+def link_speed(hardware: Hardware, nodes: Nodes, kind: Collective | None, reach: int, ranks: int) -> float:
+    """Bytes a second of what each of `ranks` devices sends over such a reach: see `Hardware.over_nodes` for rings."""
+    span = nodes.span(reach)
+    if span.across_nodes and kind in RINGS:
+        return hardware.over_nodes(ranks, nodes.members(reach, ranks))
+    return hardware.link(span).among(ranks)
+
+
+def link_latency(
+    hardware: Hardware, nodes: Nodes, kind: Collective | None, reach: int, ranks: int, steps: int
+) -> float:
+    """Seconds of so many steps in a row; a ring over nodes takes some within each, and one less than nodes across."""
+    span = nodes.span(reach)
+    far = hardware.link(span).latency or 0.0
+    members = nodes.members(reach, ranks)
+    if not span.across_nodes or kind not in RINGS or members == 1:
+        return steps * far
+    near = hardware.link(Span(members, across_nodes=False)).latency or 0.0
+    rounds = steps / (ranks - 1)
+    return rounds * ((-(-ranks // members) - 1) * far + (members - 1) * near)
 
 
 def grid_exchange(rows: Size, outer: int, inner: int, ranks: int) -> tuple[Size, int]:

@@ -25,7 +25,7 @@ from roofline.formats import DEQUANTISE_FLOPS, PROMOTIONS, WIDTH
 from roofline.hardware import Hardware
 from roofline.network import Network
 from roofline.op import Op
-from roofline.parallel import ONE_NODE, RESIDENT, Nodes, Offload
+from roofline.parallel import ONE_NODE, RESIDENT, Nodes, Offload, link_latency, link_speed
 from roofline.size import ZERO, Monomial, Size
 from roofline.tensor import Role, Tensor
 
@@ -328,9 +328,10 @@ def _counted(
     on_link = np.zeros(sent.shape)
     for index, op in enumerate(ops):
         if op.link is not None:
-            link = hardware.link(nodes.span(op.link.reach))
-            on_link[index] = sent[index] / link.among(op.link.ranks)
-            on_link[index, work.monomials.index(())] += op.link.steps * (link.latency or 0.0)
+            link = op.link
+            where = hardware, nodes, link.collective, link.reach, link.ranks
+            on_link[index] = sent[index] / link_speed(*where)
+            on_link[index, work.monomials.index(())] += link_latency(*where, link.steps)
     if offload != RESIDENT:
         on_link += streamed / _host_bandwidth(hardware, offload)
     return work.monomials, np.stack(

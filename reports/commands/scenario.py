@@ -79,8 +79,9 @@ def requested(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="Engine that expected times are for: vllm, tensorrt-llm, sglang, llama.cpp, gpt-fast, hf-eager,"
-            " ideal (kernels alone), or a profile's file. [default: vllm; on CPUs and Apple's llama.cpp]",
+            help="Engine that expected times are for: vllm (0.8 to 0.13: vllm-sync, 2024: vllm-v0), tensorrt-llm,"
+            " sglang, llama.cpp, gpt-fast, hf-eager, ideal (kernels alone), or a profile's file."
+            " [default: vllm; on CPUs and Apple's llama.cpp]",
         ),
     ] = None,
     price: Annotated[

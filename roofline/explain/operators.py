@@ -10,10 +10,13 @@ from roofline.analysis import Analysis
 from roofline.errors import UnknownNameError
 from roofline.explain.definitions import METRICS
 from roofline.explain.lines import Line, Margin, line, plain, total
+from roofline.hardware import Interconnect
 from roofline.kernels import kernel
 from roofline.kernels.parameters import units
 from roofline.kernels.terms import shown, terms
 from roofline.launches import Kernel
+from roofline.op import Link
+from roofline.parallel import RINGS, Nodes, link_latency, link_speed
 from roofline.phase import OpFigures, Phase
 from roofline.roof import TIMES, Row
 from roofline.schedule import Pass
@@ -131,15 +134,24 @@ def _roofs(op: OpFigures, run: Pass, index: int) -> list[Line]:
     return [*lines, bound, line("all at the bound", "instances in a pass x time", whole)]
 
 
+def _over(nodes: Nodes, sent: Link, link: Interconnect) -> str:
+    """What an exchange goes over."""
+    if not nodes.span(sent.reach).across_nodes or sent.collective not in RINGS:
+        return f"the {link.kind}"
+    members = nodes.members(sent.reach, sent.ranks)
+    return f"rings over nodes of {members}, each device with a port of {link.kind}"
+
+
 def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
     """The time on the link: what the operator sends to other devices, and what is streamed to it from the host."""
     placement, sent = run.placement, op.op.link
     terms, formulas, own = [], [], 0.0
     if sent is not None:
-        link = placement.hardware.link(placement.nodes.span(sent.reach))
+        link, nodes = placement.hardware.link(placement.nodes.span(sent.reach)), placement.nodes
         moved = shown(plain(sent.bytes.evaluate(op.extents)))
-        terms.append(f"{moved} / {shown(link.among(sent.ranks))} + {sent.steps} * {shown(link.latency or 0.0)}")
-        formulas.append(f"bytes sent / bandwidth of the {link.kind} + steps x latency")
+        where = placement.hardware, nodes, sent.collective, sent.reach, sent.ranks
+        terms.append(f"{moved} / {shown(link_speed(*where))} + {shown(link_latency(*where, sent.steps))}")
+        formulas.append(f"bytes sent / bandwidth of {_over(nodes, sent, link)} + latencies")
         own = line("", "", terms[0]).value
     streamed = seconds - own
     if streamed > 1e-9 * seconds:

@@ -4,7 +4,8 @@
     high bandwidth   t2 = ((handshake latency)^p + (sent / (e link))^p)^(1/p)
     time             t  = min(t1, t2)
 
-`link` is the bandwidth of a device's link in one direction, on a mesh its part to the other ranks. `sent` is the part
+`link` is the bandwidth of a device's link in one direction, on a mesh its part to the other ranks, of a ring over nodes
+what it sends within them and across them side by side (`Hardware.over_nodes`). `sent` is the part
 of the message that a device has to send: 2 (r-1)/r of it for a ring all-reduce among r ranks, (r-1)/r for all-gather,
 reduce-scatter and all-to-all (Thakur et al., 2005); the message is `bytes` in all. Libraries switch between protocols
 by size (NCCL: LL, which sends flags with the data, and Simple, which synchronises first). The latency grows with the
@@ -58,6 +59,9 @@ def _link(columns: Columns, hardware: Hardware) -> Array:
     """Bytes a second among the ranks, of the link that reaches as far as they do: neighbours without `reach`."""
     across = bool(np.any(column(columns, "across_nodes", 0.0)))
     ranks = column(columns, "ranks")
+    if across and text(columns, "collective") != "alltoall":
+        members = int(np.max(column(columns, "members", 1.0)))
+        return np.asarray(np.vectorize(lambda count: hardware.over_nodes(int(count), members), otypes=[float])(ranks))
     reach, ranks = aligned(column(columns, "reach") if "reach" in columns else ranks, ranks)
     groups, which = np.unique(np.stack([reach.reshape(-1), ranks.reshape(-1)]), axis=1, return_inverse=True)
     spans = groups.T.astype(int).tolist()
@@ -74,7 +78,7 @@ def collective_bound(columns: Columns, hardware: Hardware, resident: Mask = Fals
 def collective_time(
     columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
 ) -> Array:
-    """Seconds for columns `collective, ranks, bytes`, optional `across_nodes` and `reach`; nothing among one rank."""
+    """Seconds for columns `collective, ranks, bytes`, optional `across_nodes`, `members` of a node and `reach`."""
     del resident
     sent, ranks = _sent(columns)
     position = np.log2(ranks)

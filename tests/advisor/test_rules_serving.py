@@ -70,7 +70,7 @@ CASES = (
             RATE,
             found=("key-value-heads",),
             hinted=("key-value-heads",),
-            gains={"tp=8 dp=2": (2, 20)},
+            gains={"tp=8 dp=2": (1.2, 20)},
         ),
         Scene(
             "llama-3.1-70b --hw h100-sxm --tp 8 --dp 2 --nodes 2 --batch 64 --prompt 8192",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -273,6 +274,12 @@ def test_from_nothing_to_a_scored_calibration_and_a_model(tmp_path: Path, monkey
     assert all(time.measured > 0 for time in run.times)
     assert "1 of 2 layers" in run.lines[0]
     assert "calibrated on this machine" in run.lines[0]
+    alone = whole_model._calibrated_hardware(devices.open_device("cpu", 1), folder, None)
+    assert alone is not None
+    assert alone.units == 1
+    assert whole_model._calibrated_hardware(devices.open_device("cpu", 1), folder, 2) is None
+    quick = replace(run, times=(replace(first, measured=first.bound / 2), each))
+    assert sum("faster than the bound" in line for line in quick.lines) == 1
     with pytest.raises(RooflineError, match="--layers must be from 1 to 2"):
         loop.model_run("llama-68m", "cpu", folder, "fp32", layers=3, threads=1)
 

@@ -81,6 +81,8 @@ class ModelRun:
                 f" measured {shown_time(time.measured)}: {100 * time.error:+.1f}%, {where} the interval;"
                 f" the bound is {shown_time(time.bound)}"
             )
+            if time.measured < time.bound:
+                lines.append("  faster than the bound: the spec was measured on a busy machine; calibrate again")
         if self.weights < 2 * self.cache:
             lines.append(
                 f"  its weights ({si(self.weights, 'B')}) stay in part in the cache ({si(self.cache, 'B')});"
@@ -127,7 +129,10 @@ def model_run(
         raise RooflineError("--generate must be at least 2: the first token is prefill's")
     with overlay(folder):
         opened = open_device(device, threads)
-        hardware = _calibrated_hardware(opened, folder)
+        calibrated = _calibrated_hardware(opened, folder, threads)
+        if calibrated is not None and opened.state.get("threads") != str(calibrated.units):
+            opened = open_device(device, calibrated.units)  # with as many threads as it was calibrated with
+        hardware = calibrated or examine(opened).hardware
         chosen = dtype or preferred((), hardware)
         engine = _engine(folder, hardware)
 
@@ -187,15 +192,16 @@ def model_run(
     )
 
 
-def _calibrated_hardware(device: Device, folder: Path) -> Hardware:
-    """The hardware of the machine: as the overlay folder has it, else as it is found to be now."""
-    for path in sorted(folder.glob("calibration/*.yaml")) if folder.is_dir() else ():
+def _calibrated_hardware(device: Device, folder: Path, threads: int | None) -> Hardware | None:
+    """The processors of the machine as the overlay folder has them, with the threads asked for, or with any."""
+    for path in sorted(folder.glob("calibration/*.yaml")) if folder.is_dir() and device.name == "cpu" else ():
         spec = folder / f"{path.stem}.yaml"
-        if device.name == "cpu" and spec.is_file():
+        if spec.is_file():
             hardware = load_hardware(str(spec))
-            if hardware.kind == "cpu" and hardware.title.startswith(device.state["device"]):
+            same = hardware.kind == "cpu" and hardware.title.startswith(device.state["device"])
+            if same and threads in (None, hardware.units):
                 return hardware
-    return examine(device).hardware
+    return None
 
 
 def _engine(folder: Path, hardware: Hardware) -> Engine:
