@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from advisor.beam import DEPTH, LEAST, Choice, Searched, choices_of, search, within_budget
+from advisor.beam import DEPTH, LEAST, Choice, choices_of, search, within_budget
 from advisor.goal import Goal, Price
 from advisor.moves import BATCHES, Kind, Move, batch_move, price_of
 from advisor.trials import NOTHING, Moves, Trial, Trials, better, certain, names, sure
@@ -98,7 +98,7 @@ class Plan:
 def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DEPTH) -> Plan:
     """The plan of a request, `single` simulates it at one batch, `grid` at all that may be tried."""
     searched = search(grid, moves, depth)
-    best = _fewest(grid.goal, searched, int(single.base.analysis.scenario.batch))
+    best = searched.best
     if best is None:
         near = nearest(searched.choices)
         jointly, near = not near, near or nearest_together(searched.choices)
@@ -116,24 +116,6 @@ def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DE
         len(grid),
         needed=bool(single.base.missed),
     )
-
-
-def _fewest(goal: Goal, searched: Searched, batch: int) -> Choice | None:
-    """Of the combinations that are as good as the best but for less than a step is worth, the one of fewest steps.
-
-    Where no step is worth it, the best.
-    """
-    best, sign = searched.best, -goal.metric.better
-    if best is None:
-        return None
-    near = [choice for choice in searched.feasible if goal.gain(choice.value, best.value) < LEAST]
-
-    def steps(choice: Choice) -> int:
-        return len(choice.moves) + (choice.batch != batch)
-
-    if any(not steps(choice) for choice in near):
-        return best
-    return min(near, key=lambda choice: (steps(choice), sign * choice.value, names(choice.moves)))
 
 
 def _steps(trials: Trials, best: Choice) -> Iterator[Step]:

@@ -252,19 +252,6 @@ def test_no_single_change_makes_a_plan_better(model, hw, batch, degrees, objecti
             assert goal.gain(end.value, trial.value) <= LEAST, (move.name, end.names)
 
 
-def test_no_step_of_a_plan_is_worth_less_than_a_step() -> None:
-    """The best of all, but for a thousandth, has shorter prompts as well, which alone are in vain."""
-    asked = compose("llama-3.2-1b", "h100-sxm", formats={}, degrees={}, prompt=32, generate=512)
-    advice = advise(asked, Goal(Objective.TPOT, quality=Quality.LOSSY), top=0)
-    plan, goal = advice.plan, advice.case.goal
-    left = [step.move for step in plan.steps]
-    assert len(left) > 1
-    for move in left:
-        without = advice.case.trials.attempt([other for other in left if other is not move])
-        assert without is not None
-        assert without.missed or goal.gain(without.value, plan.end.value) >= LEAST, move.name
-
-
 def test_a_plan_that_is_full_says_what_would_make_it_better() -> None:
     asked = request()
     trials = Trials(asked, Goal())
