@@ -6,6 +6,7 @@ from the link. Shapes stay symbolic, so that one kernel is evaluated for a whole
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -116,12 +117,16 @@ def _rows(source: Tensor) -> Size:
 def _gemm(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
     """C[m, n] = A[m, k] B[k, n]; several weights on one input are one product with their columns side by side.
 
+    Products of each head with a part of a weight of its own are many small ones, which the schema has no row for.
     Sparse weights multiply a share of k; they are stored in fewer bytes an element already.
     """
     weights = [weight for op in parts for weight in _matrices(op)]
     if not weights or arithmetic is None:
         return None
     weight = weights[0]
+    given = [dim for dim in parts[0].operands[0].shape if isinstance(dim, int)]
+    if len(given) > 1 and math.prod(given) != weight.shape[-1]:
+        return None
     density = weight.format.density
     depth = as_size(weight.shape[-1]) * density
     columns = total(as_size(tensor.shape[-2]) for tensor in weights)

@@ -172,3 +172,20 @@ def test_without_flash_attention_the_products_are_no_rows() -> None:
 def test_an_eager_engine_fuses_nothing() -> None:
     found = shapes("llama-3.1-8b", 1, 1, 10, engine="hf-eager")
     assert all("+" not in row["parts"] for row in found.values())
+
+
+@pytest.mark.parametrize("model", ["deepseek-v3", "deepseek-v3.2"])
+def test_products_of_each_head_are_no_plain_product(model: str) -> None:
+    """They move more than a product with all heads' weights side by side: the bound alone is no expectation."""
+    answer = analyze(Scenario(load_model(model), load_hardware("h200-sxm"), batch=16, prompt=8192, generate=2))
+    for phase in filter(None, (answer.prefill, answer.decode)):
+        found = [
+            (op, expected)
+            for op, expected in zip(phase.ops, phase.expected_ops, strict=True)
+            if op.name in ("q_absorb", "v_absorb")
+        ]
+        assert bool(found) == (phase is answer.decode or model == "deepseek-v3.2")
+        for op, expected in found:
+            assert expected.basis == "bound"
+            assert op.bound_time <= expected.time.low < expected.time.mid < expected.time.high
+            assert op.bound_time < 0.85 * expected.time.mid
