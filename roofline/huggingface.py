@@ -6,6 +6,7 @@ A reader a `model_type`, in `roofline.readers`.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from roofline.errors import SpecError, quote, suggest
@@ -36,13 +37,8 @@ MISSING: Mapping[str, str] = {
 }
 """What the vocabulary of a spec lacks for these values of `model_type`."""
 
-OTHERS = frozenset(
-    {
-        *("bamba", "flava", "glm4v_moe", "gpt_neo", "ibert", "internvl", "llada", "ministral", "mllama", "nemotron"),
-        *("olmo", "phixtral", "pixtral", "qwen3_vl_moe", "samba", "zamba", "zamba2"),
-    }
-)
-"""Architectures of their own whose `model_type` is a letter or two from a supported one: no misspellings of it."""
+OTHERS = frozenset({"gpt_neo", "nemotron"})
+"""Architectures of their own whose `model_type` looks like one of ours misspelt."""
 
 NESTED = ("text_config", "llm_config", "language_config")
 """Where files of multimodal models have their text decoder."""
@@ -83,35 +79,19 @@ def _instead(config: Config, model_type: str, readers: Mapping[str, Reader]) -> 
     return f"{meant} describe it in a model spec (YAML) instead"
 
 
+CLOSE = 0.88
+"""How alike two names must be, as `difflib` measures it, for one to be the other misspelt: a letter of five or more."""
+
+
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` misspells: another case, other separators, a letter or in long names two.
+    """The one of `known` that `name` misspells; other numbers are of other models, not misspelt."""
 
-    Other numbers are of other models, not misspelt.
-    """
+    def digits(text: str) -> list[str]:
+        return [char for char in text if char.isdigit()]
 
-    def letters(text: str) -> list[str]:
-        return [char for char in text.lower()[:60] if char.isalnum()]
-
-    if name.lower() in OTHERS:
-        return None
-    wanted, found = letters(name), []
-    for option in sorted(known):
-        given = letters(option)
-        longest, apart = max(len(wanted), len(given)), _distance(wanted, given)
-        same = [char for char in wanted if char.isdigit()] == [char for char in given if char.isdigit()]
-        if same and apart <= (0 if longest < 5 else 1 if longest < 8 else 2):
-            found.append((apart, option))
-    return min(found)[1] if found else None
-
-
-def _distance(one: list[str], other: list[str]) -> int:
-    """Letters to insert, delete or replace between two words (Levenshtein)."""
-    row = list(range(len(other) + 1))
-    for count, letter in enumerate(one, 1):
-        last, row[0] = row[0], count
-        for index, against in enumerate(other, 1):
-            last, row[index] = row[index], min(row[index] + 1, row[index - 1] + 1, last + (letter != against))
-    return row[-1]
+    plain = name[:60].lower().replace("-", "_")
+    alike = [option for option in known if digits(option) == digits(plain)]
+    return None if plain in OTHERS else next(iter(get_close_matches(plain, alike, 1, CLOSE)), None)
 
 
 def _dtype(config: Config) -> str:

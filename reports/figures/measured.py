@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from reports.figures.style import BLACK, CATEGORIES, MARKERS, new_figure, plain, styled
+from reports.figures.style import BLACK, CATEGORIES, new_figure, plain, series, styled
 from roofline.errors import RooflineError
 
 if TYPE_CHECKING:
@@ -46,15 +46,16 @@ def measured(document: Mapping[str, Any], title: str | None = None) -> Figure:
     starts = accumulate((len(rows) for rows in groups.values()), initial=0)
     for index, ((name, rows), start) in enumerate(zip(groups.items(), starts, strict=False)):
         low, mid, high = np.array(rows).T
+        colour, marker = series(index)
         panel.errorbar(
             start + np.arange(len(rows)),
             mid,
             yerr=np.stack([mid - low, high - mid]),
-            fmt=MARKERS[index % len(MARKERS)],
+            fmt=marker,
             markersize=4,
             linewidth=0.8,
-            color=CATEGORIES[index % len(CATEGORIES)],
-            markerfacecolor=CATEGORIES[index % len(CATEGORIES)] if index < len(CATEGORIES) else "white",
+            color=colour,
+            markerfacecolor=colour if index < len(CATEGORIES) else "white",
             label=plain(name),
         )
     _ratio_axis(panel, ratios)
@@ -128,7 +129,7 @@ def kernels(scored: Sequence[Scored]) -> Figure:
         everything.append(mid / time)
         inside = ((low <= time) & (time <= high)).mean()
         label = f"{name}: {time.size:,}, median error {np.median(np.abs(mid / time - 1)):.0%}, {inside:.0%} inside"
-        colour, marker = CATEGORIES[index % len(CATEGORIES)], MARKERS[(index // len(CATEGORIES) + index) % len(MARKERS)]
+        colour, marker = series(index)
         if total <= FEW:
             panel.vlines(time, low / time, high / time, color=colour, linewidth=0.8)
         panel.scatter(

@@ -55,6 +55,13 @@ STYLE: Mapping[Any, Any] = {
     "legend.frameon": False,
 }
 
+
+def series(index: int) -> tuple[str, str]:
+    """Colour and marker of the one of many series that comes so late: no other of the first 49 has both."""
+    colours = len(CATEGORIES)
+    return CATEGORIES[index % colours], MARKERS[(index // colours + index) % len(MARKERS)]
+
+
 Arguments = ParamSpec("Arguments")
 Result = TypeVar("Result")
 

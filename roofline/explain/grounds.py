@@ -78,26 +78,32 @@ def commands(analysis: Analysis, name: str) -> Iterable[tuple[str, str]]:
     spread += " --enable-expert-parallel" if experts else ""
     group = f"--tp {ranks.tensor * ranks.data} --pp {ranks.pipeline}" + (f" --ep {ranks.expert}" if experts else "")
     cache = " --kv-cache-dtype fp8" if analysis.precision.kv.name == "fp8" else ""
+    without = f"without {', '.join(scenario.techniques)}" if scenario.techniques else ""
+    noted = f"  # {without}" if without else ""
     if scenario.model.task == "generate":
         yield (
             "vllm",
             f"vllm bench latency --model $MODEL --batch-size {batch} --input-len {prompt} --output-len {generate}"
-            f"{spread}{cache}",
+            f"{spread}{cache}{noted}",
         )
         yield (
             "tensorrt-llm",
             f"trtllm-bench --model $MODEL throughput --backend pytorch {group}"
-            f" --max_batch_size {batch} --dataset $DATASET  # of {batch} requests, {prompt} tokens in, {generate} out",
+            f" --max_batch_size {batch} --dataset $DATASET  # of {batch} requests, {prompt} tokens in, {generate} out"
+            + (f", {without}" if without else ""),
         )
         if ranks.data == 1 and ranks.pipeline == 1:
             yield (
                 "sglang",
                 f"python -m sglang.bench_one_batch --model-path $MODEL --batch-size {batch} --input-len {prompt}"
-                f" --output-len {generate} --tp {ranks.tensor}" + (f" --ep-size {ranks.expert}" if experts else ""),
+                f" --output-len {generate} --tp {ranks.tensor}"
+                + (f" --ep-size {ranks.expert}" if experts else "")
+                + noted,
             )
         several = f"llama-batched-bench -m $MODEL.gguf -c {batch * (prompt + generate)} -npp {prompt} -ntg {generate}"
         alone = f"llama-bench -m $MODEL.gguf -p {prompt} -n {generate}"
-        yield "llama.cpp", f"{alone if batch == 1 else f'{several} -npl {batch}'} -ngl 99"
+        if ranks.devices == 1:
+            yield "llama.cpp", f"{alone if batch == 1 else f'{several} -npl {batch}'} -ngl 99{noted}"
     if name not in METRICS:
         yield "kernels", f"roofline validate score measured.csv --hw {scenario.hardware.name} --by op,format,regime"
     yield "published", "roofline validate check"

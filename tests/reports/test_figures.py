@@ -13,6 +13,7 @@ mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
 from matplotlib.text import Annotation, Text  # noqa: E402
 
 from reports import figures  # noqa: E402
+from reports.figures.style import series  # noqa: E402
 from roofline import Scenario, analyze, load_hardware, load_model  # noqa: E402
 from roofline.errors import RooflineError  # noqa: E402
 
@@ -84,3 +85,7 @@ def test_every_figure_of_every_sort_of_model(kind: str, model: str, tmp_path: Pa
     scenario = Scenario(load_model(model), load_hardware("l4"), batch=2)
     figures.save(figures.drawn(kind, scenario), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 5000
+
+
+def test_no_two_series_look_alike() -> None:
+    assert len({series(index) for index in range(49)}) == 49
