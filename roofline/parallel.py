@@ -285,26 +285,26 @@ RINGS = frozenset({Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDU
 """Collectives whose parts within a node and across nodes can go on side by side."""
 
 
-def link_speed(hardware: Hardware, nodes: Nodes, kind: Collective | None, reach: int, ranks: int) -> float:
-    """Bytes a second of what each of `ranks` devices sends over such a reach: see `Hardware.over_nodes` for rings."""
-    span = nodes.span(reach)
-    if span.across_nodes and kind in RINGS:
-        return hardware.over_nodes(ranks, nodes.members(reach, ranks))
-    return hardware.link(span).among(ranks)
+def ring_members(nodes: Nodes, kind: Collective | None, reach: int, ranks: int) -> int:
+    """The ranks of a ring in each of the nodes that it goes over; 0 within a node, and for other exchanges."""
+    return nodes.members(reach, ranks) if kind in RINGS and nodes.span(reach).across_nodes else 0
 
 
-def link_latency(
+def over_link(
     hardware: Hardware, nodes: Nodes, kind: Collective | None, reach: int, ranks: int, steps: int
-) -> float:
-    """Seconds of so many steps in a row; a ring over nodes takes some within each, and one less than nodes across."""
-    span = nodes.span(reach)
-    far = hardware.link(span).latency or 0.0
-    members = nodes.members(reach, ranks)
-    if not span.across_nodes or kind not in RINGS or members == 1:
-        return steps * far
-    near = hardware.link(Span(members, across_nodes=False)).latency or 0.0
+) -> tuple[float, float]:
+    """Bytes a second of what each of `ranks` devices sends over such a reach, and seconds of its steps in a row.
+
+    A ring over nodes takes some steps within each, and one less than nodes across (`Hardware.over_nodes`).
+    """
+    link = hardware.link(nodes.span(reach))
+    far, members = link.latency or 0.0, ring_members(nodes, kind, reach, ranks)
+    if not members:
+        return link.among(ranks), steps * far
+    near = hardware.link(Span(members, across_nodes=False)).latency or 0.0 if members > 1 else 0.0
     rounds = steps / (ranks - 1)
-    return rounds * ((-(-ranks // members) - 1) * far + (members - 1) * near)
+    crossing = -(-ranks // members) - 1
+    return hardware.over_nodes(ranks, members), rounds * (crossing * far + (members - 1) * near)
 
 
 def grid_exchange(rows: Size, outer: int, inner: int, ranks: int) -> tuple[Size, int]:

@@ -25,7 +25,7 @@ from roofline.formats import DEQUANTISE_FLOPS, PROMOTIONS, WIDTH
 from roofline.hardware import Hardware
 from roofline.network import Network
 from roofline.op import Op
-from roofline.parallel import ONE_NODE, RESIDENT, Nodes, Offload, link_latency, link_speed
+from roofline.parallel import ONE_NODE, RESIDENT, Nodes, Offload, over_link
 from roofline.size import ZERO, Monomial, Size
 from roofline.tensor import Role, Tensor
 
@@ -329,9 +329,9 @@ def _counted(
     for index, op in enumerate(ops):
         if op.link is not None:
             link = op.link
-            where = hardware, nodes, link.collective, link.reach, link.ranks
-            on_link[index] = sent[index] / link_speed(*where)
-            on_link[index, work.monomials.index(())] += link_latency(*where, link.steps)
+            speed, latency = over_link(hardware, nodes, link.collective, link.reach, link.ranks, link.steps)
+            on_link[index] = sent[index] / speed
+            on_link[index, work.monomials.index(())] += latency
     if offload != RESIDENT:
         on_link += streamed / _host_bandwidth(hardware, offload)
     return work.monomials, np.stack(

@@ -16,7 +16,7 @@ from roofline.kernels.parameters import units
 from roofline.kernels.terms import shown, terms
 from roofline.launches import Kernel
 from roofline.op import Link
-from roofline.parallel import RINGS, Nodes, link_latency, link_speed
+from roofline.parallel import Nodes, over_link, ring_members
 from roofline.phase import OpFigures, Phase
 from roofline.roof import TIMES, Row
 from roofline.schedule import Pass
@@ -136,10 +136,8 @@ def _roofs(op: OpFigures, run: Pass, index: int) -> list[Line]:
 
 def _over(nodes: Nodes, sent: Link, link: Interconnect) -> str:
     """What an exchange goes over."""
-    if not nodes.span(sent.reach).across_nodes or sent.collective not in RINGS:
-        return f"the {link.kind}"
-    members = nodes.members(sent.reach, sent.ranks)
-    return f"rings over nodes of {members}, each device with a port of {link.kind}"
+    members = ring_members(nodes, sent.collective, sent.reach, sent.ranks)
+    return f"rings over nodes of {members}, each device with a port of {link.kind}" if members else f"the {link.kind}"
 
 
 def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
@@ -149,8 +147,8 @@ def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
     if sent is not None:
         link, nodes = placement.hardware.link(placement.nodes.span(sent.reach)), placement.nodes
         moved = shown(plain(sent.bytes.evaluate(op.extents)))
-        where = placement.hardware, nodes, sent.collective, sent.reach, sent.ranks
-        terms.append(f"{moved} / {shown(link_speed(*where))} + {shown(link_latency(*where, sent.steps))}")
+        found = over_link(placement.hardware, nodes, sent.collective, sent.reach, sent.ranks, sent.steps)
+        terms.append(f"{moved} / {shown(found[0])} + {shown(found[1])}")
         formulas.append(f"bytes sent / bandwidth of {_over(nodes, sent, link)} + latencies")
         own = line("", "", terms[0]).value
     streamed = seconds - own

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
 
+from roofline.extents import View
 from roofline.formats import Format
 from roofline.kernels.parameters import FORMATS
 from roofline.op import Kind, Op
@@ -178,8 +179,7 @@ def _latent(op: Op) -> KernelShape | None:
     latent = as_size(op.writes[0].shape[-1])
     sizes: Mapping[str, Dim] = {"batch": batch, "q_len": queries, "kv_len": latents.shape[1], "heads": heads}
     if op.view.selected is not None:
-        tokens, pairs = product((batch, queries)), product((batch, op.view.pairs))
-        sizes = {"batch": tokens, "q_len": 1, "pairs": pairs, "heads": heads}
+        sizes = {**_of_tokens(batch, queries, op.view), "heads": heads}
     ranks = {"latent": latent, "rope": as_size(width) + -1 * latent}
     numbers = {name: as_size(size) for name, size in sizes.items()} | ranks
     return KernelShape("latent_decode", _cached(query, latents), numbers)
@@ -229,13 +229,17 @@ def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape | None:
     return KernelShape("delta_rule", {"dtype": arithmetic}, {name: as_size(size) for name, size in sizes.items()})
 
 
+def _of_tokens(batch: Dim, queries: Dim, view: View) -> dict[str, Dim]:
+    """The columns of a kernel to which every token is a sequence of one query, with as many keys as it sees."""
+    return {"batch": product((batch, queries)), "q_len": 1, "pairs": product((batch, view.pairs))}
+
+
 def _top_k(op: Op) -> KernelShape | None:
     """The best of every token's scores, of as many as it sees."""
     if op.view is None:
         return None
     batch, queries, picked = op.writes[0].shape
-    tokens, pairs = product((batch, queries)), product((batch, op.view.pairs))
-    sizes: dict[str, Dim] = {"batch": tokens, "q_len": 1, "pairs": pairs, "top_k": picked}
+    sizes = {**_of_tokens(batch, queries, op.view), "top_k": picked}
     return KernelShape("top_k", {}, {name: as_size(size) for name, size in sizes.items()})
 
 
