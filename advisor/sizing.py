@@ -82,7 +82,8 @@ def size(
     high. Raises RooflineError.
     """
     prices = dict(prices or {})
-    beyond = _check(model, service, hardware, prices)
+    _check(model, hardware, prices)
+    beyond = _beyond(model, service)
     search = Search(model, service, hardware, quality, prices, engine, at, progress)
     choices = tuple(search.choices())
     binding, nearest = ((), {}) if choices else search.nearest()
@@ -102,8 +103,8 @@ def size(
     )
 
 
-def _check(model: Model, service: Service, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> float:
-    """The share of requests beyond the maximum context; raises RooflineError where nothing can be sized."""
+def _check(model: Model, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> None:
+    """Raises RooflineError where nothing can be sized."""
     if model.task != "generate":
         raise RooflineError(f"{model.name} only encodes: a service is sized for models that generate")
     if hardware is not None and not hardware:
@@ -114,9 +115,6 @@ def _check(model: Model, service: Service, hardware: Sequence[str] | None, price
             raise RooflineError(f"a price of {name} is given, which is not among the hardware to choose from")
         if not (price > 0 and math.isfinite(price)):
             raise RooflineError(f"the price of {name} must be above 0, got {price:g}")
-    if model.max_context is None or model.tower_kind == "encoder":
-        return 0.0
-    return _beyond(model.name, model.max_context, service.prompts, service.answers)
 
 
 MOST_BEYOND = 0.01
@@ -126,8 +124,11 @@ FACTORS = tuple(digits / scale for scale in (100, 1000, 10_000) for digits in ra
 """Times as long as asked for that lengths are tried at, from the longest."""
 
 
-def _beyond(name: str, context: int, prompts: Lengths, answers: Lengths) -> float:
-    """The share of requests that are longer than the context; raises RooflineError where it is too large."""
+def _beyond(model: Model, service: Service) -> float:
+    """The share of requests longer than the model's maximum context; raises RooflineError where it is too large."""
+    if model.max_context is None or model.tower_kind == "encoder":
+        return 0.0
+    name, context, prompts, answers = model.name, model.max_context, service.prompts, service.answers
     share = longer(prompts, answers, context)
     if share < MOST_BEYOND:
         return share
