@@ -100,13 +100,16 @@ def _weight(row: Mapping[str, Any]) -> float:
 
 
 def _sections(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Title and content of what is folded: the summary by source, each source's anchors, measured kernels, metrics."""
+    """Title and content of what is folded: the summary by source, each source's anchors, measured kernels, metrics.
+
+    Errors of kernels that constants were fitted to are no test, and a line in the head is enough of them.
+    """
     by_source = [row for row in document["summary"] if row["group"] != "all sources"]
     found = [("Errors by source", "\n".join(markdown_table(SUMMARY_HEADER, _summary_cells(by_source))))]
     for group, rows in _groups(document):
         content = [*markdown_table(_PAGE_HEADER, map(_page_row, rows)), "", *_remarks(rows)]
         found.append((f"{group}: {_signed_line(rows)}", "\n".join(content)))
-    for file in document["kernels"]:
+    for file in (file for file in document["kernels"] if not file["fitted"]):
         content = [KERNEL_READING, "", *markdown_table(KERNEL_HEADER, map(_kernel_row, file["groups"])), ""]
         title = f"Measured: {file['title']}: {file['rows']} kernels"
         found.append((title, "\n".join([*content, *_provenance(file)])))

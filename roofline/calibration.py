@@ -325,11 +325,12 @@ def _fit(op: str, format: str, body: Mapping[str, Any], where: str) -> Fit:
         raise SpecError(where, f"{quote(place)}: {error}") from None
     given = as_mapping(body.get("parameters"), where, f"{place}.parameters")
     check_keys(given, expected, where, f"{place}.parameters")
-    given = {**{name: parameter.default for name, parameter in expected.items() if parameter.optional}, **given}
-    for name in expected:
-        if name not in given:
-            raise SpecError(where, f"the key {quote(f'{place}.parameters.{name}')} is missing")
-    values = {name: _value(given[name], expected[name], where, f"{place}.parameters.{name}") for name in expected}
+    values = {}
+    for name, parameter in expected.items():
+        key = f"{place}.parameters.{name}"
+        if name not in given and not parameter.optional:
+            raise SpecError(where, f"the key {quote(key)} is missing")
+        values[name] = _value(given[name], parameter, where, key) if name in given else parameter.default
     residuals = {
         label: _residuals(entry, where, f"{place}.residuals.{label}")
         for label, entry in as_mapping(body.get("residuals", {}), where, f"{place}.residuals").items()

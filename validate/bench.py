@@ -44,7 +44,7 @@ class Plan:
 
 @dataclass
 class Outcome:
-    """What became of a plan: rows taken now and before, and reasons with how many points each left out."""
+    """What became of a plan: rows taken now, rows that the file had, and reasons with how many points each left out."""
 
     taken: int = 0
     before: int = 0
@@ -113,12 +113,11 @@ def measure(
     Raises RooflineError where the file cannot be written or the device stopped working.
     """
     start = time.monotonic()
-    outcome = Outcome()
+    outcome = Outcome(before=len(file.rows))
     there = {identity(row) for row in file.rows}
     points = [(case, way) for case in plan.cases for way in _ways(case, plan, benchmarks[case.op], device.name)]
     for index, (case, way) in enumerate(points):
         if planned(case, way, plan.cold) in there:
-            outcome.before += 1
             continue
         spent = (time.monotonic() - start) / plan.seconds if plan.seconds > 0 else 1.0
         if spent >= 1.0:

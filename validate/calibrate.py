@@ -23,7 +23,8 @@ from roofline.calibration import Calibration, Fit, Residuals, Source, load_calib
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.hardware import Hardware, load_hardware
 from roofline.kernels import Array, Columns, Parameter, Unit, kernel, kernel_regimes, kernel_time
-from roofline.kernels.gemm import SINGLE_ROWS, UNGRAPHED
+from roofline.kernels.attention import TILINGS
+from roofline.kernels.gemm import UNGRAPHED
 from validate.rows import MODULES, Measurements, by_op, headline, only_hardware, read_measurements
 
 ERROR_SCALE = 0.05
@@ -195,7 +196,7 @@ def fit_rows(
     """
     rows = [_Rows.of(part, hardware) for part, hardware in parts]
     count = sum(len(part) for part, _ in parts)
-    needed = FEWEST if start.informed else 3 * len(kernel(op).parameters(format))
+    needed = FEWEST if start.informed else 3 * len(_fitted_parameters(op, format, rows))
     if count < needed:
         raise RooflineError(f"{count} rows of {op} in {format} are too few to fit; at least {needed} are needed")
     parameters = _search(op, format, rows, start, free or count >= FREE_CHOICE or not start.informed)
@@ -269,9 +270,9 @@ def _ranges(op: str, parts: Sequence[Measurements]) -> dict[str, tuple[float, fl
 
 def _search(op: str, format: str, rows: Sequence[_Rows], start: Start, free: bool) -> dict[str, float]:
     """The best constants over all choices, or with the choices of the start."""
-    parameters = kernel(op).parameters(format)
+    parameters = _fitted_parameters(op, format, rows)
     choices = [parameter for parameter in parameters if parameter.unit is Unit.CHOICE]
-    options = [_options(choice, rows) if free else (int(start.parameters[choice.name]),) for choice in choices]
+    options = [_options(choice, rows) if free else [int(start.parameters[choice.name])] for choice in choices]
     best: tuple[float, dict[str, float]] | None = None
     for option in product(*options):
         chosen = {choice.name: float(value) for choice, value in zip(choices, option, strict=True)}
@@ -281,14 +282,21 @@ def _search(op: str, format: str, rows: Sequence[_Rows], start: Start, free: boo
         if best is None or loss < best[0]:
             best = loss, found
     assert best is not None
-    return best[1]
+    lacking = {one.name: one.default for one in kernel(op).parameters(format) if one.name not in best[1]}
+    return {**best[1], **lacking}
+
+
+def _fitted_parameters(op: str, format: str, rows: Sequence[_Rows]) -> list[Parameter]:
+    """The parameters of a kernel on such hardware."""
+    kinds = {row.hardware.kind for row in rows}
+    return [one for one in kernel(op).parameters(format) if not one.kind or {one.kind} == kinds]
 
 
 def _options(choice: Parameter, rows: Sequence[_Rows]) -> list[int]:
-    """What a choice may be; libraries of accelerators do not multiply single rows as processors' do."""
+    """What a choice may be: processors cut attention in a way of their own."""
     every = range(int(choice.low), int(choice.high) + 1)
-    accelerators = all(row.hardware.kind != "cpu" for row in rows)
-    return [one for one in every if not (choice.name == "dispatch" and accelerators and one == SINGLE_ROWS)]
+    own = any(row.hardware.kind == "cpu" for row in rows)
+    return [one for one in every if choice.name != "tiling" or TILINGS[one].processor == own]
 
 
 def _minimise(

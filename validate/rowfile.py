@@ -68,7 +68,7 @@ class RowFile:
             self._write(HEADER)
             return []
         content = b"".join(iter(lambda: os.read(self._file, 1 << 20), b""))
-        kept, rows = repaired(content, str(self.path))
+        kept, rows = repaired(content, str(self.path), "; name a new file")
         os.ftruncate(self._file, kept)
         os.lseek(self._file, kept, os.SEEK_SET)
         if kept == 0:
@@ -101,10 +101,10 @@ class RowFile:
             raise RooflineError(f"cannot write {quote(str(self.path), 200)}: {reason}{safe}") from None
 
 
-def repaired(content: bytes, where: str) -> tuple[int, list[dict[str, str]]]:
+def repaired(content: bytes, where: str, advice: str = "") -> tuple[int, list[dict[str, str]]]:
     """How much of a file is whole, and its rows: a last line without its end is left out.
 
-    Raises SpecError for content that this program did not write.
+    Raises SpecError for content that this program did not write, with `advice` for somebody who would write to it.
     """
     end = content.rfind(b"\n") + 1
     if end == 0 and HEADER.startswith(content):
@@ -112,7 +112,7 @@ def repaired(content: bytes, where: str) -> tuple[int, list[dict[str, str]]]:
     lines = content[:end].split(b"\n")[:-1]
     rows: list[dict[str, str]] = []
     if not lines or lines[0] + b"\n" != HEADER:
-        raise SpecError(where, "is no file of `roofline validate measure`: its columns are others; name a new file")
+        raise SpecError(where, f"is no file of `roofline validate measure`: its columns are others{advice}")
     for number, line in enumerate(lines[1:], 1):
         cells = next(csv.reader([line.decode("utf-8", "replace")]), [])
         if len(cells) != len(COLUMNS):

@@ -4,7 +4,8 @@ python -m validate.ship MEASUREMENTS_DIR --output hwspecs/calibration --reposito
 
 With --families only those of lines and families, upon the pooled one that the package has: for measurements of another
 sort, or such as name an architecture and no accelerator. With --add the fits join those of the files that are there:
-for kernels that the other measurements lack.
+for kernels that the other measurements lack. With --kept the families of machines without a datasheet, from those files
+of such a folder as `validate/measurements` whose provenance says that constants were fitted to them.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from roofline.hardware import Hardware, load_hardware
 from roofline.kernels.delta_rule import FUSED
 from validate.accuracy import Data, load
 from validate.calibrate import FEWEST, describe, fit, fit_shared, log_errors, widen
+from validate.measured import load_kept
 from validate.module import answer
-from validate.rows import Measurements
+from validate.rows import Measurements, read_measurements
 
 FOR_ITS_OWN = {("delta_rule", FUSED)}
 """Kernels that somebody wrote for one architecture: no other can expect to have them."""
@@ -81,6 +83,16 @@ def families_upon(data: Data, source: Source) -> Iterator[Calibration]:
             found = fit_shared(family, part, prior, source=_of(source, part), fewest=fewest, free=True)
             paying = _paying(found, prior, part)
             yield paying if len(part) > 1 else widen(paying, prior)
+
+
+def kept(folder: Path, source: Source) -> Iterator[Calibration]:
+    """The families' calibrations from the files of `folder` that are there to be fitted; see `validate.measured`."""
+    members: dict[str, list[Member]] = {}
+    for file in load_kept(folder):
+        if file.provenance.fitted:
+            members.setdefault(file.hardware.family, []).append((file.hardware, read_measurements(Path(file.where))))
+    for name, own in members.items():
+        yield fit_shared(name, own, source=_of(source, own), free=True)
 
 
 def _paying(found: Calibration, prior: Calibration, members: Sequence[Member]) -> Calibration:
@@ -154,18 +166,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     sort = parser.add_mutually_exclusive_group()
     sort.add_argument("--families", action="store_true", help="lines and families alone, upon the pooled one there is")
     sort.add_argument("--add", action="store_true", help="add fits to those of the pool and the families")
+    sort.add_argument("--kept", action="store_true", help="families alone, from files with a provenance beside them")
     parser.add_argument("--date", type=datetime.date.fromisoformat, help="date of the fit")
 
     def work(options: argparse.Namespace) -> str:
         command = "python -m validate.ship MEASUREMENTS_DIR --output hwspecs/calibration"
-        data = load(options.measurements)
-        sort = "families" if options.families else "add" if options.add else ""
+        sort = next((name for name in ("families", "add", "kept") if getattr(options, name)), "")
+        data = load(options.measurements) if sort != "kept" else {}
         source = Source(
             options.repository, options.commit, (), options.date, f"{command} --{sort}" if sort else command
         )
         match sort:
             case "families":
                 found = list(families_upon(data, source))
+            case "kept":
+                found = list(kept(options.measurements, source))
             case "add":
                 found = list(added(data, source, options.output))
             case _:

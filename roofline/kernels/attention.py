@@ -70,7 +70,9 @@ GROUP_ROWS = 64.0
 class Tiling:
     """How a prefill kernel cuts its work: query rows and keys a tile; whether the heads of a group fill the rows.
 
-    An `adaptive` kernel has tiles of 16 and 64 rows as well, for prompts that fill no more (FlashInfer).
+    An `adaptive` kernel has tiles of 16 and 64 rows as well, for prompts that fill no more (FlashInfer). One of a
+    `processor` has tiles of 32, 64 or 256 queries by their number, and computes no row or key more than there are; but
+    it skips none under a mask, which it is given where tokens are cached (PyTorch's FlashAttentionKernel.cpp).
     """
 
     name: str
@@ -78,9 +80,12 @@ class Tiling:
     keys: float
     packed: bool = False
     adaptive: bool = False
+    processor: bool = False
 
     def rows_for(self, filled: Array) -> Array:
         """Rows of the tiles for `filled` rows in all."""
+        if self.processor:
+            return filled / ceil_div(filled, np.where(filled < 192, 32.0, np.where(filled < 768, 64.0, self.rows)))
         small = np.where(filled <= 16, 16.0, np.where(filled <= 64, 64.0, self.rows))
         return small if self.adaptive else np.full_like(filled, self.rows)
 
@@ -93,6 +98,7 @@ TILINGS = (
     Tiling("128 x 64", 128, 64),
     Tiling("64 x 64", 64, 64),
     Tiling("128 x 64, packed, adaptive", 128, 64, packed=True, adaptive=True),
+    Tiling("processor", 256, 1, processor=True),
 )
 """What the parameter `tiling` counts; a fit tries each."""
 
@@ -100,13 +106,13 @@ PREFILL = (
     Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8e-6, "start and end of the kernels: attention, KV write"),
     Parameter("compute_efficiency", Unit.RATIO, 0.05, 1.0, 0.6, "matrix unit's achievable fraction of its peak"),
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.85, "achievable fraction of memory bandwidth"),
-    Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 10e-6, 1.5e-6, "filling the pipeline and writing one tile"),
+    Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 30e-6, 1.5e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 1.8, "exponent of the smooth maximum of units and memory"),
     Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.8, "share of the kernel that runs in whole waves"),
     Parameter("token", Unit.SECONDS, 0.001e-9, 20e-9, 1e-9, "preparing and writing the KV of one token"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's operands"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
-    Parameter("tiling", Unit.CHOICE, 0, 6, 0, "how the kernel cuts queries and keys"),
+    Parameter("tiling", Unit.CHOICE, 0, 7, 0, "how the kernel cuts queries and keys"),
 )
 
 DECODE = (
@@ -226,7 +232,7 @@ def prefill_time(
     rows = tiling.rows_for(shape.queries * group)
     positions = np.minimum(rows / group, shape.queries)
     tiles = ceil_div(shape.queries * group, rows)
-    blocks, longest_keys = _tile_keys(shape, positions, tiles, tiling.keys)
+    blocks, longest_keys = _tile_keys(shape, positions, tiles, tiling)
     per_key = (
         4.0 * rows * shape.dim * count / (parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic))
     )
@@ -248,18 +254,19 @@ def prefill_time(
     return parameters["launch"] + kernel + preparing + parameters["token"] * shape.batch * shape.queries
 
 
-def _tile_keys(shape: _Shape, positions: Array, tiles: Array, block: float) -> tuple[Array, Array]:
+def _tile_keys(shape: _Shape, positions: Array, tiles: Array, tiling: Tiling) -> tuple[Array, Array]:
     """Keys that all tiles of one head walk over, and the longest walk; whole blocks, in closed form.
 
     Tile i ends at key c + (i+1) r for r positions a tile; the sum over i is an arithmetic series. A walk is rounded up
     to blocks: by half a block on average where r is not a multiple of it. A window caps every walk at w + r.
     """
-    cached = shape.keys - shape.queries
+    block, cached = tiling.keys, shape.keys - shape.queries
+    skipping = (shape.causal > 0) & ~((cached > 0) & tiling.processor)
     rounding = np.where(positions % block == 0, 0.0, block / 2)
     last = np.ceil(shape.keys / block) * block
     cap = np.where(shape.window > 0, np.minimum(last, shape.window + positions + block / 2), last)
     start, step = cached + rounding, positions
-    uncapped = np.where(shape.causal > 0, np.clip(np.floor((cap - start) / step), 0.0, tiles), 0.0)
+    uncapped = np.where(skipping, np.clip(np.floor((cap - start) / step), 0.0, tiles), 0.0)
     total = uncapped * start + step * uncapped * (uncapped + 1) / 2 + (tiles - uncapped) * cap
     return np.maximum(total, block * tiles), cap
 

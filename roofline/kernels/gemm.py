@@ -7,16 +7,18 @@ A kernel cuts C into tiles of b_m x b_n, and may split k into s parts that are a
     rounds         w  = (1 - q) max(1, N / S) + q ceil(N / S)            q = 1: whole waves; q = 0: perfectly balanced
     split          T2 = [s > 1] (8 s m n / (3 bandwidth) + tile_prologue)                       partial sums in FP32
     units          T_S = min over (b_m, b_n, s) of w T1 + T2                              libraries pick a good tile
-    memory         T_M = (B + A + C) / (e_B bandwidth)
+    memory         T_M = (passes B + A + C) / (e_B bandwidth)               passes = min(ceil(m / v), 1 + packing)
     kernel         x  = (T_S^p + T_M^p)^(1/p)
     throttling     x (1 + d x / (x + 500 us))  where the units dominate: long products lower the clock
     time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantising kernel
 
 k' is k / s rounded up to 64. Matrix units multiply whole tiles: b_m rows even where m is less, as far as that is free,
 which it is up to the rows at which streaming the weights takes as long; hardware without them multiplies what there
-is. The tile model is the one of CUTLASS's documentation ("Efficient GEMM in CUDA") and of Stream-K (Osama et al.,
-2023); constants are fitted (`validate.calibrate`). A benchmark that replays its buffers keeps B in the L2 cache; then
-the memory term counts only what misses it.
+is. Libraries of processors multiply a few rows as vectors, v of them for each pass over the weights, and more in
+blocks, for which they first copy the weights into another order (Goto and van de Geijn, 2008): that reads, writes and
+reads them again. On accelerators there is one pass. The tile model is the one of CUTLASS's documentation ("Efficient
+GEMM in CUDA") and of Stream-K (Osama et al., 2023); constants are fitted (`validate.calibrate`). A benchmark that
+replays its buffers keeps B in the L2 cache; then the memory term counts only what misses it.
 """
 
 from __future__ import annotations
@@ -52,7 +54,6 @@ from roofline.kernels.parameters import (
 _CLASSIC = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128), (256, 256))
 _WIDE = (*_CLASSIC, (192, 128), (128, 192), (192, 192), (320, 128))
 _THIN = (*_CLASSIC, (16, 64), (16, 128), (16, 256), (32, 64), (32, 128), (32, 256))
-_ROWS = ((1, 256), *_CLASSIC)
 _SPLITS = (1, 2, 3, 4, 6, 8, 16)
 
 
@@ -76,15 +77,8 @@ DISPATCHES = (
     Dispatch("thin", _THIN),
     Dispatch("fixed rows", _CLASSIC, fixed_rows=128),
     Dispatch("one tile", ((128, 128),)),
-    Dispatch("single rows", _ROWS),
 )
-"""What the parameter `dispatch` counts; a fit tries each.
-
-Libraries of processors multiply single rows as vectors, each of which reads the matrix again, and blocks of many.
-"""
-
-SINGLE_ROWS = len(DISPATCHES) - 1
-"""The last of them."""
+"""What the parameter `dispatch` counts; a fit tries each."""
 
 NEVER = 1e30
 """Tiles of a choice that a library does not take: finite, so that arithmetic on it stays defined."""
@@ -108,6 +102,9 @@ therefore that of the accelerator's other products with kernels that quantise.
 INSTRUCTION_ROWS = 16.0
 """Rows that one instruction of a matrix unit multiplies at least."""
 
+NO_PACKING = 1e-3
+"""Passes that are none: constants of accelerators have fewer."""
+
 THROTTLING_TIME = 500e-6
 """A product has to run about this long before the clock reacts to its power."""
 
@@ -120,7 +117,7 @@ _COMMON = (
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.5, "exponent of the smooth maximum of units and memory"),
     Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "share of the kernel that runs in whole waves"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's weights"),
-    Parameter("dispatch", Unit.CHOICE, 0, 6, 1, "which tiles and splits the library chooses among"),
+    Parameter("dispatch", Unit.CHOICE, 0, 5, 1, "which tiles and splits the library chooses among"),
 )
 _QUANTISING = (
     Parameter("odd_rows", Unit.RATIO, 0.001, 1.0, 0.1, "slowdown where m > 64 is no multiple of 8"),
@@ -138,7 +135,11 @@ _HOST = (
 They are no part of a prediction.
 """
 
-_PLAIN = (Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.1, "slowdown of long products by power limits"),)
+_PLAIN = (
+    Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.1, "slowdown of long products by power limits"),
+    Parameter("packing", Unit.RATIO, 1e-6, 8.0, 1e-6, "passes over weights that packing adds", start=1.0, kind="cpu"),
+    Parameter("vector_rows", Unit.CHOICE, 1, 4, 1, "rows that one pass without packing serves", start=2, kind="cpu"),
+)
 
 
 def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
@@ -198,11 +199,11 @@ def _time(
     bandwidth = hardware.memory_bandwidth
     on_units = _units_time(m, n, k, form, hardware, parameters)
     weights, activations = form.bytes * n * k, form.input_bytes * m * k + 2.0 * m * n
-    missing = weights
+    missing = weights * weight_passes(m, parameters)
     if np.any(resident):
         footprint = REPLAYED_COPIES.get(dtype, 6.0) * weights + activations
         cache = parameters.get("l2_share", L2_SHARE) * l2_bytes(hardware)
-        missing = weights * (1.0 - resident * resident_share(footprint, cache, 8.0))
+        missing = missing * (1.0 - resident * resident_share(footprint, cache, 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
     if not form.quantises:
@@ -218,6 +219,14 @@ def _time(
         return time
     benchmarked = time + parameters["host_gap"]
     return np.where(resident, smooth_maximum(benchmarked, _host_time(m, parameters), 8.0), time)
+
+
+def weight_passes(m: Array, parameters: Mapping[str, float]) -> Array | float:
+    """Times that the weights pass over the memory, for each number of rows."""
+    packing = parameters.get("packing", 0.0)
+    if packing < NO_PACKING:
+        return 1.0
+    return np.minimum(ceil_div(m, parameters["vector_rows"]), 1.0 + packing)
 
 
 def _host_time(m: Array, parameters: Mapping[str, float]) -> Array:

@@ -35,7 +35,7 @@ class Parameter:
     """A physical constant of a kernel model, with the range that is believable and the value before any data.
 
     An `optional` one is a term that a calibration may lack: its default is too small to matter, and a fit begins at
-    `start` instead, from where it can feel its way.
+    `start` instead, from where it can feel its way. One of a `kind` is fitted on hardware of that kind alone.
     """
 
     name: str
@@ -45,6 +45,7 @@ class Parameter:
     default: float
     meaning: str
     start: float | None = None
+    kind: str = ""
 
     @property
     def optional(self) -> bool:

@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from roofline.hardware import Hardware
 from roofline.kernels import Columns, delta_rule, kernel, top_k
 from roofline.kernels.attention import cached
-from roofline.kernels.elementwise import PASSES, elements
+from roofline.kernels.elementwise import PASSES, elements, pages
 from roofline.kernels.elementwise import rate as cycle_rate
-from roofline.kernels.gemm import THROTTLING_TIME
+from roofline.kernels.gemm import THROTTLING_TIME, weight_passes
 from roofline.kernels.parameters import column, numbers, storage, text
 
 
@@ -114,11 +116,14 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         "units = min over tiles and splits of rounds x (tile + prologue)",
         time(**bare, memory_efficiency=_GONE),
     )
-    moved = f"{shown(form.bytes)}*{shown(n)}*{shown(k)} + {shown(form.input_bytes)}*{shown(m)}*{shown(k)}"
+    passes = float(np.max(weight_passes(np.array(m), constants)))
+    weights = f"{shown(form.bytes)}*{shown(n)}*{shown(k)}" + (f"*{shown(passes)}" if passes != 1 else "")
+    moved = f"{weights} + {shown(form.input_bytes)}*{shown(m)}*{shown(k)} + 2*{shown(m)}*{shown(n)}"
     rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
-    memory = _evaluated(
-        "memory", "memory = (B + A + C) / (e_B bandwidth)", f"({moved} + 2*{shown(m)}*{shown(n)}) / {rate}"
-    )
+    formula = "memory = (B + A + C) / (e_B bandwidth)"
+    if passes != 1:
+        formula = "memory = (passes B + A + C) / (e_B bandwidth), passes = min(ceil(m / v), 1 + packing)"
+    memory = _evaluated("memory", formula, f"({moved}) / {rate}")
     both = _smooth(units.value, memory.value, constants["sharpness"])
     found = [_launch(constants), units, memory, both]
     if "throttling" in constants and not form.quantises:
@@ -311,6 +316,9 @@ def _stream(columns: Columns, hardware: Hardware, constants: Constants) -> list[
         "computing = elements cycles / (clock threads)",
         f"{shown(count)} * {shown(constants['cycles'])} / {shown(cycles)}",
     )
-    parts = [constants["launch"], memory.value, computing.value]
-    whole = _evaluated("time", "t = launch + memory + computing", " + ".join(map(shown, parts)))
-    return [_launch(constants), memory, computing, whole]
+    found, formula = [_launch(constants), memory, computing], "t = launch + memory + computing"
+    fresh, page = float(pages(columns).reshape(-1)[0]), constants.get("page", 0.0)
+    if hardware.kind == "cpu" and fresh:
+        found.append(_evaluated("mapping", "mapping = pages x page", f"{shown(fresh)} * {shown(page)}"))
+        formula += " + mapping"
+    return [*found, _sum(formula, *found)]

@@ -20,6 +20,7 @@ SCENARIOS = {
     "short MLA": answer("deepseek-v2-lite", "h100-sxm", batch=3, prompt=5, generate=90, formats={"kv": "fp8"}),
     "mesh": answer("llama-3.1-8b", "mi300x", prompt=300, degrees={"tensor": 2}, engine="sglang"),
     "encoder": answer("bert-base", "l4"),
+    "processor": answer("llama-3.2-1b", "xeon-platinum-8480plus", batch=8, prompt=4096),
     "viewer": answer("llama-2-7b", "a6000", convention="llm-viewer"),
 }
 

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,11 +16,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roofline.calibration import Residuals, load_calibration
 from roofline.errors import RooflineError, SpecError, UnknownNameError
 from roofline.hardware import load_hardware
 from tests.validate.fakes import H100, NOISE, FakeBenchmark, FakeDevice, fake_benchmarks, true_time
 from validate import device as devices
 from validate.bench import Outcome, Plan, measure
+from validate.calibrate import log_errors
 from validate.design import Limits, design
 from validate.device import Cuda, Processors, Sample, open_device
 from validate.kernels import registry
@@ -60,6 +63,29 @@ def test_fifty_points_of_each_kernel_recover_the_machine(tmp_path: Path) -> None
         mine = [case for case in others if case.op == op]
         assert len(mine) > 80
         assert float(np.mean([error(calibration, case) for case in mine])) < reach
+
+
+def test_own_constants_are_kept_only_where_they_predict_better(tmp_path: Path) -> None:
+    """Than inherited ones do, on rows that a fit has not seen: which is what its residuals are of."""
+    path = tmp_path / "rows.csv"
+    taken(path, design({"gemm": ("bf16",)}, LIMITS, 50)[:50])
+    (part,) = read_measurements(path)
+    inherited = load_calibration(H100)
+    match = inherited.find("gemm", "bf16")
+    assert match is not None
+    off = np.exp(np.percentile(-log_errors(part, H100, match.fit.parameters), (10, 90)))
+    reach = max(1 / off[0], off[1])
+    for factor in (0.9, 1.1):
+        spread = Residuals(1 / (factor * reach), 1.0, factor * reach, 50)
+        own = replace(match.fit, residuals={"all": spread})
+        said = calibrating._worse(own, part, H100, inherited)
+        if factor < 1:
+            assert said == ""
+        else:
+            assert said == (
+                f"8 of 10 rows of gemm in bf16 are within a factor of {reach:.2f} of them,"
+                f" of own ones within {1.1 * reach:.2f}"
+            )
 
 
 def error(calibration: Any, case: Case) -> float:

@@ -134,14 +134,16 @@ def test_terms_that_a_calibration_may_lack(tmp_path: Path) -> None:
     content = yaml.safe_load(render(inherited))
     for formats in content["kernels"].values():
         for body in formats.values():
-            body["parameters"].pop("cycles", None)
-            body["parameters"].pop("head_slowdown", None)
+            for name in ("cycles", "page", "packing", "vector_rows", "head_slowdown"):
+                body["parameters"].pop(name, None)
     prior = replace(parse_calibration(content, "cpu.yaml"), parents=())
-    assert prior.fits["softmax", "any"].parameters["cycles"] == 1e-6
-    truth = {"launch": 6e-6, "memory_efficiency": 0.9, "cycles": 1.2}
+    lacking = prior.fits["softmax", "any"].parameters
+    assert (lacking["cycles"], lacking["page"]) == (1e-6, 1e-24)
+    assert prior.fits["gemm", "fp32"].parameters["packing"] == 1e-6
+    truth = {"launch": 6e-6, "memory_efficiency": 0.9, "cycles": 1.2, "page": 2e-6}
     generator = np.random.default_rng(1)
     frame = pd.DataFrame(
-        {"rows": generator.choice([1, 8, 64, 500, 4000], 40), "columns": generator.choice([512, 3000], 40)}
+        {"rows": generator.choice([1, 8, 64, 500, 4000, 32000], 40), "columns": generator.choice([512, 3000], 40)}
     )
     frame = frame.assign(
         hardware=kept.hardware.name, op="softmax", dtype=generator.choice(["fp32", "bf16"], 40), cache="cold"
@@ -150,6 +152,16 @@ def test_terms_that_a_calibration_may_lack(tmp_path: Path) -> None:
     frame["latency_us"] = time * 1e6 * np.exp(0.02 * generator.standard_normal(40))
     found = fit([Measurements("softmax", frame, "synthetic")], kept.hardware, prior).fits["softmax", "any"]
     assert found.parameters["cycles"] == pytest.approx(1.2, rel=0.1)
+    assert found.parameters["page"] == pytest.approx(2e-6, rel=0.1)
+
+
+def test_terms_of_processors_are_not_fitted_to_cards() -> None:
+    """They stay what has no effect, and cost no rows."""
+    found = fit([gemm_rows(600, machine())], H100).fits["gemm", "bf16"].parameters
+    assert (found["packing"], found["vector_rows"]) == (1e-6, 1)
+    assert "packing" not in render(
+        Calibration("h100-sxm", "calibrated", {("gemm", "bf16"): Fit("gemm", "bf16", found)})
+    )
 
 
 def test_50_points_and_a_prior_recover_a_machine() -> None:

@@ -14,6 +14,7 @@ from roofline.documents import read_mapping
 from roofline.errors import RooflineError
 from roofline.hardware import load_hardware, parse_hardware
 from roofline.kernels import KERNELS, Unit, kernel, kernel_bound, kernel_regimes, kernel_time
+from roofline.kernels.attention import TILINGS
 from roofline.kernels.elementwise import PASSES
 
 ROOT = Path(__file__).parents[2]
@@ -90,7 +91,7 @@ def test_every_parameter_is_physical(op: str) -> None:
     for format in ("bf16", "fp8", "nvfp4", "fp8_block"):
         parameters = kernel(op).parameters(format)
         assert sum(not parameter.optional for parameter in parameters) <= 12
-        assert sum(parameter.optional for parameter in parameters) <= 1
+        assert sum(parameter.optional for parameter in parameters) <= 2
         assert len({parameter.name for parameter in parameters}) == len(parameters)
         for parameter in parameters:
             assert parameter.meaning
@@ -249,6 +250,51 @@ def test_processors_compute_with_elements_on_one_thread_or_all() -> None:
     lacking = {**constants, "cycles": defaults("softmax", "fp32")["cycles"]}
     without = kernel_time("softmax", {"bytes": 4.0 * moved}, PROCESSOR, constants)
     np.testing.assert_allclose(kernel_time("softmax", graph, PROCESSOR, lacking), without, rtol=1e-4)
+
+
+def test_large_results_of_processors_are_mapped_page_by_page() -> None:
+    """Beyond 32 MiB a result is 4096-byte pages that are new each time; a result of that size is not."""
+    constants = {**defaults("activation", "fp32"), "page": 2e-6}
+    without = {**constants, "page": 0.0}
+    rows = np.array([1.0, 2048.0, 2049.0, 8192.0])
+    columns = {"dtype": "fp32", "rows": rows, "columns": 4096.0}
+    mapping, nothing = (kernel_time("activation", columns, PROCESSOR, found) for found in (constants, without))
+    np.testing.assert_allclose(mapping - nothing, [0, 0, 2049 * 4 * 2e-6, 8192 * 4 * 2e-6], rtol=1e-9, atol=1e-12)
+    graph = {"bytes": 3 * 4.0 * rows * 4096, "elements": 3 * rows * 4096}
+    np.testing.assert_allclose(kernel_time("activation", graph, PROCESSOR, constants), mapping)
+
+
+def test_processors_pack_weights_unless_rows_are_few() -> None:
+    """Two rows share a pass; beyond 2.5 passes' worth of them, packing is less."""
+    fixed = {"launch": 0.0, "memory_efficiency": 1.0, "sharpness": 20.0, "throttling": 0.0, "tile_prologue": 0.0}
+    constants = {**defaults("gemm", "fp32"), **fixed, "tile_bandwidth": 1e15, "compute_efficiency": 1.0}
+    rows = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 16.0])
+    columns = {"dtype": "fp32", "m": rows, "n": 4096.0, "k": 4096.0}
+    packing = kernel_time("gemm", columns, PROCESSOR, {**constants, "packing": 1.5, "vector_rows": 2.0})
+    passes = np.array([1, 1, 2, 2, 2.5, 2.5])
+    np.testing.assert_allclose(packing, (4 * 4096**2 * passes + 4 * rows * 4096 + 2 * rows * 4096) / 20e9, rtol=1e-3)
+    once = kernel_time("gemm", columns, PROCESSOR, {**constants, "packing": 1e-6, "vector_rows": 1.0})
+    np.testing.assert_allclose(once, kernel_time("gemm", columns, PROCESSOR, constants))
+
+
+def test_attention_of_processors_computes_whole_masks() -> None:
+    """Tiles end at the diagonal without cached tokens; with them a mask hides the keys, which are computed all."""
+    fixed = {"launch": 0.0, "tile_prologue": 0.0, "token": 0.0, "sharpness": 20.0, "wave_quantisation": 0.01}
+    processor = next(index for index, tiling in enumerate(TILINGS) if tiling.processor)
+    constants = {**defaults("attention_prefill", "fp32"), **fixed, "compute_efficiency": 0.5, "tiling": processor}
+    shape = {
+        "dtype": "fp32",
+        "batch": 1.0,
+        "heads": 64.0,
+        "kv_heads": 64.0,
+        "head_dim": 64.0,
+        "window": 0.0,
+        "bare": 1.0,
+    }
+    keys = np.array([1024.0, 2048.0])
+    time = kernel_time("attention_prefill", {**shape, "q_len": 1024.0, "kv_len": keys}, PROCESSOR, constants)
+    pairs = np.array([256 * (256 + 512 + 768 + 1024), 1024 * 2048])
+    np.testing.assert_allclose(time, 4 * 64 * 64 * pairs / (0.5 * 200e9), rtol=1e-3)
 
 
 def test_heads_of_a_group_cost_arithmetic_only_without_a_matrix_unit() -> None:

@@ -61,12 +61,17 @@ def test_the_files_of_the_repository() -> None:
             assert group.mape == pytest.approx(errors[group.op, group.format])
 
 
-def test_rows_of_the_processors_were_not_fitted() -> None:
-    """Their constants are the family's: of other rows, as the file says."""
-    (kept,) = [kept for kept in load_kept() if kept.name == "xeon-2-threads"]
-    assert not kept.provenance.fitted
-    assert load_calibration(kept.hardware).name == "cpu"
-    assert {group.basis for group in predict_kept(kept)} == {"family"}
+def test_what_the_family_of_processors_was_fitted_to() -> None:
+    """Its constants are those of the files that say so, and of no other: as many rows as these have."""
+    kept = {found.name: found for found in load_kept()}
+    assert {name for name, found in kept.items() if not found.provenance.fitted} == {"epyc-2-threads"}
+    family = load_calibration(kept["epyc-2-threads"].hardware)
+    assert family.name == "cpu"
+    fitted = [row for found in kept.values() if found.provenance.fitted for row in found.rows]
+    for (op, format), fit in family.fits.items():
+        assert fit.rows == sum(row["op"] == op and format in (row["dtype"], "any") for row in fitted)
+    for found in kept.values():
+        assert {group.basis for group in predict_kept(found)} == {"family"}
 
 
 def test_predictions_are_those_of_the_calibration(tmp_path: Path) -> None:
@@ -182,7 +187,7 @@ def test_whether_errors_are_a_test_is_said(project: Path) -> None:
         assert said in " ".join(render(parts(document)).split())
         page = as_markdown(document)
         assert said in page
-        assert "- Load: none" in page
+        assert ("- Load: none" in page) == (not fitted)
 
 
 def test_the_committed_file_has_every_class() -> None:

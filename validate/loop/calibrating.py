@@ -15,7 +15,7 @@ from roofline.engine import render as render_engine
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware, load_hardware
 from roofline.library import SEARCH_PATH
-from validate.calibrate import describe, fit
+from validate.calibrate import describe, fit, log_errors
 from validate.device import Device
 from validate.loop.host import OWN_WAY, engine_profile, preferred
 from validate.loop.measuring import Measured, ready, taken
@@ -126,7 +126,7 @@ def fitted_and_scored(
 ) -> tuple[Calibration, list[Group], list[Group], Group | None, list[str]]:
     """The calibration from four in five rows, and the errors on the others: with it, without it, and with it over all.
 
-    What is too little to be fitted is said, and keeps the constants of other hardware.
+    What is too little to be fitted is said, and keeps the constants of other hardware; so does what these tell better.
     """
     inherited = load_calibration(hardware)
     fits: dict[tuple[str, str], Fit] = {}
@@ -138,11 +138,15 @@ def fitted_and_scored(
         if isinstance(found, str):
             failed.append(f"  not fitted: {found}")
             continue
-        fits |= found
+        worse = _worse(next(iter(found.values())), part.rows(~chosen), hardware, inherited)
+        if worse:
+            failed.append(f"  constants of other hardware are kept: {worse}")
+        else:
+            fits |= found
         if chosen.any():
             aside.append(part.rows(chosen))
     if not fits:
-        reason = failed[0].removeprefix("  not fitted: ") if failed else "there are no rows"
+        reason = failed[0].strip().removeprefix("not fitted: ") if failed else "there are no rows"
         raise RooflineError(f"nothing can be fitted yet: {reason}; measure for longer")
     calibration = Calibration(hardware.name, "calibrated", fits, parents=tuple(inherited.chain))
     by = ("op", "format")
@@ -165,6 +169,23 @@ def _fitted(part: Measurements, hardware: Hardware, inherited: Calibration) -> M
         except RooflineError as error:
             reason = reason or str(error)
     return reason
+
+
+def _worse(own: Fit, part: Measurements, hardware: Hardware, inherited: Calibration) -> str:
+    """Why inherited constants are better than a part's own on rows that these have not seen; empty where they are not.
+
+    `own.residuals` are of such rows where there are enough of them.
+    """
+    match = inherited.find(own.op, own.format)
+    if match is None:
+        return ""
+    low, high = np.percentile(-log_errors(part, hardware, match.fit.parameters), (10, 90))
+    spread = own.residuals["all"]
+    before, after = float(np.exp(max(-low, high))), max(1 / spread.low, spread.high)
+    if after < before:
+        return ""
+    ops = f"{own.op} in {own.format}".removesuffix(" in any")
+    return f"8 of 10 rows of {ops} are within a factor of {before:.2f} of them, of own ones within {after:.2f}"
 
 
 def _one_way(part: Measurements) -> Measurements:
