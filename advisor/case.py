@@ -128,8 +128,9 @@ class Case:
 
     def bytes_share(self, phase: Phase, role: str) -> float:
         """The share of a phase's bytes that is `weight`, `kv`, `activation` or `state`."""
-        moved = sum(float(op.count * op.bytes) for op in phase.ops)
-        return sum(float(op.count * getattr(op, f"{role}_bytes")) for op in phase.ops) / moved if moved else 0.0
+        moved = sum(float(op.count * op.busy * op.bytes) for op in phase.ops)
+        mine = sum(float(op.count * op.busy * getattr(op, f"{role}_bytes")) for op in phase.ops)
+        return mine / moved if moved else 0.0
 
     def gain(self, name: str) -> float:
         """How many times better a single move makes the objective; NaN where it cannot be made."""

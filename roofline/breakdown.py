@@ -62,7 +62,8 @@ def prefill_bytes(analysis: Analysis) -> Breakdown:
 def _of_ops(phase: Phase, name: str, reference: float) -> Breakdown:
     parts: dict[str, float] = {}
     for key, op in zip(_keys(phase.passes), phase.ops, strict=True):
-        parts[key] = parts.get(key, 0.0) + float(op.count * getattr(op, name))
+        run = op.count if name == "bound_time" else op.count * op.busy
+        parts[key] = parts.get(key, 0.0) + float(run * getattr(op, name))
     return Breakdown(_less_hidden(parts, phase.passes, reference) if name == "bound_time" else parts, float(reference))
 
 
@@ -151,7 +152,8 @@ def _summed(analysis: Analysis, times: bool) -> Breakdown:
         first = np.full(len(placement.ops), float(scenario.first_cached))
         summed = sum_steps(figure, first, first + count - 1, placement.network.knees)
         for key, (_, number, _), spent in zip(_pass_keys(run), placement.ops, summed, strict=True):
-            parts[key] = parts.get(key, 0.0) + float(run.repeat * number * spent / count / tokens)
+            instances = run.repeat * number * (1.0 if times else run.busy)
+            parts[key] = parts.get(key, 0.0) + float(instances * spent / count / tokens)
     if times:
         reference = float(analysis.generation.tpot)
         return Breakdown(_less_hidden(parts, schedule.decode(scenario.decode_step), reference), reference)

@@ -31,8 +31,9 @@ class TensorFigures:
 
 
 class OpFigures(NamedTuple):
-    """One operator on the roofline. All figures are for one instance; a pass runs `count` of them.
+    """One operator on the roofline. All figures are for one instance; a phase has time for `count` of them.
 
+    `busy` is the share of these that are run: in bubbles of a pipeline none is.
     `section` is the group of layers, or the end of the network, it belongs to. `arithmetic` is what its operands are
     multiplied in, `upcast_flops` the vector work to convert them there (not part of `flops`). `intensity` and `ridge`
     are in FLOP/byte, `attainable` in FLOP/s, `bound_time` in seconds, `share` the fraction of the phase's bound time
@@ -43,6 +44,7 @@ class OpFigures(NamedTuple):
     kind: str
     section: str
     count: Any
+    busy: Any
     arithmetic: str | None
     flops: Any
     bytes: Any
@@ -85,6 +87,10 @@ class Expectation(NamedTuple):
     inside: Any
 
 
+_WORK = slice(3, None)
+"""Rows of `Roofs.summary` that count work, the others being times."""
+
+
 class Phase:
     """The forward passes of one phase on the roofline: totals, and the operators they are made of.
 
@@ -117,10 +123,12 @@ class Phase:
 
     @cached_property
     def _totals(self) -> Any:
-        summaries = [
-            self._shaped(run.placement.summary(values), run.step) * run.repeat
-            for run, values in zip(self.passes, self._values, strict=True)
-        ]
+        """The rows of `Roofs.summary`: bubbles of a pipeline take time, and do no work."""
+        summaries = []
+        for run, values in zip(self.passes, self._values, strict=True):
+            summary = self._shaped(run.placement.summary(values), run.step) * run.repeat
+            summary[_WORK] = summary[_WORK] * run.busy
+            summaries.append(summary)
         return summaries[0] if len(summaries) == 1 else sum(summaries[1:], start=summaries[0])
 
     def _shaped(self, flat: Any, step: Step) -> Any:
@@ -143,17 +151,17 @@ class Phase:
 
     @property
     def flops(self) -> Any:
-        """FLOPs of the phase."""
+        """FLOPs of a device in the phase."""
         return self._plain(self._totals[3])
 
     @property
     def bytes(self) -> Any:
-        """Bytes moved to and from memory during the phase."""
+        """Bytes that a device moves to and from its memory during the phase."""
         return self._plain(self._totals[4])
 
     @property
     def link_bytes(self) -> Any:
-        """Bytes sent to other devices during the phase."""
+        """Bytes that a device sends to others during the phase."""
         return self._plain(self._totals[5])
 
     def summed(self, weigh: Callable[[Pass], Any]) -> Any:
@@ -274,6 +282,7 @@ def _figures(run: Pass, index: int, row: Any, total_time: Any, numbers: Mapping[
         kind=str(op.kind),
         section=f"{run.label} {section}" if run.label else section,
         count=count if isinstance(count, np.ndarray) else int(count) if count == int(count) else float(count),
+        busy=run.busy,
         arithmetic=placement.arithmetic[index],
         flops=flops,
         bytes=moved,

@@ -161,6 +161,20 @@ def test_pipelines_divide_memory_and_fill_with_micro_batches() -> None:
     assert filled.prefill.bound_time == pytest.approx(alone.prefill.bound_time * (8 + 3) / (8 * 4), rel=0.02)
 
 
+def test_bubbles_of_a_pipeline_do_no_work() -> None:
+    """Four stages and micro-batches take 7/4 of the time of a stage's share, and do that share of the work."""
+    one = run("llama-3.1-8b", batch=4)
+    four = run("llama-3.1-8b", parallel(pipeline=4, micro_batches=4), batch=4)
+    assert one.decode is not None
+    assert four.decode is not None
+    assert four.prefill.flops == pytest.approx(one.prefill.flops / 4, rel=1e-3)
+    assert four.decode.flops == pytest.approx(one.decode.flops / 4, rel=1e-3)
+    assert sum(op.count * op.busy * op.flops for op in four.prefill.ops) == pytest.approx(four.prefill.flops)
+    weights = sum(op.count * op.busy * op.weight_bytes for op in four.decode.ops)
+    single = sum(op.count * op.busy * op.weight_bytes for op in one.decode.ops)
+    assert weights == pytest.approx(single, rel=1e-3)  # a stage reads its quarter once for each micro-batch
+
+
 def test_no_micro_batch_is_empty() -> None:
     """Of eight sequences, two on each rank, there are eight micro-batches, and two, at most."""
 
