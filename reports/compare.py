@@ -7,7 +7,7 @@ from typing import Any
 
 from reports.blocks import Block, finite
 from reports.document import cost_document, energy_document, interval, rates_document
-from reports.export import cost_key, encodes, energy_keys, rates_of, read, spread
+from reports.export import cost_key, encodes, energy_keys, rates_of, read, spread, times_of
 from roofline.analysis import Analysis
 from roofline.compare import METRICS, Metric, readings, waterfall
 from roofline.notes import generates, notes
@@ -113,15 +113,15 @@ def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
     """Totals and memory in a table, a scenario a row, then the waterfalls of one metric."""
     scenarios = document["scenarios"]
     expected = all("expected_total_s" in entry for entry in scenarios)
-    rates = rates_of(scenarios)
-    header = ("", "scenario", "TTFT", "TPOT", "total", *rates.values(), "memory")
+    rates, times = rates_of(scenarios), times_of(scenarios)
+    header = ("", "scenario", *times.values(), *rates.values(), "memory")
     asked = [f"{index}: {entry['label']}" for index, entry in enumerate(scenarios, 1)]
     told = [f"note on {index}: {note}" for index, entry in enumerate(scenarios, 1) for note in entry["notes"]]
     blocks = [Block("Comparison", [*asked, *told])]
     if expected:
-        rows = [[str(index), _name(entry), *_expected(entry, rates)] for index, entry in enumerate(scenarios, 1)]
+        rows = [[str(index), _name(entry), *_expected(entry, times, rates)] for index, entry in enumerate(scenarios, 1)]
         blocks.append(Block("Expected (8 of 10 measurements)", header=header[:-1], rows=rows, left=2))
-    bounds = ([_name(entry), *_bound(entry, rates), _memory(entry)] for entry in scenarios)
+    bounds = ([_name(entry), *_bound(entry, times, rates), _memory(entry)] for entry in scenarios)
     rows = [[str(index), *cells] for index, cells in enumerate(bounds, 1)]
     blocks.append(Block("At the bound, and memory of a device", header=header, rows=rows, left=2))
     alike = all(map(encodes, scenarios))
@@ -142,22 +142,18 @@ def _name(entry: Mapping[str, Any]) -> str:
     return f"{entry['model']} on {entry['hardware']}"
 
 
-def _expected(entry: Mapping[str, Any], rates: Iterable[str]) -> list[str]:
-    tpot, found = entry["expected_tpot_s"], [entry[f"expected_{name}"] for name in rates]
+def _expected(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]) -> list[str]:
+    spent, found = [entry[f"expected_{name}_s"] for name in times], [entry[f"expected_{name}"] for name in rates]
     return [
-        spread(entry["expected_ttft_s"]),
-        "-" if tpot is None else spread(tpot),
-        spread(entry["expected_total_s"]),
+        *("-" if time is None else spread(time) for time in spent),
         *("-" if rate is None else f"{rate['mid']:,.4g} ({rate['low']:,.4g} to {rate['high']:,.4g})" for rate in found),
     ]
 
 
-def _bound(entry: Mapping[str, Any], rates: Iterable[str]) -> list[str]:
-    tpot, found = entry["tpot_s"], [entry[name] for name in rates]
+def _bound(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]) -> list[str]:
+    spent, found = [entry[f"{name}_s"] for name in times], [entry[name] for name in rates]
     return [
-        seconds(entry["ttft_s"]),
-        "-" if tpot is None else seconds(tpot),
-        seconds(entry["total_s"]),
+        *("-" if time is None else seconds(time) for time in spent),
         *("-" if rate is None else f"{rate:,.4g}" for rate in found),
     ]
 

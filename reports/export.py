@@ -133,6 +133,12 @@ def rates_of(entries: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
     return dict(sorted(found, reverse=True))
 
 
+def times_of(entries: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
+    """The times of several scenarios that matter, with what their columns are called: encoders have the whole alone."""
+    whole = {"total": "total"}
+    return whole if all(map(encodes, entries)) else {"ttft": "TTFT", "tpot": "TPOT", **whole}
+
+
 def _times(generation: Mapping[str, Any], prefix: str, shown: Callable[[Any], str]) -> str:
     """TTFT and TPOT, which a model that only encodes has not: all its time is the total."""
     if encodes(generation):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from reports.blocks import Block, finite
-from reports.export import rates_of
+from reports.export import rates_of, times_of
 from roofline.request import Request
 from roofline.solve import Answer, Check, Crossover, Targets
 from roofline.units import seconds, si
@@ -71,21 +71,22 @@ def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
     """The answer in a sentence, then what was simulated."""
     first, second = _labels(document)
     others, neighbour = document["candidates"], document["neighbour"]
-    rates = rates_of([document["answer"], *([] if neighbour is None else [neighbour]), *others])
-    rows = [_row(document, first, document["answer"], rates)]
+    entries = [document["answer"], *([] if neighbour is None else [neighbour]), *others]
+    columns = times_of(entries), rates_of(entries)
+    rows = [_row(document, first, document["answer"], *columns)]
     if neighbour is not None:
-        rows.append(_row(document, second, neighbour, rates))
-    header = ("", "value", "TTFT", "TPOT", "total", *rates.values(), "memory", "misses")
+        rows.append(_row(document, second, neighbour, *columns))
+    header = ("", "value", *(title for titles in columns for title in titles.values()), "memory", "misses")
     title = f"{document['question']}: {document['model']} on {document['hardware']}"
     blocks = [Block(title, [_sentence(document)])]
     if document["question"] == "break-even":
-        rows += [_row(document, label, entry, rates) for label, entry in zip((first, second), others, strict=False)]
+        rows += [_row(document, label, entry, *columns) for label, entry in zip((first, second), others, strict=False)]
         return [*blocks, Block(header=header, rows=rows, left=2)]
     blocks.append(Block(header=header, rows=rows, left=2))
     if others:
         heading = "Known hardware that does" if _of_device(document) else "Tried"
         blocks.append(
-            Block(heading, header=header[1:], rows=[_row(document, "", entry, rates)[1:] for entry in others])
+            Block(heading, header=header[1:], rows=[_row(document, "", entry, *columns)[1:] for entry in others])
         )
     if _of_device(document) and not others and document["verdict"] != "never":
         blocks.append(Block(lines=["no hardware was looked for, or none that is known does"]))
@@ -135,12 +136,14 @@ def _shown(document: Mapping[str, Any], value: Any) -> str:
     return si(value, unit, 4) if unit in ("B", "B/s", "FLOP/s") else f"{value:,} {unit}"
 
 
-def _row(document: Mapping[str, Any], label: str, entry: Mapping[str, Any], rates: Iterable[str]) -> list[str]:
+def _row(
+    document: Mapping[str, Any], label: str, entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]
+) -> list[str]:
     value, found = entry["value"], [entry[name] for name in rates]
     return [
         label,
         value if isinstance(value, str) else "-" if value is None else _shown(document, value),
-        *("-" if entry[f"{name}_s"] is None else seconds(entry[f"{name}_s"], 4) for name in ("ttft", "tpot", "total")),
+        *("-" if entry[f"{name}_s"] is None else seconds(entry[f"{name}_s"], 4) for name in times),
         *("-" if rate is None else f"{rate:,.1f}" for rate in found),
         f"{si(entry['memory_bytes'], 'B')} of {si(entry['capacity_bytes'], 'B')}",
         ", ".join(TARGETS.get(name, name) for name in entry["missed"]) or "-",

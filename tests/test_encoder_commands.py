@@ -105,6 +105,27 @@ def test_compare_has_the_rates_that_matter(ok: Ok, convention: str) -> None:
     assert "sequences/s" not in ok("compare", " ".join(LLAMA), "--batch 8")
 
 
+def test_tables_of_an_encoder_have_one_time(ok: Ok, tmp_path: Path) -> None:
+    """Nothing follows a first token: the whole is all there is, and one bound."""
+    page = tmp_path / "page.md"
+    ok("report", *BERT, "--output", page)
+    texts = [
+        page.read_text(),
+        ok("compare", " ".join(BERT), "--batch 8"),
+        ok("solve", "max-batch", *BERT, "--ttft", "10ms"),
+        ok("advise", *BERT, "--batch", 8),
+    ]
+    for text in texts:
+        heads = [line.replace("|", " ").split() for line in text.splitlines() if "." not in line and ";" not in line]
+        heads = [words for words in heads if "memory" in words and {"total", "TTFT"} & set(words)]
+        assert heads
+        assert not any({"TTFT", "TPOT", "decode"} & set(words) for words in heads)
+    assert "TPOT" not in ok("advise", *BERT, "--batch", 8)
+    both = ok("compare", " ".join(BERT), "llama-3.1-8b --batch 8")
+    assert "TTFT" in both
+    assert "TPOT" in both
+
+
 @pytest.mark.parametrize("at", ["bound", "low", "mid", "high"])
 def test_solve_has_the_rate_that_matters(ok: Ok, at: str) -> None:
     question = ("solve", "max-batch", *BERT, "--ttft", "10ms", "--at", at)

@@ -193,21 +193,28 @@ def _ratio(value: float) -> str:
 
 _COLUMNS = {"ttft": ("TTFT", "s"), "tpot": ("TPOT", "s"), "tokens_per_s": ("tokens/s", ""), "memory": ("memory", "B")}
 
+_TOTAL = ("total", "s")
+
 
 def _columns(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The figures of a table: the usual ones, and the objective's."""
-    columns = dict(_COLUMNS)
+    """The figures of a table: the usual ones, and the objective's; of a model that only encodes the whole time."""
+    columns = {"total": _TOTAL, "memory": _COLUMNS["memory"]} if _encodes(document) else dict(_COLUMNS)
     match document["objective"]:
         case Objective.COST:
             columns["cost"] = ("USD/Mtok", "")
         case Objective.ENERGY:
             columns[document["metric"].rpartition(".")[0]] = ("J/token", "")
         case Objective.TOTAL:
-            columns["total"] = ("total", "s")
+            columns["total"] = _TOTAL
         case _:
             return columns
-    del columns["tokens_per_s"]
+    columns.pop("tokens_per_s", None)
     return columns
+
+
+def _encodes(document: Mapping[str, Any]) -> bool:
+    """Whether the model only encodes: it generates no tokens."""
+    return document["figures"].get("tokens_per_s") is None
 
 
 def _cells(document: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:
@@ -355,7 +362,8 @@ def _vain(gain: float | None) -> str:
 
 
 def _meaning(document: Mapping[str, Any]) -> Iterator[str]:
-    yield "TTFT: time to first token. TPOT: time per output token after the first. Memory: of the fullest device."
+    times = "" if _encodes(document) else "TTFT: time to first token. TPOT: time per output token after the first. "
+    yield f"{times}Memory: of the fullest device."
     if "cost" in _columns(document):
         yield "USD/Mtok: US dollars a million generated tokens."
     if document["at"] != "bound":

@@ -14,6 +14,7 @@ from reports.document import analysis_document, rates_document
 from reports.explain import definitions
 from reports.export import (
     BASES,
+    encodes,
     op_rows,
     phase_line,
     rate_interval,
@@ -154,13 +155,17 @@ def _row(label: str, answer: Analysis) -> Row:
 
 
 def _speeds_block(title: str, first: str, rows: Sequence[Row]) -> Block:
-    """A table of settings, with the rates that matter."""
+    """A table of settings, with the times and rates that matter: where nothing is generated, prefill is all."""
     rates = rates_of(found for _, _, found, _ in rows)
-    header = (first, "fits", "memory", "TTFT", "TPOT", *rates.values(), "prefill", "decode")
+    phases = {"TTFT": "prefill", "TPOT": "decode"}
+    if all(encodes(found) for _, _, found, _ in rows):
+        phases = {"total": "bound"}
+    count = len(phases)
     lines = [
-        [label, *cells, *(_rate_cell(found, name) for name in rates), *bounds] for label, cells, found, bounds in rows
+        [label, *cells[: 2 + count], *(_rate_cell(found, name) for name in rates), *bounds[:count]]
+        for label, cells, found, bounds in rows
     ]
-    return Block(title, header=header, rows=lines)
+    return Block(title, header=(first, "fits", "memory", *phases, *rates.values(), *phases.values()), rows=lines)
 
 
 def _rate_cell(rates: dict[str, Any], name: str) -> str:
