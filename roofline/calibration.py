@@ -237,8 +237,10 @@ def line(hardware: Hardware) -> str:
     return hardware.family.rstrip("0123456789")
 
 
-def load_calibration(hardware: Hardware, path: Path | None = None) -> Calibration:
-    """The calibration of `hardware`: its own file if there is one; its family's, line's and the pooled one behind it.
+def load_calibration(hardware: Hardware, path: Path | None = None, *, kind: bool = True) -> Calibration:
+    """The calibration of `hardware`: its own file if there is one, then its family's, line's, kind's, and the pooled.
+
+    The one of a `kind`, such as `cpu`, is of kernels that not every engine runs on it.
 
     `path` names a file to use as its own. Where there is none, the nearest relative's comes first. Raises SpecError for
     a file that is no calibration.
@@ -249,7 +251,9 @@ def load_calibration(hardware: Hardware, path: Path | None = None) -> Calibratio
         links.append(_read(own, "calibrated"))
     family = next((found for name in families(hardware) if (found := _find(name))), None)
     related = _find(line(hardware)) if line(hardware) != hardware.family else None
-    links += [_read(path, "family") for path in (family, related) if path is not None and path != own]
+    alike = _find(hardware.kind)
+    relatives = dict.fromkeys(path for path in (family, related, alike) if path is not None and path != own)
+    links += [_read(path, "family") for path in relatives if kind or path != alike]
     pooled = _find("pooled")
     if pooled is not None:
         links.append(_read(pooled, "pooled"))
@@ -258,11 +262,12 @@ def load_calibration(hardware: Hardware, path: Path | None = None) -> Calibratio
     return _chained(*links)
 
 
-class Calibrations(dict[Hardware, Calibration]):
-    """The calibrations of hardware, each looked for once: for what is asked at one time."""
+class Calibrations(dict[tuple[Hardware, bool], Calibration]):
+    """The calibrations of hardware, with its kind's or not, each looked for once: for what is asked at one time."""
 
-    def __missing__(self, hardware: Hardware) -> Calibration:
-        found = self[hardware] = load_calibration(hardware)
+    def __missing__(self, asked: tuple[Hardware, bool]) -> Calibration:
+        hardware, kind = asked
+        found = self[asked] = load_calibration(hardware, kind=kind)
         return found
 
 

@@ -30,7 +30,7 @@ import numpy as np
 
 from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
-from roofline.hardware import Hardware
+from roofline.hardware import KINDS, Hardware
 from roofline.kernels.delta_rule import CHUNKED, VARIANTS
 from roofline.kernels.parameters import Parameter, Unit
 from roofline.library import modified
@@ -90,10 +90,11 @@ class Engine:
     calibration (NCCL) it takes the faster. `delta_rule` is the sort of kernels that it prefers for gated delta rules
     (`roofline.kernels.delta_rule`).
     On devices of the vendors in `integers` its kernels round the inputs of linear layers to 8 bits where the weights
-    are integers, and multiply integers. `checkpoints` are the schemes of released checkpoints that it runs, and what
-    it runs them in; it widens others to 16 bits first (None: it runs all as they are). `spread` is the 10th and 90th
-    percentile of measured over predicted whole-model time, beside what the kernels' own intervals say; `sources` says
-    what it was fitted to.
+    are integers, and multiply integers. On hardware of the kinds in `own_kernels` it runs none of those that the kind's
+    calibration is of (PyTorch's on processors). `checkpoints` are the schemes of released checkpoints that it runs, and
+    what it runs them in; it widens others to 16 bits first (None: it runs all as they are). `spread` is the 10th and
+    90th percentile of measured over predicted whole-model time, beside what the kernels' own intervals say; `sources`
+    says what it was fitted to.
     """
 
     name: str
@@ -109,9 +110,10 @@ class Engine:
     shared_stream: int = 0
     all_reduce: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     delta_rule: str = CHUNKED
+    own_kernels: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
-        flags = (self.overlap, self.shared_stream, self.delta_rule, *self.all_reduce.items())
+        flags = (self.overlap, self.shared_stream, self.delta_rule, *self.own_kernels, *self.all_reduce.items())
         return hash((self.name, self.graphs, self.fusions, *flags, *self.parameters.items()))
 
     def __getitem__(self, name: str) -> float:
@@ -189,6 +191,7 @@ _KEYS = (
     "all_reduce",
     "delta_rule",
     "integers",
+    "own_kernels",
     "checkpoints",
     "parameters",
     "spread",
@@ -217,6 +220,7 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
         overlap=_flag(content.get("overlap", False), "overlap", where),
         shared_stream=_tokens(content.get("shared_stream", 0), "shared_stream", where),
         all_reduce=_all_reduce(content.get("all_reduce", {}), where),
+        own_kernels=_names(content.get("own_kernels", []), KINDS, "own_kernels", where),
         delta_rule=_names([content.get("delta_rule", CHUNKED)], VARIANTS, "delta_rule", where)[0],
     )
 
@@ -313,6 +317,7 @@ def render(engine: Engine) -> str:
         times = (f"{_quoted(kind)}: {seconds * 1e6:.4g} us" for kind, seconds in engine.all_reduce.items())
         lines += [f"all_reduce: {{{', '.join(times)}}}"]
     lines += [f"delta_rule: {engine.delta_rule}"] if engine.delta_rule != CHUNKED else []
+    lines += [f"own_kernels: [{', '.join(engine.own_kernels)}]"] if engine.own_kernels else []
     lines += [f"integers: [{', '.join(map(_quoted, engine.integers))}]"] if engine.integers else []
     if engine.checkpoints is not None:
         lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Le
 from pydantic import Strict
@@ -23,6 +23,11 @@ ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8
 
 BOX = 8
 """Cards that a box holds: as many as HGX boards, and as PCIe servers such as ASUS's ESC8000."""
+
+
+Kind = Literal["gpu", "cpu", "soc", "npu"]
+KINDS: tuple[str, ...] = get_args(Kind)
+"""Sorts of hardware."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +109,7 @@ class Hardware:
     title: str
     vendor: str
     family: str
-    kind: Literal["gpu", "cpu", "soc", "npu"]
+    kind: Kind
     memory_capacity: float
     memory_bandwidth: float
     tensor: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))

@@ -115,7 +115,8 @@ class Phase:
 
     def timed(self, run: Pass, engine: Engine | None = None) -> Timing:
         """The kernels of a pass on the engine, or on another."""
-        return timing(run.placement, engine or self.engine, self._calibrations[run.placement.hardware])
+        engine, hardware = engine or self.engine, run.placement.hardware
+        return timing(run.placement, engine, self._calibrations[hardware, hardware.kind not in engine.own_kernels])
 
     @cached_property
     def _values(self) -> list[Any]:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from roofline import Precision, Scenario, analyze, load_hardware, load_model, parse_precision
+from roofline.calibration import load_calibration
 from roofline.documents import read_mapping
 from roofline.engine import (
     PARAMETERS,
@@ -21,8 +22,10 @@ from roofline.engine import (
     render,
 )
 from roofline.errors import SpecError, UnknownNameError
+from roofline.explain.grounds import assumptions
 from roofline.parallel import Parallelism
 from roofline.phase import Phase
+from roofline.request import Request
 from roofline.schedule import Settings
 
 
@@ -43,6 +46,7 @@ def test_profiles_say_where_they_come_from_and_survive_a_round_trip(name: str, t
     again = parse_engine(read_mapping(path), str(path))
     assert (again.fusions, again.graphs, again.sources) == (engine.fusions, engine.graphs, engine.sources)
     assert (again.integers, again.overlap) == (engine.integers, engine.overlap)
+    assert again.own_kernels == engine.own_kernels
     assert (again.shared_stream, again.all_reduce) == (engine.shared_stream, engine.all_reduce)
     for parameter in PARAMETERS:
         assert again[parameter.name] == pytest.approx(engine[parameter.name], rel=1e-3)
@@ -193,6 +197,7 @@ def test_an_unknown_engine_is_told_with_the_nearest() -> None:
         ({"name": "x", "parameters": [1]}, "must be a mapping"),
         ({"name": "x", "sources": "me"}, "'sources' must be a list"),
         ({"name": "x", "integers": "NVIDIA"}, "'integers' must be a list"),
+        ({"name": "x", "own_kernels": ["cpus"]}, "unknown name 'cpus' in 'own_kernels'; did you mean 'cpu'"),
         ({"name": "x", "overlap": "decode"}, "'overlap' must be true or false"),
         ({"name": "x", "shared_stream": True}, "'shared_stream' must be a number of tokens"),
         ({"name": "x", "shared_stream": -1}, "'shared_stream' must be a number of tokens"),
@@ -224,6 +229,20 @@ def formats(
     return analyze(
         Scenario(load_model("llama-2-7b"), load_hardware(hardware), precision=precision, engine=engine)
     ).precision
+
+
+@pytest.mark.parametrize("name", ["xeon-platinum-8480plus", "epyc-9654", "core-i9-13900k"])
+def test_processors_have_the_constants_of_pytorch_but_for_engines_with_kernels_of_their_own(name: str) -> None:
+    """Whatever their family: those of GPUs come after the kind's, and alone with llama.cpp."""
+    hardware = load_hardware(name)
+    assert [link.name for link in load_calibration(hardware).chain] == ["cpu", "pooled"]
+    assert [link.name for link in load_calibration(hardware, kind=False).chain] == ["pooled"]
+    for engine in ("hf-eager", "llama.cpp"):
+        options = {"generate": 8, "engine": engine}
+        analysis = analyze(Request(load_model("llama-7b"), hardware, options=options).scenario())
+        said = " ".join(assumptions(analysis))
+        assert ("kernel constants: cpu (family), then pooled" in said) == (engine == "hf-eager")
+        assert ("validate/measurements" in analysis.prefill.basis.source) == (engine == "hf-eager")
 
 
 def test_llama_cpp_rounds_what_meets_integer_weights_to_eight_bits() -> None:
