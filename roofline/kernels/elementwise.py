@@ -1,12 +1,12 @@
 """Time of a kernel that streams its operands once: norm, activation, rotary embedding, softmax, copy.
 
-    t = launch + bytes / (e bandwidth) + elements cycles / (clock threads) + pages page
+    t = launch + bytes / (e bandwidth) + (elements cycles / clock + pages page) / threads
 
 `elements` are those moved, whatever their width: processors convert 16-bit numbers to compute with them and take as
 long for these as for 32-bit ones. PyTorch gives a kernel of up to `GRAIN` results to one thread, a larger one to all
 (ATen/Parallel.h, at::internal::GRAIN_SIZE). `pages` are those of a result that is too large for the C library to take
-it from memory that it already has (`MAPPED`): the operating system maps each of them when it is first written, for the
-result and for what a kernel keeps on its way. On accelerators both terms are nothing.
+it from memory that it already has (`MAPPED`): the operating system maps each of them when a thread first writes to it,
+for the result and for what a kernel keeps on its way. On accelerators both terms are nothing.
 `bytes` counts every element read and written: a softmax, a rotary embedding and a copy read and write the rows once, a
 gated activation reads two rows for each that it writes, and a norm is the one that engines run, with the residual
 addition before it: it reads the stream and what is added, and writes the sum and its norm.
@@ -28,7 +28,7 @@ PARAMETERS = (
     Parameter("launch", Unit.SECONDS, 0.3e-6, 80e-6, 2e-6, "start and end of the kernel"),
     Parameter("memory_efficiency", Unit.RATIO, 0.1, 1.0, 0.8, "achievable fraction of memory bandwidth"),
     Parameter("cycles", Unit.RATIO, 1e-6, 100.0, 1e-6, "clock cycles of one thread for an element moved", start=0.1),
-    Parameter("page", Unit.SECONDS, 1e-24, 50e-6, 1e-24, "mapping a page of fresh memory", start=1.5e-6, kind="cpu"),
+    Parameter("page", Unit.SECONDS, 1e-24, 50e-6, 1e-24, "a thread's time to map a page", start=1.5e-6, kind="cpu"),
 )
 
 CLOCK = 2e9
@@ -76,7 +76,7 @@ def rate(columns: Columns, hardware: Hardware) -> Array:
 
 
 def pages(columns: Columns) -> Array:
-    """Pages of a result that is mapped anew; none of smaller ones."""
+    """Pages of a result that is mapped anew, which is shared by all threads; none of smaller ones."""
     result = streamed(columns) / PASSES[text(columns, "op")]
     return np.where(result > MAPPED, result / PAGE, 0.0)
 
@@ -94,5 +94,6 @@ def elementwise_time(
     del resident
     over_memory = streamed(columns) / (parameters["memory_efficiency"] * hardware.memory_bandwidth)
     computing = elements(columns) * parameters["cycles"] / rate(columns, hardware)
-    time: Array = parameters["launch"] + over_memory + computing + pages(columns) * parameters.get("page", 0.0)
+    mapping = pages(columns) * parameters.get("page", 0.0) / units(hardware)
+    time: Array = parameters["launch"] + over_memory + computing + mapping
     return time

@@ -19,7 +19,7 @@ from roofline.kernels.attention import cached
 from roofline.kernels.elementwise import PASSES, elements, pages
 from roofline.kernels.elementwise import rate as cycle_rate
 from roofline.kernels.gemm import THROTTLING_TIME, weight_passes
-from roofline.kernels.parameters import column, numbers, storage, text
+from roofline.kernels.parameters import column, numbers, storage, text, units
 
 
 class Term(NamedTuple):
@@ -319,6 +319,7 @@ def _stream(columns: Columns, hardware: Hardware, constants: Constants) -> list[
     found, formula = [_launch(constants), memory, computing], "t = launch + memory + computing"
     fresh, page = float(pages(columns).reshape(-1)[0]), constants.get("page", 0.0)
     if hardware.kind == "cpu" and fresh:
-        found.append(_evaluated("mapping", "mapping = pages x page", f"{shown(fresh)} * {shown(page)}"))
+        spent = f"{shown(fresh)} * {shown(page)} / {shown(units(hardware))}"
+        found.append(_evaluated("mapping", "mapping = pages x page / threads", spent))
         formula += " + mapping"
     return [*found, _sum(formula, *found)]
