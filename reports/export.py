@@ -119,7 +119,7 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
 
 def encodes(rates: Mapping[str, Any]) -> bool:
     """Whether figures with rates are those of a model that only encodes: it generates no tokens."""
-    return rates["tokens_per_s"] is None
+    return rates.get("tokens_per_s") is None
 
 
 def rate_of(rates: Mapping[str, Any]) -> tuple[str, str]:

@@ -116,6 +116,10 @@ class Engine:
         flags = (self.overlap, self.shared_stream, self.delta_rule, *self.own_kernels, *self.all_reduce.items())
         return hash((self.name, self.graphs, self.fusions, *flags, *self.parameters.items()))
 
+    def shares_kernels(self, hardware: Hardware) -> bool:
+        """Whether the calibration of the hardware's kind is of kernels that it runs there."""
+        return hardware.kind not in self.own_kernels
+
     def __getitem__(self, name: str) -> float:
         """A parameter in base units."""
         return self.parameters[name] if name in self.parameters else DEFAULTS[name]

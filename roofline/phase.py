@@ -116,7 +116,7 @@ class Phase:
     def timed(self, run: Pass, engine: Engine | None = None) -> Timing:
         """The kernels of a pass on the engine, or on another."""
         engine, hardware = engine or self.engine, run.placement.hardware
-        return timing(run.placement, engine, self._calibrations[hardware, hardware.kind not in engine.own_kernels])
+        return timing(run.placement, engine, self._calibrations[hardware, engine.shares_kernels(hardware)])
 
     @cached_property
     def _values(self) -> list[Any]:

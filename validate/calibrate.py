@@ -247,15 +247,16 @@ def hold_out(part: Measurements, seed: int = 0) -> NDArray[np.bool_]:
 
 def summarise(op: str, errors: Array, regimes: NDArray[np.int64]) -> dict[str, Residuals]:
     """Percentiles of measured over predicted time, `errors` being its logarithm: under `all`, and by regime."""
-    residuals = {"all": _percentiles(errors)}
+    residuals = {"all": percentiles(errors)}
     for index, label in enumerate(kernel(op).regimes.labels):
         chosen = errors[regimes == index]
         if len(chosen) >= FEWEST:
-            residuals[label] = _percentiles(chosen)
+            residuals[label] = percentiles(chosen)
     return residuals
 
 
-def _percentiles(errors: Array) -> Residuals:
+def percentiles(errors: Array) -> Residuals:
+    """Of measured over predicted time, `errors` being its logarithm."""
     low, mid, high = np.exp(np.percentile(errors, PERCENTILES))
     return Residuals(float(low), float(mid), float(high), len(errors))
 

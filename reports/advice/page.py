@@ -9,6 +9,7 @@ from typing import Any
 from advisor.breakeven import HELPS
 from advisor.goal import Objective
 from reports.blocks import WIDTH, Block
+from reports.export import encodes
 from roofline.units import seconds, si
 
 OBJECTIVES = {
@@ -198,7 +199,7 @@ _TOTAL = ("total", "s")
 
 def _columns(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
     """The figures of a table: the usual ones, and the objective's; of a model that only encodes the whole time."""
-    columns = {"total": _TOTAL, "memory": _COLUMNS["memory"]} if _encodes(document) else dict(_COLUMNS)
+    columns = {"total": _TOTAL, "memory": _COLUMNS["memory"]} if encodes(document["figures"]) else dict(_COLUMNS)
     match document["objective"]:
         case Objective.COST:
             columns["cost"] = ("USD/Mtok", "")
@@ -210,11 +211,6 @@ def _columns(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
             return columns
     columns.pop("tokens_per_s", None)
     return columns
-
-
-def _encodes(document: Mapping[str, Any]) -> bool:
-    """Whether the model only encodes: it generates no tokens."""
-    return document["figures"].get("tokens_per_s") is None
 
 
 def _cells(document: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]:
@@ -362,7 +358,11 @@ def _vain(gain: float | None) -> str:
 
 
 def _meaning(document: Mapping[str, Any]) -> Iterator[str]:
-    times = "" if _encodes(document) else "TTFT: time to first token. TPOT: time per output token after the first. "
+    times = (
+        ""
+        if encodes(document["figures"])
+        else "TTFT: time to first token. TPOT: time per output token after the first. "
+    )
     yield f"{times}Memory: of the fullest device."
     if "cost" in _columns(document):
         yield "USD/Mtok: US dollars a million generated tokens."

@@ -37,7 +37,7 @@ def assumptions(analysis: Analysis) -> Iterable[str]:
     yield f"engine {engine.title or engine.name}: {'; '.join(engine.sources) or 'no measurements'}"
     if engine.fusions:
         yield f"kernels that the engine fuses: {', '.join(engine.fusions)}"
-    calibration = load_calibration(scenario.hardware, kind=scenario.hardware.kind not in engine.own_kernels)
+    calibration = load_calibration(scenario.hardware, kind=engine.shares_kernels(scenario.hardware))
     chain = ", then ".join(f"{link.name} ({link.basis})" for link in calibration.chain)
     yield f"kernel constants: {chain}"
     for phase in (analysis.prefill, analysis.decode):

@@ -37,7 +37,6 @@ CLOCK = 2e9
 GRAIN = 32768
 """Results of a kernel that a processor's threads share only beyond so many."""
 
-
 MAPPED = 2.0**25
 """Bytes beyond which every result is mapped anew: `DEFAULT_MMAP_THRESHOLD_MAX` of glibc on 64 bits (mallopt(3))."""
 
@@ -75,8 +74,10 @@ def rate(columns: Columns, hardware: Hardware) -> Array:
     return (hardware.clock or CLOCK) * threads
 
 
-def pages(columns: Columns) -> Array:
-    """Pages of a result that is mapped anew, which is shared by all threads; none of smaller ones."""
+def pages(columns: Columns, hardware: Hardware) -> Array | float:
+    """Pages of a result that is mapped anew, which all threads share; none of smaller ones, nor on accelerators."""
+    if hardware.kind != "cpu":
+        return 0.0
     result = streamed(columns) / PASSES[text(columns, "op")]
     return np.where(result > MAPPED, result / PAGE, 0.0)
 
@@ -94,6 +95,6 @@ def elementwise_time(
     del resident
     over_memory = streamed(columns) / (parameters["memory_efficiency"] * hardware.memory_bandwidth)
     computing = elements(columns) * parameters["cycles"] / rate(columns, hardware)
-    mapping = pages(columns) * parameters.get("page", 0.0) / units(hardware)
+    mapping = pages(columns, hardware) * parameters.get("page", 0.0) / units(hardware)
     time: Array = parameters["launch"] + over_memory + computing + mapping
     return time

@@ -317,8 +317,8 @@ def _stream(columns: Columns, hardware: Hardware, constants: Constants) -> list[
         f"{shown(count)} * {shown(constants['cycles'])} / {shown(cycles)}",
     )
     found, formula = [_launch(constants), memory, computing], "t = launch + memory + computing"
-    fresh, page = float(pages(columns).reshape(-1)[0]), constants.get("page", 0.0)
-    if hardware.kind == "cpu" and fresh:
+    fresh, page = float(np.max(pages(columns, hardware))), constants.get("page", 0.0)
+    if fresh:
         spent = f"{shown(fresh)} * {shown(page)} / {shown(units(hardware))}"
         found.append(_evaluated("mapping", "mapping = pages x page / threads", spent))
         formula += " + mapping"

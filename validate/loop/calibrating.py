@@ -15,7 +15,7 @@ from roofline.engine import render as render_engine
 from roofline.errors import RooflineError
 from roofline.hardware import Hardware, load_hardware
 from roofline.library import SEARCH_PATH
-from validate.calibrate import describe, fit, log_errors
+from validate.calibrate import describe, fit, log_errors, percentiles
 from validate.device import Device
 from validate.loop.host import OWN_WAY, engine_profile, preferred
 from validate.loop.measuring import Measured, ready, taken
@@ -179,9 +179,8 @@ def _worse(own: Fit, part: Measurements, hardware: Hardware, inherited: Calibrat
     match = inherited.find(own.op, own.format)
     if match is None:
         return ""
-    low, high = np.percentile(-log_errors(part, hardware, match.fit.parameters), (10, 90))
-    spread = own.residuals["all"]
-    before, after = float(np.exp(max(-low, high))), max(1 / spread.low, spread.high)
+    spreads = percentiles(-log_errors(part, hardware, match.fit.parameters)), own.residuals["all"]
+    before, after = (max(1 / spread.low, spread.high) for spread in spreads)
     if after < before:
         return ""
     ops = f"{own.op} in {own.format}".removesuffix(" in any")
