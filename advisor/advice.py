@@ -13,10 +13,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.breakeven import HELPS, Condition
 from advisor.case import Case
@@ -49,8 +50,7 @@ Progress = Callable[[str], None]
 """Told what is being worked out, in a few words."""
 
 
-@dataclass(frozen=True)
-class Recommendation:
+class Recommendation(Struct, frozen=True):
     """A move that makes the objective better, simulated.
 
     `better` is how many times, with the interval of the gain; `tied` whether the interval could swap it with the one
@@ -84,8 +84,7 @@ class Recommendation:
         return float(np.asarray(self.trial.figure(name)))
 
 
-@dataclass(frozen=True)
-class Futile:
+class Futile(Struct, frozen=True):
     """A tempting move that does not help: its gain as simulated, None where it cannot be made, and why."""
 
     move: str
@@ -94,8 +93,7 @@ class Futile:
     rule: str
 
 
-@dataclass(frozen=True)
-class Advice:
+class Advice(Struct, frozen=True, dict=True):
     """The answer for one request and goal. `findings` and `cautions` come with the name of their rule.
 
     `engines` are those that may be better as well as worse, by what is uncertain about either: they are to be measured,
@@ -164,7 +162,7 @@ def advise(
         trials.together(frozenset({move}) for move in offered)
     tried = [trial for move in offered if (trial := trials.attempt([move])) is not None]
     said = [(rule, entry) for rule in rules().values() for entry in rule.look(case)]
-    helping = _ranked(case, _grouped(_helping(case, tried)))
+    helping = _ranked(_grouped(_helping(case, tried)))
     apart: dict[bool, list[list[Trial]]] = {True: [], False: []}
     for group in helping:
         apart[_sure(case, group[0])].append(group)
@@ -253,13 +251,12 @@ def _grouped(trials: Iterable[Trial]) -> list[list[Trial]]:
     return [sorted(group, key=lambda trial: trial.names) for group in groups.values()]
 
 
-def _ranked(case: Case, groups: list[list[Trial]]) -> list[list[Trial]]:
+def _ranked(groups: list[list[Trial]]) -> list[list[Trial]]:
     """Those that meet most limits first, then by gain, then by price."""
 
     def rank(group: list[Trial]) -> tuple[object, ...]:
         trial = group[0]
-        ratio = float(case.goal.gain(case.base.value, trial.value))
-        return (len(trial.missed), -ratio, list(Price).index(trial.price), trial.names)
+        return (len(trial.missed), trial.cost, list(Price).index(trial.price), trial.names)
 
     return sorted(groups, key=rank)
 
@@ -360,7 +357,7 @@ def _hardware(case: Case, said: Sequence[tuple[Rule, object]]) -> tuple[Recommen
     trials = [
         trial for name in best if (trial := case.trials.attempt([hardware_move(load_hardware(name))])) is not None
     ]
-    groups = _ranked(case, [[trial] for trial in _helping(case, trials)])[:SHOWN_DEVICES]
+    groups = _ranked([[trial] for trial in _helping(case, trials)])[:SHOWN_DEVICES]
     before: Trial | None = None
     found = []
     for group in groups:

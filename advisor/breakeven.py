@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from advisor.goal import Goal
@@ -53,8 +53,7 @@ AXES: Mapping[str, tuple[str, ...]] = {
 Helps = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 
 
-@dataclass(frozen=True, slots=True)
-class Condition:
+class Condition(Struct, frozen=True):
     """Where a move helps: from `low` to `high` of `variable`; None where that end is the end of what is possible.
 
     `most` is the largest value that was looked at, `ends` why there.

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from types import MappingProxyType
 
 import numpy as np
+from msgspec import Struct
 
 from advisor.breakeven import BreakEven
 from advisor.formats import Formats, Product, formats_of, product_of
@@ -27,8 +27,7 @@ from roofline.scenario import Scenario
 from roofline.units import si
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True, dict=True):
     """A request and its goal, simulated once; `moves` are all that may be advised, by name.
 
     Shares are of the expected time of the whole generation, prefill and decode together.

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from advisor.queueing import replicas_for
 from advisor.setups import Aim, Setup
 from roofline.gain import gain
 
 
-@dataclass(frozen=True)
-class Change:
+class Change(Struct, frozen=True):
     """What would change a choice: `what` is rate_above, rate_below, price, price_ratio, tpot or ttft.
 
     Rates in requests a second: beyond it the runner-up is better. `price` is that of a device of the runner-up below
@@ -29,8 +29,7 @@ APART = 1.01
 """How many times less the runner-up must draw as modelled for it to be told."""
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """The best of an aim, the runner-up (on other hardware, where there is any), and what would change the choice.
 
     `tied` is whether what is uncertain about the times could swap the two.

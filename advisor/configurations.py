@@ -8,11 +8,12 @@ or the host's part of it.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from advisor.desk import consumer
@@ -52,8 +53,7 @@ FULL = 0.99
 """How surely the caches of all slots fit at once."""
 
 
-@dataclass(frozen=True)
-class Configuration:
+class Configuration(Struct, frozen=True, dict=True):
     """What a replica is made of. The request has the mean lengths of the service, and a batch of 1.
 
     `engine` is the profile that the request names.
@@ -237,8 +237,7 @@ def prefill_times(times: Array, lengths: NDArray[np.int64], service: Service) ->
     return Prefill(mean, float((spent**2).mean()), promised)
 
 
-@dataclass(frozen=True)
-class Prospect:
+class Prospect(Struct, frozen=True, dict=True):
     """A configuration with what it can be at best: the sequences that fit, and a replica at the speed of light.
 
     `hosted` adds the host's part, below which the middle of expected times does not lie, but their low end may.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from roofline.analysis import Analysis
 from roofline.formats import WIDTH, Format
@@ -33,8 +34,7 @@ def gains_nothing(model: Model, released: Precision, other: Precision) -> bool:
     return weights >= NARROWER or min(weights, inputs) > -NARROWER
 
 
-@dataclass(frozen=True, slots=True)
-class Formats:
+class Formats(Struct, frozen=True):
     """The formats of a scenario: of the weights and inputs of its largest products, of its cache, and its arithmetic.
 
     `peak` is that of the arithmetic (FLOP/s).
@@ -85,8 +85,7 @@ def _weights(op: Op) -> Format | None:
     return next((tensor.format for tensor in op.operands if tensor.role is Role.WEIGHT), None)
 
 
-@dataclass(frozen=True, slots=True)
-class Product:
+class Product(Struct, frozen=True):
     """The product with weights that a phase reads most of: `rows` tokens multiply each weight of `bits`.
 
     `ridge` is that of its arithmetic (FLOP/byte).

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
 from enum import StrEnum
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from roofline.analysis import Analysis
 from roofline.errors import RooflineError, UnsupportedError
@@ -84,8 +85,7 @@ _DEAREST = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What must hold; None is no limit. Seconds, bytes of each device, devices, USD an hour of all devices."""
 
     ttft: float | None = None
@@ -96,15 +96,15 @@ class Limits:
     budget: float | None = None
 
     def __post_init__(self) -> None:
-        for entry in fields(self):
-            value = getattr(self, entry.name)
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
-                raise RooflineError(f"the limit of {entry.name} must be above 0, got {value:g}")
+                raise RooflineError(f"the limit of {name} must be above 0, got {value:g}")
 
     @property
     def given(self) -> Mapping[str, float]:
         """The limits that are set."""
-        return {entry.name: float(value) for entry in fields(self) if (value := getattr(self, entry.name)) is not None}
+        return {name: float(value) for name in self.__struct_fields__ if (value := getattr(self, name)) is not None}
 
 
 LIMITED: Mapping[str, str] = MappingProxyType(
@@ -113,8 +113,7 @@ LIMITED: Mapping[str, str] = MappingProxyType(
 """The metric that each limit is of."""
 
 
-@dataclass(frozen=True, slots=True)
-class Goal:
+class Goal(Struct, frozen=True):
     """What is wanted of a scenario. Times are read `at` the bound or at expected low, mid or high.
 
     `vary_batch`: whether another number of sequences may be run at once; None leaves that to the objective. `of` is the

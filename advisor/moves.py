@@ -6,9 +6,11 @@ A move settles a slot; two moves of one slot exclude each other, and a move repl
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from advisor.formats import gains_nothing
 from advisor.goal import PRICES, Price
@@ -35,8 +37,7 @@ class Kind(StrEnum):
     BATCH = "batch"
 
 
-@dataclass(frozen=True)
-class Move:
+class Move(Struct, frozen=True):
     """A change: its name as the command line has it, the slot it settles, its price, and what does it.
 
     `assumes` says what the simulation takes as given, `source` where the technique is described. `devices` is the
@@ -55,6 +56,9 @@ class Move:
     devices: int = 0
     engines: frozenset[str] | None = None
     engine: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # sets of moves are looked up all the time
 
     def __call__(self, request: Request) -> Request:
         """The changed request."""

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
-from advisor.beam import DEPTH, LEAST, Choice, choices_of, search, within_budget
-from advisor.goal import Goal, Price
+from advisor.combine import DEPTH, LEAST, search, within_budget
+from advisor.goal import Price
 from advisor.moves import BATCHES, Kind, Move, batch_move, price_of
-from advisor.trials import NOTHING, Moves, Trial, Trials, better, certain, names, sure
+from advisor.outcomes import Choice, Outcomes
+from advisor.trials import NOTHING, Moves, Trial, Trials, better, certain, sure
 from roofline.command import command_line
 from roofline.timing import Estimate
 
 
-@dataclass(frozen=True)
-class Step:
+class Step(Struct, frozen=True):
     """A step of a plan: its move, what it makes better given the steps before it, and the scenario after it."""
 
     move: Move
@@ -41,8 +41,7 @@ class Step:
         return command_line(self.trial.request)
 
 
-@dataclass(frozen=True)
-class Interaction:
+class Interaction(Struct, frozen=True):
     """Two moves together: `both` is their gain as simulated, `one` and `other` each alone."""
 
     names: tuple[str, str]
@@ -64,8 +63,7 @@ REINFORCE, OVERLAP = 1.03, 1.1
 """How far two gains must be from their product to be told."""
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The best combination found that meets all limits: `steps` in order of gain, each given those before it.
 
     `end` is the scenario after all. Where nothing meets all limits, `nearest` says for each the least use of it among
@@ -98,10 +96,10 @@ class Plan:
 def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DEPTH) -> Plan:
     """The plan of a request, `single` simulates it at one batch, `grid` at all that may be tried."""
     searched = search(grid, moves, depth)
-    best = searched.best
+    outcomes, best = searched.outcomes, searched.outcomes.best
     if best is None:
-        near = nearest(searched.choices)
-        jointly, near = not near, near or nearest_together(searched.choices)
+        near = outcomes.nearest()
+        jointly, near = not near, near or outcomes.nearest_together()
         return Plan((), None, None, (), searched.stopped, near, (), len(grid), jointly)
     steps = tuple(_steps(single, best))
     end = steps[-1].trial if steps else single.base
@@ -112,7 +110,7 @@ def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DE
         tuple(_interactions(single, steps)),
         _stopped(single, end, moves, depth, searched.stopped),
         {},
-        pareto(grid.goal, searched.feasible),
+        outcomes.pareto,
         len(grid),
         needed=bool(single.base.missed),
     )
@@ -130,8 +128,7 @@ def _steps(trials: Trials, best: Choice) -> Iterator[Step]:
         tried = [(move, trial) for move in left if (trial := trials.attempt(done | {move})) is not None]
         if not tried:  # none can be made before another: together they can
             tried = [(move, trial) for move in left if (trial := trials.attempt(done | left)) is not None]
-        sign = -trials.goal.metric.better
-        move, trial = min(tried, key=lambda entry: (len(entry[1].missed), sign * entry[1].value, entry[0].name))
+        move, trial = min(tried, key=lambda entry: (len(entry[1].missed), entry[1].cost, entry[0].name))
         yield Step(move, better(before, trial), trial)
         done, before = done | {move}, trial
         left.discard(move)
@@ -174,37 +171,6 @@ def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], depth: int, why:
     return f"{told}, and a plan has at most {depth} changes" if ratio > LEAST and full else told
 
 
-def nearest(choices: Iterable[Choice]) -> Mapping[str, float]:
-    """For each limit that something breaks, its least use among the choices that meet all others."""
-    found: dict[str, float] = {}
-    for broken in filter(None, map(_broken, choices)):
-        if len(broken) == 1:
-            ((name, use),) = broken.items()
-            found[name] = min(found.get(name, np.inf), use)
-    return found
-
-
-def nearest_together(choices: Iterable[Choice]) -> Mapping[str, float]:
-    """The limits that the choice breaks whose largest use is least, where all break several: with the use of each."""
-    return min(filter(None, map(_broken, choices)), key=lambda broken: (max(broken.values()), len(broken)), default={})
-
-
-def _broken(choice: Choice) -> Mapping[str, float]:
-    """The limits that a choice breaks, with the use of each; none where one has no figure."""
-    broken = {name: use for name, use in choice.used.items() if not use <= 1}
-    return broken if np.isfinite(list(broken.values())).all() else {}
-
-
-def pareto(goal: Goal, choices: Sequence[Choice]) -> tuple[Choice, ...]:
-    """The choices that none beats in both the objective and the memory they use, the best objective first."""
-    sign = -goal.metric.better
-    front: list[Choice] = []
-    for choice in sorted(choices, key=lambda entry: (sign * entry.value, entry.used["capacity"], names(entry.moves))):
-        if not front or choice.used["capacity"] < front[-1].used["capacity"] * (1 - 1e-9):
-            front.append(choice)
-    return tuple(front)
-
-
 def batch_moves(grid: Trials) -> Iterator[Move]:
     """To the batch that is best as everything else stands: within all limits, or as many of them as any keeps."""
     base, sign = grid.attempt(NOTHING), -grid.goal.metric.better
@@ -213,7 +179,7 @@ def batch_moves(grid: Trials) -> Iterator[Move]:
         return (sum(use > 1 for use in choice.used.values()), sign * choice.value, choice.batch)
 
     if base is not None and grid.goal.batch_varies:
-        best = min(choices_of(base), key=rank, default=None)
+        best = min(Outcomes(grid.goal, [base]), key=rank, default=None)
         yield from () if best is None else (batch_move(best.batch),)
 
 

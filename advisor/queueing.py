@@ -42,6 +42,7 @@ from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.edge import narrowed
@@ -50,8 +51,7 @@ Array = NDArray[np.float64]
 NORMAL = NormalDist()
 
 
-@dataclass(frozen=True, slots=True)
-class Prefill:
+class Prefill(Struct, frozen=True):
     """Seconds that prompts take: mean, mean square, and what the promised share does not exceed (or the mean)."""
 
     mean: float
@@ -59,8 +59,7 @@ class Prefill:
     quantile: float
 
 
-@dataclass(frozen=True)
-class Replica:
+class Replica(Struct, frozen=True, dict=True):
     """What a replica is to its queue: prefill, a decode step with 1 to N sequences, and the steps of a request.
 
     `steps` is their mean, `inverse` the mean of one over them.
@@ -100,8 +99,7 @@ class Replica:
         return np.concatenate([[0.0], np.cumsum(np.log(self.ending))])
 
 
-@dataclass(frozen=True, slots=True)
-class Load:
+class Load(Struct, frozen=True):
     """A replica at a rate, for 1 to N slots: seconds, and sequences that decode on average; inf where it is unstable.
 
     `ttft` and `tpot` are means or quantiles, as asked for.

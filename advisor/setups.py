@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
 import numpy as np
+from msgspec import Struct
 
 from advisor.configurations import Configuration, Simulated
 from advisor.energy import at_most, modelled
@@ -23,8 +23,7 @@ from roofline.timing import Estimate
 At = Literal["low", "mid", "high"]
 
 
-@dataclass(frozen=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """What configurations are ranked by; times at the reading that is sized for, None is unknown.
 
     `power` is that of all devices, `cost` their USD an hour, or to buy, `energy` joules a token at most.
@@ -38,8 +37,7 @@ class Figures:
     tpot: float
 
 
-@dataclass(frozen=True)
-class Setup:
+class Setup(Struct, frozen=True, dict=True):
     """A configuration that meets the service, at its load.
 
     `replicas` share the rate, with at most `slots` sequences at once; `load` is what comes of it by slots, at the
@@ -194,8 +192,7 @@ def figures_of(
 Key = tuple[float, ...]
 
 
-@dataclass(frozen=True)
-class Aim:
+class Aim(Struct, frozen=True):
     """What a choice is the best of: less of `key` is better, None where it cannot be told.
 
     `timed` is the time that its uncertainty is of, None where it has none. Where it is `rated` it goes with the number

@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from advisor.choices import Choice
 from advisor.goal import Quality
@@ -29,8 +30,7 @@ from roofline.hardware import load_hardware
 from roofline.model import Model
 
 
-@dataclass(frozen=True)
-class Sizing:
+class Sizing(Struct, frozen=True):
     """The answer: choices by aim, or why there is none.
 
     `binding` are the targets that bind (ttft, tpot or memory); `nearest` the least of each, in seconds or bytes of a

@@ -20,6 +20,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from msgspec import Struct
+
 from roofline.documents import read_mapping
 from roofline.engine import list_engines
 from roofline.errors import SpecError, quote, suggest
@@ -29,8 +31,7 @@ from roofline.model import CLOSED, Flag, Text
 from roofline.techniques import find_technique, techniques
 
 
-@dataclass(frozen=True, slots=True)
-class Support:
+class Support(Struct, frozen=True):
     """What documents say of a technique on an engine.
 
     `source` is their titles, versions and addresses; `option` how it is switched on, "" where they do not say;
@@ -46,8 +47,7 @@ class Support:
     families: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """The file: `entries` by technique and engine, and the families an engine is limited to whatever it runs."""
 
     entries: Mapping[str, Mapping[str, Support]]

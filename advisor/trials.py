@@ -30,6 +30,18 @@ def names(moves: Moves) -> tuple[str, ...]:
     return tuple(sorted(move.name for move in moves))
 
 
+DIGITS = 10
+"""Digits of a figure by which combinations are told apart: the last ones hang on the order of a sum."""
+
+
+def level(figures: Any) -> Any:
+    """Figures to so many digits as they differ in."""
+    figures = np.asarray(figures, float)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        unit = 10.0 ** (np.floor(np.log10(np.abs(figures))) - DIGITS + 1)
+        return np.where(np.isfinite(unit) & (unit > 0), np.round(figures / unit) * unit, figures)
+
+
 GUIDES = ("ttft", "tpot", "memory")
 """Figures that limits may be set on: a plan keeps the best combination for each, so that a tight limit finds one."""
 
@@ -90,12 +102,17 @@ class Trial:
     def scores(self) -> tuple[float, ...]:
         """The objective and the guides, less is better: the best over the batches that fit in memory."""
         guides = (_least(partial(self.figure, name), self.fits | (name == "memory")) for name in GUIDES)
-        return (_least(self._cost, self.fits), *guides)
+        return tuple(level([_least(self._cost, self.fits), *guides]).tolist())
 
     @cached_property
     def promise(self) -> float:
         """The objective, less is better, as if there were memory for it."""
-        return _least(self._cost, self.fits | True)
+        return float(level(_least(self._cost, self.fits | True)))
+
+    @property
+    def cost(self) -> float:
+        """The objective of a single scenario, less is better, to rank it by."""
+        return float(level(-self.goal.metric.better * self.value))
 
     def _cost(self) -> Any:
         value = np.asarray(self.value, float)
@@ -125,6 +142,7 @@ class Trials:
         self.request = request
         self.goal = goal
         self._found: dict[Moves, Trial | RooflineError] = {}
+        self._requests: dict[tuple[Move, ...], Request] = {(): request}
         self._calibrations = Calibrations()
 
     @property
@@ -196,10 +214,16 @@ class Trials:
 
     def _made(self, moves: Moves) -> Trial:
         _check_engine(self.request, moves)
-        trial = Trial(moves, made(self.request, moves), self.goal, self._calibrations)
+        trial = Trial(moves, self._requested(tuple(ordered(moves))), self.goal, self._calibrations)
         if moves and not np.any(np.asarray(filled(trial.analysis)) < HOPELESS):
             raise UnsupportedError(f"it needs more than {HOPELESS} times the memory of a device")
         return trial
+
+    def _requested(self, moves: tuple[Move, ...]) -> Request:
+        """The request with moves made in their order, each beginning of them once."""
+        if moves not in self._requests:
+            self._requests[moves] = moves[-1](self._requested(moves[:-1]))
+        return self._requests[moves]
 
     def __len__(self) -> int:
         return len(self._found)
@@ -217,11 +241,9 @@ ORDER = {"hardware": 0, "engine": 1, "parallelism": 2}
 """Slots that are settled first; techniques apply in the catalogue's order, whatever the order of moves."""
 
 
-def made(request: Request, moves: Iterable[Move]) -> Request:
-    """The request with moves made."""
-    for move in sorted(moves, key=lambda move: (ORDER.get(move.slot, 3), move.name)):
-        request = move(request)
-    return request
+def ordered(moves: Iterable[Move]) -> list[Move]:
+    """Moves in the order in which they are made."""
+    return sorted(moves, key=lambda move: (ORDER.get(move.slot, 3), move.name))
 
 
 def better(before: Trial, after: Trial) -> Estimate:

@@ -16,13 +16,14 @@ import math
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 from numpy.typing import NDArray
 
 from roofline.errors import RooflineError, UnknownNameError, quote
@@ -33,8 +34,7 @@ KINDS = ("uniform", "lognormal", "exponential")
 NORMAL = NormalDist()
 
 
-@dataclass(frozen=True)
-class Lengths:
+class Lengths(Struct, frozen=True, dict=True):
     """A distribution of token counts: its mean, its second moment and its quantile function, all in tokens.
 
     >>> parse_lengths("uniform:100:300").mean
@@ -256,8 +256,7 @@ def parse_quantile(text: str) -> float | None:
     return share
 
 
-@dataclass(frozen=True)
-class Service:
+class Service(Struct, frozen=True, dict=True):
     """What a service promises: `rate` requests a second, or None for one user who waits for each answer.
 
     `prompt` and `generate` are tokens, as `parse_lengths` reads them. `ttft` and `tpot` are seconds at most, None is no
@@ -279,8 +278,8 @@ class Service:
                 raise RooflineError(f"{what} must be above 0, got {value:g}")
         if self.quantile is not None and not 0.5 <= self.quantile < 1:
             raise RooflineError(f"the quantile must be at least 0.5 and below 1, got {self.quantile:g}")
-        object.__setattr__(self, "prompt", parse_lengths(self.prompt, "the prompt"))
-        object.__setattr__(self, "generate", parse_lengths(self.generate, "the generation"))
+        force_setattr(self, "prompt", parse_lengths(self.prompt, "the prompt"))
+        force_setattr(self, "generate", parse_lengths(self.generate, "the generation"))
         if self.answers.mean < 2:
             raise RooflineError("a service generates at least 2 tokens a request: the first has no TPOT")
 

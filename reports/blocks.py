@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+from msgspec import Struct
 from rich.text import Text
 
 from reports.export import escape, markdown_table
@@ -17,8 +17,7 @@ WIDTH = 100
 """Columns that pages of advice and sizing keep to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
+class Block(Struct, frozen=True):
     """A heading, lines of text, a table of which the first `left` columns are text, and commands to copy.
 
     Lines, commands and tables are at most `width` columns wide on the terminal, 0 leaves that to it; leading spaces say

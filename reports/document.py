@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from typing import Any
+
+from msgspec.structs import asdict
 
 from roofline import (
     Analysis,
@@ -258,7 +260,7 @@ def model_document(model: Model, precision: str | None = None) -> dict[str, Any]
 
 def hardware_document(hardware: Hardware) -> dict[str, Any]:
     """A hardware's spec in base units (bytes, byte/s, FLOP/s, W)."""
-    document = {field.name: _plain(getattr(hardware, field.name)) for field in fields(hardware)}
+    document = {field.name: _plain(getattr(hardware, field.name)) for field in dataclasses.fields(hardware)}
     return {key: value for key, value in document.items() if value is not None and value != {}}
 
 
@@ -268,7 +270,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
     if hasattr(value, "__dataclass_fields__"):
-        entries = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        entries = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
         return {key: entry for key, entry in entries.items() if entry is not None}
     if hasattr(value, "isoformat"):
         return value.isoformat()

@@ -10,9 +10,11 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from reports.files import cannot_write
 from roofline.errors import RooflineError, quote
@@ -20,8 +22,7 @@ from roofline.errors import RooflineError, quote
 SCHEMA = "roofline.sweep/1"
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(Struct, frozen=True):
     """A chunk in the file: its number, bytes and CRC-32, and its points, rows and reasons why points cannot run."""
 
     number: int

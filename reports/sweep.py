@@ -8,12 +8,12 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
+from msgspec import Struct
 from rich.console import Console
 from rich.measure import Measurement
 from rich.text import Text
@@ -44,8 +44,7 @@ class SweepFormat(StrEnum):
     PARQUET = "parquet"
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """How a study is run: where, in chunks of how many points, and whether a partial file is kept and continued."""
 
     pool: Pool

@@ -14,9 +14,11 @@ figure:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
@@ -41,8 +43,7 @@ SECTION = "figure"
 """The key of a study file under which it says what is drawn of it."""
 
 
-@dataclass(frozen=True)
-class Wish:
+class Wish(Struct, frozen=True):
     """A kind of figure and its settings.
 
     `metric` are the metrics drawn, `x` and `y` the axes that run across and up, `formats` those whose roofs are drawn.
@@ -84,7 +85,7 @@ def read_wish(path: Path) -> tuple[Wish | None, dict[str, Any]]:
     if SECTION not in content:
         return None, content
     section = as_mapping(content.pop(SECTION), str(path), SECTION)
-    check_keys(section, [field.name for field in fields(Wish)], str(path), SECTION)
+    check_keys(section, list(Wish.__struct_fields__), str(path), SECTION)
     if "kind" not in section:
         raise SpecError(str(path), f"the section {quote(SECTION)} says no kind: one of {', '.join(KINDS)}")
     try:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.batches import Asking, answered, beside, together
 from roofline.calibration import Calibrations
@@ -24,8 +24,7 @@ from roofline.tensor import Role
 from roofline.timing import Estimate
 
 
-@dataclass(frozen=True, slots=True)
-class Generation:
+class Generation(Struct, frozen=True):
     """A static batch from prompt to last token.
 
     `ttft`: time to first token, the prefill. `tpot`: time per output token after the first, the mean decode step

@@ -12,10 +12,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.engine import list_engines
 from roofline.errors import RooflineError, quote
@@ -38,8 +38,7 @@ _RANGE = re.compile(
 FORMS = "write it like 1,2,4 or 1:8 or 0:4096:512 or 1:256:log16 or 0:1:lin5"
 
 
-@dataclass(frozen=True, eq=False)
-class Axis:
+class Axis(Struct, frozen=True, eq=False):
     """An option and its values, in the order given.
 
     `values` are what the option takes: an array of integers where it `counts`, a tuple elsewhere. `labels` are how

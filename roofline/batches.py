@@ -8,13 +8,15 @@ are evaluated at once, whichever scenario asked (a formula takes as long for a h
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.calibration import Expected, Match
@@ -37,8 +39,7 @@ FEW = 32
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
+class Batch(Struct, frozen=True):
     """Kernels of one kind and format, evaluated together: constants, and symbolic columns as coefficients.
 
     `factor` multiplies their times; `conversion` is the work of converting an element of the cache, in FLOP. Batches
@@ -267,7 +268,7 @@ def batches(
     """Kernels that are evaluated together: of one kind and format; products also of the same rows."""
     hardware = placement.hardware
     if engine["memory"] != 1:
-        hardware = replace(hardware, memory_bandwidth=hardware.memory_bandwidth * engine["memory"])
+        hardware = dataclasses.replace(hardware, memory_bandwidth=hardware.memory_bandwidth * engine["memory"])
     alone = placement.nodes == ONE_NODE
     grouped: dict[Any, list[int]] = {}
     for index, entry in enumerate(kernels):

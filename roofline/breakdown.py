@@ -14,10 +14,10 @@ part `HOST`. All parts are those of one emitted token where an iteration yields 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.analysis import Analysis
@@ -36,8 +36,7 @@ HIDDEN = "hidden behind others"
 Parts = Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Breakdown:
+class Breakdown(Struct, frozen=True):
     """Seconds or bytes of a phase by part; `total` is their sum, `reference` what the simulator says it is."""
 
     parts: Parts

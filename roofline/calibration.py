@@ -10,13 +10,13 @@ from __future__ import annotations
 import datetime
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from roofline.documents import read_mapping
@@ -68,8 +68,7 @@ WIDENING: Mapping[str, float] = {"outside": 2.0, "relative": 1.5, "family": 1.25
 of other hardware (on each accelerator left out in turn, intervals of the others' residuals cover 71 to 75%)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Residuals:
+class Residuals(Struct, frozen=True):
     """Measured over predicted time of `rows` measurements: 10th, 50th and 90th percentile."""
 
     low: float
@@ -78,8 +77,7 @@ class Residuals:
     rows: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fit:
+class Fit(Struct, frozen=True):
     """The constants of one kind of kernel in one format, in SI units, with the evidence for them.
 
     `residuals` are by regime, and under `all`; `ranges` gives the smallest and largest value of each fitted column.
@@ -98,8 +96,7 @@ class Fit:
         return hash((self.op, self.format, self.rows))
 
 
-@dataclass(frozen=True, slots=True)
-class Source:
+class Source(Struct, frozen=True):
     """Where the measurements came from, and what turned them into constants."""
 
     repository: str = ""
@@ -113,8 +110,7 @@ class Source:
         return "; ".join(filter(None, (where, ", ".join(self.software))))
 
 
-@dataclass(frozen=True, slots=True)
-class Match:
+class Match(Struct, frozen=True):
     """The constants found for a kind and a format: whose they are, and how much wider their interval is for it."""
 
     fit: Fit
@@ -151,8 +147,7 @@ class Expected(NamedTuple):
     source: str
 
 
-@dataclass(frozen=True)
-class Calibration:
+class Calibration(Struct, frozen=True):
     """The constants of one accelerator, family or pool, and those it falls back on (`parents`, nearest first)."""
 
     name: str

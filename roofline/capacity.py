@@ -8,8 +8,10 @@ the engine sets is a `Reserve`, each of its numbers with its source.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from functools import lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.analysis import analyze
 from roofline.checkpoint import precision_of
@@ -47,8 +49,7 @@ vLLM pull request 10511: a peak of 1.26 GiB for 256 sequences of 128,256 entries
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Reserve:
+class Reserve(Struct, frozen=True):
     """What a serving engine sets before it gives the rest of the memory to the cache.
 
     `utilisation`: share of the device's memory it may use. `block`: tokens that are allocated at a time. `tokens`: of
@@ -102,8 +103,7 @@ def vllm_1(hardware: Hardware) -> Reserve:
     return Reserve(tokens=2048, sequences=256)
 
 
-@dataclass(frozen=True, slots=True)
-class Capacity:
+class Capacity(Struct, frozen=True):
     """Where the memory of one rank goes, in bytes, and the tokens of cache that fit.
 
     The engine may use `budget` of the `visible` memory, and give the cache `share` of what is left. `cache` is negative

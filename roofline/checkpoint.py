@@ -24,7 +24,8 @@ most others in 16 bits. Three rules follow what engines do:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from roofline.engine import Engine, profile_on
 from roofline.formats import find_format

@@ -7,8 +7,9 @@ what only one of them runs counts in full. The parts add up to the difference.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal
+
+from msgspec import Struct
 
 from roofline.analysis import Analysis
 from roofline.breakdown import (
@@ -29,8 +30,7 @@ READINGS: tuple[Reading, ...] = ("expected", "bound", "bytes")
 METRICS: tuple[Metric, ...] = ("ttft", "tpot", "total")
 
 
-@dataclass(frozen=True, slots=True)
-class Difference:
+class Difference(Struct, frozen=True):
     """One part in both scenarios: seconds or bytes, 0 where it does not run."""
 
     name: str
@@ -43,8 +43,7 @@ class Difference:
         return self.after - self.before
 
 
-@dataclass(frozen=True, slots=True)
-class Waterfall:
+class Waterfall(Struct, frozen=True):
     """From one scenario's figure to another's: `differences`, the largest first, add up to `after - before`."""
 
     metric: Metric

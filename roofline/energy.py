@@ -16,11 +16,11 @@ for the other. Hosts, switches, cooling and power supplies are not counted.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.analysis import Analysis
@@ -31,8 +31,7 @@ from roofline.schedule import Pass
 from roofline.timing import Reading
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(Struct, frozen=True):
     """Seconds of prefill, of all decode steps, and of both; arrays for a grid."""
 
     prefill: Any
@@ -58,8 +57,7 @@ def pools(analysis: Analysis) -> tuple[Hardware, ...]:
     return tuple(hardware for hardware in found if hardware is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class Draw:
+class Draw(Struct, frozen=True):
     """Joules of all devices during a phase, by what draws them; arrays for a grid.
 
     `limit` is what they draw at their TDP for as long; infinite where a TDP is unknown.
@@ -78,8 +76,7 @@ class Draw:
         return found if np.shape(found) else float(found)
 
 
-@dataclass(frozen=True, slots=True)
-class Consumption:
+class Consumption(Struct, frozen=True):
     """Joules of all devices for a static batch by phase; `power` is the mean draw of a device in watts."""
 
     prefill: Draw

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -27,6 +26,7 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from msgspec import Struct, field
 
 from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
@@ -80,8 +80,7 @@ PARAMETERS = (
 _ALL_REDUCE = Parameter("all_reduce", Unit.SECONDS, 1e-6, 1e-3, 1e-5, "the engine's own all-reduce of a tiny message")
 
 
-@dataclass(frozen=True)
-class Engine:
+class Engine(Struct, frozen=True, dict=True):
     """An engine's profile: `fusions` among KERNELS, the phases whose CUDA graphs it replays, and its parameters.
 
     With `overlap` the host schedules the next pass while the device is busy with this one. In passes that it replays,

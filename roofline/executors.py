@@ -9,9 +9,10 @@ import signal
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Any
+
+from msgspec import Struct
 
 from roofline.errors import RooflineError, quote
 from roofline.sweep import Executor
@@ -26,8 +27,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Say how many threads a matrix product takes: one in a worker, as the workers are the threads."""
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """An executor, and how many chunks it should be given beforehand; None for neither is this process."""
 
     executor: Executor | None

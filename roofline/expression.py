@@ -11,10 +11,10 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.column import Type
 from roofline.errors import RooflineError, UnknownNameError, quote
@@ -44,8 +44,7 @@ Values = Mapping[str, Any]
 Function = Callable[[Values], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Expression:
+class Expression(Struct, frozen=True):
     """A condition that was read: its text, the names in it, and its type."""
 
     text: str

@@ -9,12 +9,12 @@ what a query sees (`View`), and how many experts a batch of tokens touches (`Poo
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.model import Attention, LatentAttention
 from roofline.size import Size, symbol
@@ -46,9 +46,13 @@ class Step(NamedTuple):
         return next(iter(shapes), ())
 
     @property
-    def content(self) -> tuple[Hashable, ...]:
-        """Equal where the steps are: its numbers and, of arrays, their shapes."""
-        return tuple((value.shape, value.tobytes()) if isinstance(value, np.ndarray) else value for value in self)
+    def points(self) -> list[bytes]:
+        """What stands for each point of the grid, flattened: equal where all of its numbers are."""
+        rows = np.empty((*self.shape, len(self)))
+        for column, value in enumerate(self):
+            rows[..., column] = value
+        points: list[bytes] = rows.view(f"V{rows.shape[-1] * rows.itemsize}").reshape(-1).tolist()
+        return points
 
 
 class Rule(Protocol):
@@ -58,8 +62,7 @@ class Rule(Protocol):
         """The extents by name."""
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+class View(Struct, frozen=True):
     """What the queries of a layer see, as `roofline.model.Attention` describes it.
 
     Sequence parallelism: in a `ring` each rank has its share of the queries and meets all keys, which travel round;
@@ -172,8 +175,7 @@ def latent_view(attention: LatentAttention) -> View:
     return View(selected=attention.indexer.selected if attention.indexer else None)
 
 
-@dataclass(frozen=True, slots=True)
-class Pool:
+class Pool(Struct, frozen=True):
     """A set of `size` weights blocks of which every token uses `used`: experts, or neurons that are active.
 
     With probability p_e that a token uses block e, T tokens touch sum of 1 - (1 - p_e)^T blocks; uniform routing has
@@ -204,8 +206,7 @@ class Pool:
         return {f"touched{self.suffix}": touched(self.size, self.used, tokens, self.skew)}
 
 
-@dataclass(frozen=True, slots=True)
-class Convolution:
+class Convolution(Struct, frozen=True):
     """A causal convolution as long as the sequence: summed directly, or by three fast Fourier transforms.
 
     Directly, token i takes i + 1 multiply-adds. A transform is over twice the sequence, so that it does not wrap, at

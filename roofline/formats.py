@@ -5,15 +5,16 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.errors import RooflineError, UnknownNameError, quote
 
 
-@dataclass(frozen=True, slots=True)
-class Format:
+class Format(Struct, frozen=True):
     """A number format: `bits` an element with its share of scales and zero points; `arithmetic` it is native to.
 
     `density` is the share of elements that a product has to multiply: below 1 for structured sparsity.

@@ -16,11 +16,11 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from roofline.analysis import Analysis
 from roofline.breakdown import steps

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Le
+from msgspec import Struct
 from pydantic import Strict
 
 from roofline.documents import read_mapping
@@ -62,8 +63,7 @@ class Interconnect:
         return self.devices if self.scope == "node" and self.devices is not None and self.devices < BOX else None
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """How far a group of devices reaches: `reach` neighbours, within a node or not."""
 
     reach: int

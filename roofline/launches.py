@@ -7,11 +7,12 @@ measurement schema where it has one (`roofline.kernels.shapes`), with the neares
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.calibration import Basis, Calibration, Fit, Match, Residuals
 from roofline.engine import Engine
@@ -40,8 +41,7 @@ UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
 """Spread of kernels that nobody measured."""
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """Operators of a section that run as one kernel, `count` times.
 
     `matches` are the constants by op of the measurement schema: two for attention, whose prefill and decode kernels

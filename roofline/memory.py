@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.convention import Convention
 from roofline.extents import Step
@@ -25,8 +26,7 @@ Stages: TypeAlias = tuple[tuple[str, ...], ...]
 """The layers of each pipeline stage; empty for a single one."""
 
 
-@dataclass(frozen=True, slots=True)
-class Memory:
+class Memory(Struct, frozen=True):
     """Bytes on a device while a scenario runs; arrays where the workload is a grid."""
 
     weights: float

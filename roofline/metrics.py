@@ -7,11 +7,11 @@ speed of light, and `ttft.low`, `ttft.mid` and `ttft.high` the 10th, 50th and 90
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from roofline import cost, energy
 from roofline.analysis import Analysis
@@ -47,8 +47,7 @@ class Need(Enum):
         }[self](hardware)
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """A figure: what it means, its unit, its type, and which way is better: 1 up, -1 down, 0 neither.
 
     `needs` is what the hardware's spec must say for it; elsewhere the figure is NaN.

@@ -11,6 +11,7 @@ from functools import cached_property
 from typing import Annotated, Literal, TypeAlias
 
 from annotated_types import Ge, Gt, Le, Len
+from msgspec import Struct
 from pydantic import Strict
 
 Count = Annotated[int, Strict(), Ge(1), Le(10**7)]
@@ -319,8 +320,7 @@ class Conditioning:
     frequencies: Count = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Layer:
+class Layer(Struct, frozen=True):
     """One layer: a mixer and a feed-forward block, either of which may be missing, added to the residual stream.
 
     They run one after the other or in parallel. `cross` attends to the encoder's output between the two.
@@ -334,8 +334,7 @@ class Layer:
     shared_norm: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LayerGroup:
+class LayerGroup(Struct, frozen=True):
     """`count` layers of one make; `name` tells groups apart where a model has several."""
 
     name: str
@@ -343,8 +342,7 @@ class LayerGroup:
     layer: Layer
 
 
-@dataclass(frozen=True)
-class Model:
+class Model(Struct, frozen=True, dict=True):
     """A transformer or one of its relatives. `pattern` names the group of every layer, first to last.
 
     `task` says what it does: generate tokens, or encode a sequence in one pass. `tower` is a network that runs first:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.convention import Convention, viewer_inputs, viewer_ops
 from roofline.extents import Convolution, Rule, View, latent_view, view_of
@@ -25,8 +27,7 @@ TURNS = 2
 """The batches that a batch is cut into where what one's experts exchange is sent while another is computed on."""
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     """A run of operators that is executed `count` times: one make of layer, or one end of the network."""
 
     name: str
@@ -34,8 +35,7 @@ class Section:
     ops: tuple[Op, ...]
 
 
-@dataclass(frozen=True)
-class Network:
+class Network(Struct, frozen=True, dict=True):
     """A model's operators under one precision, in the order they run. One graph serves prefill and decode.
 
     `rules` turn a workload into the extents that its sizes depend on; `base` is the arithmetic of what is not
@@ -72,8 +72,7 @@ class Network:
         return self._hash
 
 
-@dataclass(frozen=True, slots=True)
-class Build:
+class Build(Struct, frozen=True):
     """How a model is turned into a graph: fusions, counting, parallelism, routing.
 
     `decode`: the graph is for single queries, where latent attention works on the latents themselves and sequence

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache, reduce
 from operator import add
+
+from msgspec import Struct
 
 from roofline.extents import View
 from roofline.parallel import Collective
@@ -32,8 +33,7 @@ class Kind(StrEnum):
     COLLECTIVE = "collective"
 
 
-@dataclass(frozen=True, slots=True)
-class Link:
+class Link(Struct, frozen=True):
     """What an operator sends from its device to others: bytes, and latencies in a row, among `ranks` devices.
 
     `reach` is the distance between the farthest of them in devices: within a node or across. `collective` names the
@@ -51,8 +51,7 @@ class Link:
         return Link(self.bytes + other.bytes, self.steps + other.steps, ranks, reach)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Op:
+class Op(Struct, frozen=True, eq=False):
     """One kernel: multiply-adds on the matrix unit, other arithmetic on the vector unit, and its tensors.
 
     It is a node of a graph and equals itself only: graphs share the operators that they have in common, and what

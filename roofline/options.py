@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
+
+from msgspec import Struct
 
 from roofline.convention import Convention
 from roofline.engine import load_engine
@@ -44,8 +45,7 @@ class Kind(Enum):
         return self in (Kind.GRID, Kind.INTEGER)
 
 
-@dataclass(frozen=True, slots=True)
-class Option:
+class Option(Struct, frozen=True):
     """An option: what it holds, the range or the check of its values, and the argument of `compose` that it becomes.
 
     `check` raises RooflineError for text that means nothing whatever the rest of the scenario is.

@@ -7,16 +7,18 @@ data parallelism divides the batch, pipeline parallelism the layers, sequence pa
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.extents import popularity
@@ -50,8 +52,7 @@ NAMES: Mapping[str, str] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Nodes:
+class Nodes(Struct, frozen=True):
     """How devices are housed: so many neighbours in each node; None where one node has them all."""
 
     devices: int | None = None
@@ -68,8 +69,7 @@ class Nodes:
 ONE_NODE = Nodes()
 
 
-@dataclass(frozen=True, slots=True)
-class Parallelism:
+class Parallelism(Struct, frozen=True):
     """How many devices share the work, and how.
 
     There are tensor * pipeline * data * sequence devices on `nodes` nodes; None is as many as they need on their
@@ -104,7 +104,7 @@ class Parallelism:
             if self.data > 1:
                 ranks = f"{self.tensor * self.data} devices of --tp {self.tensor} and --dp {self.data}"
                 raise RooflineError(f"--ep {self.expert} is more than the {ranks}: leave --dp out, or say more")
-            object.__setattr__(self, "data", self.expert // self.tensor)
+            force_setattr(self, "data", self.expert // self.tensor)
         if (self.tensor * self.data) % self.expert:
             raise RooflineError(
                 f"--ep {self.expert} does not divide the {self.tensor * self.data} devices of --tp {self.tensor}"
@@ -218,8 +218,7 @@ def beside(parallelism: Parallelism, model: Model) -> Parallelism:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Offload:
+class Offload(Struct, frozen=True):
     """Shares of weights and KV cache that are kept off the device and streamed to it in every pass.
 
     They come over the host link, or at `bandwidth` (B/s) where something slower, such as a disk, is behind it.
@@ -378,30 +377,30 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
 
     def attention(spec: Attention) -> Attention:
         heads = _divide(spec.heads, ranks, "attention heads", model)
-        return replace(spec, heads=heads, kv_heads=_kv_heads(spec.kv_heads, ranks, model))
+        return dataclasses.replace(spec, heads=heads, kv_heads=_kv_heads(spec.kv_heads, ranks, model))
 
     mixer = layer.mixer
     match mixer:
         case Attention():
             mixer = attention(mixer)
         case LatentAttention() | Rwkv() | Retention():
-            mixer = replace(mixer, heads=_divide(mixer.heads, ranks, "heads", model))
+            mixer = dataclasses.replace(mixer, heads=_divide(mixer.heads, ranks, "heads", model))
         case Mamba():
-            mixer = replace(mixer, inner=_divide(mixer.inner, ranks, "channels", model))
+            mixer = dataclasses.replace(mixer, inner=_divide(mixer.inner, ranks, "channels", model))
         case Mamba2():
             heads = _divide(mixer.heads, ranks, "heads", model)
-            mixer = replace(mixer, heads=heads, groups=max(1, mixer.groups // ranks))
+            mixer = dataclasses.replace(mixer, heads=heads, groups=max(1, mixer.groups // ranks))
         case DeltaNet():
             keys = _kv_heads(mixer.key_heads, ranks, model)
             values = _divide(mixer.value_heads, ranks, "value heads", model)
-            mixer = replace(mixer, key_heads=keys, value_heads=values)
+            mixer = dataclasses.replace(mixer, key_heads=keys, value_heads=values)
         case Hyena() if ranks > 1:
             raise UnsupportedError(f"--tp: no way to divide the long convolutions of {model} is simulated")
     block = layer.feed_forward
     if isinstance(block, Mlp):
-        block = replace(block, width=_divide(block.width, ranks, "MLP channels", model))
+        block = dataclasses.replace(block, width=_divide(block.width, ranks, "MLP channels", model))
     elif isinstance(block, MixtureOfExperts):
-        block = replace(
+        block = dataclasses.replace(
             block,
             experts=_divide(block.experts, parallelism.expert, "experts", model, "--ep"),
             width=_divide(block.width, parallelism.expert_width_ranks, "channels of an expert", model),

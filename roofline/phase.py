@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.batches import Asking, answered, beside
 from roofline.calibration import Basis, Calibrations
@@ -19,8 +19,7 @@ from roofline.schedule import Pass
 from roofline.timing import Estimate, Ground, Timing, timing
 
 
-@dataclass(frozen=True, slots=True)
-class TensorFigures:
+class TensorFigures(Struct, frozen=True):
     """One operand with the workload's numbers in its shape."""
 
     name: str

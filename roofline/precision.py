@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.formats import UNQUANTISED_FORMATS, WIDTH, Format, find_format
 from roofline.schemes import GGUF, WeightScheme, find_weight_scheme
 
 
-@dataclass(frozen=True)
-class Precision:
+class Precision(Struct, frozen=True):
     """The formats of a scenario.
 
     `base` is what the model runs in where nothing is quantised: the residual stream, norms, queries, attention

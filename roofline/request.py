@@ -7,10 +7,12 @@ changes the request, and the techniques are applied anew to what follows from it
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from roofline.checkpoint import SETTLED, precision_of
 from roofline.engine import default_engine
@@ -27,8 +29,7 @@ def _nothing() -> Mapping[str, Any]:
     return MappingProxyType({})
 
 
-@dataclass(frozen=True)
-class Request:
+class Request(Struct, frozen=True, dict=True):
     """What a scenario is made of, before techniques.
 
     `formats` are arguments of `parse_precision` beside the base format, which follows from model and hardware;
@@ -111,5 +112,8 @@ class Request:
         return replace(self, options={**self.options, **options})
 
     def using(self, *techniques: str) -> Request:
-        """The same with other techniques."""
-        return replace(self, techniques=techniques)
+        """The same with other techniques; what does not hang on them is worked out once for both."""
+        changed = replace(self, techniques=techniques)
+        if self.model.quantization is None and "_plain" in vars(self):
+            vars(changed)["_plain"] = self._plain
+        return changed

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Protocol
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.op import Kind, Op
 from roofline.size import as_size, product
@@ -45,8 +47,7 @@ def _factors(op: Op, source: Tensor, weight: Tensor, rank: int) -> list[Op]:
     return [first, second]
 
 
-@dataclass(frozen=True, slots=True)
-class LowRank:
+class LowRank(Struct, frozen=True):
     """Every linear layer W (o x i) as B (o x r) A (r x i), r such that the factors keep this share of its weights."""
 
     share: float
@@ -62,8 +63,7 @@ class LowRank:
         return _factors(op, source, weight, rank)
 
 
-@dataclass(frozen=True, slots=True)
-class Adapter:
+class Adapter(Struct, frozen=True):
     """LoRA: beside every linear layer a product of rank `rank`, added to its output, its weights in the base format."""
 
     rank: int
@@ -88,8 +88,7 @@ class Adapter:
         return [replace(op, writes=(main, *op.writes[1:])), factors[0], last, summed]
 
 
-@dataclass(frozen=True, slots=True)
-class Rotation:
+class Rotation(Struct, frozen=True):
     """SliceGPT: the residual stream is turned into the next block's basis before each addition, by a square matrix."""
 
     def apply(self, op: Op) -> list[Op]:
@@ -105,8 +104,7 @@ class Rotation:
         return [turn, replace(op, reads=(turned, update))]
 
 
-@dataclass(frozen=True, slots=True)
-class Predictor:
+class Predictor(Struct, frozen=True):
     """Deja Vu: before the MLP two small products, through a bottleneck of `rank`, say which neurons a token needs."""
 
     rank: int
@@ -122,8 +120,7 @@ class Predictor:
         return [*_factors(whole, source, weight, self.rank), op]
 
 
-@dataclass(frozen=True, slots=True)
-class ProjectedKeys:
+class ProjectedKeys(Struct, frozen=True):
     """Linformer: keys and values are projected along the sequence to as many as each query then sees.
 
     Projecting them is as many multiply-adds as multiplying with what comes out.
@@ -135,8 +132,7 @@ class ProjectedKeys:
         return [replace(op, matrix_flops=2 * op.matrix_flops) if projected else op]
 
 
-@dataclass(frozen=True, slots=True)
-class SharedWeights:
+class SharedWeights(Struct, frozen=True):
     """Each weight of the layers is stored once for `repeats` of them; every layer still reads it."""
 
     repeats: int

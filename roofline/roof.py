@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 from functools import cached_property, lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.errors import UnsupportedError
@@ -89,8 +89,7 @@ LINEAR = slice(Row.FLOPS, Row.WEIGHT_BYTES)  # totals of a pass that are sums ov
 _BLOCK = 8192  # grid points evaluated together: the working set of one block stays in the cache
 
 
-@dataclass(frozen=True, eq=False)
-class Placement:
+class Placement(Struct, frozen=True, eq=False, dict=True):
     """A network on hardware: for each operator its arithmetic and its counts as coefficients of `monomials`.
 
     `coefficients` has shape (len(Row), operators, monomials): seconds on the matrix unit, on the vector unit, in

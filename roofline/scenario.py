@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
 
 from roofline.checkpoint import precision_of
 from roofline.convention import Convention
@@ -44,8 +45,7 @@ MAX_PRICE = 1e6
 """USD an hour of a device: higher prices are taken for a mistake."""
 
 
-@dataclass(frozen=True, eq=False)
-class Scenario:
+class Scenario(Struct, frozen=True, eq=False, dict=True):
     """A model on a piece of hardware under a workload.
 
     `batch`, `prompt`, `generate`, `context` and `prefix` are integers or NumPy integer arrays that broadcast: tokens a
@@ -109,12 +109,17 @@ class Scenario:
         self._check_model(settings)
         _check_shapes({name: settings[name] for name in (*WORKLOAD, "context") if name in settings})
         for name, value in settings.items():
-            object.__setattr__(self, name, value)
+            force_setattr(self, name, value)
 
     @cached_property
     def profile(self) -> Engine:
         """The engine's profile."""
         return profile_on(self.hardware, self.engine)
+
+    @cached_property
+    def following(self) -> dict[str, Scenario]:
+        """What became of it under single techniques, by how they are written."""
+        return {}
 
     @cached_property
     def run_precision(self) -> Precision:

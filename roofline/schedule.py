@@ -8,12 +8,13 @@ one of them is a list of passes: a network on hardware, its step, and how often 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.errors import RooflineError
 from roofline.extents import Step
@@ -30,8 +31,7 @@ from roofline.size import total
 from roofline.tensor import Role
 
 
-@dataclass(frozen=True, slots=True)
-class Speculation:
+class Speculation(Struct, frozen=True):
     """Drafting several tokens and verifying them in one pass of the target.
 
     An iteration drafts `length` tokens and verifies `verified` of them and one more (a tree has more than its depth).
@@ -83,8 +83,7 @@ class Part(StrEnum):
         return True
 
 
-@dataclass(frozen=True, slots=True)
-class Host:
+class Host(Struct, frozen=True):
     """A second processor: it does a share `work` of one `part` of every pass.
 
     It keeps the shares `memory` of the weights and `kv` of the cache (None: the same). The two work one after the
@@ -98,8 +97,7 @@ class Host:
     part: Part = Part.ALL
 
 
-@dataclass(frozen=True, slots=True)
-class Cascade:
+class Cascade(Struct, frozen=True):
     """A smaller model that answers first; the model itself is asked for the rest only.
 
     `answered` is the share of requests that the smaller one settles. Times are means over requests, those of the
@@ -110,8 +108,7 @@ class Cascade:
     answered: float
 
 
-@dataclass(frozen=True, slots=True)
-class Settings:
+class Settings(Struct, frozen=True):
     """How a scenario runs, beside model, hardware and workload.
 
     `chunk`: tokens of a prompt that are prefilled at once (None: all). `decode_hardware`: where decode runs, if not
@@ -240,8 +237,10 @@ class Schedule:
     @cached_property
     def networks(self) -> tuple[Network, Network]:
         """The graphs of prefill and decode: another one only where decode computes differently."""
-        prefill = self._graph(self.hardware, "prefill", decode=False)
-        return prefill, self._graph(self.decoder, "decode", decode=self._decodes_apart)
+        prefill, apart = self._graph(self.hardware, "prefill", decode=False), self._decodes_apart
+        if not apart and self.decoder is self.hardware and not self.settings.overlapped:
+            return prefill, prefill
+        return prefill, self._graph(self.decoder, "decode", decode=apart)
 
     @property
     def _decodes_apart(self) -> bool:

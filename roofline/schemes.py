@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from roofline.errors import UnknownNameError
 from roofline.formats import FORMATS, UNQUANTISED_FORMATS, Format, find_format
 
 
-@dataclass(frozen=True, slots=True)
-class Mixture:
+class Mixture(Struct, frozen=True):
     """A component stored in `better` in some layers and in `base` in the others, as `rule(layer, layers)` says."""
 
     base: Format
@@ -26,8 +27,7 @@ class Mixture:
         return Format(f"{self.base.name}/{self.better.name}", bits, self.base.arithmetic)
 
 
-@dataclass(frozen=True, slots=True)
-class ByGroup:
+class ByGroup(Struct, frozen=True):
     """A component whose format depends on how many query heads share a key and value head: `few` below 4, else `many`.
 
     With grouped queries V is small, so that better bits for it cost little.
@@ -41,8 +41,7 @@ DEEP = 80
 """Layers by which llama.cpp knows a model of 70 billion parameters."""
 
 
-@dataclass(frozen=True, slots=True)
-class ByDepth:
+class ByDepth(Struct, frozen=True):
     """A component that llama.cpp stores in a better format in models of `DEEP` layers: `deep` there, else `usual`."""
 
     usual: Choice
@@ -88,8 +87,7 @@ PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
 """Parts of a model that a checkpoint may leave unquantised as well; "mlp" is dense blocks and shared experts."""
 
 
-@dataclass(frozen=True)
-class WeightScheme:
+class WeightScheme(Struct, frozen=True):
     """How a checkpoint stores its weights.
 
     Components in `unquantised` keep the model's own format; `special` ones take the format given there; all other

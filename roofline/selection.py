@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 
-@dataclass(frozen=True)
-class Rows:
+class Rows(Struct, frozen=True):
     """Rows of a table by column: arrays of `count` values, or one value that all rows share."""
 
     columns: Mapping[str, Any]
@@ -47,8 +46,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
     return Rows(columns, sum(part.count for part in parts))
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
+class Selection(Struct, frozen=True):
     """Which rows are wanted: those on the Pareto front of `pareto`, then the first `top` by `by`; None wants all.
 
     Both name columns with their directions, 1 where more is better and -1 where less is.

@@ -13,8 +13,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.analysis import analyze
 from roofline.errors import RooflineError
@@ -50,8 +52,7 @@ METRICS = ("ttft", "tpot", "total", "tokens_per_second", "memory")
 """What responds; memory is the share of the capacity that is in use."""
 
 
-@dataclass(frozen=True, slots=True)
-class Knob:
+class Knob(Struct, frozen=True):
     """A setting: what it is, its value, and the scenario with that value times a factor."""
 
     name: str
@@ -61,8 +62,7 @@ class Knob:
     at: Callable[[float], Scenario]
 
 
-@dataclass(frozen=True, slots=True)
-class Sensitivity:
+class Sensitivity(Struct, frozen=True):
     """What one setting does.
 
     `low` and `high` are the values simulated. `elasticities` are by metric, `more` the relative change of each with

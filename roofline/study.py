@@ -17,10 +17,11 @@ import hashlib
 import json
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from roofline.axes import Axis, parse_axes, split_assignment
 from roofline.calibration import load_calibration
@@ -42,8 +43,7 @@ ERROR = "error"
 """The column of what is wrong with a combination, where those are kept."""
 
 
-@dataclass(frozen=True)
-class Question:
+class Question(Struct, frozen=True):
     """What is asked of every point: everything but the points themselves. It travels to other processes.
 
     `columns` are the types of the rows' columns in their order, `figures` the metrics to work out, `axes` the types of
@@ -72,8 +72,7 @@ class Question:
         return {**self.axes, **metrics, **({ERROR: Type.TEXT} if self.keep else {})}
 
 
-@dataclass(frozen=True, eq=False)
-class Study:
+class Study(Struct, frozen=True, eq=False, dict=True):
     """Axes over a scenario, and the question asked of every point. `make_study` checks and builds one.
 
     Rows come in the order of nested loops: over the axes that are loops first, in their order, then over the counts.

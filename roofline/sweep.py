@@ -11,11 +11,11 @@ import math
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError
-from dataclasses import dataclass
 from itertools import islice
 from typing import Any, Protocol, TypeAlias
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.analysis import analyze
@@ -35,8 +35,7 @@ LOOPS = 64
 Grid: TypeAlias = Mapping[str, NDArray[np.int64]]
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """One combination of the loops, as text or numbers, and the values of the grid that it is evaluated over."""
 
     loops: Mapping[str, Any]
@@ -48,16 +47,14 @@ class Part:
         return tuple(values.size for values in self.grid.values()) or (1,)
 
 
-@dataclass(frozen=True)
-class Task:
+class Task(Struct, frozen=True):
     """A chunk: its number and its parts, in order."""
 
     number: int
     parts: tuple[Part, ...]
 
 
-@dataclass(frozen=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The rows of a chunk that are wanted, how many points it has, and why so many of them cannot run."""
 
     number: int
@@ -302,8 +299,7 @@ def _of_the_workers(error: Exception) -> RooflineError | None:
     )
 
 
-@dataclass
-class Tally:
+class Tally(Struct):
     """What became of the points so far: all, those that cannot run with reasons, and the wanted rows among them."""
 
     points: int = 0
@@ -359,8 +355,7 @@ def _together(parts: Iterable[Rows]) -> Rows:
     return joined([rows for rows in parts if rows.count] or parts[:1])
 
 
-@dataclass(frozen=True)
-class Sweep:
+class Sweep(Struct, frozen=True):
     """The rows of a study: columns by name, with how many points there are and why so many cannot run."""
 
     rows: Rows

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from enum import StrEnum
 from functools import lru_cache
+
+from msgspec import Struct
 
 from roofline.formats import Format
 from roofline.size import Dim, Size, product
@@ -19,8 +20,7 @@ class Role(StrEnum):
     STATE = "state"
 
 
-@dataclass(frozen=True, slots=True)
-class Tensor:
+class Tensor(Struct, frozen=True):
     """One operand: `shape` as one kernel touches it, in `format`.
 
     `stored` is the shape it is kept in where that differs: an embedding gather touches one row a token of a table

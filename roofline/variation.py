@@ -6,9 +6,11 @@ and bandwidths that change.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from roofline.engine import Engine
 from roofline.formats import Format
@@ -28,30 +30,30 @@ def with_hardware(scenario: Scenario, change: Callable[[Hardware], Hardware]) ->
 
 def scaled_bandwidth(hardware: Hardware, factor: float) -> Hardware:
     """Memory that is so many times as fast."""
-    return replace(hardware, memory_bandwidth=hardware.memory_bandwidth * factor)
+    return dataclasses.replace(hardware, memory_bandwidth=hardware.memory_bandwidth * factor)
 
 
 def scaled_capacity(hardware: Hardware, factor: float) -> Hardware:
     """Memory that is so many times as large."""
-    return replace(hardware, memory_capacity=hardware.memory_capacity * factor)
+    return dataclasses.replace(hardware, memory_capacity=hardware.memory_capacity * factor)
 
 
 def scaled_peaks(hardware: Hardware, factor: float) -> Hardware:
     """A matrix unit that is so many times as fast in every format; hardware without one has faster ordinary units."""
     if not hardware.tensor:
-        return replace(hardware, vector=_scaled(hardware.vector, factor))
-    return replace(hardware, tensor=_scaled(hardware.tensor, factor))
+        return dataclasses.replace(hardware, vector=_scaled(hardware.vector, factor))
+    return dataclasses.replace(hardware, tensor=_scaled(hardware.tensor, factor))
 
 
 def scaled_vector_peaks(hardware: Hardware, factor: float) -> Hardware:
     """Ordinary units that are so many times as fast in every format."""
-    return replace(hardware, vector=_scaled(hardware.vector, factor))
+    return dataclasses.replace(hardware, vector=_scaled(hardware.vector, factor))
 
 
 def scaled_links(hardware: Hardware, factor: float) -> Hardware:
     """Links of so many times the bandwidth: within a node, to the host and across nodes."""
-    links = tuple(replace(link, bandwidth=link.bandwidth * factor) for link in hardware.interconnects)
-    return replace(hardware, interconnects=links)
+    links = tuple(dataclasses.replace(link, bandwidth=link.bandwidth * factor) for link in hardware.interconnects)
+    return dataclasses.replace(hardware, interconnects=links)
 
 
 def _scaled(peaks: Mapping[str, float], factor: float) -> Mapping[str, float]:

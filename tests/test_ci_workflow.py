@@ -8,12 +8,12 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from msgspec import Struct
 
 from docs.examples import ROOT, Block, blocks
 from tests.conftest import Run
@@ -62,8 +62,7 @@ def test_what_steps_refer_to_is_there(workflow: dict[str, Any]) -> None:
     assert set(re.findall(r"\$\{\{ (.+?) \}\}", written)) == set(VALUES)
 
 
-@dataclass(frozen=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     """How a job ended: the exit statuses of its steps that ran, in order, the calls of other programs, its summary."""
 
     statuses: list[int]

@@ -13,10 +13,10 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
 
 from reports.files import save_text
 from roofline.calibration import Calibration, families
@@ -35,8 +35,7 @@ Data = Mapping[str, Mapping[str, Measurements]]
 """Measurements by hardware and op."""
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One line of the table: what is quoted, the mean over accelerators, and each one's share."""
 
     name: str

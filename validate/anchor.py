@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Gt, Le, Len
+from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import ConfigDict, Strict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
@@ -129,8 +130,7 @@ class _File:
     conditions: dict[str, Any] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Value:
+class Value(Struct, frozen=True):
     """A published number in its unit; `scale` leads to base units, `per` names what a rate is divided by."""
 
     number: float
@@ -139,8 +139,7 @@ class Value:
     per: str
 
 
-@dataclass(frozen=True, slots=True)
-class Anchor:
+class Anchor(Struct, frozen=True):
     """A published figure.
 
     `group` is the title of its source, `where` the file it stands in. `faster_than_bound` explains a measurement that
@@ -158,8 +157,7 @@ class Anchor:
     faster_than_bound: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Struct, frozen=True):
     """What is predicted for an anchor, in its unit: at the bound, and expected with its interval, `low` <= `high`."""
 
     bound: float

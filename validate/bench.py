@@ -12,10 +12,11 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
+
+from msgspec import Struct, field
 
 from roofline.errors import RooflineError
 from validate.design import held_bytes
@@ -28,8 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """What is measured: `cases` in order, by these `ways` (all where none are named), cold or warm, for `seconds`.
 
     `single` names the one way that is wanted; a case that it cannot compute is taken by another.
@@ -42,8 +42,7 @@ class Plan:
     single: str | None = None
 
 
-@dataclass
-class Outcome:
+class Outcome(Struct):
     """What became of a plan: rows taken now, rows that the file had, and reasons with how many points each left out."""
 
     taken: int = 0

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.calibration import Calibration, Fit, Residuals, Source, load_calibration, render
@@ -54,8 +55,7 @@ QUOTED_SHARE = 0.85
 PERCENTILES = (10.0, 50.0, 90.0)
 
 
-@dataclass(frozen=True)
-class _Rows:
+class _Rows(Struct, frozen=True):
     """Measurements of one op and format on one accelerator, ready for a fit."""
 
     columns: Columns
@@ -129,8 +129,7 @@ def _ordered(formats: Mapping[str, Measurements]) -> list[tuple[str, Measurement
     return sorted(formats.items())
 
 
-@dataclass(frozen=True)
-class Start:
+class Start(Struct, frozen=True):
     """Where a fit starts: constants, and how far it may stray from them."""
 
     parameters: Mapping[str, float]

@@ -17,12 +17,12 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from msgspec import Struct
 
 from reports.files import save_text
 from roofline.hardware import load_hardware
@@ -56,8 +56,7 @@ INHERITED = (
 """Kinds and formats that all accelerators were measured in: each is predicted from the others alone."""
 
 
-@dataclass(frozen=True, slots=True)
-class Shared:
+class Shared(Struct, frozen=True):
     """The correlations of one kind: of pairs at the same tokens, of the same shape, and of any on one accelerator.
 
     `spread` is the root mean square of the logarithmic errors, `lowest` and `highest` are `same_tokens` by accelerator.

@@ -8,8 +8,10 @@ beside its prediction; its words mean nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.errors import UnsupportedError
 from roofline.model import Attention, Mlp, Model
@@ -74,8 +76,7 @@ def layers_that_fit(model: Model, bytes: float, width: int) -> int:
     return max(1, min(model.layers, int((bytes - ends) / layer)))
 
 
-@dataclass
-class Cache:
+class Cache(Struct):
     """Keys and values of every layer, (batch, kv_heads, capacity, head_dim), and how many tokens they hold."""
 
     keys: list[torch.Tensor]

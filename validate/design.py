@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import chain, islice, zip_longest
 from types import MappingProxyType
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.errors import UnknownNameError
@@ -49,8 +49,7 @@ EXPERTS = (
 """Hidden width, expert width, experts a token and experts of published models."""
 
 
-@dataclass(frozen=True)
-class Limits:
+class Limits(Struct, frozen=True):
     """What one point may take: `memory` and `traffic` in bytes, `flops` in FLOP."""
 
     memory: float = 8e9
@@ -58,8 +57,7 @@ class Limits:
     traffic: float = math.inf
 
 
-@dataclass(frozen=True)
-class Axis:
+class Axis(Struct, frozen=True):
     """A shape column: sizes from `low` to `high`, even in their logarithm, in multiples of `step`, or `choices`."""
 
     name: str

@@ -21,9 +21,10 @@ import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from roofline.errors import RooflineError, UnknownNameError
 
@@ -48,8 +49,7 @@ INSTALL = "pip install 'llm-roofline[validate]'"
 Call = Callable[[], None]
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(Struct, frozen=True):
     """Seconds of one call, over the samples: sorted; `method` is how they were taken."""
 
     seconds: tuple[float, ...]
@@ -157,8 +157,7 @@ def occupants() -> list[str]:
     return [process for process in found if process.isdigit() and int(process) != os.getpid()]
 
 
-@dataclass
-class _Readings:
+class _Readings(Struct):
     """Clocks and temperature, asked for at most every few seconds: the question itself takes a while."""
 
     age: float = 5.0

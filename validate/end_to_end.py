@@ -14,13 +14,14 @@ from __future__ import annotations
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from roofline import Scenario, analyze
 from roofline.capacity import SGLANG, TENSORRT_LLM, VLLM_0, Reserve, kv_capacity, waves
@@ -77,8 +78,7 @@ class Per(StrEnum):
     NODE = "node"
 
 
-@dataclass(frozen=True, slots=True)
-class Metric:
+class Metric(Struct, frozen=True):
     """A metric of the files."""
 
     quantity: Quantity
@@ -107,8 +107,7 @@ SECONDS: Mapping[str, float] = MappingProxyType({"s": 1.0, "ms": 1e-3, "us": 1e-
 _RATE = re.compile(r"tok(ens)?/s\b.*")
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """One checked row: its value in seconds or tokens a second."""
 
     line: Line
@@ -120,8 +119,7 @@ class Figure:
         return self.line.cells[column].strip()
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
+class Case(Struct, frozen=True):
     """A row as a scenario, the quantity to compare, and its measured seconds."""
 
     figure: Figure
@@ -153,16 +151,14 @@ class Case:
         }
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Struct, frozen=True):
     """A row without a scenario, and why."""
 
     line: Line
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Predicted:
+class Predicted(Struct, frozen=True):
     """Seconds: the bound, and the expected time with its interval."""
 
     bound: float
@@ -171,8 +167,7 @@ class Predicted:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Errors of the predictions for the rows of one group, as fractions of the measured time."""
 
     file: str

@@ -17,11 +17,12 @@ import argparse
 import sys
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
@@ -120,8 +121,7 @@ def prior(name: str) -> Engine:
 # --- rows that are fast to evaluate -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Passes:
+class Passes(Struct, frozen=True):
     """Equal passes of one phase: how often each runs in the row's time, and what they are."""
 
     phase: str
@@ -156,8 +156,7 @@ def passes_of(case: Case) -> list[Passes]:
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """Passes of many rows: kernel seconds at a centre, what each parameter adds to them along its grid, and counts."""
 
     row: NDArray[np.intp]
@@ -236,8 +235,7 @@ def _with(engine: Engine, changed: Mapping[str, float]) -> Engine:
 # --- the fit ----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Space:
+class Space(Struct, frozen=True):
     """The fitted parameters as coordinates in units of their stiffness, 0 at the prior."""
 
     names: tuple[str, ...]
@@ -308,8 +306,7 @@ def fit(table: Table, measured: Array, weights: Array, around: Space, start: Arr
     return found
 
 
-@dataclass(frozen=True)
-class Fitted:
+class Fitted(Struct, frozen=True):
     """An engine fitted to all its rows, and each row predicted without its own model.
 
     `pays`: the fit predicts models that it did not see better than the prior does, by the factor PAYS; where it does

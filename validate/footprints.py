@@ -11,13 +11,14 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.capacity import GIB, SGLANG, VLLM_0, Capacity, Reserve, kv_capacity, vllm_1
 from roofline.errors import RooflineError, quote
@@ -79,8 +80,7 @@ V1_SINCE = (2025, 3)
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
-@dataclass(frozen=True, slots=True)
-class Footprint:
+class Footprint(Struct, frozen=True):
     """One figure with what is simulated for it: bytes, or tokens of cache."""
 
     line: Line
@@ -94,8 +94,7 @@ class Footprint:
         return self.simulated / self.measured - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Footprints:
+class Footprints(Struct, frozen=True):
     """The figures of a file that have a model, and the rows that have none with the reason."""
 
     scored: tuple[Footprint, ...]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import typer
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.techniques import apply_techniques
@@ -19,8 +20,7 @@ from roofline.techniques import apply_techniques
 TABLE_4 = Path(__file__).parent / "data" / "zhou_table_4.csv"
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """One figure, or one range of figures, as measured and as simulated."""
 
     case: str
@@ -29,8 +29,7 @@ class Row:
     simulated: tuple[float, float]
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(Struct, frozen=True):
     """One cell of Table 4: a speed-up of W4A16 over FP16; `defect` says why it is not used, if it is not."""
 
     framework: str

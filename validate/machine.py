@@ -11,11 +11,11 @@ import datetime
 import platform
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
 import yaml
+from msgspec import Struct, field
 
 from roofline.errors import UnknownNameError
 from roofline.hardware import Hardware, load_hardware, parse_hardware
@@ -99,8 +99,7 @@ FORMATS = {"cuda": ("fp32", "fp16", "bf16", "fp8", "int8"), "cpu": ("fp32", "bf1
 TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8"}
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(Struct, frozen=True):
     """What was found: the hardware to predict with, whether its spec is bundled, and what was measured of its roofs.
 
     `peaks` are achieved FLOP/s by format, `bandwidth` achieved B/s; `spec` is the text of a hardware file for it.

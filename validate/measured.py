@@ -10,7 +10,6 @@ from __future__ import annotations
 import csv
 import datetime
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from annotated_types import Len
+from msgspec import Struct
 from numpy.typing import NDArray
 from pydantic import ConfigDict, Strict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
@@ -59,8 +59,7 @@ class Provenance:
     constants: Words
 
 
-@dataclass(frozen=True)
-class Kept:
+class Kept(Struct, frozen=True):
     """A file of rows in the repository: its name, its provenance, the machine's hardware, and the rows as text."""
 
     name: str
@@ -70,8 +69,7 @@ class Kept:
     where: str
 
 
-@dataclass(frozen=True)
-class Predicted:
+class Predicted(Struct, frozen=True):
     """Rows of one op, format, kernel and state of the caches, with what is predicted for each, in seconds."""
 
     op: str

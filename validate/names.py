@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.checkpoint import default_base
 from roofline.errors import RooflineError, UnknownNameError, quote
@@ -25,8 +27,7 @@ class Unmapped(RooflineError):  # noqa: N818 - it says what a row is, not what w
     """A row that names something this simulator has no spec, format or engine for. Its text is the reason."""
 
 
-@dataclass(frozen=True, slots=True)
-class Named:
+class Named(Struct, frozen=True):
     """A hardware spec and, where the file leaves its variant open, what is taken for it."""
 
     hardware: Hardware

@@ -14,11 +14,11 @@ tokens or write the cache: tables of tuned kernels. A fit takes rows of one sort
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.errors import RooflineError, SpecError, quote, suggest
@@ -52,8 +52,7 @@ CACHES = ("cold", "warm")
 MAX_ROWS = 5_000_000
 
 
-@dataclass(frozen=True)
-class Measurements:
+class Measurements(Struct, frozen=True):
     """Checked measurements of one op: `frame` has the columns of the schema; `where` names the file in messages."""
 
     op: str

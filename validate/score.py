@@ -8,11 +8,12 @@ caches are warm in them; rows that say how their caches were (`validate.rows`) a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 from numpy.typing import NDArray
 
 from roofline.calibration import Calibration, load_calibration
@@ -27,8 +28,7 @@ KEYS = ("op", "format", "regime", "hardware")
 """What groups may be formed by."""
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Errors of the predictions for one group of measurements, as fractions."""
 
     op: str
@@ -48,8 +48,7 @@ class Group:
         return asdict(self)
 
 
-@dataclass(frozen=True)
-class Scored:
+class Scored(Struct, frozen=True):
     """Measurements of one op, format and hardware with what was predicted for them, in seconds."""
 
     part: Measurements
@@ -64,7 +63,7 @@ class Scored:
     def rows(self, chosen: NDArray[np.bool_]) -> Scored:
         """The predictions at a mask."""
         arrays: dict[str, Any] = {
-            name: value[chosen] for name, value in vars(self).items() if isinstance(value, np.ndarray)
+            name: value[chosen] for name, value in asdict(self).items() if isinstance(value, np.ndarray)
         }
         return replace(self, part=self.part.rows(chosen), **arrays)
 

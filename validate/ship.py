@@ -15,10 +15,10 @@ import datetime
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from msgspec.structs import replace
 
 from reports.files import save_text
 from roofline.calibration import Calibration, Fit, Source, families, line, load_calibration, parse_calibration, render

@@ -8,8 +8,9 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from roofline.errors import SpecError, quote
 
@@ -17,8 +18,7 @@ MAX_BYTES = 64 << 20
 MAX_ROWS = 200_000
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One row of a table as text: its number, the file it is in, and its cells by column."""
 
     number: int

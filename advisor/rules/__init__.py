@@ -7,17 +7,17 @@ tempting and in vain. The simulator says how much, and whether.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
 from types import MappingProxyType
 
+from msgspec import Struct, field
+
 from advisor.case import Case
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """What holds a scenario back: one sentence, and the numbers it rests on with their units in the names' text.
 
     `share` is the part of the whole time, or of memory where `of` says so, that it concerns: findings are ordered by
@@ -30,24 +30,21 @@ class Finding:
     of: str = "time"
 
 
-@dataclass(frozen=True, slots=True)
-class Hint:
+class Hint(Struct, frozen=True):
     """Moves to try, by name or by slot, and why here."""
 
     moves: tuple[str, ...]
     because: str
 
 
-@dataclass(frozen=True, slots=True)
-class Vain:
+class Vain(Struct, frozen=True):
     """Moves that are tempting and will not help here, by name or by slot, and why. The simulator has the last word."""
 
     moves: tuple[str, ...]
     because: str
 
 
-@dataclass(frozen=True, slots=True)
-class Caution:
+class Caution(Struct, frozen=True):
     """What to mind, of certain moves (by name or slot) or of the case as a whole."""
 
     text: str
@@ -57,8 +54,7 @@ class Caution:
 Said = Finding | Hint | Vain | Caution
 
 
-@dataclass(frozen=True, slots=True)
-class Rule:
+class Rule(Struct, frozen=True):
     """A rule: a statement in a sentence, where the literature has it, and what looks at a case.
 
     `sources` are the numbers of the rules in the research notes, such as "yuan R4", "zhou 2" and "miao D11", and the

@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from matplotlib.figure import Figure
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reports.export import inert
 from reports.figures.curves import bars, curves
@@ -41,8 +42,7 @@ METRIC = "tpot"
 """What is drawn of a sweep where nothing is named."""
 
 
-@dataclass(frozen=True)
-class Picture:
+class Picture(Struct, frozen=True):
     """A figure, and what is drawn in it as CSV in base units; empty where the figure has no table."""
 
     figure: Figure

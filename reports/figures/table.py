@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.axes import Axis
@@ -48,8 +48,7 @@ RATES = ("tokens/s", "sequences/s")
 READINGS = {"bound": "at the bound", "low": "10th percentile", "mid": "expected", "high": "90th percentile"}
 
 
-@dataclass(frozen=True)
-class Table:
+class Table(Struct, frozen=True):
     """The rows of a study, which a figure is drawn from."""
 
     study: Study

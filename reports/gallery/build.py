@@ -8,8 +8,9 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from reports.export import escape
 from reports.figures.drawing import draw
@@ -38,8 +39,7 @@ Table 1 and Figures 4 to 8 of Yuan et al. 2024, *LLM Inference Unveiled: Survey 
 MORE = "## Models and accelerators\n"
 
 
-@dataclass(frozen=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A study file of the gallery and how it is drawn."""
 
     path: Path

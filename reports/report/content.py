@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from dataclasses import replace as changed
 from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace as changed
 
 from advisor import Goal, advise
 from reports.advice import advice_blocks, advice_document
@@ -45,8 +46,7 @@ MOST_ROWS = 200
 """Operators of a table: of more, those that take longest."""
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(Struct, frozen=True):
     """A part of the page under a heading of its own; `anchor` is its place in links."""
 
     anchor: str
@@ -54,8 +54,7 @@ class Section:
     blocks: Sequence[Block]
 
 
-@dataclass(frozen=True)
-class Content:
+class Content(Struct, frozen=True):
     """All that is said: the answer, the operators of each phase by scenario, and what it rests on."""
 
     title: str
@@ -242,8 +241,7 @@ def _operators(subjects: Sequence[Subject], documents: Sequence[dict[str, Any]])
 # --- what it rests on -------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Used:
+class Used(Struct, frozen=True):
     """Constants that kernels of a scenario rest on, and the operators that those kernels compute."""
 
     match: Match

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from matplotlib.figure import Figure
+from msgspec import Struct
 
 from reports.figures import drawn
 from reports.figures.residuals import residuals
@@ -23,8 +23,7 @@ KINDS = {
 """Figures of a scenario, in the order of the page, and what they show."""
 
 
-@dataclass(frozen=True)
-class Drawn:
+class Drawn(Struct, frozen=True):
     """A figure: the section or kind that it belongs to, the name of its file, what it shows, and how it is drawn."""
 
     place: str

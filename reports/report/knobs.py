@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reports.report.subjects import Subject
 from roofline.request import Request
@@ -24,8 +25,7 @@ _PER_POINT, _PER_OPERATOR = 9, 100
 """Figures of an operator at each batch and prompt, and what it takes beside in each setting."""
 
 
-@dataclass(frozen=True)
-class Setting:
+class Setting(Struct, frozen=True):
     """A place of the knobs that need an analysis of their own: an index into the values of each."""
 
     quant: int
@@ -33,8 +33,7 @@ class Setting:
     tp: int
 
 
-@dataclass(frozen=True)
-class Knobs:
+class Knobs(Struct, frozen=True):
     """The values of each knob of a scenario, and which of them was asked for.
 
     `quants` are (label, scheme), the scheme None for the formats that were asked for.

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from reports.wish import is_yaml, scenario_options
 from roofline import Analysis, analyze
@@ -21,8 +22,7 @@ MOST = 8
 """Scenarios that can be read side by side."""
 
 
-@dataclass(frozen=True)
-class Subject:
+class Subject(Struct, frozen=True, dict=True):
     """A scenario, and what tells it from the others of the report: nothing where it is alone."""
 
     request: Request

@@ -6,7 +6,7 @@ evaluates to the value: an explanation that does not add up is a defect.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from roofline.analysis import Analysis
 from roofline.errors import RooflineError
@@ -18,8 +18,7 @@ from roofline.explain.operators import KernelGround, namesakes, operator
 from roofline.notes import notes
 
 
-@dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Struct, frozen=True):
     """A figure taken apart.
 
     `kernel` is None for metrics of a whole pass; its constants are (name, value, unit, meaning), its ranges the

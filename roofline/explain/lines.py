@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.kernels.terms import evaluate, shown
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """One step: a formula, the same with numbers, and its value in `unit`."""
 
     name: str
@@ -22,8 +21,7 @@ class Line:
     unit: str
 
 
-@dataclass(frozen=True, slots=True)
-class Margin:
+class Margin(Struct, frozen=True):
     """What bounds a figure, and how many times as long as the next longest roof it takes."""
 
     bound: str

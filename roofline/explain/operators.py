@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from roofline.analysis import Analysis
 from roofline.errors import UnknownNameError
@@ -24,8 +25,7 @@ from roofline.size import Size
 from roofline.timing import COMPUTE_SHARE, LAUNCH, LINK_SHARE, MEMORY_SHARE, OWN_TRIPS, Timing
 
 
-@dataclass(frozen=True, slots=True)
-class KernelGround:
+class KernelGround(Struct, frozen=True):
     """The kernel that an operator is part of: its parts, constants, and where they come from."""
 
     op: str

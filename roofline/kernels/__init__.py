@@ -9,11 +9,11 @@ kernel is one of many in a step unless `alone` says that a benchmark replayed a 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import reduce
 from typing import Protocol
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.errors import UnknownNameError
@@ -48,16 +48,14 @@ class _Bound(Protocol):
     def __call__(self, columns: Columns, hardware: Hardware, resident: Mask = False) -> Array: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Unusual:
+class Unusual(Struct, frozen=True):
     """Shapes that kernels are not tuned for, so that errors are larger: what they are, and which rows have them."""
 
     name: str
     among: Callable[[Columns], NDArray[np.bool_]]
 
 
-@dataclass(frozen=True, slots=True)
-class Regimes:
+class Regimes(Struct, frozen=True):
     """Classes of shapes with errors of their own: `sizes` between `edges` (inclusive above) of `size(columns)`.
 
     Unusual shapes have the same classes once more.
@@ -79,8 +77,7 @@ class Regimes:
         return index if self.unusual is None else index + len(self.sizes) * self.unusual.among(columns)
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """One kind of kernel: its time, its bound, and how its measurements are grouped.
 
     `shape` names the columns of a measurement, `ranged` those whose fitted range is remembered, and `held_out` those

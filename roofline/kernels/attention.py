@@ -32,9 +32,9 @@ times the memory's bandwidth.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.hardware import Hardware
 from roofline.kernels.parameters import (
@@ -66,8 +66,7 @@ GROUP_ROWS = 64.0
 """Query heads of one KV head that share a tile of the matrix unit in decode."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tiling:
+class Tiling(Struct, frozen=True):
     """How a prefill kernel cuts its work: query rows and keys a tile; whether the heads of a group fill the rows.
 
     An `adaptive` kernel has tiles of 16 and 64 rows as well, for prompts that fill no more (FlashInfer). One of a
@@ -134,8 +133,7 @@ DECODE = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class _Shape:
+class _Shape(Struct, frozen=True):
     """The columns of an attention measurement as arrays of one shape."""
 
     batch: Array

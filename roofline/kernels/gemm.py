@@ -24,9 +24,9 @@ replays its buffers keeps B in the L2 cache; then the memory term counts only wh
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.hardware import Hardware
@@ -57,8 +57,7 @@ _THIN = (*_CLASSIC, (16, 64), (16, 128), (16, 256), (32, 64), (32, 128), (32, 25
 _SPLITS = (1, 2, 3, 4, 6, 8, 16)
 
 
-@dataclass(frozen=True, slots=True)
-class Dispatch:
+class Dispatch(Struct, frozen=True):
     """Which tiles (rows, columns) and splits of k a library chooses among.
 
     `fixed_rows` is the height that tiles have at least where m > 64: fixed rules, as in CUTLASS's FP8 kernels.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.errors import UnknownNameError, UnsupportedError
@@ -30,8 +31,7 @@ class Unit(StrEnum):
     CHOICE = "choice"
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """A physical constant of a kernel model, with the range that is believable and the value before any data.
 
     An `optional` one is a term that a calibration may lack: its default is too small to matter, and a fit begins at
@@ -53,8 +53,7 @@ class Parameter:
         return self.start is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Numbers:
+class Numbers(Struct, frozen=True):
     """How a kernel stores its operands (bytes an element, scales included) and in which arithmetic it multiplies them.
 
     `bytes` are those of weights, and of activations unless they have their own. `quantises` says whether 16-bit

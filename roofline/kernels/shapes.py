@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import lru_cache
 from types import MappingProxyType
+
+from msgspec import Struct, field
 
 from roofline.extents import View
 from roofline.formats import Format
@@ -42,8 +43,7 @@ DECODE_QUERIES = 8
 """Query tokens of a sequence up to which split-KV decoding kernels run, as verification of drafts has them."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class KernelShape:
+class KernelShape(Struct, frozen=True, eq=False):
     """One kernel as the measurement schema describes it: its op, text columns, and symbolic numeric columns.
 
     It belongs to the operators that it was made of and, as they do, equals itself only.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from roofline.extents import BATCH, QUERIES, View, view_of
 from roofline.layers.basic import Formats, activation, collective, elementwise, linear, normalise, vectors
@@ -44,7 +46,7 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
         if spec.values != "keys":
             ops.append(linear("v_proj", source, made, formats, spec.qkv_bias))
         if spec.values != "projected":
-            ops.append(normalise("v_norm", replace(norm, weight=False), made, value_new, formats))
+            ops.append(normalise("v_norm", dataclasses.replace(norm, weight=False), made, value_new, formats))
     if spec.qk_norm:
         ops.append(_head_norm("q_norm", spec, norm, queries[0], queries[1], formats))
         if not spec.kv_shared:
@@ -94,7 +96,7 @@ def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) ->
 def _head_norm(name: str, spec: Attention, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> Op:
     """A norm over each head, or over all heads of the token together."""
     if spec.qk_norm == "unweighted":
-        norm = replace(norm, weight=False)
+        norm = dataclasses.replace(norm, weight=False)
     if spec.qk_norm != "full":
         return normalise(name, norm, source, target, formats)
     *rows, heads, width = source.shape

@@ -7,7 +7,9 @@ count as one.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.extents import BATCH, QUERIES
 from roofline.formats import FORMATS, Format
@@ -26,8 +28,7 @@ STATE_FORMAT = FORMATS["fp32"]
 """Recurrent states are kept in fp32, as the reference implementations of Mamba, RWKV and gated delta nets do."""
 
 
-@dataclass(frozen=True, slots=True)
-class Formats:
+class Formats(Struct, frozen=True):
     """What the layers of one network share: the formats of the model under a precision, and its parallel setting.
 
     `decode`: the graph is for single queries. `skew` is that of expert routing, `capacity` the rows that

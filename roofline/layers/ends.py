@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from roofline.extents import BATCH, QUERIES
 from roofline.layers.basic import Formats, activation, collective, elementwise, linear, normalise

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import TypeAlias
+
+from msgspec.structs import replace
 
 from roofline.extents import BATCH, QUERIES
 from roofline.layers.attention import attention, cross_attention

@@ -8,7 +8,9 @@ unit; decays, gates and elementwise recurrences run on the vector unit.
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
+
+from msgspec.structs import replace
 
 from roofline.extents import BATCH, QUERIES, View
 from roofline.layers.basic import (
@@ -203,7 +205,9 @@ def _retention(spec: Retention, norm: Norm, source: Tensor, target: Tensor, form
     ]
     if spec.gated:
         gate = activation("retention_gate", base, heads, spec.value_dim)
-        group_norm = normalise("retention_norm", replace(norm, weight=spec.norm_weight), read, output, formats)
+        group_norm = normalise(
+            "retention_norm", dataclasses.replace(norm, weight=spec.norm_weight), read, output, formats
+        )
         flops = group_norm.vector_flops + GATED_FLOPS * output.elements
         ops.append(linear("g_proj", source, gate, formats))
         ops.append(replace(group_norm, reads=(*group_norm.reads, gate), vector_flops=flops))

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, Literal
+
+from msgspec import Struct
 
 from roofline.solve.targets import Check
 
 Verdict = Literal["found", "never", "always"]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Struct, frozen=True):
     """The answer to an inverse question.
 
     `value` is in `unit` (None where the verdict is never). `check` is the simulation of the answer, `neighbour` that of

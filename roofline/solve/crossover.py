@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.analysis import analyze
@@ -22,16 +22,14 @@ LONGEST = 1 << 20
 """The longest prompt and context looked at where the model names no limit, in tokens, and the largest batch."""
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
+class Change(Struct, frozen=True):
     """What bounds a thing from `start` on (the value of the axis), up to the next change."""
 
     start: int
     bound: str
 
 
-@dataclass(frozen=True, slots=True)
-class Crossover:
+class Crossover(Struct, frozen=True):
     """The bounds of an operator, or of a whole phase (`name` is then the phase's), along one axis, others as asked."""
 
     phase: str

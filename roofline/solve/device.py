@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 
 import numpy as np
+from msgspec.structs import replace
 
 from roofline.analysis import analyze
 from roofline.errors import RooflineError
@@ -28,7 +29,7 @@ def min_memory(request: Request, targets: Targets, chips: Sequence[str] | None =
     need = float(analyze(asked).memory.total)
 
     def sized(capacity: float) -> Scenario:
-        return with_hardware(asked, lambda device: replace(device, memory_capacity=capacity))
+        return with_hardware(asked, lambda device: dataclasses.replace(device, memory_capacity=capacity))
 
     everything = replace(targets, fits=True)
     found, below = check(need, sized(need), everything), np.nextafter(need, 0.0)

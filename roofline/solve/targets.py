@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
 
 from roofline.analysis import Analysis, analyze
 from roofline.errors import RooflineError
@@ -17,8 +17,7 @@ TIMES = ("ttft", "tpot", "total")
 """Targets that are seconds at most; `tokens_per_second` is a rate at least."""
 
 
-@dataclass(frozen=True, slots=True)
-class Targets:
+class Targets(Struct, frozen=True):
     """Limits in seconds and tokens a second; None is no limit. `fits`: everything has to fit in memory.
 
     They are compared at the reading `at`: the pessimistic end of a rate is its low one.
@@ -55,8 +54,7 @@ class Targets:
         return Targets(fits=self.fits, at=self.at)
 
 
-@dataclass(frozen=True, slots=True)
-class Figures:
+class Figures(Struct, frozen=True):
     """What is compared with targets: seconds, tokens a second, bytes a device; arrays for a grid.
 
     `sequences_per_second` stands beside it, for models that only encode: those have no tokens a second.
@@ -143,8 +141,7 @@ def used(scenario: Scenario, targets: Targets) -> Any:
     return np.max([np.broadcast_to(value, scenario.shape) for value in found.values()], axis=0)
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """One candidate, simulated: its figures, how much of each target it uses, and those that it misses."""
 
     value: Any
@@ -171,5 +168,5 @@ def check_of(value: Any, analysis: Analysis, targets: Targets) -> Check:
     """One candidate as it was simulated."""
     found = {name: float(ratio) for name, ratio in ratios_of(analysis, targets).items()}
     read = figures(analysis, targets.at)
-    plain = {field.name: getattr(read, field.name) for field in fields(read)}
+    plain = {name: getattr(read, name) for name in read.__struct_fields__}
     return Check(value, Figures(**plain), found)

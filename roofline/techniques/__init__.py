@@ -11,9 +11,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from types import MappingProxyType
+from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.scenario import Scenario
@@ -50,37 +52,56 @@ def apply_techniques(scenario: Scenario, requests: Iterable[str]) -> Scenario:
     The order of the requests does not matter: they are applied in the catalogue's order. Raises RooflineError where
     two contradict each other, a parameter is unknown or out of range, or a technique does not concern the model.
     """
-    chosen: dict[str, tuple[Technique, dict[str, str]]] = {}
+    chosen: dict[str, Asked] = {}
     slots: dict[str, str] = {}
     for request in requests:
-        name, given = _parse(request)
-        technique = find_technique(name)
-        if technique.name in chosen:
-            raise RooflineError(f"the technique {technique.name} is asked for twice")
-        if technique.slot in slots:
-            raise RooflineError(
-                f"{technique.name} and {slots[technique.slot]} contradict each other: both settle the {technique.slot}"
-            )
-        if technique.change is None:
-            raise UnsupportedError(f"{technique.name} cannot be simulated: {technique.caveat}")
-        chosen[technique.name] = (technique, given)
-        slots[technique.slot] = technique.name
-    applied = list(scenario.techniques)
+        asked = _asked(request)
+        name, slot = asked.technique.name, asked.technique.slot
+        if name in chosen:
+            raise RooflineError(f"the technique {name} is asked for twice")
+        if slot in slots:
+            raise RooflineError(f"{name} and {slots[slot]} contradict each other: both settle the {slot}")
+        if asked.technique.change is None:
+            raise UnsupportedError(f"{name} cannot be simulated: {asked.technique.caveat}")
+        chosen[name] = asked
+        slots[slot] = name
     for name in techniques():
         if name in chosen:
-            technique, given = chosen[name]
-            assert technique.change is not None
-            scenario = technique.change(scenario, technique.values(given))
-            applied.append(name + (":" + ",".join(f"{key}={value}" for key, value in given.items()) if given else ""))
-    return replace(scenario, techniques=tuple(applied)) if chosen else scenario
+            scenario = _applied(scenario, chosen[name])
+    return scenario
+
+
+def _applied(scenario: Scenario, asked: Asked) -> Scenario:
+    """The scenario with one more technique: each scenario keeps what became of it, for combinations that go on."""
+    found = scenario.following.get(asked.written)
+    if found is None:
+        assert asked.technique.change is not None
+        changed = asked.technique.change(scenario, asked.values)
+        found = replace(changed, techniques=(*scenario.techniques, asked.written))
+        scenario.following[asked.written] = found
+    return found
 
 
 def check_request(request: str) -> Technique:
     """The technique that NAME or NAME:key=value,... asks for, its parameters checked; raises RooflineError."""
+    return _asked(request).technique
+
+
+class Asked(NamedTuple):
+    """A technique as it is asked for: its parameters, and how a request would write it."""
+
+    technique: Technique
+    values: Mapping[str, Any]
+    written: str
+
+
+@lru_cache(maxsize=1024)
+def _asked(request: str) -> Asked:
     name, given = _parse(request)
     technique = find_technique(name)
-    technique.values(given)
-    return technique
+    parameters = ",".join(f"{key}={value}" for key, value in given.items())
+    written = f"{technique.name}:{parameters}" if parameters else technique.name
+    return Asked(technique, MappingProxyType(technique.values(given)), written)
 
 
 def _parse(request: str) -> tuple[str, dict[str, str]]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from functools import partial
 from typing import Any
+
+from msgspec.structs import replace
 
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.model import Attention, Layer, Retention
@@ -35,7 +37,9 @@ entry = partial(written, caveat=CAVEAT)
 def _limited(spec: Attention, window: int, extra: int) -> Attention:
     """Attention to a window and some other tokens; one that sees less already stays."""
     reach = None if spec.window is None else spec.window + spec.extra
-    return spec if reach is not None and reach <= window + extra else replace(spec, window=window, extra=extra)
+    return (
+        spec if reach is not None and reach <= window + extra else dataclasses.replace(spec, window=window, extra=extra)
+    )
 
 
 def _pattern(
@@ -69,7 +73,7 @@ def _pattern(
 def _hash(scenario: Scenario, values: Values) -> Scenario:
     seen = values["keys"]
     return with_mixers(
-        scenario, "hash-attention", lambda spec: replace(spec, selected=min(seen, spec.selected or seen))
+        scenario, "hash-attention", lambda spec: dataclasses.replace(spec, selected=min(seen, spec.selected or seen))
     )
 
 
@@ -79,7 +83,9 @@ def _linformer(scenario: Scenario, values: Values) -> Scenario:
             f"linformer projects whole sequences, which {scenario.model.name} does not see: it is causal"
         )
     rank = values["rank"]
-    scenario = with_mixers(scenario, "linformer", lambda spec: replace(spec, selected=min(rank, spec.selected or rank)))
+    scenario = with_mixers(
+        scenario, "linformer", lambda spec: dataclasses.replace(spec, selected=min(rank, spec.selected or rank))
+    )
     return with_rewrite(scenario, "linformer", ProjectedKeys())
 
 
@@ -247,7 +253,7 @@ def _eviction(name: str, title: str, reference: str, budget: int, meaning: str, 
     def change(scenario: Scenario, values: Values) -> Scenario:
         needs_generation(scenario, name)
         kept = values["budget"]
-        return with_mixers(scenario, name, lambda spec: replace(spec, kept=min(kept, spec.kept or kept)))
+        return with_mixers(scenario, name, lambda spec: dataclasses.replace(spec, kept=min(kept, spec.kept or kept)))
 
     return entry(
         name,
@@ -304,7 +310,7 @@ def _fewer_kv_heads(scenario: Scenario, name: str, kv_heads: int) -> Scenario:
             return spec
         if spec.heads % kv_heads:
             raise RooflineError(f"{name}: {spec.heads} heads are not divisible by {kv_heads} key and value heads")
-        return replace(spec, kv_heads=kv_heads)
+        return dataclasses.replace(spec, kv_heads=kv_heads)
 
     converted = with_mixers(scenario, name, changed)
     if converted.model.groups == scenario.model.groups:
@@ -320,7 +326,7 @@ def _sharing(scenario: Scenario, values: Values) -> Scenario:
     def shared(index: int, layer: Layer) -> Layer:
         if index % every == 0 or not isinstance(layer.mixer, Attention):
             return layer
-        return replace(layer, mixer=replace(layer.mixer, kv_shared=True))
+        return replace(layer, mixer=dataclasses.replace(layer.mixer, kv_shared=True))
 
     return replace(scenario, model=split_layers(model, "shared", shared))
 

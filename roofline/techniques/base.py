@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.formats import Format, find_format
@@ -35,8 +36,7 @@ class Price(StrEnum):
     RETRAINING = "retraining"
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """A knob: its default, as the paper has it where it says, and the range that makes sense.
 
     A text parameter has no range; one without default must be given.
@@ -49,8 +49,7 @@ class Parameter:
     high: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Published:
+class Published(Struct, frozen=True):
     """An effect as published: the figure, its conditions, and where it stands."""
 
     effect: str
@@ -62,8 +61,7 @@ Values = Mapping[str, Any]
 Change = Callable[[Scenario, Values], Scenario]
 
 
-@dataclass(frozen=True, slots=True)
-class Technique:
+class Technique(Struct, frozen=True):
     """One entry of the catalogue.
 
     `covers` are the systems and methods of the literature that this entry stands for. `slot` names what it settles:

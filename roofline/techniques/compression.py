@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
+
+from msgspec.structs import replace
 
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.formats import Format, find_format, pruned, structured

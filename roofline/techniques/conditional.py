@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.model import FeedForward, Layer, MixtureOfExperts, Mlp
@@ -57,12 +59,14 @@ def _into_experts(name: str, block: Mlp, experts: int, top_k: int, width: int) -
 
 def _deja_vu(scenario: Scenario, values: Values) -> Scenario:
     share = values["active"]
-    sparse = _with_mlps(scenario, "deja-vu", lambda block: replace(block, active=share * block.active))
+    sparse = _with_mlps(scenario, "deja-vu", lambda block: dataclasses.replace(block, active=share * block.active))
     return with_rewrite(sparse, "deja-vu", Predictor(values["predictor"]))
 
 
 def _matformer(scenario: Scenario, values: Values) -> Scenario:
-    return _with_mlps(scenario, "matformer", lambda block: replace(block, width=scaled(block.width, values["width"])))
+    return _with_mlps(
+        scenario, "matformer", lambda block: dataclasses.replace(block, width=scaled(block.width, values["width"]))
+    )
 
 
 def _moefication(scenario: Scenario, values: Values) -> Scenario:
@@ -95,7 +99,7 @@ def _fewer_experts(name: str) -> Change:
     def change(scenario: Scenario, values: Values) -> Scenario:
         def pruned(block: MixtureOfExperts) -> MixtureOfExperts:
             experts = scaled(block.experts, values["kept"])
-            return replace(block, experts=experts, top_k=min(block.top_k, experts))
+            return dataclasses.replace(block, experts=experts, top_k=min(block.top_k, experts))
 
         return _with_experts(scenario, name, pruned)
 
@@ -106,7 +110,9 @@ def _fewer_picked(scenario: Scenario, values: Values) -> Scenario:
     top_k = values["top_k"]
     if all(block.top_k <= top_k for block in scenario.model.experts) and scenario.model.experts:
         raise UnsupportedError(f"top-k-reduction: {scenario.model.name} picks no more than {top_k} experts already")
-    return _with_experts(scenario, "top-k-reduction", lambda block: replace(block, top_k=min(block.top_k, top_k)))
+    return _with_experts(
+        scenario, "top-k-reduction", lambda block: dataclasses.replace(block, top_k=min(block.top_k, top_k))
+    )
 
 
 def _one_task(scenario: Scenario, _: Values) -> Scenario:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from functools import lru_cache
+
+from msgspec.structs import replace
 
 from roofline.errors import UnsupportedError
 from roofline.memory import parameters
@@ -74,9 +76,10 @@ def _attention_layer(target: Model, technique: str) -> Layer:
     if layer is None or layer.cross is not None:
         raise UnsupportedError(f"{technique} drafts with a decoder layer of attention, and {target.name} has none")
     if isinstance(layer.mixer, Attention):
-        return replace(layer, mixer=replace(layer.mixer, kv_shared=False))
+        return replace(layer, mixer=dataclasses.replace(layer.mixer, kv_shared=False))
     if isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer is not None:
-        return replace(layer, mixer=replace(layer.mixer, indexer=replace(layer.mixer.indexer, shared=False)))
+        own = dataclasses.replace(layer.mixer.indexer, shared=False)
+        return replace(layer, mixer=dataclasses.replace(layer.mixer, indexer=own))
     return layer
 
 

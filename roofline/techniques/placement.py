@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
+
+from msgspec.structs import replace
 
 from roofline.errors import RooflineError, UnsupportedError, quote
 from roofline.hardware import NETWORK, Hardware, load_hardware
@@ -74,7 +76,7 @@ def _cold_neurons_away(scenario: Scenario, values: Values) -> Scenario:
             raise UnsupportedError(
                 f"{name} skips neurons that ReLU sets to zero, and {scenario.model.name} has no such MLP"
             )
-        return replace(block, active=values["active"])
+        return dataclasses.replace(block, active=values["active"])
 
     blocks = _block_share(scenario)
     return _hosted(

@@ -7,7 +7,7 @@ from roofline.rewrite import Adapter, LowRank, Predictor, ProjectedKeys, Rewrite
 from roofline.scenario import Scenario
 from roofline.techniques.base import with_settings
 
-_ORDER = (LowRank, Adapter, ProjectedKeys, Rotation, Predictor, SharedWeights)
+_ORDER: tuple[type[Rewrite], ...] = (LowRank, Adapter, ProjectedKeys, Rotation, Predictor, SharedWeights)
 """What replaces layers comes before what adds some, so that those are left alone."""
 
 _EXCLUSIVE = (LowRank, Adapter)

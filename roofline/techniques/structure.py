@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from roofline.errors import RooflineError, UnsupportedError
 from roofline.memory import parameters as stored_parameters
@@ -59,23 +61,23 @@ def _thinned(model: Model, name: str, share: float) -> Model:
 def _fewer_heads(spec: Attention, share: float) -> Attention:
     """Heads go with the key and value heads that they share."""
     kv_heads = scaled(spec.kv_heads, share)
-    return replace(spec, kv_heads=kv_heads, heads=kv_heads * spec.group)
+    return dataclasses.replace(spec, kv_heads=kv_heads, heads=kv_heads * spec.group)
 
 
 def _narrower(block: FeedForward | None, share: float) -> FeedForward | None:
     match block:
         case Mlp():
-            return replace(block, width=scaled(block.width, share))
+            return dataclasses.replace(block, width=scaled(block.width, share))
         case MixtureOfExperts():
             shared = scaled(block.shared_width, share) if block.shared_width else 0
-            return replace(block, width=scaled(block.width, share), shared_width=shared)
+            return dataclasses.replace(block, width=scaled(block.width, share), shared_width=shared)
     return None
 
 
 def _smaller_layer(layer: Layer, heads: float, width: float) -> Layer:
     mixer, cross = layer.mixer, layer.cross
     if isinstance(mixer, LatentAttention):
-        mixer = replace(mixer, heads=scaled(mixer.heads, heads))
+        mixer = dataclasses.replace(mixer, heads=scaled(mixer.heads, heads))
     elif isinstance(mixer, Attention):
         mixer = _fewer_heads(mixer, heads)
     cross = _fewer_heads(cross, heads) if cross else None

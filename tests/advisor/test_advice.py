@@ -1,11 +1,11 @@
 """Advice: every figure is reproduced by its command, gains are simulated, and nothing impossible is advised."""
 
 import shlex
-from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from advisor import Goal, Limits, Objective, Price, Quality, advise
 from advisor.breakeven import HELPS

@@ -1,16 +1,16 @@
 """Plans: never worse than the best single step, within limits and budget, equal to exhaustive search, monotone."""
 
 import re
-from dataclasses import replace
 from itertools import combinations, pairwise, product
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from advisor.advice import advise, all_moves
-from advisor.beam import LEAST, _useful, search
+from advisor.combine import LEAST, _useful, search
 from advisor.goal import QUALITIES, Goal, Limits, Objective, Quality
 from advisor.moves import (
     FACT_SLOTS,
@@ -75,8 +75,8 @@ def test_the_search_equals_an_exhaustive_one(objective, batch, prompt) -> None:
     grid = asked.with_options(batch=batch_grid(batch)) if goal.batch_varies else asked
     trials = Trials(grid, goal)
     offered = moves(asked, *NAMES)
-    found = search(trials, offered, exhaustive=1000).best
-    searched = search(trials, offered, depth=6, exhaustive=0).best
+    found = search(trials, offered, exhaustive=1000).outcomes.best
+    searched = search(trials, offered, depth=6, exhaustive=0).outcomes.best
     everything = [value for value, feasible, _ in exhaustive(Trials(grid, goal), offered) if feasible]
     best = (max if goal.metric.better > 0 else min)(everything)
     assert found is not None
@@ -133,7 +133,7 @@ def test_loosening_never_worsens_the_objective(objective, hw, limit, tightness, 
     for seconds, quality in ((tight, budgets[0]), (tight * factor, budgets[0]), (tight * factor, budgets[1])):
         goal = Goal(objective, Limits(**{limit: seconds}), quality)
         grid = asked.with_options(batch=batch_grid(8)) if goal.batch_varies else asked
-        found.append(search(Trials(grid, goal), offered).best)
+        found.append(search(Trials(grid, goal), offered).outcomes.best)
     for before, after in pairwise(found):
         if before is not None:
             assert after is not None
@@ -146,7 +146,7 @@ def test_more_devices_never_worsen_the_objective() -> None:
     for gpus in (2, 4, 8):
         goal = Goal(Objective.TOTAL, Limits(gpus=gpus))
         offered = [*moves(asked, "awq", "fp8")[:-1], *parallel_moves(asked, [n for n in (1, 2, 4, 8) if n <= gpus])]
-        best = search(Trials(asked, goal), offered).best
+        best = search(Trials(asked, goal), offered).outcomes.best
         values.append(best.value)
         assert best.used["gpus"] <= 1
     assert values == sorted(values, reverse=True)

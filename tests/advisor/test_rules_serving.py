@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 
 import pytest
+from msgspec import Struct, field
 
 from advisor import Advice, Goal, Limits, Objective, Quality, advise
 from advisor.moves import Move, batch_move, engine_moves, parallel_moves, technique_move
@@ -17,8 +17,7 @@ from roofline.techniques import check_request
 Span = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Scene:
+class Scene(Struct, frozen=True):
     """A scenario, the moves that may be advised, and what the advice on it must say.
 
     `found` and `unfound` are rules with and without a finding, `hinted` and `unhinted` rules that point at something,
@@ -41,8 +40,7 @@ class Scene:
     warned: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """Rules of the research notes, by their numbers there, and the two scenes."""
 
     ids: tuple[str, ...]

@@ -7,10 +7,10 @@ moves that may be advised, and what the advice has to say.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
 
 import pytest
+from msgspec import Struct
 
 from advisor.advice import Advice, advise, all_moves
 from advisor.goal import Goal, Limits, Objective, Quality
@@ -129,8 +129,7 @@ def not_recommended(move: str) -> Expect:
     return check
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """One scenario: `applies` says whether the rules do."""
 
     rules: tuple[str, ...]

@@ -2,12 +2,12 @@
 
 import heapq
 import math
-from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from advisor.queueing import Prefill, Promise, Replica, load, replicas_for
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from roofline import Analysis, RooflineError, Scenario, analyze, load_hardware, load_model, parameters, parse_precision
 from roofline.phase import OpFigures

@@ -1,10 +1,10 @@
 """Questions: the same answers side by side as one after the other, and from memory."""
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from roofline import UnsupportedError, analyze, batches, timing
 from roofline.analysis import Analysis, expect

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from roofline import load_hardware, load_model, parse_precision
 from roofline.capacity import (
@@ -43,7 +44,7 @@ def test_visible_memory_is_less_than_sold() -> None:
     # torch reports 79.15 to 79.22 GiB of 80 GB cards, 47.54 of an A6000, 44.4 to 44.5 of an L40S (vLLM logs).
     for name, low, high in (("h100-sxm", 79.1, 79.3), ("a6000", 47.4, 47.6), ("l40s", 44.3, 44.6)):
         assert low < visible_memory(load_hardware(name)) / GIB < high
-    stated = replace(H100, memory_visible=70e9)
+    stated = dataclasses.replace(H100, memory_visible=70e9)
     assert visible_memory(stated) == 70e9
     assert visible_memory(load_hardware("mi300x")) == load_hardware("mi300x").memory_capacity
 

@@ -79,7 +79,7 @@ def test_other_hardware_is_named_and_a_path_is_kept(tmp_path) -> None:
 
 
 def test_what_has_no_text_is_refused() -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     from roofline.engine import load_engine
 

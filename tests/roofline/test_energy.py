@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roofline import (
     Analysis,
@@ -53,7 +54,7 @@ def part(found: Consumption | None, name: str) -> float:
 
 def free(hardware: Hardware, **figures: Any) -> Hardware:
     """Hardware with other energy figures, and no limit on its power."""
-    return replace(hardware, energy=EnergyFigures(**figures), tdp=None)
+    return dataclasses.replace(hardware, energy=EnergyFigures(**figures), tdp=None)
 
 
 def test_energy_by_hand() -> None:
@@ -232,7 +233,7 @@ def test_decode_on_other_hardware() -> None:
 
 def test_a_second_processor_and_offloading() -> None:
     hardware = free(H100, static=50.0, memory=1e-11, link=1e-10)
-    host = replace(load_hardware("epyc-9654"), energy=EnergyFigures(30.0, 1e-10), tdp=None)
+    host = dataclasses.replace(load_hardware("epyc-9654"), energy=EnergyFigures(30.0, 1e-10), tdp=None)
     shared = Settings(host=Host(host, 0.5, 0.5))
     found = consumption(analyze(Scenario(LLAMA, hardware, settings=shared)), "bound")
     assert found is not None
@@ -280,7 +281,7 @@ def test_formats_without_a_figure_draw_the_same_at_their_peak() -> None:
     hardware = free(H100, static=100.0, memory=1e-11, compute={"bf16": 0.5e-12})
     assert matrix_power(hardware, "bf16") == pytest.approx(989.4e12 * 0.5e-12)
     assert matrix_power(hardware, "fp8") == matrix_power(hardware, "bf16")
-    assert matrix_power(replace(H100, energy=EnergyFigures(100.0, 1e-11)), "bf16") == 600
+    assert matrix_power(dataclasses.replace(H100, energy=EnergyFigures(100.0, 1e-11)), "bf16") == 600
     assert matrix_power(free(H100, static=100.0, memory=1e-11), "bf16") == 0
 
 

@@ -1,12 +1,13 @@
 """Inverse questions against brute force over whole grids, at edges, and where the answer is never or always."""
 
-from dataclasses import replace
+import dataclasses
 from typing import Any
 
 import numpy as np
 import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roofline import RooflineError, analyze, load_hardware, load_model
 from roofline.request import Request
@@ -29,7 +30,7 @@ from roofline.solve.targets import figures, ratios, used
 from roofline.timing import READINGS
 from roofline.variation import scaled_bandwidth, scaled_peaks, with_hardware
 
-SMALL = replace(load_hardware("rtx-4090"), memory_capacity=8e9)
+SMALL = dataclasses.replace(load_hardware("rtx-4090"), memory_capacity=8e9)
 MODEL = load_model("gpt2-xl")
 PLAIN = Request(MODEL, SMALL, options={"prompt": 100, "generate": 20})
 
@@ -96,10 +97,10 @@ def test_a_rate_is_reached_by_the_largest_batch_that_meets_all(share: float, at:
 def test_an_edge_is_met_exactly_and_its_neighbour_is_not() -> None:
     batch = 37
     need = float(analyze(PLAIN.scenario(batch=batch)).memory.total)
-    exact = PLAIN.on(replace(SMALL, memory_capacity=need))
+    exact = PLAIN.on(dataclasses.replace(SMALL, memory_capacity=need))
     answer = max_batch(exact, Targets())
     assert (answer.verdict, answer.value, answer.limited_by) == ("found", batch, ("memory",))
-    below = PLAIN.on(replace(SMALL, memory_capacity=float(np.nextafter(need, 0))))
+    below = PLAIN.on(dataclasses.replace(SMALL, memory_capacity=float(np.nextafter(need, 0))))
     assert max_batch(below, Targets()).value == batch - 1
     edge = float(figures(analyze(PLAIN.scenario(batch=batch)), "mid").tpot)
     assert max_batch(PLAIN, Targets(tpot=edge)).value >= batch
@@ -108,13 +109,16 @@ def test_an_edge_is_met_exactly_and_its_neighbour_is_not() -> None:
 
 def test_never_and_always() -> None:
     assert max_batch(PLAIN, Targets(ttft=1e-7)).verdict == "never"
-    assert max_batch(PLAIN.on(replace(SMALL, memory_capacity=1e6)), Targets()).limited_by == ("memory",)
+    assert max_batch(PLAIN.on(dataclasses.replace(SMALL, memory_capacity=1e6)), Targets()).limited_by == ("memory",)
     assert max_batch(PLAIN, Targets(tokens_per_second=1e9)).verdict == "never"
     always = max_batch(PLAIN, Targets(total=1e6, fits=False))
     assert (always.verdict, always.neighbour) == ("always", None)
     assert min_bandwidth(PLAIN, Targets(tpot=1e-9), chips=()).verdict == "never"
     assert min_bandwidth(PLAIN, Targets(tpot=1e5), chips=()).verdict == "always"
-    assert min_bandwidth(PLAIN.on(replace(SMALL, memory_capacity=1e6)), Targets(tpot=1), chips=()).verdict == "never"
+    assert (
+        min_bandwidth(PLAIN.on(dataclasses.replace(SMALL, memory_capacity=1e6)), Targets(tpot=1), chips=()).verdict
+        == "never"
+    )
     assert max_bits(PLAIN, Targets(tpot=1e-9)).verdict == "never"
     assert min_gpus(PLAIN, Targets(tpot=1e-9)).verdict == "never"
 
@@ -248,7 +252,7 @@ def test_break_even_is_where_the_other_overtakes() -> None:
     assert break_even(request, slower, Targets()).verdict == "always"
     assert break_even(slower, request, Targets()).verdict == "never"
     with pytest.raises(RooflineError, match="does not fit"):
-        break_even(request.on(replace(SMALL, memory_capacity=1e6)), request, Targets())
+        break_even(request.on(dataclasses.replace(SMALL, memory_capacity=1e6)), request, Targets())
 
 
 def test_crossovers_are_the_bounds_of_single_workloads() -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import yaml
+from msgspec.structs import replace
 
 from roofline import Model, kv_bytes_per_token, list_hardware, list_models, load_hardware, load_model, parameters
 from roofline.huggingface import READERS

@@ -455,7 +455,7 @@ def test_a_defect_is_raised_as_it_is() -> None:
 
 
 def test_a_worker_with_other_specs_is_told(tmp_path: Path) -> None:
-    from dataclasses import replace
+    from msgspec.structs import replace
 
     study = make_study({"batch": "1,2"}, **FIXED)
     other = replace(study.question, sources={**study.question.sources, ("hw", "h100-sxm"): "0" * 16})

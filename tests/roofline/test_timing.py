@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.batches import answered
@@ -184,7 +185,7 @@ def test_scaling_blocks_of_integers_takes_a_units_cycles() -> None:
         if op.arithmetic == "int8"
     )
     assert scaling == pytest.approx(cycles / (128 * device.clock), rel=0.01)  # 25 times what the kernels take else
-    unknown = replace(device, clock=None)
+    unknown = dataclasses.replace(device, clock=None)
     quick = analyze(Scenario(LLAMA, unknown, precision=precision, prompt=4096, engine=slow)).prefill.expected.mid
     assert quick < scaling / 5, "a clock that nobody documents is no limit"
 

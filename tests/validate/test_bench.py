@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from roofline.calibration import Residuals, load_calibration
 from roofline.errors import RooflineError, SpecError, UnknownNameError

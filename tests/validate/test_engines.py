@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import csv
-from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from roofline import analyze
 from roofline.engine import Engine, load_engine

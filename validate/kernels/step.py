@@ -9,10 +9,10 @@ the same slot of the cache again and computes the same.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
 from typing import Any, Literal
 
 import torch
+from msgspec import Struct
 from torch.nn import functional
 
 from roofline.errors import UnknownNameError, UnsupportedError, quote
@@ -23,8 +23,7 @@ from validate.kernels.streaming import BASE, EPSILON, rotate, rotations
 from validate.kernels.tools import triton_refusal
 
 
-@dataclass(frozen=True, slots=True)
-class LayerShape:
+class LayerShape(Struct, frozen=True):
     """The dimensions of a layer: norm, grouped attention over a cache, norm, gated feed-forward block."""
 
     hidden: int
@@ -40,8 +39,7 @@ class LayerShape:
     qk_norm: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Weights:
+class Weights(Struct, frozen=True):
     """A layer's weights, (out, in) as PyTorch has them; q, k and v are one projection, gate and up another."""
 
     attention_norm: torch.Tensor
@@ -60,12 +58,11 @@ class Weights:
     @property
     def bytes(self) -> int:
         """Their size."""
-        tensors = (getattr(self, entry.name) for entry in fields(self))
+        tensors = (getattr(self, name) for name in self.__struct_fields__)
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
 
-@dataclass(frozen=True, slots=True)
-class State:
+class State(Struct, frozen=True):
     """What a step reads beside weights: the stream, the paged cache, and where the new token goes.
 
     `hidden` and `residual` (batch, hidden): what the layer before added last, and the stream before it. The caches

@@ -8,8 +8,10 @@ and counts its FLOPs and bytes from here, so that measured and predicted are nev
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from types import MappingProxyType
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from roofline.errors import RooflineError, UnknownNameError, quote
 from roofline.extents import Rule, Step, extents, view_of
@@ -39,8 +41,7 @@ WEIGHTS: Mapping[str, Format] = {"int4_wo": Format("int4-g128", grouped(4, GROUP
 """Weights of kernels that convert them: symmetric 4-bit integers, an fp16 scale a group."""
 
 
-@dataclass(frozen=True)
-class Case:
+class Case(Struct, frozen=True):
     """A row of the measurement schema, without its hardware and its latency."""
 
     op: str
@@ -70,8 +71,7 @@ class Case:
         return hash((self.op, *self.columns.items()))
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(Struct, frozen=True):
     """Operators that one kernel computes, and the workload: sizes become numbers with `extents`."""
 
     op: str

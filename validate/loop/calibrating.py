@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from reports.files import save_text
 from roofline.calibration import Calibration, Fit, load_calibration, render
@@ -27,8 +28,7 @@ KEPT_ASIDE = 5
 """Every so many-th row of an op and format is scored, and not fitted."""
 
 
-@dataclass(frozen=True)
-class Calibrated:
+class Calibrated(Struct, frozen=True):
     """What `calibrate` wrote, and how far predictions are off on the rows kept aside; `before` is without it."""
 
     measured: Measured

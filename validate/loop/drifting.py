@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.errors import RooflineError
 from roofline.kernels.elementwise import PASSES
@@ -41,8 +42,7 @@ LONGEST_DRIFT = 60e-3
 """Seconds: rows that take longer are not measured again."""
 
 
-@dataclass(frozen=True)
-class Ratio:
+class Ratio(Struct, frozen=True):
     """Time now over time then for the rows of an op, or of all that one limit holds back: a median, its interval."""
 
     op: str
@@ -64,8 +64,7 @@ class Ratio:
         return "faster" if self.high < 1 and high < 1 - DRIFT_MARGIN else "same"
 
 
-@dataclass(frozen=True)
-class Drift:
+class Drift(Struct, frozen=True):
     """What a short second measurement says: ratios by op, and of rows limited by `bandwidth` and by `arithmetic`."""
 
     path: Path

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from roofline.errors import RooflineError, UnknownNameError
 from roofline.hardware import Hardware
@@ -24,8 +25,7 @@ POINTS = {"cuda": 100, "cpu": 60}
 """Points of an op and format."""
 
 
-@dataclass(frozen=True)
-class Measured:
+class Measured(Struct, frozen=True):
     """What `measure` did: the machine, the file, and what became of the points."""
 
     machine: Machine

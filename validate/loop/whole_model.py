@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct
 
 from roofline.analysis import analyze
 from roofline.calibration import load_calibration
@@ -28,8 +29,7 @@ from validate.loop.host import preferred
 from validate.machine import examine
 
 
-@dataclass(frozen=True)
-class Beside:
+class Beside(Struct, frozen=True):
     """One time of a model, predicted and measured, in seconds."""
 
     name: str
@@ -50,8 +50,7 @@ class Beside:
         return self.low <= self.measured <= self.high
 
 
-@dataclass(frozen=True)
-class ModelRun:
+class ModelRun(Struct, frozen=True):
     """A model that was run beside its prediction."""
 
     model: Model

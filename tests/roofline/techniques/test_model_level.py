@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roofline import Scenario, analyze, list_models, load_hardware, load_model, parse_precision
 from roofline.analysis import Analysis
@@ -635,7 +636,7 @@ def test_only_what_is_named_changes() -> None:
     after = apply_techniques(before, ["streamingllm"])
     mixer = after.model.groups[0].layer.mixer
     assert isinstance(mixer, Attention)
-    assert replace(mixer, window=None, extra=0) == before.model.groups[0].layer.mixer
+    assert dataclasses.replace(mixer, window=None, extra=0) == before.model.groups[0].layer.mixer
     assert after.precision == before.precision
     assert after.settings == before.settings
     assert find_format("int4").arithmetic == "int4"

@@ -1,8 +1,8 @@
 """Combinations of moves, searched and simulated, never summed.
 
-Few combinations are all tried. Of many the search tries moves alone and in pairs, then keeps, step by step, those that
-are best for the objective, and the best for each of the other figures that a limit may be set on. It looks back: from
-every combination kept, replacing a move is tried as adding one is, and from those kept for the objective dropping one.
+Few combinations are all tried. Of many the search tries moves alone and in pairs, then keeps, step by step, the best
+combination for the objective, and the best for each of the other figures that a limit may be set on. It looks back:
+from every one kept, replacing a move is tried as adding one is, and from that for the objective dropping one.
 Limits play no part in what is tried, only in what is chosen, and a larger quality budget tries all that a smaller one
 does and more, as does a larger number of devices: loosening a limit or the budget can never worsen the answer.
 """
@@ -10,20 +10,15 @@ does and more, as does a larger number of devices: loosening a limit or the budg
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
 from itertools import combinations, product
 from math import prod
-from typing import NamedTuple
 
-import numpy as np
+from msgspec import Struct, field
 
-from advisor.goal import QUALITIES, Goal, Quality
+from advisor.goal import QUALITIES, Quality
 from advisor.moves import Move, price_of
+from advisor.outcomes import Outcomes
 from advisor.trials import GUIDES, NOTHING, Moves, Trial, Trials, names
-
-WIDTH = 2
-"""Combinations kept for the objective at each size; for every other figure one is."""
 
 EXHAUSTIVE = 16
 """Combinations that are all tried where there are no more: those of four moves that exclude none of the others."""
@@ -35,33 +30,11 @@ LEAST = 1.005
 """A move that gains less than this is not worth a step."""
 
 
-@dataclass(frozen=True)
-class Choice:
-    """One combination at one batch: its objective, and how much of each limit it uses."""
+class Searched(Struct, frozen=True):
+    """All that a search tried, and why it stopped."""
 
-    moves: Moves
-    batch: int
-    value: float
-    used: Mapping[str, float]
-
-    @cached_property
-    def feasible(self) -> bool:
-        """Whether every limit is met."""
-        return all(use <= 1 for use in self.used.values())
-
-
-@dataclass(frozen=True)
-class Searched:
-    """All that a search tried; `best` is None where nothing meets the limits."""
-
-    choices: tuple[Choice, ...]
-    best: Choice | None
+    outcomes: Outcomes
     stopped: str
-
-    @property
-    def feasible(self) -> tuple[Choice, ...]:
-        """The combinations that meet all limits."""
-        return tuple(choice for choice in self.choices if choice.feasible)
 
 
 def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive: int = EXHAUSTIVE) -> Searched:
@@ -77,27 +50,27 @@ def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive
     present = trials.base.analysis.scenario.settings.parallel.devices
     tried = _Tried(trials, depth, exhaustive)
     seen: dict[Moves, Trial] = {}
+    fewer: Leaders
     trials.together(frozenset({move}) for move in moves if trials.goal.quality.allows(move.price))
     for quality in QUALITIES[: QUALITIES.index(trials.goal.quality) + 1]:
         allowed = [move for move in moves if within_budget(trials, move, quality)]
-        seen, fewer = {NOTHING: trials.base}, None
+        seen, fewer = {NOTHING: trials.base}, ()
         for index, count in enumerate(counts):
             if count == present and index:
                 alone = {NOTHING: trials.base}
                 tried.extend(alone, (count,), allowed, quality)
                 seen |= alone
             stopped = tried.extend(seen, tuple(counts[: index + 1]), allowed, quality, fewer)
-            fewer = _kept(seen)
-    choices = tuple(choice for trial in seen.values() if trial.fits.any() for choice in choices_of(trial))
-    best = _best(trials.goal, choices)
-    if best is None:  # what does not fit either says how near one gets
+            fewer = _leaders(seen)
+    fitting = [trial for trial in seen.values() if trial.fits.any()]
+    outcomes = Outcomes(trials.goal, fitting)
+    if outcomes.best is None:  # what does not fit either says how near one gets
         simulated = (trials.attempt(moves) for moves, trial in seen.items() if not trial.fits.any())
-        choices += tuple(choice for trial in simulated if trial is not None for choice in choices_of(trial))
-    return Searched(choices, best, stopped)
+        outcomes = Outcomes(trials.goal, [*fitting, *(trial for trial in simulated if trial is not None)])
+    return Searched(outcomes, stopped)
 
 
-@dataclass(frozen=True)
-class _Tried:
+class _Tried(Struct, frozen=True):
     """What a search tried so far, by the numbers of devices that it could have."""
 
     trials: Trials
@@ -111,11 +84,11 @@ class _Tried:
         devices: tuple[int, ...],
         allowed: Iterable[Move],
         quality: Quality,
-        fewer: Kept | None = None,
+        fewer: Leaders = (),
     ) -> str:
         """Add to `seen` what a smaller budget tried with these numbers of devices, and what this one does.
 
-        Says why it stopped; `fewer` is what was kept with fewer devices.
+        Says why it stopped; `fewer` led with fewer devices.
         """
         seen |= self.found.get(devices, {})
         offered = [move for move in allowed if not move.devices or move.devices in devices]
@@ -123,7 +96,7 @@ class _Tried:
         if prod(len(members) + 1 for members in slots.values()) <= self.exhaustive:
             stopped = _all(self.trials, slots, quality, seen)
         else:
-            stopped = _beam(self.trials, offered, self.depth, quality, seen, fewer)
+            stopped = _climb(self.trials, offered, self.depth, quality, seen, fewer)
         self.found[devices] = dict(seen)
         return stopped
 
@@ -146,32 +119,16 @@ def _tried(trials: Trials, combinations: Iterable[Moves], quality: Quality) -> d
     return {moves: trial for moves, trial in found.items() if trial is not None and quality.allows(trial.price)}
 
 
-class Kept(NamedTuple):
-    """Combinations that a search goes on from: the best ones for the objective, in order, and the best for each guide.
-
-    `leaders` has one for each figure of `Trial.scores`.
-    """
-
-    best: tuple[Moves, ...]
-    guides: tuple[Moves, ...]
-
-    @property
-    def leaders(self) -> tuple[Moves, ...]:
-        """The best for the objective, and for each guide."""
-        return (self.best[0], *self.guides)
-
-    @property
-    def states(self) -> tuple[Moves, ...]:
-        """All of them, each once."""
-        return tuple(dict.fromkeys((*self.best, *self.guides)))
+Leaders = tuple[Moves, ...]
+"""The best combination for each figure of `Trial.scores`: for the objective, then for each guide."""
 
 
-def _beam(
-    trials: Trials, moves: Sequence[Move], depth: int, quality: Quality, seen: dict[Moves, Trial], fewer: Kept | None
+def _climb(
+    trials: Trials, moves: Sequence[Move], depth: int, quality: Quality, seen: dict[Moves, Trial], fewer: Leaders
 ) -> str:
     """Tries combinations and adds them to `seen`; says why it stopped.
 
-    It tries every move alone, goes on from the best that was seen, and from what was kept with `fewer` devices, on as
+    It tries every move alone, goes on from the best that was seen, and from those that led with `fewer` devices, on as
     many as it may have. What is useless alone may help others: where no move that is useful alone goes on, every move
     is tried on the combination that is best for the objective, and those that help there join in. So no single change
     makes the answer better.
@@ -187,31 +144,27 @@ def _beam(
     tried(frozenset({move}) for move in moves)
     pairs = combinations(useful, 2)  # two that help each other may lie where no step of one leads
     tried(frozenset(pair) for pair in pairs if pair[0].slot != pair[1].slot)
-    if fewer is not None:
-        grown = [move for move in useful if move.devices == most]
-        tried(_with(state, move) for state in fewer.states for move in grown)
-    kept = _kept(seen)
-    while True:  # it ends: every round but the last makes one of the combinations kept better
-        useful += [move for state in kept.states for move in state if move not in useful]
-        found = {state: seen[state] for state in kept.states}
-        if whole:
-            found |= tried(_following(kept.best[0], moves))
-        else:
-            for state in kept.best:
-                found |= tried(_following(state, useful))
-            for state in kept.states[len(kept.best) :]:
+    grown = [move for move in useful if move.devices == most]
+    tried(_with(state, move) for state in dict.fromkeys(fewer) for move in grown)
+    leaders = _leaders(seen)
+    while True:  # it ends: every round but the last makes one of the leaders better
+        useful += [move for state in leaders for move in state if move not in useful]
+        best, found = leaders[0], {state: seen[state] for state in leaders}
+        found |= tried(_following(best, moves if whole else useful))
+        if not whole:
+            for state in dict.fromkeys(leaders[1:]):
                 found |= tried(_with(state, move) for move in useful)
-        before, kept = kept, _kept(found)
-        if whole and not _leads(before, kept, seen):
+        before, leaders = leaders, _leaders(found)
+        if whole and not _better(before, leaders, seen):
             return f"none of {len(moves)} moves made any combination of at most {depth} better"
-        whole = not whole and set(kept.states) <= set(before.states)
+        whole = not whole and set(leaders) <= set(before)
 
 
-def _leads(before: Kept, after: Kept, seen: Mapping[Moves, Trial]) -> bool:
-    """Whether any figure's best got better: not by rounding, and not by another of the same figure."""
+def _better(before: Leaders, after: Leaders, seen: Mapping[Moves, Trial]) -> bool:
+    """Whether any figure's leader got better: not by rounding, and not by another of the same figure."""
     return any(
         seen[new].scores[figure] < seen[old].scores[figure] * (1 - 1e-9)
-        for figure, (old, new) in enumerate(zip(before.leaders, after.leaders, strict=True))
+        for figure, (old, new) in enumerate(zip(before, after, strict=True))
     )
 
 
@@ -271,31 +224,10 @@ def _promising(trials: Trials, moves: Iterable[Move]) -> Iterator[Move]:
         yield from [move] if promise * LEAST <= trials.base.promise else []
 
 
-def _kept(tried: Mapping[Moves, Trial]) -> Kept:
-    """The best combinations for the objective, and the best for each guide."""
+def _leaders(tried: Mapping[Moves, Trial]) -> Leaders:
+    """The best combinations: of equals for a figure the better ones for the objective, then those of fewer moves."""
     scores = {moves: trial.scores for moves, trial in tried.items()}
-    ordered = sorted(scores, key=lambda moves: (scores[moves][0], len(moves), names(moves)))
-    guides = (
+    return tuple(
         min(scores, key=lambda moves: (scores[moves][figure], scores[moves][0], len(moves), names(moves)))
-        for figure in range(1, 1 + len(GUIDES))
+        for figure in range(1 + len(GUIDES))
     )
-    return Kept(tuple(ordered[:WIDTH]), tuple(guides))
-
-
-def choices_of(trial: Trial) -> Iterator[Choice]:
-    """A combination at each of its batches that has a figure."""
-    batches = np.atleast_1d(np.asarray(trial.analysis.scenario.batch))
-    values = np.broadcast_to(trial.value, batches.shape)
-    used = {name: np.broadcast_to(use, batches.shape) for name, use in trial.used.items()}
-    for index, batch in enumerate(batches.tolist()):
-        if np.isfinite(values[index]):
-            yield Choice(
-                trial.moves, int(batch), float(values[index]), {name: float(use[index]) for name, use in used.items()}
-            )
-
-
-def _best(goal: Goal, choices: Iterable[Choice]) -> Choice | None:
-    """The best choice that meets all limits; of equals the one with the fewest moves."""
-    sign = -goal.metric.better
-    feasible = [choice for choice in choices if choice.feasible]
-    return min(feasible, key=lambda choice: (sign * choice.value, len(choice.moves), names(choice.moves)), default=None)
