@@ -38,6 +38,9 @@ FEW = 32
 
 T = TypeVar("T")
 
+Counts = tuple[Array, NDArray[np.intp]]
+"""Distinct numbers of rows, (1, numbers), and which of them each point has."""
+
 
 class Batch(Struct, frozen=True):
     """Kernels of one kind and format, evaluated together: constants, and symbolic columns as coefficients.
@@ -65,16 +68,23 @@ class Batch(Struct, frozen=True):
             columns["kv_len"] = columns.pop("pairs") / np.maximum(columns["batch"], 1.0)
         return columns
 
-    def table(self, values: Array) -> Asked | None:
-        """Products depend on the workload through their rows only: each number of rows is evaluated once."""
+    def table(self, values: Array, counts: dict[bytes, Counts]) -> Asked | None:
+        """Products depend on the workload through their rows only: each number of rows is evaluated once.
+
+        `counts` are the numbers of rows at these points, by coefficients; products of a pass have them in common.
+        """
         if self.op != "gemm" or values.shape[1] <= FEW or set(self.varying) != {"m"}:
             return None
         rows = self.varying["m"]
         if (rows != rows[0]).any():
             return None
-        distinct, which = np.unique(rows[0] @ values, return_inverse=True)
-        columns = {**self.texts, **self.fixed, "m": distinct[np.newaxis]}
-        return Asked(self.members, _EVERYWHERE, Question(self, columns, distinct.size), which.reshape(-1))
+        key = rows[0].tobytes()
+        if key not in counts:
+            distinct, which = np.unique(rows[0] @ values, return_inverse=True)
+            counts[key] = distinct[np.newaxis], which.reshape(-1)
+        distinct, which = counts[key]
+        columns = {**self.texts, **self.fixed, "m": distinct}
+        return Asked(self.members, _EVERYWHERE, Question(self, columns, distinct.size), which)
 
     def asked(self, own: Array) -> Asked | None:
         """What is to be known of the kernels that run: kernels of prompts, or those of steps, at each point."""

@@ -35,7 +35,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from roofline.batches import Asked, Asking, answer, batches, conversion_time
+from roofline.batches import Asked, Asking, Counts, answer, batches, conversion_time
 from roofline.calibration import Basis, Calibration, Match
 from roofline.engine import ROUTED_EXPERTS, SHARED_EXPERTS, Engine
 from roofline.extents import Step, extents, spread
@@ -332,7 +332,8 @@ class Timing:
     def _expecting(self, step: Step, phase: str) -> Asking[Estimate]:
         values, own = self._values(step)
         batch, tokens = _flat(step.batch, step), _flat(step.batch * step.queries, step)
-        tables = [entry.table(own) for entry in self._batches]
+        counts: dict[bytes, Counts] = {}
+        tables = [entry.table(own, counts) for entry in self._batches]
         parts, start = [], 0
         for block, mine in zip(blocks(values, BLOCK), blocks(own, BLOCK), strict=True):
             stop = start + block.shape[1]
