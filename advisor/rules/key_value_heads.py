@@ -31,11 +31,8 @@ def look(case: Case) -> Iterator[Said]:
         if trial.analysis.parallel.devices == parallel.devices
     }
     if beyond := tuple(name for name, tensor in degrees.items() if tensor > max(heads, parallel.tensor)):
-        yield Caution(
-            f"the cache of a device does not shrink beyond {heads} tensor-parallel devices: there are {heads} key and"
-            " value heads, and the other devices keep copies",
-            beyond,
-        )
+        text = f"the cache of a device does not shrink beyond {_devices(heads)}: {_shared(heads)}"
+        yield Caution(f"{text}, and the other devices keep copies", beyond)
     if parallel.tensor <= heads:
         return
     try:
@@ -49,8 +46,8 @@ def look(case: Case) -> Iterator[Said]:
         return
     copies, memory = parallel.tensor // heads, case.analysis.memory
     yield Finding(
-        f"{parallel.tensor} tensor-parallel devices keep {copies} copies of each of {heads} key and value heads:"
-        f" {si(now, 'B')} a token on each device, as much as with {heads} devices",
+        f"{_shared(heads)}, and {parallel.tensor} tensor-parallel devices keep {copies} copies:"
+        f" {si(now, 'B')} a token on each, as much as on {_devices(heads)}",
         float(memory.kv_cache / memory.total) * (1 - heads / parallel.tensor),
         {"cache of a device": si(float(memory.kv_cache), "B"), "copies": f"{copies}"},
         of="memory",
@@ -58,9 +55,17 @@ def look(case: Case) -> Iterator[Said]:
     fewer = tuple(name for name, tensor in degrees.items() if tensor <= heads)
     yield Hint(
         (*fewer, "parallelism of sequences", "KV format"),
-        f"each of {heads} key and value heads is kept {copies} times: replicas or divided sequences share the cache,"
-        " more tensor parallelism does not",
+        f"{_shared(heads)}, kept {copies} times: replicas or divided sequences share the cache, more tensor"
+        " parallelism does not",
     )
+
+
+def _devices(count: int) -> str:
+    return "one device" if count == 1 else f"{count} tensor-parallel devices"
+
+
+def _shared(heads: int) -> str:
+    return "all query heads share one cache" if heads == 1 else f"there are {heads} key and value heads"
 
 
 RULE = Rule(
