@@ -40,11 +40,11 @@ from advisor.trials import Trial, Trials, better, certain, sure
 from roofline.analysis import analyze
 from roofline.command import command_line
 from roofline.errors import RooflineError
+from roofline.estimate import Estimate
 from roofline.hardware import list_hardware, load_hardware
 from roofline.request import Request
 from roofline.techniques import check_request
 from roofline.techniques.base import Published
-from roofline.timing import Estimate
 
 Progress = Callable[[str], None]
 """Told what is being worked out, in a few words."""

@@ -28,11 +28,11 @@ from roofline.checkpoint import precision_of, released
 from roofline.edge import whole_series
 from roofline.engine import Engine, default_engine, load_engine
 from roofline.errors import RooflineError
+from roofline.estimate import Estimate
 from roofline.formats import PROMOTIONS
 from roofline.hardware import Hardware, list_hardware, load_hardware
 from roofline.model import Model
 from roofline.request import Request
-from roofline.timing import Estimate
 
 Array = NDArray[np.float64]
 

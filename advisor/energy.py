@@ -19,8 +19,8 @@ from advisor.queueing import Replica
 from advisor.workload import Service
 from roofline.analysis import analyze
 from roofline.energy import consumption, known, most_joules, static_power
+from roofline.estimate import Reading
 from roofline.hardware import Hardware
-from roofline.timing import Reading
 
 
 def token_time(service: Service, replica: Replica) -> float:

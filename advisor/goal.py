@@ -15,10 +15,10 @@ from msgspec.structs import replace
 
 from roofline.analysis import Analysis
 from roofline.errors import RooflineError, UnsupportedError
+from roofline.estimate import Reading
 from roofline.extents import spread
 from roofline.hardware import Hardware
 from roofline.metrics import METRICS, Metric, find_metric
-from roofline.timing import Reading
 
 
 class Objective(StrEnum):

@@ -15,7 +15,7 @@ from advisor.moves import BATCHES, Kind, Move, batch_move, price_of
 from advisor.outcomes import Choice, Outcomes
 from advisor.trials import NOTHING, Moves, Trial, Trials, better, certain, sure
 from roofline.command import command_line
-from roofline.timing import Estimate
+from roofline.estimate import Estimate
 
 
 class Step(Struct, frozen=True):

@@ -16,9 +16,9 @@ from advisor.queueing import Load, Promise, Replica, load
 from advisor.workload import Service
 from roofline.analysis import analyze
 from roofline.command import command_line
+from roofline.estimate import Estimate
 from roofline.gain import Timed
 from roofline.hardware import Hardware
-from roofline.timing import Estimate
 
 At = Literal["low", "mid", "high"]
 

@@ -16,9 +16,9 @@ from advisor.moves import Move, price_of
 from roofline.analysis import Analysis, analyze, expect
 from roofline.calibration import Calibrations
 from roofline.errors import RooflineError, UnsupportedError
+from roofline.estimate import Estimate
 from roofline.gain import Timed, gain
 from roofline.request import Request
-from roofline.timing import Estimate
 
 Moves = frozenset[Move]
 NOTHING: Moves = frozenset()

@@ -19,12 +19,12 @@ from roofline import (
     parameters,
     state_bytes_per_sequence,
 )
+from roofline.estimate import Estimate
 from roofline.metrics import AT, devices, find_metric
 from roofline.modelspec import to_spec
 from roofline.notes import ATTENTION, caches, fused, generates, notes
 from roofline.phase import Expectation, OpFigures, Phase
 from roofline.precision import parse_precision
-from roofline.timing import Estimate
 
 ANALYSIS_SCHEMA = "roofline.analysis/1"
 

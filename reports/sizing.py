@@ -10,7 +10,7 @@ from advisor.setups import Setup
 from advisor.sizing import Sizing, percent
 from reports.blocks import WIDTH, Block, finite
 from roofline.errors import RooflineError, quote
-from roofline.timing import Estimate
+from roofline.estimate import Estimate
 from roofline.units import Dimension, parse_quantity, seconds, si
 
 SCHEMA = "roofline.size/1"

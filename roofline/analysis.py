@@ -12,6 +12,7 @@ from msgspec import Struct
 from roofline.batches import Asking, answered, beside, together
 from roofline.calibration import Calibrations
 from roofline.convention import Convention
+from roofline.estimate import Estimate
 from roofline.extents import Step, on_grid, spread
 from roofline.generation import smooth_contexts, sum_smooth, sum_steps
 from roofline.memory import Memory, activation_peak, kept_bytes, viewer_weight_bytes, weight_bytes
@@ -21,7 +22,6 @@ from roofline.phase import Phase
 from roofline.scenario import Scenario
 from roofline.schedule import Pass, Schedule
 from roofline.tensor import Role
-from roofline.timing import Estimate
 
 
 class Generation(Struct, frozen=True):

@@ -13,8 +13,8 @@ from typing import Any
 from roofline.analysis import Analysis
 from roofline.energy import times
 from roofline.errors import UnsupportedError
+from roofline.estimate import Reading
 from roofline.hardware import Hardware
-from roofline.timing import Reading
 
 HOUR = 3600.0
 MILLION = 1e6

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from roofline.analysis import Analysis
 from roofline.errors import UnsupportedError
+from roofline.estimate import Reading
 from roofline.hardware import EnergyFigures, Hardware
 from roofline.roof import Placement, Row
 from roofline.schedule import Pass
-from roofline.timing import Reading
 
 
 class Times(Struct, frozen=True):

@@ -25,10 +25,11 @@ from msgspec.structs import replace
 from roofline.analysis import Analysis
 from roofline.breakdown import steps
 from roofline.engine import Engine
+from roofline.estimate import Estimate
 from roofline.extents import Step
 from roofline.generation import NODES
+from roofline.intervals import ACROSS_KINDS, within_kind
 from roofline.phase import Phase
-from roofline.timing import ACROSS_KINDS, UNMEASURED_KIND, WITHIN_KIND, Estimate
 
 Timed = Literal["ttft", "tpot", "total"]
 
@@ -56,7 +57,7 @@ def gain(before: Analysis, after: Analysis, metric: Timed = "total") -> Estimate
             inherited |= part.inherited
     signed = []
     for (kind, _), shapes in errors.items():
-        shared = WITHIN_KIND.get(kind, UNMEASURED_KIND)[inherited]
+        shared = within_kind(kind, inherited)
         values = np.array(list(shapes.values()))
         together = float(values.sum())
         signed.append(math.copysign(math.sqrt(shared * together**2 + (1 - shared) * float(values @ values)), together))

@@ -17,9 +17,9 @@ from roofline import cost, energy
 from roofline.analysis import Analysis
 from roofline.column import Type
 from roofline.errors import RooflineError, UnknownNameError, UnsupportedError
+from roofline.estimate import Reading
 from roofline.hardware import Hardware
 from roofline.model import Model
-from roofline.timing import Reading
 
 READINGS = ("bound", "low", "mid", "high")
 AT: Mapping[str, str] = {"expected": "mid", "bound": "bound"}

@@ -12,11 +12,12 @@ from msgspec import Struct
 from roofline.batches import Asking, answered, beside
 from roofline.calibration import Basis, Calibrations
 from roofline.engine import Engine
+from roofline.estimate import Estimate
 from roofline.extents import Step, extents, on_grid
 from roofline.op import Op
 from roofline.roof import Bound
 from roofline.schedule import Pass
-from roofline.timing import Estimate, Ground, Timing, timing
+from roofline.timing import Ground, Timing, timing
 
 
 class TensorFigures(Struct, frozen=True):

@@ -20,10 +20,10 @@ from msgspec.structs import replace
 
 from roofline.analysis import analyze
 from roofline.errors import RooflineError
+from roofline.estimate import Reading
 from roofline.request import Request
 from roofline.scenario import Scenario
 from roofline.solve.targets import Figures, figures
-from roofline.timing import Reading
 from roofline.variation import (
     scaled_bandwidth,
     scaled_capacity,

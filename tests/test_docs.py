@@ -169,7 +169,8 @@ def test_the_theory_has_every_form_of_a_kernel() -> None:
     for path in (ROOT / "roofline" / "kernels").glob("[a-z]*.py"):
         if path.stem not in ("parameters", "terms"):
             assert f"<!-- from: roofline.kernels.{path.stem} -->" in text
-    for name in ("roof", "timing", "engine", "gain", "energy", "cost", "sensitivity", "generation", "calibration"):
+    names = ("roof", "timing", "corrections", "intervals", "engine", "gain", "energy", "cost", "sensitivity")
+    for name in (*names, "generation", "calibration"):
         assert f"<!-- from: roofline.{name} -->" in text
 
 

@@ -25,6 +25,7 @@ from roofline.capacity import VLLM_0, kv_capacity
 from roofline.checkpoint import precision_of
 from roofline.documents import read_mapping
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
+from roofline.estimate import Estimate
 from roofline.hardware import load_hardware
 from roofline.library import validate
 from roofline.memory import kv_bytes_per_token
@@ -34,7 +35,6 @@ from roofline.precision import Precision
 from roofline.scenario import DEFAULT_PROMPT, Scenario
 from roofline.schedule import Settings
 from roofline.techniques import apply_techniques
-from roofline.timing import Estimate
 from roofline.units import Dimension, parse_quantity
 
 FOLDER = Path(str(files("validate"))) / "anchors"

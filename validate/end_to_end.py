@@ -27,9 +27,9 @@ from roofline import Scenario, analyze
 from roofline.capacity import SGLANG, TENSORRT_LLM, VLLM_0, Reserve, kv_capacity, waves
 from roofline.engine import Engine
 from roofline.errors import RooflineError, SpecError, UnknownNameError, quote
+from roofline.estimate import Estimate
 from roofline.parallel import Parallelism
 from roofline.schedule import Settings
-from roofline.timing import Estimate
 from validate.errors import error_figures
 from validate.names import Unmapped, find_engine, find_hardware, find_model, find_precision
 from validate.tables import Line, check_filled, check_known, numbers_above_zero, parse_count, read_lines, refuse

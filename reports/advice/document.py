@@ -13,8 +13,8 @@ from advisor.trials import Trial
 from reports.blocks import finite
 from roofline.command import command_line
 from roofline.errors import RooflineError
+from roofline.estimate import Estimate
 from roofline.metrics import find_metric
-from roofline.timing import Estimate
 
 SCHEMA = "roofline.advice/1"
 

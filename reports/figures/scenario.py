@@ -14,7 +14,7 @@ from reports.figures.operators import rooflines
 from reports.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, named, new_figure, styled
 from roofline import Analysis, Scenario, analyze
 from roofline.edge import whole_series
-from roofline.timing import Estimate
+from roofline.estimate import Estimate
 
 BATCHES = tuple(2**power for power in range(10))
 """Batches that curves are drawn over."""

@@ -11,6 +11,7 @@ from roofline import cost, energy
 from roofline.analysis import Analysis
 from roofline.breakdown import decode_bound, mean_contexts, mean_step, prefill_bound, steps
 from roofline.errors import RooflineError
+from roofline.estimate import Reading
 from roofline.explain.lines import Line, Margin, line, total
 from roofline.extents import Step, extents
 from roofline.generation import WEIGHTS
@@ -21,7 +22,7 @@ from roofline.network import Network
 from roofline.phase import Phase
 from roofline.schedule import hiding
 from roofline.tensor import Role
-from roofline.timing import Detail, Reading, Timing
+from roofline.timing import Detail, Timing
 
 Found = tuple[list[Line], Margin | None, str]
 

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.analysis import Analysis
+from roofline.corrections import COMPUTE_SHARE, LAUNCH, LINK_SHARE, MEMORY_SHARE, OWN_TRIPS
 from roofline.errors import UnknownNameError
 from roofline.explain.definitions import METRICS
 from roofline.explain.lines import Line, Margin, line, plain, total
@@ -22,7 +23,7 @@ from roofline.phase import OpFigures, Phase
 from roofline.roof import TIMES, Row
 from roofline.schedule import Pass
 from roofline.size import Size
-from roofline.timing import COMPUTE_SHARE, LAUNCH, LINK_SHARE, MEMORY_SHARE, OWN_TRIPS, Timing
+from roofline.timing import Timing
 
 
 class KernelGround(Struct, frozen=True):
@@ -166,23 +167,23 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelGrou
     bounds = [float(detail.bounds[part, 0]) for part in entry.parts]
     lines, ground = _measured(times, row, run, entry)
     floor = sum(bounds)
-    if row in times.reducing:
+    if row in times.corrections.reducing:
         sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
-        text = f"min({shown(lines[-1].value)}, {shown(times.reducing[row])} + {OWN_TRIPS} * {shown(sent)})"
+        text = f"min({shown(lines[-1].value)}, {shown(times.corrections.reducing[row])} + {OWN_TRIPS} * {shown(sent)})"
         lines.append(line("kernel of the engine's own", f"min(t, all_reduce + {OWN_TRIPS:g} x link)", text))
     formula = lines[-1].value if lines else 0.0
     compared = f"max({shown(formula)}, {shown(floor)})"
     lines.append(line("kernel, not below its bound", "max(t, bound of its operators)", compared))
     slower = lines[-1].value
-    if row in times.converting:
+    if row in times.corrections.converting:
         vector = sum(_row(run, part, Row.VECTOR_TIME) for part in entry.parts)
         text = f"({shown(slower)}**2 + ({shown(vector)} / {shown(phase.engine['dequantisation'])})**2)**0.5"
         lines.append(line("kernel that converts first", "(t^2 + (conversion / dequantisation)^2)^(1/2)", text))
         slower = lines[-1].value
-    if row in times.scaling:
+    if row in times.corrections.scaling:
         lines.append(_scaled(times, run, entry, slower))
         slower = lines[-1].value
-    if row in times.linked:
+    if row in times.corrections.linked:
         sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
         text = f"max({shown(slower)}, {shown(sent)} / {LINK_SHARE})"
         lines.append(line("kernel that waits for a link", f"max(t, link / {LINK_SHARE})", text))
@@ -202,7 +203,7 @@ def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
     products = sum(
         _row(run, part, Row.MATRIX_TIME) * (placement.roofs[part] or 0.0) / 2
         for part in entry.parts
-        if times.scaling_factors[part]
+        if times.corrections.scaling_factors[part]
     )
     cycles, rate = shown(times.engine["integer_blocks"]), f"{shown(units(hardware))} * {shown(hardware.clock or 0.0)}"
     formula = "(t^2 + (products x integer_blocks / (1024 units clock))^2)^(1/2)"

@@ -10,8 +10,8 @@ from msgspec import Struct
 
 from roofline.analysis import Analysis, analyze
 from roofline.errors import RooflineError
+from roofline.estimate import READINGS, Reading
 from roofline.scenario import Scenario
-from roofline.timing import READINGS, Reading
 
 TIMES = ("ttft", "tpot", "total")
 """Targets that are seconds at most; `tokens_per_second` is a rate at least."""

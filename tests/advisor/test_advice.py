@@ -14,9 +14,9 @@ from advisor.moves import engine_techniques, technique_moves
 from advisor.trials import sure
 from reports.commands.scenario import parse_scenarios
 from roofline import RooflineError, analyze
+from roofline.estimate import Estimate
 from roofline.options import compose
 from roofline.request import Request
-from roofline.timing import Estimate
 
 SCENARIOS = st.builds(
     lambda model, hw, batch, prompt, generate, quant, tp, engine: compose(

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from roofline import RooflineError, analyze, load_hardware, load_model
+from roofline.estimate import READINGS
 from roofline.request import Request
 from roofline.solve import (
     Targets,
@@ -27,7 +28,6 @@ from roofline.solve import (
 )
 from roofline.solve.search import WINDOW, last_by_one, last_holding, last_meeting, smallest_real
 from roofline.solve.targets import figures, ratios, used
-from roofline.timing import READINGS
 from roofline.variation import scaled_bandwidth, scaled_peaks, with_hardware
 
 SMALL = dataclasses.replace(load_hardware("rtx-4090"), memory_capacity=8e9)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -14,13 +12,14 @@ from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.batches import answered
 from roofline.calibration import load_calibration
 from roofline.engine import Engine, load_engine
+from roofline.estimate import Estimate
 from roofline.extents import Step
 from roofline.kernels import kernel_time
 from roofline.library import spec_files
 from roofline.parallel import Offload, Parallelism
 from roofline.precision import parse_precision
 from roofline.schedule import Settings, Speculation
-from roofline.timing import Estimate, timing
+from roofline.timing import timing
 
 LLAMA, H100 = load_model("llama-3.1-8b"), load_hardware("h100-sxm")
 IDEAL = load_engine("ideal")
@@ -158,38 +157,6 @@ def test_collectives_take_the_engines_factor() -> None:
     assert half.decode.expected_ops[index].time.mid == pytest.approx(one.decode.expected_ops[index].time.mid / 2)
 
 
-def test_converting_weights_costs_time() -> None:
-    precision = parse_precision("bf16", "awq")
-    eager = replace(IDEAL, name="slow conversion", parameters={"dequantisation": 0.01})
-    fast = replace(IDEAL, name="fast conversion", parameters={"dequantisation": 1.0})
-    slow_time, fast_time = (
-        analyze(Scenario(LLAMA, H100, precision=precision, engine=engine)).expected.tpot for engine in (eager, fast)
-    )
-    assert slow_time is not None
-    assert fast_time is not None
-    assert slow_time.mid > 1.5 * fast_time.mid
-
-
-def test_scaling_blocks_of_integers_takes_a_units_cycles() -> None:
-    """1024 products of integers keep a unit busy for so many cycles, whatever the matrix unit could do."""
-    device, parameters = load_hardware("rtx-4090"), {"integer_blocks": 100.0}
-    slow = replace(IDEAL, name="slow scaling", parameters=parameters, integers=("NVIDIA",))
-    precision = parse_precision("fp16", "q4_0")
-    answer = analyze(Scenario(LLAMA, device, precision=precision, prompt=4096, engine=slow))
-    flops = sum(op.count * op.flops for op in answer.prefill.ops if op.arithmetic == "int8")
-    assert device.clock is not None
-    cycles = flops / 2 / 1024 * 100
-    scaling = sum(
-        op.count * found.time.mid
-        for op, found in zip(answer.prefill.ops, answer.prefill.expected_ops, strict=True)
-        if op.arithmetic == "int8"
-    )
-    assert scaling == pytest.approx(cycles / (128 * device.clock), rel=0.01)  # 25 times what the kernels take else
-    unknown = dataclasses.replace(device, clock=None)
-    quick = analyze(Scenario(LLAMA, unknown, precision=precision, prompt=4096, engine=slow)).prefill.expected.mid
-    assert quick < scaling / 5, "a clock that nobody documents is no limit"
-
-
 @pytest.mark.parametrize(
     ("hardware", "basis"),
     [
@@ -217,23 +184,6 @@ def test_experts_in_integers_stand_on_kernels_of_blocks_with_scales() -> None:
     time = analyze(Scenario(experts, card, precision=precision, engine="llama.cpp")).expected.tpot
     assert time is not None
     assert time.high < 2 * time.low
-
-
-def test_intervals_widen_with_the_distance_of_the_calibration() -> None:
-    def width(hardware: str) -> float:
-        time = analyze(Scenario(LLAMA, load_hardware(hardware), batch=8, prompt=1024, engine=IDEAL)).expected.total
-        return float(np.log(time.high / time.low))
-
-    assert width("h100-sxm") < width("h20") < width("mi300x")
-
-
-def test_a_sum_errs_less_than_its_parts_but_not_as_if_they_were_independent() -> None:
-    answer = analyze(Scenario(LLAMA, H100, batch=8, prompt=2048, engine=IDEAL))
-    total = answer.prefill.expected
-    parts = [(op.count, e.time) for op, e in zip(answer.prefill.ops, answer.prefill.expected_ops, strict=True)]
-    together = sum(count * (time.high - time.mid) for count, time in parts)
-    apart = np.sqrt(sum((count * (time.high - time.mid)) ** 2 for count, time in parts))
-    assert apart < total.high - total.mid < together
 
 
 @pytest.mark.parametrize(
