@@ -112,7 +112,7 @@ class Trial:
     @property
     def cost(self) -> float:
         """The objective of a single scenario, less is better, to rank it by."""
-        return float(level(-self.goal.metric.better * self.value))
+        return float(level(self._cost()))
 
     def _cost(self) -> Any:
         value = np.asarray(self.value, float)
