@@ -36,7 +36,7 @@ from advisor.moves import (
 )
 from advisor.plan import Plan, batch_grid, batch_moves, planned
 from advisor.rules import Caution, Finding, Hint, Rule, Vain, rules
-from advisor.trials import Trial, Trials, better, certain, sure
+from advisor.trials import Trial, Trials, better, certain, level, sure
 from roofline.analysis import analyze
 from roofline.command import command_line
 from roofline.errors import RooflineError
@@ -246,7 +246,7 @@ def _grouped(trials: Iterable[Trial]) -> list[list[Trial]]:
     groups: dict[tuple[object, ...], list[Trial]] = {}
     for trial in trials:
         (move,) = trial.moves
-        key = (move.slot, trial.price, f"{float(trial.value):.9e}", f"{float(trial.figure('memory')):.9e}")
+        key = (move.slot, trial.price, float(trial.cost), float(level(trial.figure("memory"))))
         groups.setdefault(key, []).append(trial)
     return [sorted(group, key=lambda trial: trial.names) for group in groups.values()]
 

@@ -63,10 +63,10 @@ def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive
             stopped = tried.extend(seen, tuple(counts[: index + 1]), allowed, quality, fewer)
             fewer = _leaders(seen)
     fitting = [trial for trial in seen.values() if trial.fits.any()]
-    outcomes = Outcomes(trials.goal, fitting)
+    outcomes = Outcomes(fitting)
     if outcomes.best is None:  # what does not fit either says how near one gets
         simulated = (trials.attempt(moves) for moves, trial in seen.items() if not trial.fits.any())
-        outcomes = Outcomes(trials.goal, [*fitting, *(trial for trial in simulated if trial is not None)])
+        outcomes = Outcomes([*fitting, *(trial for trial in simulated if trial is not None)])
     return Searched(outcomes, stopped)
 
 

@@ -10,8 +10,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from advisor.goal import Goal
-from advisor.trials import Moves, Trial, level, names
+from advisor.trials import Moves, Trial, names
 
 Table = NDArray[np.float64]
 """One row a combination, one column a batch."""
@@ -35,8 +34,7 @@ class Choice(Struct, frozen=True):
 class Outcomes:
     """Combinations at each of their batches; those that have no figure of the objective are left out."""
 
-    def __init__(self, goal: Goal, trials: Iterable[Trial]) -> None:
-        self._sign = -goal.metric.better
+    def __init__(self, trials: Iterable[Trial]) -> None:
         self._trials = tuple(trials)
 
     def _table(self, figures: Iterable[Any]) -> Table:
@@ -46,11 +44,11 @@ class Outcomes:
     @cached_property
     def _costs(self) -> Table:
         """The objective, less is better, to rank choices by."""
-        costs: Table = level(self._sign * self._values)
-        return costs
+        return self._table(trial.cost for trial in self._trials)
 
     @cached_property
     def _values(self) -> Table:
+        """The objective as it is."""
         return self._table(trial.value for trial in self._trials)
 
     @cached_property

@@ -179,7 +179,7 @@ def batch_moves(grid: Trials) -> Iterator[Move]:
         return (sum(use > 1 for use in choice.used.values()), sign * choice.value, choice.batch)
 
     if base is not None and grid.goal.batch_varies:
-        best = min(Outcomes(grid.goal, [base]), key=rank, default=None)
+        best = min(Outcomes([base]), key=rank, default=None)
         yield from () if best is None else (batch_move(best.batch),)
 
 

@@ -102,21 +102,18 @@ class Trial:
     def scores(self) -> tuple[float, ...]:
         """The objective and the guides, less is better: the best over the batches that fit in memory."""
         guides = (_least(partial(self.figure, name), self.fits | (name == "memory")) for name in GUIDES)
-        return tuple(level([_least(self._cost, self.fits), *guides]).tolist())
+        return (_least(lambda: self.cost, self.fits), *level(list(guides)).tolist())
 
     @cached_property
     def promise(self) -> float:
         """The objective, less is better, as if there were memory for it."""
-        return float(level(_least(self._cost, self.fits | True)))
+        return _least(lambda: self.cost, self.fits | True)
 
     @property
-    def cost(self) -> float:
-        """The objective of a single scenario, less is better, to rank it by."""
-        return float(level(self._cost()))
-
-    def _cost(self) -> Any:
+    def cost(self) -> Any:
+        """The objective at each batch, less is better, to rank combinations by."""
         value = np.asarray(self.value, float)
-        return value if self.goal.metric.better < 0 else 1 / value
+        return level(value if self.goal.metric.better < 0 else 1 / value)
 
     @property
     def names(self) -> tuple[str, ...]:

@@ -14,7 +14,8 @@ interval of the residuals that the fit left:
 Every operator gets the part of its kernel's time that it has of the kernel's bound, so that no operator is expected
 faster than its speed of light.
 
-The interval of a pass is E^2 + (t x spread of the engine)^2, with E of its kernels' errors (`roofline.intervals`).
+Either half of the interval of a pass is (E^2 + (t x spread of the engine)^2)^(1/2), with E of its kernels' errors
+(`roofline.intervals`).
 """
 
 from __future__ import annotations
@@ -336,8 +337,8 @@ def _flat(value: Any, step: Step) -> Array:
 _PASSES: Remembered[dict[bytes, tuple[float, float, float]]] = Remembered(1024)
 """The passes of a timing in a phase, by point: low, mid, high.
 
-What changes how one phase runs leaves those of the other as they are, and often those of a draft; ranks of data
-parallelism meet again the batches that more devices had less of.
+What changes how one phase runs leaves those of the other as they are, and often those of a draft; each of more ranks of
+data parallelism has a batch that fewer ranks were asked for already.
 """
 
 

@@ -30,7 +30,7 @@ def within(choice: Choice) -> bool:
 
 
 def cost(choice: Choice, goal: Goal) -> float:
-    return float(level(-goal.metric.better * choice.value))
+    return float(level(choice.value if goal.metric.better < 0 else 1 / choice.value))
 
 
 @settings(max_examples=30, deadline=None)
@@ -41,7 +41,7 @@ def cost(choice: Choice, goal: Goal) -> float:
 )
 def test_the_best_and_the_front_are_those_of_all_choices(objective: Objective, tpot: float, prompt: int) -> None:
     goal = Goal(objective, Limits(tpot=tpot), Quality.LOSSY)
-    outcomes = Outcomes(goal, trials(goal, prompt))
+    outcomes = Outcomes(trials(goal, prompt))
     choices = list(outcomes)
     feasible = [choice for choice in choices if within(choice)]
     ranked = sorted(feasible, key=lambda choice: (cost(choice, goal), len(choice.moves), names(choice.moves)))
@@ -62,7 +62,7 @@ def test_the_best_and_the_front_are_those_of_all_choices(objective: Objective, t
 
 
 def test_nothing_tried_has_no_best() -> None:
-    nothing = Outcomes(Goal(), [])
+    nothing = Outcomes([])
     assert (nothing.best, nothing.pareto, list(nothing), nothing.nearest()) == (None, (), [], {})
 
 
@@ -79,6 +79,6 @@ def test_levels_of_what_is_not_finite() -> None:
 
 def test_of_formats_as_fast_as_each_other_the_first_by_name_is_chosen() -> None:
     goal = Goal(Objective.TPOT, quality=Quality.CALIBRATED)
-    chosen = Outcomes(goal, trials(goal)).best
+    chosen = Outcomes(trials(goal)).best
     assert chosen is not None
     assert "smoothquant" not in names(chosen.moves)
