@@ -16,7 +16,7 @@ demo: $(VENV)/base
 	$(BIN)/roofline analyze llama-3.1-8b --hw h100-sxm --batch 8 --prompt 2048
 
 calibrate-demo: $(VENV)/validate
-	$(BIN)/python -m validate.demo
+	$(BIN)/python -m roofline.validate.demo
 
 test: $(VENV)/dev browser
 	$(BIN)/python -m pytest --numprocesses auto
@@ -39,7 +39,7 @@ bench: $(VENV)/dev
 	$(BIN)/python -m pytest tests/benchmarks -o addopts="-q --import-mode=importlib" --benchmark-only
 
 gallery: $(VENV)/dev
-	$(BIN)/python -m reports.gallery
+	$(BIN)/python -m roofline.reports.gallery
 
 golden: $(VENV)/dev
 	$(BIN)/python -m tests.reports.golden

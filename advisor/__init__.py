@@ -1,15 +1,20 @@
-"""What to change, what it gains and what it costs: every recommendation is simulated, none is a rule of thumb."""
+"""What to change, what it gains and what it costs: every recommendation is simulated, none is a rule of thumb.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+In: a `Request`, or a `Service` with its rate and targets, and a `Goal`. Out: an `Advice` (recommendations and a plan),
+or a `Sizing` (hardware, number of devices and configuration). `search/` tries combinations, `rules/` explains them,
+`sizing/` chooses hardware.
+"""
 
-from advisor.goal import Goal, Limits, Objective, Price, Quality
+from typing import TYPE_CHECKING
+
+from roofline.advisor.search.goal import Goal, Limits, Objective, Price, Quality
+from roofline.core.lazy import lazy
 
 if TYPE_CHECKING:
-    from advisor.advice import Advice, Recommendation, advise
-    from advisor.plan import Plan
-    from advisor.sizing import Sizing, size
-    from advisor.workload import Service
+    from roofline.advisor.advice import Advice, Recommendation, advise
+    from roofline.advisor.search.plan import Plan
+    from roofline.advisor.sizing.sizing import Sizing, size
+    from roofline.advisor.sizing.workload import Service
 
 __all__ = [
     "Advice",
@@ -26,19 +31,15 @@ __all__ = [
     "size",
 ]
 
-_LATER = {
-    "Advice": "advice",
-    "Recommendation": "advice",
-    "advise": "advice",
-    "Plan": "plan",
-    "Sizing": "sizing",
-    "size": "sizing",
-    "Service": "workload",
-}
-"""An advice needs nothing of a sizing, nor the other way round: each is imported when it is asked for."""
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _LATER:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"advisor.{_LATER[name]}"), name)
+__getattr__ = lazy(
+    __name__,
+    {
+        "Advice": "advice",
+        "Plan": "search.plan",
+        "Recommendation": "advice",
+        "Service": "sizing.workload",
+        "Sizing": "sizing.sizing",
+        "advise": "advice",
+        "size": "sizing.sizing",
+    },
+)

@@ -2,7 +2,7 @@
 
 >>> from advisor import Goal, Objective, advise
 >>> from roofline import load_hardware, load_model
->>> from roofline.request import Request
+>>> from roofline.whatif.request import Request
 >>> request = Request(load_model("llama-2-13b"), load_hardware("a6000"), options={"prompt": 128})
 >>> advice = advise(request, Goal(Objective.TPOT))
 >>> advice.recommendations[0].move.slot
@@ -19,11 +19,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from advisor.breakeven import HELPS, Condition
-from advisor.case import Case
-from advisor.desk import consumer
-from advisor.goal import Goal, Price
-from advisor.moves import (
+from roofline.advisor.case import Case
+from roofline.advisor.desk import consumer
+from roofline.advisor.rules import Caution, Finding, Hint, Rule, Vain, rules
+from roofline.advisor.search.breakeven import HELPS, Condition
+from roofline.advisor.search.goal import Goal, Price
+from roofline.advisor.search.moves import (
     FACT_SLOTS,
     Kind,
     Move,
@@ -34,17 +35,16 @@ from advisor.moves import (
     parallel_moves,
     technique_moves,
 )
-from advisor.plan import Plan, batch_grid, batch_moves, planned
-from advisor.rules import Caution, Finding, Hint, Rule, Vain, rules
-from advisor.trials import Trial, Trials, better, certain, level, sure
-from roofline.analysis import analyze
-from roofline.command import command_line
-from roofline.errors import RooflineError
-from roofline.estimate import Estimate
-from roofline.hardware import list_hardware, load_hardware
-from roofline.request import Request
+from roofline.advisor.search.plan import Plan, batch_grid, batch_moves, planned
+from roofline.advisor.search.trials import Trial, Trials, better, certain, level, sure
+from roofline.core.errors import RooflineError
+from roofline.scenario.analysis import analyze
+from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.techniques import check_request
 from roofline.techniques.base import Published
+from roofline.timing.estimate import Estimate
+from roofline.whatif.command_line import command_line
+from roofline.whatif.request import Request
 
 Progress = Callable[[str], None]
 """Told what is being worked out, in a few words."""

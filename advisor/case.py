@@ -9,22 +9,22 @@ from types import MappingProxyType
 import numpy as np
 from msgspec import Struct
 
-from advisor.breakeven import BreakEven
-from advisor.formats import Formats, Product, formats_of, product_of
-from advisor.goal import Goal, Objective
-from advisor.moves import BATCHES, FACT_SLOTS, Kind, Move, technique_move
-from advisor.trials import Trial, Trials
-from roofline.analysis import Analysis, analyze
-from roofline.breakdown import HIDDEN, HOST, Breakdown, decode_expected, prefill_expected, steps
-from roofline.errors import RooflineError
-from roofline.hardware import Hardware, Span
-from roofline.model import Model
-from roofline.op import Kind as OpKind
-from roofline.phase import OpFigures, Phase
-from roofline.precision import Precision
-from roofline.roof import Bound
-from roofline.scenario import Scenario
-from roofline.units import si
+from roofline.advisor.formats import Formats, Product, formats_of, product_of
+from roofline.advisor.search.breakeven import BreakEven
+from roofline.advisor.search.goal import Goal, Objective
+from roofline.advisor.search.moves import BATCHES, FACT_SLOTS, Kind, Move, technique_move
+from roofline.advisor.search.trials import Trial, Trials
+from roofline.bound.roof import Bound
+from roofline.core.errors import RooflineError
+from roofline.core.units import si
+from roofline.graph.op import Kind as OpKind
+from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.breakdown import HIDDEN, HOST, Breakdown, decode_expected, prefill_expected, steps
+from roofline.scenario.phase import OpFigures, Phase
+from roofline.scenario.scenario import Scenario
+from roofline.specs.hardware import Hardware, Span
+from roofline.specs.model import Model
+from roofline.specs.precision import Precision
 
 
 class Case(Struct, frozen=True, dict=True):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from roofline.hardware import Hardware
+from roofline.specs.hardware import Hardware
 
 CONSUMER = ("apple", "core", "rdna3", "battlemage")
 """Families of desktop computers and their cards; NVIDIA's are known by name, since families have both."""

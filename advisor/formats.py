@@ -6,14 +6,14 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from roofline.analysis import Analysis
-from roofline.formats import WIDTH, Format
-from roofline.model import Model
-from roofline.op import Op
-from roofline.phase import OpFigures, Phase
-from roofline.precision import Precision
-from roofline.roof import Bound
-from roofline.tensor import Role
+from roofline.bound.roof import Bound
+from roofline.graph.op import Op
+from roofline.graph.tensor import Role
+from roofline.scenario.analysis import Analysis
+from roofline.scenario.phase import OpFigures, Phase
+from roofline.specs.formats import WIDTH, Format
+from roofline.specs.model import Model
+from roofline.specs.precision import Precision
 
 PRODUCTS = ("gemm", "moe")
 

@@ -22,12 +22,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from roofline.documents import read_mapping
-from roofline.engine import list_engines
-from roofline.errors import SpecError, quote, suggest
-from roofline.hardware import Hardware
-from roofline.library import validate
-from roofline.model import CLOSED, Flag, Text
+from roofline.core.documents import read_mapping
+from roofline.core.errors import SpecError, quote, suggest
+from roofline.specs.engine import list_engines
+from roofline.specs.hardware import Hardware
+from roofline.specs.library import validate
+from roofline.specs.model import CLOSED, Flag, Text
 from roofline.techniques import find_technique, techniques
 
 
@@ -76,7 +76,7 @@ def runs(technique: str, engine: str, hardware: Hardware) -> bool:
 @lru_cache(maxsize=1)
 def load_support() -> Table:
     """The bundled table; raises SpecError naming the file and the key."""
-    path = Path(str(files("advisor") / "support.yaml"))
+    path = Path(str(files("roofline.advisor") / "support.yaml"))
     return parse_support(read_mapping(path), str(path))
 
 

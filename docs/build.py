@@ -21,32 +21,50 @@ from typing import Any
 import typer
 
 MODULES = (
-    *("roofline", "roofline.hardware", "roofline.model", "roofline.modelspec"),
-    *("roofline.precision", "roofline.formats", "roofline.schemes"),
-    *("roofline.scenario", "roofline.schedule", "roofline.parallel", "roofline.request"),
+    *("roofline", "roofline.specs.hardware", "roofline.specs.model", "roofline.specs.modelspec"),
+    *("roofline.specs.precision", "roofline.specs.formats", "roofline.specs.schemes"),
+    *("roofline.scenario.scenario", "roofline.scenario.schedule", "roofline.graph.parallel", "roofline.whatif.request"),
     *(
-        "roofline.analysis",
-        "roofline.phase",
-        "roofline.generation",
-        "roofline.memory",
-        "roofline.capacity",
-        "roofline.timing",
-        "roofline.estimate",
-        "roofline.corrections",
-        "roofline.intervals",
-        "roofline.engine",
+        "roofline.scenario.analysis",
+        "roofline.scenario.phase",
+        "roofline.scenario.generation",
+        "roofline.bound.memory",
+        "roofline.scenario.kv_capacity",
+        "roofline.timing.passes",
+        "roofline.timing.estimate",
+        "roofline.timing.corrections",
+        "roofline.timing.intervals",
+        "roofline.specs.engine",
     ),
-    *("roofline.calibration", "roofline.energy", "roofline.cost", "roofline.gain", "roofline.sensitivity"),
-    *("roofline.solve", "roofline.study", "roofline.sweep", "roofline.compare", "roofline.breakdown"),
-    *("roofline.techniques", "roofline.techniques.base", "roofline.kernels", "roofline.units", "roofline.errors"),
+    *(
+        "roofline.timing.calibration",
+        "roofline.scenario.energy",
+        "roofline.scenario.cost",
+        "roofline.whatif.gain",
+        "roofline.whatif.sensitivity",
+    ),
+    *(
+        "roofline.whatif.solve",
+        "roofline.whatif.study",
+        "roofline.whatif.sweep",
+        "roofline.whatif.compare",
+        "roofline.scenario.breakdown",
+    ),
+    *(
+        "roofline.techniques",
+        "roofline.techniques.base",
+        "roofline.timing.kernels",
+        "roofline.core.units",
+        "roofline.core.errors",
+    ),
     *(
         "advisor",
-        "advisor.sizing",
-        "advisor.rules",
-        "advisor.case",
-        "validate.check",
-        "validate.score",
-        "validate.calibrate",
+        "roofline.advisor.sizing.sizing",
+        "roofline.advisor.rules",
+        "roofline.advisor.case",
+        "roofline.validate.check.check",
+        "roofline.validate.score.kernels",
+        "roofline.validate.fit.calibrate",
     ),
 )
 """What the page of the Python interface describes, in its order."""
@@ -62,8 +80,8 @@ Documents = Mapping[str, Callable[[], str]]
 
 def commands_page() -> str:
     """Every command with its arguments and options, from the Typer application."""
-    import cli
-    from reports.commands.scenario import scenario_options
+    from roofline import cli
+    from roofline.cli.scenario_options import scenario_options
 
     root: Any = typer.main.get_command(cli.app)
     shared = tuple(name for name in scenario_options() if name not in ("model", "hw"))
@@ -283,8 +301,8 @@ def _number(value: float) -> str:
 
 def check_summary(_: str = "") -> str:
     """Errors of today's predictions against the published figures, by source and metric, and for measured kernels."""
-    from reports import check as page
-    from validate.check import check
+    from roofline.reports.documents import check as page
+    from roofline.validate.check.check import check
 
     return page.summary_markdown(check())
 

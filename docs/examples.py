@@ -139,7 +139,7 @@ def furnish(folder: Path) -> None:
 def write_measured(path: Path) -> None:
     """A small file of kernels such as `roofline validate measure` writes; the times are made up from the bound."""
     from roofline import load_hardware
-    from roofline.kernels import kernel_bound
+    from roofline.timing.kernels import kernel_bound
 
     hardware = load_hardware("h100-sxm")
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -258,7 +258,7 @@ def parse(command: Command, where: str) -> None:
 
 
 def _parse_roofline(words: list[str], where: str) -> None:
-    import cli
+    from roofline import cli
 
     command: Any = typer.main.get_command(cli.app)
     while hasattr(command, "commands"):
@@ -288,7 +288,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _subprocess(*words: object) -> tuple[int, str, str]:
-    command = [sys.executable, "-c", "import cli; cli.main()", *map(str, words)]
+    command = [sys.executable, "-c", "from roofline.cli import main; main()", *map(str, words)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - our own pages
     return done.returncode, done.stdout, done.stderr
 

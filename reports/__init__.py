@@ -1,1 +1,5 @@
-"""Rendering: answers of the simulator as documents, tables and files. No arithmetic beyond formatting lives here."""
+"""Rendering: answers of the simulator as terminal tables, documents, figures and pages.
+
+In: analyses, advice, sizings, sweeps and scores. Out: text, JSON, CSV, Markdown, HTML, Parquet, SVG, PNG. No arithmetic
+beyond formatting lives here.
+"""

@@ -7,17 +7,25 @@
 ('compute', 'memory')
 >>> answer.memory.fits
 True
+
+Data flows one way through the rooms: core -> specs -> graph -> bound -> timing -> scenario -> techniques -> whatif ->
+advisor -> validate -> reports -> cli. A room imports only from rooms before it (tests/test_rooms.py).
 """
 
-from roofline.analysis import Analysis, analyze
-from roofline.convention import Convention
-from roofline.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError
-from roofline.hardware import Hardware, list_hardware, load_hardware
-from roofline.memory import active_parameters, kv_bytes_per_token, parameters, state_bytes_per_sequence
-from roofline.model import Model
-from roofline.modelspec import list_models, load_model
-from roofline.precision import Precision, parse_precision
-from roofline.scenario import Scenario
+from typing import TYPE_CHECKING
+
+from roofline.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from roofline.bound.memory import active_parameters, kv_bytes_per_token, parameters, state_bytes_per_sequence
+    from roofline.core.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError
+    from roofline.graph.convention import Convention
+    from roofline.scenario.analysis import Analysis, analyze
+    from roofline.scenario.scenario import Scenario
+    from roofline.specs.hardware import Hardware, list_hardware, load_hardware
+    from roofline.specs.model import Model
+    from roofline.specs.modelspec import list_models, load_model
+    from roofline.specs.precision import Precision, parse_precision
 
 __version__ = "0.1.0"
 
@@ -43,3 +51,29 @@ __all__ = [
     "parse_precision",
     "state_bytes_per_sequence",
 ]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "Analysis": "scenario.analysis",
+        "Convention": "graph.convention",
+        "Hardware": "specs.hardware",
+        "Model": "specs.model",
+        "Precision": "specs.precision",
+        "RooflineError": "core.errors",
+        "Scenario": "scenario.scenario",
+        "SpecError": "core.errors",
+        "UnknownNameError": "core.errors",
+        "UnsupportedError": "core.errors",
+        "active_parameters": "bound.memory",
+        "analyze": "scenario.analysis",
+        "kv_bytes_per_token": "bound.memory",
+        "list_hardware": "specs.hardware",
+        "list_models": "specs.modelspec",
+        "load_hardware": "specs.hardware",
+        "load_model": "specs.modelspec",
+        "parameters": "bound.memory",
+        "parse_precision": "specs.precision",
+        "state_bytes_per_sequence": "bound.memory",
+    },
+)

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-import cli
+from roofline import cli
 from tests.browser import launched
 
 Run = Callable[..., tuple[int, str, str]]

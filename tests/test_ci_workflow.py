@@ -74,7 +74,9 @@ def do(workflow: Mapping[str, Any], folder: Path) -> Outcome:
     """Runs the job's `run` steps in a folder as GitHub does, but for programs that change more than the folder."""
     programs, calls, summary = folder / "bin", folder / "calls", folder / "summary"
     programs.mkdir()
-    (programs / "roofline").write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "import cli; cli.main()" "$@"\n')
+    (programs / "roofline").write_text(
+        f'#!/bin/sh\nexec "{sys.executable}" -c "from roofline.cli import main; main()" "$@"\n'
+    )
     for name in ("pip", "gh"):
         (programs / name).write_text(f'#!/bin/sh\necho "{name} $*" >> "{calls}"\n')
     for program in programs.iterdir():

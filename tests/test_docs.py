@@ -11,12 +11,11 @@ import pytest
 import typer
 import yaml
 
-import advisor
-import cli
 import roofline
+import roofline.advisor as advisor
 from docs.build import GENERATED, MODULES, commands_page, documented, filled, literal, outside, python_page
 from docs.examples import ROOT, Command, ExampleError, Session, blocks, furnish, pages, parse
-from roofline import list_hardware, list_models, load_model
+from roofline import cli, list_hardware, list_models, load_model
 from tests.conftest import Run
 
 PAGES = [path.relative_to(ROOT).as_posix() for path in pages()]
@@ -168,9 +167,10 @@ def test_the_theory_has_every_form_of_a_kernel() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "docs" / "theory").glob("*.md"))
     for path in (ROOT / "roofline" / "kernels").glob("[a-z]*.py"):
         if path.stem not in ("parameters", "terms"):
-            assert f"<!-- from: roofline.kernels.{path.stem} -->" in text
-    names = ("roof", "timing", "corrections", "intervals", "engine", "gain", "energy", "cost", "sensitivity")
-    for name in (*names, "generation", "calibration"):
+            assert f"<!-- from: roofline.timing.kernels.{path.stem} -->" in text
+    names = ("bound.roof", "specs.engine", "scenario.generation", "scenario.energy", "scenario.cost", "whatif.gain")
+    timing = ("passes", "corrections", "intervals", "calibration")
+    for name in (*names, *(f"timing.{part}" for part in timing), "whatif.sensitivity"):
         assert f"<!-- from: roofline.{name} -->" in text
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import tomllib
-from pathlib import Path
 
 from packaging.requirements import Requirement
 
-ROOT = Path(__file__).parents[1]
+from tests.paths import ROOT
 
 
 def test_the_lowest_versions_are_the_bounds_of_the_package() -> None:

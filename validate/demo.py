@@ -1,4 +1,4 @@
-"""`python -m validate.demo`: this machine's processors calibrated in a few minutes, and a model beside its prediction.
+"""`python -m roofline.validate.demo`: the CPU calibrated in a few minutes, and a model beside its prediction.
 
 It writes the overlay folder `specs-demo`, anew every time.
 """
@@ -11,9 +11,9 @@ import sys
 import time
 from pathlib import Path
 
-from roofline.errors import RooflineError
-from roofline.units import seconds
-from validate.loop import calibrated, model_run
+from roofline.core.errors import RooflineError
+from roofline.core.units import seconds
+from roofline.validate.loop import calibrated, model_run
 
 MODELS = ("qwen2.5-0.5b", "llama-3.2-1b")
 """Small models, run one after the other with as many layers as are quick."""
@@ -21,7 +21,7 @@ MODELS = ("qwen2.5-0.5b", "llama-3.2-1b")
 
 def main() -> int:
     """Measure, calibrate, score, and run the models; the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m validate.demo", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m roofline.validate.demo", description=__doc__)
     parser.add_argument("--minutes", type=float, default=1.5, help="for the measurements [1.5]")
     parser.add_argument("--folder", type=Path, default=Path("specs-demo"), help="what is written [specs-demo]")
     parser.add_argument("--dtype", default="fp32", help="format of kernels and models [fp32]")

@@ -1,4 +1,4 @@
-"""Published measurements beside what is simulated under the stated conditions: `python -m validate.literature`.
+"""Published measurements beside simulations of the stated conditions: `python -m roofline.validate.literature`.
 
 Simulated figures are at the roofline's bound. What a paper leaves open is assumed here in one place and said beside it.
 """

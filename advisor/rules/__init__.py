@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from msgspec import Struct, field
 
-from advisor.case import Case
+from roofline.advisor.case import Case
 
 
 class Finding(Struct, frozen=True):
@@ -70,8 +70,5 @@ class Rule(Struct, frozen=True):
 @lru_cache(maxsize=1)
 def rules() -> Mapping[str, Rule]:
     """Every rule by name: the `RULE` of each module of this package."""
-    found = {}
-    for entry in sorted(iter_modules(__path__), key=lambda entry: entry.name):
-        rule: Rule = import_module(f"{__name__}.{entry.name}").RULE
-        found[rule.name] = rule
-    return MappingProxyType(found)
+    found: list[Rule] = [import_module(f"{__name__}.{entry.name}").RULE for entry in iter_modules(__path__)]
+    return MappingProxyType({rule.name: rule for rule in sorted(found, key=lambda rule: rule.name)})

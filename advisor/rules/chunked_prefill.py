@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Caution, Finding, Rule, Said
-from roofline.units import seconds
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Finding, Rule, Said
+from roofline.core.units import seconds
 
 STEPS = 10
 """Decode steps that the prefill of one prompt has to take for it to be told."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations
 
-from advisor.breakeven import HELPS
-from advisor.case import Case
-from advisor.plan import Interaction
-from advisor.rules import Caution, Hint, Rule, Said
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Hint, Rule, Said
+from roofline.advisor.search.breakeven import HELPS
+from roofline.advisor.search.plan import Interaction
 
 LOOKED_AT = 3
 """Moves whose pairs are simulated: the best of each slot."""

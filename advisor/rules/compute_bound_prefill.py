@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import LITTLE, Case
-from advisor.formats import counted
-from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
-from roofline.roof import Bound
-from roofline.units import seconds, si
+from roofline.advisor.case import LITTLE, Case
+from roofline.advisor.formats import counted
+from roofline.advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
+from roofline.bound.roof import Bound
+from roofline.core.units import seconds, si
 
 SLOWER = 1.01
 """How many times longer prefill has to take for it to be told."""

@@ -6,12 +6,12 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from advisor.breakeven import HELPS
-from advisor.case import Case
-from advisor.moves import Move
-from advisor.rules import Caution, Rule, Said
-from roofline.analysis import Analysis
-from roofline.units import seconds
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Rule, Said
+from roofline.advisor.search.breakeven import HELPS
+from roofline.advisor.search.moves import Move
+from roofline.core.units import seconds
+from roofline.scenario.analysis import Analysis
 
 LOOKED_AT = 3
 """Moves whose gains are simulated at other loads, beside drafting: the best of each slot."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.goal import Objective
-from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
+from roofline.advisor.search.goal import Objective
 
 
 def look(case: Case) -> Iterator[Said]:

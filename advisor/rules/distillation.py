@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.breakeven import HELPS
-from advisor.case import Case
-from advisor.goal import Quality
-from advisor.rules import Caution, Hint, Rule, Said
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Hint, Rule, Said
+from roofline.advisor.search.breakeven import HELPS
+from roofline.advisor.search.goal import Quality
 
 HALF = "layer-pruning:share=0.5"
 

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from advisor.case import Case
-from advisor.rules import Finding, Rule, Said
-from roofline.analysis import analyze
-from roofline.errors import RooflineError
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Finding, Rule, Said
+from roofline.core.errors import RooflineError
+from roofline.scenario.analysis import analyze
 
 DOMINANT = 0.75
 """The share of the time above which they are said to dominate (Zhou et al. 2024, section 6.1.1)."""

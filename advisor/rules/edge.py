@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Finding, Hint, Rule, Said
-from roofline.memory import active_parameters
-from roofline.units import si
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Finding, Hint, Rule, Said
+from roofline.bound.memory import active_parameters
+from roofline.core.units import si
 
 KINDS = ("soc", "cpu")
 SLOW = 1e12

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.moves import Kind
-from advisor.rules import Caution, Hint, Rule, Said
-from advisor.trials import better
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Hint, Rule, Said
+from roofline.advisor.search.moves import Kind
+from roofline.advisor.search.trials import better
 
 
 def look(case: Case) -> Iterator[Said]:

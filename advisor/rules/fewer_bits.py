@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import LITTLE, Case
-from advisor.rules import Caution, Rule, Said, Vain
+from roofline.advisor.case import LITTLE, Case
+from roofline.advisor.rules import Caution, Rule, Said, Vain
 
 UNQUANTISED = 16
 """Bits of a weight before any quantisation."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import LITTLE, Case
-from advisor.rules import Finding, Hint, Rule, Said, Vain
-from roofline.units import si
+from roofline.advisor.case import LITTLE, Case
+from roofline.advisor.rules import Finding, Hint, Rule, Said, Vain
+from roofline.core.units import si
 
 FUSED = ("flash-attention", "whole-layer-fusion")
 

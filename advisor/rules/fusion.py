@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Finding, Hint, Rule, Said, Vain
-from roofline.breakdown import HOST
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Finding, Hint, Rule, Said, Vain
+from roofline.scenario.breakdown import HOST
 
 FUSIONS = ("norm kernel", "QKV projection", "MLP kernel", "layer kernel")
 LIGHT = ("norm", "activation", "elementwise", "rope", "softmax")

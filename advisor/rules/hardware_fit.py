@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Caution, Finding, Hint, Rule, Said
-from roofline.checkpoint import lacking
-from roofline.roof import Bound
-from roofline.units import si
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Finding, Hint, Rule, Said
+from roofline.bound.roof import Bound
+from roofline.core.units import si
+from roofline.specs.checkpoint import lacking
 
 IDLE = 0.1
 """Use of the arithmetic or of the bandwidth below which it is told as idle."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Hint, Rule, Said, Vain
-from roofline.roof import Bound
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Hint, Rule, Said, Vain
+from roofline.bound.roof import Bound
 
 NOTICED = 0.25
 """The share of the whole time from which a phase is worth shortening."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Finding, Hint, Rule, Said, Vain
-from roofline.units import seconds
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Finding, Hint, Rule, Said, Vain
+from roofline.core.units import seconds
 
 NOTICED = 0.2
 """The share of a decode step from which it is called launch-bound."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.breakeven import HELPS
-from advisor.case import Case
-from advisor.rules import Caution, Rule, Said
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Rule, Said
+from roofline.advisor.search.breakeven import HELPS
 
 MISSED = "s3:excess=2"
 """A prediction of twice the tokens that are needed."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
-from roofline.model import Attention
-from roofline.phase import OpFigures, Phase
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
+from roofline.scenario.phase import OpFigures, Phase
+from roofline.specs.model import Attention
 
 DROPPING = ("attention pattern", "cache budget")
 SHORTENING = ("prompt",)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.breakeven import HELPS
-from advisor.case import Case
-from advisor.goal import Price
-from advisor.moves import Kind
-from advisor.rules import Caution, Hint, Rule, Said
-from advisor.trials import Trial
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Hint, Rule, Said
+from roofline.advisor.search.breakeven import HELPS
+from roofline.advisor.search.goal import Price
+from roofline.advisor.search.moves import Kind
+from roofline.advisor.search.trials import Trial
 
 KEEPING = (Price.LOSSLESS, Price.ENGINEERING)
 

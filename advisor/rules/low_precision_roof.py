@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import LITTLE, Case
-from advisor.formats import Formats
-from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
-from roofline.roof import Bound
-from roofline.units import si
+from roofline.advisor.case import LITTLE, Case
+from roofline.advisor.formats import Formats
+from roofline.advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
+from roofline.bound.roof import Bound
+from roofline.core.units import si
 
 
 def look(case: Case) -> Iterator[Said]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.breakeven import HELPS
-from advisor.case import Case
-from advisor.rules import Caution, Hint, Rule, Said, Vain
-from roofline.roof import Bound
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Hint, Rule, Said, Vain
+from roofline.advisor.search.breakeven import HELPS
+from roofline.bound.roof import Bound
 
 
 def look(case: Case) -> Iterator[Said]:

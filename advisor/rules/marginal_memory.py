@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Finding, Hint, Rule, Said, Vain
-from roofline.units import si
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Finding, Hint, Rule, Said, Vain
+from roofline.core.units import si
 
 ALLOCATION = "KV allocation"
 WASTED = 0.05

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.breakeven import HELPS
-from advisor.case import Case
-from advisor.moves import Kind
-from advisor.rules import Caution, Rule, Said
-from roofline.units import seconds
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Rule, Said
+from roofline.advisor.search.breakeven import HELPS
+from roofline.advisor.search.moves import Kind
+from roofline.core.units import seconds
 
 NOTICED = 0.05
 """The share of a decode step from which the host is worth a word."""

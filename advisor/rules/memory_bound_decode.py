@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import LITTLE, Case
-from advisor.formats import Product
-from advisor.rules import Finding, Hint, Rule, Said
-from roofline.roof import Bound
+from roofline.advisor.case import LITTLE, Case
+from roofline.advisor.formats import Product
+from roofline.advisor.rules import Finding, Hint, Rule, Said
+from roofline.bound.roof import Bound
 
 
 def look(case: Case) -> Iterator[Said]:

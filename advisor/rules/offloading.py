@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.moves import Kind
-from advisor.rules import Finding, Hint, Rule, Said, Vain
-from roofline.units import si
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Finding, Hint, Rule, Said, Vain
+from roofline.advisor.search.moves import Kind
+from roofline.core.units import si
 
 
 def look(case: Case) -> Iterator[Said]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Caution, Finding, Hint, Rule, Said
-from roofline.units import si
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Finding, Hint, Rule, Said
+from roofline.core.units import si
 
 PAGED = ("paged-attention", "token-attention")
 

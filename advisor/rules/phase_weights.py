@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Finding, Rule, Said
-from roofline.units import seconds
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Finding, Rule, Said
+from roofline.core.units import seconds
 
 MOST = 2 / 3
 """The share of the time from which one phase alone is named."""

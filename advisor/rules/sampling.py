@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Finding, Hint, Rule, Said
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Finding, Hint, Rule, Said
 
 NOTICED = 0.1
 """The share of a decode step from which the vocabulary is worth a word."""

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 
 from msgspec.structs import replace
 
-from advisor.breakeven import HELPS
-from advisor.case import Case
-from advisor.goal import Price
-from advisor.moves import Kind
-from advisor.rules import Caution, Rule, Said
-from roofline.analysis import analyze
-from roofline.errors import RooflineError
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Rule, Said
+from roofline.advisor.search.breakeven import HELPS
+from roofline.advisor.search.goal import Price
+from roofline.advisor.search.moves import Kind
+from roofline.core.errors import RooflineError
+from roofline.scenario.analysis import analyze
 
 SHARED = "prefix"
 OTHER_MODELS = ("student", "cascade", "model size")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import LITTLE, Case
-from advisor.goal import Objective
-from advisor.rules import Caution, Hint, Rule, Said, Vain
+from roofline.advisor.case import LITTLE, Case
+from roofline.advisor.rules import Caution, Hint, Rule, Said, Vain
+from roofline.advisor.search.goal import Objective
 from roofline.techniques import check_request
 
 

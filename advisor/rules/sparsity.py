@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Caution, Hint, Rule, Said, Vain
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Hint, Rule, Said, Vain
 
 SLOTS = ("weight sparsity", "model size")
 

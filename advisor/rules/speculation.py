@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.breakeven import HELPS
-from advisor.case import LITTLE, Case
-from advisor.formats import counted
-from advisor.rules import Caution, Hint, Rule, Said, Vain
-from advisor.trials import Trial
+from roofline.advisor.case import LITTLE, Case
+from roofline.advisor.formats import counted
+from roofline.advisor.rules import Caution, Hint, Rule, Said, Vain
+from roofline.advisor.search.breakeven import HELPS
+from roofline.advisor.search.trials import Trial
 
 MUCH = 0.5
 """The share of the cache in the bytes of a step from which drafting may pay by it alone."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.breakeven import HELPS
-from advisor.case import Case
-from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
-from roofline.units import si
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
+from roofline.advisor.search.breakeven import HELPS
+from roofline.core.units import si
 
 NOTICED = 0.25
 """The share of a decode step's bytes from which the cache is worth another structure."""

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import LITTLE, Case, link_text
-from advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
-from advisor.trials import Trial
-from roofline.analysis import Analysis
-from roofline.errors import RooflineError
-from roofline.hardware import Span
-from roofline.phase import OpFigures, Phase
-from roofline.units import seconds
+from roofline.advisor.case import LITTLE, Case, link_text
+from roofline.advisor.rules import Caution, Finding, Hint, Rule, Said, Vain
+from roofline.advisor.search.trials import Trial
+from roofline.core.errors import RooflineError
+from roofline.core.units import seconds
+from roofline.scenario.analysis import Analysis
+from roofline.scenario.phase import OpFigures, Phase
+from roofline.specs.hardware import Span
 
 
 def look(case: Case) -> Iterator[Said]:

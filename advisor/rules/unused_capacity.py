@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.rules import Finding, Hint, Rule, Said
-from roofline.units import si
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Finding, Hint, Rule, Said
+from roofline.core.units import si
 
 NOTICED = 0.2
 """The share of the device's memory that must be left to be worth a word."""

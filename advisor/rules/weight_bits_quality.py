@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import Case
-from advisor.goal import Price
-from advisor.rules import Caution, Hint, Rule, Said
-from roofline.scenario import Scenario
+from roofline.advisor.case import Case
+from roofline.advisor.rules import Caution, Hint, Rule, Said
+from roofline.advisor.search.goal import Price
+from roofline.scenario.scenario import Scenario
 
 TINY, SMALL, BALANCED = 2.5, 3.5, 5.0
 """Bits of a weight up to which two bits, fewer than four, and four are meant, scales included."""

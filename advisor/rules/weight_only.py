@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from advisor.case import LITTLE, Case
-from advisor.formats import counted
-from advisor.rules import Hint, Rule, Said, Vain
+from roofline.advisor.case import LITTLE, Case
+from roofline.advisor.formats import counted
+from roofline.advisor.rules import Hint, Rule, Said, Vain
 
 
 def look(case: Case) -> Iterator[Said]:

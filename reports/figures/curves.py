@@ -13,10 +13,10 @@ from matplotlib.patches import Patch
 from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from reports.figures.style import BLACK, CATEGORIES, LINES, MARKERS, new_figure, plain, styled, units
-from reports.figures.table import Table, described, labels, name_of, numeric, shown, tick_unit
-from roofline.axes import Axis
-from roofline.errors import RooflineError
+from roofline.core.errors import RooflineError
+from roofline.reports.figures.style import BLACK, CATEGORIES, LINES, MARKERS, new_figure, plain, styled, units
+from roofline.reports.figures.table import Table, described, labels, name_of, numeric, shown, tick_unit
+from roofline.whatif.axes import Axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

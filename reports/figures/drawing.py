@@ -12,28 +12,28 @@ from matplotlib.figure import Figure
 from msgspec import Struct
 from msgspec.structs import replace
 
-from reports.export import inert
-from reports.figures.curves import bars, curves
-from reports.figures.footprint import footprint, footprint_rows
-from reports.figures.heatmap import bound_of, heatmap
-from reports.figures.measured import kernels, kernels_rows, measured, measured_rows, of_models
-from reports.figures.operators import operator_rows, rooflines, roofs, roofs_rows
-from reports.figures.pareto import pareto
-from reports.figures.scenario import drawn
-from reports.figures.style import titled
-from reports.figures.table import Table
-from reports.rows import CsvEncoding
-from reports.wish import OF_SCENARIO, Wish, is_yaml, read_wish, scenario_options
 from roofline import Scenario, analyze, load_hardware
-from roofline.calibration import load_calibration
-from roofline.documents import read_mapping
-from roofline.errors import RooflineError, quote
-from roofline.options import scenario_from
-from roofline.selection import Selection
-from roofline.study import Study, assemble
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError, quote
+from roofline.reports.figures.curves import bars, curves
+from roofline.reports.figures.footprint import footprint, footprint_rows
+from roofline.reports.figures.heatmap import bound_of, heatmap
+from roofline.reports.figures.measured import kernels, kernels_rows, measured, measured_rows, of_models
+from roofline.reports.figures.operators import operator_rows, rooflines, roofs, roofs_rows
+from roofline.reports.figures.pareto import pareto
+from roofline.reports.figures.request import OF_SCENARIO, Wish, is_yaml, read_wish, scenario_options
+from roofline.reports.figures.scenario import drawn
+from roofline.reports.figures.style import titled
+from roofline.reports.figures.table import Table
+from roofline.reports.output.export import inert
+from roofline.reports.tables.rows import CsvEncoding
+from roofline.timing.calibration import load_calibration
+from roofline.whatif.options import scenario_from
+from roofline.whatif.selection import Selection
+from roofline.whatif.study import Study, assemble
 
 if TYPE_CHECKING:
-    from validate.score import Scored
+    from roofline.validate.score.kernels import Scored
 
 FRONT = ("tokens_per_s_per_user", "tokens_per_s_per_gpu")
 """What a Pareto front is of where nothing is named: what users feel, and what the operator pays for."""
@@ -167,7 +167,7 @@ def _csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
 def _measured(wish: Wish, source: str | None, hardware: str | None) -> Picture:
     """Published figures of whole models, or measured kernels, beside predictions."""
     if source is None or (is_yaml(source) and read_wish(Path(source))[0] == wish):
-        from validate.check import check
+        from roofline.validate.check.check import check
 
         return _beside(check(), wish)
     path = Path(source)
@@ -175,7 +175,7 @@ def _measured(wish: Wish, source: str | None, hardware: str | None) -> Picture:
         return _beside(_checked(path), wish)
     _needs_fit()
     if _is_of_models(path):
-        from validate.end_to_end import end_to_end
+        from roofline.validate.score.end_to_end import end_to_end
 
         if hardware is not None:
             raise RooflineError("figures of whole models name their hardware: --hw has no place beside")
@@ -225,8 +225,8 @@ def _is_of_models(path: Path) -> bool:
 
 def _scored(path: Path, hardware: str | None) -> list[Scored]:
     """Every measured kernel of a file or folder with what is predicted for it."""
-    from validate.rows import read_measurements
-    from validate.score import predict
+    from roofline.validate.score.kernels import predict
+    from roofline.validate.tables.rows import read_measurements
 
     found: list[Scored] = []
     for part in read_measurements(path):

@@ -9,14 +9,14 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from reports.figures.style import BLUE, GREEN, ORANGE, new_figure, plain, styled
-from reports.figures.table import Table, labels
 from roofline import analyze
-from roofline.axes import Axis
-from roofline.convention import Convention
-from roofline.errors import RooflineError
-from roofline.memory import activation_peak
-from roofline.options import OPTIONS, scenario_from
+from roofline.bound.memory import activation_peak
+from roofline.core.errors import RooflineError
+from roofline.graph.convention import Convention
+from roofline.reports.figures.style import BLUE, GREEN, ORANGE, new_figure, plain, styled
+from roofline.reports.figures.table import Table, labels
+from roofline.whatif.axes import Axis
+from roofline.whatif.options import OPTIONS, scenario_from
 
 PARTS = (("weights", BLUE), ("KV cache", ORANGE), ("activations", GREEN))
 PHASES = ("decode", "prefill")

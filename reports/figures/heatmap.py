@@ -13,10 +13,10 @@ from matplotlib.patches import Patch, Rectangle
 from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
-from reports.figures.style import SIZE, new_figure, plain, styled
-from reports.figures.table import Table, labels, name_of, numeric, shown, tick_unit
-from roofline.axes import Axis
-from roofline.errors import RooflineError
+from roofline.core.errors import RooflineError
+from roofline.reports.figures.style import SIZE, new_figure, plain, styled
+from roofline.reports.figures.table import Table, labels, name_of, numeric, shown, tick_unit
+from roofline.whatif.axes import Axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

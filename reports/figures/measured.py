@@ -11,13 +11,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
 from numpy.typing import NDArray
 
-from reports.figures.style import BLACK, CATEGORIES, new_figure, plain, series, styled
-from roofline.errors import RooflineError
+from roofline.core.errors import RooflineError
+from roofline.reports.figures.style import BLACK, CATEGORIES, new_figure, plain, series, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from validate.score import Scored
+    from roofline.validate.score.kernels import Scored
 
 RATIOS = (0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10)
 FEW = 150

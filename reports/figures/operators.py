@@ -10,10 +10,10 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
-from reports.figures.labels import number
-from reports.figures.style import BLACK, BOUND_COLOURS, CATEGORIES, LINES, named, new_figure, plain, styled
 from roofline import Analysis, Hardware
-from roofline.units import seconds, si
+from roofline.core.units import seconds, si
+from roofline.reports.figures.labels import number
+from roofline.reports.figures.style import BLACK, BOUND_COLOURS, CATEGORIES, LINES, named, new_figure, plain, styled
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -10,12 +10,12 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
-from reports.figures.labels import number
-from reports.figures.style import BLACK, CATEGORIES, MARKERS, new_figure, plain, styled, units
-from reports.figures.table import Table, described, labels, name_of, tick_unit
-from roofline.axes import Axis
-from roofline.errors import RooflineError
-from roofline.selection import front
+from roofline.core.errors import RooflineError
+from roofline.reports.figures.labels import number
+from roofline.reports.figures.style import BLACK, CATEGORIES, MARKERS, new_figure, plain, styled, units
+from roofline.reports.figures.table import Table, described, labels, name_of, tick_unit
+from roofline.whatif.axes import Axis
+from roofline.whatif.selection import front
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

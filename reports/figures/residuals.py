@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import PercentFormatter
 
-from reports.figures.style import BLACK, BLUE, ORANGE, VERMILION, new_figure, plain, styled
-from roofline.calibration import Residuals
+from roofline.reports.figures.style import BLACK, BLUE, ORANGE, VERMILION, new_figure, plain, styled
+from roofline.timing.calibration import Residuals
 
 BASIS_COLOURS = {"calibrated": BLUE, "family": ORANGE, "pooled": VERMILION}
 MOST = 24

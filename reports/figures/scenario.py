@@ -10,11 +10,11 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 from msgspec.structs import replace
 
-from reports.figures.operators import rooflines
-from reports.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, named, new_figure, styled
 from roofline import Analysis, Scenario, analyze
-from roofline.edge import whole_series
-from roofline.estimate import Estimate
+from roofline.core.search import whole_series
+from roofline.reports.figures.operators import rooflines
+from roofline.reports.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, named, new_figure, styled
+from roofline.timing.estimate import Estimate
 
 BATCHES = tuple(2**power for power in range(10))
 """Batches that curves are drawn over."""

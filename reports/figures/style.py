@@ -18,9 +18,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import EngFormatter
 
-from reports.files import write_bytes
 from roofline import Scenario
-from roofline.errors import RooflineError, quote
+from roofline.core.errors import RooflineError, quote
+from roofline.core.files import write_bytes
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

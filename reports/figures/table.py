@@ -10,15 +10,15 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from roofline.axes import Axis
-from roofline.column import Type
-from roofline.errors import RooflineError, UnknownNameError
-from roofline.metrics import METRICS, find_metric
-from roofline.options import find_option
-from roofline.selection import Rows
-from roofline.study import Study
-from roofline.sweep import sweep
-from roofline.units import seconds, si
+from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.expressions import Type
+from roofline.core.units import seconds, si
+from roofline.whatif.axes import Axis
+from roofline.whatif.metrics import METRICS, find_metric
+from roofline.whatif.options import find_option
+from roofline.whatif.selection import Rows
+from roofline.whatif.study import Study
+from roofline.whatif.sweep import sweep
 
 MAX_POINTS = 100_000
 """More points than anybody tells apart in a figure."""

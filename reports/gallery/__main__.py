@@ -1,4 +1,4 @@
-"""`python -m reports.gallery [--output FOLDER]`: draws the gallery anew."""
+"""`python -m roofline.reports.gallery [--output FOLDER]`: draws the gallery anew."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import argparse
 import sys
 from pathlib import Path
 
-from reports.gallery.build import FOLDER, build, write
-from roofline.errors import RooflineError
+from roofline.core.errors import RooflineError
+from roofline.reports.gallery.build import FOLDER, build, write
 
 
 def main() -> int:
     """Builds and writes the gallery; exit status 2 with one sentence where that fails."""
-    parser = argparse.ArgumentParser(prog="python -m reports.gallery", description="Draw the gallery anew.")
+    parser = argparse.ArgumentParser(prog="python -m roofline.reports.gallery", description="Draw the gallery anew.")
     parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write to [default: the gallery's own]")
     folder: Path = parser.parse_args().output
     try:

@@ -12,15 +12,15 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from reports.export import escape
-from reports.figures.drawing import draw
-from reports.figures.style import as_bytes
-from reports.files import cannot_write, write_bytes
-from reports.gallery.table_1 import table_1
-from reports.wish import Wish, read_wish
-from roofline.errors import RooflineError, SpecError
+from roofline.core.errors import RooflineError, SpecError
+from roofline.core.files import cannot_write, write_bytes
+from roofline.reports.figures.drawing import draw
+from roofline.reports.figures.request import Wish, read_wish
+from roofline.reports.figures.style import as_bytes
+from roofline.reports.gallery.table_1 import table_1
+from roofline.reports.output.export import escape
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).resolve().parent
 INDEX = "README.md"
 DIGITS = 10
 

@@ -6,11 +6,11 @@ import csv
 from pathlib import Path
 from typing import Any
 
-from reports.export import markdown_table
 from roofline import Scenario, analyze, load_hardware, load_model
-from roofline.errors import RooflineError
+from roofline.core.errors import RooflineError
+from roofline.reports.output.export import markdown_table
 
-PUBLISHED = Path(__file__).parents[2] / "tests" / "data" / "llm_viewer_table1.csv"
+PUBLISHED = Path(__file__).resolve().parents[2] / "tests" / "data" / "llm_viewer_table1.csv"
 """The printed cells of all 24 rows."""
 
 MODEL, HARDWARE, PROMPT = "llama-2-7b", "a6000", 2048

@@ -1,5 +1,8 @@
 """The technique catalogue: every technique of the source papers as a function from a scenario to a scenario.
 
+In: a `Scenario` and requests such as `eagle:depth=3`. Out: the scenario with the techniques applied, in the catalogue's
+order, and for each technique what it covers, asks for and was published to gain.
+
 >>> from roofline import Scenario, analyze, load_hardware, load_model
 >>> from roofline.techniques import apply_techniques
 >>> plain = Scenario(load_model("llama-2-13b"), load_hardware("a6000"))
@@ -17,8 +20,8 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from roofline.errors import RooflineError, UnknownNameError, UnsupportedError, quote
-from roofline.scenario import Scenario
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
+from roofline.scenario.scenario import Scenario
 from roofline.techniques.base import Level, Parameter, Price, Published, Technique
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from roofline.errors import RooflineError, UnsupportedError
-from roofline.model import Attention, Layer, Retention
-from roofline.rewrite import ProjectedKeys
-from roofline.scenario import Scenario
+from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.graph.rewrite import ProjectedKeys
+from roofline.scenario.scenario import Scenario
+from roofline.specs.model import Attention, Layer, Retention
 from roofline.techniques.base import (
     Parameter,
     Price,

@@ -10,13 +10,13 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.errors import RooflineError, UnknownNameError, UnsupportedError, quote
-from roofline.formats import Format, find_format
-from roofline.model import Attention, FeedForward, Layer, LayerGroup, Mixer, MixtureOfExperts, Mlp, Model
-from roofline.precision import Precision
-from roofline.scenario import Scenario
-from roofline.schedule import Settings
-from roofline.schemes import UNQUANTISED, WeightScheme, find_weight_scheme
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
+from roofline.scenario.scenario import Scenario
+from roofline.scenario.schedule import Settings
+from roofline.specs.formats import Format, find_format
+from roofline.specs.model import Attention, FeedForward, Layer, LayerGroup, Mixer, MixtureOfExperts, Mlp, Model
+from roofline.specs.precision import Precision
+from roofline.specs.schemes import UNQUANTISED, WeightScheme, find_weight_scheme
 
 
 class Level(StrEnum):

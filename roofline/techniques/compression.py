@@ -7,11 +7,11 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from roofline.errors import RooflineError, UnsupportedError
-from roofline.formats import Format, find_format, pruned, structured
-from roofline.precision import Precision
-from roofline.rewrite import Adapter, LowRank
-from roofline.scenario import Scenario
+from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.graph.rewrite import Adapter, LowRank
+from roofline.scenario.scenario import Scenario
+from roofline.specs.formats import Format, find_format, pruned, structured
+from roofline.specs.precision import Precision
 from roofline.techniques.base import (
     Change,
     Parameter,

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from roofline.errors import RooflineError, UnsupportedError
-from roofline.model import FeedForward, Layer, MixtureOfExperts, Mlp
-from roofline.rewrite import Predictor
-from roofline.scenario import Scenario
+from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.graph.rewrite import Predictor
+from roofline.scenario.scenario import Scenario
+from roofline.specs.model import FeedForward, Layer, MixtureOfExperts, Mlp
 from roofline.techniques.base import (
     Change,
     Parameter,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from roofline.errors import UnsupportedError
-from roofline.scenario import Scenario
-from roofline.schedule import Cascade
+from roofline.core.errors import UnsupportedError
+from roofline.scenario.scenario import Scenario
+from roofline.scenario.schedule import Cascade
 from roofline.techniques.base import (
     Change,
     Level,

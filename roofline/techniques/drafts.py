@@ -7,10 +7,20 @@ from functools import lru_cache
 
 from msgspec.structs import replace
 
-from roofline.errors import UnsupportedError
-from roofline.memory import parameters
-from roofline.model import Attention, LatentAttention, Layer, LayerGroup, MixtureOfExperts, Mlp, Model, Norm, Positions
-from roofline.modelspec import load_model
+from roofline.bound.memory import parameters
+from roofline.core.errors import UnsupportedError
+from roofline.specs.model import (
+    Attention,
+    LatentAttention,
+    Layer,
+    LayerGroup,
+    MixtureOfExperts,
+    Mlp,
+    Model,
+    Norm,
+    Positions,
+)
+from roofline.specs.modelspec import load_model
 
 _PLAIN = Norm("rmsnorm", weight=False)
 

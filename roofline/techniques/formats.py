@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from roofline.errors import RooflineError
-from roofline.formats import UNQUANTISED_FORMATS, Format, grouped
-from roofline.precision import Precision
-from roofline.scenario import Scenario
-from roofline.schemes import WeightScheme
+from roofline.core.errors import RooflineError
+from roofline.scenario.scenario import Scenario
+from roofline.specs.formats import UNQUANTISED_FORMATS, Format, grouped
+from roofline.specs.precision import Precision
+from roofline.specs.schemes import WeightScheme
 from roofline.techniques.base import Parameter, Values, with_precision
 
 SCALE_BITS = 16

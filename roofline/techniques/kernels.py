@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from roofline.errors import UnsupportedError
-from roofline.fusion import check_fusions
-from roofline.network import Build, network
-from roofline.precision import Precision
-from roofline.scenario import Scenario
+from roofline.core.errors import UnsupportedError
+from roofline.graph.fusion import check_fusions
+from roofline.graph.network import Build, network
+from roofline.scenario.scenario import Scenario
+from roofline.specs.precision import Precision
 from roofline.techniques.base import Change, Published, Technique, Values, needs_generation, with_settings
 from roofline.techniques.entries import system_entry
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 
-from roofline.errors import UnsupportedError
-from roofline.formats import find_format, grouped
-from roofline.model import Attention, LatentAttention
-from roofline.scenario import Scenario
+from roofline.core.errors import UnsupportedError
+from roofline.scenario.scenario import Scenario
+from roofline.specs.formats import find_format, grouped
+from roofline.specs.model import Attention, LatentAttention
 from roofline.techniques.base import Change, Parameter, Price, Published, Technique, Values, needs_generation
 from roofline.techniques.entries import entry as written
 from roofline.techniques.formats import SCALE_BITS, bits_parameter, cache_format, stored, with_formats

@@ -5,9 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from roofline.formats import Format, find_format, grouped
-from roofline.rewrite import Adapter
-from roofline.scenario import Scenario
+from roofline.graph.rewrite import Adapter
+from roofline.scenario.scenario import Scenario
+from roofline.specs.formats import Format, find_format, grouped
 from roofline.techniques.base import Change, Level, Parameter, Price, Published, Technique, Values
 from roofline.techniques.entries import entry as written
 from roofline.techniques.formats import SCALE_BITS, bits_parameter, cache_format, group_parameter, stored, with_formats

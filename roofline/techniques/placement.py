@@ -7,15 +7,17 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from roofline.errors import RooflineError, UnsupportedError, quote
-from roofline.hardware import NETWORK, Hardware, load_hardware
-from roofline.memory import stored_tensors
-from roofline.model import Attention, FeedForward, Mlp
-from roofline.network import network
-from roofline.parallel import NAMES, RESIDENT, SINGLE, Offload, rank_model
-from roofline.precision import Precision
-from roofline.scenario import Scenario
-from roofline.schedule import Host, Part
+from roofline.bound.memory import stored_tensors
+from roofline.core.errors import RooflineError, UnsupportedError, quote
+from roofline.core.units import Dimension, parse_quantity
+from roofline.graph.network import network
+from roofline.graph.parallel import NAMES, RESIDENT, SINGLE, Offload, rank_model
+from roofline.graph.tensor import Role
+from roofline.scenario.scenario import Scenario
+from roofline.scenario.schedule import Host, Part
+from roofline.specs.hardware import NETWORK, Hardware, load_hardware
+from roofline.specs.model import Attention, FeedForward, Mlp
+from roofline.specs.precision import Precision
 from roofline.techniques.base import (
     Change,
     Parameter,
@@ -28,8 +30,6 @@ from roofline.techniques.base import (
     with_settings,
 )
 from roofline.techniques.entries import system_entry
-from roofline.tensor import Role
-from roofline.units import Dimension, parse_quantity
 
 # --- other memories and processors ------------------------------------------------------------------------------------
 

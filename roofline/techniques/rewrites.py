@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from roofline.errors import RooflineError
-from roofline.rewrite import Adapter, LowRank, Predictor, ProjectedKeys, Rewrite, Rotation, SharedWeights
-from roofline.scenario import Scenario
+from roofline.core.errors import RooflineError
+from roofline.graph.rewrite import Adapter, LowRank, Predictor, ProjectedKeys, Rewrite, Rotation, SharedWeights
+from roofline.scenario.scenario import Scenario
 from roofline.techniques.base import with_settings
 
 _ORDER: tuple[type[Rewrite], ...] = (LowRank, Adapter, ProjectedKeys, Rotation, Predictor, SharedWeights)

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from roofline.errors import UnsupportedError
-from roofline.model import Attention, LatentAttention
-from roofline.scenario import Scenario
+from roofline.core.errors import UnsupportedError
+from roofline.scenario.scenario import Scenario
+from roofline.specs.model import Attention, LatentAttention
 from roofline.techniques.base import (
     Change,
     Parameter,

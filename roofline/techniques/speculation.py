@@ -5,10 +5,10 @@ from __future__ import annotations
 from math import ceil
 from typing import Any
 
-from roofline.errors import RooflineError, UnsupportedError
-from roofline.model import Attention, LatentAttention
-from roofline.scenario import Scenario
-from roofline.schedule import Speculation, accepted_tokens
+from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.scenario.scenario import Scenario
+from roofline.scenario.schedule import Speculation, accepted_tokens
+from roofline.specs.model import Attention, LatentAttention
 from roofline.techniques.base import (
     Change,
     Parameter,

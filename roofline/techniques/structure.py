@@ -9,12 +9,21 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from roofline.errors import RooflineError, UnsupportedError
-from roofline.memory import parameters as stored_parameters
-from roofline.model import Attention, FeedForward, LatentAttention, Layer, LayerGroup, MixtureOfExperts, Mlp, Model
-from roofline.modelspec import load_model
-from roofline.rewrite import Rotation, SharedWeights
-from roofline.scenario import Scenario
+from roofline.bound.memory import parameters as stored_parameters
+from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.graph.rewrite import Rotation, SharedWeights
+from roofline.scenario.scenario import Scenario
+from roofline.specs.model import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    LayerGroup,
+    MixtureOfExperts,
+    Mlp,
+    Model,
+)
+from roofline.specs.modelspec import load_model
 from roofline.techniques.base import Parameter, Price, Published, Technique, Values, scaled
 from roofline.techniques.entries import entry
 from roofline.techniques.rewrites import with_rewrite

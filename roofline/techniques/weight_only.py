@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from roofline.errors import UnknownNameError
-from roofline.formats import grouped
-from roofline.scenario import Scenario
-from roofline.schemes import GGUF
+from roofline.core.errors import UnknownNameError
+from roofline.scenario.scenario import Scenario
+from roofline.specs.formats import grouped
+from roofline.specs.schemes import GGUF
 from roofline.techniques.base import Level, Parameter, Price, Published, Technique, Values
 from roofline.techniques.formats import SCALE_BITS, bits_parameter, group_bits, group_parameter, stored, with_formats
 

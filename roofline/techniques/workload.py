@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from msgspec.structs import replace
 
-from roofline.scenario import Scenario
+from roofline.scenario.scenario import Scenario
 from roofline.techniques.base import lengths
 
 

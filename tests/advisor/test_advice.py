@@ -7,16 +7,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from advisor import Goal, Limits, Objective, Price, Quality, advise
-from advisor.breakeven import HELPS
-from advisor.desk import consumer
-from advisor.moves import engine_techniques, technique_moves
-from advisor.trials import sure
-from reports.commands.scenario import parse_scenarios
 from roofline import RooflineError, analyze
-from roofline.estimate import Estimate
-from roofline.options import compose
-from roofline.request import Request
+from roofline.advisor import Goal, Limits, Objective, Price, Quality, advise
+from roofline.advisor.desk import consumer
+from roofline.advisor.search.breakeven import HELPS
+from roofline.advisor.search.moves import engine_techniques, technique_moves
+from roofline.advisor.search.trials import sure
+from roofline.cli.scenario_options import parse_scenarios
+from roofline.timing.estimate import Estimate
+from roofline.whatif.options import compose
+from roofline.whatif.request import Request
 
 SCENARIOS = st.builds(
     lambda model, hw, batch, prompt, generate, quant, tp, engine: compose(
@@ -91,7 +91,7 @@ def test_every_figure_is_reproduced_by_its_command(objective, request_) -> None:
 
 
 def advice_command(request_: Request) -> str:
-    from roofline.command import command_line
+    from roofline.whatif.command_line import command_line
 
     return command_line(request_)
 

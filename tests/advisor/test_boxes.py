@@ -6,14 +6,14 @@ import json
 
 import pytest
 
-from advisor.configurations import configurations
-from advisor.goal import Quality
-from advisor.moves import parallel_moves
-from advisor.sizing import size
-from advisor.workload import Service
 from roofline import load_hardware, load_model
-from roofline.parallel import Parallelism
-from roofline.request import Request
+from roofline.advisor.search.goal import Quality
+from roofline.advisor.search.moves import parallel_moves
+from roofline.advisor.sizing.configurations import configurations
+from roofline.advisor.sizing.sizing import size
+from roofline.advisor.sizing.workload import Service
+from roofline.graph.parallel import Parallelism
+from roofline.whatif.request import Request
 
 
 def test_a_box_is_offered_as_one_node() -> None:

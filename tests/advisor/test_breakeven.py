@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from advisor import breakeven
-from advisor.breakeven import CLOSE, BreakEven, crossing
-from advisor.goal import Goal, Objective
-from advisor.moves import technique_move
-from roofline.analysis import Analysis, analyze
-from roofline.options import compose
-from roofline.scenario import Scenario
+from roofline.advisor.search import breakeven
+from roofline.advisor.search.breakeven import CLOSE, BreakEven, crossing
+from roofline.advisor.search.goal import Goal, Objective
+from roofline.advisor.search.moves import technique_move
+from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.scenario import Scenario
 from roofline.techniques import check_request
+from roofline.whatif.options import compose
 
 
 @given(st.floats(0.05, 4.0), st.floats(0.2, 6.0), st.floats(1.001, 10.0))

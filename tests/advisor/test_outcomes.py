@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor.goal import Goal, Limits, Objective, Quality
-from advisor.moves import technique_moves
-from advisor.outcomes import Choice, Outcomes
-from advisor.trials import Trial, Trials, level, names
-from roofline.options import compose
+from roofline.advisor.search.goal import Goal, Limits, Objective, Quality
+from roofline.advisor.search.moves import technique_moves
+from roofline.advisor.search.outcomes import Choice, Outcomes
+from roofline.advisor.search.trials import Trial, Trials, level, names
+from roofline.whatif.options import compose
 
 NAMES = ("awq", "fp8", "smoothquant", "fp8-kv", "eagle", "llmlingua")
 BATCHES = np.array([1, 4, 64, 512])

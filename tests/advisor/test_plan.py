@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from advisor.advice import advise, all_moves
-from advisor.combine import LEAST, _useful, search
-from advisor.goal import QUALITIES, Goal, Limits, Objective, Quality
-from advisor.moves import (
+from roofline.advisor.advice import advise, all_moves
+from roofline.advisor.search.combine import LEAST, _useful, search
+from roofline.advisor.search.goal import QUALITIES, Goal, Limits, Objective, Quality
+from roofline.advisor.search.moves import (
     FACT_SLOTS,
     SERVED_BY,
     Kind,
@@ -23,12 +23,12 @@ from advisor.moves import (
     parallel_moves,
     technique_moves,
 )
-from advisor.plan import batch_grid, planned
-from advisor.support import runs
-from advisor.trials import Trials
-from roofline.options import compose
-from roofline.request import Request
+from roofline.advisor.search.plan import batch_grid, planned
+from roofline.advisor.search.trials import Trials
+from roofline.advisor.support import runs
 from roofline.techniques import check_request
+from roofline.whatif.options import compose
+from roofline.whatif.request import Request
 
 NAMES = ("awq", "fp8", "fp8-kv", "eagle", "llmlingua")
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from advisor.rules import rules
+from roofline.advisor.rules import rules
 
 NOTES = (
     *(f"yuan R{number}" for number in range(1, 30)),

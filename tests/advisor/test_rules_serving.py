@@ -7,12 +7,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 from msgspec import Struct, field
 
-from advisor import Advice, Goal, Limits, Objective, Quality, advise
-from advisor.moves import Move, batch_move, engine_moves, parallel_moves, technique_move
-from advisor.rules import Caution, Finding, Hint, Said, Vain, rules
-from reports.commands.scenario import parse_scenarios
-from roofline.request import Request
+from roofline.advisor import Advice, Goal, Limits, Objective, Quality, advise
+from roofline.advisor.rules import Caution, Finding, Hint, Said, Vain, rules
+from roofline.advisor.search.moves import Move, batch_move, engine_moves, parallel_moves, technique_move
+from roofline.cli.scenario_options import parse_scenarios
 from roofline.techniques import check_request
+from roofline.whatif.request import Request
 
 Span = tuple[float, float]
 

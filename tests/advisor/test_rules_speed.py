@@ -12,14 +12,14 @@ from functools import lru_cache
 import pytest
 from msgspec import Struct
 
-from advisor.advice import Advice, advise, all_moves
-from advisor.goal import Goal, Limits, Objective, Quality
-from advisor.moves import Move, batch_move, hardware_move, technique_move
-from advisor.rules import Caution, Finding, Hint, rules
-from reports.commands.scenario import parse_scenarios
-from roofline.hardware import load_hardware
-from roofline.request import Request
+from roofline.advisor.advice import Advice, advise, all_moves
+from roofline.advisor.rules import Caution, Finding, Hint, rules
+from roofline.advisor.search.goal import Goal, Limits, Objective, Quality
+from roofline.advisor.search.moves import Move, batch_move, hardware_move, technique_move
+from roofline.cli.scenario_options import parse_scenarios
+from roofline.specs.hardware import load_hardware
 from roofline.techniques import check_request
+from roofline.whatif.request import Request
 
 TTFT, TPOT, TOTAL, MEMORY = Objective.TTFT, Objective.TPOT, Objective.TOTAL, Objective.MEMORY
 Expect = Callable[[Advice], None]

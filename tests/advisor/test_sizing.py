@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from advisor import search
-from advisor.configurations import BATCHES, Prospect, Prospects, Simulated, configurations
-from advisor.goal import Quality
-from advisor.queueing import load
-from advisor.setups import Figures, promise
-from advisor.sizing import size
-from advisor.workload import Service, longer, parse_lengths
 from roofline import Scenario, analyze, load_hardware, load_model
-from roofline.errors import RooflineError
+from roofline.advisor.search.goal import Quality
+from roofline.advisor.sizing import search
+from roofline.advisor.sizing.configurations import BATCHES, Prospect, Prospects, Simulated, configurations
+from roofline.advisor.sizing.deployments import Figures, promise
+from roofline.advisor.sizing.queueing import load
+from roofline.advisor.sizing.sizing import size
+from roofline.advisor.sizing.workload import Service, longer, parse_lengths
+from roofline.core.errors import RooflineError
 
 MODEL = load_model("llama-3.1-8b")
 FEW = ["l4", "a100-sxm-80gb", "h100-sxm", "mi300x"]

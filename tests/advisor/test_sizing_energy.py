@@ -1,17 +1,17 @@
-"""Energy of sizings: the model of `roofline.energy` at a load, upper ends elsewhere, bounds below them."""
+"""Energy of sizings: the model of `roofline.scenario.energy` at a load, upper ends elsewhere, bounds below them."""
 
 from __future__ import annotations
 
 import pytest
 
-from advisor import search
-from advisor.goal import Quality
-from advisor.setups import Setup
-from advisor.sizing import size
-from advisor.workload import Service
 from roofline import analyze, load_model
-from roofline.energy import consumption
-from roofline.metrics import find_metric
+from roofline.advisor.search.goal import Quality
+from roofline.advisor.sizing import search
+from roofline.advisor.sizing.deployments import Setup
+from roofline.advisor.sizing.sizing import size
+from roofline.advisor.sizing.workload import Service
+from roofline.scenario.energy import consumption
+from roofline.whatif.metrics import find_metric
 
 MODEL = load_model("llama-3.1-8b")
 MODELLED = ["h100-sxm", "a100-sxm-80gb"]

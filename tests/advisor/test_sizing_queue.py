@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from advisor.queueing import Prefill, Promise, Replica, load, replicas_for
+from roofline.advisor.sizing.queueing import Prefill, Promise, Replica, load, replicas_for
 
 
 def replica(

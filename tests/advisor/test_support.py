@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-import advisor
-from advisor.support import Support, engines_with, load_support, parse_support, runs, support
 from roofline import list_hardware, load_hardware
-from roofline.documents import read_mapping
-from roofline.errors import SpecError, UnknownNameError
+from roofline.advisor.support import Support, engines_with, load_support, parse_support, runs, support
+from roofline.core.documents import read_mapping
+from roofline.core.errors import SpecError, UnknownNameError
 from roofline.techniques import check_request, find_technique
+from tests.paths import ROOT
 
-FILE = Path(advisor.__file__).with_name("support.yaml")
+FILE = ROOT / "advisor" / "support.yaml"
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "gpt-fast", "hf-eager")
 ROWS = [
     pytest.param(technique, engine, row, id=f"{technique}-{engine}")

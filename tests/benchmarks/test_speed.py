@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from advisor import Goal, Objective, advise
-from advisor.sizing import size
-from advisor.workload import Service
-from reports.commands.scenario import parse_scenarios
 from roofline import Analysis, Scenario, analyze, load_hardware, load_model
-from roofline.request import Request
-from roofline.solve import Targets, max_batch
-from roofline.study import make_study
-from roofline.sweep import answers
+from roofline.advisor import Goal, Objective, advise
+from roofline.advisor.sizing.sizing import size
+from roofline.advisor.sizing.workload import Service
+from roofline.cli.scenario_options import parse_scenarios
+from roofline.whatif.request import Request
+from roofline.whatif.solve import Targets, max_batch
+from roofline.whatif.study import make_study
+from roofline.whatif.sweep import answers
 
 MODEL, HARDWARE = load_model("llama-3.1-8b"), load_hardware("h100-sxm")
 VARIED = count()
@@ -89,7 +89,7 @@ def test_grid_of_a_million_points_at_expected_times(benchmark: Any) -> None:
 
 @pytest.mark.parametrize("command", ["--help", "analyze llama-3.1-8b --hw h100-sxm"])
 def test_command_line(benchmark: Any, command: str) -> None:
-    line = [sys.executable, "-c", "import cli; cli.main()", *command.split()]
+    line = [sys.executable, "-c", "from roofline.cli import main; main()", *command.split()]
     benchmark.pedantic(lambda: subprocess.run(line, check=True, capture_output=True), rounds=5)
 
 

@@ -23,10 +23,10 @@ REPORTS: Mapping[str, tuple[str, tuple[str, ...], dict[str, Any], bool]] = {
 
 def report(name: str) -> str:
     """The Markdown of a report as it is today; its figures are not drawn."""
-    from reports.report.content import content
-    from reports.report.figures import of_accuracy, of_scenarios
-    from reports.report.markdown import markdown_page
-    from reports.report.subjects import subjects
+    from roofline.reports.pages.content import content
+    from roofline.reports.pages.figures import of_accuracy, of_scenarios
+    from roofline.reports.pages.markdown import markdown_page
+    from roofline.reports.pages.subjects import subjects
 
     source, over, options, advice = REPORTS[name]
     found = subjects(source, over, options)

@@ -12,10 +12,10 @@ mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
 from matplotlib.text import Annotation, Text  # noqa: E402
 
-from reports import figures  # noqa: E402
-from reports.figures.style import series  # noqa: E402
 from roofline import Scenario, analyze, load_hardware, load_model  # noqa: E402
-from roofline.errors import RooflineError  # noqa: E402
+from roofline.core.errors import RooflineError  # noqa: E402
+from roofline.reports import figures  # noqa: E402
+from roofline.reports.figures.style import series  # noqa: E402
 
 SCENARIO = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), batch=8, prompt=2048)
 SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}

@@ -10,19 +10,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.paths import ROOT
+
 mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
 from matplotlib.collections import QuadMesh  # noqa: E402
 from matplotlib.text import Annotation, Text  # noqa: E402
 
-from reports.figures import Picture, draw, save  # noqa: E402
-from reports.wish import Wish, read_wish, wish_for  # noqa: E402
 from roofline import RooflineError, load_hardware  # noqa: E402
-from roofline.study import make_study  # noqa: E402
-from roofline.sweep import sweep  # noqa: E402
+from roofline.reports.figures import Picture, draw, save  # noqa: E402
+from roofline.reports.figures.request import Wish, read_wish, wish_for  # noqa: E402
+from roofline.whatif.study import make_study  # noqa: E402
+from roofline.whatif.sweep import sweep  # noqa: E402
 from tests.conftest import Run  # noqa: E402
 
-ROOT = Path(__file__).parents[2]
 MODEL, L40S = "llama-3.1-8b", {"hw": "l40s"}
 GRID = ["batch=1,16,256", "prompt=512,8192"]
 

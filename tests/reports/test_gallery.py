@@ -13,10 +13,10 @@ import pytest
 
 mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
-from reports.gallery import FOLDER, build, write  # noqa: E402
-from reports.gallery.build import pieces, rounded  # noqa: E402
-from roofline.errors import RooflineError  # noqa: E402
-from tests.roofline.test_convention import FIGURE_6, FIGURE_7, FIGURE_8, WIDTHS  # noqa: E402
+from roofline.core.errors import RooflineError  # noqa: E402
+from roofline.reports.gallery import FOLDER, build, write  # noqa: E402
+from roofline.reports.gallery.build import pieces, rounded  # noqa: E402
+from tests.roofline.graph.test_convention import FIGURE_6, FIGURE_7, FIGURE_8, WIDTHS  # noqa: E402
 
 TODAY = "run `make gallery`"
 
@@ -138,7 +138,7 @@ def test_it_is_written_elsewhere_or_not_at_all(tmp_path: Path) -> None:
     write({"a.csv": b"1\n"}, tmp_path / "deep" / "folder")
     assert (tmp_path / "deep" / "folder" / "a.csv").read_bytes() == b"1\n"
     (tmp_path / "file").write_text("")
-    command = [sys.executable, "-m", "reports.gallery", "--output", str(tmp_path / "file" / "below")]
+    command = [sys.executable, "-m", "roofline.reports.gallery", "--output", str(tmp_path / "file" / "below")]
     done = subprocess.run(command, cwd=FOLDER.parents[1], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 

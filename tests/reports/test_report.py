@@ -17,14 +17,14 @@ import yaml
 pytest.importorskip("jinja2", reason="reports need Jinja2")
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
-from reports.report.figures import of_accuracy, of_scenarios
-from reports.report.grid import embedded
-from reports.report.knobs import Knobs, Setting, knobs, schemes
-from reports.report.subjects import subjects
-from reports.report.write import write_report
 from roofline import analyze, load_hardware, load_model
-from roofline.errors import RooflineError
-from roofline.request import Request
+from roofline.core.errors import RooflineError
+from roofline.reports.pages.controls import Knobs, Setting, knobs, schemes
+from roofline.reports.pages.figures import of_accuracy, of_scenarios
+from roofline.reports.pages.grid import embedded
+from roofline.reports.pages.subjects import subjects
+from roofline.reports.pages.write import write_report
+from roofline.whatif.request import Request
 from tests.conftest import Run
 from tests.reports.golden import FOLDER, REPORTS, report
 from tests.reports.hostile import hostile_specs
@@ -223,7 +223,7 @@ def test_nothing_of_a_hostile_spec_is_markup(tmp_path: Path) -> None:
 
 
 def test_a_report_without_what_it_needs_says_so(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    for name in [name for name in sys.modules if name.startswith(("reports.report", "jinja2"))]:
+    for name in [name for name in sys.modules if name.startswith(("roofline.reports.pages", "jinja2"))]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "jinja2", None)
     status, _, err = run("report", "llama-68m", "--hw", "l4", "-o", tmp_path / "report.html")

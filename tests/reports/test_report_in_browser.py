@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("jinja2", reason="reports need Jinja2")
 pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
-from reports.report.write import write_report
+from roofline.reports.pages.write import write_report
 from tests.browser import WIDTHS, Opened
 from tests.conftest import Run
 from tests.reports.hostile import NAMES, hostile_specs

@@ -6,11 +6,11 @@ from collections import Counter
 import pytest
 from rich.console import Console
 
-from reports.blocks import parts
-from reports.compare import compare_blocks, compare_document
-from reports.document import analysis_document
-from reports.terminal import analysis_parts, render, table
 from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.reports.documents.analysis import analysis_document
+from roofline.reports.documents.compare import compare_blocks, compare_document
+from roofline.reports.output.blocks import parts
+from roofline.reports.output.terminal import analysis_parts, render, table
 
 
 def shown(drawn: list[object], width: int) -> str:

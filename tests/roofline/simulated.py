@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from roofline import Analysis, analyze, load_hardware, load_model
-from roofline.parallel import parse_offload
-from roofline.request import Request
+from roofline.graph.parallel import parse_offload
+from roofline.whatif.request import Request
 
 
 def answer(model: str, hardware: str, **parts: Any) -> Analysis:

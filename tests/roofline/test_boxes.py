@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from roofline import Analysis, Scenario, analyze, list_hardware, load_hardware, load_model
-from roofline.calibration import load_calibration
-from roofline.hardware import NEIGHBOURS, Span
-from roofline.kernels.collective import collective_bound
-from roofline.parallel import Parallelism
-from roofline.schedule import Settings
+from roofline.graph.parallel import Parallelism
+from roofline.scenario.schedule import Settings
+from roofline.specs.hardware import NEIGHBOURS, Span
+from roofline.timing.calibration import load_calibration
+from roofline.timing.kernels.collective import collective_bound
 
 A6000, H100 = load_hardware("a6000"), load_hardware("h100-sxm")
 BRIDGE, PCIE = 56.25e9, 32e9

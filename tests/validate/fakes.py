@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from roofline.hardware import Hardware, load_hardware
-from roofline.kernels import kernel, kernel_time
-from validate.device import Call, Device, Sample
-from validate.kernels.benchmark import Benchmark, Tensors, Way
-from validate.kernels.work import Case
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.timing.kernels import kernel, kernel_time
+from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
+from roofline.validate.kernels.work import Case
+from roofline.validate.measure.device import Call, Device, Sample
 
 H100 = load_hardware("h100-sxm")
 NOISE = 0.05

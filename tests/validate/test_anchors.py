@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from roofline.errors import RooflineError, SpecError
-from validate.anchor import (
+from roofline.core.errors import RooflineError, SpecError
+from roofline.validate.check.anchor import (
     METRICS,
     TIMED,
     Anchor,

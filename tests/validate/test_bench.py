@@ -16,20 +16,21 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from roofline.calibration import Residuals, load_calibration
-from roofline.errors import RooflineError, SpecError, UnknownNameError
-from roofline.hardware import load_hardware
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError
+from roofline.specs.hardware import load_hardware
+from roofline.timing.calibration import Residuals, load_calibration
+from roofline.validate.fit.calibrate import log_errors
+from roofline.validate.kernels import registry
+from roofline.validate.kernels.work import Case
+from roofline.validate.loop import calibrate as calibrating
+from roofline.validate.loop import measure as measuring
+from roofline.validate.measure import device as devices
+from roofline.validate.measure.bench import Outcome, Plan, measure
+from roofline.validate.measure.design import Limits, design
+from roofline.validate.measure.device import Cuda, Processors, Sample, open_device
+from roofline.validate.tables.rowfile import COLUMNS, HEADER, RowFile, as_line, case_of, read_rows, repaired
+from roofline.validate.tables.rows import read_measurements
 from tests.validate.fakes import H100, NOISE, FakeBenchmark, FakeDevice, fake_benchmarks, true_time
-from validate import device as devices
-from validate.bench import Outcome, Plan, measure
-from validate.calibrate import log_errors
-from validate.design import Limits, design
-from validate.device import Cuda, Processors, Sample, open_device
-from validate.kernels import registry
-from validate.kernels.work import Case
-from validate.loop import calibrating, measuring
-from validate.rowfile import COLUMNS, HEADER, RowFile, as_line, case_of, read_rows, repaired
-from validate.rows import read_measurements
 
 LIMITS = Limits(memory=20e9, flops=2e13, traffic=2e10)
 GEMM = Case("gemm", {"dtype": "bf16", "m": 8, "n": 1024, "k": 2048})
@@ -163,7 +164,7 @@ def test_other_files_are_left_alone(tmp_path: Path) -> None:
 WRITER = """
 import sys
 from pathlib import Path
-from validate.rowfile import RowFile
+from roofline.validate.tables.rowfile import RowFile
 with RowFile(Path(sys.argv[1])) as file:
     for number in range(1, 10**6):
         file.append({"hardware": "x", "op": "gemm", "dtype": "bf16", "m": number, "n": 64, "k": 64,
@@ -336,7 +337,7 @@ def test_no_gpu_is_one_sentence() -> None:
 
 
 def test_no_triton_leaves_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "triton", *(f"validate.kernels.{name}" for name, _ in registry.MODULES))
+    without(monkeypatch, "triton", *(f"roofline.validate.kernels.{name}" for name, _ in registry.MODULES))
     found = registry.benchmarks("cuda")
     assert {"gemm", "attention_prefill", "attention_decode", "norm", "copy"} <= set(found)
     assert all(set(benchmark.ways) == {"torch"} for benchmark in found.values())
@@ -345,8 +346,8 @@ def test_no_triton_leaves_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None
 def test_weight_only_products_join_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = fake_benchmarks()["gemm"], fake_benchmarks()["gemm"]
     second.dtypes = ("int4_wo",)
-    monkeypatch.setitem(sys.modules, "validate.kernels.gemm", SimpleNamespace(GEMM=first))
-    monkeypatch.setitem(sys.modules, "validate.kernels.weight_only", SimpleNamespace(WEIGHT_ONLY=second))
+    monkeypatch.setitem(sys.modules, "roofline.validate.kernels.gemm", SimpleNamespace(GEMM=first))
+    monkeypatch.setitem(sys.modules, "roofline.validate.kernels.weight_only", SimpleNamespace(WEIGHT_ONLY=second))
     joined = registry.benchmarks("cuda")["gemm"]
     assert joined.dtypes == ("bf16", "fp8", "int4_wo")
     packed = Case("gemm", {"dtype": "int4_wo", "m": 1, "n": 128, "k": 128})
@@ -358,9 +359,11 @@ def test_weight_only_products_join_the_others(monkeypatch: pytest.MonkeyPatch) -
 def test_the_simulator_needs_neither() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
-        "import cli, validate.commands, validate.loop, validate.machine, validate.decoder, validate.kernels.registry\n"
+        "import roofline.cli.validate, roofline.validate.loop\n"
+        "from roofline.validate.kernels import registry\n"
+        "from roofline.validate.measure import decoder, machine\n"
         "sys.argv = ['roofline', 'analyze', 'llama-3.1-8b', '--hw', 'h100-sxm', '--format', 'json']\n"
-        "cli.main()"
+        "roofline.cli.main()"
     )
     root = Path(__file__).parents[2]
     answer = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)

@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from roofline.calibration import Calibration, Fit, Residuals, Source, load_calibration, parse_calibration, render
-from roofline.errors import RooflineError, SpecError
-from roofline.hardware import load_hardware
-from roofline.kernels import kernel, kernel_time
-from validate.calibrate import fit, fit_shared, hold_out
-from validate.measured import load_kept
-from validate.rows import Measurements, shape_columns
-from validate.score import as_document, score
+from roofline.core.errors import RooflineError, SpecError
+from roofline.specs.hardware import load_hardware
+from roofline.timing.calibration import Calibration, Fit, Residuals, Source, load_calibration, parse_calibration, render
+from roofline.timing.kernels import kernel, kernel_time
+from roofline.validate.check.measured import load_kept
+from roofline.validate.fit.calibrate import fit, fit_shared, hold_out
+from roofline.validate.score.kernels import as_document, score
+from roofline.validate.tables.rows import Measurements, shape_columns
 
 H100 = load_hardware("h100-sxm")
 H200 = load_hardware("h200-sxm")

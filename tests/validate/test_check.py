@@ -14,13 +14,13 @@ from typing import Any
 import pytest
 import yaml
 
-from reports.check import LIMIT, as_csv, as_markdown, parts
-from reports.export import as_json
-from reports.terminal import render
-from roofline.errors import RooflineError, SpecError
-from validate import check as module
-from validate.anchor import load_anchors
-from validate.check import PREDICTIONS, check, number, read_predictions
+from roofline.core.errors import RooflineError, SpecError
+from roofline.reports.documents.check import LIMIT, as_csv, as_markdown, parts
+from roofline.reports.output.export import as_json
+from roofline.reports.output.terminal import render
+from roofline.validate.check import check as module
+from roofline.validate.check.anchor import load_anchors
+from roofline.validate.check.check import PREDICTIONS, check, number, read_predictions
 
 HEAD = "title: A | page\nsource: somewhere, 2024\nnote: Guessed.\nconditions: {hw: a100-sxm-80gb, model: llama-2-7b}\n"
 ENTRIES = {
@@ -331,7 +331,8 @@ def test_the_page_of_the_bundled_anchors() -> None:
 def test_the_base_install_suffices() -> None:
     """Nothing of what only fits and figures need is imported."""
     code = (
-        "import sys\nfrom validate.check import check\nimport reports.check\ncheck()\n"
+        "import sys\nfrom roofline.validate.check.check import check\n"
+        "import roofline.reports.documents.check\ncheck()\n"
         "print(sorted({'scipy', 'pandas', 'torch', 'pyarrow', 'matplotlib'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from validate.correlation import between, shared, within
+from roofline.validate.score.correlation import between, shared, within
 
 
 def rows(together: float, apart: float, groups: int = 1, own: int = 2) -> pd.DataFrame:

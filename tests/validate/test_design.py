@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from roofline.errors import UnknownNameError
-from validate.design import AXES, Limits, case_at, design, fits, halton, held_bytes
-from validate.kernels.work import Case, work_of
-from validate.rows import TEXT, shape_names
+from roofline.core.errors import UnknownNameError
+from roofline.validate.kernels.work import Case, work_of
+from roofline.validate.measure.design import AXES, Limits, case_at, design, fits, halton, held_bytes
+from roofline.validate.tables.rows import TEXT, shape_names
 
 LIMITS = Limits(memory=4e9, flops=5e12, traffic=3e9)
 FORMATS = dict.fromkeys(AXES, ("bf16",))

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from reports import end_to_end as pages
-from reports.export import as_json
 from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
-from roofline.errors import RooflineError, SpecError, UnknownNameError
-from validate.end_to_end import (
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError
+from roofline.reports.documents import end_to_end as pages
+from roofline.reports.output.export import as_json
+from roofline.validate.score.end_to_end import (
     COLUMNS,
     Case,
     Figure,
@@ -27,7 +27,7 @@ from validate.end_to_end import (
     read_figures,
     score,
 )
-from validate.names import Unmapped, find_engine, find_hardware, find_model, find_precision
+from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
 
 PLAIN = {
     "model": "llama-2-7b",

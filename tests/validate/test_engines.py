@@ -11,9 +11,8 @@ import pytest
 from msgspec.structs import replace
 
 from roofline import analyze
-from roofline.engine import Engine, load_engine
-from validate.end_to_end import COLUMNS, Case, Predicted, map_figures, predict, read_figures
-from validate.engines import (
+from roofline.specs.engine import Engine, load_engine
+from roofline.validate.fit.engines import (
     PARAMETER,
     PRIORS,
     STIFFNESS,
@@ -30,6 +29,7 @@ from validate.engines import (
     tabulate,
     weights_of,
 )
+from roofline.validate.score.end_to_end import COLUMNS, Case, Predicted, map_figures, predict, read_figures
 
 TRUE = {"step": 0.9e-3, "sequence": 40e-6, "launch": 1.5, "prefill": 1.15}
 """What the made-up engine of the rows below does differently from the prior."""
@@ -106,7 +106,7 @@ def test_parameters_are_found_again(fitted: Fitted) -> None:
     for name in STIFFNESS:
         assert PARAMETER[name].low <= found.engine[name] <= PARAMETER[name].high
     text = described(found).sources[0]
-    assert text.startswith("validate.engines: 12 rows of made-up.csv; fitted, held out by model")
+    assert text.startswith("roofline.validate.fit.engines: 12 rows of made-up.csv; fitted, held out by model")
 
 
 def test_a_model_is_scored_without_its_own_rows(measured: Path, fitted: Fitted, tmp_path: Path) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from roofline.errors import SpecError
-from validate.footprints import Quantity, as_document, main, read_footprints, report, score_footprints
+from roofline.core.errors import SpecError
+from roofline.validate.score.footprints import Quantity, as_document, main, read_footprints, report, score_footprints
 
 HEADER = "model,hardware,num_gpus,engine,precision_weights,precision_kv,metric,value,unit,source"
 

@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.calibration import Calibration, Fit, load_calibration, parse_calibration
-from roofline.documents import read_mapping
-from roofline.errors import RooflineError
-from roofline.hardware import load_hardware, parse_hardware
-from roofline.kernels import KERNELS, Unit, kernel, kernel_bound, kernel_regimes, kernel_time
-from roofline.kernels.attention import TILINGS
-from roofline.kernels.elementwise import PASSES
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError
+from roofline.core.parameters import Unit
+from roofline.specs.hardware import load_hardware, parse_hardware
+from roofline.timing.calibration import Calibration, Fit, load_calibration, parse_calibration
+from roofline.timing.kernels import KERNELS, kernel, kernel_bound, kernel_regimes, kernel_time
+from roofline.timing.kernels.attention import TILINGS
+from roofline.timing.kernels.elementwise import PASSES
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 H100 = load_hardware("h100-sxm")
 B200 = load_hardware("b200-sxm")
 

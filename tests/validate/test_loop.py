@@ -13,23 +13,26 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from roofline.calibration import load_calibration
-from roofline.engine import load_engine
-from roofline.errors import RooflineError, SpecError, UnsupportedError
-from roofline.hardware import list_hardware, load_hardware
-from roofline.modelspec import load_model
+from roofline.core.errors import RooflineError, SpecError, UnsupportedError
+from roofline.specs.engine import load_engine
+from roofline.specs.hardware import list_hardware, load_hardware
+from roofline.specs.modelspec import load_model
+from roofline.timing.calibration import load_calibration
+from roofline.validate import loop
+from roofline.validate.kernels import plain
+from roofline.validate.kernels.work import Case
+from roofline.validate.loop import device_drift as drifting
+from roofline.validate.loop import host, whole_model
+from roofline.validate.loop import measure as measuring
+from roofline.validate.measure import device as devices
+from roofline.validate.measure import machine
+from roofline.validate.measure.bench import Plan, measure
+from roofline.validate.measure.decoder import Decoder, check, layers_that_fit, with_layers
+from roofline.validate.measure.design import Limits, design
+from roofline.validate.measure.device import Cuda
+from roofline.validate.tables.rowfile import RowFile, read_rows
 from tests.validate.fakes import FakeDevice, fake_benchmarks
 from tests.validate.test_bench import FakeTorch
-from validate import device as devices
-from validate import loop, machine
-from validate.bench import Plan, measure
-from validate.decoder import Decoder, check, layers_that_fit, with_layers
-from validate.design import Limits, design
-from validate.device import Cuda
-from validate.kernels import plain
-from validate.kernels.work import Case
-from validate.loop import drifting, host, measuring, whole_model
-from validate.rowfile import RowFile, read_rows
 
 OPS = ("gemm", "attention_prefill", "attention_decode", "norm", "copy")
 
@@ -210,7 +213,7 @@ def test_the_cache_gives_what_a_whole_pass_gives(torch: Any) -> None:
 
 
 def test_it_has_the_weights_of_the_model() -> None:
-    from roofline.memory import parameters
+    from roofline.bound.memory import parameters
 
     model = with_layers(load_model("qwen2.5-0.5b"), 1)
     decoder = Decoder(model, "bf16", "cpu")

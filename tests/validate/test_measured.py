@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 import yaml
 
-from reports.check import as_markdown, parts
-from reports.terminal import render
-from roofline.calibration import load_calibration
-from roofline.errors import RooflineError, SpecError
-from roofline.hardware import load_hardware
-from roofline.kernels import kernel_bound, kernel_time
-from validate.check import PREDICTIONS, check, read_predictions
-from validate.measured import FOLDER, geometric_mean, load_kept, predict_kept
-from validate.rows import read_measurements
-from validate.score import score
+from roofline.core.errors import RooflineError, SpecError
+from roofline.reports.documents.check import as_markdown, parts
+from roofline.reports.output.terminal import render
+from roofline.specs.hardware import load_hardware
+from roofline.timing.calibration import load_calibration
+from roofline.timing.kernels import kernel_bound, kernel_time
+from roofline.validate.check.check import PREDICTIONS, check, read_predictions
+from roofline.validate.check.measured import FOLDER, geometric_mean, load_kept, predict_kept
+from roofline.validate.score.kernels import score
+from roofline.validate.tables.rows import read_measurements
 
 ABOUT = {
     "title": "A card",

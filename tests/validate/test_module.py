@@ -6,8 +6,8 @@ from argparse import ArgumentParser, Namespace
 
 import pytest
 
-from roofline.errors import RooflineError
-from validate.module import answer
+from roofline.core.errors import RooflineError
+from roofline.validate.main import answer
 
 
 def test_it_prints_what_the_work_says(capsys: pytest.CaptureFixture[str]) -> None:

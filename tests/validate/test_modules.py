@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from validate.accuracy import load
-from validate.modules import latent_rows
-from validate.rows import Measurements, read_measurements
+from roofline.validate.score.accuracy import load
+from roofline.validate.tables.mla_modules import latent_rows
+from roofline.validate.tables.rows import Measurements, read_measurements
 
 ATTENTION_US = {3: 0.0, 129: 1.0, 1025: 10.0, 4097: 40.0}
 

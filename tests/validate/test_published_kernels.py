@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from roofline.calibration import Source, load_calibration, parse_calibration
-from roofline.documents import read_mapping
-from roofline.hardware import load_hardware
-from roofline.kernels import kernel_time
-from validate.accuracy import Data, load
-from validate.rows import Measurements
-from validate.ship import shared
+from roofline.core.documents import read_mapping
+from roofline.specs.hardware import load_hardware
+from roofline.timing.calibration import Source, load_calibration, parse_calibration
+from roofline.timing.kernels import kernel_time
+from roofline.validate.fit.ship import shared
+from roofline.validate.score.accuracy import Data, load
+from roofline.validate.tables.rows import Measurements
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[2]
 DATA = ROOT / "validate" / "data"
 CDNA, DELTA, TOP_K = (load(DATA / name) for name in ("cdna", "delta_rule", "top_k"))
 

@@ -7,9 +7,9 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from roofline.errors import SpecError
-from validate.accuracy import load
-from validate.rows import gated, only_hardware, read_measurements
+from roofline.core.errors import SpecError
+from roofline.validate.score.accuracy import load
+from roofline.validate.tables.rows import gated, only_hardware, read_measurements
 
 
 def rows(count: int = 4) -> pd.DataFrame:

@@ -8,13 +8,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from roofline.calibration import parse_calibration
-from roofline.documents import read_mapping
-from roofline.hardware import load_hardware
-from roofline.kernels import kernel, kernel_time
-from roofline.kernels.delta_rule import CHUNKED, FUSED
-from validate.rows import shape_columns
-from validate.ship import main
+from roofline.core.documents import read_mapping
+from roofline.specs.hardware import load_hardware
+from roofline.timing.calibration import parse_calibration
+from roofline.timing.kernels import kernel, kernel_time
+from roofline.timing.kernels.gated_delta_rule import CHUNKED, FUSED
+from roofline.validate.fit.ship import main
+from roofline.validate.tables.rows import shape_columns
 
 SIZES = [1024, 1536, 2048, 3072, 4096, 6144, 8192]
 

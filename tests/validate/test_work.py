@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from roofline.errors import UnknownNameError
-from validate.kernels.work import Case, work_of
+from roofline.core.errors import UnknownNameError
+from roofline.validate.kernels.work import Case, work_of
 
 ATTENTION = {"batch": 2, "heads": 8, "kv_heads": 2, "head_dim": 64, "window": 0}
 

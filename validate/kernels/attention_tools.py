@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import torch
 
-from validate.kernels.work import Case
+from roofline.validate.kernels.work import Case
 
 DTYPES = {"fp16": torch.float16, "bf16": torch.bfloat16, "fp32": torch.float32}
 """PyTorch's name of each number format that these benchmarks have."""

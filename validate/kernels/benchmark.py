@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-from validate.kernels.work import Case
+from roofline.validate.kernels.work import Case
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from validate.kernels.attention_tools import (
+from roofline.validate.kernels.attention_tools import (
     DTYPES,
     Random,
     attention_reference,
@@ -22,9 +22,9 @@ from validate.kernels.attention_tools import (
     transposed,
     visible,
 )
-from validate.kernels.benchmark import Benchmark, Tensors, Way
-from validate.kernels.prefill import attention_refusal, lower_right
-from validate.kernels.work import Case
+from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
+from roofline.validate.kernels.prefill import attention_refusal, lower_right
+from roofline.validate.kernels.work import Case
 
 PAGE = 16
 """Tokens of a page, as vLLM has them."""
@@ -114,7 +114,7 @@ def _mask(case: Case, length: int, device: str) -> torch.Tensor:
 
 def _triton(case: Case, inputs: Tensors, outputs: Tensors) -> None:
     """The project's two kernels: the splits, and what combines them."""
-    from validate.kernels.programs.decode import decode
+    from roofline.validate.kernels.programs.decode import decode
 
     cache = inputs["key_cache"], inputs["value_cache"]
     decode(inputs["query"], *cache, inputs["block_table"], inputs["lengths"], outputs["output"], case["window"])

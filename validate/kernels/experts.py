@@ -14,9 +14,17 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from validate.kernels.benchmark import Benchmark, Tensors, Way
-from validate.kernels.tools import format_refusal, generator, normal, poisoned, torch_dtype, triton_refusal, uniform
-from validate.kernels.work import Case
+from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
+from roofline.validate.kernels.tools import (
+    format_refusal,
+    generator,
+    normal,
+    poisoned,
+    torch_dtype,
+    triton_refusal,
+    uniform,
+)
+from roofline.validate.kernels.work import Case
 
 if TYPE_CHECKING:
     import torch
@@ -110,7 +118,7 @@ def _choose(case: Case, random: torch.Generator) -> torch.Tensor:
 
 
 def _triton(case: Case, inputs: Tensors, outputs: Tensors) -> None:
-    from validate.kernels.programs.experts import run
+    from roofline.validate.kernels.programs.experts import run
 
     weights = inputs["gate_weight"], inputs["up_weight"], inputs["down_weight"]
     run(inputs["input"], inputs["chosen"], inputs["routes"], *weights, outputs["output"], ranks=case["ep"])

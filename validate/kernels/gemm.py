@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from validate.kernels.benchmark import Benchmark, Tensors, Way
-from validate.kernels.tools import format_refusal, generator, normal, poisoned, triton_refusal, uniform
-from validate.kernels.work import BASES, Case
+from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
+from roofline.validate.kernels.tools import format_refusal, generator, normal, poisoned, triton_refusal, uniform
+from roofline.validate.kernels.work import BASES, Case
 
 if TYPE_CHECKING:
     import torch
@@ -98,7 +98,7 @@ def _torch_refusal(case: Case) -> str | None:
 
 
 def _triton(case: Case, inputs: Tensors, outputs: Tensors) -> None:
-    from validate.kernels.programs.gemm import multiply
+    from roofline.validate.kernels.programs.gemm import multiply
 
     del case
     scales = (inputs.get("row_scales"), inputs.get("column_scales"))

@@ -1,4 +1,4 @@
-"""Kernels as plain PyTorch code runs them, on any device: the functions that `validate.decoder` is made of.
+"""Kernels as plain PyTorch code runs them, on any device: what `roofline.validate.measure.decoder` is made of.
 
 Each is what the simulator takes for one kernel, though PyTorch may launch several: `norm` is a residual addition and a
 norm, `rope` turns and concatenates. PyTorch is imported when something runs.
@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from validate.kernels.benchmark import Benchmark, Tensors, Way
-from validate.kernels.work import Case
+from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
+from roofline.validate.kernels.work import Case
 
 if TYPE_CHECKING:
     import torch

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from validate.kernels.attention_tools import (
+from roofline.validate.kernels.attention_tools import (
     DTYPES,
     Random,
     attention_reference,
@@ -22,9 +22,9 @@ from validate.kernels.attention_tools import (
     transposed,
     visible,
 )
-from validate.kernels.benchmark import Benchmark, Tensors, Way
-from validate.kernels.tools import format_refusal, triton_refusal
-from validate.kernels.work import Case
+from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
+from roofline.validate.kernels.tools import format_refusal, triton_refusal
+from roofline.validate.kernels.work import Case
 
 HEAD_DIMS = (64, 96, 128, 256)
 """Head dimensions that the tiles of this project's kernels were made for; others up to the widest run as well."""
@@ -123,7 +123,7 @@ def _varlen() -> Any:
 
 def _triton(case: Case, inputs: Tensors, outputs: Tensors) -> None:
     """The project's FlashAttention."""
-    from validate.kernels.programs.prefill import prefill
+    from roofline.validate.kernels.programs.prefill import prefill
 
     prefill(inputs["query"], inputs["keys"], inputs["values"], outputs["output"], case["window"])
 

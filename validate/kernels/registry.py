@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from validate.kernels import plain
-from validate.kernels.benchmark import Benchmark, Tensors, Way
-from validate.kernels.work import Case
+from roofline.validate.kernels import plain
+from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
+from roofline.validate.kernels.work import Case
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ def benchmarks(device: str = "cuda") -> dict[str, Benchmark]:
     found: dict[str, list[Benchmark]] = {}
     for module, name in MODULES:
         try:
-            benchmark = getattr(import_module(f"validate.kernels.{module}"), name)
+            benchmark = getattr(import_module(f"roofline.validate.kernels.{module}"), name)
         except (ImportError, AttributeError):
             continue
         found.setdefault(benchmark.op, []).append(benchmark)

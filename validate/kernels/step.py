@@ -15,12 +15,12 @@ import torch
 from msgspec import Struct
 from torch.nn import functional
 
-from roofline.errors import UnknownNameError, UnsupportedError, quote
-from roofline.model import Attention, Layer, Mlp, Model
-from validate.kernels.attention_tools import DTYPES, Random, attention_reference, transposed
-from validate.kernels.decode import PAGE
-from validate.kernels.streaming import BASE, EPSILON, rotate, rotations
-from validate.kernels.tools import triton_refusal
+from roofline.core.errors import UnknownNameError, UnsupportedError, quote
+from roofline.specs.model import Attention, Layer, Mlp, Model
+from roofline.validate.kernels.attention_tools import DTYPES, Random, attention_reference, transposed
+from roofline.validate.kernels.decode import PAGE
+from roofline.validate.kernels.streaming import BASE, EPSILON, rotate, rotations
+from roofline.validate.kernels.tools import triton_refusal
 
 
 class LayerShape(Struct, frozen=True):
@@ -278,7 +278,7 @@ class _Triton:
 
     @staticmethod
     def add_norm(hidden: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Any:
-        from validate.kernels.programs.streaming import norm
+        from roofline.validate.kernels.programs.streaming import norm
 
         summed, output = torch.empty_like(hidden), torch.empty_like(hidden)
         norm(hidden, residual, weight, summed, output, EPSILON)
@@ -286,7 +286,7 @@ class _Triton:
 
     @staticmethod
     def norm(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        from validate.kernels.programs.streaming import norm
+        from roofline.validate.kernels.programs.streaming import norm
 
         output = torch.empty_like(rows)
         norm(rows, None, weight, None, output, EPSILON)
@@ -294,7 +294,7 @@ class _Triton:
 
     @staticmethod
     def rope(rows: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-        from validate.kernels.programs.streaming import rope
+        from roofline.validate.kernels.programs.streaming import rope
 
         output = rows.new_empty(rows.shape)
         rope(rows, cosine, sine, output)
@@ -302,7 +302,7 @@ class _Triton:
 
     @staticmethod
     def attention(query: torch.Tensor, state: State, window: int) -> torch.Tensor:
-        from validate.kernels.programs.decode import decode
+        from roofline.validate.kernels.programs.decode import decode
 
         output = torch.empty_like(query)
         decode(query, state.key_cache, state.value_cache, state.block_table, state.lengths, output, window)
@@ -310,7 +310,7 @@ class _Triton:
 
     @staticmethod
     def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        from validate.kernels.programs.streaming import swiglu
+        from roofline.validate.kernels.programs.streaming import swiglu
 
         output = gate.new_empty(gate.shape)
         swiglu(gate, up, output)

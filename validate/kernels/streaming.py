@@ -12,10 +12,10 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from validate.kernels.attention_tools import DTYPES, Random, deliver, poisoned
-from validate.kernels.benchmark import Benchmark, Tensors, Way
-from validate.kernels.tools import triton_refusal
-from validate.kernels.work import Case
+from roofline.validate.kernels.attention_tools import DTYPES, Random, deliver, poisoned
+from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
+from roofline.validate.kernels.tools import triton_refusal
+from roofline.validate.kernels.work import Case
 
 EPSILON = 1e-5
 """What RMSNorm adds to the mean square."""
@@ -88,7 +88,7 @@ def _issued(compute: Callable[[Tensors, Tensors], None]) -> Way:
 
 def _device() -> Any:
     """The launchers, which import Triton."""
-    from validate.kernels.programs import streaming
+    from roofline.validate.kernels.programs import streaming
 
     return streaming
 

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from validate.kernels.benchmark import Benchmark, Tensors, Way
-from validate.kernels.tools import format_refusal, generator, normal, poisoned, triton_refusal, uniform
-from validate.kernels.work import GROUP, Case
+from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
+from roofline.validate.kernels.tools import format_refusal, generator, normal, poisoned, triton_refusal, uniform
+from roofline.validate.kernels.work import GROUP, Case
 
 if TYPE_CHECKING:
     import torch
@@ -81,7 +81,7 @@ def dequantised(inputs: Tensors, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _triton(case: Case, inputs: Tensors, outputs: Tensors) -> None:
-    from validate.kernels.programs.weight_only import multiply
+    from roofline.validate.kernels.programs.weight_only import multiply
 
     del case
     multiply(inputs["input"], inputs["weight"], inputs["scales"], outputs["output"])

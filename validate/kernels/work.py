@@ -13,21 +13,21 @@ from types import MappingProxyType
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from roofline.errors import RooflineError, UnknownNameError, quote
-from roofline.extents import Rule, Step, extents, view_of
-from roofline.formats import Format, find_format, grouped
-from roofline.fusion import FUSIONS, apply_fusion
-from roofline.kernels.elementwise import PASSES
-from roofline.kernels.shapes import kernel_shape
-from roofline.layers.attention import ROPE_FLOPS, products
-from roofline.layers.basic import Formats, activation, add, elementwise, linear, normalise
-from roofline.layers.mlp import mixture_of_experts, pool_of
-from roofline.model import Attention, MixtureOfExperts, Norm
-from roofline.op import Kind, Op, fuse
-from roofline.parallel import Parallelism
-from roofline.precision import Precision
-from roofline.schemes import WeightScheme
-from roofline.size import total
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.graph.extents import Rule, Step, extents, view_of
+from roofline.graph.fusion import FUSIONS, apply_fusion
+from roofline.graph.layers.attention import ROPE_FLOPS, products
+from roofline.graph.layers.basic import Formats, activation, add, elementwise, linear, normalise
+from roofline.graph.layers.mlp import mixture_of_experts, pool_of
+from roofline.graph.op import Kind, Op, fuse
+from roofline.graph.parallel import Parallelism
+from roofline.graph.size import total
+from roofline.specs.formats import Format, find_format, grouped
+from roofline.specs.model import Attention, MixtureOfExperts, Norm
+from roofline.specs.precision import Precision
+from roofline.specs.schemes import WeightScheme
+from roofline.timing.kernels.elementwise import PASSES
+from roofline.timing.kernels.shapes import kernel_shape
 
 Columns = Mapping[str, int | str]
 

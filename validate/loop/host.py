@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from roofline.engine import Engine
-from roofline.hardware import Hardware
-from roofline.model import Attention, Layer, LayerGroup, Mlp, Model, Norm, Positions
-from validate.bench import point
-from validate.decoder import FUSIONS, Decoder, decode_step
-from validate.device import Device
-from validate.kernels.benchmark import Benchmark
-from validate.kernels.work import Case
+from roofline.specs.engine import Engine
+from roofline.specs.hardware import Hardware
+from roofline.specs.model import Attention, Layer, LayerGroup, Mlp, Model, Norm, Positions
+from roofline.validate.kernels.benchmark import Benchmark
+from roofline.validate.kernels.work import Case
+from roofline.validate.measure.bench import point
+from roofline.validate.measure.decoder import FUSIONS, Decoder, decode_step
+from roofline.validate.measure.device import Device
 
 OWN_WAY = "torch"
 """The way that calibrations are of: what plain code runs."""

@@ -10,23 +10,23 @@ from typing import Any
 
 from msgspec import Struct
 
-from roofline.analysis import analyze
-from roofline.calibration import load_calibration
-from roofline.engine import Engine, load_engine
-from roofline.errors import RooflineError
-from roofline.hardware import Hardware, load_hardware
-from roofline.kernels.parameters import numbers
-from roofline.library import SEARCH_PATH
-from roofline.model import Model
-from roofline.modelspec import load_model
-from roofline.precision import parse_precision
-from roofline.scenario import Scenario
-from roofline.units import seconds as shown_time
-from roofline.units import si
-from validate.decoder import Decoder, check, decode_step, layers_that_fit, prefill, with_layers
-from validate.device import Device, is_memory, open_device
-from validate.loop.host import preferred
-from validate.machine import examine
+from roofline.core.errors import RooflineError
+from roofline.core.units import seconds as shown_time
+from roofline.core.units import si
+from roofline.scenario.analysis import analyze
+from roofline.scenario.scenario import Scenario
+from roofline.specs.engine import Engine, load_engine
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.library import SEARCH_PATH
+from roofline.specs.model import Model
+from roofline.specs.modelspec import load_model
+from roofline.specs.precision import parse_precision
+from roofline.timing.calibration import load_calibration
+from roofline.timing.kernels.common import numbers
+from roofline.validate.loop.host import preferred
+from roofline.validate.measure.decoder import Decoder, check, decode_step, layers_that_fit, prefill, with_layers
+from roofline.validate.measure.device import Device, is_memory, open_device
+from roofline.validate.measure.machine import examine
 
 
 class Beside(Struct, frozen=True):

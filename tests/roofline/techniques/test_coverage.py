@@ -10,16 +10,15 @@ from __future__ import annotations
 import csv
 import re
 from collections import Counter
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 from roofline import list_hardware, list_models
-from roofline.model import FEED_FORWARDS, MIXERS
+from roofline.specs.model import FEED_FORWARDS, MIXERS
 from roofline.techniques import find_technique, names, techniques
+from tests.paths import ROOT
 
-ROOT = Path(__file__).parents[3]
 LIST = ROOT / "tests" / "data" / "named_systems.csv"
 NOTES = {"zhou", "miao", "yuan"}
 KINDS = {"technique", "architecture", "engine", "hardware", "training", "evaluation", "out-of-scope"}

@@ -15,13 +15,13 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from roofline import Scenario, analyze, list_models, load_hardware, load_model, parse_precision
-from roofline.analysis import Analysis
-from roofline.errors import RooflineError, UnsupportedError
-from roofline.formats import PROMOTIONS, find_format
-from roofline.memory import parameters
-from roofline.model import Attention, MixtureOfExperts, Mlp, Model, Retention
-from roofline.op import Op
-from roofline.phase import Phase
+from roofline.bound.memory import parameters
+from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.graph.op import Op
+from roofline.scenario.analysis import Analysis
+from roofline.scenario.phase import Phase
+from roofline.specs.formats import PROMOTIONS, find_format
+from roofline.specs.model import Attention, MixtureOfExperts, Mlp, Model, Retention
 from roofline.techniques import apply_techniques, names, techniques
 from roofline.techniques.base import Level, Technique
 from roofline.techniques.model import TECHNIQUES

@@ -24,14 +24,14 @@ from roofline import (
     parse_precision,
     state_bytes_per_sequence,
 )
-from roofline.gain import gain
-from roofline.memory import weight_bytes
-from roofline.model import Attention, Hyena
-from roofline.network import network
-from roofline.parallel import Offload, Parallelism
-from roofline.schedule import Settings
+from roofline.bound.memory import weight_bytes
+from roofline.graph.network import network
+from roofline.graph.parallel import Offload, Parallelism
+from roofline.scenario.schedule import Settings
+from roofline.specs.model import Attention, Hyena
 from roofline.techniques import Price, Technique, apply_techniques, data, system, techniques
 from roofline.techniques.drafts import eagle_layer, medusa_heads, prediction_module
+from roofline.whatif.gain import gain
 
 H100 = load_hardware("h100-sxm")
 OWN = (*data.TECHNIQUES, *system.TECHNIQUES)

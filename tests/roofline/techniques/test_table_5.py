@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import pytest
 
-from validate.literature import SPECULATION, Row, main, report, table_4, table_4_cells, table_5
+from roofline.validate.literature import SPECULATION, Row, main, report, table_4, table_4_cells, table_5
 
 ACCEPTED = {method: accepted for method, _, accepted, _ in SPECULATION}
 

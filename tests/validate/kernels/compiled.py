@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from validate.kernels.programs import experts, gemm, weight_only
+from roofline.validate.kernels.programs import experts, gemm, weight_only
 
 POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "int8": "*i8", "fp8": "*fp8e4nv"}
 FP8 = 89

@@ -9,9 +9,9 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
 
-from validate.kernels.decode import DECODE, Decode  # noqa: E402
-from validate.kernels.prefill import PREFILL  # noqa: E402
-from validate.kernels.work import Case, work_of  # noqa: E402
+from roofline.validate.kernels.decode import DECODE, Decode  # noqa: E402
+from roofline.validate.kernels.prefill import PREFILL  # noqa: E402
+from roofline.validate.kernels.work import Case, work_of  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -126,7 +126,7 @@ def test_sequences_of_different_lengths(way: str, window: int) -> None:
 @pytest.mark.parametrize("splits", [1, 2, 9])
 def test_splits_are_the_same_attention(splits: int) -> None:
     """Splits and sequences that hold no key, too; and the same numbers each time, bit by bit."""
-    from validate.kernels.programs.decode import decode
+    from roofline.validate.kernels.programs.decode import decode
 
     case = Case("attention_decode", columns("bf16", batch=3, q_len=2, kv_len=70, heads=3))
     inputs = DECODE.ragged(case, [70, 20, 0], DEVICE, seed=4)
@@ -142,7 +142,7 @@ def test_splits_are_the_same_attention(splits: int) -> None:
 
 @needs_triton
 def test_splits_keep_the_device_busy() -> None:
-    from validate.kernels.programs.decode import LEAST_KEYS, MOST_SPLITS, splits_for
+    from roofline.validate.kernels.programs.decode import LEAST_KEYS, MOST_SPLITS, splits_for
 
     assert splits_for(8, 100, 132) == 1
     assert splits_for(8, 131072, 132) * 8 >= 0.85 * 132
@@ -236,7 +236,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "page" in (refused(Decode(page=12)) or "")
     if HAS_TRITON:
         assert "head_dim" in (refused(PREFILL, "triton", head_dim=512) or "")
-    monkeypatch.setattr("validate.kernels.tools.find_spec", lambda name: None)
+    monkeypatch.setattr("roofline.validate.kernels.tools.find_spec", lambda name: None)
     assert refused(DECODE, "triton") == "triton is not installed"
     monkeypatch.undo()
     monkeypatch.setenv("TRITON_INTERPRET", "0")

@@ -39,7 +39,7 @@ def compile_all() -> dict[str, dict[str, int]]:
     """What each kernel came to: shared memory in bytes, tensor-core and asynchronous copy instructions."""
     import triton.language as tl
 
-    from validate.kernels.programs import decode, prefill, streaming
+    from roofline.validate.kernels.programs import decode, prefill, streaming
 
     attention = ("query", "keys", "values", "key_cache", "value_cache", "output")
     rows = ("source", "residual", "weight", "summed", "gate", "up", "first", "second")

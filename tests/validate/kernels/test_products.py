@@ -15,20 +15,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline.hardware import load_hardware
-from roofline.kernels import kernel_bound
-from roofline.op import Kind
-from validate.kernels.benchmark import Benchmark
-from validate.kernels.experts import EXPERTS
-from validate.kernels.gemm import GEMM
-from validate.kernels.tools import interpreted
-from validate.kernels.weight_only import WEIGHT_ONLY
-from validate.kernels.work import Case, work_of
+from roofline.graph.op import Kind
+from roofline.specs.hardware import load_hardware
+from roofline.timing.kernels import kernel_bound
+from roofline.validate.kernels.benchmark import Benchmark
+from roofline.validate.kernels.experts import EXPERTS
+from roofline.validate.kernels.gemm import GEMM
+from roofline.validate.kernels.tools import interpreted
+from roofline.validate.kernels.weight_only import WEIGHT_ONLY
+from roofline.validate.kernels.work import Case, work_of
 
 torch = pytest.importorskip("torch", reason="PyTorch is not installed")
 if find_spec("triton") is None:
     pytest.skip("Triton is not installed", allow_module_level=True)
-from validate.kernels.programs import experts, gemm, weight_only  # noqa: E402
+from roofline.validate.kernels.programs import experts, gemm, weight_only  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() and not interpreted() else "cpu"
 needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU: tiles and sizes that only a device runs")
@@ -454,7 +454,7 @@ def test_what_cannot_be_run_is_refused_in_words(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_a_gpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     capability = (8, 6)
-    monkeypatch.setattr("validate.kernels.tools.capability", lambda device: capability)
+    monkeypatch.setattr("roofline.validate.kernels.tools.capability", lambda device: capability)
     assert GEMM.refusal(product("fp8", 32, 32, 32), "torch", "cuda") == (
         "fp8 needs compute capability 8.9, the device has 8.6"
     )
@@ -470,7 +470,7 @@ def test_what_a_gpu_lacks_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_benchmarks_come_without_triton_and_without_torch() -> None:
     missing = "import sys; sys.modules['triton'] = sys.modules['torch'] = None"
-    modules = "import validate.kernels.gemm, validate.kernels.weight_only, validate.kernels.experts"
+    modules = "from roofline.validate.kernels import experts, gemm, weight_only"
     subprocess.run([sys.executable, "-c", f"{missing}; {modules}"], check=True, timeout=60)
 
 

@@ -10,8 +10,8 @@ import pytest
 torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
 
 from roofline import load_model  # noqa: E402
-from roofline.errors import UnknownNameError, UnsupportedError  # noqa: E402
-from validate.kernels.step import (  # noqa: E402
+from roofline.core.errors import UnknownNameError, UnsupportedError  # noqa: E402
+from roofline.validate.kernels.step import (  # noqa: E402
     LayerShape,
     decode_step,
     layer_shape,

@@ -8,8 +8,8 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
 
-from validate.kernels.streaming import ACTIVATION, COPY, EMPTY, NORM, ROPE, SOFTMAX, TRIAD, head_dim  # noqa: E402
-from validate.kernels.work import Case, work_of  # noqa: E402
+from roofline.validate.kernels.streaming import ACTIVATION, COPY, EMPTY, NORM, ROPE, SOFTMAX, TRIAD, head_dim  # noqa: E402
+from roofline.validate.kernels.work import Case, work_of  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
@@ -64,7 +64,7 @@ def test_against_float64(op: str, dtype: str, way: str) -> None:
 @needs_triton
 def test_softmax_of_large_and_hidden_scores() -> None:
     """Neither overflows nor is poisoned by scores of minus infinity, in one block or several."""
-    from validate.kernels.programs.streaming import softmax
+    from roofline.validate.kernels.programs.streaming import softmax
 
     for columns in (70, 300):
         scores = torch.randn(3, columns, device=DEVICE) * 3 + 1e4
@@ -77,7 +77,7 @@ def test_softmax_of_large_and_hidden_scores() -> None:
 @needs_triton
 def test_norm_alone_and_halves_of_a_row() -> None:
     """What a layer needs beside the schema: a norm without residual, and operands that are parts of wider rows."""
-    from validate.kernels.programs.streaming import norm, rope, swiglu
+    from roofline.validate.kernels.programs.streaming import norm, rope, swiglu
 
     for width in (64, 300):
         wide = torch.randn(5, 2 * width, device=DEVICE)
@@ -129,7 +129,7 @@ def test_an_empty_kernel_is_launched() -> None:
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert COPY.refusal(case_of("copy", "fp8", 1, 1), "torch", DEVICE) == "no kernel for fp8"
     assert COPY.refusal(case_of("copy", "bf16", 1, 1), "cub", DEVICE) == "there is no way cub"
-    monkeypatch.setattr("validate.kernels.tools.find_spec", lambda name: None)
+    monkeypatch.setattr("roofline.validate.kernels.tools.find_spec", lambda name: None)
     assert NORM.refusal(case_of("norm", "bf16", 1, 1), "triton", DEVICE) == "triton is not installed"
     assert NORM.refusal(case_of("norm", "bf16", 1, 1), "torch", DEVICE) is None
 

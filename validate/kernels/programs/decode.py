@@ -18,7 +18,7 @@ import torch
 import triton
 import triton.language as tl
 
-from validate.kernels.tools import interpreted
+from roofline.validate.kernels.tools import interpreted
 
 LOWEST = tl.constexpr(-1.0e30)
 """Where the running maximum starts: finite, so that rows which see nothing stay free of NaN."""

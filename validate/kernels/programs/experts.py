@@ -27,8 +27,8 @@ import torch
 import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-from validate.kernels.programs.gemm import narrow, place
-from validate.kernels.tools import interpreted
+from roofline.validate.kernels.programs.gemm import narrow, place
+from roofline.validate.kernels.tools import interpreted
 
 SCANNED = 1024
 """Pairs that counting and sorting look at together."""

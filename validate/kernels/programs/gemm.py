@@ -17,7 +17,7 @@ import torch
 import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-from validate.kernels.tools import interpreted, processors
+from roofline.validate.kernels.tools import interpreted, processors
 
 SKINNY = 64
 """Rows up to which a product streams its weights and little else."""

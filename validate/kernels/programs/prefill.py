@@ -16,7 +16,7 @@ import torch
 import triton
 import triton.language as tl
 
-from validate.kernels.tools import interpreted
+from roofline.validate.kernels.tools import interpreted
 
 LOWEST = tl.constexpr(-1.0e30)
 """A score that is not seen. Finite, so that a row of which nothing is seen yet stays free of NaN: what such a row

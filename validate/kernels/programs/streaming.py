@@ -12,7 +12,7 @@ import torch
 import triton
 import triton.language as tl
 
-from validate.kernels.tools import interpreted
+from roofline.validate.kernels.tools import interpreted
 
 WIDEST = 128 if interpreted() else 16384
 """Elements of a row that a program holds at once; small where interpreted, so that tests loop."""

@@ -21,9 +21,9 @@ import torch
 import triton  # type: ignore[import-untyped, import-not-found, unused-ignore]
 import triton.language as tl  # type: ignore[import-untyped, import-not-found, unused-ignore]
 
-from validate.kernels.programs.gemm import SKINNY, add_parts, narrow, place, skinny_rows, splits_for
-from validate.kernels.tools import interpreted
-from validate.kernels.work import GROUP
+from roofline.validate.kernels.programs.gemm import SKINNY, add_parts, narrow, place, skinny_rows, splits_for
+from roofline.validate.kernels.tools import interpreted
+from roofline.validate.kernels.work import GROUP
 
 _SKINNY = ((64, 4, 4), (64, 4, 6), (128, 4, 4), (128, 8, 5), (32, 4, 6))
 """Weight rows, warps, stages."""

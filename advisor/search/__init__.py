@@ -1,0 +1,1 @@
+"""The search for changes: the goal, the moves, their simulated trials, combinations, and the plan."""

@@ -1,0 +1,222 @@
+"""Break-even: where a move stops to help, found on the simulator: over batches, prompts, and how much a draft hits.
+
+A move helps where it makes the objective better by more than a hundredth. The stretch of values around the present one
+in which it does is found on a grid with equal ratios, and closed down to neighbours.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from roofline.advisor.search.goal import Goal
+from roofline.advisor.search.moves import Move, technique_move
+from roofline.core.errors import RooflineError
+from roofline.core.search import narrowed, whole_series
+from roofline.scenario.analysis import analyze, expect
+from roofline.scenario.scenario import MAX_LENGTH
+from roofline.techniques import check_request
+from roofline.whatif.request import Request
+
+HELPS = 1.01
+"""How many times better the objective must get for a move to be worth its name."""
+
+POINTS = 33
+"""Values tried at once."""
+
+MOST_BATCH = 8192
+
+DRAFT_KEYS = ("accept", "acceptance")
+"""Parameters of drafting that say how much of a draft is right."""
+
+AXES: Mapping[str, tuple[str, ...]] = {
+    "KV format": ("batch", "prompt"),
+    "attention pattern": ("batch", "prompt"),
+    "cache budget": ("batch", "prompt"),
+    "kv heads": ("batch", "prompt"),
+    "kv sharing": ("batch", "prompt"),
+    "attention kernel": ("prompt",),
+    "decode attention kernel": ("batch", "prompt"),
+    "parallelism of sequences": ("batch", "prompt"),
+    "parallelism": ("batch", "prompt"),
+    "prompt": ("batch", "prompt"),
+    "drafting": ("batch", "acceptance"),
+}
+"""What the help of a slot's moves hangs on; of all others it is the batch."""
+
+Helps = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
+
+
+class Condition(Struct, frozen=True):
+    """Where a move helps: from `low` to `high` of `variable`; None where that end is the end of what is possible.
+
+    `most` is the largest value that was looked at, `ends` why there.
+    """
+
+    variable: str
+    low: float | None
+    high: float | None
+    most: float
+    ends: str
+
+    @property
+    def text(self) -> str:
+        """In words."""
+        if self.variable == "acceptance":
+            return "whatever is accepted" if self.low is None else f"from {self.low:.3g} {self.ends}"
+        name = {"batch": "at batch", "prompt": "with prompts of"}[self.variable]
+        match self.low, self.high:
+            case None, None:
+                return f"{name} 1 to {self.most:.0f}, {self.ends}"
+            case None, high:
+                return f"{name} 1 to {high:.0f}"
+            case low, None:
+                return f"{name} {low:.0f} and more, tried to {self.most:.0f}"
+        return f"{name} {self.low:.0f} to {self.high:.0f}"
+
+
+class BreakEven:
+    """Where moves help the objective of a request; what that is without them is worked out once for all."""
+
+    def __init__(self, request: Request, goal: Goal) -> None:
+        self._request = request
+        self._goal = goal
+        self._before: dict[str, dict[int, float]] = defaultdict(dict)
+
+    @cached_property
+    def _present(self) -> Any:
+        """The objective of the request as it is."""
+        return self._goal.value(analyze(self._request.scenario()))
+
+    def conditions(self, move: Move) -> tuple[Condition, ...]:
+        """Where `move` helps, which it does at the request's own values."""
+        found = (self._condition(variable, move) for variable in AXES.get(move.slot, ("batch",)))
+        return tuple(condition for condition in found if condition is not None)
+
+    def _condition(self, variable: str, move: Move) -> Condition | None:
+        try:
+            if variable == "acceptance":
+                return self._acceptance(move)
+            return self._counted(variable, move)
+        except RooflineError:
+            return None
+
+    def _counted(self, variable: str, move: Move) -> Condition | None:
+        changed = move(self._request)
+        present = int(getattr(self._request.scenario(), variable))
+
+        def helps(values: NDArray[np.int64]) -> NDArray[np.bool_]:
+            before, after = self._values(variable, values, changed)
+            better: NDArray[np.bool_] = self._goal.gain(before, after) > HELPS
+            return better
+
+        most, ends = _most(variable, changed, present)
+        low, high = stretch(helps, present, 1, most, _limit(variable, changed))
+        if low is None:
+            return None
+        return Condition(variable, None if low == 1 else low, None if high == most else high, most, ends)
+
+    def _values(self, variable: str, values: NDArray[np.int64], changed: Request) -> tuple[Any, Any]:
+        """The objective at each value, of the request and of the changed one."""
+        known, goal = self._before[variable], self._goal
+        new = [value for value in values.tolist() if value not in known]
+        after = analyze(changed.scenario(**{variable: values}))
+        before = analyze(self._request.scenario(**{variable: np.array(new)})) if new else None
+        if goal.timed:
+            expect([after] if before is None else [before, after])
+        if before is not None:
+            known.update(zip(new, np.broadcast_to(goal.value(before), len(new)).tolist(), strict=True))
+        return np.array([known[value] for value in values.tolist()]), np.broadcast_to(goal.value(after), values.shape)
+
+    def _acceptance(self, move: Move) -> Condition | None:
+        """The least acceptance at which drafting still helps."""
+        entry, goal = check_request(move.name), self._goal
+        known = {parameter.name: parameter for parameter in entry.parameters}
+        key = next((name for name in DRAFT_KEYS if name in known and known[name].default is not None), None)
+        if key is None:
+            return None
+        default: Any = known[key].default
+
+        def excess(value: float) -> float:
+            changed = technique_move(entry, f"{entry.name}:{key}={value!r}")(self._request)
+            return float(goal.gain(self._present, goal.value(analyze(changed.scenario())))) - HELPS
+
+        low, high = float(known[key].low or 0.0), float(default)
+        unit = "tokens a step" if key == "accept" else "of drafted tokens accepted"
+        least = crossing(excess, low, high)
+        return Condition("acceptance", least, None, high, unit)
+
+
+def _limit(variable: str, request: Request) -> int:
+    """The largest value that is tried."""
+    return MOST_BATCH if variable == "batch" else min(request.model.max_context or MAX_LENGTH, 1 << 20)
+
+
+def _most(variable: str, request: Request, present: int) -> tuple[int, str]:
+    """The largest value that is possible, at least the present one, and why."""
+    limit = _limit(variable, request)
+    ends = "the longest context of the model" if variable == "prompt" and limit < 1 << 20 else "the most tried"
+
+    def fits(values: NDArray[np.int64]) -> NDArray[np.bool_]:
+        memory = analyze(request.scenario(**{variable: values})).memory
+        holds: NDArray[np.bool_] = np.broadcast_to(memory.total <= memory.capacity, values.shape)
+        return holds
+
+    if limit <= present or not fits(np.array([present]))[0]:
+        return max(present, 1), "more do not fit in memory" if limit > present else ends
+    _, high = stretch(fits, present, present, limit, limit)
+    assert high is not None
+    return high, ends if high == limit else "the most that fits in memory"
+
+
+def stretch(helps: Helps, present: int, low: int, high: int, limit: int) -> tuple[int, int] | tuple[None, None]:
+    """The first and last value of the stretch around `present` that helps, of those tried; None where it does not.
+
+    They are those of one series up to `limit`, whatever `high` is: what is known of one is of use for another.
+    """
+    series = whole_series(low, limit, POINTS).tolist()
+    values = np.array(sorted({present, high, *(value for value in series if value < high)}))
+    answers = helps(values)
+    where = int(np.flatnonzero(values == present)[0])
+    if not answers[where]:
+        return None, None
+    failing = np.flatnonzero(~answers)
+    below, above = failing[failing < where], failing[failing > where]
+    first = (
+        low if not below.size else _edge(helps, int(values[below[-1]]), int(values[below[-1] + 1]))
+    )  # between one that fails and its neighbour that holds
+    last = high if not above.size else _edge(helps, int(values[above[0]]), int(values[above[0] - 1]))
+    return first, last
+
+
+def _edge(helps: Helps, fails: int, holds: int) -> int:
+    """The value next to the edge that holds, between one that fails and one that holds."""
+    while abs(holds - fails) > 1:
+        inside = np.linspace(fails, holds, min(POINTS, abs(holds - fails) + 1)).round().astype(np.int64)
+        answers = helps(inside)
+        last = int(np.flatnonzero(~answers)[-1])
+        fails, holds = int(inside[last]), int(inside[last + 1])
+    return holds
+
+
+CLOSE = 1e-3
+"""How near, relatively, a crossing is found."""
+
+
+def crossing(excess: Callable[[float], float], low: float, high: float) -> float | None:
+    """Where an increasing function crosses 0, seen from above; None where it is above 0 at `low`.
+
+    It is `high` where the function is not above 0 there either.
+    """
+    below, above = excess(low), excess(high)
+    if below > 0:
+        return None
+    if above <= 0:
+        return high
+    return narrowed(excess, low, high, below, above, relative=CLOSE)[1]

@@ -1,0 +1,362 @@
+"""Moves: changes of a request that may be advised: techniques, parallelism, engines, hardware and batches.
+
+A move settles a slot; two moves of one slot exclude each other, and a move replaces what the request has there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.advisor.formats import gains_nothing
+from roofline.advisor.search.goal import PRICES, Price
+from roofline.advisor.support import engines_with, runs, support
+from roofline.core.errors import RooflineError
+from roofline.graph.parallel import Parallelism
+from roofline.scenario.scenario import Scenario
+from roofline.specs.engine import load_engine
+from roofline.specs.hardware import Hardware
+from roofline.specs.model import MixtureOfExperts, Model
+from roofline.specs.precision import Precision
+from roofline.techniques import check_request, techniques
+from roofline.techniques.base import Level, Technique
+from roofline.whatif.request import Request
+
+
+class Kind(StrEnum):
+    """What a move changes."""
+
+    TECHNIQUE = "technique"
+    PARALLELISM = "parallelism"
+    ENGINE = "engine"
+    HARDWARE = "hardware"
+    BATCH = "batch"
+
+
+class Move(Struct, frozen=True):
+    """A change: its name as the command line has it, the slot it settles, its price, and what does it.
+
+    `assumes` says what the simulation takes as given, `source` where the technique is described. `devices` is the
+    number that a move of parallelism needs, 0 where it is as before. `engines` are those that run it, None where it
+    needs nothing of one; `engine` is the one that a move of engines changes to.
+    """
+
+    name: str
+    title: str
+    kind: Kind
+    slot: str
+    price: Price
+    change: Callable[[Request], Request]
+    assumes: str = ""
+    source: str = ""
+    devices: int = 0
+    engines: frozenset[str] | None = None
+    engine: str = ""
+
+    def __hash__(self) -> int:
+        return hash(self.name)  # sets of moves are looked up all the time
+
+    def __call__(self, request: Request) -> Request:
+        """The changed request."""
+        return self.change(request)
+
+    def runs_on(self, engine: str) -> bool:
+        """Whether an engine runs it."""
+        return self.engines is None or engine in self.engines
+
+
+PARALLEL_SLOTS = frozenset(
+    {
+        "tensor-parallelism",
+        "pipeline-parallelism",
+        "data-parallelism",
+        "expert-parallelism",
+        "parallelism of sequences",
+        "pools",
+    }
+)
+"""Slots of the catalogue that moves of parallelism settle, or that take other devices."""
+
+PLAIN_MODEL_SLOTS = frozenset({"model size", "vocabulary", "kv heads"})
+"""Slots of the catalogue whose result is a model like any other of its kind, which any engine runs."""
+
+FACT_SLOTS = frozenset({"prefix", "retrieval", "cascade"})
+"""Slots whose effect is that of a workload the scenario does not state: shared prompts, documents, easy questions."""
+
+FEATURES = frozenset({"beam-search", "lora"})
+"""Techniques that serve something else than speed: what answers are picked from, what a model was taught."""
+
+SUPPORTED_ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "gpt-fast", "hf-eager")
+"""Engines whose documents `roofline.advisor.support` has."""
+
+SERVED_BY = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
+"""Engines that may be advised: those that serve models, of the bundled profiles."""
+
+
+def technique_moves() -> Iterator[Move]:
+    """Every technique of the catalogue that can be simulated as it stands, with its defaults."""
+    yield from (technique_move(entry) for entry in _entries())
+
+
+def _entries() -> Iterator[Technique]:
+    for entry in techniques().values():
+        needs = any(parameter.default is None and parameter.low is None for parameter in entry.parameters)
+        if entry.change is not None and entry.slot not in PARALLEL_SLOTS and not needs:
+            yield entry
+
+
+def engine_techniques(request: Request) -> Iterator[Move]:
+    """The techniques that can be switched on today for a request, run as its engine runs them.
+
+    They are those that documents say its engine runs on this hardware (`roofline.advisor.support`) and does not run of
+    itself, and those that need nothing of an engine: another prompt, another output, a smaller model of the same kind.
+    For an engine that the documents do not know, they are those that any engine runs.
+    """
+    engine = request.engine_name
+    for entry in _entries():
+        if entry.name in FEATURES:
+            continue
+        retrained = entry.price.value == Price.RETRAINING.value
+        if entry.level is Level.DATA or (entry.slot in PLAIN_MODEL_SLOTS and retrained):
+            yield technique_move(entry)
+            continue
+        others = engines_with(entry.name)
+        chosen = engine if engine in SUPPORTED_ENGINES else next(iter(others), "")
+        found = support(entry.name, chosen)
+        if found is None or not runs(entry.name, chosen, request.hardware):
+            continue
+        if found.default and not _left_out(request, entry):
+            continue
+        move = technique_move(entry, f"{entry.name}:{found.parameters}" if found.parameters else None)
+        yield replace(move, engines=_running(entry, request, found.parameters))
+    yield from _drafts(request, engine)
+    yield from _careful(request, engine)
+
+
+CAREFUL = "q8_0"
+"""The GGUF file type that is offered beside the usual one: larger, and next to the unquantised model."""
+
+
+def _careful(request: Request, engine: str) -> Iterator[Move]:
+    """The careful file type, where the engine runs the usual one."""
+    entry, usual = techniques()["gguf"], support("gguf", engine)
+    if usual is not None and runs("gguf", engine, request.hardware):
+        move = technique_move(entry, f"{entry.name}:type={CAREFUL}")
+        yield replace(move, engines=_running(entry, request, usual.parameters))
+
+
+def _running(entry: Technique, request: Request, parameters: str) -> frozenset[str]:
+    """The engines that run a technique so on the request's hardware; its own too, where no document knows it."""
+    found = {name: support(entry.name, name) for name in SUPPORTED_ENGINES if runs(entry.name, name, request.hardware)}
+    able = {name for name, said in found.items() if said is not None and said.parameters == parameters}
+    own = request.engine_name
+    return frozenset(able if own in SUPPORTED_ENGINES else {*able, own})
+
+
+def elsewhere(request: Request, engines: Iterable[Move]) -> Iterator[Move]:
+    """What other engines run that the request's own does not: it can be had together with one of them."""
+    known = {move.name for move in engine_techniques(request)}
+    for move in engines:
+        for other in engine_techniques(move(request)):
+            if other.name not in known and not other.runs_on(request.engine_name):
+                known.add(other.name)
+                yield other
+
+
+def _left_out(request: Request, entry: Technique) -> bool:
+    """Whether a request goes without what its engine does of itself."""
+    if entry.name == "flash-attention":
+        return "attention" not in (request.scenario().fusions or ())
+    return any(check_request(name).slot == entry.slot for name in request.techniques)
+
+
+DRAFTS: Mapping[str, str] = {
+    "llama-3": "llama-3.2-1b",
+    "llama-2": "llama-160m",
+    "qwen2.5": "qwen2.5-0.5b",
+    "qwen3": "qwen3-0.6b",
+    "opt": "opt-125m",
+    "gemma-2": "gemma-2-2b",
+    "gemma-3": "gemma-3-1b",
+}
+"""A small bundled model that drafts for the models whose names begin so: of the same family and vocabulary."""
+
+ACCEPTANCE = 0.6
+"""Chance that a token of such a draft is accepted: 0.53 to 0.82 published for drafts of 77 M to 800 M before a T5 of
+11 B, 0.57 and 0.61 for one of 100 M before a LaMDA of 137 B (Leviathan et al. 2023, Table 3)."""
+
+
+def _drafts(request: Request, engine: str) -> Iterator[Move]:
+    """A small model of the family as a draft, where the engine runs one."""
+    entry = techniques()["speculative-decoding"]
+    draft = next((small for start, small in DRAFTS.items() if request.model.name.startswith(start)), None)
+    if draft is None or not (engine not in SUPPORTED_ENGINES or runs(entry.name, engine, request.hardware)):
+        return
+    move = technique_move(entry, f"{entry.name}:draft={draft},acceptance={ACCEPTANCE}")
+    assumed = f"{move.assumes}; chance that a token of {draft} is accepted: {ACCEPTANCE}"
+    yield replace(move, assumes=assumed, engines=_running(entry, request, ""))
+
+
+def technique_move(entry: Technique, request: str | None = None) -> Move:
+    """The move that applies a technique in the place of another of its slot; `request` may give parameters."""
+    written = entry.name if request is None else request
+
+    def change(asked: Request) -> Request:
+        kept = [other for other in asked.techniques if check_request(other).slot != entry.slot]
+        changed = _unformatted(asked, entry.slot).using(*kept, written)
+        if entry.slot == "weight format" and asked.as_released:
+            _check_narrower(asked, changed)
+        return changed
+
+    price = Price(entry.price.value)
+    if entry.slot == "drafting" and price is Price.LOSSLESS:
+        price = Price.ENGINEERING  # a draft has to be found or trained
+    assumed = "; ".join(
+        f"{parameter.meaning}: {parameter.default:g}"
+        for parameter in entry.parameters
+        if isinstance(parameter.default, (int, float))
+    )
+    return Move(written, entry.title, Kind.TECHNIQUE, entry.slot, price, change, assumed, entry.reference)
+
+
+def _check_narrower(asked: Request, changed: Request) -> None:
+    """Refuse to turn a checkpoint that was released quantised into formats in which nothing is narrower."""
+    before, after = asked.precision, changed.scenario().precision
+    assert isinstance(after, Precision)
+    if gains_nothing(asked.model, before, after):
+        raise RooflineError(f"the checkpoint is in {before.weights.name} already, and nothing would be narrower")
+
+
+def _unformatted(request: Request, slot: str) -> Request:
+    """The request without the formats that a technique of the slot settles; a cache's format stays as it is."""
+    formats = request.formats
+    if slot == "KV format" and formats.get("kv"):
+        return replace(request, formats={**formats, "kv": None})
+    if slot != "weight format" or not any(formats.get(part) for part in ("scheme", "weights", "activations")):
+        return request
+    precision = request.precision
+    kept = None if precision.kv == precision.base else precision.kv.name
+    return replace(request, formats={"kv": kept})
+
+
+FEW_BITS = 3.5
+"""Bits of a weight, or of a cached element, below which quality suffers whatever the method: four are the usual best
+balance of size and quality, and two or fewer need methods of their own (Yuan et al. 2024, section 3.1.1)."""
+
+FEW_ACTIVATION_BITS = 4.5
+"""The same for activations: with their outliers four bits, scales included, lose quality."""
+
+
+def price_of(move: Move, scenario: Scenario) -> Price:
+    """The price of a move, judged also by the formats that it leads to: few bits cost quality, however found."""
+    precision = scenario.precision
+    assert isinstance(precision, Precision)
+    if move.slot not in ("weight format", "KV format"):
+        return move.price
+    linear = precision.weights.format_of("up_proj", precision.base, scenario.model.layers)
+    activations = precision.activations or precision.base
+    few = min(linear.bits, precision.kv.bits) < FEW_BITS or activations.bits < FEW_ACTIVATION_BITS
+    return max(move.price, Price.LOSSY, key=PRICES.index) if few else move.price
+
+
+def parallel_moves(request: Request, devices: Iterable[int]) -> Iterator[Move]:
+    """Every split of so many devices into tensor, pipeline and data parallelism, and experts over all of them."""
+    present = Parallelism(**request.degrees).on(request.hardware)
+    for count in devices:
+        for degrees in _splits(count, request.model):
+            if present != Parallelism(**degrees).on(request.hardware):
+                yield _parallel(degrees)
+
+
+def _splits(count: int, model: Model) -> Iterator[dict[str, Any]]:
+    experts = any(isinstance(group.layer.feed_forward, MixtureOfExperts) for group in model.groups)
+    for tensor in _divisors(count):
+        for pipeline in _divisors(count // tensor):
+            if pipeline > model.layers:
+                continue
+            plain = {"tensor": tensor, "pipeline": pipeline, "data": count // tensor // pipeline}
+            yield plain
+            if experts and tensor * plain["data"] > 1:
+                yield {**plain, "expert": tensor * plain["data"]}
+
+
+def _divisors(count: int) -> list[int]:
+    return [value for value in range(1, count + 1) if count % value == 0]
+
+
+_FLAGS = {"tensor": "tp", "pipeline": "pp", "data": "dp", "expert": "ep"}
+
+
+def _devices(degrees: Mapping[str, int]) -> int:
+    return degrees["tensor"] * degrees["pipeline"] * degrees["data"]
+
+
+def _parallel(degrees: Mapping[str, int]) -> Move:
+    count = _devices(degrees)
+    name = " ".join(f"{_FLAGS[key]}={value}" for key, value in degrees.items() if value > 1) or "tp=1"
+    title = f"{count} device{'s' if count > 1 else ''} as {name}"
+
+    def change(request: Request) -> Request:
+        return replace(request, degrees=degrees)
+
+    return Move(name, title, Kind.PARALLELISM, "parallelism", Price.ENGINEERING, change, devices=count)
+
+
+def engine_moves(request: Request) -> Iterator[Move]:
+    """The other engines that serve models on this hardware, and run what the request asks for."""
+    for name in SERVED_BY:
+        if name == request.engine_name or not _serves(name, request.hardware) or not _keeps(request, name):
+            continue
+
+        def change(asked: Request, name: str = name) -> Request:
+            return asked.with_options(engine=name)
+
+        title = f"the engine {load_engine(name).title or name}"
+        yield Move(f"engine={name}", title, Kind.ENGINE, "engine", Price.ENGINEERING, change, engine=name)
+
+
+def _keeps(request: Request, engine: str) -> bool:
+    """Whether an engine runs the request's techniques, those that documents know any engine to run."""
+    names = [check_request(written).name for written in request.techniques]
+    return all(runs(name, engine, request.hardware) for name in names if engines_with(name))
+
+
+def _serves(engine: str, hardware: Hardware) -> bool:
+    """Whether an engine runs on a device at all, by its vendor and kind."""
+    if engine == "llama.cpp":
+        return hardware.kind in ("gpu", "cpu", "soc")
+    if engine == "tensorrt-llm":
+        return hardware.vendor == "NVIDIA"
+    return hardware.kind == "gpu"
+
+
+def hardware_move(hardware: Hardware) -> Move:
+    """The same on other hardware."""
+    return Move(
+        f"hw={hardware.name}",
+        hardware.title,
+        Kind.HARDWARE,
+        "hardware",
+        Price.ENGINEERING,
+        lambda request: request.on(hardware).with_options(price=None),  # a given price is that of the given device
+    )
+
+
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
+"""Batches that are tried where the batch may change."""
+
+
+def batch_move(batch: int) -> Move:
+    """Another number of sequences at once."""
+    return Move(
+        f"batch={batch}",
+        f"{batch} sequences at once",
+        Kind.BATCH,
+        "batch",
+        Price.LOSSLESS,
+        lambda request: request.with_options(batch=batch),
+    )

@@ -1,0 +1,188 @@
+"""Plans: the best combination of moves that meets all limits, step by step, and what its moves are to each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from roofline.advisor.search.combine import DEPTH, LEAST, search, within_budget
+from roofline.advisor.search.goal import Price
+from roofline.advisor.search.moves import BATCHES, Kind, Move, batch_move, price_of
+from roofline.advisor.search.outcomes import Choice, Outcomes
+from roofline.advisor.search.trials import NOTHING, Moves, Trial, Trials, better, certain, sure
+from roofline.timing.estimate import Estimate
+from roofline.whatif.command_line import command_line
+
+
+class Step(Struct, frozen=True):
+    """A step of a plan: its move, what it makes better given the steps before it, and the scenario after it."""
+
+    move: Move
+    better: Estimate
+    trial: Trial
+
+    @property
+    def price(self) -> Price:
+        """What it asks for."""
+        return price_of(self.move, self.trial.analysis.scenario)
+
+    @property
+    def certain(self) -> bool:
+        """Whether the whole interval of the gain is one."""
+        return certain(self.better)
+
+    @property
+    def command(self) -> str:
+        """The command that reproduces the figures after it."""
+        return command_line(self.trial.request)
+
+
+class Interaction(Struct, frozen=True):
+    """Two moves together: `both` is their gain as simulated, `one` and `other` each alone."""
+
+    names: tuple[str, str]
+    one: float
+    other: float
+    both: float
+
+    @property
+    def kind(self) -> str:
+        """Whether they counteract, overlap, need each other or add up."""
+        if self.both < max(self.one, self.other) / LEAST:
+            return "counteract"
+        if self.both > self.one * self.other * REINFORCE:
+            return "need each other" if min(self.one, self.other) < LEAST else "reinforce"
+        return "overlap" if self.both * OVERLAP < self.one * self.other else "independent"
+
+
+REINFORCE, OVERLAP = 1.03, 1.1
+"""How far two gains must be from their product to be told."""
+
+
+class Plan(Struct, frozen=True):
+    """The best combination found that meets all limits: `steps` in order of gain, each given those before it.
+
+    `end` is the scenario after all. Where nothing meets all limits, `nearest` says for each the least use of it among
+    all that meets the others; where everything breaks several, what the nearest to all breaks `jointly`. `stopped` says
+    why no step was added; `needed` whether the request misses limits that it meets.
+    """
+
+    steps: tuple[Step, ...]
+    end: Trial | None
+    better: Estimate | None
+    interactions: tuple[Interaction, ...]
+    stopped: str
+    nearest: Mapping[str, float]
+    pareto: tuple[Choice, ...]
+    tried: int
+    jointly: bool = False
+    needed: bool = False
+
+    @property
+    def feasible(self) -> bool:
+        """Whether anything meets all limits."""
+        return self.end is not None
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is one to follow: it meets limits that the request misses, or its gain is sure."""
+        return bool(self.steps) and (self.needed or (self.better is not None and sure(self.better)))
+
+
+def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DEPTH) -> Plan:
+    """The plan of a request, `single` simulates it at one batch, `grid` at all that may be tried."""
+    searched = search(grid, moves, depth)
+    outcomes, best = searched.outcomes, searched.outcomes.best
+    if best is None:
+        near = outcomes.nearest()
+        jointly, near = not near, near or outcomes.nearest_together()
+        return Plan((), None, None, (), searched.stopped, near, (), len(grid), jointly)
+    steps = tuple(_steps(single, best))
+    end = steps[-1].trial if steps else single.base
+    return Plan(
+        steps,
+        end,
+        better(single.base, end),
+        tuple(_interactions(single, steps)),
+        _stopped(single, end, moves, depth, searched.stopped),
+        {},
+        outcomes.pareto,
+        len(grid),
+        needed=bool(single.base.missed),
+    )
+
+
+def _steps(trials: Trials, best: Choice) -> Iterator[Step]:
+    """The moves of the best choice, each time the one that gains most of those left, limits first."""
+    left = set(best.moves)
+    if best.batch != int(trials.base.analysis.scenario.batch):
+        left.add(batch_move(best.batch))
+    done: Moves = NOTHING
+    before = trials.base
+    while left:
+        trials.together(done | {move} for move in left)
+        tried = [(move, trial) for move in left if (trial := trials.attempt(done | {move})) is not None]
+        if not tried:  # none can be made before another: together they can
+            tried = [(move, trial) for move in left if (trial := trials.attempt(done | left)) is not None]
+        move, trial = min(tried, key=lambda entry: (len(entry[1].missed), entry[1].cost, entry[0].name))
+        yield Step(move, better(before, trial), trial)
+        done, before = done | {move}, trial
+        left.discard(move)
+
+
+def _interactions(trials: Trials, steps: Sequence[Step]) -> Iterator[Interaction]:
+    """Each two moves of a plan, at the plan's batch."""
+    moves = [step.move for step in steps if step.move.kind is not Kind.BATCH]
+    batch = [step.move for step in steps if step.move.kind is Kind.BATCH]
+    base = trials.attempt(batch)
+    for one, other in combinations(moves, 2):
+        found = [trials.attempt([*batch, *pair]) for pair in ([one], [other], [one, other])]
+        if base is not None and all(trial is not None for trial in found):
+            gains = [float(trials.goal.gain(base.value, trial.value)) for trial in found if trial is not None]
+            told = Interaction((one.name, other.name), *gains)
+            if told.kind != "independent":
+                yield told
+
+
+def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], depth: int, why: str) -> str:
+    """Why no step follows: the best that is left, and what it would gain or break."""
+    slots, asked = {move.slot for move in end.moves}, end.request.techniques
+    quality = trials.goal.quality
+    others = (move for move in moves if move.slot not in slots and move.name not in asked)
+    left = [move for move in others if within_budget(trials, move, quality)]
+    trials.together(end.moves | {move} for move in left)
+    simulated = [trial for move in left if (trial := trials.attempt(end.moves | {move})) is not None]
+    tried = [trial for trial in simulated if quality.allows(trial.price)]
+    if not tried:
+        return why
+    ratio, best = max(
+        ((float(trials.goal.gain(end.value, trial.value)), trial) for trial in tried),
+        key=lambda entry: (entry[0], entry[1].names),
+    )
+    (move,) = best.moves - end.moves
+    told = f"the best that is left, {move.name}, is {ratio:.2f} times as good"
+    if ratio > LEAST and best.missed:
+        return f"{told} and breaks {', '.join(best.missed)}"
+    full = len([move for move in end.moves if move.kind is not Kind.BATCH]) >= depth
+    return f"{told}, and a plan has at most {depth} changes" if ratio > LEAST and full else told
+
+
+def batch_moves(grid: Trials) -> Iterator[Move]:
+    """To the batch that is best as everything else stands: within all limits, or as many of them as any keeps."""
+    base, sign = grid.attempt(NOTHING), -grid.goal.metric.better
+
+    def rank(choice: Choice) -> tuple[int, float, int]:
+        return (sum(use > 1 for use in choice.used.values()), sign * choice.value, choice.batch)
+
+    if base is not None and grid.goal.batch_varies:
+        best = min(Outcomes([base]), key=rank, default=None)
+        yield from () if best is None else (batch_move(best.batch),)
+
+
+def batch_grid(batch: int) -> Any:
+    """The batches that are tried where the batch may vary: round ones, and the request's own."""
+    return np.array(sorted({*BATCHES, batch}))

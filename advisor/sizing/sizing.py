@@ -1,0 +1,164 @@
+"""Sizing: which hardware, how many devices, how divided, in which formats and with how many sequences at once.
+
+>>> from roofline.advisor.sizing.sizing import size
+>>> from roofline.advisor.sizing.workload import Service
+>>> from roofline import load_model
+>>> service = Service(rate=5, prompt=2000, generate=300, ttft=2, tpot=0.05)
+>>> found = size(load_model("llama-3.1-8b"), service, ["l4", "h100-sxm"], prices={"l4": 0.8, "h100-sxm": 3.0})
+>>> found.choice("cheapest").best.hardware.name
+'h100-sxm'
+
+Every configuration is first held against the speed of light, which no time is below
+(`roofline.advisor.sizing.configurations`), and simulated at expected times only while it could still be among the best.
+A replica under load is `roofline.advisor.sizing.queueing`.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Mapping, Sequence
+
+from msgspec import Struct
+
+from roofline.advisor.search.goal import Quality
+from roofline.advisor.sizing.choices import Choice
+from roofline.advisor.sizing.deployments import At
+from roofline.advisor.sizing.search import Progress, Search
+from roofline.advisor.sizing.workload import Lengths, Service, longer
+from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.specs.hardware import load_hardware
+from roofline.specs.model import Model
+
+
+class Sizing(Struct, frozen=True):
+    """The answer: choices by aim, or why there is none.
+
+    `binding` are the targets that bind (ttft, tpot or memory); `nearest` the least of each, in seconds or bytes of a
+    device, with which something does, the others as they are (both times, where neither alone would do). `beyond` is
+    the share of requests that are longer, with their answers, than the model's maximum context: counted like others.
+    `considered` counts configurations, `capable` those that the speed of light allows, `simulated` those simulated.
+    """
+
+    model: Model
+    service: Service
+    quality: Quality
+    at: At
+    choices: tuple[Choice, ...]
+    binding: tuple[str, ...]
+    nearest: Mapping[str, float]
+    considered: int
+    capable: int
+    simulated: int
+    unpriced: tuple[str, ...]
+    beyond: float = 0.0
+
+    @property
+    def feasible(self) -> bool:
+        """Whether anything meets the service."""
+        return bool(self.choices)
+
+    def choice(self, name: str) -> Choice:
+        """The choice of an aim by name; raises RooflineError where there is none."""
+        for found in self.choices:
+            if found.aim.name == name:
+                return found
+        raise UnknownNameError("choice", name, [found.aim.name for found in self.choices])
+
+
+def size(
+    model: Model,
+    service: Service,
+    hardware: Sequence[str] | None = None,
+    quality: Quality = Quality.CALIBRATED,
+    prices: Mapping[str, float] | None = None,
+    engine: str | None = None,
+    at: At = "mid",
+    progress: Progress = lambda _done, _all: None,
+) -> Sizing:
+    """The configurations that meet a service: the cheapest, that of fewest devices, the fastest, the most efficient.
+
+    `hardware` are names; None is all that is known, for a single user what stands on a desk. `prices` are USD an hour
+    of a device (to buy, for a single user) beside those of the specs. Targets have to hold `at` expected low, mid or
+    high. Raises RooflineError.
+    """
+    prices = dict(prices or {})
+    _check(model, hardware, prices)
+    beyond = _beyond(model, service)
+    search = Search(model, service, hardware, quality, prices, engine, at, progress)
+    choices = tuple(search.choices())
+    binding, nearest = ((), {}) if choices else search.nearest()
+    return Sizing(
+        model,
+        service,
+        quality,
+        at,
+        choices,
+        binding,
+        nearest,
+        search.considered,
+        len(search.capable),
+        search.simulated,
+        tuple(sorted({prospect.configuration.hardware.name for prospect in search.capable} - search.priced)),
+        beyond,
+    )
+
+
+def _check(model: Model, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> None:
+    """Raises RooflineError where nothing can be sized."""
+    if model.task != "generate":
+        raise RooflineError(f"{model.name} only encodes: a service is sized for models that generate")
+    if hardware is not None and not hardware:
+        raise RooflineError("no hardware to choose from")
+    for name, price in prices.items():
+        load_hardware(name)
+        if hardware is not None and name not in hardware:
+            raise RooflineError(f"a price of {name} is given, which is not among the hardware to choose from")
+        if not (price > 0 and math.isfinite(price)):
+            raise RooflineError(f"the price of {name} must be above 0, got {price:g}")
+
+
+MOST_BEYOND = 0.01
+"""The share of requests beyond the maximum context from which on a service is refused: a tail is ordinary traffic."""
+
+FACTORS = tuple(digits / scale for scale in (100, 1000, 10_000) for digits in range(99, 9, -1))
+"""Times as long as asked for that lengths are tried at, from the longest."""
+
+
+def _beyond(model: Model, service: Service) -> float:
+    """The share of requests longer than the model's maximum context; raises RooflineError where it is too large."""
+    if model.max_context is None or model.tower_kind == "encoder":
+        return 0.0
+    name, context, prompts, answers = model.name, model.max_context, service.prompts, service.answers
+    share = longer(prompts, answers, context)
+    if share < MOST_BEYOND:
+        return share
+    if not prompts.varies and not answers.varies:
+        raise RooflineError(
+            f"prompt and answer of {prompts.mean + answers.mean:.0f} tokens are longer than the maximum context of"
+            f" {name}, {context}"
+        )
+    raise RooflineError(
+        f"{percent(share)} of requests are longer, with their answers, than the maximum context of {name}, {context}"
+        f" tokens, which fewer than {MOST_BEYOND:.0%} may be: {_nearest(prompts, answers, context)}"
+    )
+
+
+def percent(share: float) -> str:
+    """A share in percent, to two digits."""
+    return f"{float(f'{100 * share:.2g}'):g}%"
+
+
+def _nearest(prompts: Lengths, answers: Lengths, context: int) -> str:
+    """The longest prompts of the same kind that are short enough, or answers where no prompts are."""
+    for what, scaled, other in (("prompts", prompts, answers), ("answers", answers, prompts)):
+
+        def enough(factor: float, scaled: Lengths = scaled, other: Lengths = other) -> bool:
+            return longer(scaled.times(factor), other, context) < MOST_BEYOND
+
+        index = bisect_left(FACTORS, True, key=enough)
+        if index < len(FACTORS):
+            written, factor = scaled.times(FACTORS[index]).written, FACTORS[index]
+            named = what if written == scaled.written else f"{what} of {written},"
+            return f"{named} {factor:g} times as long{'' if named == what else ','} would do"
+    return "neither shorter prompts nor shorter answers alone would do"

@@ -1,0 +1,306 @@
+"""Workloads of a service: how long prompts and answers are, and what is promised.
+
+A length is a number or a distribution, written as
+
+    2000                            every one the same
+    uniform:128:1024                any length between, each as likely
+    lognormal:mean=512,p95=1500     a long tail, from two of mean, median and a percentile
+    exponential:mean=300            memoryless
+    lengths.csv                     a histogram: lines of length,count
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
+from numpy.typing import NDArray
+
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.scenario.scenario import MAX_LENGTH
+
+Array = NDArray[np.float64]
+KINDS = ("uniform", "lognormal", "exponential")
+NORMAL = NormalDist()
+
+
+class Lengths(Struct, frozen=True, dict=True):
+    """A distribution of token counts: its mean, its second moment and its quantile function, all in tokens.
+
+    >>> parse_lengths("uniform:100:300").mean
+    200.0
+    >>> round(parse_lengths("lognormal:mean=512,p95=1500").quantile(0.95))
+    1500
+    """
+
+    written: str
+    mean: float
+    second: float
+    inverse: Callable[[Any], Any]
+
+    def quantile(self, share: float) -> float:
+        """The length that so large a share does not exceed."""
+        return float(np.maximum(self.inverse(np.asarray(share, float)), 1.0))
+
+    def beyond(self, lengths: Any) -> Any:
+        """The share that is longer than each of some lengths, to a millionth."""
+        low, high = np.zeros(np.shape(lengths)), np.ones(np.shape(lengths))
+        for _ in range(20):
+            share = (low + high) / 2
+            above = np.maximum(self.inverse(share), 1.0) > lengths
+            low, high = np.where(above, low, share), np.where(above, share, high)
+        return 1 - np.where(low > 0, high, 0.0)
+
+    def times(self, factor: float) -> Lengths:
+        """Lengths so many times as long; written in whole tokens, where they are of no file."""
+        if not self.written.endswith(".csv"):
+            text = _NUMBER.sub(lambda found: str(max(1, int(float(found[0]) * factor))), self.written)
+            with suppress(RooflineError):
+                return parse_lengths(text)
+        return replace(
+            self,
+            mean=self.mean * factor,
+            second=self.second * factor**2,
+            inverse=lambda share: factor * self.inverse(share),
+        )
+
+    @property
+    def varies(self) -> bool:
+        """Whether there is more than one length."""
+        return self.deviation > 1e-9 * self.mean
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        return math.sqrt(max(self.second - self.mean**2, 0.0))
+
+    @property
+    def biased(self) -> float:
+        """The mean length met at a random moment: long ones last longer, E[x^2] / E[x] (the inspection paradox)."""
+        return self.second / self.mean
+
+    @cached_property
+    def sample(self) -> Array:
+        """Quantiles of equal weight, by which a function of the length is averaged."""
+        if not self.varies:
+            return np.array([self.mean])
+        found: Array = np.maximum(self.inverse((np.arange(SAMPLES) + 0.5) / SAMPLES), 1.0)
+        return found
+
+
+SAMPLES = 1000
+
+_NUMBER = re.compile(r"(?<![\w.])\d[\d_.]*(?:e[+-]?\d+)?", re.IGNORECASE)
+"""A number of tokens in a written distribution; p95 holds none."""
+
+
+def longer(one: Lengths, other: Lengths, tokens: float) -> float:
+    """The share of sums of two independent lengths that are more than so many tokens."""
+    return float(np.mean(one.beyond(tokens - other.sample)))
+
+
+def parse_lengths(written: float | str | Lengths, what: str = "a length") -> Lengths:
+    """The distribution that a number or a text stands for; raises RooflineError. `what` is its name in errors."""
+    if isinstance(written, Lengths):
+        return written
+    number = _number(written)
+    if number is not None:
+        return _checked(Lengths(f"{number:g}", number, number**2, lambda share: np.full(np.shape(share), number)), what)
+    text = str(written).strip()
+    kind, _, rest = text.partition(":")
+    if kind in KINDS and rest:
+        make = {"uniform": _uniform, "lognormal": _lognormal, "exponential": _exponential}[kind]
+        return _checked(make(text, rest, what), what)
+    if text.endswith(".csv"):
+        return _checked(_histogram(text, what), what)
+    if kind.isidentifier() and rest:
+        raise UnknownNameError("distribution", kind, KINDS)
+    raise RooflineError(
+        f"{what} is a number of tokens, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300"
+        f" or a .csv file of length,count, got {quote(written)}"
+    )
+
+
+def _number(written: object) -> float | None:
+    if isinstance(written, bool):
+        return None
+    try:
+        return float(written.replace("_", "") if isinstance(written, str) else written)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _checked(found: Lengths, what: str) -> Lengths:
+    if not (math.isfinite(found.mean) and 1 <= found.mean <= MAX_LENGTH and math.isfinite(found.second)):
+        raise RooflineError(f"{what} must be 1 to {MAX_LENGTH} tokens on average, got {quote(found.written)}")
+    return found
+
+
+def _uniform(text: str, rest: str, what: str) -> Lengths:
+    ends = [number for part in rest.split(":") if (number := _number(part)) is not None]
+    if len(ends) != 2 or not 1 <= ends[0] < ends[1] < math.inf:
+        raise RooflineError(f"{what}: a uniform distribution is uniform:LOW:HIGH in tokens, got {quote(text)}")
+    low, high = ends
+    second = (low**2 + low * high + high**2) / 3
+    return Lengths(text, (low + high) / 2, second, lambda share: low + (high - low) * np.asarray(share))
+
+
+def _exponential(text: str, rest: str, what: str) -> Lengths:
+    given = _given(text, rest, what)
+    if set(given) != {"mean"}:
+        raise RooflineError(f"{what}: an exponential distribution is exponential:mean=TOKENS, got {quote(text)}")
+    mean = given["mean"]
+    return Lengths(text, mean, 2 * mean**2, lambda share: -mean * np.log1p(-np.asarray(share)))
+
+
+def _lognormal(text: str, rest: str, what: str) -> Lengths:
+    """From mean and a percentile, median and a percentile, or mean and median.
+
+    With z the normal quantile: ln p = mu + z sigma, ln median = mu, ln mean = mu + sigma^2 / 2.
+    """
+    given = _given(text, rest, what)
+    percentiles = [name for name in given if name.startswith("p")]
+    if len(given) != 2 or len(percentiles) > 1:
+        raise RooflineError(
+            f"{what}: a lognormal distribution takes two of mean, median and p95 (or another), got {quote(text)}"
+        )
+    if not percentiles:
+        mu, square = math.log(given["median"]), 2 * math.log(given["mean"] / given["median"])
+        if square <= 0:
+            raise RooflineError(f"{what}: a lognormal distribution's mean lies above its median, got {quote(text)}")
+        sigma = math.sqrt(square)
+    else:
+        z, at = NORMAL.inv_cdf(float(percentiles[0][1:]) / 100), given[percentiles[0]]
+        if "median" in given:
+            mu, sigma = math.log(given["median"]), math.log(at / given["median"]) / z
+            farthest = math.inf
+        else:
+            apart = math.log(at / given["mean"])
+            farthest = math.exp(z**2 / 2)
+            sigma = z - math.sqrt(z**2 - 2 * apart) if 2 * apart <= z**2 else math.nan
+            mu = math.log(given["mean"]) - sigma**2 / 2
+        if not sigma > 0:
+            limit = "" if math.isinf(farthest) else f" and at most {farthest:.3g} times the mean"
+            raise RooflineError(
+                f"{what}: {percentiles[0]} of a lognormal distribution lies above its middle{limit}, got {quote(text)}"
+            )
+    mean = math.exp(mu + sigma**2 / 2)
+    normal = np.frompyfunc(lambda share: NORMAL.inv_cdf(min(max(share, 1e-12), 1 - 1e-12)), 1, 1)
+    return Lengths(
+        text,
+        mean,
+        mean**2 * math.exp(sigma**2),
+        lambda share: np.exp(mu + sigma * np.asarray(normal(share), float)),
+    )
+
+
+def _given(text: str, rest: str, what: str) -> Mapping[str, float]:
+    found: dict[str, float] = {}
+    for part in rest.split(","):
+        name, _, value = part.partition("=")
+        number, name = _number(value.strip()), name.strip()
+        share = _number(name[1:]) if name.startswith("p") else None
+        if name not in ("mean", "median") and not (share is not None and 50 < share < 100):
+            raise RooflineError(f"{what}: {quote(name)} is not mean, median or a percentile from p51 to p99.9")
+        if number is None or not (math.isfinite(number) and number >= 1):
+            raise RooflineError(f"{what}: {name} must be a number of tokens, at least 1, got {quote(text)}")
+        found[name] = number
+    return found
+
+
+def _histogram(text: str, what: str) -> Lengths:
+    try:
+        with Path(text).open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no CSV file"
+        raise RooflineError(f"{what}: cannot read {quote(text)}: {reason}") from None
+    if rows and _number(rows[0][0]) is None:
+        rows = rows[1:]  # a header
+    pairs = [tuple(map(_number, row)) for row in rows]
+    for line, pair in enumerate(pairs, 1):
+        if len(pair) != 2 or pair[0] is None or pair[1] is None or not (pair[0] >= 1 and 0 <= pair[1] < math.inf):
+            raise RooflineError(f"{what}: row {line} of {quote(text)} is not length,count")
+    values = np.array([pair[0] for pair in pairs], float)
+    weights = np.array([pair[1] for pair in pairs], float)
+    if not weights.sum() > 0:
+        raise RooflineError(f"{what}: {quote(text)} counts nothing")
+    order = np.argsort(values)
+    values, weights = values[order], weights[order] / weights.sum()
+    shares = np.cumsum(weights)
+
+    def inverse(share: Any) -> Any:
+        index = np.searchsorted(shares, np.asarray(share) * (1 - 1e-12))
+        return values[np.minimum(index, values.size - 1)]
+
+    return Lengths(text, float(values @ weights), float(values**2 @ weights), inverse)
+
+
+def parse_quantile(text: str) -> float | None:
+    """The share of requests that is promised something; None for `mean`. Raises RooflineError."""
+    if text.strip().lower() == "mean":
+        return None
+    share = _number(text)
+    if share is None:
+        raise RooflineError(f"the quantile is a share such as 0.95, or mean, got {quote(text)}")
+    return share
+
+
+class Service(Struct, frozen=True, dict=True):
+    """What a service promises: `rate` requests a second, or None for one user who waits for each answer.
+
+    `prompt` and `generate` are tokens, as `parse_lengths` reads them. `ttft` and `tpot` are seconds at most, None is no
+    target. They have to hold for the share `quantile` of requests; None is the mean of all. Raises RooflineError.
+    """
+
+    rate: float | None
+    prompt: float | str | Lengths
+    generate: float | str | Lengths
+    ttft: float | None = None
+    tpot: float | None = None
+    quantile: float | None = 0.95
+
+    def __post_init__(self) -> None:
+        for name in ("rate", "ttft", "tpot"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                what = "the request rate" if name == "rate" else f"the target of {name.upper()}"
+                raise RooflineError(f"{what} must be above 0, got {value:g}")
+        if self.quantile is not None and not 0.5 <= self.quantile < 1:
+            raise RooflineError(f"the quantile must be at least 0.5 and below 1, got {self.quantile:g}")
+        force_setattr(self, "prompt", parse_lengths(self.prompt, "the prompt"))
+        force_setattr(self, "generate", parse_lengths(self.generate, "the generation"))
+        if self.answers.mean < 2:
+            raise RooflineError("a service generates at least 2 tokens a request: the first has no TPOT")
+
+    @property
+    def prompts(self) -> Lengths:
+        """How long prompts are."""
+        assert isinstance(self.prompt, Lengths)
+        return self.prompt
+
+    @property
+    def answers(self) -> Lengths:
+        """How many tokens are generated."""
+        assert isinstance(self.generate, Lengths)
+        return self.generate
+
+    @property
+    def steps(self) -> float:
+        """Decode steps of a request: prefill makes its first token."""
+        return self.answers.mean - 1
+
+    @cached_property
+    def inverse_steps(self) -> float:
+        """The mean of one over the decode steps of a request."""
+        return float(np.mean(1 / np.maximum(self.answers.sample - 1, 1)))

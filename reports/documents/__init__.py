@@ -1,0 +1,1 @@
+"""One module for each answer: its JSON document and its page."""

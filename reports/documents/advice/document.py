@@ -1,0 +1,178 @@
+"""Advice as a document: what `roofline advise --format json` prints, and pages are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from roofline.advisor.advice import Advice, Recommendation
+from roofline.advisor.search.goal import Goal
+from roofline.advisor.search.plan import Plan
+from roofline.advisor.search.trials import Trial
+from roofline.core.errors import RooflineError
+from roofline.reports.output.blocks import finite
+from roofline.timing.estimate import Estimate
+from roofline.whatif.command_line import command_line
+from roofline.whatif.metrics import find_metric
+
+SCHEMA = "roofline.advice/1"
+
+FIGURES = ("ttft", "tpot", "total", "tokens_per_s", "energy", "energy.tdp", "cost")
+"""Metrics with readings; memory, devices and rent are certain."""
+
+CERTAIN = ("memory", "gpus", "usd_per_hour")
+
+
+def advice_document(advice: Advice, top: int) -> dict[str, Any]:
+    """The JSON document: the request, what holds it back, changes, engines, hardware, what is in vain, a plan."""
+    goal, base, plan = advice.case.goal, advice.base, advice.plan
+    surest = None if plan.sure else advice.surest
+    followed = {step.move.name for step in plan.steps if plan.sure}
+    return {
+        "schema": SCHEMA,
+        "model": base.analysis.scenario.model.name,
+        "hardware": base.analysis.scenario.hardware.name,
+        "engine": base.analysis.scenario.profile.name,
+        "objective": str(goal.objective),
+        "metric": goal.metric.name,
+        "unit": goal.metric.unit,
+        "at": goal.at,
+        "quality": str(goal.quality),
+        "limits": dict(goal.limits.given),
+        "command": command_line(advice.case.trials.request),
+        "figures": _figures(base),
+        "misses": _missed(base),
+        "findings": [
+            {
+                "rule": rule,
+                "text": entry.text,
+                "share": finite(entry.share),
+                "of": entry.of,
+                "evidence": dict(entry.evidence),
+            }
+            for rule, entry in advice.findings
+        ],
+        "recommendations": [_recommendation(entry, base) for entry in advice.recommendations],
+        "other_engines": [_recommendation(entry, base) for entry in advice.engines],
+        "other_hardware": [_recommendation(entry, base) for entry in advice.hardware],
+        "in_vain": [
+            {"move": entry.move, "gain": finite(entry.gain), "because": entry.because, "rule": entry.rule}
+            for entry in advice.futile
+            if entry.move not in followed
+        ],
+        "cautions": [{"rule": rule, "text": text} for rule, text in advice.cautions],
+        "not_possible": dict(advice.refused),
+        "plan": _plan(plan, goal),
+        "instead": None if surest is None else surest.move.name,
+        "shown": top,
+    }
+
+
+def _figures(trial: Trial) -> dict[str, Any]:
+    """Every figure that is known, with its readings."""
+    found: dict[str, Any] = {}
+    for name in FIGURES:
+        readings = ("bound",) if trial.goal.at == "bound" else ("bound", "low", "mid", "high")
+        values = {reading: _value(trial, f"{name}.{reading}") for reading in readings}
+        if values[readings[-1]] is not None:
+            found[name] = values
+    found.update({name: value for name in CERTAIN if (value := _value(trial, name)) is not None})
+    return found
+
+
+def _value(trial: Trial, name: str) -> Any:
+    try:
+        return finite(np.asarray(find_metric(name, "expected").figure(trial.analysis), float))
+    except RooflineError:
+        return None
+
+
+def _missed(trial: Trial) -> dict[str, float | None]:
+    """The limits that are missed, with the use of each: None where there is no such figure, as no TPOT of one step."""
+    return {name: finite(trial.used[name]) for name in trial.missed}
+
+
+def _interval(estimate: Estimate) -> dict[str, float]:
+    return {name: float(getattr(estimate, name)) for name in ("low", "mid", "high")}
+
+
+def _recommendation(entry: Recommendation, base: Trial) -> dict[str, Any]:
+    return {
+        "move": entry.move.name,
+        "title": entry.move.title,
+        "kind": str(entry.move.kind),
+        "settles": entry.move.slot,
+        "price": str(entry.price),
+        "times_better": _interval(entry.better),
+        "certain": entry.certain,
+        "tied_with_the_one_before": entry.tied,
+        "same_effect": list(entry.same),
+        "assumes": entry.move.assumes,
+        "helps": [
+            {
+                "over": found.variable,
+                "from": found.low,
+                "to": found.high,
+                "looked_up_to": found.most,
+                "text": found.text,
+            }
+            for found in entry.conditions
+        ],
+        "because": [{"rule": rule, "text": text} for rule, text in entry.because],
+        "cautions": list(entry.cautions),
+        "published": [
+            {"effect": found.effect, "conditions": found.conditions, "source": found.source}
+            for found in entry.published
+        ],
+        "source": entry.move.source,
+        "figures": _figures(entry.trial),
+        "misses": _missed(entry.trial),
+        "meets": [name for name in base.missed if name not in entry.trial.missed],
+        "command": entry.command,
+    }
+
+
+def _plan(plan: Plan, goal: Goal) -> dict[str, Any]:
+    limits = goal.limits.given
+    return {
+        "feasible": plan.feasible,
+        "sure": plan.sure,
+        "times_better": None if plan.better is None else _interval(plan.better),
+        "steps": [
+            {
+                "move": step.move.name,
+                "title": step.move.title,
+                "price": str(step.price),
+                "times_better": _interval(step.better),
+                "certain": step.certain,
+                "figures": _figures(step.trial),
+                "misses": _missed(step.trial),
+                "command": step.command,
+            }
+            for step in plan.steps
+        ],
+        "stopped": plan.stopped,
+        "interactions": [
+            {
+                "moves": list(entry.names),
+                "kind": entry.kind,
+                "first": entry.one,
+                "second": entry.other,
+                "both": entry.both,
+            }
+            for entry in plan.interactions
+        ],
+        "nearest": {name: use * limits.get(name, 1.0) for name, use in plan.nearest.items()},
+        "nearest_jointly": plan.jointly,
+        "pareto": [
+            {
+                "moves": sorted(move.name for move in choice.moves),
+                "batch": choice.batch,
+                "objective": choice.value,
+                "share_of_memory": choice.used["capacity"],
+            }
+            for choice in plan.pareto
+        ],
+        "combinations_tried": plan.tried,
+    }

@@ -1,0 +1,277 @@
+"""Answers as plain documents: nested dictionaries of numbers and text, the form behind JSON and every table."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import asdict
+
+from roofline import (
+    Analysis,
+    Hardware,
+    Model,
+    active_parameters,
+    kv_bytes_per_token,
+    parameters,
+    state_bytes_per_sequence,
+)
+from roofline.scenario import cost
+from roofline.scenario.notes import ATTENTION, caches, fused, generates, notes
+from roofline.scenario.phase import Expectation, OpFigures, Phase
+from roofline.specs.modelspec import to_spec
+from roofline.specs.precision import parse_precision
+from roofline.timing.estimate import Estimate
+from roofline.whatif.metrics import AT, devices, find_metric
+
+ANALYSIS_SCHEMA = "roofline.analysis/1"
+
+
+def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", "decode")) -> dict[str, Any]:
+    """The JSON document of one analysed scenario (a single workload, not a grid)."""
+    memory, generation = analysis.memory, analysis.generation
+    return {
+        "schema": ANALYSIS_SCHEMA,
+        "model": analysis.scenario.model.name,
+        "hardware": analysis.scenario.hardware.name,
+        "scenario": scenario_document(analysis),
+        "parallelism": {
+            **asdict(analysis.parallel),
+            "devices": analysis.parallel.devices,
+            "decode_devices": devices(analysis) - analysis.parallel.devices,
+        },
+        "techniques": list(analysis.scenario.techniques),
+        "phases": {
+            name: phase_document(phase, analysis.times_are_expected)
+            for name in phases
+            if (phase := getattr(analysis, name)) is not None
+        },
+        "memory": {
+            "weights_bytes": number(memory.weights),
+            "kv_cache_bytes": number(memory.kv_cache),
+            "state_bytes": number(memory.state),
+            "activation_peak_bytes": number(memory.activation_peak),
+            "total_bytes": number(memory.total),
+            "capacity_bytes": number(memory.capacity),
+            "headroom_bytes": number(memory.headroom),
+            "fits": bool(memory.fits),
+        },
+        "generation": {
+            "batch": generation.batch,
+            "prompt": generation.prompt,
+            "generated": generation.generated,
+            "ttft_s": generation.ttft,
+            "tpot_s": generation.tpot,
+            "total_s": generation.total,
+            "tokens_per_iteration": analysis.tokens_per_iteration,
+            **rates_document(analysis),
+            **(generation_expectation(analysis) if analysis.times_are_expected else {}),
+        },
+        "energy": energy_document(analysis),
+        "cost": cost_document(analysis),
+        "notes": list(notes(analysis)),
+    }
+
+
+def rates_document(analysis: Analysis) -> dict[str, Any]:
+    """Generated tokens a second, None for a model that only encodes, and sequences a second, with their intervals."""
+    return {
+        **_read(analysis, "tokens_per_s", "tokens_per_s"),
+        **_read(analysis, "sequences_per_s", "sequences_per_s"),
+    }
+
+
+def energy_document(analysis: Analysis) -> dict[str, Any]:
+    """Joules a token and watts a device at the bound and at expected times; None where the spec gives no figures."""
+    return {
+        **_read(analysis, "energy", "j_per_token"),
+        **_read(analysis, "energy.prefill", "prefill_j_per_prompt_token"),
+        **_read(analysis, "energy.decode", "decode_j_per_token"),
+        **_read(analysis, "power", "power_w"),
+        **_read(analysis, "energy.tdp", "at_most_j_per_token"),
+        **_read(analysis, "energy.tdp.prefill", "at_most_prefill_j_per_prompt_token"),
+    }
+
+
+def cost_document(analysis: Analysis) -> dict[str, Any] | None:
+    """USD for a million tokens, and the price that it rests on; None where nobody says the price."""
+    if cost.rent(analysis) is None:
+        return None
+    given, pools = analysis.scenario.price, cost.rented(analysis)
+    return {
+        "prices": [
+            {
+                "hardware": pool.name,
+                "usd_per_hour": cost.price(pool, given),
+                "date": None if given is not None or pool.price is None else pool.price.date.isoformat(),
+                "source": None if given is not None else pool.sources.get("price.rent"),
+            }
+            for pool in pools
+        ],
+        "devices": analysis.parallel.devices * len(pools),
+        **_read(analysis, "cost", "usd_per_million_tokens"),
+        **_read(analysis, "cost.processed", "usd_per_million_processed_tokens"),
+    }
+
+
+def _read(analysis: Analysis, name: str, key: str) -> dict[str, Any]:
+    """A metric at the bound, and its interval at expected times."""
+    readings = (*AT.values(), "low", "high") if analysis.times_are_expected else ("bound",)
+    found = {reading: float(find_metric(f"{name}.{reading}", "bound").figure(analysis)) for reading in readings}
+    plain = {reading: None if math.isnan(value) else value for reading, value in found.items()}
+    if not analysis.times_are_expected:
+        return {key: plain["bound"]}
+    expected = {reading: plain[reading] for reading in ("low", "mid", "high")}
+    return {key: plain["bound"], f"expected_{key}": None if expected["mid"] is None else expected}
+
+
+def generation_expectation(analysis: Analysis) -> dict[str, Any]:
+    """Expected times of a whole generation; `expected_time_s` is the total."""
+    expected = analysis.expected
+    phase = analysis.prefill if analysis.decode is None else analysis.decode
+    return {
+        "expected_time_s": interval(expected.total),
+        "expected_ttft_s": interval(expected.ttft),
+        "expected_tpot_s": None if expected.tpot is None else interval(expected.tpot),
+        "basis": phase.basis.basis,
+        "source": phase.basis.source,
+    }
+
+
+def interval(estimate: Estimate) -> dict[str, float]:
+    """An expected value with the ends of its 80% interval."""
+    return {"low": estimate.low, "mid": estimate.mid, "high": estimate.high}
+
+
+def scenario_document(analysis: Analysis) -> dict[str, Any]:
+    """What was asked, with every default filled in; None is what the model has no use for (`notes` say so)."""
+    scenario, precision, generating = analysis.scenario, analysis.precision, generates(analysis)
+    return {
+        "batch": scenario.batch,
+        "prompt": scenario.prompt,
+        "generate": scenario.generate if generating else None,
+        "context": scenario.decode_context if generating else None,
+        "prefix": scenario.prefix,
+        "images": scenario.images,
+        "base": precision.base.name,
+        "weights": precision.weights.name,
+        "activations": precision.activations.name,
+        "kv": precision.kv.name if caches(analysis) else None,
+        "flash": ATTENTION in fused(analysis),
+        "fusions": list(analysis.fusions),
+        "convention": str(scenario.convention),
+        "engine": scenario.profile.name,
+        "beyond_max_context": analysis.beyond_max_context,
+    }
+
+
+def phase_document(phase: Phase, expected: bool = True) -> dict[str, Any]:
+    """One phase: totals, then every operator for one instance; with `expected` times where there are any."""
+    expectations: tuple[Expectation | None, ...] = phase.expected_ops if expected else (None,) * len(phase.ops)
+    return {
+        "flops": number(phase.flops),
+        "bytes": number(phase.bytes),
+        "link_bytes": number(phase.link_bytes),
+        "bound": str(phase.bound),
+        "bound_time_s": phase.bound_time,
+        **(phase_expectation(phase) if expected else {}),
+        "ops": [op_document(op, expectation) for op, expectation in zip(phase.ops, expectations, strict=True)],
+    }
+
+
+def phase_expectation(phase: Phase) -> dict[str, Any]:
+    """The expected time of a phase, what most of it rests on, and the share of it outside of the fitted ranges."""
+    basis = phase.basis
+    return {
+        "expected_time_s": interval(phase.expected),
+        "host_time_s": phase.host_time,
+        "basis": basis.basis,
+        "source": basis.source,
+        "share_outside_fitted_range": basis.outside,
+    }
+
+
+def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any]:
+    """One operator: figures of one instance, and how many a forward pass has."""
+    return {
+        "name": op.name,
+        "kind": op.kind,
+        "section": op.section,
+        "count": op.count,
+        "arithmetic": op.arithmetic,
+        "flops": number(op.flops),
+        "bytes": number(op.bytes),
+        "link_bytes": number(op.link_bytes),
+        "weight_bytes": number(op.weight_bytes),
+        "activation_bytes": number(op.activation_bytes),
+        "kv_bytes": number(op.kv_bytes),
+        "state_bytes": number(op.state_bytes),
+        "upcast_flops": number(op.upcast_flops),
+        "intensity": op.intensity,
+        "ridge": op.ridge,
+        "attainable_flops_per_s": op.attainable,
+        "bound": str(op.bound),
+        "bound_time_s": op.bound_time,
+        **(op_expectation(expectation) if expectation is not None else {}),
+        "share": op.share,
+        "tensors": [
+            {
+                "name": tensor.name,
+                "role": tensor.role,
+                "shape": list(tensor.shape),
+                "format": tensor.format,
+                "bytes": number(tensor.bytes),
+            }
+            for tensor in op.tensors
+        ],
+    }
+
+
+def op_expectation(expectation: Expectation) -> dict[str, Any]:
+    """The expected time of an operator and what it rests on."""
+    return {
+        "expected_time_s": interval(expectation.time),
+        "basis": expectation.basis,
+        "source": expectation.source,
+        "in_fitted_range": expectation.inside,
+    }
+
+
+def number(value: float) -> float:
+    """Counts as integers where they are whole, so that they print exactly."""
+    return int(value) if float(value).is_integer() else float(value)
+
+
+def model_document(model: Model, precision: str | None = None) -> dict[str, Any]:
+    """A model's spec with what follows from it."""
+    formats = parse_precision(precision or "bf16")
+    return {
+        **to_spec(model),
+        "title": model.title,
+        "published_parameters": model.parameters,
+        "parameters": parameters(model),
+        "active_parameters": active_parameters(model),
+        "kv_bytes_per_token": number(kv_bytes_per_token(model, formats)),
+        "state_bytes_per_sequence": number(state_bytes_per_sequence(model, formats)),
+    }
+
+
+def hardware_document(hardware: Hardware) -> dict[str, Any]:
+    """A hardware's spec in base units (bytes, byte/s, FLOP/s, W)."""
+    document = {field.name: _plain(getattr(hardware, field.name)) for field in dataclasses.fields(hardware)}
+    return {key: value for key, value in document.items() if value is not None and value != {}}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(entry) for entry in value]
+    if hasattr(value, "__dataclass_fields__"):
+        entries = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {key: entry for key, entry in entries.items() if entry is not None}
+    if hasattr(value, "isoformat"):
+        return value.isoformat()
+    return number(value) if isinstance(value, float) else value

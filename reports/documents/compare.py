@@ -1,0 +1,204 @@
+"""Scenarios side by side, and which operators make the difference, as documents and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from roofline.core.units import seconds, si
+from roofline.reports.documents.analysis import cost_document, energy_document, interval, rates_document
+from roofline.reports.output.blocks import Block, finite
+from roofline.reports.output.export import cost_key, encodes, energy_keys, rates_of, read, spread, times_of
+from roofline.scenario.analysis import Analysis
+from roofline.scenario.notes import generates, notes
+from roofline.whatif.compare import METRICS, Metric, readings, waterfall
+
+SCHEMA = "roofline.compare/1"
+
+TITLES = {"ttft": "TTFT", "tpot": "mean decode step (TPOT)", "total": "whole generation"}
+
+
+def compare_document(analyses: Sequence[Analysis], labels: Sequence[str], top: int | None = None) -> dict[str, Any]:
+    """The JSON document: every scenario's totals, and waterfalls from the first scenario to each of the others.
+
+    `top` keeps so many parts of a waterfall and adds up the others.
+    """
+    first, *others = analyses
+    return {
+        "schema": SCHEMA,
+        "scenarios": [_totals(analysis, label) for analysis, label in zip(analyses, labels, strict=True)],
+        "waterfalls": [
+            _waterfall(first, other, index, metric, top) for index, other in enumerate(others, 1) for metric in METRICS
+        ],
+    }
+
+
+def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
+    scenario, generation, memory = analysis.scenario, analysis.generation, analysis.memory
+    document: dict[str, Any] = {
+        "label": label,
+        "model": scenario.model.name,
+        "hardware": scenario.hardware.name,
+        "engine": scenario.profile.name,
+        "devices": analysis.parallel.devices,
+        "techniques": list(scenario.techniques),
+        "batch": finite(scenario.batch),
+        "prompt": finite(scenario.prompt),
+        "generate": finite(scenario.generate) if generates(analysis) else None,
+        "ttft_s": finite(generation.ttft),
+        "tpot_s": finite(generation.tpot),
+        "total_s": finite(generation.total),
+        **rates_document(analysis),
+        "energy": energy_document(analysis),
+        "cost": cost_document(analysis),
+        "memory": {
+            "weights_bytes": finite(memory.weights),
+            "kv_cache_bytes": finite(memory.kv_cache),
+            "state_bytes": finite(memory.state),
+            "activation_peak_bytes": finite(memory.activation_peak),
+            "total_bytes": finite(memory.total),
+            "capacity_bytes": finite(memory.capacity),
+            "fits": bool(memory.fits),
+        },
+        "notes": list(notes(analysis)),
+    }
+    if analysis.times_are_expected:
+        expected = analysis.expected
+        document |= {
+            "expected_ttft_s": interval(expected.ttft),
+            "expected_tpot_s": None if expected.tpot is None else interval(expected.tpot),
+            "expected_total_s": interval(expected.total),
+        }
+    return document
+
+
+def _waterfall(before: Analysis, after: Analysis, index: int, metric: Metric, top: int | None) -> dict[str, Any]:
+    """Expected time, bound time and bytes of each part in both scenarios, by the change that matters most."""
+    falls = {reading: waterfall(before, after, metric, reading) for reading in readings(before, after)}
+    names = [entry.name for fall in falls.values() for entry in fall.differences]
+    ordered = list(dict.fromkeys(names))
+    by_name = {key: {entry.name: entry for entry in fall.differences} for key, fall in falls.items()}
+
+    def part(name: str, included: Sequence[str]) -> dict[str, Any]:
+        found: dict[str, Any] = {"name": name}
+        for key, entries in by_name.items():
+            own = [entries[one] for one in included if one in entries]
+            unit = "bytes" if key == "bytes" else f"{key}_s"
+            found[unit] = {
+                "before": sum(entry.before for entry in own),
+                "after": sum(entry.after for entry in own),
+                "change": sum(entry.change for entry in own),
+            }
+        return found
+
+    kept = ordered if top is None else ordered[:top]
+    rest = ordered[len(kept) :]
+    return {
+        "from": 0,
+        "to": index,
+        "metric": metric,
+        "totals": {
+            "bytes" if key == "bytes" else f"{key}_s": {
+                "before": fall.before,
+                "after": fall.after,
+                "change": fall.change,
+            }
+            for key, fall in falls.items()
+        },
+        "parts": [part(name, [name]) for name in kept] + ([part(f"{len(rest)} others", rest)] if rest else []),
+    }
+
+
+def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
+    """Totals and memory in a table, a scenario a row, then the waterfalls of one metric."""
+    scenarios = document["scenarios"]
+    expected = all("expected_total_s" in entry for entry in scenarios)
+    rates, times = rates_of(scenarios), times_of(scenarios)
+    header = ("", "scenario", *times.values(), *rates.values(), "memory")
+    asked = [f"{index}: {entry['label']}" for index, entry in enumerate(scenarios, 1)]
+    told = [f"note on {index}: {note}" for index, entry in enumerate(scenarios, 1) for note in entry["notes"]]
+    blocks = [Block("Comparison", [*asked, *told])]
+    if expected:
+        rows = [[str(index), _name(entry), *_expected(entry, times, rates)] for index, entry in enumerate(scenarios, 1)]
+        blocks.append(Block("Expected (8 of 10 measurements)", header=header[:-1], rows=rows, left=2))
+    bounds = ([_name(entry), *_bound(entry, times, rates), _memory(entry)] for entry in scenarios)
+    rows = [[str(index), *cells] for index, cells in enumerate(bounds, 1)]
+    blocks.append(Block("At the bound, and memory of a device", header=header, rows=rows, left=2))
+    alike = all(map(encodes, scenarios))
+    kinds = [" (of prompts)" if encodes(entry) and not alike else "" for entry in scenarios]
+    drawn = ([_name(entry), *_drawn(entry, kind)] for entry, kind in zip(scenarios, kinds, strict=True))
+    rows = [[str(index), *cells] for index, cells in enumerate(drawn, 1)]
+    if any(cell != "-" for row in rows for cell in row[2:]):
+        of = "prompt token" if alike else "token"
+        titles = ("", "scenario", f"energy a {of}", "power of a device", f"a million {of}s")
+        blocks.append(Block("Energy and cost", header=titles, rows=rows, left=2))
+    for fall in document["waterfalls"]:
+        if fall["metric"] == metric:
+            blocks.append(_fall_block(fall))
+    return blocks
+
+
+def _name(entry: Mapping[str, Any]) -> str:
+    return f"{entry['model']} on {entry['hardware']}"
+
+
+def _expected(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]) -> list[str]:
+    spent, found = [entry[f"expected_{name}_s"] for name in times], [entry[f"expected_{name}"] for name in rates]
+    return [
+        *("-" if time is None else spread(time) for time in spent),
+        *("-" if rate is None else f"{rate['mid']:,.4g} ({rate['low']:,.4g} to {rate['high']:,.4g})" for rate in found),
+    ]
+
+
+def _bound(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]) -> list[str]:
+    spent, found = [entry[f"{name}_s"] for name in times], [entry[name] for name in rates]
+    return [
+        *("-" if time is None else seconds(time) for time in spent),
+        *("-" if rate is None else f"{rate:,.4g}" for rate in found),
+    ]
+
+
+def _drawn(entry: Mapping[str, Any], kind: str) -> list[str]:
+    """Energy, power and cost; `kind` says of what tokens, where not all of the table are alike."""
+    energy, cost, of_prompts = entry["energy"], entry["cost"], encodes(entry)
+    joules, most = (read(energy, key, "J") for key in energy_keys(of_prompts))
+    power = read(energy, "power_w", "W")
+    price = None if cost is None else read(cost, cost_key(of_prompts), "USD")
+    shown = joules if most is None or joules is not None else f"at most {most}"
+    return ["-" if shown is None else f"{shown}{kind}", power or "-", "-" if price is None else f"{price}{kind}"]
+
+
+def _memory(entry: Mapping[str, Any]) -> str:
+    memory = entry["memory"]
+    verdict = "" if memory["fits"] else ", DOES NOT FIT"
+    return f"{si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}{verdict}"
+
+
+def _fall_block(fall: Mapping[str, Any]) -> Block:
+    keys = list(fall["totals"])
+    names = {"expected_s": "expected", "bound_s": "at bound", "bytes": "bytes"}
+    header = ["operator"]
+    for key in keys:
+        header += [names[key], *(["share"] if key == keys[0] else [])]
+    rows = [_fall_row(part["name"], part, fall["totals"], keys) for part in fall["parts"]]
+    rows.append(_fall_row("total", fall["totals"], fall["totals"], keys))
+    title = f"From 1 to {fall['to'] + 1}, {TITLES[fall['metric']]}: what makes the difference"
+    return Block(title, header=header, rows=rows)
+
+
+def _fall_row(name: str, part: Mapping[str, Any], totals: Mapping[str, Any], keys: Sequence[str]) -> list[str]:
+    row = [name]
+    for key in keys:
+        shown = (lambda value: si(value, "B")) if key == "bytes" else seconds
+        change, whole = part[key]["change"], totals[key]["change"]
+        before, after = shown(part[key]["before"]), shown(part[key]["after"])
+        moved = f"{before} → {after}"
+        if key == keys[0]:  # what the table is of; the others stand beside it
+            row += [f"{moved} ({_signed(change, shown)})", f"{change / whole:.0%}" if whole else "-"]
+        else:
+            row.append(moved)
+    return row
+
+
+def _signed(value: float, shown: Any) -> str:
+    return "0" if value == 0 else f"{'+' if value > 0 else '−'}{shown(abs(value))}"

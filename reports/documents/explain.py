@@ -1,0 +1,121 @@
+"""Explanations as documents and pages."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec.structs import asdict
+
+from roofline.core.units import seconds, si
+from roofline.reports.output.blocks import Block, finite
+from roofline.reports.output.export import BASES
+from roofline.scenario.analysis import Analysis
+from roofline.whatif.explain import DEFINITIONS, Explanation
+
+SCHEMA = "roofline.explain/1"
+
+
+def explain_document(found: Explanation, analysis: Analysis) -> dict[str, Any]:
+    """The JSON document of an explanation."""
+    scenario = analysis.scenario
+    kernel = found.kernel
+    return {
+        "schema": SCHEMA,
+        "model": scenario.model.name,
+        "hardware": scenario.hardware.name,
+        "engine": scenario.profile.name,
+        "subject": found.subject,
+        "definition": found.definition,
+        "value": finite(found.value),
+        "unit": found.unit,
+        "lines": [finite(asdict(line)) for line in found.lines],
+        "bound": None if found.margin is None else finite(asdict(found.margin)),
+        "kernel": None
+        if kernel is None
+        else {
+            "op": kernel.op,
+            "format": kernel.format,
+            "parts": list(kernel.parts),
+            "basis": kernel.basis,
+            "source": kernel.source,
+            "measurements": kernel.rows,
+            "in_fitted_range": kernel.inside,
+            "interval_widening": kernel.widening,
+            "constants": [
+                {"name": name, "value": value, "unit": unit, "meaning": meaning}
+                for name, value, unit, meaning in kernel.constants
+            ],
+            "fitted_range": {
+                name: {"low": low, "high": high, "here": finite(here)}
+                for name, (low, high, here) in kernel.ranges.items()
+            },
+        },
+        "assumptions": list(found.assumptions),
+        "measure_with": [{"tool": tool, "command": command} for tool, command in found.commands],
+    }
+
+
+def explain_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """The figure and its definition, the formulas, the kernel, what it all rests on, and how to measure it."""
+    title = f"{document['subject']}: {document['model']} on {document['hardware']}"
+    lines = [document["definition"], f"{document['subject']} = {_shown(document['value'], document['unit'])}"]
+    if document["bound"] is not None:
+        lines.append(_margin(document["bound"], document["subject"]))
+    rows = [
+        [line["name"], line["formula"], line["substituted"], _shown(line["value"], line["unit"])]
+        for line in document["lines"]
+    ]
+    blocks = [Block(title, lines), Block(header=("step", "formula", "with numbers", "value"), rows=rows, left=3)]
+    if document["kernel"] is not None:
+        blocks += _kernel_blocks(document["kernel"])
+    blocks.append(Block("Rests on", document["assumptions"]))
+    measured = [f"{entry['tool']}: {entry['command']}" for entry in document["measure_with"]]
+    blocks.append(Block("To measure it ($MODEL is a checkpoint)", measured))
+    return blocks
+
+
+def _margin(bound: Mapping[str, Any], subject: str) -> str:
+    if subject == "memory":
+        return f"{bound['bound']}: the capacity is {bound['ratio']:.3g} times the need"
+    if bound["ratio"] is None:
+        return f"bound by {bound['bound']} alone"
+    return f"bound by {bound['bound']}, {bound['ratio']:.3g} times as long as {bound['next']}"
+
+
+def _kernel_blocks(kernel: Mapping[str, Any]) -> list[Block]:
+    lines = [
+        f"computes {', '.join(kernel['parts'])}",
+        f"{BASES[kernel['basis']]}: {kernel['source']}",
+    ]
+    if not kernel["constants"]:
+        return [Block("The kernel: nobody measured it", lines)]
+    inside = "inside the fitted range" if kernel["in_fitted_range"] else "OUTSIDE of the fitted range"
+    lines.append(f"{kernel['measurements']} measurements; this shape is {inside}")
+    rows = [
+        [entry["name"], _constant(entry["value"], entry["unit"]), entry["meaning"]] for entry in kernel["constants"]
+    ]
+    constants = Block("Its constants", header=("constant", "value", "meaning"), rows=rows, left=1)
+    found = [Block(f"The kernel: {kernel['op']} in {kernel['format']}", lines), constants]
+    ranges = [
+        [name, f"{entry['low']:g} to {entry['high']:g}", "-" if entry["here"] is None else f"{entry['here']:g}"]
+        for name, entry in kernel["fitted_range"].items()
+    ]
+    if ranges:
+        found.append(Block("Its fitted range", header=("column", "fitted", "here"), rows=ranges))
+    return found
+
+
+def _constant(value: float, unit: str) -> str:
+    return {"s": seconds, "B/s": lambda rate: si(rate, "B/s")}.get(unit, lambda plain: f"{plain:.4g}")(value)
+
+
+def _shown(value: float, unit: str) -> str:
+    if unit == "s":
+        return seconds(value, 5)
+    return si(value, unit, 5) if unit in ("B", "FLOP") else f"{value:,.5g} {unit}"
+
+
+def definitions() -> list[Block]:
+    """Every figure and its definition."""
+    return [Block("Definitions", header=("figure", "definition"), rows=[[*row] for row in DEFINITIONS.items()], left=2)]

@@ -1,0 +1,157 @@
+"""Specs as lists, cards and verdicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+from rich.text import Text
+
+from roofline import Hardware, Model, list_hardware, list_models, load_hardware, load_model, parameters
+from roofline.core.documents import read_mapping
+from roofline.core.errors import SpecError
+from roofline.core.units import seconds, si
+from roofline.reports.documents.analysis import hardware_document, model_document
+from roofline.reports.output.terminal import table
+from roofline.specs.huggingface import translate
+from roofline.specs.modelspec import parse_model, to_spec
+
+
+def models() -> list[dict[str, Any]]:
+    """A summary of every known model."""
+    documents = [model_document(load_model(name)) for name in list_models()]
+    keys = (
+        "name",
+        "title",
+        "parameters",
+        "active_parameters",
+        "kv_bytes_per_token",
+        "max_context",
+        "dtype",
+        "quantization",
+    )
+    return [{key: document.get(key) for key in keys} for document in documents]
+
+
+def hardware() -> list[dict[str, Any]]:
+    """A summary of all known hardware."""
+    documents = [hardware_document(load_hardware(name)) for name in list_hardware()]
+    keys = (
+        "name",
+        "title",
+        "vendor",
+        "family",
+        "kind",
+        "memory_capacity",
+        "memory_bandwidth",
+        "tensor",
+        "vector",
+        "tdp",
+    )
+    return [{key: document.get(key) for key in keys} for document in documents]
+
+
+def parts(kind: str, documents: Sequence[Mapping[str, Any]]) -> list[Any]:
+    """What `roofline specs list` shows."""
+    if kind == "models":
+        header: Sequence[str] = ("model", "title", "parameters", "KV bytes/token", "max context")
+        rows = [
+            [
+                entry["name"],
+                entry["title"],
+                si(entry["parameters"]),
+                si(entry["kv_bytes_per_token"], "B"),
+                f"{entry['max_context']:,}" if entry["max_context"] else "-",
+            ]
+            for entry in documents
+        ]
+        return [table(header, rows, left=2)]
+    header = ("hardware", "title", "memory", "bandwidth", "fp16/bf16", "fp8", "int8", "fp4", "int4")
+    rows = [
+        [
+            entry["name"],
+            entry["title"],
+            si(entry["memory_capacity"], "B"),
+            si(entry["memory_bandwidth"], "B/s"),
+            *(_peak(entry, *names) for names in (("bf16", "fp16"), ("fp8",), ("int8",), ("fp4",), ("int4",))),
+        ]
+        for entry in documents
+    ]
+    return [table(header, rows, left=2), Text("Dense peaks in OP/s, of the matrix unit where there is one.", "dim")]
+
+
+def _peak(entry: Mapping[str, Any], *formats: str) -> str:
+    peaks = [(entry.get(unit) or {}).get(name) for unit in ("tensor", "vector") for name in formats]
+    return next((si(peak) for peak in peaks if peak), "-")
+
+
+def card(document: Mapping[str, Any]) -> list[Any]:
+    """What `roofline specs show` shows: one row a key, nested keys dotted."""
+    return [table(("key", "value"), [[key, _text(key, value)] for key, value in _flat(document)], left=2)]
+
+
+UNITS = {
+    "memory_capacity": "B",
+    "memory_visible": "B",
+    "memory_bandwidth": "B/s",
+    "bandwidth": "B/s",
+    "latency": "s",
+    "l2": "B",
+    "tensor": "OP/s",
+    "vector": "OP/s",
+    "clock": "Hz",
+    "tdp": "W",
+    "kv_bytes_per_token": "B",
+}
+"""The units of figures, by a part of their dotted key."""
+
+
+def _flat(document: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
+    rows: list[tuple[str, Any]] = []
+    for key, value in document.items():
+        if isinstance(value, Mapping):
+            rows += _flat(value, f"{prefix}{key}.")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            for index, entry in enumerate(value):
+                rows += _flat(entry, f"{prefix}{key}.{index}.")
+        else:
+            rows.append((f"{prefix}{key}", value))
+    return rows
+
+
+def _text(key: str, value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (int, float)):
+        unit = next((UNITS[part] for part in key.split(".") if part in UNITS), None)
+        if unit == "s":
+            return seconds(value)
+        if unit:
+            return si(value, unit, digits=4)
+        return str(value) if key == "released" else f"{value:,}"
+    return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
+
+
+def verdict(path: str, spec: Model | Hardware) -> str:
+    """One line on a spec that could be read; raises SpecError where its published size is not met."""
+    if isinstance(spec, Hardware):
+        peaks = ", ".join(spec.formats)
+        return f"{path}: hardware {spec.name}: {si(spec.memory_capacity, 'B')}, computes in {peaks}"
+    count = parameters(spec)
+    if spec.parameters is not None and spec.parameters != count:
+        raise SpecError(
+            path, f"'parameters': the spec has {count:,} parameters, the published size is {spec.parameters:,}"
+        )
+    published = "as published" if spec.parameters else "no published size to compare with"
+    return f"{path}: model {spec.name}: {count:,} parameters, {published}"
+
+
+def imported(path: Path, name: str | None) -> str:
+    """The YAML model spec that a config.json describes."""
+    content = translate(
+        read_mapping(path), str(path), path.stem if path.stem != "config" else path.resolve().parent.name
+    )
+    model = parse_model({**content, **({} if name is None else {"name": name})}, str(path))
+    return yaml.safe_dump(to_spec(model), sort_keys=False, allow_unicode=True)

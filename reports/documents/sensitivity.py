@@ -1,0 +1,79 @@
+"""Sensitivities as documents and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from roofline.reports.output.blocks import Block, finite
+from roofline.whatif.request import Request
+from roofline.whatif.sensitivity import MORE, Sensitivity
+
+SCHEMA = "roofline.sensitivity/1"
+
+COLUMNS = {"ttft": "TTFT", "tpot": "TPOT", "total": "total", "tokens_per_s": "tokens/s", "memory": "memory"}
+
+
+def sensitivity_document(
+    readings: Mapping[str, Sequence[Sensitivity]], request: Request, step: float
+) -> dict[str, Any]:
+    """The JSON document; `readings` are by where times were read, 'mid' and 'bound' for example."""
+    scenario = request.scenario()
+    return {
+        "schema": SCHEMA,
+        "model": scenario.model.name,
+        "hardware": scenario.hardware.name,
+        "engine": scenario.profile.name,
+        "techniques": list(scenario.techniques),
+        "step": step,
+        "readings": {
+            at: [
+                {
+                    "setting": entry.name,
+                    "meaning": entry.meaning,
+                    "value": finite(entry.value),
+                    "low": finite(entry.low),
+                    "high": finite(entry.high),
+                    "elasticity": finite(_named(entry.elasticities)),
+                    "change_with_10_percent_more": finite(_named(entry.more)),
+                }
+                for entry in found
+            ]
+            for at, found in readings.items()
+        },
+    }
+
+
+def _named(figures: Mapping[str, float | None]) -> dict[str, float | None]:
+    return {name.replace("tokens_per_second", "tokens_per_s"): value for name, value in figures.items()}
+
+
+def sensitivity_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """The settings that matter most in words, then a table of elasticities for each reading of time."""
+    blocks = [Block(f"Sensitivity: {document['model']} on {document['hardware']}", list(_sentences(document)))]
+    for at, entries in document["readings"].items():
+        where = "at the bound" if at == "bound" else f"at expected times ({at})"
+        rows = [
+            [entry["setting"], *(_elasticity(entry["elasticity"][name]) for name in COLUMNS), entry["meaning"]]
+            for entry in entries
+        ]
+        header = ("1% more", *(f"{title}, %" for title in COLUMNS.values()), "of")
+        blocks.append(Block(f"Elasticities {where}, steps of {document['step']:.1%}", header=header, rows=rows))
+    return blocks
+
+
+def _elasticity(value: float | None) -> str:
+    if value is None:
+        return "-"
+    return "0" if abs(value) < 5e-4 else f"{value:+.3f}"
+
+
+def _sentences(document: Mapping[str, Any]) -> list[str]:
+    """What 10% more of the settings that matter most does to the time a token takes, or to the time to the first."""
+    entries = next(iter(document["readings"].values()))
+    found = []
+    for metric in ("ttft", "tpot"):
+        changes = [(entry["change_with_10_percent_more"][metric], entry["setting"]) for entry in entries]
+        faster = sorted((change, name) for change, name in changes if change is not None and change < -1e-3)
+        found += [f"{MORE - 1:.0%} more {name} buys {-change:.1%} {COLUMNS[metric]}" for change, name in faster[:2]]
+    return found

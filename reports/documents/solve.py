@@ -1,0 +1,209 @@
+"""Answers to inverse questions as documents and tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from roofline.core.units import seconds, si
+from roofline.reports.output.blocks import Block, finite
+from roofline.reports.output.export import rates_of, times_of
+from roofline.whatif.request import Request
+from roofline.whatif.solve import Answer, Check, Crossover, Targets
+
+SCHEMA = "roofline.solve/1"
+
+TARGETS = {"ttft": "TTFT", "tpot": "TPOT", "total": "total", "tokens_per_second": "tokens/s", "memory": "memory"}
+"""How targets are called."""
+
+
+def answer_document(answer: Answer, request: Request, targets: Targets) -> dict[str, Any]:
+    """The JSON document of an answer; figures of the answer itself, its neighbour and other candidates."""
+    return {
+        "schema": SCHEMA,
+        **_asked(answer.question, request),
+        "targets": {
+            **{f"{name}_s": getattr(targets, name) for name in ("ttft", "tpot", "total")},
+            "tokens_per_s": targets.tokens_per_second,
+            "fits": targets.fits,
+            "at": targets.at,
+        },
+        "verdict": answer.verdict,
+        "value": finite(answer.value),
+        "unit": answer.unit,
+        "limited_by": list(answer.limited_by),
+        "note": answer.note,
+        "answer": _check(answer.check),
+        "neighbour": None if answer.neighbour is None else _check(answer.neighbour),
+        "candidates": [_check(entry) for entry in answer.candidates],
+    }
+
+
+def _asked(question: str, request: Request) -> dict[str, Any]:
+    scenario = request.scenario()
+    return {
+        "question": question,
+        "model": scenario.model.name,
+        "hardware": scenario.hardware.name,
+        "engine": scenario.profile.name,
+        "techniques": list(scenario.techniques),
+    }
+
+
+def _check(entry: Check) -> dict[str, Any]:
+    figures = entry.figures
+    return {
+        "value": finite(entry.value),
+        "meets": entry.meets,
+        "missed": list(entry.missed),
+        "target_use": finite(entry.used),
+        "ttft_s": finite(figures.ttft),
+        "tpot_s": finite(figures.tpot),
+        "total_s": finite(figures.total),
+        "tokens_per_s": finite(figures.tokens_per_second),
+        "sequences_per_s": finite(figures.sequences_per_second),
+        "memory_bytes": finite(figures.memory),
+        "capacity_bytes": finite(figures.capacity),
+    }
+
+
+def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """The answer in a sentence, then what was simulated."""
+    first, second = _labels(document)
+    others, neighbour = document["candidates"], document["neighbour"]
+    entries = [document["answer"], *([] if neighbour is None else [neighbour]), *others]
+    columns = times_of(entries), rates_of(entries)
+    rows = [_row(document, first, document["answer"], *columns)]
+    if neighbour is not None:
+        rows.append(_row(document, second, neighbour, *columns))
+    header = ("", "value", *(title for titles in columns for title in titles.values()), "memory", "misses")
+    title = f"{document['question']}: {document['model']} on {document['hardware']}"
+    blocks = [Block(title, [_sentence(document)])]
+    if document["question"] == "break-even":
+        rows += [_row(document, label, entry, *columns) for label, entry in zip((first, second), others, strict=False)]
+        return [*blocks, Block(header=header, rows=rows, left=2)]
+    blocks.append(Block(header=header, rows=rows, left=2))
+    if others:
+        heading = "Known hardware that does" if _of_device(document) else "Tried"
+        blocks.append(
+            Block(heading, header=header[1:], rows=[_row(document, "", entry, *columns)[1:] for entry in others])
+        )
+    if _of_device(document) and not others and document["verdict"] != "never":
+        blocks.append(Block(lines=["no hardware was looked for, or none that is known does"]))
+    return blocks
+
+
+def _labels(document: Mapping[str, Any]) -> tuple[str, str]:
+    """What the answer and its neighbour are called."""
+    question, never = document["question"], document["verdict"] == "never"
+    if question == "break-even":
+        return "these options", "the others"
+    second = {"max-bits": "next wider", "min-bits": "next narrower", "max-draft": "no draft" if never else "next"}
+    default = "next smaller" if question.startswith("min-") else "next"
+    return "best tried" if never else "answer", second.get(question, default)
+
+
+def _of_device(document: Mapping[str, Any]) -> bool:
+    return document["question"] in ("min-memory", "min-bandwidth", "min-peak")
+
+
+def _sentence(document: Mapping[str, Any]) -> str:
+    targets, verdict = document["targets"], document["verdict"]
+    wanted = [
+        f"{TARGETS[name]} {seconds(targets[f'{name}_s'])}" for name in ("ttft", "tpot", "total") if targets[f"{name}_s"]
+    ]
+    wanted += [f"{targets['tokens_per_s']:g} tokens/s"] if targets["tokens_per_s"] else []
+    wanted += ["fitting in memory"] if targets["fits"] else []
+    reading = {"bound": "the bound", "mid": "expected times"}.get(
+        targets["at"], f"the {targets['at']} end of expected times"
+    )
+    condition = f"{', '.join(wanted) or 'no target'}, at {reading}"
+    limit = (
+        f"; limited by {', '.join(TARGETS.get(name, name) for name in document['limited_by'])}"
+        if document["limited_by"]
+        else ""
+    )
+    note = f" ({document['note']})" if document["note"] else ""
+    found = "never" if verdict == "never" else _shown(document, document["value"])
+    always = "always: " if verdict == "always" else ""
+    return f"{always}{found}{limit}{note}; {condition}"
+
+
+def _shown(document: Mapping[str, Any], value: Any) -> str:
+    unit = document["unit"]
+    if isinstance(value, str):
+        return value
+    return si(value, unit, 4) if unit in ("B", "B/s", "FLOP/s") else f"{value:,} {unit}"
+
+
+def _row(
+    document: Mapping[str, Any], label: str, entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]
+) -> list[str]:
+    value, found = entry["value"], [entry[name] for name in rates]
+    return [
+        label,
+        value if isinstance(value, str) else "-" if value is None else _shown(document, value),
+        *("-" if entry[f"{name}_s"] is None else seconds(entry[f"{name}_s"], 4) for name in times),
+        *("-" if rate is None else f"{rate:,.1f}" for rate in found),
+        f"{si(entry['memory_bytes'], 'B')} of {si(entry['capacity_bytes'], 'B')}",
+        ", ".join(TARGETS.get(name, name) for name in entry["missed"]) or "-",
+    ]
+
+
+def crossover_document(found: Sequence[Crossover], request: Request) -> dict[str, Any]:
+    """The JSON document of the bounds of all operators along batch, prompt and context."""
+    scenario = request.scenario()
+    return {
+        "schema": SCHEMA,
+        **_asked("crossover", request),
+        "batch": finite(scenario.batch),
+        "prompt": finite(scenario.prompt),
+        "context": finite(scenario.decode_context),
+        "crossovers": [
+            {
+                "phase": entry.phase,
+                "name": entry.name,
+                "axis": entry.axis,
+                "from": 1,
+                "to": entry.stop,
+                "changes": [{"at": change.start, "bound": change.bound} for change in entry.changes],
+            }
+            for entry in found
+        ],
+    }
+
+
+def crossover_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """A table a phase and axis: what bounds each thing, and from where on."""
+    title = f"crossover: {document['model']} on {document['hardware']}"
+    asked = ", ".join(f"{name} {document[name]}" for name in ("batch", "prompt", "context"))
+    blocks = [
+        Block(
+            title,
+            [
+                f"{asked}; one is varied at a time",
+                "at the bound; 'from 321: compute' is the first value at which compute bounds it",
+            ],
+        )
+    ]
+    groups = dict.fromkeys((entry["phase"], entry["axis"]) for entry in document["crossovers"])
+    for phase, axis in groups:
+        entries = [entry for entry in document["crossovers"] if (entry["phase"], entry["axis"]) == (phase, axis)]
+        rows = [
+            [
+                f"all of {phase}" if entry["name"] == phase else entry["name"],
+                entry["changes"][0]["bound"],
+                ", ".join(f"from {change['at']:,}: {change['bound']}" for change in entry["changes"][1:]) or "-",
+            ]
+            for entry in entries
+        ]
+        stop = f"{entries[0]['to']:,}"
+        blocks.append(
+            Block(
+                f"{phase.capitalize()}, {axis} 1 to {stop}",
+                header=("operator", f"at {axis} 1", "then"),
+                rows=rows,
+                left=3,
+            )
+        )
+    return blocks

@@ -1,0 +1,1 @@
+"""How values and tables become text: terminal tables, JSON, CSV, Markdown and progress."""

@@ -1,0 +1,59 @@
+"""The network as it is drawn: sections one below the other, in each the operators in rows, and what flows between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+from roofline.graph.op import Op
+from roofline.reports.output.blocks import plain_text
+from roofline.scenario.phase import Phase
+
+
+def rows_of(phase: Phase, places: Sequence[int]) -> list[dict[str, Any]]:
+    """The sections of a phase with the operators at these places, by their index among them.
+
+    An operator stands in the row below all that it reads from; an edge is a tensor that one writes and another reads.
+    """
+    ops = phase.ops
+    indices = {place: index for index, place in enumerate(places)}
+    sections = []
+    for (section, count), group in groupby(
+        places, key=lambda place: (ops[place].section, float(_one(ops[place].count)))
+    ):
+        members = list(group)
+        edges = _edges([ops[place].op for place in members])
+        depth = [0] * len(members)
+        for start, end in sorted(edges, key=lambda edge: edge[1]):
+            depth[end] = max(depth[end], depth[start] + 1)
+        rows: list[list[int]] = [[] for _ in range(max(depth) + 1)]
+        for member, row in zip(members, depth, strict=True):
+            rows[row].append(indices[member])
+        sections.append(
+            {
+                "name": plain_text(section),
+                "count": int(count) if count == int(count) else count,
+                "rows": rows,
+                "edges": [[indices[members[start]], indices[members[end]]] for start, end in edges],
+            }
+        )
+    return sections
+
+
+def _one(value: Any) -> Any:
+    return value.flat[0] if hasattr(value, "flat") else value
+
+
+def _edges(ops: Sequence[Op]) -> list[tuple[int, int]]:
+    """(writer, reader) of every tensor that passes between operators of a section; reading comes after writing."""
+    writer: dict[str, int] = {}
+    found: dict[tuple[int, int], None] = {}
+    for index, op in enumerate(ops):
+        for tensor in op.reads:
+            name = tensor.name.removesuffix("_cache")  # what a pass appends to a cache it reads there with the rest
+            if name in writer:
+                found[writer[name], index] = None
+        for tensor in op.writes:
+            writer[tensor.name] = index
+    return list(found)

@@ -1,0 +1,76 @@
+"""What a report is about: one scenario, or the few that the axes of a study make."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from roofline import Analysis, analyze
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError
+from roofline.reports.figures.request import is_yaml, scenario_options
+from roofline.whatif.options import find_option, request_from
+from roofline.whatif.request import Request
+from roofline.whatif.study import assemble
+
+MOST = 8
+"""Scenarios that can be read side by side."""
+
+
+class Subject(Struct, frozen=True, dict=True):
+    """A scenario, and what tells it from the others of the report: nothing where it is alone."""
+
+    request: Request
+    label: str = ""
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """The scenario on the roofline."""
+        return analyze(self.request.scenario())
+
+    @property
+    def name(self) -> str:
+        """Model and hardware."""
+        scenario = self.analysis.scenario
+        return f"{scenario.model.name} on {scenario.hardware.name}"
+
+
+def subjects(source: str | None, over: Iterable[str], options: Mapping[str, Any]) -> list[Subject]:
+    """The scenarios that `roofline report [MODEL|STUDY]` names; None says that an option is not given.
+
+    Every combination of the axes of a study, or of `over`, is one. Raises RooflineError, also for more than `MOST`.
+    """
+    over = list(over)
+    if not over and not _has_axes(source):
+        return [Subject(request_from(scenario_options(source, options)))]
+    study = assemble(source, over, options, {})
+    if study.points > MOST:
+        raise RooflineError(f"a report shows {MOST} scenarios side by side at most, and the axes make {study.points}")
+    values = [[find_option(axis.name).read(label) for label in _labels(axis.labels)] for axis in study.axes]
+    found = []
+    for chosen in product(*values):
+        varied = {axis.name: value for axis, value in zip(study.axes, chosen, strict=True)}
+        label = ", ".join(f"{name} {_text(value)}" for name, value in varied.items())
+        found.append(Subject(request_from({**study.question.fixed, **varied}), label))
+    return found
+
+
+def _has_axes(source: str | None) -> bool:
+    return source is not None and is_yaml(source) and Path(source).is_file() and "over" in read_mapping(Path(source))
+
+
+def _labels(labels: Any) -> list[Any]:
+    return list(labels.tolist() if hasattr(labels, "tolist") else labels)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, (list, tuple)):
+        return "+".join(map(str, value)) or "none"
+    return "none" if value is None else str(value)

@@ -1,0 +1,65 @@
+"""The report as one HTML file: it asks for nothing outside of itself, and says so to the browser."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from importlib.resources import files
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
+
+from roofline.reports.output.blocks import plain_text
+from roofline.reports.pages.content import Content
+from roofline.reports.pages.figures import Drawn
+from roofline.reports.pages.grid import embedded
+from roofline.reports.pages.subjects import Subject
+
+
+def web_page(subjects: Sequence[Subject], content: Content, figures: Sequence[Drawn], date: str | None) -> str:
+    """The page. Everything from a spec, a study or a path is escaped; the same input gives the same text."""
+    style, script = _source("report.css"), _source("report.js")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:;"
+        " base-uri 'none'; form-action 'none'"
+    )
+    pictures = [
+        {
+            "place": figure.place,
+            "text": figure.text,
+            "data": f"data:image/svg+xml;base64,{base64.b64encode(figure.svg).decode()}",
+        }
+        for figure in figures
+    ]
+    template = _environment().get_template("report.html")
+    return template.render(
+        content=content,
+        date=date,
+        pictures=pictures,
+        policy=policy,
+        style=Markup(style),  # noqa: S704 - both are files of this package
+        script=Markup(script),  # noqa: S704
+        data=Markup(embedded(subjects)),  # noqa: S704 - JSON without <, > and &
+    )
+
+
+def _source(name: str) -> str:
+    return (files("roofline.reports.pages") / "templates" / name).read_text(encoding="utf-8")
+
+
+def _environment() -> Environment:
+    return Environment(
+        loader=PackageLoader("roofline.reports.pages", "templates"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=_shown,
+    )
+
+
+def _shown(value: object) -> object:
+    """Text without what cannot be printed or turns the direction of what is around it."""
+    return plain_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,0 +1,1 @@
+"""Sweeps as rows: CSV, Parquet and resumable files."""

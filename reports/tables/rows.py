@@ -1,0 +1,204 @@
+"""Rows of a sweep as CSV, JSON lines, Arrow and Parquet, in pieces of any size."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Callable, Iterator, Mapping
+from importlib import import_module
+from itertools import repeat
+from typing import Any, BinaryIO, Protocol
+
+import numpy as np
+
+from roofline.core.errors import RooflineError
+from roofline.core.expressions import Type
+from roofline.reports.output.export import inert
+from roofline.whatif.options import OPTIONS
+from roofline.whatif.selection import Rows
+from roofline.whatif.study import ERROR
+
+Columns = Mapping[str, Type]
+
+
+class Encoding(Protocol):
+    """How rows become bytes: what comes before the first, and what stands for some of them."""
+
+    head: bytes
+
+    def encode(self, rows: Rows) -> bytes:
+        """The bytes of these rows, which follow those of the rows before."""
+
+
+class CsvEncoding:
+    """Comma-separated values: numbers in full precision and base units, nothing where there is no figure."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self.head = (",".join(map(_csv_cell, columns)) + "\n").encode()
+
+    def encode(self, rows: Rows) -> bytes:
+        """One line a row."""
+        cells = [_cells(rows, name, kind, _csv_cell, "") for name, kind in self._columns.items()]
+        return ("\n".join(map(",".join, zip(*cells, strict=False))) + "\n").encode() if rows.count else b""
+
+
+class JsonLinesEncoding:
+    """One JSON object a line; null where there is no figure."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._columns = columns
+        self.head = b""
+        self._template = "{" + ", ".join(f"{_json_cell(name)}: %s" for name in columns) + "}"
+
+    def encode(self, rows: Rows) -> bytes:
+        """One line a row."""
+        cells = [_cells(rows, name, kind, _json_cell, "null") for name, kind in self._columns.items()]
+        lines = map(self._template.__mod__, zip(*cells, strict=False))
+        return ("\n".join(lines) + "\n").encode() if rows.count else b""
+
+    def decode(self, data: bytes) -> Rows:
+        """The rows that `encode` wrote."""
+        records = [json.loads(line) for line in data.splitlines()]
+        columns: dict[str, Any] = {}
+        for name, kind in self._columns.items():
+            values = [record[name] for record in records]
+            if kind is Type.NUMBER:
+                whole = name in OPTIONS and OPTIONS[name].kind.counts
+                columns[name] = np.array(values, dtype=np.int64 if whole else np.float64)
+            else:
+                columns[name] = np.array([value or "" for value in values] if kind is Type.TEXT else values)
+        return Rows(columns, len(records))
+
+
+def broken_rows(rows: Rows, name: str) -> Any:
+    """Which rows have no truth value in a column of figures, as they cannot run; None where all have."""
+    if ERROR not in rows.columns or name in OPTIONS:
+        return None
+    return rows.array(ERROR) != ""
+
+
+def _csv_cell(text: str) -> str:
+    """Text as a cell, quoted where it must be and inert in a spreadsheet."""
+    out = io.StringIO()
+    csv.writer(out, lineterminator="").writerow([inert(text)])
+    return out.getvalue() if text else ""
+
+
+def _json_cell(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False) if text else "null"
+
+
+def _cells(rows: Rows, name: str, kind: Type, quoted: Callable[[str], str], missing: str) -> Any:
+    """The cells of a column; endless repetitions where all rows share one value."""
+    column = rows.columns[name]
+    shared = not isinstance(column, np.ndarray)
+    values = [column] if shared else column.tolist()
+    if kind is Type.TEXT:
+        known = {text: quoted(str(text)) for text in set(values)}
+        cells = [known[text] for text in values]
+    elif kind is Type.TRUTH:
+        broken = broken_rows(rows, name)
+        words = np.where(rows.array(name), "true", "false").astype(object)
+        return np.where(broken, missing, words).tolist() if broken is not None else words.tolist()
+    else:
+        cells = list(map(repr, values))
+        if "nan" in cells or "inf" in cells:
+            cells = [missing if cell in ("nan", "inf") else cell for cell in cells]
+    return repeat(cells[0], rows.count) if shared else cells
+
+
+def arrow() -> Any:
+    """The pyarrow package; raises RooflineError where it is not installed."""
+    try:
+        import_module("pyarrow.parquet")
+        return import_module("pyarrow")
+    except ModuleNotFoundError:
+        raise RooflineError("Parquet needs pyarrow: pip install 'llm-roofline[fit]'; CSV and jsonl do not") from None
+
+
+class ArrowEncoding:
+    """Arrow record batches, each piece a stream of its own, so that pieces can be put together later."""
+
+    def __init__(self, columns: Columns) -> None:
+        self._arrow = arrow()
+        self._columns = columns
+        self.head = b""
+        kinds = {Type.NUMBER: self._arrow.float64(), Type.TRUTH: self._arrow.bool_()}
+        text = self._arrow.dictionary(self._arrow.int32(), self._arrow.string())
+        self.schema = self._arrow.schema(
+            (name, self._arrow.int64() if _counts(name) else kinds.get(kind, text)) for name, kind in columns.items()
+        )
+
+    def batch(self, rows: Rows) -> Any:
+        """The rows as a record batch."""
+        arrays = [self._array(rows, name, kind) for name, kind in self._columns.items()]
+        return self._arrow.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def encode(self, rows: Rows) -> bytes:
+        """A stream of one record batch."""
+        sink = self._arrow.BufferOutputStream()
+        with self._arrow.ipc.new_stream(sink, self.schema) as writer:
+            writer.write_batch(self.batch(rows))
+        return bytes(sink.getvalue())
+
+    def decode(self, data: bytes) -> Any:
+        """The record batch that `encode` wrote."""
+        return self._arrow.ipc.open_stream(data).read_next_batch()
+
+    def _array(self, rows: Rows, name: str, kind: Type) -> Any:
+        column = rows.columns[name]
+        if kind is not Type.TEXT:
+            values = rows.array(name)
+            whole = np.int64 if _counts(name) else np.float64
+            if kind is Type.TRUTH:
+                return self._arrow.array(values.astype(bool), mask=broken_rows(rows, name))
+            return self._arrow.array(values.astype(whole, copy=False), from_pandas=True)
+        texts, which = [column], np.zeros(rows.count, dtype=np.int32)
+        if isinstance(column, np.ndarray):
+            found, inverse = np.unique(column.astype(str), return_inverse=True)
+            texts, which = found.tolist(), inverse.astype(np.int32)
+        indices = self._arrow.array(which, mask=np.array([not text for text in texts], dtype=bool)[which])
+        return self._arrow.DictionaryArray.from_arrays(indices, self._arrow.array(texts, self._arrow.string()))
+
+
+def _counts(name: str) -> bool:
+    return name in OPTIONS and OPTIONS[name].kind.counts
+
+
+ROW_GROUP = 1 << 18
+"""Rows of a group of a Parquet file: what is kept until it is written."""
+
+
+class ParquetFile:
+    """Record batches into one Parquet file, a row group at a time."""
+
+    def __init__(self, file: BinaryIO, encoding: ArrowEncoding) -> None:
+        self._arrow = arrow()
+        self._writer = self._arrow.parquet.ParquetWriter(file, encoding.schema, compression="zstd")
+        self._waiting: list[Any] = []
+        self._rows = 0
+
+    def add(self, batch: Any) -> None:
+        """Adds a record batch."""
+        self._waiting.append(batch)
+        self._rows += batch.num_rows
+        if self._rows >= ROW_GROUP:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._waiting:
+            self._writer.write_table(self._arrow.Table.from_batches(self._waiting).unify_dictionaries())
+        self._waiting, self._rows = [], 0
+
+    def finish(self) -> None:
+        """Writes what waits, and the end of the file."""
+        self._flush()
+        self._writer.close()
+
+
+def sliced(rows: Rows, size: int = 1 << 15) -> Iterator[Rows]:
+    """The rows in pieces of `size`."""
+    for start in range(0, rows.count, size):
+        yield rows.take(np.arange(start, min(start + size, rows.count)))

@@ -1,0 +1,304 @@
+"""Sweeps on the screen or in a file: a table, CSV, JSON lines or Parquet, written whole or so as to be continued."""
+
+from __future__ import annotations
+
+import io
+import math
+import re
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+from msgspec import Struct
+from rich.console import Console
+from rich.measure import Measurement
+from rich.text import Text
+
+from roofline.core.errors import RooflineError
+from roofline.core.expressions import Type
+from roofline.core.files import whole_file
+from roofline.core.units import seconds, si
+from roofline.reports.output.terminal import render, table
+from roofline.reports.tables.rows import (
+    ArrowEncoding,
+    CsvEncoding,
+    Encoding,
+    JsonLinesEncoding,
+    ParquetFile,
+    broken_rows,
+    sliced,
+)
+from roofline.reports.tables.spool import Spool
+from roofline.whatif.executors import Pool
+from roofline.whatif.metrics import find_metric
+from roofline.whatif.selection import Rows
+from roofline.whatif.study import Question, Study
+from roofline.whatif.sweep import CHUNK, Answer, Chunks, Collector, Tally, answers
+
+TABLE_ROWS = 100
+"""Rows that a table shows: more belong in a file."""
+
+
+class SweepFormat(StrEnum):
+    """How the rows of a sweep are written."""
+
+    TABLE = "table"
+    CSV = "csv"
+    JSON_LINES = "jsonl"
+    PARQUET = "parquet"
+
+
+class Run(Struct, frozen=True):
+    """How a study is run: where, in chunks of how many points, and whether a partial file is kept and continued."""
+
+    pool: Pool
+    size: int | None = None
+    resume: bool = False
+    progress: bool = False
+
+    @property
+    def chunk(self) -> int:
+        """Points of a chunk."""
+        return CHUNK if self.size is None else self.size
+
+
+def format_of(output: Path | None) -> SweepFormat:
+    """The format that a file's name asks for; a table on the screen."""
+    if output is None:
+        return SweepFormat.TABLE
+    suffix = output.suffix.lower().removeprefix(".")
+    return {"jsonl": SweepFormat.JSON_LINES, "ndjson": SweepFormat.JSON_LINES, "parquet": SweepFormat.PARQUET}.get(
+        suffix, SweepFormat.CSV
+    )
+
+
+def write_sweep(study: Study, format: SweepFormat, output: Path, run: Run) -> Tally:
+    """Runs a study and writes its rows to a file; returns what became of its points. Raises RooflineError.
+
+    Nothing is left where it fails, unless the run can be resumed: then what is done stays beside the output.
+    """
+    if run.resume:
+        return _write_resumable(study, format, output, run)
+    with whole_file(output) as file:
+        return _write(study, format, file, run)
+
+
+def stream_sweep(study: Study, format: SweepFormat, out: BinaryIO, run: Run) -> Tally:
+    """Runs a study and writes its rows to a stream as they come; raises RooflineError."""
+    if run.resume:
+        raise RooflineError("--resume needs a file to continue: name it with --output")
+    if format is SweepFormat.PARQUET:
+        raise RooflineError("Parquet is no text: name a file with --output")
+    return _write(study, format, out, run)
+
+
+def table_sweep(study: Study, run: Run) -> tuple[Rows, Tally]:
+    """Runs a study and returns the rows that a table shows; raises RooflineError."""
+    if run.resume:
+        raise RooflineError("--resume needs a file to continue: name it with --output")
+    tally, collector = Tally(), Collector(study.question.selection)
+    everything, shown = study.question.selection.everything, 0
+    for answer in _watched(study, run, 0):
+        tally.add(answer)
+        if not everything:
+            collector.add(answer.rows)
+        elif shown < TABLE_ROWS or not shown:
+            collector.add(answer.rows)
+            shown += answer.rows.count
+    tally.check(study.question)
+    rows = collector.rows
+    tally.rows = rows.count if not everything else tally.rows
+    return rows.take(np.arange(min(rows.count, TABLE_ROWS))), tally
+
+
+def _write(study: Study, format: SweepFormat, file: BinaryIO, run: Run) -> Tally:
+    """The rows as they come; or, where some of them are chosen, all that were chosen once they are known."""
+    tally, collector = Tally(), Collector(study.question.selection)
+    with _writer(study.question, format, file) as write:
+        for answer in _watched(study, run, 0):
+            tally.add(answer)
+            if study.question.selection.everything:
+                write(answer.rows)
+            else:
+                collector.add(answer.rows)
+        tally.check(study.question)
+        if not study.question.selection.everything:
+            tally.rows = _write_chosen(collector.rows, write)
+    return tally
+
+
+def _write_chosen(rows: Rows, write: Callable[[Rows], None]) -> int:
+    for piece in sliced(rows):
+        write(piece)
+    return rows.count
+
+
+@contextmanager
+def _writer(question: Question, format: SweepFormat, file: BinaryIO) -> Iterator[Callable[[Rows], None]]:
+    """A function that writes rows in a format; a header comes with the first of them, so that nothing is nothing."""
+    if format is SweepFormat.PARQUET:
+        encoding = ArrowEncoding(question.columns)
+        parquet = ParquetFile(file, encoding)
+        yield lambda rows: parquet.add(encoding.batch(rows)) if rows.count else None
+        parquet.finish()
+        return
+    text = _encoding(question, format)
+    heads = [text.head]
+
+    def write(rows: Rows) -> None:
+        if rows.count:
+            file.write((heads.pop() if heads else b"") + text.encode(rows))
+
+    yield write
+    file.flush()
+
+
+def _encoding(question: Question, format: SweepFormat) -> Encoding:
+    if format is SweepFormat.PARQUET:
+        return ArrowEncoding(question.columns)
+    return (JsonLinesEncoding if format is SweepFormat.JSON_LINES else CsvEncoding)(question.columns)
+
+
+def _write_resumable(study: Study, format: SweepFormat, output: Path, run: Run) -> Tally:
+    """Chunk by chunk into a file that a later run continues, and from there to the output.
+
+    Text grows as it will be read. Rows of Parquet, and those among which some are chosen at the end, wait in the file.
+    """
+    question = study.question
+    grows = question.selection.everything and format is not SweepFormat.PARQUET
+    parquet = format is SweepFormat.PARQUET and question.selection.everything
+    encoding = _encoding(question, format) if grows or parquet else JsonLinesEncoding(question.columns)
+    key = f"{study.key} {run.chunk} {format if grows or parquet else 'chosen'}"
+    tally = Tally()
+    with Spool(output, key, encoding.head) as spool:
+        for entry in spool.done:
+            tally.count(entry.points, entry.rows, entry.reasons)
+        for answer in _watched(study, run, len(spool.done)):
+            tally.add(answer)
+            data = encoding.encode(answer.rows) if answer.rows.count else b""
+            spool.append(data, answer.number, answer.points, answer.rows.count, answer.reasons)
+        if not tally.rows:
+            spool.discard()
+        tally.check(question)
+        if grows:
+            spool.become_output()
+            return tally
+        with whole_file(output) as file:
+            if isinstance(encoding, ArrowEncoding):
+                _convert(spool, encoding, file)
+            else:
+                assert isinstance(encoding, JsonLinesEncoding)
+                with _writer(question, format, file) as write:
+                    tally.rows = _write_chosen(_chosen(spool, encoding, question), write)
+        spool.discard()
+    return tally
+
+
+def _convert(spool: Spool, encoding: ArrowEncoding, file: BinaryIO) -> None:
+    parquet = ParquetFile(file, encoding)
+    for piece in filter(None, spool.pieces()):
+        parquet.add(encoding.decode(piece))
+    parquet.finish()
+
+
+def _chosen(spool: Spool, encoding: JsonLinesEncoding, question: Question) -> Rows:
+    collector = Collector(question.selection)
+    for piece in filter(None, spool.pieces()):
+        collector.add(encoding.decode(piece))
+    return collector.rows
+
+
+def _watched(study: Study, run: Run, start: int) -> Iterator[Answer]:
+    """The answers from a chunk on, with a progress bar on the terminal where one is wanted."""
+    found = answers(study, run.pool.executor, chunk=run.chunk, start=start, ahead=run.pool.ahead)
+    if not run.progress:
+        yield from found
+        return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+    columns = (BarColumn(None), TaskProgressColumn(), TextColumn("{task.fields[rate]}"), TimeRemainingColumn())
+    chunks = len(Chunks(study, run.chunk))
+    done = study.points * start // max(chunks, 1)
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=study.points, completed=done, rate="")
+        for answer in found:
+            speed = bar.tasks[0].speed
+            bar.update(task, advance=answer.points, rate=f"{si(speed)} points/s" if speed else "")
+            yield answer
+
+
+def on_terminal() -> bool:
+    """Whether somebody watches the progress."""
+    return sys.stderr is not None and sys.stderr.isatty()
+
+
+def drawn(question: Question, rows: Rows, tally: Tally, to_terminal: bool) -> str:
+    """What `roofline sweep` shows, as wide as it is: cut off columns would be of no use to anybody."""
+    found = parts(question, rows, tally)
+    console = Console() if to_terminal else Console(file=io.StringIO())
+    endless = console.options.update(width=10_000)
+    console.width = max(console.width, *(Measurement.get(console, endless, part).maximum for part in found))
+    return "\n".join(line.rstrip() for line in render(found, console).splitlines()) + "\n"
+
+
+def parts(question: Question, rows: Rows, tally: Tally) -> list[Any]:
+    """A table of the rows, with units, and what it leaves out."""
+    columns = question.columns
+    header = [re.sub("(_per_gpu|_per_user|_bound)$", r"\n\1", name) for name in columns]
+    shown = []
+    for name, kind in columns.items():
+        values = rows.array(name).tolist()
+        if kind is Type.TRUTH and (broken := broken_rows(rows, name)) is not None:
+            values = [math.nan if wrong else value for value, wrong in zip(values, broken, strict=True)]
+        shown.append([_shown(value, _unit(question, name), kind) for value in values])
+    lines = [list(line) for line in zip(*shown, strict=True)]
+    left = next((index for index, kind in enumerate(columns.values()) if kind is not Type.TEXT), len(columns))
+    drawing = table(header, lines, left=max(left, 1))
+    if question.keep:
+        drawing.columns[-1].justify = "left"
+    found: list[Any] = [drawing]
+    if rows.count < tally.rows:
+        rest = f"{tally.rows - rows.count:,} more rows: choose with --top or --where, or write all with --output"
+        found.append(Text(rest, "dim"))
+    return found
+
+
+def _unit(question: Question, name: str) -> str | None:
+    return None if name in question.axes or name == "error" else find_metric(name, question.at).unit
+
+
+def _shown(value: Any, unit: str | None, kind: Type) -> str:
+    if isinstance(value, float) and not math.isfinite(value):
+        return "-"
+    if kind is Type.TRUTH:
+        return "yes" if value else "no"
+    if kind is Type.TEXT:
+        return str(value) or "-"
+    if unit is None:
+        return f"{value:g}" if isinstance(value, float) else str(value)
+    if unit == "s":
+        return seconds(value)
+    if unit == "B":
+        return si(value, "B") if value >= 0 else f"-{si(-value, 'B')}"
+    return f"{value:,.0f}" if value >= 100 or float(value).is_integer() else f"{value:.3g}"
+
+
+def closing(question: Question, tally: Tally) -> str:
+    """The line at the end: how many points there were, how many rows they gave, and how many cannot run and why."""
+    line = f"{_many(tally.points, 'point')}, {_many(tally.rows, 'row')}"
+    if not tally.invalid:
+        return line
+    reasons: Mapping[str, int] = tally.reasons or {}
+    first = max(reasons, key=lambda reason: reasons[reason])
+    others = len(reasons) - 1
+    more = "" if not others else f" (and {_many(others, 'more reason')})"
+    kept = ", which are rows with an error" if question.keep else ""
+    return f"{line}; {_many(tally.invalid, 'point')} cannot run{kept}: {first}{more}"
+
+
+def _many(number: int, what: str) -> str:
+    return f"{number:,} {what}{'' if number == 1 else 's'}"

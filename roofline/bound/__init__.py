@@ -1,0 +1,9 @@
+"""What physics allows: the roofline bound of every operator, and the memory that a network needs.
+
+In: a `Network` and a `Hardware`. Out: bound times in seconds, what binds (compute, memory or link), and bytes of
+weights, KV cache, recurrent state and activations.
+"""
+
+from roofline.bound.memory import Memory, active_parameters, kv_bytes_per_token, parameters, state_bytes_per_sequence
+
+__all__ = ["Memory", "active_parameters", "kv_bytes_per_token", "parameters", "state_bytes_per_sequence"]

@@ -1,0 +1,358 @@
+"""The roofline: a graph placed on hardware, and the speed of light of each operator.
+
+    bound = max(matrix FLOPs / matrix peak, vector FLOPs / vector peak, bytes / bandwidth, link bytes / link bandwidth)
+
+Every count is linear in a few monomials of the workload's extents (`roofline.graph.size`). Placing a graph writes their
+coefficients into one matrix, so that all operators of all points of a grid are one matrix product away. What a section
+does is written once, whatever it is placed on.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum, StrEnum
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from roofline.core.errors import UnsupportedError
+from roofline.graph.extents import Step, extents
+from roofline.graph.network import Network
+from roofline.graph.op import Op
+from roofline.graph.parallel import ONE_NODE, RESIDENT, Nodes, Offload, over_link
+from roofline.graph.size import ZERO, Monomial, Size
+from roofline.graph.tensor import Role, Tensor
+from roofline.specs.formats import DEQUANTISE_FLOPS, PROMOTIONS, WIDTH
+from roofline.specs.hardware import Hardware
+
+Array = NDArray[np.float64]
+
+
+class Bound(StrEnum):
+    """What limits an operator or a phase."""
+
+    COMPUTE = "compute"
+    MEMORY = "memory"
+    LINK = "link"
+
+
+def arithmetic_of(op: Op, hardware: Hardware, base: str, forced: str | None = None) -> str | None:
+    """The arithmetic in which the operands of `op` meet on this hardware; None if it multiplies no matrices.
+
+    It is the narrowest that every operand can be promoted to and that the hardware offers: INT4 weights meet 16-bit
+    activations in 16 bits, INT4 meets INT4 in INT8 where there is no INT4 unit. Of two equally narrow ones it is the
+    model's own, `base`.
+    """
+    if not op.operands:
+        return None
+    if forced is not None:
+        if hardware.supports(forced):
+            return forced
+        raise UnsupportedError(f"{hardware.name} does not compute in {forced}; it has {', '.join(hardware.formats)}")
+    ladders = [PROMOTIONS[tensor.format.arithmetic] for tensor in op.operands]
+    for candidate in sorted(ladders[0], key=lambda name: (WIDTH[name], name != base)):
+        if all(candidate in ladder for ladder in ladders) and hardware.supports(candidate):
+            return candidate
+    names = " x ".join(dict.fromkeys(tensor.format.name for tensor in op.operands))
+    raise UnsupportedError(
+        f"{hardware.name} cannot compute {op.name} in {names}, nor in anything wider;"
+        f" it has {', '.join(hardware.formats)}"
+    )
+
+
+class Row(IntEnum):
+    """What a row of the coefficients counts, for one instance of an operator."""
+
+    MATRIX_TIME = 0
+    VECTOR_TIME = 1
+    MEMORY_TIME = 2
+    LINK_TIME = 3
+    FLOPS = 4
+    BYTES = 5
+    LINK_BYTES = 6
+    WEIGHT_BYTES = 7
+    ACTIVATION_BYTES = 8
+    KV_BYTES = 9
+    STATE_BYTES = 10
+    UPCAST_FLOPS = 11
+
+
+ROLES = (Role.WEIGHT, Role.ACTIVATION, Role.KV, Role.STATE)  # in the order of their rows
+TIMES = Row.FLOPS  # the rows before it are times
+LINEAR = slice(Row.FLOPS, Row.WEIGHT_BYTES)  # totals of a pass that are sums over its operators
+
+
+_BLOCK = 8192  # grid points evaluated together: the working set of one block stays in the cache
+
+
+class Placement(Struct, frozen=True, eq=False, dict=True):
+    """A network on hardware: for each operator its arithmetic and its counts as coefficients of `monomials`.
+
+    `coefficients` has shape (len(Row), operators, monomials): seconds on the matrix unit, on the vector unit, in
+    memory and on the link, FLOPs, bytes in all, over the link and by role, and FLOPs of upcasting. `roofs` are the
+    peaks (FLOP/s) each operator is held against: the matrix unit's if it multiplies matrices, else the vector
+    unit's; None where none is known.
+    """
+
+    network: Network
+    hardware: Hardware
+    ops: tuple[tuple[Op, float, str], ...]
+    arithmetic: tuple[str | None, ...]
+    roofs: tuple[float | None, ...]
+    monomials: tuple[Monomial, ...]
+    coefficients: Array
+    counts: Array
+    nodes: Nodes = ONE_NODE
+
+    def values(self, step: Step) -> Array:
+        """The monomials' values for a forward pass: shape (monomials, points of the broadcast grid)."""
+        return monomial_values(self.monomials, step, self.network)
+
+    @cached_property
+    def exchanges(self) -> NDArray[np.intp]:
+        """The operators whose time can be hidden behind that of the others: none where nothing overlaps."""
+        overlapped = self.network.overlapped
+        return np.array([i for i, (op, _, _) in enumerate(self.ops) if overlapped and op.exchange], dtype=np.intp)
+
+    @cached_property
+    def _timed(self) -> tuple[Array, Array]:
+        """The time rows of operators that cost the same, once each, and how often each runs."""
+        rows = self.coefficients[:TIMES].transpose(1, 0, 2).copy()
+        counts: dict[bytes, float] = {}
+        for row, count in zip(rows, self.counts.tolist(), strict=True):
+            counts[row.tobytes()] = counts.get(row.tobytes(), 0.0) + count
+        distinct = np.frombuffer(b"".join(counts)).reshape(len(counts), TIMES, -1)
+        return np.ascontiguousarray(distinct.transpose(1, 0, 2)), np.array(list(counts.values()))
+
+    def _exchanged(self, values: Array) -> Array:
+        """Bound seconds of what may be hidden, for each point."""
+        rows = self.coefficients[:TIMES, self.exchanges] @ values
+        seconds: Array = self.counts[self.exchanges] @ rows.max(axis=0)
+        return seconds
+
+    @cached_property
+    def _counted(self) -> Array:
+        """FLOPs and bytes of the whole pass: linear, so that the sum over operators comes before any workload."""
+        linear: Array = np.tensordot(self.counts, self.coefficients[LINEAR], axes=(0, 1))
+        return linear
+
+    def total_time(self, values: Array) -> Array:
+        """Bound seconds of the whole pass, for each point."""
+        rows, counts = self._timed
+        times = [counts @ (rows @ block).max(axis=0) for block in blocks(values)]
+        time = times[0] if len(times) == 1 else np.concatenate(times)
+        return time - hidden(self._exchanged(values), time) if self.exchanges.size else time
+
+    def summary(self, values: Array) -> Array:
+        """Of the whole pass, with shape (6, points).
+
+        Bound seconds; those of memory-bound and of link-bound operators; FLOPs, bytes, bytes over the link.
+        """
+        if values.shape[1] > _BLOCK:
+            return np.concatenate([self.summary(block) for block in blocks(values)], axis=1)
+        rows, counts = self._timed
+        matrix, vector, memory, link = rows @ values
+        compute = np.maximum(matrix, vector)
+        device = np.maximum(compute, memory)
+        time = np.maximum(device, link)
+        on_link = link > device
+        in_memory = (memory > compute) & ~on_link
+        timed = [counts @ time, counts @ np.where(in_memory, time, 0.0), counts @ np.where(on_link, time, 0.0)]
+        if self.exchanges.size:
+            timed = self._overlapping(timed, self._exchanged(values))
+        return np.concatenate([timed, self._counted @ values])
+
+    def _overlapping(self, timed: list[Array], exchanged: Array) -> list[Array]:
+        """Seconds in all, bound by memory and by links, where the shorter of exchanges and the rest is hidden."""
+        time, in_memory, on_link = timed
+        longer = exchanged > time - exchanged
+        return [
+            time - hidden(exchanged, time),
+            np.where(longer, 0.0, in_memory),
+            np.where(longer, exchanged, on_link - exchanged),
+        ]
+
+
+def hidden(exchanged: Any, time: Any) -> Any:
+    """Seconds of `time` that are hidden where two batches take turns: the shorter part runs beside the longer one."""
+    return np.minimum(exchanged, time - exchanged)
+
+
+def blocks(values: Array, points: int = _BLOCK) -> Iterator[Array]:
+    """`values` cut along the points, so many of them at a time."""
+    for start in range(0, values.shape[1], points):
+        yield np.ascontiguousarray(values[:, start : start + points])
+
+
+def monomial_values(monomials: Sequence[Monomial], step: Step, network: Network) -> Array:
+    """The value of each monomial for a forward pass of `network`: shape (monomials, points of the step's grid)."""
+    return values_at(monomials, extents(step, network.rules), step.shape)
+
+
+def values_at(monomials: Sequence[Monomial], numbers: Mapping[str, Any], grid: tuple[int, ...]) -> Array:
+    """The value of each monomial for these extents, whose shapes broadcast to `grid`."""
+    columns: list[Any] = []
+    for names in monomials:
+        value: Any = 1.0
+        for name in names:
+            value = value * numbers[name]
+        columns.append(value)
+    if not grid:
+        return np.array(columns, dtype=np.float64)[:, np.newaxis]
+    values = np.empty((len(columns), *grid))
+    for row, column in zip(values, columns, strict=True):
+        row[...] = column
+    return values.reshape(len(columns), math.prod(grid))
+
+
+def monomials_of(sizes: Sequence[Size]) -> tuple[Monomial, ...]:
+    """The distinct monomials of `sizes`."""
+    return tuple(sorted({names for size in sizes for names in size.terms}))
+
+
+def coefficient_rows(sizes: Sequence[Size], monomials: Sequence[Monomial]) -> Array:
+    """One row of coefficients a size, in the order of `monomials`."""
+    columns = {names: column for column, names in enumerate(monomials)}
+    rows = np.zeros((len(sizes), len(monomials)))
+    for row, size in enumerate(sizes):
+        for names, value in size.terms.items():
+            rows[row, columns[names]] = value
+    return rows
+
+
+@lru_cache(maxsize=1024)
+def place(network: Network, hardware: Hardware, nodes: Nodes = ONE_NODE, offload: Offload = RESIDENT) -> Placement:
+    """`network`, of one rank where it is parallel, on `hardware`.
+
+    Raises UnsupportedError where an operator has no arithmetic to run in or no link to send over.
+    """
+    arithmetic = [_arithmetic(part.ops, hardware, network.base, network.compute) for part in network.sections]
+    works = [_work(part.ops, chosen) for part, chosen in zip(network.sections, arithmetic, strict=True)]
+    ops = network.ops
+    chosen = tuple(format for part in arithmetic for format in part)
+    peaks, vector = [hardware.matrix_peak(format) if format else None for format in chosen], hardware.vector_peak
+    monomials, coefficients = _counted(together(works), [op for op, _, _ in ops], peaks, hardware, nodes, offload)
+    return Placement(
+        network=network,
+        hardware=hardware,
+        ops=ops,
+        arithmetic=chosen,
+        roofs=tuple(peak or vector for peak in peaks),
+        monomials=monomials,
+        coefficients=coefficients,
+        counts=np.array([count for _, count, _ in ops], dtype=np.float64),
+        nodes=nodes,
+    )
+
+
+@lru_cache(maxsize=4096)
+def _arithmetic(ops: tuple[Op, ...], hardware: Hardware, base: str, forced: str | None) -> tuple[str | None, ...]:
+    """The arithmetic of the operators of a section."""
+    return tuple(arithmetic_of(op, hardware, base, forced) for op in ops)
+
+
+class Work(NamedTuple):
+    """What operators do, whatever the hardware: kinds of counts as coefficients of `monomials`.
+
+    `rows` has shape (kinds, operators, monomials).
+    """
+
+    monomials: tuple[Monomial, ...]
+    rows: Array
+
+
+class Done(IntEnum):
+    """What a row of Work counts; bytes by role come after them, in the order of ROLES."""
+
+    MATRIX_FLOPS = 0
+    VECTOR_FLOPS = 1
+    UPCAST_FLOPS = 2
+    LINK_BYTES = 3
+
+
+@lru_cache(maxsize=2048)
+def _work(ops: tuple[Op, ...], arithmetic: tuple[str | None, ...]) -> Work:
+    """The work of a section: FLOPs and bytes in the order of Done and ROLES.
+
+    Elements of tensors are written as coefficients once; bytes and FLOPs of upcasting are multiples of them.
+    """
+    touched = [(index, tensor) for index, op in enumerate(ops) for tensor in op.tensors]
+    converted = [(index, tensor) for index, op in enumerate(ops) for tensor in _converted(op, arithmetic[index])]
+    sizes = [op.matrix_flops for op in ops] + [op.vector_flops for op in ops]
+    sizes += [op.link.bytes if op.link else ZERO for op in ops]
+    sizes += [tensor.elements for _, tensor in touched] + [tensor.elements for _, tensor in converted]
+    monomials = monomials_of(sizes)
+    starts = np.cumsum([len(ops), len(ops), len(ops), len(touched)])
+    matrix, vector, sent, elements, foreign = np.split(coefficient_rows(sizes, monomials), starts)
+
+    rows = np.zeros((len(Done) + len(ROLES), len(ops), len(monomials)))
+    rows[Done.MATRIX_FLOPS], rows[Done.VECTOR_FLOPS], rows[Done.LINK_BYTES] = matrix, vector, sent
+    np.add.at(rows[Done.UPCAST_FLOPS], [index for index, _ in converted], DEQUANTISE_FLOPS * foreign)
+    owners = [ROLES.index(tensor.role) for _, tensor in touched], [index for index, _ in touched]
+    scale = np.array([tensor.format.bits / 8 for _, tensor in touched]).reshape(-1, 1)
+    np.add.at(rows[len(Done) :], owners, elements * scale)
+    return Work(monomials, rows)
+
+
+def together(works: Sequence[Work]) -> Work:
+    """The work of sections one after the other; the constant is among the monomials, for latencies."""
+    monomials = tuple(sorted({(), *(names for work in works for names in work.monomials)}))
+    columns = {names: column for column, names in enumerate(monomials)}
+    rows = np.zeros((works[0].rows.shape[0], sum(work.rows.shape[1] for work in works), len(monomials)))
+    start = 0
+    for work in works:
+        stop = start + work.rows.shape[1]
+        rows[:, start:stop, [columns[names] for names in work.monomials]] = work.rows
+        start = stop
+    return Work(monomials, rows)
+
+
+def _counted(
+    work: Work,
+    ops: Sequence[Op],
+    peaks: Sequence[float | None],
+    hardware: Hardware,
+    nodes: Nodes,
+    offload: Offload,
+) -> tuple[tuple[Monomial, ...], Array]:
+    """The counts of operators in the order of Row, (rows, operators, monomials); a peak nobody documents is no roof."""
+    matrix, vector, upcast, sent = work.rows[: len(Done)]
+    by_role = work.rows[len(Done) :]
+    moved = by_role.sum(axis=0)
+    streamed = offload.weights * by_role[ROLES.index(Role.WEIGHT)] + offload.kv * by_role[ROLES.index(Role.KV)]
+    on_link = np.zeros(sent.shape)
+    for index, op in enumerate(ops):
+        if op.link is not None:
+            link = op.link
+            speed, latency = over_link(hardware, nodes, link.collective, link.reach, link.ranks, link.steps)
+            on_link[index] = sent[index] / speed
+            on_link[index, work.monomials.index(())] += latency
+    if offload != RESIDENT:
+        on_link += streamed / _host_bandwidth(hardware, offload)
+    return work.monomials, np.stack(
+        [
+            matrix / np.array([[peak or math.inf] for peak in peaks]),
+            (vector + upcast) / (hardware.vector_peak or math.inf),
+            moved / hardware.memory_bandwidth,
+            on_link,
+            matrix + vector,
+            moved,
+            sent + streamed,
+            *by_role,
+            upcast,
+        ]
+    )
+
+
+def _converted(op: Op, arithmetic: str | None) -> Iterator[Tensor]:
+    """The operands that are stored in another format than the arithmetic: vector FLOPs convert them."""
+    return (tensor for tensor in op.operands if arithmetic is not None and tensor.format.arithmetic != arithmetic)
+
+
+def _host_bandwidth(hardware: Hardware, offload: Offload) -> float:
+    host = hardware.host_bandwidth
+    return host if offload.bandwidth is None else min(host, offload.bandwidth)

@@ -1,0 +1,10 @@
+"""What every room uses and what knows nothing of models: quantities, errors, files, expressions, caches, root finding.
+
+In: text, files, functions. Out: numbers in SI units, parsed documents, roots, and errors written for a person.
+Imports nothing of roofline.
+"""
+
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError
+from roofline.core.units import Dimension, parse_quantity
+
+__all__ = ["Dimension", "RooflineError", "SpecError", "UnknownNameError", "UnsupportedError", "parse_quantity"]

@@ -1,0 +1,226 @@
+"""Reading a file of keys and values: YAML, or JSON where its name says so.
+
+Files are hostile until checked: only safe YAML and JSON are read, of bounded size and depth, without duplicate keys,
+and every problem becomes a SpecError that names the file. YAML is put together from the parser's events, without
+recursion and in half the time of PyYAML's own nodes; scalars are what its safe constructor makes of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from roofline.core.errors import SpecError, quote
+
+MAX_BYTES = 4 << 20
+"""Larger than any honest spec or config.json."""
+
+MAX_DEPTH = 100
+"""Deeper than any honest spec."""
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """The mapping in a YAML or JSON file; raises SpecError for anything else."""
+    where = str(path)
+    try:
+        if path.is_dir():
+            raise SpecError(where, "is a folder, not a file")
+        with path.open("rb") as file:
+            raw = file.read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise SpecError(quote(where, 200), f"cannot be read ({reason(error)})") from None
+    if len(raw) > MAX_BYTES:
+        raise SpecError(where, f"is larger than {MAX_BYTES >> 20} MiB, too large for a spec")
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise SpecError(where, f"is not UTF-8 text (byte {error.start})") from None
+    content = _parse_json(text, where) if path.suffix.lower() == ".json" else _parse_yaml(text, where)
+    if not isinstance(content, dict):
+        raise SpecError(where, f"must be a mapping of keys to values, not {_type_name(content)}")
+    return content
+
+
+def reason(error: Exception) -> str:
+    """Why a path cannot be read, in a few words."""
+    return (error.strerror or type(error).__name__) if isinstance(error, OSError) else "not a valid path"
+
+
+def _type_name(value: object) -> str:
+    names = {dict: "a mapping", list: "a list", str: "text", bool: "true or false", type(None): "empty"}
+    return names.get(type(value), "a number")
+
+
+def _parse_json(text: str, where: str) -> object:
+    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        content = dict(pairs)
+        if len(content) != len(pairs):
+            names = [name for name, _ in pairs]
+            twice = next(name for name, times in Counter(names).items() if times > 1)
+            raise SpecError(where, f"the key {quote(twice)} appears twice")
+        return content
+
+    try:
+        return json.loads(text, object_pairs_hook=unique)
+    except json.JSONDecodeError as error:
+        raise SpecError(where, f"is not valid JSON (line {error.lineno}: {error.msg})") from None
+    except (RecursionError, ValueError):
+        raise SpecError(where, "is not valid JSON (nested too deeply, or a number out of range)") from None
+
+
+def _parse_yaml(text: str, where: str) -> object:
+    try:
+        return _composed(text)
+    except yaml.MarkedYAMLError as error:
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        raise SpecError(where, f"is not valid YAML ({line}{error.problem or 'syntax error'})") from None
+    except yaml.YAMLError as error:
+        problem = " ".join(str(getattr(error, "reason", None) or error).split())
+        raise SpecError(where, f"is not valid YAML ({problem[:200]})") from None
+    except Exception:  # the constructors of PyYAML raise whatever their conversions do
+        raise SpecError(where, "is not valid YAML (a value that its type does not have, or out of range)") from None
+
+
+_PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+_TAG = "tag:yaml.org,2002:"
+_MERGE = object()
+"""What the key `<<` is read as."""
+
+
+class _Problem(yaml.YAMLError):
+    """What a document may not have."""
+
+
+class _Open:
+    """A list or mapping whose end has not come: its content, the key that waits for a value, the levels inside it."""
+
+    __slots__ = ("anchor", "content", "key", "levels")
+
+    def __init__(self, content: list[Any] | dict[str, Any], anchor: str | None) -> None:
+        self.content, self.anchor, self.levels = content, anchor, 1
+        self.key: str | None = None
+
+    def add(self, value: Any) -> None:
+        """The next value, or the key of the next."""
+        content = self.content
+        if value is _MERGE:
+            raise _Problem("merge keys ('<<') are not part of the vocabulary")
+        if isinstance(content, list):
+            content.append(value)
+        elif self.key is not None:
+            content[self.key], self.key = value, None
+        elif not isinstance(value, str):
+            raise _Problem(f"the key {quote(value)} is not text")
+        elif value in content:
+            raise _Problem(f"the key {quote(value)} appears twice")
+        else:
+            self.key = value
+
+
+class _Composer:
+    """Puts a document together, event by event."""
+
+    def __init__(self) -> None:
+        self._documents = _Open([], None)
+        self._open = [self._documents]
+        self._anchors: dict[str, tuple[Any, int]] = {}  # values, and how many levels they have
+
+    @property
+    def content(self) -> object:
+        """The content of the document, None of an empty one."""
+        return next(iter(self._documents.content), None)
+
+    def take(self, event: Any) -> None:
+        """The next event."""
+        if isinstance(event, yaml.ScalarEvent):
+            value = _scalar(event)
+            if event.anchor is not None:
+                self._anchors[event.anchor] = value, 0
+            self._open[-1].add(value)
+        elif isinstance(event, yaml.CollectionStartEvent):
+            self._open.append(_Open(_empty(event), event.anchor))
+            self._check_depth(0)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            closed = self._open.pop()
+            self._add(closed.content, closed.levels, closed.anchor)
+        elif isinstance(event, yaml.AliasEvent):
+            self._add(*self._aliased(event.anchor), None)
+        elif isinstance(event, yaml.DocumentStartEvent) and self._documents.content:
+            raise _Problem("another document begins where one is expected")
+
+    def _add(self, value: Any, levels: int, anchor: str | None) -> None:
+        if anchor is not None:
+            self._anchors[anchor] = value, levels
+        self._check_depth(levels)
+        outer = self._open[-1]
+        outer.levels = max(outer.levels, levels + 1)
+        outer.add(value)
+
+    def _check_depth(self, levels: int) -> None:
+        if len(self._open) - 1 + levels > MAX_DEPTH:
+            raise _Problem("nested too deeply")
+
+    def _aliased(self, name: str | None) -> tuple[Any, int]:
+        if any(entry.anchor == name for entry in self._open):
+            raise _Problem(f"the alias {quote(name)} is recursive")
+        if name is None or name not in self._anchors:
+            raise _Problem(f"the alias {quote(name)} has no anchor")
+        return self._anchors[name]
+
+
+def _composed(text: str) -> object:
+    composer = _Composer()
+    parser: Any = _PARSER(text)
+    try:
+        while (event := parser.get_event()) is not None:
+            try:
+                composer.take(event)
+            except _Problem as problem:
+                raise yaml.MarkedYAMLError(problem=str(problem), problem_mark=event.start_mark) from None
+    finally:
+        parser.dispose()
+    return composer.content
+
+
+def _empty(event: yaml.CollectionStartEvent) -> list[Any] | dict[str, Any]:
+    """What a list or mapping begins as; other collections are no part of the vocabulary."""
+    in_order = isinstance(event, yaml.SequenceStartEvent)
+    if event.tag not in (None, "!", _TAG + ("seq" if in_order else "map")):
+        raise _Problem(f"the tag {quote(event.tag)} is not one of a {'list' if in_order else 'mapping'}")
+    return [] if in_order else {}
+
+
+def _scalar(event: yaml.ScalarEvent) -> Any:
+    if event.tag is not None and event.tag != "!":
+        return _constructed(event.tag, event.value)
+    return _plain(event.value) if event.implicit[0] else event.value
+
+
+@lru_cache(maxsize=4096)
+def _plain(value: str) -> Any:
+    """What a scalar without quotes or tag stands for. 1:30 is text, not ninety."""
+    resolvers = yaml.SafeLoader.yaml_implicit_resolvers
+    patterns = [*resolvers.get(value[:1], []), *resolvers.get(None, [])]
+    tag = next((tag for tag, pattern in patterns if pattern.match(value)), _TAG + "str")
+    if tag == _TAG + "merge":
+        return _MERGE
+    return value if tag == _TAG + "str" or _SEXAGESIMAL.fullmatch(value) else _constructed(tag, value)
+
+
+_SEXAGESIMAL = re.compile(r"[-+]?[0-9][0-9_]*(:[0-5]?[0-9])+(\.[0-9_]*)?")
+
+
+_SCALARS = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "null", "timestamp"))
+
+
+def _constructed(tag: str, value: str) -> Any:
+    """What PyYAML's safe constructor makes of a scalar with a tag."""
+    if tag not in _SCALARS:
+        raise _Problem(f"the tag {quote(tag)} is not one of a single value")
+    return yaml.constructor.SafeConstructor().construct_object(yaml.ScalarNode(tag, value))

@@ -1,0 +1,232 @@
+"""Conditions over the axes and metrics of a study: `fits and ttft < 0.5 and quant != "W4"`.
+
+Comparisons, and/or/not, parentheses, + - * /, numbers with or without units (30ms, 80GB), and text in quotes. The text
+is parsed as Python's grammar has it, every node is checked against the few kinds that are known, and what comes out is
+a function over arrays: nothing of the text is ever run.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+import re
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.units import BINARY, DECIMAL, SMALL
+
+MAX_CHARACTERS = 4000
+MAX_DEPTH = 100
+
+UNITS: Mapping[str, float] = {
+    **{f"{prefix}s": factor for prefix, factor in {"": 1.0, **SMALL}.items()},
+    "min": 60.0,
+    **{f"{prefix}B": factor for prefix, factor in {**DECIMAL, **BINARY}.items()},
+    "%": 0.01,
+}
+"""What may follow a number, in base units."""
+
+_LITERAL = re.compile(
+    r"""(?P<text>"[^"]*"|'[^']*')|(?<![\w.])(?P<word>with)(?!\w)|(?<![\w.])(?P<number>\d+(?:_\d+)*(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)"""
+    rf"""(?:\s*(?P<unit>{"|".join(sorted(map(re.escape, UNITS), key=len, reverse=True))})(?!\w))?""",
+    re.ASCII,
+)
+
+_WITH = "with_"
+
+
+Values = Mapping[str, Any]
+Function = Callable[[Values], Any]
+
+
+class Type(StrEnum):
+    """What a name or a part of an expression is."""
+
+    NUMBER = "a number"
+    TRUTH = "true or false"
+    TEXT = "text"
+
+
+class Expression(Struct, frozen=True):
+    """A condition that was read: its text, the names in it, and its type."""
+
+    text: str
+    names: frozenset[str]
+    type: Type
+    _function: Function
+
+    def __call__(self, values: Values) -> Any:
+        """The expression for values by name, numbers or arrays; division by zero follows IEEE 754."""
+        with np.errstate(all="ignore"):
+            return self._function(values)
+
+
+_ARITHMETIC: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Add: np.add,
+    ast.Sub: np.subtract,
+    ast.Mult: np.multiply,
+    ast.Div: np.divide,
+}
+_COMPARISONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+}
+
+
+def parse_condition(text: str, types: Mapping[str, Type]) -> Expression:
+    """The condition that `text` states over names of these types.
+
+    Raises RooflineError where it cannot be read, compares what cannot be compared, or is not true or false;
+    UnknownNameError for a name that is not in `types`.
+    """
+    expression = parse_expression(text, types)
+    if expression.type is not Type.TRUTH:
+        raise RooflineError(f"{quote(text)} is {expression.type}, not a condition; write it like 'fits and ttft < 0.5'")
+    return expression
+
+
+def parse_expression(text: str, types: Mapping[str, Type]) -> Expression:
+    """The expression that `text` states over names of these types; raises RooflineError as `parse_condition` does."""
+    if len(text) > MAX_CHARACTERS:
+        raise RooflineError(f"the expression has {len(text)} characters; at most {MAX_CHARACTERS} are read")
+    try:
+        tree = ast.parse(_plain(text).strip(), mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise RooflineError(f"cannot read the expression {quote(text)}; write it like 'fits and ttft < 0.5'") from None
+    reader = _Reader(text, types)
+    kind, function = reader.read(tree.body)
+    return Expression(text, frozenset(reader.names), kind, function)
+
+
+def _plain(text: str) -> str:
+    """The text with numbers in base units, and with `with`, which Python keeps for itself, as a name."""
+
+    def literal(match: re.Match[str]) -> str:
+        if match["word"]:
+            return _WITH
+        if match["unit"] is None:
+            return match[0]
+        return repr(float(match["number"]) * UNITS[match["unit"]])
+
+    return _LITERAL.sub(literal, text)
+
+
+class _Reader:
+    """Turns the nodes of an expression into functions, each with the type of its result."""
+
+    def __init__(self, text: str, types: Mapping[str, Type]) -> None:
+        self.text = text
+        self.types = types
+        self.names: set[str] = set()
+        self._depth = 0
+
+    def read(self, node: ast.expr) -> tuple[Type, Function]:
+        """The type and the function of a node."""
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise RooflineError("the expression is nested too deeply")
+        try:
+            return self._read(node)
+        finally:
+            self._depth -= 1
+
+    def _read(self, node: ast.expr) -> tuple[Type, Function]:
+        match node:
+            case ast.Constant(value):
+                return self._constant(value)
+            case ast.Name() | ast.Attribute():
+                return self._name(node)
+            case ast.BoolOp(op, parts):
+                return self._joined(isinstance(op, ast.And), [self._of(Type.TRUTH, part) for part in parts])
+            case ast.UnaryOp(ast.Not(), part):
+                truth = self._of(Type.TRUTH, part)
+                return Type.TRUTH, lambda values: np.logical_not(truth(values))
+            case ast.UnaryOp(ast.USub(), part):
+                number = self._of(Type.NUMBER, part)
+                return Type.NUMBER, lambda values: np.negative(number(values))
+            case ast.UnaryOp(ast.UAdd(), part):
+                return Type.NUMBER, self._of(Type.NUMBER, part)
+            case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
+                apply, a, b = _ARITHMETIC[type(op)], self._of(Type.NUMBER, left), self._of(Type.NUMBER, right)
+                return Type.NUMBER, lambda values: apply(a(values), b(values))
+            case ast.Compare(left, ops, others):
+                parts = [left, *others]
+                pairs = [self._compared(op, parts[index], parts[index + 1]) for index, op in enumerate(ops)]
+                return self._joined(True, pairs)
+        raise RooflineError(
+            f"{quote(self._shown(node))} is not part of expressions: they have comparisons, and, or, not, in,"
+            " parentheses, + - * /, numbers with units, text in quotes and names"
+        )
+
+    def _constant(self, value: object) -> tuple[Type, Function]:
+        if isinstance(value, bool):
+            return Type.TRUTH, lambda _: value
+        if isinstance(value, str):
+            return Type.TEXT, lambda _: value
+        try:
+            number = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            raise RooflineError(f"the expression has {quote(value)}, which is no number that is known here") from None
+        return Type.NUMBER, lambda _: number
+
+    def _name(self, node: ast.expr) -> tuple[Type, Function]:
+        name = self._dotted(node)
+        if name not in self.types:
+            raise UnknownNameError("name in the expression:", name, self.types)
+        self.names.add(name)
+        return self.types[name], lambda values: values[name]
+
+    def _dotted(self, node: ast.expr) -> str:
+        """A name, or one with an end of its interval: ttft.high."""
+        match node:
+            case ast.Name(name):
+                return "with" if name == _WITH else name
+            case ast.Attribute(inner, name) if isinstance(inner, (ast.Name, ast.Attribute)):
+                return f"{self._dotted(inner)}.{name}"
+        raise RooflineError(f"{quote(self._shown(node))} is no name")
+
+    def _joined(self, every: bool, parts: list[Function]) -> tuple[Type, Function]:
+        join = np.logical_and if every else np.logical_or
+
+        def function(values: Values) -> Any:
+            result = parts[0](values)
+            for part in parts[1:]:
+                result = join(result, part(values))
+            return result
+
+        return Type.TRUTH, function
+
+    def _compared(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Function:
+        if isinstance(op, (ast.In, ast.NotIn)) and isinstance(right, (ast.Tuple, ast.List)):
+            if not right.elts:
+                raise RooflineError(f"{quote(self.text)} looks for something in an empty list")
+            _, among = self._joined(False, [self._compared(ast.Eq(), left, entry) for entry in right.elts])
+            return among if isinstance(op, ast.In) else (lambda values: np.logical_not(among(values)))
+        if type(op) not in _COMPARISONS:
+            raise RooflineError(f"{quote(self.text)} has a comparison that is not one of < <= > >= == != in")
+        compare, (kind, a), (other, b) = _COMPARISONS[type(op)], self.read(left), self.read(right)
+        if kind is not other:
+            what = f"{self._shown(left)} is {kind} and {self._shown(right)} is {other}"
+            raise RooflineError(f"cannot compare in {quote(self.text)}: {what}")
+        if kind is not Type.NUMBER and not isinstance(op, (ast.Eq, ast.NotEq)):
+            raise RooflineError(f"{self._shown(left)} is {kind}, which is compared with == and != only")
+        return lambda values: compare(a(values), b(values))
+
+    def _of(self, kind: Type, node: ast.expr) -> Function:
+        found, function = self.read(node)
+        if found is not kind:
+            hint = "; compare it with something" if kind is Type.TRUTH else ""
+            raise RooflineError(f"{quote(self._shown(node))} is {found} where {kind} is needed{hint}")
+        return function
+
+    def _shown(self, node: ast.AST) -> str:
+        return " ".join(ast.unparse(node).replace(_WITH, "with").split())[:60]

@@ -1,0 +1,168 @@
+"""The operators that every layer is put together from: linear layers, norms and residual additions.
+
+Vector work is counted in FLOPs per element, with what is counted named beside the number; transcendental functions
+count as one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.graph.extents import BATCH, QUERIES
+from roofline.graph.op import Kind, Link, Op
+from roofline.graph.parallel import SINGLE, Collective, Parallelism, link_share, link_steps
+from roofline.graph.size import ZERO, Dim, Size, product
+from roofline.graph.tensor import Role, Tensor
+from roofline.specs.formats import FORMATS, Format
+from roofline.specs.model import Norm
+from roofline.specs.precision import Precision
+
+NORM_FLOPS = {
+    "rmsnorm": 4,  # square, sum, times 1/rms, times weight
+    "layernorm": 7,  # sum, subtract mean, square, sum, times 1/deviation, times weight, plus bias
+}
+STATE_FORMAT = FORMATS["fp32"]
+"""Recurrent states are kept in fp32, as the reference implementations of Mamba, RWKV and gated delta nets do."""
+
+
+class Formats(Struct, frozen=True):
+    """What the layers of one network share: the formats of the model under a precision, and its parallel setting.
+
+    `decode`: the graph is for single queries. `skew` is that of expert routing, `capacity` the rows that
+    experts are padded to over those they have. `conditioned`: a vector a sample modulates every layer.
+    """
+
+    precision: Precision
+    layers: int
+    group: int
+    parallel: Parallelism = SINGLE
+    decode: bool = False
+    skew: float = 0.0
+    capacity: float = 1.0
+    conditioned: bool = False
+
+    def weight(self, component: str) -> Format:
+        """The format in which the checkpoint stores a component."""
+        return self.precision.weights.format_of(component, self.precision.base, self.layers, self.group)
+
+    @property
+    def base(self) -> Format:
+        """The format of everything that is not quantised."""
+        return self.precision.base
+
+    @property
+    def activations(self) -> Format:
+        """The format in which linear layers receive their input."""
+        return self.precision.activations
+
+    @property
+    def kv(self) -> Format:
+        """The format of the KV cache."""
+        return self.precision.kv
+
+    @property
+    def attention(self) -> Format:
+        """The format of queries and probabilities in the attention products."""
+        return self.precision.attention
+
+    @property
+    def without_experts(self) -> Formats:
+        """The same for what is not of a mixture of experts: how those are shared and routed to plays no part."""
+        return replace(self, parallel=self.parallel.without_experts, skew=0.0, capacity=1.0)
+
+    @property
+    def without_cache(self) -> Formats:
+        """The same for what has no cache: its format plays no part, nor does the kind of step."""
+        return replace(self, precision=replace(self.precision, kv=self.base), decode=False)
+
+
+def activation(name: str, format: Format, *width: Dim) -> Tensor:
+    """An activation with one entry of shape `width` for each token: (batch, queries, *width)."""
+    return Tensor(name, Role.ACTIVATION, (BATCH, QUERIES, *width), format)
+
+
+def vectors(op: str, names: Iterable[str], width: int, format: Format) -> tuple[Tensor, ...]:
+    """Learned vectors of an op, all of one width."""
+    return tuple(Tensor(f"{op}.{name}", Role.WEIGHT, (width,), format) for name in names)
+
+
+def linear(
+    name: str, source: Tensor, target: Tensor, formats: Formats, bias: bool = False, component: str | None = None
+) -> Op:
+    """x W^T (+ b) with W stored as (outputs, inputs): 2 FLOP for each of rows * inputs * outputs.
+
+    Inputs are the source's trailing dimensions after the row ones (batch, and queries unless only the last position
+    is used), outputs the target's. `component` names the kind of weight for the quantisation scheme.
+    """
+    rows = tuple(dim for dim in source.shape if not isinstance(dim, int))
+    inputs = _fixed(product(source.shape[len(rows) :]))
+    outputs = _fixed(product(target.shape[len(rows) :]))
+    weight = Tensor(f"{name}.weight", Role.WEIGHT, (outputs, inputs), formats.weight(component or name))
+    return Op(
+        name,
+        Kind.GEMM,
+        reads=(source, weight, *vectors(name, ["bias"] if bias else [], outputs, formats.weight("bias"))),
+        writes=(target,),
+        matrix_flops=product(rows) * (2 * inputs * outputs * weight.format.density),
+        vector_flops=product(rows) * outputs if bias else ZERO,
+        operands=(source, weight),
+    )
+
+
+def _fixed(size: Size) -> int:
+    """A size that does not depend on the workload, as a number."""
+    return int(size.evaluate({}))
+
+
+def normalise(name: str, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> Op:
+    """A norm over the last dimension of `source`."""
+    width = source.shape[-1]
+    assert isinstance(width, int)
+    learned = vectors(name, ("weight", "bias")[: norm.vectors], width, formats.weight("norm"))
+    flops = source.elements * NORM_FLOPS[norm.kind]
+    return Op(name, Kind.NORM, reads=(source, *learned), writes=(target,), vector_flops=flops)
+
+
+def add(name: str, left: Tensor, right: Tensor, target: Tensor) -> Op:
+    """A residual addition: two operands read, one written, 1 FLOP an element."""
+    return Op(name, Kind.ELEMENTWISE, reads=(left, right), writes=(target,), vector_flops=target.elements)
+
+
+def elementwise(name: str, kind: Kind, sources: tuple[Tensor, ...], target: Tensor, flops: Size = ZERO) -> Op:
+    """Vector work that reads `sources` and writes `target`; `flops` in all."""
+    return Op(name, kind, reads=sources, writes=(target,), vector_flops=flops)
+
+
+def collective(
+    name: str, kind: Collective, source: Tensor, target: Tensor, ranks: int, reach: int, share: float = 1.0
+) -> Op:
+    """An exchange of `source` between `ranks` devices: its bytes over the link, and read and written in memory.
+
+    `share` is the part of the tensor that takes part.
+    """
+    link = Link(source.bytes * (share * link_share(kind, ranks)), link_steps(kind, ranks), ranks, reach, kind)
+    return Op(name, Kind.COLLECTIVE, reads=(source,), writes=(target,), link=link)
+
+
+SHIFT_FLOPS = 3  # subtract the previous token, times the learned vector, add
+
+
+def token_shift(name: str, source: Tensor, target: Tensor, mixes: int, formats: Formats) -> Op:
+    """RWKV's token shift: `mixes` learned interpolations between each token and the one before it.
+
+    The previous token of a sequence is its state. The mixes are read once by the projections they feed.
+    """
+    width = source.shape[-1]
+    assert isinstance(width, int)
+    state = Tensor(f"{name}.state", Role.STATE, (BATCH, width), STATE_FORMAT)
+    learned = vectors(name, [f"mix_{index}" for index in range(mixes)], width, formats.weight("norm"))
+    return Op(
+        name,
+        Kind.ELEMENTWISE,
+        reads=(source, state, *learned),
+        writes=(target, replace(state, stored=(0,))),
+        vector_flops=source.elements * SHIFT_FLOPS * mixes,
+    )

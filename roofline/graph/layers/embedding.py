@@ -1,0 +1,163 @@
+"""The two ends of a network: what turns token ids or patches into the residual stream, and what leaves it."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from roofline.graph.extents import BATCH, QUERIES
+from roofline.graph.layers.basic import Formats, activation, collective, elementwise, linear, normalise
+from roofline.graph.layers.layer import modulated
+from roofline.graph.op import Kind, Op
+from roofline.graph.parallel import Collective
+from roofline.graph.size import ZERO, Dim
+from roofline.graph.tensor import Role, Tensor
+from roofline.specs.model import Conditioning, Model
+
+
+def _table(model: Model, formats: Formats) -> Tensor:
+    """The embedding table: one row a token is touched, the table is stored whole, and once if the head shares it.
+
+    An encoder's is tied to its decoder's (T5), which stores it.
+    """
+    width = model.embedding_width or model.hidden
+    component = "lm_head" if model.tied_embeddings else "embedding"
+    shape, shared = (BATCH, QUERIES, width), model.tied_embeddings and not model.lm_head
+    stored = (0,) if shared else (model.vocabulary, width)
+    return Tensor("embedding.weight", Role.WEIGHT, shape, formats.weight(component), stored)
+
+
+def _rows(name: str, model: Model, count: int, formats: Formats) -> Tensor:
+    """A table of learned rows that are added to the embedding, shared by the sequences."""
+    touched: Dim = QUERIES if name == "positions" else 1
+    weight = formats.weight("positions")
+    return Tensor(f"{name}.weight", Role.WEIGHT, (touched, model.hidden), weight, (count, model.hidden))
+
+
+def _relative(model: Model, formats: Formats) -> tuple[Tensor, ...]:
+    """The bias of scores by distance: one table for all layers, a column a head."""
+    positions = model.positions
+    if positions.kind != "relative" or positions.count is None:
+        return ()
+    shape = (positions.count, model.attentions[0].heads)
+    return (Tensor("positions.weight", Role.WEIGHT, shape, formats.weight("positions")),)
+
+
+def embedding(model: Model, target: Tensor, formats: Formats) -> list[Op]:
+    """From token ids to the residual stream: a gather, not a matrix product. Patches of an image are projected."""
+    tables = []
+    if model.positions.kind == "learned" and model.positions.count is not None:
+        tables.append(_rows("positions", model, model.positions.count, formats))
+    if model.token_types:
+        tables.append(_rows("token_types", model, model.token_types, formats))
+    width = model.embedding_width or model.hidden
+    projected, normed = width != model.hidden, model.embedding_norm
+    looked_up = activation("embedded", formats.base, width) if projected or normed else target
+    added = len(tables) * looked_up.elements if tables else ZERO
+    if model.patch:
+        patches = activation("patches", formats.base, model.patch)
+        first = linear("patch_embedding", patches, looked_up, formats, model.patch_bias, "embedding")
+        ops = [replace(first, reads=(*first.reads, *tables), vector_flops=first.vector_flops + added)]
+    else:
+        table = _table(model, formats)
+        ops = [
+            Op("embedding", Kind.GATHER, (table, *tables, *_relative(model, formats)), (looked_up,), vector_flops=added)
+        ]
+    if model.conditioning is not None:
+        ops += _condition(model, model.conditioning, formats)
+    if projected:
+        output = activation("embedding_projected", formats.base, model.hidden) if normed else target
+        ops.append(linear("embedding_in", looked_up, output, formats))
+        looked_up = output
+    if normed:
+        ops.append(normalise("embedding_norm", model.norm, looked_up, target, formats))
+    ranks = formats.parallel.tensor
+    if ranks > 1 and not model.patch:
+        # Each tensor rank has a part of the vocabulary, and zeros for the tokens outside it.
+        ops.append(collective("embedding_all_reduce", Collective.ALL_REDUCE, target, target, ranks, ranks))
+    return ops
+
+
+def _condition(model: Model, spec: Conditioning, formats: Formats) -> list[Op]:
+    """The vector a sample that a diffusion transformer is modulated by: its timestep and class, embedded and added."""
+
+    def vector(name: str, width: int) -> Tensor:
+        return Tensor(name, Role.ACTIVATION, (BATCH, width), formats.base)
+
+    hidden = model.hidden
+    time, first, embedded = vector("timestep", spec.frequencies), vector("time_hidden", hidden), vector("time", hidden)
+    condition = vector("condition", hidden)
+    table = Tensor("classes.weight", Role.WEIGHT, (BATCH, hidden), formats.weight("embedding"), (spec.classes, hidden))
+    return [
+        linear("time_proj", time, first, formats, bias=True, component="embedding"),
+        linear("time_out_proj", first, embedded, formats, bias=True, component="embedding"),
+        Op("class_embedding", Kind.GATHER, (table, embedded), (condition,), vector_flops=condition.elements),
+    ]
+
+
+def head(model: Model, source: Tensor, formats: Formats, every: bool = False) -> list[Op]:
+    """From the residual stream to logits, for the last position of each sequence only, or for `every` one.
+
+    A network that encodes ends with its final norm over all positions and, for a vision tower, the projector.
+    """
+    if model.task == "encode":
+        return _encoded(model, source, formats)
+    width = model.embedding_width or model.hidden
+    rows = (BATCH, QUERIES) if every else (BATCH,)
+    last = Tensor(source.name, Role.ACTIVATION, (*rows, model.hidden), source.format)
+    logits = Tensor("logits", Role.ACTIVATION, (*rows, model.vocabulary), formats.base)
+    ops: list[Op] = []
+    if model.final_norm:
+        normed = Tensor("final_normed", Role.ACTIVATION, last.shape, formats.base)
+        ops.append(normalise("final_norm", model.norm, last, normed, formats))
+        last = normed
+    if width != model.hidden:
+        projected = Tensor("embedding_out", Role.ACTIVATION, (*rows, width), formats.base)
+        ops.append(linear("embedding_out", last, projected, formats))
+        last = projected
+    output = linear("lm_head", last, logits, formats, model.lm_head_bias)
+    if model.tied_embeddings:
+        shared = replace(output.operands[1], name="embedding.weight")
+        output = replace(
+            output,
+            reads=tuple(shared if tensor is output.operands[1] else tensor for tensor in output.reads),
+            operands=(last, shared),
+        )
+    return [*ops, output, *_gathered(logits, formats)]
+
+
+def _gathered(logits: Tensor, formats: Formats) -> list[Op]:
+    """Each tensor rank has the logits of its part of the vocabulary; they are put together for sampling."""
+    ranks = formats.parallel.tensor
+    if ranks == 1:
+        return []
+    *rows, part = logits.shape
+    assert isinstance(part, int)
+    whole = replace(logits, name="all_logits", shape=(*rows, ranks * part))
+    gather = collective("logits_all_gather", Collective.ALL_GATHER, whole, whole, ranks, ranks)
+    return [replace(gather, reads=(logits,))]
+
+
+def _encoded(model: Model, source: Tensor, formats: Formats) -> list[Op]:
+    ops: list[Op] = []
+    if model.final_norm:
+        normed = activation("final_normed", formats.base, model.hidden)
+        norm = [normalise("final_norm", model.norm, source, normed, formats)]
+        # A diffusion transformer's last norm is modulated like those of its layers, without a gate.
+        ops += modulated(norm, model.hidden, 2, formats) if formats.conditioned else norm
+        source = normed
+    for index, width in enumerate(model.projector):
+        # The first width is what the projector takes: several positions are merged where it exceeds the hidden size.
+        if index == 0:
+            merged = Tensor(
+                source.name, Role.ACTIVATION, (BATCH, QUERIES / (width / model.hidden), width), source.format
+            )
+            source = merged
+            continue
+        target = Tensor(f"projected_{index}", Role.ACTIVATION, (*source.shape[:-1], width), formats.base)
+        ops.append(linear(f"projector_{index}", source, target, formats, model.projector_bias, "projector"))
+        if index < len(model.projector) - 1:
+            acted = replace(target, name=f"projector_activated_{index}")
+            ops.append(elementwise(f"projector_act_{index}", Kind.ACTIVATION, (target,), acted, 8 * acted.elements))
+            target = acted
+        source = target
+    return ops

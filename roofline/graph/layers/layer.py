@@ -1,0 +1,171 @@
+"""One layer: mixer and feed-forward block with their norms, added to the residual stream."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import TypeAlias
+
+from msgspec.structs import replace
+
+from roofline.graph.extents import BATCH, QUERIES
+from roofline.graph.layers.attention import attention, cross_attention
+from roofline.graph.layers.basic import Formats, activation, add, collective, linear, normalise
+from roofline.graph.layers.mla import latent_attention
+from roofline.graph.layers.mlp import mixture_of_experts, mlp
+from roofline.graph.layers.recurrent import recurrent
+from roofline.graph.op import Kind, Link, Op, shared
+from roofline.graph.parallel import Collective, grid_exchange
+from roofline.graph.tensor import Role, Tensor
+from roofline.specs.model import Attention, FeedForward, LatentAttention, Layer, Mixer, MixtureOfExperts, Mlp, Norm
+
+Part: TypeAlias = Mixer | FeedForward
+"""What a sub-layer is made of."""
+
+
+def layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list[Op]:
+    """The operators of `layer` in the order they run, from `hidden` to `hidden_out`, the residual stream."""
+    if formats.conditioned:
+        return modulated(_layer_ops(layer, hidden, rotary, replace(formats, conditioned=False)), hidden, 6, formats)
+    return _layer_ops(layer, hidden, rotary, formats)
+
+
+def _layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list[Op]:
+    base, norm = formats.base, layer.norm
+    entering, leaving = activation("hidden", base, hidden), activation("hidden_out", base, hidden)
+    if layer.residual == "parallel":
+        return _parallel(layer, entering, leaving, rotary, formats)
+    named = (("attn", layer.mixer), ("cross", layer.cross), ("mlp", layer.feed_forward))
+    parts = [(name, part) for name, part in named if part is not None]
+    streams = [entering, *(activation(f"hidden_after_{name}", base, hidden) for name, _ in parts[:-1]), leaving]
+    return [
+        op
+        for (name, part), before, after in zip(parts, streams, streams[1:], strict=False)
+        for op in _sublayer(name, part, norm, before, after, rotary, _of_part(part, formats))
+    ]
+
+
+def _of_part(part: Part, formats: Formats) -> Formats:
+    """What a part of a layer depends on, so that graphs that differ in the rest share it."""
+    match part:
+        case MixtureOfExperts():
+            return formats.without_cache
+        case Mlp():
+            return formats.without_cache.without_experts
+    return formats.without_experts
+
+
+def _reduced(
+    name: str, part: Part, norm: Norm, source: Tensor, target: Tensor, rotary: bool, formats: Formats
+) -> tuple[Op, ...]:
+    """The body of a sub-layer; tensor ranks each hold a part of its output's sum and add them up."""
+    ranks = formats.parallel.tensor
+    if ranks == 1:
+        return _body(name, part, norm, source, target, rotary, formats)
+    partial = replace(target, name=f"{target.name}_partial")
+    body = _body(name, part, norm, source, partial, rotary, formats)
+    if formats.parallel.grid:
+        exchange = _grid(name, part, partial, target, ranks)
+    else:
+        exchange = collective(f"{name}_all_reduce", Collective.ALL_REDUCE, partial, target, ranks, ranks)
+    return (*body, shared(exchange))
+
+
+def _grid(name: str, part: Part, partial: Tensor, target: Tensor, ranks: int) -> Op:
+    """What a sub-layer's two products exchange on a grid of ranks."""
+    outer = target.shape[-1]
+    assert isinstance(outer, int)
+    inner = outer
+    if isinstance(part, Attention):
+        inner = part.heads * part.head_dim * ranks  # the spec is one rank's share
+    elif isinstance(part, Mlp):
+        inner = part.width * ranks
+    sent, steps = grid_exchange(BATCH * QUERIES, outer, inner, ranks)
+    link = Link(sent * partial.format.bytes, steps, ranks, ranks)
+    return Op(f"{name}_exchange", Kind.COLLECTIVE, reads=(partial,), writes=(target,), link=link)
+
+
+def _body(
+    name: str, part: Part, norm: Norm, source: Tensor, target: Tensor, rotary: bool, formats: Formats
+) -> tuple[Op, ...]:
+    """What a sub-layer computes, between its norms."""
+    match part:
+        case Mlp():
+            ops = mlp(part, source, target, formats)
+        case MixtureOfExperts():
+            ops = mixture_of_experts(part, source, target, formats)
+        case Attention() if name == "cross":
+            ops = cross_attention(part, source, target, formats)
+        case Attention():
+            ops = attention(part, norm, rotary, source, target, formats)
+        case LatentAttention():
+            ops = latent_attention(part, norm, source, target, formats, formats.decode)
+        case _:
+            ops = recurrent(part, norm, source, target, formats)
+    return tuple(map(shared, ops))
+
+
+@lru_cache(maxsize=2048)
+def _sublayer(
+    name: str, part: Part, norm: Norm, entering: Tensor, leaving: Tensor, rotary: bool, formats: Formats
+) -> tuple[Op, ...]:
+    """Norm, body and addition, with the norms where the layer's placement puts them."""
+    width = entering.shape[-1]
+    before = norm.placement in ("pre", "sandwich")
+    after = norm.placement in ("sandwich", "output")
+    ops: list[Op] = []
+    source = entering
+    if before:
+        source = activation(f"{name}_input", formats.activations, width)
+        ops.append(normalise(f"{name}_norm", norm, entering, source, formats))
+    output = activation(f"{name}_projected", formats.base, width)
+    ops += _reduced(name, part, norm, source, output, rotary, formats)
+    if after:
+        normed = activation(f"{name}_normed", formats.base, width)
+        ops.append(normalise(f"{name}_post_norm" if before else f"{name}_norm", norm, output, normed, formats))
+        output = normed
+    if norm.placement != "post":
+        ops.append(add(f"{name}_add", entering, output, leaving))
+    else:
+        summed = activation(f"{name}_summed", formats.base, width)
+        ops.append(add(f"{name}_add", entering, output, summed))
+        ops.append(normalise(f"{name}_norm", norm, summed, leaving, formats))
+    return tuple(map(shared, ops))
+
+
+def _parallel(layer: Layer, entering: Tensor, leaving: Tensor, rotary: bool, formats: Formats) -> list[Op]:
+    """Mixer and feed-forward block read the same stream, through one norm or one each, and are both added to it."""
+    mixer, block, norm, width = layer.mixer, layer.feed_forward, layer.norm, entering.shape[-1]
+    assert mixer is not None
+    assert block is not None
+    attn_input = activation("attn_input", formats.activations, width)
+    mlp_input = attn_input if layer.shared_norm else activation("mlp_input", formats.activations, width)
+    attn_output = activation("attn_projected", formats.base, width)
+    mlp_output = activation("mlp_projected", formats.base, width)
+    between = activation("hidden_between", formats.base, width)
+    return [
+        normalise("attn_norm", norm, entering, attn_input, formats),
+        *_reduced("attn", mixer, norm, attn_input, attn_output, rotary, _of_part(mixer, formats)),
+        *([] if layer.shared_norm else [normalise("mlp_norm", norm, entering, mlp_input, formats)]),
+        *_reduced("mlp", block, norm, mlp_input, mlp_output, rotary, _of_part(block, formats)),
+        add("attn_add", entering, attn_output, between),
+        add("mlp_add", between, mlp_output, leaving),
+    ]
+
+
+def modulated(ops: list[Op], hidden: int, vectors: int, formats: Formats) -> list[Op]:
+    """`ops` under adaLN-Zero (Peebles and Xie 2023): norms are shifted and scaled, additions gated, by the condition.
+
+    The vectors come from one product a sample, whatever the number of its tokens.
+    """
+    condition = Tensor("condition", Role.ACTIVATION, (BATCH, hidden), formats.base)
+    projected = Tensor("modulation", Role.ACTIVATION, (BATCH, vectors * hidden), formats.base)
+
+    def changed(op: Op) -> Op:
+        if op.kind not in (Kind.NORM, Kind.ELEMENTWISE):
+            return op
+        count = 2 if op.kind is Kind.NORM else 1
+        part = replace(projected, shape=(BATCH, count * hidden))
+        flops = op.vector_flops + count * op.writes[0].elements
+        return replace(op, reads=(*op.reads, part), vector_flops=flops)
+
+    return [linear("modulation", condition, projected, formats, bias=True), *(changed(op) for op in ops)]

@@ -1,0 +1,339 @@
+"""Recurrent mixers: state-space models, gated delta networks, retention and linear attention, RWKV, Hyena.
+
+Each keeps a state of fixed size for a sequence instead of a cache that grows with it. A pass reads and writes the
+state once; the arithmetic of the recurrence is linear in the tokens, written here as its minimum, without the terms
+that a chunked kernel adds within a chunk. Where the recurrence is a sum of outer products, those run on the matrix
+unit; decays, gates and elementwise recurrences run on the vector unit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+from msgspec.structs import replace
+
+from roofline.graph.extents import BATCH, QUERIES, View
+from roofline.graph.layers.basic import (
+    STATE_FORMAT,
+    Formats,
+    activation,
+    linear,
+    normalise,
+    token_shift,
+    vectors,
+)
+from roofline.graph.op import Kind, Op
+from roofline.graph.size import ZERO, Dim, Size, symbol
+from roofline.graph.tensor import Role, Tensor
+from roofline.specs.model import DeltaNet, Hyena, Mamba, Mamba2, Norm, Recurrent, Retention, Rwkv
+
+TOKENS = BATCH * QUERIES
+SILU_FLOPS = 4  # negate, exponential, add, divide
+GATED_FLOPS = SILU_FLOPS + 1
+
+
+def recurrent(spec: Recurrent, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    """The operators of a recurrent mixer, from the normalised input to the output projection."""
+    match spec:
+        case Mamba():
+            return _mamba(spec, source, target, formats)
+        case Mamba2():
+            return _mamba2(spec, source, target, formats)
+        case DeltaNet():
+            return _delta_net(spec, source, target, formats)
+        case Retention():
+            return _retention(spec, norm, source, target, formats)
+        case Rwkv():
+            return _rwkv4(spec, source, target, formats) if spec.version == 4 else _rwkv(spec, source, target, formats)
+        case Hyena():
+            return _hyena(spec, source, target, formats)
+
+
+def _scan(
+    name: str,
+    reads: tuple[Tensor, ...],
+    state: tuple[Dim, ...],
+    output: Tensor,
+    matrix_flops: Size = ZERO,
+    vector_flops: Size = ZERO,
+    kind: Kind = Kind.SCAN,
+) -> Op:
+    """A recurrence over the tokens: its state, of shape (batch, *state), is read and written once."""
+    held = Tensor(f"{name}.state", Role.STATE, (BATCH, *state), STATE_FORMAT)
+    operands = tuple(tensor for tensor in reads if tensor.role is Role.ACTIVATION) if matrix_flops.terms else ()
+    return Op(
+        name,
+        kind,
+        reads=(*reads, held),
+        writes=(output, replace(held, stored=(0,))),
+        matrix_flops=matrix_flops,
+        vector_flops=vector_flops,
+        operands=operands,
+    )
+
+
+def _convolution(name: str, source: Tensor, width: int, length: int, bias: bool, formats: Formats) -> tuple[Op, Tensor]:
+    """A causal depthwise convolution over the last `length` tokens, then SiLU; its state is the tokens before."""
+    target = activation(f"{name}_output", formats.base, width)
+    kernel = Tensor(f"{name}.weight", Role.WEIGHT, (width, length), formats.weight("norm"))
+    learned = (kernel, *vectors(name, ["bias"] if bias else [], width, formats.weight("bias")))
+    flops = target.elements * (2 * length + SILU_FLOPS)
+    return _scan(name, (source, *learned), (width, length - 1), target, vector_flops=flops), target
+
+
+# Mamba (Gu and Dao 2023), an element of the state a token: exp(dt A) 2, dt x B 1, update 2, times C and sum 2.
+MAMBA_FLOPS = 7
+
+
+def _mamba(spec: Mamba, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    inner, base = spec.inner, formats.base
+    x = activation("mamba_x", base, inner)
+    z = activation("mamba_z", base, inner)
+    projected = activation("mamba_projected", base, 2 * inner)
+    convolution, convolved = _convolution("conv1d", x, inner, spec.conv, spec.conv_bias, formats)
+    parameters = activation("mamba_parameters", base, spec.dt_rank + 2 * spec.state)
+    low = activation("dt_low", base, spec.dt_rank)
+    dt = activation("dt", base, inner)
+    output = activation("mamba_output", formats.activations, inner)
+    fixed = (
+        Tensor("scan.a_log", Role.WEIGHT, (inner, spec.state), formats.weight("norm")),
+        *vectors("scan", ["d"], inner, formats.weight("norm")),
+    )
+    normed = [
+        normalise(f"{name}_norm", Norm("rmsnorm"), activation(f"{name}_raw", base, width),
+                  activation(f"{name}_normed", base, width), formats)
+        for name, width in (("dt", spec.dt_rank), ("b", spec.state), ("c", spec.state))
+    ]  # fmt: skip
+    flops = TOKENS * inner * (MAMBA_FLOPS * spec.state + 2 + GATED_FLOPS)  # D skips the state, z gates the output
+    in_proj = replace(linear("in_proj", source, projected, formats, spec.bias), writes=(x, z))
+    return [
+        in_proj,
+        convolution,
+        linear("x_proj", convolved, parameters, formats),
+        *(normed if spec.norms else []),
+        linear("dt_proj", low, dt, formats, bias=True),
+        _scan("scan", (convolved, dt, parameters, z, *fixed), (inner, spec.state), output, vector_flops=flops),
+        linear("out_proj", output, target, formats, spec.bias),
+    ]
+
+
+def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    """Mamba-2 (Dao and Gu 2024): per head and token an outer product into the state and a product out of it."""
+    inner, shared, base = spec.heads * spec.head_dim, 2 * spec.groups * spec.state, formats.base
+    xbc, z = activation("mamba_xbc", base, inner + shared), activation("mamba_z", base, inner)
+    dt = activation("dt", base, spec.heads)
+    projected = activation("mamba_projected", base, 2 * inner + shared + spec.heads)
+    convolution, convolved = _convolution("conv1d", xbc, inner + shared, spec.conv, spec.conv_bias, formats)
+    scanned = activation("mamba_scanned", base, inner)
+    output = activation("mamba_output", formats.activations, inner)
+    fixed = vectors("scan", ["a_log", "d", "dt_bias"], spec.heads, formats.weight("norm"))
+    gate_norm = normalise("mamba_norm", Norm("rmsnorm"), scanned, output, formats)
+    return [
+        replace(linear("in_proj", source, projected, formats, spec.bias), writes=(xbc, z, dt)),
+        convolution,
+        _scan(
+            "scan",
+            (convolved, dt, *fixed),
+            (spec.heads, spec.head_dim, spec.state),
+            scanned,
+            matrix_flops=TOKENS * 4 * inner * spec.state,
+            vector_flops=TOKENS * inner * (spec.state + 2),
+        ),
+        replace(
+            gate_norm,
+            reads=(*gate_norm.reads, z),
+            vector_flops=gate_norm.vector_flops + GATED_FLOPS * output.elements,
+        ),
+        linear("out_proj", output, target, formats, spec.bias),
+    ]
+
+
+def _delta_net(spec: DeltaNet, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    """Gated delta rule (Yang et al. 2024): decay, read the old value, write the difference, read the output."""
+    keys, values, base = spec.key_heads * spec.key_dim, spec.value_heads * spec.value_dim, formats.base
+    qkv, z = activation("delta_qkv", base, 2 * keys + values), activation("delta_z", base, values)
+    gates = activation("delta_gates", base, 2 * spec.value_heads)
+    convolution, convolved = _convolution("conv1d", qkv, 2 * keys + values, spec.conv, False, formats)
+    read = activation("delta_read", base, spec.value_heads, spec.value_dim)
+    output = activation("delta_output", formats.activations, spec.value_heads, spec.value_dim)
+    fixed = vectors("scan", ["a_log", "dt_bias"], spec.value_heads, formats.weight("norm"))
+    gate_norm = normalise("delta_norm", Norm("rmsnorm"), read, output, formats)
+    cells = spec.value_heads * spec.key_dim * spec.value_dim
+    projected = activation("delta_projected", base, 2 * keys + 2 * values)
+    return [
+        replace(linear("in_proj", source, projected, formats), writes=(qkv, z)),
+        linear("gate_in_proj", source, gates, formats),
+        convolution,
+        _scan(
+            "scan",
+            (convolved, gates, *fixed),
+            (spec.value_heads, spec.key_dim, spec.value_dim),
+            read,
+            matrix_flops=TOKENS * 6 * cells,
+            vector_flops=TOKENS * cells,
+            kind=Kind.DELTA_RULE,
+        ),
+        replace(
+            gate_norm,
+            reads=(*gate_norm.reads, z),
+            vector_flops=gate_norm.vector_flops + GATED_FLOPS * output.elements,
+        ),
+        linear("out_proj", output, target, formats),
+    ]
+
+
+def _retention(spec: Retention, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    """Retention (Sun et al. 2023) and linear attention: outer products into the state, products out of it."""
+    heads, base = spec.heads, formats.base
+    query, key = (activation(name, base, heads, spec.key_dim) for name in ("query", "key"))
+    value = activation("value", base, heads, spec.value_dim)
+    read = activation("retained", base, heads, spec.value_dim)
+    output = activation("retention_output", formats.activations, heads, spec.value_dim)
+    cells = heads * spec.key_dim * spec.value_dim
+    ops = [
+        linear("q_proj", source, query, formats),
+        linear("k_proj", source, key, formats),
+        linear("v_proj", source, value, formats),
+        _scan(
+            "retention",
+            (query, key, value),
+            (heads, spec.key_dim, spec.value_dim),
+            read if spec.gated else output,
+            matrix_flops=TOKENS * 4 * cells,
+            vector_flops=TOKENS * cells,
+        ),
+    ]
+    if spec.gated:
+        gate = activation("retention_gate", base, heads, spec.value_dim)
+        group_norm = normalise(
+            "retention_norm", dataclasses.replace(norm, weight=spec.norm_weight), read, output, formats
+        )
+        flops = group_norm.vector_flops + GATED_FLOPS * output.elements
+        ops.append(linear("g_proj", source, gate, formats))
+        ops.append(replace(group_norm, reads=(*group_norm.reads, gate), vector_flops=flops))
+    return [*ops, linear("o_proj", output, target, formats)]
+
+
+RWKV4_FLOPS = 16  # two exponentials of maxima for each of output and state, weighted sums, division, sigmoid gate
+
+
+def _rwkv4(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    """RWKV-4 (Peng et al. 2023): an elementwise recurrence with numerator, denominator and maximum as state."""
+    inner, base = spec.heads * spec.head_dim, formats.base
+    mixed = activation("attn_mixed", formats.activations, *source.shape[2:])
+    key, value, receptance = (activation(name, base, inner) for name in ("key", "value", "receptance"))
+    output = activation("wkv", formats.activations, inner)
+    fixed = vectors("wkv", ["decay", "first"], inner, formats.weight("norm"))
+    return [
+        token_shift("attn_shift", source, mixed, 3, formats),
+        linear("k_proj", mixed, key, formats),
+        linear("v_proj", mixed, value, formats),
+        linear("r_proj", mixed, receptance, formats),
+        _scan("wkv", (key, value, receptance, *fixed), (3, inner), output, vector_flops=TOKENS * inner * RWKV4_FLOPS),
+        linear("o_proj", output, target, formats),
+    ]
+
+
+def _low_rank(name: str, source: Tensor, target: Tensor, rank: int, formats: Formats, bias: bool) -> list[Op]:
+    """A projection through a bottleneck of `rank`."""
+    low = activation(f"{name}_low", formats.base, rank)
+    return [linear(f"{name}_a", source, low, formats), linear(f"{name}_b", low, target, formats, bias)]
+
+
+def _rwkv(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    """RWKV-6 (Finch) and RWKV-7 (Goose): a matrix of state a head, with data-dependent mixing and decay.
+
+    Per cell of the state and token, version 6 decays, adds k v and reads with r: 4 matrix and 1 vector FLOPs; version
+    7 also applies the rank-one update of its delta rule: 8 and 1.
+    """
+    width = source.shape[-1]
+    assert isinstance(width, int)
+    inner, base, seven = spec.heads * spec.head_dim, formats.base, spec.version == 7
+    mixed = activation("attn_mixed", formats.activations, width)
+    names = ("receptance", "key", "value")
+    inputs = {name: activation(name, base, inner) for name in names}
+    gate, decay = activation("gate", base, inner), activation("decay", base, inner)
+    read = activation("wkv", base, inner)
+    output = activation("wkv_output", formats.activations, inner)
+    ops = [token_shift("attn_shift", source, mixed, 6, formats)]
+    extra: list[Tensor] = []
+    if spec.mix_rank:
+        # The five mixes are themselves computed from the token.
+        low, mixes = activation("mix_low", base, 5 * spec.mix_rank), activation("mixes", base, 5 * width)
+        down = linear("mix_a", mixed, low, formats)
+        up = Tensor("mix_b.weight", Role.WEIGHT, (5, spec.mix_rank, width), formats.weight("mix_b"))
+        flops = 2 * TOKENS * 5 * spec.mix_rank * width
+        ops += [down, Op("mix_b", Kind.GEMM, (low, up), (mixes,), matrix_flops=flops, operands=(low, up))]
+        extra.append(mixes)
+    ops += [linear(f"{name[0]}_proj", mixed, inputs[name], formats) for name in names]
+    ops += _low_rank("decay", mixed, decay, spec.decay_rank, formats, bias=seven)
+    if seven:
+        for name, rank in (("rate", spec.rate_rank), ("value_mix", spec.value_rank)):
+            if rank:
+                extra.append(activation(name, base, inner))
+                ops += _low_rank(name, mixed, extra[-1], rank, formats, bias=True)
+        ops += _low_rank("gate", mixed, gate, spec.gate_rank, formats, bias=False)
+    else:
+        ops.append(linear("g_proj", mixed, gate, formats))
+    learned = ["k_k", "k_a", "r_k"] if seven else ["decay", "first"]
+    fixed = vectors("wkv", learned, inner, formats.weight("norm"))
+    cells = inner * spec.head_dim
+    ops.append(
+        _scan(
+            "wkv",
+            (*inputs.values(), decay, *extra, *fixed),
+            (spec.heads, spec.head_dim, spec.head_dim),
+            read,
+            matrix_flops=TOKENS * (8 if seven else 4) * cells,
+            vector_flops=TOKENS * cells,
+        )
+    )
+    group_norm = normalise("wkv_norm", Norm("layernorm"), read, output, formats)
+    flops = group_norm.vector_flops + output.elements * GATED_FLOPS
+    ops.append(replace(group_norm, reads=(*group_norm.reads, gate), vector_flops=flops))
+    return [*ops, linear("o_proj", output, target, formats)]
+
+
+CONVOLUTION = symbol("convolution")
+"""FLOPs a token and channel of a convolution as long as the sequence (`roofline.graph.extents.Convolution`)."""
+
+PAST = symbol("past")
+"""Tokens of a sequence that were there before the pass."""
+
+
+def _hyena(spec: Hyena, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
+    """Hyena (Poli et al. 2023): `order` gated convolutions as long as the sequence, done by fast Fourier transforms.
+
+    Three transforms of twice the length, 5 N log2 N FLOPs each for N real points, or the sum itself where that is less
+    (a decode step), and a gate an order. The filters are generated by a small network over positions. The state is the
+    sequence itself: new tokens are convolved with all that came before.
+    """
+    width = source.shape[-1]
+    assert isinstance(width, int)
+    base, streams = formats.base, spec.order + 1
+    projected = activation("hyena_projected", base, streams * width)
+    convolution, convolved = _convolution("short_filter", projected, streams * width, spec.conv, True, formats)
+    output = activation("hyena_output", formats.activations, width)
+    filters, inner = spec.order - 1, spec.filter_width
+    # The filter network: embedding in, hidden layers, one output a channel and filter; sine frequencies and decays.
+    shapes = [(inner, spec.filter_embedding), *[(inner, inner)] * spec.filter_layers, (filters * width, inner)]
+    weights = [
+        Tensor(f"filter.{index}", Role.WEIGHT, shape, formats.weight("norm")) for index, shape in enumerate(shapes)
+    ]
+    biases = vectors("filter", ["bias"], filters * width, formats.weight("bias"))
+    generated = Tensor("filters", Role.ACTIVATION, (QUERIES, filters * width), base)
+    generate_flops = 2 * QUERIES * sum(rows * columns for rows, columns in shapes)
+    past = Tensor("past", Role.STATE, (BATCH, PAST, filters * width), base, (BATCH, View().held, filters * width))
+    return [
+        linear("in_proj", source, projected, formats, bias=True),
+        convolution,
+        Op("filter", Kind.ELEMENTWISE, reads=(*weights, *biases), writes=(generated,), vector_flops=generate_flops),
+        Op(
+            "long_conv",
+            Kind.SCAN,
+            reads=(convolved, generated, past),
+            writes=(output,),
+            vector_flops=TOKENS * width * filters * (CONVOLUTION + 1),
+        ),
+        linear("out_proj", output, target, formats, bias=True),
+    ]

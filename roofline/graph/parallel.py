@@ -1,0 +1,426 @@
+"""Parallelism: what one device of many computes, and what it sends.
+
+A parallel run is one rank's network: the model with its dimensions divided (`rank_model`), and collectives between
+(`Collective`). Tensor parallelism divides heads, widths and the vocabulary; expert parallelism divides the experts;
+data parallelism divides the batch, pipeline parallelism the layers, sequence parallelism the tokens and the cache.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections import Counter
+from collections.abc import Mapping
+from enum import StrEnum
+from functools import lru_cache
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
+
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
+from roofline.core.units import Dimension, parse_quantity
+from roofline.graph.extents import popularity
+from roofline.graph.size import Size
+from roofline.specs.hardware import Hardware, Span
+from roofline.specs.model import (
+    Attention,
+    DeltaNet,
+    Hyena,
+    LatentAttention,
+    Layer,
+    Mamba,
+    Mamba2,
+    MixtureOfExperts,
+    Mlp,
+    Model,
+    Retention,
+    Rwkv,
+)
+
+MAX_DEVICES = 1_000_000
+NAMES: Mapping[str, str] = {
+    "tensor": "--tp",
+    "pipeline": "--pp",
+    "expert": "--ep",
+    "data": "--dp",
+    "sequence": "--sp",
+    "nodes": "--nodes",
+    "micro_batches": "--micro-batches",
+}
+
+
+class Nodes(Struct, frozen=True):
+    """How devices are housed: so many neighbours in each node; None where one node has them all."""
+
+    devices: int | None = None
+
+    def span(self, reach: int) -> Span:
+        """How far a group of so many neighbouring devices reaches."""
+        return Span(reach, self.devices is not None and reach > self.devices)
+
+    def members(self, reach: int, ranks: int) -> int:
+        """How many of so many devices, evenly apart over a reach, are in the same node."""
+        return ranks if self.devices is None else max(1, min(ranks, self.devices * ranks // reach))
+
+
+ONE_NODE = Nodes()
+
+
+class Parallelism(Struct, frozen=True):
+    """How many devices share the work, and how.
+
+    There are tensor * pipeline * data * sequence devices on `nodes` nodes; None is as many as they need on their
+    hardware (`on`). `expert` ranks share the experts of a layer; they are the tensor and data ranks of a stage: where
+    more expert ranks are asked for than those, attention runs data-parallel on the others. `micro_batches` cut the
+    batch to keep the stages of a pipeline busy, as far as there is a sequence for each. With `grid` the tensor ranks
+    cut matrices along rows and columns (2-D tensor parallelism).
+    """
+
+    tensor: int = 1
+    pipeline: int = 1
+    expert: int = 1
+    data: int = 1
+    sequence: int = 1
+    nodes: int | None = None
+    micro_batches: int = 1
+    grid: bool = False
+
+    def __post_init__(self) -> None:
+        for name, flag in NAMES.items():
+            value = getattr(self, name)
+            if value is None and name == "nodes":
+                continue
+            if type(value) is not int or not 1 <= value <= MAX_DEVICES:
+                raise RooflineError(f"{flag} must be an integer between 1 and {MAX_DEVICES}, got {value}")
+        if self.grid and math.isqrt(self.tensor) ** 2 != self.tensor:
+            raise RooflineError(f"2-D tensor parallelism needs a square number of devices, got {self.tensor}")
+        if self.expert > self.tensor * self.data:
+            if self.expert % self.tensor:
+                why = "expert ranks are whole groups of tensor ranks"
+                raise RooflineError(f"--ep {self.expert} is not divisible by --tp {self.tensor}: {why}")
+            if self.data > 1:
+                ranks = f"{self.tensor * self.data} devices of --tp {self.tensor} and --dp {self.data}"
+                raise RooflineError(f"--ep {self.expert} is more than the {ranks}: leave --dp out, or say more")
+            force_setattr(self, "data", self.expert // self.tensor)
+        if (self.tensor * self.data) % self.expert:
+            raise RooflineError(
+                f"--ep {self.expert} does not divide the {self.tensor * self.data} devices of --tp {self.tensor}"
+                f" and --dp {self.data}"
+            )
+        if self.nodes is not None and self.nodes > self.devices:
+            raise RooflineError(f"--nodes {self.nodes} are more than the {self.devices} devices")
+
+    @property
+    def devices(self) -> int:
+        """All devices."""
+        return self.tensor * self.pipeline * self.data * self.sequence
+
+    def on(self, hardware: Hardware) -> Parallelism:
+        """The same on the nodes that so many devices of this hardware are in, unless their number is given."""
+        return self if self.nodes is not None else _housed(self, hardware.nodes(self.devices))
+
+    @property
+    def devices_per_node(self) -> int:
+        """Devices of one node; the last may have fewer."""
+        return -(-self.devices // (self.nodes or 1))
+
+    @property
+    def expert_width_ranks(self) -> int:
+        """Ranks that share the width of one expert."""
+        return self.tensor * self.data // self.expert if self.expert > 1 else self.tensor
+
+    @property
+    def expert_tokens(self) -> int:
+        """Ranks whose tokens an expert rank serves: all data ranks if experts are shared, else its own."""
+        return self.data if self.expert > 1 else 1
+
+    @property
+    def exchanging(self) -> bool:
+        """Whether experts are shared by ranks with tokens of their own, which they have to send."""
+        return self.expert > 1 and self.data > 1
+
+    @property
+    def of_stage(self) -> Parallelism:
+        """What the operators of a stage depend on: all degrees that lead to the same ones are the same here.
+
+        They do not hang on the other stages, nor, unless ranks share experts or sequences, on how many others do the
+        same. On several nodes all degrees say what an exchange reaches.
+        """
+        return _of_stage(self)
+
+    @property
+    def without_experts(self) -> Parallelism:
+        """What the operators of a stage depend on that are not of a mixture of experts."""
+        return _of_stage(replace(self, expert=1)) if self.expert > 1 else _of_stage(self)
+
+    @property
+    def housing(self) -> Nodes:
+        """The nodes that its devices are in."""
+        return ONE_NODE if self.nodes in (None, 1) else Nodes(self.devices_per_node)
+
+    def span(self, reach: int) -> Span:
+        """How far a group of so many neighbouring devices reaches."""
+        return self.housing.span(reach)
+
+    def stage_transfers(self, bridge: int | None = None) -> Mapping[int, int]:
+        """How far the stream reaches from a stage to the next, in devices, and how many times so far; nearest first.
+
+        A stage's devices are neighbours, and each sends to its counterpart. Where any of them does so over the edge of
+        a node, or of the `bridge` cards that a bridge joins, the transfer takes the link beyond it.
+        """
+        stage, node = self.devices // self.pipeline, self.devices_per_node
+        reaches: Counter[int] = Counter()
+        for first in range(0, self.devices - stage, stage):
+            last = first + 2 * stage - 1  # of the stage that receives
+            crossed = [joined for joined in (bridge, node) if joined is not None and first // joined != last // joined]
+            reaches[max(stage, *crossed) + 1 if crossed else stage + 1] += 1
+        return dict(sorted(reaches.items()))
+
+
+def micro_batches(parallelism: Parallelism, batch: Any) -> Any:
+    """The micro-batches that a batch, or each of an array of them, is cut into.
+
+    They fill a pipeline, and are no more than a rank has sequences.
+    """
+    asked = parallelism.micro_batches if parallelism.pipeline > 1 else 1
+    return asked if asked == 1 else np.minimum(asked, np.ceil(np.asarray(batch) / parallelism.data))
+
+
+SINGLE = Parallelism()
+
+
+@lru_cache(maxsize=1024)
+def _housed(parallelism: Parallelism, nodes: int) -> Parallelism:
+    return replace(parallelism, nodes=nodes)
+
+
+@lru_cache(maxsize=1024)
+def _of_stage(parallelism: Parallelism) -> Parallelism:
+    if parallelism.nodes not in (None, 1):
+        return parallelism
+    shared = parallelism.expert > 1 or parallelism.sequence > 1
+    return replace(parallelism, pipeline=1, micro_batches=1, data=parallelism.data if shared else 1)
+
+
+def beside(parallelism: Parallelism, model: Model) -> Parallelism:
+    """How a small model runs on the devices of a large one: tensor- and data-parallel like it, on a single stage."""
+    group = parallelism.tensor * parallelism.data
+    return replace(
+        parallelism,
+        pipeline=1,
+        sequence=1,
+        micro_batches=1,
+        expert=parallelism.expert if model.experts else 1,
+        nodes=-(-group // parallelism.devices_per_node),
+    )
+
+
+class Offload(Struct, frozen=True):
+    """Shares of weights and KV cache that are kept off the device and streamed to it in every pass.
+
+    They come over the host link, or at `bandwidth` (B/s) where something slower, such as a disk, is behind it.
+    """
+
+    weights: float = 0.0
+    kv: float = 0.0
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "kv"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RooflineError(f"the offloaded share of {name} must be between 0 and 1, got {getattr(self, name)}")
+
+
+RESIDENT = Offload()
+
+
+def parse_offload(text: str | None) -> Offload:
+    """The offload that `weights=0.5,kv=1,bandwidth=7GB/s` describes; None or empty keeps everything on the device."""
+    if text is None:
+        return RESIDENT
+    given: dict[str, float] = {}
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        key = key.strip()
+        if key not in ("weights", "kv", "bandwidth"):
+            raise UnknownNameError("part to offload", key, ("weights", "kv", "bandwidth"))
+        if key in given:
+            raise RooflineError(f"--offload names {key} twice")
+        if key == "bandwidth":
+            given[key] = parse_quantity(value, Dimension.BANDWIDTH).value
+            continue
+        try:
+            given[key] = float(value)
+        except ValueError:
+            raise RooflineError(f"--offload: {quote(part)} is no share; write it like weights=0.5") from None
+    return Offload(**given)
+
+
+class Collective(StrEnum):
+    """The collectives, by their usual names."""
+
+    ALL_REDUCE = "all_reduce"
+    ALL_GATHER = "all_gather"
+    REDUCE_SCATTER = "reduce_scatter"
+    ALL_TO_ALL = "all_to_all"
+    POINT_TO_POINT = "point_to_point"
+
+
+def link_share(collective: Collective, ranks: int) -> float:
+    """Bytes a rank sends for each byte of its message, with ring or direct algorithms (Thakur et al. 2005)."""
+    return {
+        Collective.ALL_REDUCE: 2 * (ranks - 1) / ranks,
+        Collective.ALL_GATHER: (ranks - 1) / ranks,
+        Collective.REDUCE_SCATTER: (ranks - 1) / ranks,
+        Collective.ALL_TO_ALL: (ranks - 1) / ranks,
+        Collective.POINT_TO_POINT: 1.0,
+    }[collective]
+
+
+RINGS = frozenset({Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER})
+"""Collectives whose parts within a node and across nodes can go on side by side."""
+
+
+def ring_members(nodes: Nodes, kind: Collective | None, reach: int, ranks: int) -> int:
+    """The ranks of a ring in each of the nodes that it goes over; 0 within a node, and for other exchanges."""
+    return nodes.members(reach, ranks) if kind in RINGS and nodes.span(reach).across_nodes else 0
+
+
+def over_link(
+    hardware: Hardware, nodes: Nodes, kind: Collective | None, reach: int, ranks: int, steps: int
+) -> tuple[float, float]:
+    """Bytes a second of what each of `ranks` devices sends over such a reach, and seconds of its steps in a row.
+
+    A ring over nodes takes some steps within each, and one less than nodes across (`Hardware.over_nodes`).
+    """
+    link = hardware.link(nodes.span(reach))
+    far, members = link.latency or 0.0, ring_members(nodes, kind, reach, ranks)
+    if not members:
+        return link.among(ranks), steps * far
+    near = hardware.link(Span(members, across_nodes=False)).latency or 0.0 if members > 1 else 0.0
+    rounds = steps / (ranks - 1)
+    crossing = -(-ranks // members) - 1
+    return hardware.over_nodes(ranks, members), rounds * (crossing * far + (members - 1) * near)
+
+
+def grid_exchange(rows: Size, outer: int, inner: int, ranks: int) -> tuple[Size, int]:
+    """Elements a rank sends for a pair of matrix products on a square grid of ranks, and latencies in a row.
+
+    Of activations with `rows` rows, the outer width is gathered and scattered over one side of the grid and the inner
+    width over the other: 2 rows (outer / X + inner / Y), least at 4 rows sqrt(outer inner / ranks) (Pope et al. 2022,
+    2-D weight-stationary). An all-reduce of one dimension sends 2 rows outer, however many ranks there are.
+    """
+    side = math.isqrt(ranks)
+    return rows * (4 * math.sqrt(outer * inner / ranks) * (side - 1) / side), 4 * (side - 1)
+
+
+def link_steps(collective: Collective, ranks: int) -> int:
+    """Latencies in a row: a ring passes the message on ranks - 1 times, twice for an all-reduce."""
+    return {
+        Collective.ALL_REDUCE: 2 * (ranks - 1),
+        Collective.ALL_GATHER: ranks - 1,
+        Collective.REDUCE_SCATTER: ranks - 1,
+        Collective.ALL_TO_ALL: 1,
+        Collective.POINT_TO_POINT: 1,
+    }[collective]
+
+
+def check_stages(model: Model, parallelism: Parallelism) -> None:
+    """Raises RooflineError where a stage has no layer left."""
+    if parallelism.pipeline > model.layers:
+        raise RooflineError(f"--pp {parallelism.pipeline}: {model.name} has only {model.layers} layers")
+
+
+@lru_cache(maxsize=512)
+def rank_model(model: Model, parallelism: Parallelism) -> Model:
+    """The model that one rank of a stage holds; raises RooflineError where a degree does not divide a dimension."""
+    check_stages(model, parallelism)
+    if parallelism.expert > 1 and not model.experts:
+        raise RooflineError(f"--ep {parallelism.expert}: {model.name} has no experts to share")
+    if parallelism.sequence > 1 and any(not isinstance(group.layer.mixer, Attention) for group in model.groups):
+        raise UnsupportedError(f"--sp is simulated for softmax attention only; {model.name} has other layers")
+    degree = parallelism.tensor
+    if parallelism.sequence > 1 and model.latent:
+        raise UnsupportedError("--sp is simulated for softmax attention only, not for latent attention")
+    if degree == 1 and parallelism.expert == 1:
+        return model
+    groups = tuple(replace(group, layer=_rank_layer(group.layer, model.name, parallelism)) for group in model.groups)
+    return replace(
+        model,
+        name=f"{model.name} (rank of {parallelism.tensor} x {parallelism.expert})",
+        groups=groups,
+        vocabulary=-(-model.vocabulary // degree),  # padded to divide
+        extra_parameters=model.extra_parameters // degree,
+    )
+
+
+def _divide(value: int, ranks: int, what: str, model: str, flag: str = "--tp") -> int:
+    if value % ranks:
+        raise RooflineError(f"{flag} {ranks} does not divide the {value} {what} of {model}")
+    return value // ranks
+
+
+def _kv_heads(kv_heads: int, ranks: int, model: str) -> int:
+    """Key and value heads of a rank: past their number each rank keeps a copy of one."""
+    if kv_heads >= ranks:
+        return _divide(kv_heads, ranks, "key and value heads", model)
+    if ranks % kv_heads:
+        raise RooflineError(f"--tp {ranks} is not a multiple of the {kv_heads} key and value heads of {model}")
+    return 1
+
+
+def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
+    ranks = parallelism.tensor
+
+    def attention(spec: Attention) -> Attention:
+        heads = _divide(spec.heads, ranks, "attention heads", model)
+        return dataclasses.replace(spec, heads=heads, kv_heads=_kv_heads(spec.kv_heads, ranks, model))
+
+    mixer = layer.mixer
+    match mixer:
+        case Attention():
+            mixer = attention(mixer)
+        case LatentAttention() | Rwkv() | Retention():
+            mixer = dataclasses.replace(mixer, heads=_divide(mixer.heads, ranks, "heads", model))
+        case Mamba():
+            mixer = dataclasses.replace(mixer, inner=_divide(mixer.inner, ranks, "channels", model))
+        case Mamba2():
+            heads = _divide(mixer.heads, ranks, "heads", model)
+            mixer = dataclasses.replace(mixer, heads=heads, groups=max(1, mixer.groups // ranks))
+        case DeltaNet():
+            keys = _kv_heads(mixer.key_heads, ranks, model)
+            values = _divide(mixer.value_heads, ranks, "value heads", model)
+            mixer = dataclasses.replace(mixer, key_heads=keys, value_heads=values)
+        case Hyena() if ranks > 1:
+            raise UnsupportedError(f"--tp: no way to divide the long convolutions of {model} is simulated")
+    block = layer.feed_forward
+    if isinstance(block, Mlp):
+        block = dataclasses.replace(block, width=_divide(block.width, ranks, "MLP channels", model))
+    elif isinstance(block, MixtureOfExperts):
+        block = dataclasses.replace(
+            block,
+            experts=_divide(block.experts, parallelism.expert, "experts", model, "--ep"),
+            width=_divide(block.width, parallelism.expert_width_ranks, "channels of an expert", model),
+            shared_width=_divide(block.shared_width, ranks, "channels of the shared experts", model),
+        )
+    cross = attention(layer.cross) if layer.cross else None
+    return replace(layer, mixer=mixer, feed_forward=block, cross=cross)
+
+
+def imbalance(spec: MixtureOfExperts, ranks: int, skew: float) -> float:
+    """Load of the busiest of `ranks` expert ranks over the mean, experts dealt to ranks in the order of popularity."""
+    if ranks == 1 or not skew:
+        return 1.0
+    shares = popularity(spec.experts, spec.top_k, skew)
+    loads = [float(shares[rank::ranks].sum()) for rank in range(ranks)]
+    return max(loads) * ranks / sum(loads)
+
+
+def stages(model: Model, pipeline: int) -> tuple[tuple[str, ...], ...]:
+    """The layers of each pipeline stage: as even as whole layers allow, the first stages taking the rest."""
+    size, rest = divmod(model.layers, pipeline)
+    cuts = [index * size + min(index, rest) for index in range(pipeline + 1)]
+    return tuple(model.pattern[start:stop] for start, stop in pairwise(cuts))

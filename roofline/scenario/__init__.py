@@ -1,0 +1,11 @@
+"""One question and its answer: a model on hardware with a workload, analysed.
+
+In: a `Scenario`. Out: an `Analysis` with prefill and decode operator by operator, the whole generation, memory, KV
+cache capacity, energy and cost.
+"""
+
+from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.scenario import Scenario
+from roofline.scenario.schedule import Settings
+
+__all__ = ["Analysis", "Scenario", "Settings", "analyze"]

@@ -1,0 +1,324 @@
+"""A phase on the roofline: its passes operator by operator, their totals, and their expected times."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+
+from roofline.bound.roof import Bound
+from roofline.graph.extents import Step, extents, on_grid
+from roofline.graph.op import Op
+from roofline.scenario.schedule import Pass
+from roofline.specs.engine import Engine
+from roofline.timing.batches import Asking, answered, beside
+from roofline.timing.calibration import Basis, Calibrations
+from roofline.timing.estimate import Estimate
+from roofline.timing.passes import Ground, Timing, timing
+
+
+class TensorFigures(Struct, frozen=True):
+    """One operand with the workload's numbers in its shape."""
+
+    name: str
+    role: str
+    shape: tuple[Any, ...]
+    format: str
+    bytes: Any
+
+
+class OpFigures(NamedTuple):
+    """One operator on the roofline. All figures are for one instance; a phase has time for `count` of them.
+
+    `busy` is the share of these that are run: in bubbles of a pipeline none is.
+    `section` is the group of layers, or the end of the network, it belongs to. `arithmetic` is what its operands are
+    multiplied in, `upcast_flops` the vector work to convert them there (not part of `flops`). `intensity` and `ridge`
+    are in FLOP/byte, `attainable` in FLOP/s, `bound_time` in seconds, `share` the fraction of the phase's bound time
+    that all instances take. `op` is the symbolic operator, `extents` the numbers to put into it.
+    """
+
+    name: str
+    kind: str
+    section: str
+    count: Any
+    busy: Any
+    arithmetic: str | None
+    flops: Any
+    bytes: Any
+    link_bytes: Any
+    weight_bytes: Any
+    activation_bytes: Any
+    kv_bytes: Any
+    state_bytes: Any
+    upcast_flops: Any
+    intensity: Any
+    attainable: Any
+    ridge: float | None
+    bound: Any
+    bound_time: Any
+    share: Any
+    op: Op
+    extents: Mapping[str, Any]
+
+    @property
+    def tensors(self) -> tuple[TensorFigures, ...]:
+        """What it reads and writes, with the workload's numbers in the shapes."""
+        return tuple(
+            TensorFigures(
+                tensor.name,
+                str(tensor.role),
+                tuple(dim if isinstance(dim, int) else _whole(dim.evaluate(self.extents)) for dim in tensor.shape),
+                tensor.format.name,
+                tensor.bytes.evaluate(self.extents),
+            )
+            for tensor in self.op.tensors
+        )
+
+
+class Expectation(NamedTuple):
+    """The expected time of one instance of an operator: what it rests on, and whether the fits saw such shapes."""
+
+    time: Estimate
+    basis: Basis
+    source: str
+    inside: Any
+
+
+_WORK = slice(3, None)
+"""Rows of `Roofs.summary` that count work, the others being times."""
+
+
+class Phase:
+    """The forward passes of one phase on the roofline: totals, and the operators they are made of.
+
+    Figures are numbers for a single workload and arrays of the grid's shape for a grid. `bound_time` sums the
+    operators' bound times (they run one after the other); `bound` is the roof under which most of it is spent.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        passes: tuple[Pass, ...],
+        shape: tuple[int, ...],
+        engine: Engine,
+        calibrations: Calibrations | None = None,
+    ) -> None:
+        self.name = name
+        self.passes = passes
+        self.engine = engine
+        self._shape = shape
+        self._expected: Estimate | None = None
+        self._calibrations = Calibrations() if calibrations is None else calibrations
+
+    def timed(self, run: Pass, engine: Engine | None = None) -> Timing:
+        """The kernels of a pass on the engine, or on another."""
+        engine, hardware = engine or self.engine, run.placement.hardware
+        return timing(run.placement, engine, self._calibrations[hardware, engine.shares_kernels(hardware)])
+
+    @cached_property
+    def _values(self) -> list[Any]:
+        return [run.placement.values(run.step) for run in self.passes]
+
+    @cached_property
+    def _totals(self) -> Any:
+        """The rows of `Roofs.summary`: bubbles of a pipeline take time, and do no work."""
+        summaries = []
+        for run, values in zip(self.passes, self._values, strict=True):
+            summary = self._shaped(run.placement.summary(values), run.step) * run.repeat
+            summary[_WORK] = summary[_WORK] * run.busy
+            summaries.append(summary)
+        return summaries[0] if len(summaries) == 1 else sum(summaries[1:], start=summaries[0])
+
+    def _shaped(self, flat: Any, step: Step) -> Any:
+        """Rows of points as rows of the grid's shape."""
+        return on_grid(flat, step, self._shape)
+
+    def _plain(self, value: Any) -> Any:
+        return value if self._shape else float(value)
+
+    @property
+    def bound_time(self) -> Any:
+        """Seconds at the speed of light."""
+        return self._plain(self._totals[0])
+
+    @property
+    def bound(self) -> Any:
+        """The Bound under which most of the bound time is spent."""
+        total, memory, link = self._totals[:3]
+        return _choose(total - memory - link, memory, link)
+
+    @property
+    def flops(self) -> Any:
+        """FLOPs of a device in the phase."""
+        return self._plain(self._totals[3])
+
+    @property
+    def bytes(self) -> Any:
+        """Bytes that a device moves to and from its memory during the phase."""
+        return self._plain(self._totals[4])
+
+    @property
+    def link_bytes(self) -> Any:
+        """Bytes that a device sends to others during the phase."""
+        return self._plain(self._totals[5])
+
+    def summed(self, weigh: Callable[[Pass], Any]) -> Any:
+        """The sum over passes with work of a count that is linear in their monomials: `weigh` gives coefficients."""
+        return self._plain(
+            sum(
+                self._shaped(weigh(run) @ values, run.step) * run.repeat * run.busy
+                for run, values in zip(self.passes, self._values, strict=True)
+            )
+        )
+
+    @cached_property
+    def ops(self) -> tuple[OpFigures, ...]:
+        """Every operator in the order they run, each make once."""
+        total_time = self.bound_time
+        return tuple(
+            figures
+            for run, values in zip(self.passes, self._values, strict=True)
+            for figures in self._of_pass(run, values, total_time)
+        )
+
+    @cached_property
+    def _timings(self) -> list[Timing]:
+        return [self.timed(run) for run in self.passes]
+
+    @property
+    def expected(self) -> Estimate:
+        """Expected seconds on the engine: 10th, 50th and 90th percentile."""
+        return answered(self.expecting())
+
+    def expecting(self) -> Asking[Estimate]:
+        """The same, asking for the times of its kernels."""
+        if self._expected is None:
+            total = Estimate(0.0, 0.0, 0.0)
+            flats = yield from beside(
+                times.expecting(run.step, self.name) for run, times in zip(self.passes, self._timings, strict=True)
+            )
+            for run, flat in zip(self.passes, flats, strict=True):
+                total = total.plus(Estimate(*(self._shaped(part, run.step) for part in flat)).times(run.repeat))
+            self._expected = Estimate(*(self._plain(part) for part in total))
+        return self._expected
+
+    @cached_property
+    def expected_ops(self) -> tuple[Expectation, ...]:
+        """The expected time of every operator, in the order of `ops`; the host's part is in none of them."""
+        return tuple(
+            Expectation(
+                Estimate(
+                    *(self._plain(self.engine.slower(self.name) * self._shaped(part, run.step)) for part in estimate)
+                ),
+                (kernel := times.kernels[times.kernel_of[index]]).basis(run.step.queries),
+                kernel.source(run.step.queries),
+                self._inside(detail.inside[times.kernel_of[index]], run.step),
+            )
+            for run, times, detail in self._details
+            for index, estimate in enumerate(times.operators(detail))
+        )
+
+    @cached_property
+    def _details(self) -> list[Any]:
+        return [(run, times, times.detail(run.step)) for run, times in zip(self.passes, self._timings, strict=True)]
+
+    def _inside(self, flat: Any, step: Step) -> Any:
+        shaped = self._shaped(flat, step)
+        return shaped if self._shape else bool(shaped)
+
+    @cached_property
+    def basis(self) -> Ground:
+        """What most of the expected time rests on, and the share of it in shapes outside of the fitted ranges."""
+        spent = [times.spent(detail).sum() * np.mean(run.repeat) for run, times, detail in self._details]
+        run, times, detail = self._details[int(np.argmax(spent))]
+        ground: Ground = times.basis(detail, run.step)
+        return ground
+
+    @cached_property
+    def hidden(self) -> Any:
+        """Seconds of its kernels' expected times that run beside others."""
+        total: Any = 0.0
+        for run, times, detail in self._details:
+            total = total + self._shaped(times.hidden(detail, run.step, self.name), run.step) * run.repeat
+        return self._plain(total)
+
+    @cached_property
+    def host_time(self) -> Any:
+        """Seconds of the expected time in which no kernel runs: what the host adds, and gaps."""
+        total: Any = 0.0
+        for run, times, detail in self._details:
+            total = total + self._shaped(times.host_time(detail, run.step, self.name), run.step) * run.repeat
+        return self._plain(total)
+
+    def _of_pass(self, run: Pass, values: Any, total_time: Any) -> list[OpFigures]:
+        placement = run.placement
+        numbers = extents(run.step, placement.network.rules)
+        if not self._shape:
+            rows = (placement.coefficients @ values)[..., 0].T.tolist()
+        else:
+            rows = [
+                list(self._shaped(placement.coefficients[:, index] @ values, run.step))
+                for index in range(len(placement.ops))
+            ]
+        return [_figures(run, index, row, total_time, numbers) for index, row in enumerate(rows)]
+
+
+def _figures(run: Pass, index: int, row: Any, total_time: Any, numbers: Mapping[str, Any]) -> OpFigures:
+    placement = run.placement
+    op, count, section = placement.ops[index]
+    count = count * run.repeat
+    matrix, vector, memory, link, flops, moved, sent, weights, activations, kv, state, upcast = row
+    grid = isinstance(moved, np.ndarray)
+    compute = np.maximum(matrix, vector) if grid else max(matrix, vector)
+    time = np.maximum(np.maximum(compute, memory), link) if grid else max(compute, memory, link)
+    attainable, roof = _ratio(flops, time), placement.roofs[index]
+    if roof is not None:
+        # A fused kernel keeps both units busy; it is held against the roof of the one that multiplies.
+        attainable = np.minimum(attainable, roof) if grid else min(attainable, roof)
+    return OpFigures(
+        name=op.name,
+        kind=str(op.kind),
+        section=f"{run.label} {section}" if run.label else section,
+        count=count if isinstance(count, np.ndarray) else int(count) if count == int(count) else float(count),
+        busy=run.busy,
+        arithmetic=placement.arithmetic[index],
+        flops=flops,
+        bytes=moved,
+        link_bytes=sent,
+        weight_bytes=weights,
+        activation_bytes=activations,
+        kv_bytes=kv,
+        state_bytes=state,
+        upcast_flops=upcast,
+        intensity=_ratio(flops, moved),
+        attainable=attainable,
+        ridge=None if roof is None else roof / placement.hardware.memory_bandwidth,
+        bound=_choose(compute, memory, link),
+        bound_time=time,
+        share=_ratio(count * time, total_time),
+        op=op,
+        extents=numbers,
+    )
+
+
+def _whole(value: Any) -> Any:
+    return value if isinstance(value, np.ndarray) else int(value)
+
+
+def _ratio(upper: Any, lower: Any) -> Any:
+    if isinstance(lower, np.ndarray):
+        return np.divide(upper, lower, out=np.zeros(np.shape(lower)), where=lower > 0)
+    return float(upper / lower) if lower > 0 else 0.0
+
+
+def _choose(compute: Any, memory: Any, link: Any) -> Any:
+    """The Bound whose time is the longest."""
+    if isinstance(compute, np.ndarray):
+        on_device = np.where(memory > compute, str(Bound.MEMORY), str(Bound.COMPUTE))
+        return np.where(link > np.maximum(compute, memory), str(Bound.LINK), on_device)
+    if link > compute and link > memory:
+        return Bound.LINK
+    return Bound.MEMORY if memory > compute else Bound.COMPUTE

@@ -1,0 +1,255 @@
+"""A scenario: everything a prediction depends on. A technique is a function from one scenario to another."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import force_setattr, replace
+
+from roofline.core.errors import RooflineError, quote
+from roofline.graph.convention import Convention
+from roofline.graph.extents import Step
+from roofline.graph.fusion import check_fusions
+from roofline.scenario.schedule import PLAIN_SETTINGS, Settings
+from roofline.specs.checkpoint import precision_of
+from roofline.specs.engine import Engine, default_engine, profile_on
+from roofline.specs.formats import find_format
+from roofline.specs.hardware import Hardware
+from roofline.specs.model import Model
+from roofline.specs.precision import Precision
+
+MAX_LENGTH = 10**9
+"""Tokens: longer sequences are taken for a mistake."""
+
+WORKLOAD = ("batch", "prompt", "generate", "prefix", "images")
+"""The counts of a scenario that may be arrays, beside the context."""
+
+DEFAULT_PROMPT = 512
+"""Tokens of a prompt where none is given, as llama.cpp's benchmark has them."""
+
+DEFAULT_GENERATE = 128
+"""Tokens to generate for each sequence where none are given."""
+
+MAX_BATCH = 10**7
+"""Sequences: larger batches are taken for a mistake."""
+
+
+INTEGER = find_format("int8")
+"""What engines round activations to that are multiplied with integer weights."""
+
+MAX_PRICE = 1e6
+"""USD an hour of a device: higher prices are taken for a mistake."""
+
+
+class Scenario(Struct, frozen=True, eq=False, dict=True):
+    """A model on a piece of hardware under a workload.
+
+    `batch`, `prompt`, `generate`, `context` and `prefix` are integers or NumPy integer arrays that broadcast: tokens a
+    sequence, but `batch` counts sequences. `prefix` tokens are already cached when prefill starts. `context` is what
+    the single decode step reported beside prefill has in the cache; by default prefix + prompt, the first step of a
+    generation. `precision` defaults to what the model was released in, as far as engine and hardware run that (see
+    `roofline.specs.checkpoint`). `fusions` name kernels that replace several (see `roofline.graph.fusion`);
+    FlashAttention is "attention", and the only one by default. `images` of each sequence go through the model's vision
+    tower and join the prompt. An encoder-decoder's prompt is what its encoder reads. `settings` say how it runs:
+    parallelism, speculation, chunks. `engine` is the profile that expected times are for, by name or path, or one made
+    from another (see `roofline.specs.engine`): by default llama.cpp on processors and Apple's computers, else vLLM.
+    `price` is what a device costs in USD an hour, if not the price of its spec. Errors are RooflineError.
+    """
+
+    model: Model
+    hardware: Hardware
+    batch: Any = 1
+    prompt: Any = None
+    generate: Any = DEFAULT_GENERATE
+    context: Any = None
+    prefix: Any = 0
+    precision: Precision | None = None
+    fusions: Iterable[str] | None = None
+    convention: Convention | str = Convention.PHYSICAL
+    images: Any = 0
+    settings: Settings = PLAIN_SETTINGS
+    techniques: tuple[str, ...] = ()
+    engine: Engine | str | None = None
+    price: float | None = None
+
+    def __post_init__(self) -> None:
+        try:
+            convention = Convention(self.convention)
+        except ValueError:
+            known = ", ".join(Convention)
+            raise RooflineError(f"unknown convention {quote(self.convention)}; known: {known}") from None
+        default = () if convention is Convention.LLM_VIEWER else ("attention",)
+        if isinstance(self.fusions, str):
+            raise RooflineError(f"fusions must be a list of names, got {quote(self.fusions)}")
+        chosen = default if self.fusions is None else check_fusions(self.fusions)
+        settings = {
+            "convention": convention,
+            "fusions": chosen,
+            "batch": _count("batch", self.batch, 1, MAX_BATCH),
+            "prompt": _count("prompt", self._default_prompt if self.prompt is None else self.prompt, 1, MAX_LENGTH),
+            "generate": _count("generate", self.generate, 1, MAX_LENGTH),
+            "prefix": _count("prefix", self.prefix, 0, MAX_LENGTH),
+            "images": _count("images", self.images, 0, MAX_BATCH),
+            "precision": self.precision or precision_of(self.model, self.hardware, self.engine),
+        }
+        if self.price is not None and not 0 <= self.price < MAX_PRICE:
+            raise RooflineError(f"the price must be USD an hour of a device, 0 or more, got {self.price}")
+        engine = default_engine(self.hardware)
+        if self.engine is None:
+            settings["engine"] = engine
+        elif self.engine != engine:
+            self.profile  # noqa: B018 - an unknown engine is told at once
+        least = 1 if convention.context_includes_new_token else 0
+        if self.context is not None:
+            settings["context"] = _count("context", self.context, least, 2 * MAX_LENGTH)
+        self._check_model(settings)
+        _check_shapes({name: settings[name] for name in (*WORKLOAD, "context") if name in settings})
+        for name, value in settings.items():
+            force_setattr(self, name, value)
+
+    @cached_property
+    def profile(self) -> Engine:
+        """The engine's profile."""
+        return profile_on(self.hardware, self.engine)
+
+    @cached_property
+    def following(self) -> dict[str, Scenario]:
+        """What became of it under single techniques, by how they are written."""
+        return {}
+
+    @cached_property
+    def run_precision(self) -> Precision:
+        """The formats as the engine computes in them: some engines round what meets integer weights to 8 bits."""
+        precision = self.precision
+        assert precision is not None
+        linear, hardware = precision.weights.linear, self.hardware
+        if linear is None or linear.arithmetic != INTEGER.arithmetic or self.convention is not Convention.PHYSICAL:
+            return precision
+        asked = precision.activations != precision.base or precision.compute is not None
+        if asked or hardware.vendor not in self.profile.integers or not hardware.supports(INTEGER.arithmetic):
+            return precision
+        return replace(precision, activations=INTEGER, queries=precision.attention)
+
+    @property
+    def _default_prompt(self) -> int:
+        """512 tokens, or a whole sequence of a model that only encodes shorter ones."""
+        longest = self.model.max_context if self.model.task == "encode" else None
+        return min(DEFAULT_PROMPT, longest or DEFAULT_PROMPT)
+
+    def _check_model(self, settings: dict[str, Any]) -> None:
+        model = self.model
+        if _any(settings["images"]) and model.tower_kind != "vision":
+            if model.title.endswith("(text decoder only)"):
+                raise RooflineError(f"{model.name} is described without its vision tower: images are not simulated")
+            raise RooflineError(f"{model.name} has no vision tower for images")
+        if _any(settings["prefix"]) and (model.tower_kind == "encoder" or model.task == "encode"):
+            raise RooflineError(f"{model.name} has an encoder, which cannot start from a cached prefix")
+
+    @property
+    def _encoder(self) -> bool:
+        return self.model.tower_kind == "encoder"
+
+    @property
+    def prompt_tokens(self) -> Any:
+        """Tokens that the decoder reads in prefill: the prompt and what images add, or an encoder-decoder's start."""
+        return 1 if self._encoder else self.prompt + self.images * self.model.image_tokens
+
+    @property
+    def first_cached(self) -> Any:
+        """Tokens in the cache at the first decode step."""
+        return self.prefix + self.prompt_tokens
+
+    @property
+    def tower_step(self) -> Step | None:
+        """The pass of the model's tower that precedes prefill, if there is one to run."""
+        if self._encoder:
+            return Step(self.batch, self.prompt, 0)
+        if self.model.tower_tokens is None or not _any(self.images):
+            return None
+        return Step(self.batch * self.images, self.model.tower_tokens, 0)
+
+    @property
+    def prefill_step(self) -> Step:
+        """The forward pass over the prompt."""
+        source = self.prompt if self._encoder else 0
+        return Step(self.batch, self.prompt_tokens, self.prefix, source, source)
+
+    @property
+    def decode_step(self) -> Step:
+        """One forward pass over a single new token for each sequence, with `decode_context` tokens in the cache."""
+        return self.step_at(self.decode_context)
+
+    @property
+    def decode_context(self) -> Any:
+        """Tokens in the cache at the decode step shown: `context`, or those at the first step of a generation."""
+        return self.first_cached if self.context is None else self.context
+
+    @property
+    def last_step(self) -> Step:
+        """The last decode step: when the cache is fullest."""
+        if Convention(self.convention).context_includes_new_token or self.model.task == "encode":
+            return self.decode_step
+        context = np.maximum(self.first_cached + self.generate - 2, self.decode_context)
+        return self.step_at(context if self.shape else int(context))
+
+    def step_at(self, context: Any) -> Step:
+        """The decode step at another context."""
+        convention = Convention(self.convention)
+        cached = context - 1 if convention.context_includes_new_token else context
+        return Step(self.batch, 1, cached, self.prompt if self._encoder else 0)
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the grid of workloads; () for a single one."""
+        values = (self.batch, self.prompt, self.generate, self.decode_context, self.prefix, self.images)
+        if all(type(value) is int for value in values):
+            return ()
+        return np.broadcast_shapes(*(np.shape(value) for value in values))
+
+
+def _any(value: Any) -> bool:
+    """Whether a count, or any of an array of them, is above zero."""
+    return bool(value) if type(value) is int else bool(np.any(value))
+
+
+def _check_shapes(values: dict[str, Any]) -> None:
+    if all(type(value) is int for value in values.values()):
+        return
+    shapes = {name: np.shape(value) for name, value in values.items() if type(value) is not int}
+    if len(set(shapes.values())) == 1:
+        return
+    try:
+        np.broadcast_shapes(*shapes.values())
+    except ValueError:
+        listed = ", ".join(f"{name} {shape}" for name, shape in shapes.items() if shape)
+        raise RooflineError(f"the arrays do not broadcast: {listed}") from None
+
+
+def _count(name: str, value: Any, low: int, high: int) -> Any:
+    """`value` checked to be an integer, or an array of integers, between `low` and `high`."""
+    if type(value) is int:
+        if low <= value <= high:
+            return value
+    elif isinstance(value, (list, tuple, np.ndarray)):
+        try:
+            array = np.asarray(value)
+        except ValueError:
+            raise RooflineError(f"{name} must be integers in a rectangular array") from None
+        if (
+            array.dtype.kind not in "iuf"
+            or array.size == 0
+            or not (np.isfinite(array) & (np.floor(array) == array)).all()
+        ):
+            raise RooflineError(f"{name} must be integers, got an array of {array.size} values of type {array.dtype}")
+        if array.min() >= low and array.max() <= high:
+            return array.astype(np.float64)  # exact to 2^53, and products of lengths do not overflow
+        value = array.min() if array.min() < low else array.max()
+    elif isinstance(value, np.integer):
+        return _count(name, int(value), low, high)
+    else:
+        raise RooflineError(f"{name} must be an integer, got {quote(value)}")
+    raise RooflineError(f"{name} must be between {low} and {high}, got {quote(value)[1:-1]}")

@@ -1,0 +1,341 @@
+"""Engines: what the software around the kernels adds to their time, and what it fuses.
+
+A forward pass on an engine takes
+
+    t = max(kernels + gap N, [no CUDA graph] issue N) + step + sequence batch
+    t = max(kernels + gap N, [no CUDA graph] issue N, sequence batch) + step        with overlap scheduling
+
+for N kernels. `kernels` is the sum of their times, with the engine's own `launch`, `memory`, `kv_reread`,
+`collective`, `dequantisation`, `integer_blocks` and `kv_conversion` in them, times `prefill` in that phase. The host
+issues kernels ahead of the device, so that the slower of the two counts; a replayed CUDA graph spares the issuing.
+`step` and `sequence` are scheduling, sampling and detokenising between two passes. With overlap scheduling (vLLM's
+asynchronous scheduling) the host works on the sequences of the next pass while the device computes this one; what stays
+between two passes is `step`. Of shared experts that run beside routed ones (`shared_stream`) only the longer branch is
+in `kernels`, and never less than what both of them must compute and read. The profile of an engine belongs to a version
+and a harness: its file says which.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from functools import cached_property, lru_cache
+from importlib.resources import files
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from msgspec import Struct, field
+
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.core.parameters import Parameter, Unit
+from roofline.core.units import Dimension, parse_quantity
+from roofline.specs.hardware import KINDS, Hardware
+from roofline.specs.library import modified
+from roofline.specs.precision import check_scheme
+
+PHASES = ("prefill", "decode")
+
+GATED_DELTA_RULE_KERNELS = CHUNKED, _ = ("chunked", "fused")
+"""Kernels of the gated delta rule: one for each chunk of a prompt in turn, or one for the whole prompt."""
+
+KERNELS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
+    {
+        "qkv": (("q_proj", "q_gate_proj", "k_proj", "v_proj"),),
+        "latent_down": (("q_a_proj", "kv_a_proj"),),
+        "gate_up": (("gate_proj", "up_proj"), ("shared_gate_proj", "shared_up_proj")),
+        "residual_norm": (("attn_add", "mlp_norm"), ("mlp_add", "attn_norm")),
+        "head_norms": (("q_norm", "k_norm", "v_norm"),),
+        "experts": (("expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"),),
+    }
+)
+"""Operators that one kernel computes, by the name of the fusion. The graph that is shown keeps them apart."""
+
+SHARED_EXPERTS = frozenset(
+    {"shared_gate_proj", "shared_up_proj", "shared_act", "shared_down_proj", "shared_expert_gate", "shared_gating"}
+)
+ROUTED_EXPERTS = frozenset(
+    {"router", "routing", "expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"}
+)
+"""The two branches of a layer's experts, which read the same input and meet in a sum."""
+
+PARAMETERS = (
+    Parameter("step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time between two passes"),
+    Parameter("sequence", Unit.SECONDS, 0.0, 10e-3, 0.0, "host time of one sequence in a pass"),
+    Parameter("gap", Unit.SECONDS, 0.0, 100e-6, 0.0, "idle time between two kernels"),
+    Parameter("issue", Unit.SECONDS, 0.0, 1e-3, 0.0, "host time to issue a kernel, where no CUDA graph is replayed"),
+    Parameter("launch", Unit.RATIO, 0.1, 10.0, 1.0, "launch of a kernel over that of the calibration"),
+    Parameter("memory", Unit.RATIO, 0.1, 1.5, 1.0, "bandwidth that kernels achieve over that of the calibration"),
+    Parameter("kv_reread", Unit.RATIO, 0.0, 1.0, 0.0, "share of a group's further heads that read the cache again"),
+    Parameter("collective", Unit.RATIO, 0.05, 20.0, 1.0, "time of collectives over that of the calibration"),
+    Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill's kernels over that of the calibration"),
+    Parameter("dequantisation", Unit.RATIO, 0.005, 1.0, 0.5, "share of the vector peak reached in converting weights"),
+    Parameter(
+        "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "cycles of a unit for 1024 products of integers in scaled blocks"
+    ),
+    Parameter("kv_conversion", Unit.RATIO, 0.0, 500.0, 5.0, "FLOP an element of a cache that software converts"),
+)
+"""What a profile says in numbers; what it leaves out has the default."""
+
+_ALL_REDUCE = Parameter("all_reduce", Unit.SECONDS, 1e-6, 1e-3, 1e-5, "the engine's own all-reduce of a tiny message")
+
+
+class Engine(Struct, frozen=True, dict=True):
+    """An engine's profile: `fusions` among KERNELS, the phases whose CUDA graphs it replays, and its parameters.
+
+    With `overlap` the host schedules the next pass while the device is busy with this one. In passes that it replays,
+    of up to `shared_stream` tokens, shared experts run on a stream of their own beside the routed ones. `all_reduce`:
+    seconds that its own kernel takes for a tiny message, by the first word of a link's kind; of that and the one of the
+    calibration (NCCL) it takes the faster. `delta_rule` is the sort of kernels that it prefers for gated delta rules
+    (`roofline.timing.kernels.gated_delta_rule`).
+    On devices of the vendors in `integers` its kernels round the inputs of linear layers to 8 bits where the weights
+    are integers, and multiply integers. On hardware of the kinds in `own_kernels` it runs none of those that the kind's
+    calibration is of (PyTorch's on processors). `checkpoints` are the schemes of released checkpoints that it runs, and
+    what it runs them in; it widens others to 16 bits first (None: it runs all as they are). `spread` is the 10th and
+    90th percentile of measured over predicted whole-model time, beside what the kernels' own intervals say; `sources`
+    says what it was fitted to.
+    """
+
+    name: str
+    title: str = ""
+    fusions: tuple[str, ...] = ()
+    graphs: tuple[str, ...] = PHASES
+    parameters: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    spread: tuple[float, float] = (1.0, 1.0)
+    sources: tuple[str, ...] = ()
+    integers: tuple[str, ...] = ()
+    checkpoints: Mapping[str, str] | None = None
+    overlap: bool = False
+    shared_stream: int = 0
+    all_reduce: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    delta_rule: str = CHUNKED
+    own_kernels: tuple[str, ...] = ()
+
+    def __hash__(self) -> int:
+        flags = (self.overlap, self.shared_stream, self.delta_rule, *self.own_kernels, *self.all_reduce.items())
+        return hash((self.name, self.graphs, self.fusions, *flags, *self.parameters.items()))
+
+    def shares_kernels(self, hardware: Hardware) -> bool:
+        """Whether the calibration of the hardware's kind is of kernels that it runs there."""
+        return hardware.kind not in self.own_kernels
+
+    def __getitem__(self, name: str) -> float:
+        """A parameter in base units."""
+        return self.parameters[name] if name in self.parameters else DEFAULTS[name]
+
+    def waited(self, busy: Any, sequences: Any) -> Any:
+        """Seconds that a pass waits for the host's work on its sequences, beside a device that is `busy` seconds."""
+        work = self["sequence"] * sequences
+        return np.maximum(work - busy, 0.0) if self.overlap else work
+
+    def slower(self, phase: str) -> float:
+        """How many times longer than those of the calibration its kernels take in a phase."""
+        return self["prefill"] if phase == "prefill" else 1.0
+
+    @cached_property
+    def kernels(self) -> tuple[tuple[str, ...], ...]:
+        """The sets of operators that one kernel computes."""
+        return tuple(names for fusion in self.fusions for names in KERNELS[fusion])
+
+
+DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.default for parameter in PARAMETERS})
+
+
+def default_engine(hardware: Hardware) -> str:
+    """The engine that expected times are for where none is asked for.
+
+    That is llama.cpp on processors and Apple's computers, else vLLM, also as a stand-in for a vendor's fork of it.
+    """
+    return "llama.cpp" if hardware.kind == "cpu" or hardware.family == "apple" else "vllm"
+
+
+def profile_on(hardware: Hardware, asked: Engine | str | None) -> Engine:
+    """The profile that is asked for, itself or by name or path, else the hardware's; raises as `load_engine` does."""
+    if isinstance(asked, Engine):
+        return asked
+    return load_engine(default_engine(hardware) if asked is None else asked)
+
+
+def list_engines() -> list[str]:
+    """The names of the bundled profiles."""
+    return sorted(_bundled())
+
+
+@lru_cache(maxsize=1)
+def _bundled() -> Mapping[str, Path]:
+    """The files of the bundled profiles by name."""
+    found = (Path(str(entry)) for entry in (files("roofline.specs") / "engines").iterdir())
+    return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
+
+
+def load_engine(name: str) -> Engine:
+    """The profile called `name`, or in the YAML file at that path; raises UnknownNameError or SpecError."""
+    if name.endswith((".yaml", ".yml")) or "/" in name:
+        path = Path(name)
+    elif name in _bundled():
+        path = _bundled()[name]
+    else:
+        raise UnknownNameError("engine", name, list_engines())
+    return _load(path, modified(path))
+
+
+@lru_cache(maxsize=64)
+def _load(path: Path, _modified: int) -> Engine:
+    return parse_engine(read_mapping(path), str(path))
+
+
+_KEYS = (
+    "name",
+    "title",
+    "fusions",
+    "graphs",
+    "overlap",
+    "shared_stream",
+    "all_reduce",
+    "delta_rule",
+    "integers",
+    "own_kernels",
+    "checkpoints",
+    "parameters",
+    "spread",
+    "sources",
+)
+
+
+def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
+    """An Engine from the mapping of a file; `where` names the file in errors."""
+    for key in content:
+        if key not in _KEYS:
+            raise SpecError(where, f"unknown key {quote(key)}{suggest(key, _KEYS)}")
+    name = content.get("name")
+    if not isinstance(name, str) or not name:
+        raise SpecError(where, "the key 'name' is missing")
+    return Engine(
+        name=name,
+        title=str(content.get("title", "")),
+        fusions=_names(content.get("fusions", []), KERNELS, "fusions", where),
+        graphs=_names(content.get("graphs", []), PHASES, "graphs", where),
+        parameters=_parameters(content.get("parameters", {}), where),
+        spread=_spread(content.get("spread", [1, 1]), where),
+        sources=tuple(map(str, _list(content.get("sources", []), "sources", where))),
+        integers=tuple(map(str, _list(content.get("integers", []), "integers", where))),
+        checkpoints=_checkpoints(content.get("checkpoints"), where),
+        overlap=_flag(content.get("overlap", False), "overlap", where),
+        shared_stream=_tokens(content.get("shared_stream", 0), "shared_stream", where),
+        all_reduce=_all_reduce(content.get("all_reduce", {}), where),
+        own_kernels=_names(content.get("own_kernels", []), KINDS, "own_kernels", where),
+        delta_rule=_names([content.get("delta_rule", CHUNKED)], GATED_DELTA_RULE_KERNELS, "delta_rule", where)[0],
+    )
+
+
+def _flag(content: object, key: str, where: str) -> bool:
+    if not isinstance(content, bool):
+        raise SpecError(where, f"{quote(key)} must be true or false")
+    return content
+
+
+def _tokens(content: object, key: str, where: str) -> int:
+    if not isinstance(content, int) or isinstance(content, bool) or content < 0:
+        raise SpecError(where, f"{quote(key)} must be a number of tokens, 0 or more")
+    return content
+
+
+def _all_reduce(content: object, where: str) -> Mapping[str, float]:
+    if not isinstance(content, Mapping):
+        raise SpecError(where, "'all_reduce' must be a mapping of kinds of links to times")
+    return MappingProxyType(
+        {str(kind): _value(text, _ALL_REDUCE, "all_reduce", where) for kind, text in content.items()}
+    )
+
+
+def _list(content: object, key: str, where: str) -> list[Any]:
+    if not isinstance(content, list):
+        raise SpecError(where, f"{quote(key)} must be a list")
+    return content
+
+
+def _names(content: object, known: Iterable[str], key: str, where: str) -> tuple[str, ...]:
+    known = tuple(known)
+    for name in (names := _list(content, key, where)):
+        if name not in known:
+            raise SpecError(where, f"unknown name {quote(name)} in {quote(key)}{suggest(name, known)}")
+    return tuple(names)
+
+
+def _checkpoints(content: object, where: str) -> Mapping[str, str] | None:
+    if content is None:
+        return None
+    if not isinstance(content, Mapping):
+        raise SpecError(where, "'checkpoints' must be a mapping of schemes to schemes")
+    for name in (*content.keys(), *content.values()):
+        check_scheme(str(name), where, "checkpoints")
+    return MappingProxyType({str(released): str(run) for released, run in content.items()})
+
+
+def _parameters(content: object, where: str) -> Mapping[str, float]:
+    if not isinstance(content, Mapping):
+        raise SpecError(where, "'parameters' must be a mapping of keys to values")
+    known = {parameter.name: parameter for parameter in PARAMETERS}
+    values = {}
+    for name, text in content.items():
+        if name not in known:
+            raise SpecError(where, f"unknown key {quote(name)} in 'parameters'{suggest(name, known)}")
+        values[name] = _value(text, known[name], f"parameters.{name}", where)
+    return MappingProxyType(values)
+
+
+def _value(text: object, parameter: Parameter, key: str, where: str) -> float:
+    key = quote(key)
+    number = isinstance(text, (int, float)) and not isinstance(text, bool)
+    try:
+        if number and (parameter.unit is Unit.RATIO or text == 0):
+            value = float(text)  # type: ignore[arg-type]
+        elif parameter.unit is Unit.SECONDS:
+            value = parse_quantity(text, Dimension.TIME).value
+        else:
+            raise RooflineError(f"expected a number, got {quote(text)}")
+    except RooflineError as error:
+        raise SpecError(where, f"{key}: {error}") from None
+    if not math.isfinite(value) or not parameter.low <= value <= parameter.high:
+        allowed = f"{parameter.low:g} to {parameter.high:g}"
+        raise SpecError(where, f"{key}: {value:g} is outside {allowed} ({parameter.meaning})")
+    return value
+
+
+def _spread(content: object, where: str) -> tuple[float, float]:
+    entries = _list(content, "spread", where)
+    numbers = [entry for entry in entries if isinstance(entry, (int, float)) and not isinstance(entry, bool)]
+    if len(entries) != 2 or len(numbers) != 2 or not 0 < numbers[0] <= 1 <= numbers[1] < math.inf:
+        raise SpecError(where, "'spread' must be two numbers, one from 0 to 1 and one from 1 on")
+    return float(numbers[0]), float(numbers[1])
+
+
+def render(engine: Engine) -> str:
+    """The text of a profile; `parse_engine` reads it back."""
+    lines = [f"name: {engine.name}", f"title: {_quoted(engine.title)}"]
+    lines += [f"fusions: [{', '.join(engine.fusions)}]", f"graphs: [{', '.join(engine.graphs)}]"]
+    lines += ["overlap: true"] if engine.overlap else []
+    lines += [f"shared_stream: {engine.shared_stream}"] if engine.shared_stream else []
+    if engine.all_reduce:
+        times = (f"{_quoted(kind)}: {seconds * 1e6:.4g} us" for kind, seconds in engine.all_reduce.items())
+        lines += [f"all_reduce: {{{', '.join(times)}}}"]
+    lines += [f"delta_rule: {engine.delta_rule}"] if engine.delta_rule != CHUNKED else []
+    lines += [f"own_kernels: [{', '.join(engine.own_kernels)}]"] if engine.own_kernels else []
+    lines += [f"integers: [{', '.join(map(_quoted, engine.integers))}]"] if engine.integers else []
+    if engine.checkpoints is not None:
+        lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]
+    lines += ["parameters:"]
+    for parameter in PARAMETERS:
+        value = engine[parameter.name]
+        shown = f"{value:.4g}" if parameter.unit is Unit.RATIO or value == 0 else f"{value * 1e6:.4g} us"
+        lines.append(f"  {parameter.name}: {shown}  # {parameter.meaning}")
+    lines.append(f"spread: [{engine.spread[0]:.4g}, {engine.spread[1]:.4g}]")
+    lines += ["sources:", *(f"  - {_quoted(source)}" for source in engine.sources)] if engine.sources else []
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    plain = "".join(character if character.isprintable() else " " for character in text)
+    return "'" + plain.replace("'", "''") + "'"

@@ -1,0 +1,146 @@
+"""Number formats: how many bits an element really takes, and what arithmetic it is native to."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+
+
+class Format(Struct, frozen=True):
+    """A number format: `bits` an element with its share of scales and zero points; `arithmetic` it is native to.
+
+    `density` is the share of elements that a product has to multiply: below 1 for structured sparsity.
+    """
+
+    name: str
+    bits: float
+    arithmetic: str
+    density: float = 1.0
+
+    @property
+    def bytes(self) -> float:
+        """Bytes an element."""
+        return self.bits / 8
+
+
+def grouped(element: float, group: int, scale: float, zero: float = 0.0) -> float:
+    """Effective bits of an element when each `group` of elements shares a scale and a zero point of these bits."""
+    return element + (scale + zero) / group
+
+
+_FORMATS = (
+    Format("fp32", 32, "fp32"),
+    Format("tf32", 32, "tf32"),  # stored as fp32, multiplied with a 10-bit mantissa (NVIDIA A100 whitepaper)
+    Format("bf16", 16, "bf16"),
+    Format("fp16", 16, "fp16"),
+    Format("fp8", 8, "fp8"),  # one scale a tensor
+    Format("fp8_block", grouped(8, 128 * 128, 32), "fp8"),  # DeepSeek-V3 (2024) section 3.3: 128x128 weight blocks
+    Format("fp8_group", grouped(8, 128, 32), "fp8"),  # the same paper: activations in groups of 1x128
+    Format("int8", 8, "int8"),  # one scale a channel
+    Format("int4", 4, "int4"),  # idealised: the literature's "W4", scales not counted
+    Format("awq", grouped(4, 128, 16, 4), "int4"),  # Lin et al. 2023: groups of 128, fp16 scale, 4-bit zero point
+    Format("gptq", grouped(4, 128, 16, 4), "int4"),  # Frantar et al. 2022, the usual groups of 128
+    # Dettmers et al. 2023 (QLoRA): blocks of 64 with an 8-bit scale, themselves scaled by an fp32 for each 256.
+    Format("nf4", grouped(4, 64, 8 + 32 / 256), "fp4"),
+    Format("nf4_single", grouped(4, 64, 32), "fp4"),  # bitsandbytes without bnb_4bit_use_double_quant: fp32 scales
+    Format("mxfp4", grouped(4, 32, 8), "fp4"),  # OCP Microscaling Formats 1.0: E2M1, blocks of 32, E8M0 scale
+    Format("nvfp4", grouped(4, 16, 8), "fp4"),  # NVIDIA: E2M1, blocks of 16, E4M3 scale
+    # llama.cpp block formats: bytes a block / elements a block (ggml-common.h)
+    Format("q8_0", 34 * 8 / 32, "int8"),
+    Format("q6_k", 210 * 8 / 256, "int8"),
+    Format("q5_k", 176 * 8 / 256, "int8"),
+    Format("q4_k", 144 * 8 / 256, "int8"),
+    Format("q4_0", 18 * 8 / 32, "int8"),
+    Format("q3_k", 110 * 8 / 256, "int8"),
+    Format("q2_k", 84 * 8 / 256, "int8"),
+    Format("q5_1", 24 * 8 / 32, "int8"),
+    Format("q5_0", 22 * 8 / 32, "int8"),
+    Format("q4_1", 20 * 8 / 32, "int8"),
+    Format("iq4_nl", 18 * 8 / 32, "int8"),
+    Format("iq4_xs", 136 * 8 / 256, "int8"),
+    Format("iq3_s", 110 * 8 / 256, "int8"),
+    Format("iq3_xxs", 98 * 8 / 256, "int8"),
+    Format("iq2_s", 82 * 8 / 256, "int8"),
+    Format("iq2_xs", 74 * 8 / 256, "int8"),
+    Format("iq2_xxs", 66 * 8 / 256, "int8"),
+    Format("iq1_m", 56 * 8 / 256, "int8"),
+    Format("iq1_s", 50 * 8 / 256, "int8"),
+    Format("ternary", 2, "int8"),  # BitNet b1.58 as shipped: four weights packed in a byte, int8 arithmetic
+    Format("binary", 1, "int8"),  # BitNet: 1-bit weights, int8 arithmetic
+)
+
+FORMATS: Mapping[str, Format] = MappingProxyType({f.name: f for f in _FORMATS})
+"""Every named format. Beside them there are `int1` to `int8`, and with groups of N elements `int4-gN` (a scale of 16
+bits and no zero point; other widths likewise), `awq-gN` and `gptq-gN`."""
+
+UNQUANTISED_FORMATS = ("fp32", "tf32", "bf16", "fp16")
+"""Formats that a whole model is kept in."""
+
+_SIXTEEN = ("fp16", "bf16", "tf32", "fp32")
+PROMOTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "fp32": ("fp32",),
+        "tf32": ("tf32", "fp32"),
+        "bf16": ("bf16", "fp32"),
+        "fp16": ("fp16", "fp32", "bf16"),
+        "fp8": ("fp8", *_SIXTEEN),
+        "fp4": ("fp4", "fp8", *_SIXTEEN),
+        "int8": ("int8", *_SIXTEEN),
+        "int4": ("int4", "int8", "fp8", *_SIXTEEN),
+        "code": _SIXTEEN,  # codes of a table, or of a range within a group: numbers only once they are decoded
+    }
+)
+"""The arithmetic an operand of each format can be multiplied in, the native one first, wider ones after it."""
+
+WIDTH: Mapping[str, int] = MappingProxyType(
+    {"int4": 4, "fp4": 4, "int8": 8, "fp8": 8, "fp16": 16, "bf16": 16, "tf32": 19, "fp32": 32}
+)
+"""Bits that an arithmetic multiplies: among the possible ones the narrowest is the fastest."""
+
+DEQUANTISE_FLOPS = 2
+"""Vector FLOPs to upcast an element: subtract the zero point, multiply by the scale (one fused multiply-add)."""
+
+
+@lru_cache(maxsize=512)
+def find_format(name: str) -> Format:
+    """The format called `name`; raises UnknownNameError with the nearest one."""
+    key = name.strip().lower().replace("-", "_")
+    if key in FORMATS:
+        return FORMATS[key]
+    if match := re.fullmatch(r"int([1-8])", key):
+        bits = int(match[1])
+        return Format(key, bits, "int4" if bits <= 4 else "int8")
+    if match := re.fullmatch(r"int([1-8])_g(\d{1,5})", key):
+        bits, group = int(match[1]), _group(name, match[2])
+        return Format(f"int{bits}-g{group}", grouped(bits, group, 16), "int4" if bits <= 4 else "int8")
+    if match := re.fullmatch(r"(awq|gptq)_g(\d{1,5})", key):
+        group = _group(name, match[2])
+        return Format(f"{match[1]}-g{group}", grouped(4, group, 16, 4), "int4")
+    raise UnknownNameError("format", name, FORMATS)
+
+
+def _group(name: str, digits: str) -> int:
+    if int(digits) < 1:
+        raise RooflineError(f"the group size of {quote(name)} must be at least 1")
+    return int(digits)
+
+
+def pruned(format: Format, sparsity: float, index_bits: float) -> Format:
+    """A format whose zeros are not stored: each element kept has an index beside it, and all are multiplied."""
+    kept = 1 - sparsity
+    return replace(format, name=f"{format.name}-sparse-{sparsity:g}", bits=kept * (format.bits + index_bits))
+
+
+def structured(format: Format, kept: int, of: int) -> Format:
+    """N:M sparsity: `kept` of every `of` elements are stored, with the position of each, and multiplied."""
+    share = kept / of
+    bits = share * (format.bits + math.log2(of))
+    return replace(format, name=f"{format.name}-{kept}:{of}", bits=bits, density=share)

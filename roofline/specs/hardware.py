@@ -1,0 +1,370 @@
+"""Hardware: what a spec file says about an accelerator, in SI base units."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any, Literal, get_args
+
+from annotated_types import Ge, Le
+from msgspec import Struct
+from pydantic import Strict
+
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quote, suggest
+from roofline.core.units import Dimension, Quantity, parse_quantity
+from roofline.specs.library import as_mapping, check_keys, find_spec, modified, spec_files, validate
+
+ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
+"""Formats a peak may be given for."""
+
+BOX = 8
+"""Cards that a box holds: as many as HGX boards, and as PCIe servers such as ASUS's ESC8000."""
+
+
+Kind = Literal["gpu", "cpu", "soc", "npu"]
+KINDS: tuple[str, ...] = get_args(Kind)
+"""Sorts of hardware."""
+
+
+@dataclass(frozen=True, slots=True)
+class Interconnect:
+    """A link of one device: `bandwidth` in one direction (B/s), `latency` in seconds where a document gives it.
+
+    On a `mesh` the bandwidth is that to all others together, each of which has a part of it; a `switch` gives any one
+    of them all of it.
+    """
+
+    kind: str
+    scope: Literal["node", "host", "network"]
+    bandwidth: float
+    devices: int | None = None
+    latency: float | None = None
+    topology: Literal["switch", "mesh"] = "switch"
+
+    def __post_init__(self) -> None:
+        """Refuses a mesh of nobody knows how many."""
+        if self.topology == "mesh" and (self.devices or 0) < 2:
+            raise ValueError("a mesh needs the number of 'devices' that it joins, at least 2")
+
+    def among(self, ranks: int) -> float:
+        """The bandwidth of a device to `ranks - 1` others (B/s)."""
+        if self.topology == "switch" or self.devices is None:
+            return self.bandwidth
+        return self.bandwidth * min(1.0, max(ranks - 1, 1) / (self.devices - 1))
+
+    @property
+    def bridged(self) -> int | None:
+        """The cards that a bridge joins, fewer than a node has; None where the link joins whole nodes."""
+        return self.devices if self.scope == "node" and self.devices is not None and self.devices < BOX else None
+
+
+class Span(Struct, frozen=True):
+    """How far a group of devices reaches: `reach` neighbours, within a node or not."""
+
+    reach: int
+    across_nodes: bool
+
+
+NEIGHBOURS = Span(2, across_nodes=False)
+NETWORK = Span(2, across_nodes=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Price:
+    """A dated price: `rent` in USD an hour, `buy` in USD."""
+
+    date: datetime.date
+    rent: float | None = None
+    buy: float | None = None
+
+
+@dataclass(frozen=True)
+class EnergyFigures:
+    """What a device draws: `static` in watts while it is ready to run, and joules on top for what it does.
+
+    `memory` is per byte moved to or from memory, `compute` per FLOP by arithmetic format, `link` per byte sent or
+    streamed over a link; None or absent where no document gives it (see `roofline.scenario.energy`).
+    """
+
+    static: float
+    memory: float
+    compute: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    link: float | None = None
+
+
+@dataclass(frozen=True)
+class Hardware:
+    """One accelerator. Peaks are dense, in FLOP/s (OP/s for integers), by arithmetic format.
+
+    `tensor` holds the matrix unit's peaks, `vector` those of the ordinary units; a format the unit lacks is absent.
+    `sources` gives the document behind each number, by dotted key.
+    """
+
+    name: str
+    title: str
+    vendor: str
+    family: str
+    kind: Kind
+    memory_capacity: float
+    memory_bandwidth: float
+    tensor: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    vector: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    memory_kind: str | None = None
+    memory_visible: float | None = None
+    units: int | None = None
+    clock: float | None = None
+    l2: float | None = None
+    interconnects: tuple[Interconnect, ...] = ()
+    tdp: float | None = None
+    energy: EnergyFigures | None = None
+    price: Price | None = None
+    released: Annotated[int, Strict(), Ge(1900), Le(2100)] | None = None
+    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.memory_bandwidth, self.memory_capacity))
+
+    def supports(self, arithmetic: str) -> bool:
+        """Whether any unit computes in this format."""
+        return arithmetic in self.tensor or arithmetic in self.vector
+
+    def matrix_peak(self, arithmetic: str) -> float:
+        """The best peak for matrix products in `arithmetic`: the matrix unit's, else the vector unit's (FLOP/s)."""
+        peak = self.tensor.get(arithmetic) or self.vector.get(arithmetic)
+        if peak is None:
+            raise UnsupportedError(f"{self.name} has no peak for {arithmetic}{suggest(arithmetic, self.formats)}")
+        return peak
+
+    @property
+    def vector_peak(self) -> float | None:
+        """The peak of ordinary arithmetic (FLOP/s): fp32, or 16-bit where only that is documented, or None."""
+        return next((self.vector[name] for name in ("fp32", "bf16", "fp16") if name in self.vector), None)
+
+    @property
+    def node_devices(self) -> int:
+        """Devices of one node: those that its link joins, or a box of cards that talk over the host's link as well."""
+        scopes = {link.scope: link for link in self.interconnects}
+        joined = scopes["node"].devices if "node" in scopes else None
+        return BOX if joined is None or (joined < BOX and "host" in scopes) else joined
+
+    def nodes(self, devices: int) -> int:
+        """The nodes that so many devices are in."""
+        return -(-devices // self.node_devices)
+
+    def link(self, span: Span) -> Interconnect:
+        """The link between the devices of a span.
+
+        Devices without a link of their own within a node talk over the host's, and so do those beyond a bridge, which
+        joins fewer than a box holds. Raises UnsupportedError where the spec names none.
+        """
+        scopes = ("network",) if span.across_nodes else ("node", "host")
+        found = [link for scope in scopes for link in self.interconnects if link.scope == scope]
+        if not found:
+            across = f"across nodes, of {self.node_devices} devices each (scope: network)"
+            where = across if span.across_nodes else "within a node (scope: node or host)"
+            raise UnsupportedError(f"the spec of {self.name} names no interconnect {where}")
+        return next((link for link in found if link.bridged is None or span.reach <= link.bridged), found[0])
+
+    def over_nodes(self, ranks: int, members: int) -> float:
+        """Bytes a second that a ring of `ranks` devices over nodes sends, `members` of them in each.
+
+        Each device has a port of its own to the network, so that the rings of a node cross it side by side: a message M
+        is reduced within nodes, across them 1 / d of it by each of d members, and gathered within nodes. Both go on at
+        a time: max((n-1)/n M / (d network), (d-1)/d M / link), twice for an all-reduce.
+        """
+        network, nodes = self.link(NETWORK).bandwidth, -(-ranks // members)
+        crossing = (nodes - 1) / nodes / (members * network)
+        if members == 1:
+            return (ranks - 1) / ranks / crossing
+        inside = self.link(Span(members, across_nodes=False)).among(members)
+        return (ranks - 1) / ranks / max(crossing, (members - 1) / members / inside)
+
+    @property
+    def bridge(self) -> int | None:
+        """The cards that a bridge joins, fewer than a node has; None where there is none."""
+        return next((link.bridged for link in self.interconnects if link.bridged is not None), None)
+
+    @property
+    def host_bandwidth(self) -> float:
+        """Bytes a second between host memory and device, one direction; raises UnsupportedError where it is unknown."""
+        for link in self.interconnects:
+            if link.scope == "host":
+                return link.bandwidth
+        raise UnsupportedError(f"the spec of {self.name} names no interconnect to the host (scope: host)")
+
+    @property
+    def formats(self) -> tuple[str, ...]:
+        """The formats it computes in, widest first."""
+        return tuple(name for name in ARITHMETIC if self.supports(name))
+
+
+def load_hardware(name: str) -> Hardware:
+    """The hardware called `name`, or described by the YAML file at that path.
+
+    Raises UnknownNameError with the nearest name, or SpecError naming the file and the key.
+    """
+    path = find_spec(name, "hwspecs", "hardware")
+    return _load(path, modified(path))
+
+
+@lru_cache(maxsize=256)
+def _load(path: Path, _modified: int) -> Hardware:
+    return parse_hardware(read_mapping(path), str(path))
+
+
+def list_hardware() -> list[str]:
+    """The names of all known hardware."""
+    return list(spec_files("hwspecs"))
+
+
+_SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
+    "memory": {
+        "capacity": Dimension.BYTES,
+        "bandwidth": Dimension.BANDWIDTH,
+        "visible": Dimension.BYTES,
+    },
+    "compute": {"units": Dimension.COUNT, "clock": Dimension.FREQUENCY},
+    "tensor": dict.fromkeys(ARITHMETIC, Dimension.RATE),
+    "vector": dict.fromkeys(ARITHMETIC, Dimension.RATE),
+    "cache": {"l2": Dimension.BYTES},
+    "interconnects": {"bandwidth": Dimension.BANDWIDTH, "latency": Dimension.TIME, "devices": Dimension.COUNT},
+    "power": {"tdp": Dimension.POWER},
+    "energy": {
+        "static": Dimension.POWER,
+        "memory": Dimension.ENERGY_PER_BYTE,
+        "link": Dimension.ENERGY_PER_BYTE,
+    },
+    "energy.compute": dict.fromkeys(ARITHMETIC, Dimension.ENERGY_PER_FLOP),
+    "price": {"rent": Dimension.MONEY_RATE, "buy": Dimension.MONEY},
+}
+"""The quantities of each section of a hardware file."""
+
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "": (
+        *("name", "title", "vendor", "family", "kind", "released", "memory", "compute", "cache", "interconnects"),
+        *("power", "energy", "price", "sources"),
+    ),
+    "memory": (*_SECTIONS["memory"], "kind"),
+    "compute": (*_SECTIONS["compute"], "tensor", "vector"),
+    "tensor": ARITHMETIC,
+    "vector": ARITHMETIC,
+    "cache": ("l2",),
+    "interconnects": (*_SECTIONS["interconnects"], "kind", "scope", "topology"),
+    "power": ("tdp",),
+    "energy": (*_SECTIONS["energy"], "compute"),
+    "energy.compute": ARITHMETIC,
+    "price": (*_SECTIONS["price"], "date"),
+}
+
+
+@lru_cache(maxsize=1)
+def _adapter() -> Any:
+    """The shape of a hardware file, once its quantities are parsed."""
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(Hardware)
+
+
+def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
+    """A Hardware from the mapping of a spec file; `where` names the file in errors."""
+    reader = _Reader(where, content.get("sources"))
+    top = reader.section(content, "")
+    memory = reader.section(top.get("memory"), "memory", required=("capacity", "bandwidth"))
+    compute = reader.section(top.get("compute"), "compute", required=())
+    peaks = {unit: reader.section(compute.get(unit), unit, place=f"compute.{unit}") for unit in ("tensor", "vector")}
+    if not peaks["tensor"] and not peaks["vector"]:
+        raise SpecError(where, "'compute' gives no peak: name at least one, such as tensor.fp16: 312 TFLOP/s")
+    cache, power = reader.section(top.get("cache"), "cache"), reader.section(top.get("power"), "power")
+    links = top.get("interconnects")
+    links = [] if links is None else links
+    if not isinstance(links, list):
+        raise SpecError(where, "'interconnects' must be a list")
+    energy: dict[str, Any] = {}
+    if top.get("energy") is not None:
+        energy = reader.section(top["energy"], "energy", required=("static", "memory"))
+        energy["compute"] = reader.section(energy.get("compute"), "energy.compute")
+    price = reader.section(top.get("price"), "price")
+    fields: dict[str, Any] = {
+        **{key: top[key] for key in ("name", "vendor", "family", "kind") if key in top},
+        "title": top.get("title", top.get("name")),
+        "memory_capacity": memory["capacity"],
+        "memory_bandwidth": memory["bandwidth"],
+        "memory_visible": memory.get("visible"),
+        "memory_kind": memory.get("kind"),
+        "tensor": peaks["tensor"],
+        "vector": peaks["vector"],
+        "units": compute.get("units"),
+        "clock": compute.get("clock"),
+        "l2": cache.get("l2"),
+        "interconnects": [
+            reader.section(entry, "interconnects", ("kind", "scope", "bandwidth"), place=f"interconnects.{index}")
+            for index, entry in enumerate(links)
+        ],
+        "tdp": power.get("tdp"),
+        "energy": energy or None,
+        "price": price or None,
+        "released": top.get("released"),
+        "sources": reader.used,
+    }
+    if not isinstance(memory.get("kind"), (str, type(None))):
+        raise SpecError(where, f"'memory.kind' must be text, got {quote(memory['kind'])}")
+    hardware: Hardware = validate(_adapter(), fields, where, _KEYS)
+    if len(hardware.name) > 80 or not hardware.name.strip() or not hardware.name.isprintable():
+        raise SpecError(where, "'name' must be 1 to 80 characters that can be printed")
+    return hardware
+
+
+class _Reader:
+    """Reads the sections of one file: unknown keys are refused, quantities parsed, their sources resolved."""
+
+    def __init__(self, where: str, documents: object) -> None:
+        if documents is not None and not (
+            isinstance(documents, dict) and all(isinstance(text, str) for text in documents.values())
+        ):
+            raise SpecError(where, "'sources' must map a short key to the title of a document")
+        self.where = where
+        self.documents: Mapping[str, str] = documents or {}
+        self.used: dict[str, str] = {}
+
+    def section(
+        self, content: object, name: str, required: tuple[str, ...] = (), place: str | None = None
+    ) -> dict[str, Any]:
+        """The content of section `name`, its quantities in base units; `place` is its key path in the file."""
+        source_place = name if name in ("tensor", "vector") else place or name
+        place = place or name
+        if content is None and not required:
+            return {}
+        if content is None:
+            raise SpecError(self.where, f"the key {quote(place)} is missing")
+        content = as_mapping(content, self.where, place)
+        check_keys(content, _KEYS[name], self.where, place)
+        for key in required:
+            if content.get(key) is None:
+                raise SpecError(self.where, f"the key {quote(f'{place}.{key}')} is missing")
+        dimensions = _SECTIONS.get(name, {})
+        return {
+            key: self._quantity(value, f"{place}.{key}", dimensions[key], f"{source_place}.{key}")
+            if key in dimensions
+            else value
+            for key, value in content.items()
+        }
+
+    def _quantity(self, text: object, key: str, dimension: Dimension, cited_as: str) -> float:
+        try:
+            quantity: Quantity = parse_quantity(text, dimension)
+            if dimension is Dimension.COUNT and not quantity.value.is_integer():
+                raise RooflineError(f"{quote(text)} is not a whole number")
+        except RooflineError as error:
+            raise SpecError(self.where, f"{quote(key)}: {error}") from None
+        if quantity.source is not None:
+            if quantity.source not in self.documents:
+                hint = suggest(quantity.source, self.documents)
+                raise SpecError(self.where, f"{quote(key)} cites the unknown source {quote(quantity.source)}{hint}")
+            remark = f" ({quantity.remark})" if quantity.remark else ""
+            self.used[cited_as] = f"{self.documents[quantity.source]}{remark}"
+        return quantity.value

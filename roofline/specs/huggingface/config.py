@@ -1,0 +1,224 @@
+"""Typed access to a config.json, and the parts of a spec that most files describe in the same words."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from roofline.core.errors import SpecError, quote, suggest
+
+Spec: TypeAlias = dict[str, Any]
+_REQUIRED: Any = object()
+
+RMS: Spec = {"kind": "rmsnorm"}
+LAYER_NORM: Spec = {"kind": "layernorm"}
+
+ACTIVATIONS: Mapping[str, str] = {
+    "silu": "silu",
+    "swish": "silu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "sqrelu": "relu2",
+    "gelu": "gelu",
+    "gelu_new": "gelu",
+    "gelu_fast": "gelu",
+    "gelu_pytorch_tanh": "gelu",
+    "quick_gelu": "gelu",
+}
+
+
+class Config:
+    """Typed access to a config.json: the first of several spellings that is there, else a default, else an error.
+
+    `read` are the keys that were asked for, in all sections of the file together.
+    """
+
+    def __init__(self, content: Mapping[str, Any], where: str, read: set[str] | None = None) -> None:
+        self.content = content
+        self.where = where
+        self.read: set[str] = set() if read is None else read
+
+    def _find(self, names: tuple[str, ...], default: Any, kinds: tuple[type, ...], expected: str) -> Any:
+        self.read.update(names)
+        for name in names:
+            value = self.content.get(name)
+            if value is None:
+                continue
+            if type(value) not in kinds:
+                raise SpecError(self.where, f"{quote(name)} must be {expected}, got {quote(value)}")
+            return value
+        if default is _REQUIRED:
+            raise SpecError(self.where, f"the key {quote(names[0])} is missing")
+        return default
+
+    def integer(self, *names: str, default: Any = _REQUIRED, least: int = 1, most: int = 10**7) -> Any:
+        """An integer, positive unless `least` says otherwise; the key must be there unless a default is given."""
+        value = self._find(names, default, (int,), "an integer")
+        if value is not None and not least <= value <= most:
+            name = next((name for name in names if self.content.get(name) is not None), names[0])
+            raise SpecError(self.where, f"{quote(name)} must be between {least} and {most}, got {quote(value)}")
+        return value
+
+    def tokens(self, *names: str, default: Any = None) -> Any:
+        """A length in tokens; null or a missing key is the default."""
+        return self.integer(*names, default=default, most=10**9)
+
+    def natural(self, *names: str, default: int = 0) -> int:
+        """An integer that may be 0."""
+        return int(self.integer(*names, default=default, least=0))
+
+    def layers(self, *names: str) -> int:
+        """How many layers there are."""
+        return int(self.integer(*(names or ("num_hidden_layers",)), most=10**5))
+
+    def factor(self, name: str, default: float) -> float:
+        """A ratio of widths, whole or not."""
+        value = float(self._find((name,), default, (int, float), "a number"))
+        if not 1e-3 <= value <= 1e3:
+            raise SpecError(self.where, f"{quote(name)} must be between 0.001 and 1000, got {value}")
+        return value
+
+    def integers(self, name: str) -> list[int]:
+        """A list of integers, empty where the file has none."""
+        return self._list(name, int, "a list of integers")
+
+    def texts(self, name: str) -> list[str]:
+        """A list of texts, empty where the file has none."""
+        return self._list(name, str, "a list of texts")
+
+    def _list(self, name: str, kind: type, expected: str) -> list[Any]:
+        given = self._find((name,), [], (list,), expected)
+        if any(type(value) is not kind for value in given):
+            raise SpecError(self.where, f"{quote(name)} must be {expected}")
+        return list(given)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """A true or false."""
+        return bool(self._find((name,), default, (bool,), "true or false"))
+
+    def text(self, name: str, default: Any = _REQUIRED) -> Any:
+        """A text."""
+        return self._find((name,), default, (str,), "text")
+
+    def activation(self, *names: str, default: str) -> str:
+        """The activation function, in our names."""
+        for name in names:
+            given = self.text(name, None)
+            if given is not None:
+                if given not in ACTIVATIONS:
+                    raise SpecError(
+                        self.where, f"{quote(name)}: unsupported activation {quote(given)}{suggest(given, ACTIVATIONS)}"
+                    )
+                return ACTIVATIONS[given]
+        return default
+
+    def section(self, name: str) -> Config:
+        """A nested configuration."""
+        self.read.add(name)
+        value = self.content.get(name)
+        value = {} if value is None else value
+        if not isinstance(value, dict):
+            raise SpecError(self.where, f"{quote(name)} must be a mapping")
+        return Config(value, self.where, self.read)
+
+    def filled(self, defaults: Mapping[str, Any]) -> Config:
+        """The configuration with class defaults for the keys that it leaves out."""
+        given = {key: value for key, value in self.content.items() if value is not None}
+        return Config({**defaults, **given}, self.where, self.read)
+
+    def refuse(self, *names: str, reason: str = "is not supported") -> None:
+        """Raise for a key that switches on something the vocabulary has no word for."""
+        self.read.update(names)
+        for name in names:
+            if self.content.get(name):
+                model_type = self.text("model_type", None)
+                owner = f" of {model_type}" if model_type else ""
+                raise SpecError(self.where, f"{quote(name)}{owner} {reason}")
+
+
+Reader: TypeAlias = Callable[[Config], Spec]
+
+
+def frame(config: Config, tied: bool, **parts: Any) -> Spec:
+    """What nearly every file says in the same words; `tied` is the class default."""
+    return {
+        "hidden": config.integer("hidden_size"),
+        "vocabulary": config.integer("vocab_size"),
+        "layers": config.integer("num_hidden_layers", most=10**5),
+        "max_context": config.tokens("max_position_embeddings"),
+        "tied_embeddings": config.flag("tie_word_embeddings", tied),
+        **parts,
+    }
+
+
+def attention_of(config: Config, **parts: Any) -> Spec:
+    """The attention section; multi-head and hidden / heads wide unless the file or `parts` say otherwise."""
+    heads = config.integer("num_attention_heads")
+    head_dim = config.integer("head_dim", default=None)
+    return {
+        "heads": heads,
+        "kv_heads": config.integer("num_key_value_heads", default=heads),
+        **({"head_dim": head_dim} if head_dim else {}),
+        **parts,
+    }
+
+
+def gated_mlp(config: Config, bias: bool = False) -> Spec:
+    """A gated feed-forward block (SwiGLU, GeGLU)."""
+    return {
+        "width": config.integer("intermediate_size"),
+        "gated": True,
+        "activation": config.activation("hidden_act", "hidden_activation", default="silu"),
+        "bias": bias,
+    }
+
+
+def plain_mlp(config: Config, width: int, bias: bool = True) -> Spec:
+    """A feed-forward block of two matrices."""
+    return {
+        "width": width,
+        "gated": False,
+        "activation": config.activation("activation_function", "hidden_act", default="gelu"),
+        "bias": bias,
+    }
+
+
+def layer_types(config: Config, names: Mapping[str, str]) -> list[str] | None:
+    """The newer files' explicit list of what each layer is, in our names."""
+    config.read.add("layer_types")
+    given = config.content.get("layer_types")
+    if given is None:
+        return None
+    layers = config.layers("num_hidden_layers", "num_layers", "n_layer")
+    if (
+        not isinstance(given, list)
+        or len(given) != layers
+        or not all(isinstance(entry, str) and entry in names for entry in given)
+    ):
+        raise SpecError(config.where, f"'layer_types' must name {layers} layers, each one of {', '.join(names)}")
+    return [names[entry] for entry in given]
+
+
+def arrange(base: Spec, parts: Mapping[str, Spec], *axes: Sequence[str]) -> Spec:
+    """A model whose layers vary along some axes (mixer, feed-forward block), each naming the kind of every layer.
+
+    `parts` are the sections of each kind. Kinds that all layers share go to the top level, the others into blocks.
+    """
+    varied = [axis for axis in axes if len(set(axis)) > 1]
+    spec = _merged(base, *(parts[axis[0]] for axis in axes if axis not in varied))
+    if not varied:
+        return {**spec, "layers": len(axes[0])}
+    layers = list(zip(*varied, strict=True))
+    blocks = {"_".join(kinds): _merged(*(parts[kind] for kind in kinds)) for kinds in dict.fromkeys(layers)}
+    pattern = ["_".join(kinds) for kinds in layers]
+    return {**spec, "layers": {"count": len(pattern), "pattern": pattern}, "blocks": blocks}
+
+
+def _merged(*specs: Spec) -> Spec:
+    """The sections of several specs in one, key by key."""
+    merged: Spec = {}
+    for spec in specs:
+        for key, value in spec.items():
+            both = isinstance(value, dict) and isinstance(merged.get(key), dict)
+            merged[key] = {**merged[key], **value} if both else value
+    return merged

@@ -1,0 +1,248 @@
+"""Dense decoders of today's make: Llama and those that differ from it in a few points."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from roofline.specs.huggingface.config import (
+    LAYER_NORM,
+    RMS,
+    Config,
+    Reader,
+    Spec,
+    attention_of,
+    frame,
+    gated_mlp,
+    layer_types,
+)
+
+WINDOWED: Mapping[str, str] = {"sliding_attention": "local", "full_attention": "global"}
+"""The entries of `layer_types` where some layers have a window."""
+
+
+def _llama(config: Config) -> Spec:
+    biased = config.flag("attention_bias", False)
+    return frame(
+        config,
+        tied=False,
+        attention=attention_of(config, qkv_bias=biased, output_bias=biased),
+        mlp=gated_mlp(config, config.flag("mlp_bias", False)),
+        norm=RMS,
+    )
+
+
+def _mistral(config: Config) -> Spec:
+    window = 4096 if "sliding_window" not in config.content else config.tokens("sliding_window")
+    return frame(config, tied=False, attention=attention_of(config, window=window), mlp=gated_mlp(config), norm=RMS)
+
+
+def qwen_windows(config: Config, spec: Spec) -> Spec:
+    """Qwen's windows, off unless asked for: layers from max_window_layers on see only sliding_window keys.
+
+    Where the file has `layer_types`, that list says it instead, and is read for all families together.
+    """
+    if not config.flag("use_sliding_window", False) or config.content.get("layer_types") is not None:
+        return spec
+    layers = spec["layers"]
+    full = min(config.integer("max_window_layers", default=28, least=0), layers)
+    pattern = [f"{full} x full", *([f"{layers - full} x windowed"] if layers > full else [])]
+    window = config.tokens("sliding_window", default=4096)
+    blocks = {"full": {}, "windowed": {"attention": {"window": window}}}
+    return {**spec, "layers": {"count": layers, "pattern": pattern}, "blocks": blocks}
+
+
+def _qwen2(config: Config) -> Spec:
+    spec = frame(config, tied=False, attention=attention_of(config, qkv_bias=True), mlp=gated_mlp(config), norm=RMS)
+    return qwen_windows(config, spec)
+
+
+def _qwen3(config: Config) -> Spec:
+    biased = config.flag("attention_bias", False)
+    attention = {"head_dim": 128, **attention_of(config, qk_norm=True, qkv_bias=biased, output_bias=biased)}
+    return qwen_windows(config, frame(config, tied=False, attention=attention, mlp=gated_mlp(config), norm=RMS))
+
+
+def _gemma2(config: Config) -> Spec:
+    biased = config.flag("attention_bias", False)
+    layers = config.layers()
+    return frame(
+        config,
+        tied=True,
+        layers={"count": layers, "pattern": layer_types(config, WINDOWED) or ["local", "global"]},
+        blocks={"local": {"attention": {"window": config.tokens("sliding_window", default=4096)}}, "global": {}},
+        attention={"head_dim": 256, **attention_of(config, qkv_bias=biased, output_bias=biased)},
+        mlp={**gated_mlp(config), "activation": config.activation("hidden_activation", default="gelu")},
+        norm={"kind": "rmsnorm", "placement": "sandwich"},
+    )
+
+
+_GEMMA3_TEXT: Mapping[str, Any] = {
+    "vocab_size": 262208,
+    "hidden_size": 2304,
+    "intermediate_size": 9216,
+    "num_hidden_layers": 26,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "head_dim": 256,
+    "max_position_embeddings": 131072,
+    "sliding_window": 4096,
+}
+
+
+def _gemma3_text(config: Config) -> Spec:
+    full = config.filled(_GEMMA3_TEXT)
+    spec = _gemma2(full)
+    period = full.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
+    pattern = [f"{period - 1} x local", "global"] if period > 1 else ["global"]
+    spec["layers"]["pattern"] = layer_types(full, WINDOWED) or pattern
+    spec["attention"]["qk_norm"] = True
+    return spec
+
+
+def _gemma3(config: Config) -> Spec:
+    """The text decoder of the multimodal model; its image tower is not part of the spec."""
+    return _gemma3_text(config.section("text_config"))
+
+
+def _gemma4_text(config: Config) -> Spec:
+    """Layers without a window have heads of their own size, and may take the projected keys for values.
+
+    With experts every layer has a dense block beside them, which is described as a shared expert: its further norms
+    and the router's scale, a few thousand weights a layer, have no word. Sizes are those of the file: the class has
+    other defaults than Gemma 3's.
+    """
+    for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "hidden_size_per_layer_input"):
+        config.integer(key, least=0)
+    config.refuse("hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp")
+    spec = _gemma3_text(config.filled({"num_key_value_heads": 4, "sliding_window": 512}))
+    spec["attention"]["values"] = "normalised"
+    spec["blocks"]["global"] = {"attention": {"head_dim": config.integer("global_head_dim", default=512)}}
+    if config.flag("attention_k_eq_v", False):
+        kv_heads = config.integer("num_global_key_value_heads", default=spec["attention"]["kv_heads"])
+        spec["blocks"]["global"]["attention"] |= {"kv_heads": kv_heads, "values": "keys"}
+    if config.flag("enable_moe_block", False):
+        dense = spec.pop("mlp")
+        spec["moe"] = {
+            **dense,
+            "experts": config.integer("num_experts"),
+            "top_k": config.integer("top_k_experts"),
+            "width": config.integer("moe_intermediate_size", "expert_intermediate_size"),
+            "shared_width": dense["width"],
+            "router_bias": True,
+        }
+        del spec["moe"]["bias"]
+    return spec
+
+
+def _gemma4(config: Config) -> Spec:
+    """The text decoder of the multimodal model; its image tower is not part of the spec."""
+    return _gemma4_text(config.section("text_config"))
+
+
+def _phi3(config: Config) -> Spec:
+    window = config.tokens("sliding_window")
+    return frame(config, tied=False, attention=attention_of(config, window=window), mlp=gated_mlp(config), norm=RMS)
+
+
+def _chatglm(config: Config) -> Spec:
+    heads, biased = config.integer("num_attention_heads"), config.flag("add_bias_linear", False)
+    grouped = config.flag("multi_query_attention", False)
+    return {
+        "hidden": config.integer("hidden_size"),
+        "vocabulary": config.integer("padded_vocab_size", "vocab_size"),
+        "layers": config.integer("num_layers", "num_hidden_layers"),
+        "max_context": config.tokens("seq_length"),
+        "tied_embeddings": config.flag("tie_word_embeddings", False),
+        "attention": {
+            "heads": heads,
+            "kv_heads": config.integer("multi_query_group_num", default=1) if grouped else heads,
+            "head_dim": config.integer("kv_channels"),
+            "qkv_bias": biased or config.flag("add_qkv_bias", False),
+            "output_bias": biased,
+        },
+        "mlp": {"width": config.integer("ffn_hidden_size"), "gated": True, "activation": "silu", "bias": biased},
+        "norm": RMS if config.flag("rmsnorm", True) else LAYER_NORM,
+        "final_norm": config.flag("post_layer_norm", True),
+    }
+
+
+def _baichuan(config: Config) -> Spec:
+    attention = attention_of(config)
+    return frame(
+        config,
+        tied=False,
+        max_context=config.tokens("model_max_length", "max_position_embeddings"),
+        attention=attention,
+        mlp=gated_mlp(config),
+        norm=RMS,
+        # The files do not say it: the 7B models rotate, the 13B ones (40 heads) use ALiBi.
+        positions="alibi" if attention["heads"] == 40 else "rope",
+    )
+
+
+def _internlm(config: Config) -> Spec:
+    biased = config.flag("bias", True)
+    attention = attention_of(config, qkv_bias=biased, output_bias=biased)
+    return frame(config, tied=False, attention=attention, mlp=gated_mlp(config), norm=RMS)
+
+
+def _cohere(config: Config) -> Spec:
+    """Command-R: one norm without bias feeds attention and MLP in parallel; tied unless the file says otherwise."""
+    config.refuse("use_qk_norm")
+    biased = config.flag("attention_bias", False)
+    return frame(
+        config,
+        tied=True,
+        max_context=config.tokens("model_max_length", "max_position_embeddings", default=8192),
+        attention=attention_of(config, qkv_bias=biased, output_bias=biased),
+        mlp=gated_mlp(config),
+        norm={"kind": "layernorm", "bias": False},
+        residual="parallel",
+        shared_norm=True,
+    )
+
+
+def _olmo2(config: Config) -> Spec:
+    biased = config.flag("attention_bias", False)
+    return frame(
+        config,
+        tied=False,
+        attention=attention_of(config, qk_norm="full", qkv_bias=biased, output_bias=biased),
+        mlp=gated_mlp(config),
+        norm={"kind": "rmsnorm", "placement": "output"},
+    )
+
+
+def _stablelm(config: Config) -> Spec:
+    config.refuse("qk_layernorm")
+    parallel = config.flag("use_parallel_residual", False)
+    return frame(
+        config,
+        tied=False,
+        attention=attention_of(config, qkv_bias=config.flag("use_qkv_bias", False)),
+        mlp=gated_mlp(config),
+        norm=LAYER_NORM,
+        **({"residual": "parallel", "shared_norm": True} if parallel else {}),
+    )
+
+
+READERS: Mapping[str, Reader] = {
+    "baichuan": _baichuan,
+    "chatglm": _chatglm,
+    "cohere": _cohere,
+    "gemma2": _gemma2,
+    "gemma3": _gemma3,
+    "gemma3_text": _gemma3_text,
+    "gemma4": _gemma4,
+    "gemma4_text": _gemma4_text,
+    "internlm": _internlm,
+    "internlm2": _internlm,
+    "llama": _llama,
+    "mistral": _mistral,
+    "olmo2": _olmo2,
+    "phi3": _phi3,
+    "qwen2": _qwen2,
+    "qwen3": _qwen3,
+    "stablelm": _stablelm,
+}

@@ -1,0 +1,138 @@
+"""Encoders (BERT and its relatives) and encoder-decoders (T5)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from roofline.core.errors import SpecError, quote
+from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, frame, gated_mlp, plain_mlp
+
+
+def _alibi_bert(config: Config) -> Spec:
+    """MosaicBERT and DNABERT-2: no table of positions, and a gated block of which only the output has a bias.
+
+    That bias has no word: it counts as stored, and is not added (mosaicml/examples, bert_layers.py).
+    """
+    layers, hidden = config.layers(), config.integer("hidden_size")
+    spec = _absolute_bert(config, unused=hidden)
+    context = config.tokens("max_position_embeddings", default=512)
+    mlp = {**gated_mlp(config), "activation": config.activation("hidden_act", default="gelu")}
+    return {**spec, "layers": layers, "max_context": context, "positions": "alibi", "mlp": mlp}
+
+
+def _bert(config: Config) -> Spec:
+    return _alibi_bert(config) if config.tokens("alibi_starting_size") else _absolute_bert(config)
+
+
+def _absolute_bert(config: Config, offset: int = 0, unused: int = 0, **view: Any) -> Spec:
+    """BertModel: without the heads of pre-training, with the pooler, which only some tasks use.
+
+    `offset` rows of the position table come before the first position, `unused` weights a layer are never touched;
+    `view` narrows what a query sees.
+    """
+    config.refuse("is_decoder", "add_cross_attention")
+    kind = config.text("position_embedding_type", "absolute")
+    if kind != "absolute":
+        raise SpecError(config.where, f"'position_embedding_type': {quote(kind)} is not supported")
+    hidden, rows = config.integer("hidden_size"), config.tokens("max_position_embeddings", default=512)
+    layers = config.layers()
+    pooler = hidden * hidden + hidden
+    biased = config.flag("use_bias", True)
+    heads = config.integer("num_attention_heads")
+    return frame(
+        config,
+        tied=False,
+        task="encode",
+        tied_embeddings=False,
+        max_context=rows - offset,
+        attention={"heads": heads, "causal": False, "qkv_bias": biased, "output_bias": True, **view},
+        mlp=plain_mlp(config, config.integer("intermediate_size")),
+        norm={"kind": "layernorm", "placement": "post"},
+        positions={"kind": "learned", "count": rows},
+        token_types=config.natural("type_vocab_size", default=2),
+        embedding_norm=True,
+        final_norm=False,
+        lm_head=False,
+        extra_parameters=pooler + layers * unused,
+    )
+
+
+def _roberta(config: Config) -> Spec:
+    """Positions are counted from the padding token's id + 1."""
+    return _absolute_bert(config, offset=config.natural("pad_token_id", default=1) + 1)
+
+
+def _big_bird(config: Config) -> Spec:
+    """A query block sees three blocks around it, the first and the last one, and some random ones.
+
+    The first and last block themselves see everything, and sequences up to 704 tokens are not sparse at all; neither
+    is in the spec.
+    """
+    kind = config.text("attention_type", "block_sparse")
+    if kind == "original_full":
+        return _absolute_bert(config)
+    block, random = config.integer("block_size", default=64), config.natural("num_random_blocks", default=3)
+    return _absolute_bert(config, window=3 * block, extra=(2 + random) * block)
+
+
+def _longformer(config: Config) -> Spec:
+    """A query sees half a window on each side and itself; no token is global, as without a task.
+
+    The projections of global tokens are stored in every layer all the same.
+    """
+    listed = isinstance(config.content.get("attention_window"), list)
+    windows = set(config.integers("attention_window") if listed else [config.tokens("attention_window", default=512)])
+    if len(windows) != 1:
+        raise SpecError(config.where, "'attention_window': windows that differ between layers are not supported")
+    hidden = config.integer("hidden_size")
+    offset = config.natural("pad_token_id", default=1) + 1
+    return _absolute_bert(config, offset, unused=3 * (hidden * hidden + hidden), window=windows.pop() + 1)
+
+
+def _t5(config: Config) -> Spec:
+    """Both halves share the embedding table; each has one table of relative positions, in its first layer.
+
+    Files of the encoder alone (T5EncoderModel: text encoders of diffusion models) have the keys of both.
+    """
+    heads, hidden = config.integer("num_heads", default=8), config.integer("d_model", default=512)
+    kind, _, activation = config.text("feed_forward_proj", "relu").rpartition("-")
+    if kind not in ("", "gated"):
+        raise SpecError(config.where, f"'feed_forward_proj': unsupported block {quote(kind)}")
+    attention = {"heads": heads, "head_dim": config.integer("d_kv", default=64)}
+    layers = config.integer("num_layers", default=6)
+    vocabulary = config.integer("vocab_size")
+    half: Spec = {
+        "hidden": hidden,
+        "vocabulary": vocabulary,
+        "mlp": {
+            "width": config.integer("d_ff", default=2048),
+            "gated": kind == "gated",
+            "activation": Config({"activation": activation}, config.where).activation("activation", default="relu"),
+        },
+        "norm": RMS,
+        "positions": {"kind": "relative", "count": config.integer("relative_attention_num_buckets", default=32)},
+    }
+    encoder = {**half, "layers": layers, "tied_embeddings": True, "attention": {**attention, "causal": False}}
+    if any(name.endswith("T5EncoderModel") for name in config.texts("architectures")):
+        context = config.tokens("n_positions")
+        return {**encoder, "task": "encode", "lm_head": False, "tied_embeddings": False, "max_context": context}
+    return {
+        **half,
+        "layers": config.integer("num_decoder_layers", default=layers),
+        "max_context": config.tokens("n_positions"),
+        "tied_embeddings": config.flag("tie_word_embeddings", True),
+        "attention": attention,
+        "cross": attention,
+        "tower_kind": "encoder",
+        "tower": encoder,
+    }
+
+
+READERS: Mapping[str, Reader] = {
+    "bert": _bert,
+    "big_bird": _big_bird,
+    "longformer": _longformer,
+    "roberta": _roberta,
+    "t5": _t5,
+}

@@ -1,0 +1,153 @@
+"""Dense decoders of the GPT generation: LayerNorm, biases, an MLP of two matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, attention_of, frame, plain_mlp
+
+
+def _opt(config: Config) -> Spec:
+    pre = config.flag("do_layer_norm_before", True)
+    hidden = config.integer("hidden_size")
+    width = config.integer("word_embed_proj_dim", default=hidden)
+    context = config.integer("max_position_embeddings")
+    biased = config.flag("enable_bias", True)
+    return frame(
+        config,
+        tied=True,
+        attention={"heads": config.integer("num_attention_heads"), "qkv_bias": biased, "output_bias": biased},
+        mlp={
+            "width": config.integer("ffn_dim"),
+            "gated": False,
+            "activation": config.activation("activation_function", default="relu"),
+            "bias": biased,
+        },
+        norm={"kind": "layernorm", "placement": "pre" if pre else "post"},
+        positions={"kind": "learned", "count": context + 2},  # the table starts with two unused rows
+        final_norm=pre and not config.flag("_remove_final_layer_norm", False),
+        **({"embedding_width": width} if width != hidden else {}),
+    )
+
+
+def _phi(config: Config) -> Spec:
+    config.refuse("qk_layernorm")
+    return frame(
+        config,
+        tied=False,
+        attention=attention_of(config, qkv_bias=True, output_bias=True),
+        mlp=plain_mlp(config, config.integer("intermediate_size")),
+        norm=LAYER_NORM,
+        residual="parallel",
+        shared_norm=True,
+        lm_head_bias=True,
+    )
+
+
+def _falcon(config: Config) -> Spec:
+    heads = config.integer("num_attention_heads", "n_head")
+    grouped = config.flag("new_decoder_architecture", False)
+    given = config.integer("num_kv_heads", "n_head_kv", default=heads)
+    # Older decoders ignore num_kv_heads and have one key and value head if multi_query, else as many as heads.
+    kv_heads = given if grouped or not config.flag("multi_query", True) else 1
+    parallel = grouped or config.flag("parallel_attn", True)
+    two_norms = grouped and config.integer("num_ln_in_parallel_attn", default=2) == 2
+    hidden, biased = config.integer("hidden_size", "n_embed"), config.flag("bias", False)
+    return {
+        "hidden": hidden,
+        "vocabulary": config.integer("vocab_size"),
+        "layers": config.integer("num_hidden_layers", "n_layer"),
+        "max_context": config.tokens("max_position_embeddings", default=2048),
+        "tied_embeddings": config.flag("tie_word_embeddings", True),
+        "attention": {"heads": heads, "kv_heads": kv_heads, "qkv_bias": biased, "output_bias": biased},
+        "mlp": {
+            "width": config.integer("ffn_hidden_size", default=4 * hidden),
+            "gated": False,
+            "activation": config.activation("activation", default="gelu"),
+            "bias": biased,
+        },
+        "norm": LAYER_NORM,
+        "positions": "alibi" if config.flag("alibi", False) else "rope",
+        **({"residual": "parallel", "shared_norm": not two_norms} if parallel else {}),
+    }
+
+
+def _gpt_names(config: Config) -> tuple[int, int, int]:
+    """Hidden size, layers and heads under the names of the GPT-2 generation or today's."""
+    return (
+        config.integer("n_embd", "n_embed", "hidden_size"),
+        config.integer("n_layer", "num_hidden_layers"),
+        config.integer("n_head", "num_attention_heads"),
+    )
+
+
+def _gptj(config: Config) -> Spec:
+    hidden, layers, heads = _gpt_names(config)
+    return {
+        "hidden": hidden,
+        "vocabulary": config.integer("vocab_size"),
+        "layers": layers,
+        "max_context": config.tokens("n_positions", "max_position_embeddings", default=2048),
+        "tied_embeddings": config.flag("tie_word_embeddings", False),
+        "attention": {"heads": heads},
+        "mlp": plain_mlp(config, config.integer("n_inner", default=4 * hidden)),
+        "norm": LAYER_NORM,
+        "residual": "parallel",
+        "shared_norm": True,
+        "lm_head_bias": True,
+    }
+
+
+def _gpt2(config: Config) -> Spec:
+    hidden, layers, heads = _gpt_names(config)
+    context = config.tokens("n_positions", "max_position_embeddings", default=1024)
+    return {
+        "hidden": hidden,
+        "vocabulary": config.integer("vocab_size"),
+        "layers": layers,
+        "max_context": context,
+        "tied_embeddings": config.flag("tie_word_embeddings", True),
+        "attention": {"heads": heads, "qkv_bias": True, "output_bias": True},
+        "mlp": plain_mlp(config, config.integer("n_inner", default=4 * hidden)),
+        "norm": LAYER_NORM,
+        "positions": {"kind": "learned", "count": context},
+    }
+
+
+def _bloom(config: Config) -> Spec:
+    hidden, layers, heads = _gpt_names(config)
+    return {
+        "hidden": hidden,
+        "vocabulary": config.integer("vocab_size"),
+        "layers": layers,
+        "max_context": config.tokens("seq_length", default=2048),
+        "tied_embeddings": config.flag("tie_word_embeddings", True),
+        "attention": {"heads": heads, "qkv_bias": True, "output_bias": True},
+        "mlp": plain_mlp(config, 4 * hidden),
+        "norm": LAYER_NORM,
+        "positions": "alibi",
+        "embedding_norm": True,
+    }
+
+
+def _gpt_neox(config: Config) -> Spec:
+    biased = config.flag("attention_bias", True)
+    return frame(
+        config,
+        tied=False,
+        attention={"heads": config.integer("num_attention_heads"), "qkv_bias": biased, "output_bias": biased},
+        mlp=plain_mlp(config, config.integer("intermediate_size")),
+        norm=LAYER_NORM,
+        residual="parallel" if config.flag("use_parallel_residual", True) else "sequential",
+    )
+
+
+READERS: Mapping[str, Reader] = {
+    "bloom": _bloom,
+    "falcon": _falcon,
+    "gpt2": _gpt2,
+    "gpt_neox": _gpt_neox,
+    "gptj": _gptj,
+    "opt": _opt,
+    "phi": _phi,
+}

@@ -1,0 +1,163 @@
+"""Hybrids: models in which some layers attend and others keep a recurrent state."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from roofline.core.errors import SpecError, quote
+from roofline.specs.huggingface.config import (
+    RMS,
+    Config,
+    Reader,
+    Spec,
+    arrange,
+    attention_of,
+    frame,
+    gated_mlp,
+    layer_types,
+    plain_mlp,
+)
+from roofline.specs.huggingface.moe import experts_of, qwen_sparse, with_dense
+
+
+def _jamba(config: Config) -> Spec:
+    """Mamba with norms, attention every eighth layer and experts every other one; no positions."""
+    hidden, layers = config.integer("hidden_size"), config.layers()
+    given = config.content.get("mamba_dt_rank", "auto")
+    mamba = {
+        "inner": config.integer("mamba_expand", default=2) * hidden,
+        "state": config.integer("mamba_d_state", default=16),
+        "dt_rank": -(-hidden // 16) if given == "auto" else config.integer("mamba_dt_rank"),
+        "conv": config.integer("mamba_d_conv", default=4),
+        "conv_bias": config.flag("mamba_conv_bias", True),
+        "bias": config.flag("mamba_proj_bias", False),
+        "norms": True,
+    }
+    attention_period = config.integer("attn_layer_period", default=8)
+    attention_offset = config.natural("attn_layer_offset", default=4)
+    expert_period = config.integer("expert_layer_period", default=2)
+    expert_offset = config.natural("expert_layer_offset", default=1)
+    window = config.tokens("sliding_window")
+    kv_heads = config.integer("num_key_value_heads", default=8)
+    return arrange(
+        frame(config, tied=False, norm=RMS, positions="none"),
+        {
+            "attention": {"attention": attention_of(config, kv_heads=kv_heads, window=window)},
+            "mamba": {"mamba": mamba},
+            "moe": {"moe": experts_of(config, experts=16, top_k=2)},
+            "dense": {"mlp": gated_mlp(config)},
+        },
+        ["attention" if index % attention_period == attention_offset else "mamba" for index in range(layers)],
+        ["moe" if index % expert_period == expert_offset else "dense" for index in range(layers)],
+    )
+
+
+_NEMOTRON_LAYERS: Mapping[str, str] = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+_NEMOTRON_NAMES: Mapping[str, str] = {
+    **{name: name for name in _NEMOTRON_LAYERS.values()},
+    "linear_attention": "mamba",
+    "full_attention": "attention",
+}
+
+
+def _nemotron_layers(config: Config) -> list[str]:
+    """What each layer is: names in `layers_block_type` (Transformers 5), or letters in `hybrid_override_pattern`."""
+    key, known, given = "layers_block_type", _NEMOTRON_NAMES, config.texts("layers_block_type")
+    if not given:
+        key, known, given = "hybrid_override_pattern", _NEMOTRON_LAYERS, list(config.text("hybrid_override_pattern"))
+    unknown = sorted(set(given) - set(known))
+    if unknown or not 0 < len(given) <= 10**5:
+        problem = f"unknown layer {quote(unknown[0])}" if unknown else "must name every layer"
+        raise SpecError(config.where, f"{quote(key)}: {problem}")
+    return [known[name] for name in given]
+
+
+def _nemotron_h(config: Config) -> Spec:
+    """One mixer or one feed-forward block a layer; no positions. `expand` is without effect."""
+    config.refuse("moe_latent_size", "attention_bias")
+    kinds = _nemotron_layers(config)
+    bias = config.flag("use_bias", False)
+    activation = config.activation("mlp_hidden_act", default="relu2")
+    mamba2 = {
+        "heads": config.integer("mamba_num_heads", default=128),
+        "head_dim": config.integer("mamba_head_dim", default=64),
+        "state": config.integer("ssm_state_size", default=128),
+        "groups": config.integer("n_groups", default=8),
+        "conv": config.integer("conv_kernel", default=4),
+        "conv_bias": config.flag("use_conv_bias", True),
+        "bias": bias,
+    }
+    # Older files call the width of a head attention_head_dim.
+    head_dim = config.integer("head_dim", "attention_head_dim", default=128)
+    parts: dict[str, Spec] = {"mamba": {"mamba2": mamba2}}
+    if "attention" in kinds:
+        parts["attention"] = {"attention": attention_of(config, head_dim=head_dim)}
+    if "mlp" in kinds:
+        width = config.integer("intermediate_size")
+        mlp = {**plain_mlp(config, width, config.flag("mlp_bias", False)), "activation": activation}
+        parts["mlp"] = {"mlp": mlp}
+    if "moe" in kinds:
+        shared = config.natural("moe_shared_expert_intermediate_size") * config.natural("n_shared_experts", default=1)
+        moe = experts_of(config, "moe_intermediate_size", shared_width=shared, router_bias=True)
+        parts["moe"] = {"moe": {**moe, "gated": False, "activation": activation}}
+    base = frame(config.filled({"num_hidden_layers": len(kinds)}), tied=False, norm=RMS, positions="none")
+    return arrange(base, parts, kinds)
+
+
+def _qwen_hybrid(config: Config) -> tuple[dict[str, Spec], list[str]]:
+    """The mixers of Qwen3-Next and Qwen3.5, and which layer has which: every fourth attends, with a gated output."""
+    layers = config.layers()
+    period = config.integer("full_attention_interval", default=4)
+    kinds = layer_types(config, {"linear_attention": "linear", "full_attention": "full"})
+    biased = config.flag("attention_bias", False)
+    attention = {"head_dim": 256, **attention_of(config, qk_norm=True, qkv_bias=biased, output_bias=biased)}
+    delta = {
+        "key_heads": config.integer("linear_num_key_heads", default=16),
+        "value_heads": config.integer("linear_num_value_heads", default=32),
+        "key_dim": config.integer("linear_key_head_dim", default=128),
+        "value_dim": config.integer("linear_value_head_dim", default=128),
+        "conv": config.integer("linear_conv_kernel_dim", default=4),
+    }
+    gate = config.flag("attn_output_gate", True)
+    mixers = {"linear": {"delta_net": delta}, "full": {"attention": {**attention, "gate": gate}}}
+    return mixers, kinds or ["linear" if (index + 1) % period else "full" for index in range(layers)]
+
+
+def _qwen_experts(config: Config, experts: int, top_k: int) -> Spec:
+    shared = config.integer("shared_expert_intermediate_size", default=512)
+    return experts_of(
+        config, "moe_intermediate_size", experts=experts, top_k=top_k, shared_width=shared, shared_gate=True
+    )
+
+
+def _qwen3_next(config: Config) -> Spec:
+    """The checkpoint has a prediction module for which the file has no key."""
+    config.refuse("use_sliding_window")
+    mixers, kinds = _qwen_hybrid(config)
+    base = frame(config, tied=False, norm=RMS, mtp=1)
+    return with_dense(config, base, qwen_sparse(config), _qwen_experts(config, 512, 10), kinds, **mixers)
+
+
+def _qwen3_5_text(config: Config) -> Spec:
+    mixers, kinds = _qwen_hybrid(config)
+    mtp = config.natural("mtp_num_hidden_layers")
+    return arrange(frame(config, tied=False, norm=RMS, mlp=gated_mlp(config), mtp=mtp), mixers, kinds)
+
+
+def _qwen3_5_moe_text(config: Config) -> Spec:
+    mixers, kinds = _qwen_hybrid(config)
+    mtp = config.natural("mtp_num_hidden_layers")
+    base = frame(config, tied=False, norm=RMS, moe=_qwen_experts(config, 256, 8), mtp=mtp)
+    return arrange(base, mixers, kinds)
+
+
+READERS: Mapping[str, Reader] = {
+    "jamba": _jamba,
+    "nemotron_h": _nemotron_h,
+    "qwen3_next": _qwen3_next,
+}
+
+PARTS: Mapping[str, Reader] = {
+    "qwen3_5_text": _qwen3_5_text,
+    "qwen3_5_moe_text": _qwen3_5_moe_text,
+}

@@ -1,0 +1,125 @@
+"""Decoders with multi-head latent attention: DeepSeek and its relatives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+from roofline.core.errors import SpecError, quote
+from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, frame, gated_mlp
+from roofline.specs.huggingface.moe import experts_of, sparse_layers, with_dense
+
+
+def _latent(config: Config, **defaults: Any) -> Spec:
+    """The latent_attention section; a q_lora_rank of null projects queries directly."""
+    config.refuse("attention_bias")
+    if not config.flag("use_mla", True):
+        owner = quote(config.text("model_type"))
+        raise SpecError(config.where, f"'use_mla': attention without latents is not read for model_type {owner}")
+    full = config.filled(defaults)
+    # A null here means no bottleneck, where a missing key means the class default.
+    rank = config.content["q_lora_rank"] if "q_lora_rank" in config.content else defaults.get("q_lora_rank")
+    return {
+        "heads": full.integer("num_attention_heads"),
+        "kv_rank": full.integer("kv_lora_rank"),
+        "nope_dim": full.integer("qk_nope_head_dim"),
+        "rope_dim": full.integer("qk_rope_head_dim"),
+        "value_dim": full.integer("v_head_dim"),
+        **({} if rank is None else {"q_rank": full.integer("q_lora_rank")}),
+    }
+
+
+_DEEPSEEK: Mapping[str, int] = {
+    "q_lora_rank": 1536,
+    "kv_lora_rank": 512,
+    "qk_nope_head_dim": 128,
+    "qk_rope_head_dim": 64,
+    "v_head_dim": 128,
+}
+
+
+def _deepseek(
+    config: Config,
+    latent: Spec,
+    dense: int,
+    shared: int,
+    router_bias: bool,
+    mixers: Sequence[list[str]] = (),
+    parts: Mapping[str, Spec] = MappingProxyType({}),
+) -> Spec:
+    """First layers dense, then experts, some of them shared; `dense` and `shared` are the class defaults.
+
+    `mixers`: which of `parts` each layer attends with, where they differ.
+    """
+    width = config.integer("moe_intermediate_size")
+    shared_width = config.natural("n_shared_experts", default=shared) * width
+    moe = experts_of(config, "moe_intermediate_size", shared_width=shared_width, router_bias=router_bias)
+    first, period = config.natural("first_k_dense_replace", default=dense), config.integer("moe_layer_freq", default=1)
+    counted = [index >= first and index % period == 0 for index in range(config.layers())]
+    sparse = sparse_layers(config, counted)
+    mtp = config.natural("num_nextn_predict_layers")
+    base = frame(config, tied=False, latent_attention=latent, norm=RMS, mtp=mtp)
+    return with_dense(config, base, sparse, moe, *mixers, **parts)
+
+
+def _deepseek_v2(config: Config) -> Spec:
+    return _deepseek(config, _latent(config, **_DEEPSEEK), dense=0, shared=2, router_bias=False)
+
+
+def _deepseek_v3(config: Config) -> Spec:
+    """Also Kimi K2. The correction that the router adds to choose experts has no key."""
+    return _deepseek(config, _latent(config, **_DEEPSEEK), dense=3, shared=1, router_bias=True)
+
+
+def _deepseek_v32(config: Config) -> Spec:
+    """Also GLM-5; in GLM-5.2 most layers take the keys that an earlier layer's indexer picked."""
+    indexer = {
+        "heads": config.integer("index_n_heads", default=64),
+        "head_dim": config.integer("index_head_dim", default=128),
+        "selected": config.integer("index_topk", default=2048),
+    }
+    parts: dict[str, Spec] = {
+        "full": {"latent_attention": {"indexer": indexer}},
+        "shared": {"latent_attention": {"indexer": {**indexer, "shared": True}}},
+    }
+    latent = _latent(config, **_DEEPSEEK)
+    mixers = [_indexers(config)]
+    return _deepseek(config, latent, dense=3, shared=1, router_bias=True, mixers=mixers, parts=parts)
+
+
+def _indexers(config: Config) -> list[str]:
+    """Which layers run an indexer ("full"), and which take over what the last of them picked ("shared").
+
+    `indexer_types` names them; `index_topk_pattern` in letters; else every `index_topk_freq`-th layer runs one, and
+    all before `index_skip_topk_offset` do (vLLM, model_executor/models/deepseek_v2.py).
+    """
+    layers = config.layers()
+    key, named = "indexer_types", config.texts("indexer_types")
+    pattern = config.text("index_topk_pattern", None)
+    if pattern is not None and not named:
+        key, named = "index_topk_pattern", [{"F": "full", "S": "shared"}.get(letter, letter) for letter in pattern]
+    if not named:
+        every = config.integer("index_topk_freq", default=1)
+        offset = config.natural("index_skip_topk_offset", default=2)
+        return ["shared" if max(layer - offset + 1, 0) % every else "full" for layer in range(layers)]
+    if len(named) != layers or named[0] != "full" or not set(named) <= {"full", "shared"}:
+        raise SpecError(config.where, f"'{key}' must say 'full' or 'shared' of {layers} layers, the first one full")
+    return named
+
+
+def _minicpm3(config: Config) -> Spec:
+    """Dense; values are hidden / heads wide, and the embedding is tied, where the file does not say so."""
+    value_dim = config.integer("hidden_size") // config.integer("num_attention_heads")
+    latent = _latent(config, v_head_dim=value_dim)
+    return frame(config, tied=True, latent_attention=latent, mlp=gated_mlp(config), norm=RMS)
+
+
+READERS: Mapping[str, Reader] = {
+    "deepseek_v2": _deepseek_v2,
+    "deepseek_v3": _deepseek_v3,
+    "deepseek_v32": _deepseek_v32,
+    "glm_moe_dsa": _deepseek_v32,
+    "kimi_k2": _deepseek_v3,
+    "minicpm3": _minicpm3,
+}

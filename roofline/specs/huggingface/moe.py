@@ -1,0 +1,253 @@
+"""Decoders with mixtures of experts and softmax attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from roofline.core.errors import SpecError
+from roofline.specs.huggingface.config import (
+    LAYER_NORM,
+    RMS,
+    Config,
+    Reader,
+    Spec,
+    arrange,
+    attention_of,
+    frame,
+    gated_mlp,
+    layer_types,
+)
+from roofline.specs.huggingface.dense import WINDOWED
+
+
+def experts_of(config: Config, *width: str, experts: Any = None, top_k: Any = None, **parts: Any) -> Spec:
+    """The moe section: gated experts as wide as the key `width` says; `experts` and `top_k` are class defaults."""
+    names = ("num_experts", "num_local_experts", "n_routed_experts")
+    return {
+        "experts": config.integer(*names, **({"default": experts} if experts else {})),
+        "top_k": config.integer("num_experts_per_tok", **({"default": top_k} if top_k else {})),
+        "width": config.integer(*(width or ("intermediate_size",))),
+        "gated": True,
+        "activation": config.activation("hidden_act", default="silu"),
+        **parts,
+    }
+
+
+def with_dense(config: Config, base: Spec, sparse: list[bool], moe: Spec, *mixers: list[str], **parts: Spec) -> Spec:
+    """Layers with experts where `sparse` says so, a dense block elsewhere; and an axis of mixers if there is one."""
+    kinds = {"moe": {"moe": moe}, **({} if all(sparse) else {"dense": {"mlp": gated_mlp(config)}}), **parts}
+    return arrange(base, kinds, ["moe" if has_experts else "dense" for has_experts in sparse], *mixers)
+
+
+def qwen_sparse(config: Config) -> list[bool]:
+    """Which layers have experts in Qwen's files: every decoder_sparse_step-th, except those of mlp_only_layers."""
+    step, dense = config.integer("decoder_sparse_step", default=1), set(config.integers("mlp_only_layers"))
+    return sparse_layers(config, [(index + 1) % step == 0 and index not in dense for index in range(config.layers())])
+
+
+def sparse_layers(config: Config, otherwise: list[bool]) -> list[bool]:
+    """Which layers have experts as `mlp_layer_types` lists them, which files of Transformers 5 do; else `otherwise`."""
+    named = config.texts("mlp_layer_types")
+    if named and (len(named) != len(otherwise) or not set(named) <= {"dense", "sparse"}):
+        raise SpecError(config.where, f"'mlp_layer_types' must say dense or sparse of each of {len(otherwise)} layers")
+    return [name == "sparse" for name in named] or otherwise
+
+
+def _mixtral(config: Config) -> Spec:
+    window = config.tokens("sliding_window")
+    kv_heads = config.integer("num_key_value_heads", default=8)
+    return frame(
+        config,
+        tied=False,
+        attention=attention_of(config, kv_heads=kv_heads, window=window),
+        moe=experts_of(config, experts=8, top_k=2),
+        norm=RMS,
+    )
+
+
+def _qwen2_moe(config: Config) -> Spec:
+    config.refuse("use_sliding_window")
+    base = frame(config, tied=False, attention=attention_of(config, qkv_bias=config.flag("qkv_bias", True)), norm=RMS)
+    shared = config.integer("shared_expert_intermediate_size", default=5632)
+    moe = experts_of(config, "moe_intermediate_size", experts=60, top_k=4, shared_width=shared, shared_gate=True)
+    return with_dense(config, base, qwen_sparse(config), moe)
+
+
+def _qwen3_moe(config: Config) -> Spec:
+    """`qkv_bias` and `shared_expert_intermediate_size` stand in some files without effect."""
+    config.refuse("use_sliding_window")
+    biased = config.flag("attention_bias", False)
+    attention = attention_of(config, qk_norm=True, qkv_bias=biased, output_bias=biased)
+    moe = experts_of(config, "moe_intermediate_size", experts=128, top_k=8)
+    return with_dense(config, frame(config, tied=False, attention=attention, norm=RMS), qwen_sparse(config), moe)
+
+
+def _gpt_oss(config: Config) -> Spec:
+    """Every other layer has a window, the first one included; biases everywhere, a sink a head."""
+    biased = config.flag("attention_bias", True)
+    attention = {
+        "head_dim": 64,
+        **attention_of(config, kv_heads=config.integer("num_key_value_heads", default=8)),
+        "qkv_bias": biased,
+        "output_bias": biased,
+        "sinks": True,
+    }
+    # The activation is a clamped variant of SiLU; the router's bias and the experts' have no key.
+    moe = experts_of(config, experts=128, top_k=4, router_bias=True, bias=True)
+    layers = config.layers()
+    kinds = layer_types(config, WINDOWED) or (["local", "global"] * layers)[:layers]
+    window = config.tokens("sliding_window", default=128)
+    base = frame(config, tied=False, attention=attention, moe=moe, norm=RMS)
+    return arrange(base, {"local": {"attention": {"window": window}}, "global": {}}, kinds)
+
+
+def _llama4_text(config: Config) -> Spec:
+    """Three of four layers rotate and see only their own chunk, the fourth does neither.
+
+    A chunk is described as a window of its size, which is the upper bound: a query sees half a chunk on average.
+    All layers are dense where no step or no experts are given (Llama Guard 4, MobileLLM-R1).
+    """
+    layers = config.layers()
+    rotating = config.integers("no_rope_layers") or [int((index + 1) % 4 != 0) for index in range(layers)]
+    step = config.natural("interleave_moe_layer_step", default=1)
+    some = config.natural("num_local_experts", default=16) > 0
+    listed = config.content.get("moe_layers") is not None
+    sparse = set(config.integers("moe_layers") if listed else range(step - 1, layers, step) if step else ())
+    if len(rotating) != layers:
+        raise SpecError(config.where, f"'no_rope_layers' must have an entry for each of {layers} layers")
+    kinds = ["local" if turns else "global" for turns in rotating]
+    if (layer_types(config, {"chunked_attention": "local", "full_attention": "global"}) or kinds) != kinds:
+        raise SpecError(config.where, "'layer_types': chunks elsewhere than in rotating layers are not supported")
+    biased = config.flag("attention_bias", False)
+    attention = {"head_dim": 128, **attention_of(config, qkv_bias=biased, output_bias=biased)}
+    chunk = config.integer("attention_chunk_size", default=8192)
+    normed = {"qk_norm": "unweighted"} if config.flag("use_qk_norm", True) else {}
+    dense = {**gated_mlp(config), "width": config.integer("intermediate_size_mlp", default=16384)}
+    feeds = ["moe" if some and index in sparse else "dense" for index in range(layers)]
+    parts: dict[str, Spec] = {
+        "dense": {"mlp": dense},
+        "local": {"attention": {"window": chunk, **normed}},
+        "global": {"attention": {"rotary": False}},
+    }
+    if "moe" in feeds:
+        width = config.integer("intermediate_size")
+        parts["moe"] = {"moe": experts_of(config, experts=16, top_k=1, shared_width=width)}
+    return arrange(frame(config, tied=False, attention=attention, norm=RMS), parts, feeds, kinds)
+
+
+def _glm4_moe(config: Config) -> Spec:
+    """The first layers are dense; the output projection has no bias even where q, k and v have one."""
+    attention = attention_of(
+        config, qkv_bias=config.flag("attention_bias", False), qk_norm=config.flag("use_qk_norm", False)
+    )
+    width = config.integer("moe_intermediate_size", default=1408)
+    shared = config.natural("n_shared_experts", default=1) * width
+    moe = experts_of(config, "moe_intermediate_size", experts=128, top_k=8, shared_width=shared, router_bias=True)
+    dense = config.natural("first_k_dense_replace", default=1)
+    sparse = sparse_layers(config, [index >= dense for index in range(config.layers())])
+    mtp = config.natural("num_nextn_predict_layers")
+    return with_dense(config, frame(config, tied=False, attention=attention, norm=RMS, mtp=mtp), sparse, moe)
+
+
+def _minimax_m2(config: Config) -> Spec:
+    """The prediction modules that the file announces are not in the checkpoint."""
+    config.refuse("shared_intermediate_size")
+    if any(kind != 1 for kind in config.integers("attn_type_list")):
+        raise SpecError(config.where, "'attn_type_list': the linear attention of MiniMax (0) is not supported")
+    return frame(
+        config,
+        tied=False,
+        attention={
+            "head_dim": 128,
+            **attention_of(config, qk_norm="full" if config.flag("use_qk_norm", True) else False),
+        },
+        moe=experts_of(config, router_bias=config.flag("use_routing_bias", True)),
+        norm=RMS,
+    )
+
+
+def _phimoe(config: Config) -> Spec:
+    biased = config.flag("attention_bias", False)
+    window = config.tokens("sliding_window")
+    kv_heads = config.integer("num_key_value_heads", default=8)
+    return frame(
+        config,
+        tied=False,
+        attention=attention_of(config, kv_heads=kv_heads, window=window, qkv_bias=biased, output_bias=biased),
+        moe=experts_of(config, experts=16, top_k=2),
+        norm=LAYER_NORM,
+        lm_head_bias=config.flag("lm_head_bias", False),
+    )
+
+
+def _olmoe(config: Config) -> Spec:
+    biased = config.flag("attention_bias", False)
+    return frame(
+        config,
+        tied=False,
+        attention=attention_of(config, qk_norm="full", qkv_bias=biased, output_bias=biased),
+        moe=experts_of(config, experts=64, top_k=8),
+        norm=RMS,
+    )
+
+
+def _dbrx(config: Config) -> Spec:
+    attention, block = config.section("attn_config"), config.section("ffn_config")
+    return {
+        "hidden": config.integer("d_model"),
+        "vocabulary": config.integer("vocab_size"),
+        "layers": config.integer("n_layers"),
+        "max_context": config.tokens("max_seq_len", default=2048),
+        "tied_embeddings": config.flag("tie_word_embeddings", False),
+        "attention": {"heads": config.integer("n_heads"), "kv_heads": attention.integer("kv_n_heads", default=1)},
+        "moe": {
+            "experts": block.integer("moe_num_experts", default=4),
+            "top_k": block.integer("moe_top_k", default=1),
+            "width": block.integer("ffn_hidden_size", default=3584),
+            "gated": True,
+            "activation": block.section("ffn_act_fn").activation("name", default="silu"),
+        },
+        "norm": {"kind": "layernorm", "bias": False},
+    }
+
+
+def _grok(config: Config) -> Spec:
+    """Grok-1, as the port's file describes it: a norm before and after each block, gated GELU experts."""
+    moe = experts_of(config, experts=8, top_k=2)
+    return frame(
+        config,
+        tied=True,
+        attention=attention_of(config),
+        moe={**moe, "activation": config.activation("hidden_act", default="gelu")},
+        norm={"kind": "rmsnorm", "placement": "sandwich"},
+    )
+
+
+def _granitemoe(config: Config) -> Spec:
+    """The multipliers of the file scale what is there anyway."""
+    biased = config.flag("attention_bias", False)
+    return frame(
+        config,
+        tied=False,
+        attention=attention_of(config, qkv_bias=biased, output_bias=biased),
+        moe=experts_of(config, experts=8, top_k=2),
+        norm=RMS,
+    )
+
+
+READERS: Mapping[str, Reader] = {
+    "dbrx": _dbrx,
+    "glm4_moe": _glm4_moe,
+    "gpt_oss": _gpt_oss,
+    "granitemoe": _granitemoe,
+    "grok-1": _grok,
+    "minimax_m2": _minimax_m2,
+    "mixtral": _mixtral,
+    "olmoe": _olmoe,
+    "phimoe": _phimoe,
+    "qwen2_moe": _qwen2_moe,
+    "qwen3_moe": _qwen3_moe,
+}
+
+PARTS: Mapping[str, Reader] = {"llama4_text": _llama4_text}

@@ -1,0 +1,221 @@
+"""Vision-language models: a text decoder and the vision tower whose outputs join its prompt.
+
+Towers that take any resolution are given an image of 32 x 32 patches; a spec can say otherwise in `tower_tokens`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from roofline.core.errors import SpecError, quote, suggest
+from roofline.specs.huggingface import dense, hybrid
+from roofline.specs.huggingface import moe as experts
+from roofline.specs.huggingface.config import Config, Reader, Spec, plain_mlp
+
+PATCHES = 32 * 32
+_TEXT: Mapping[str, Reader] = {**dense.READERS, **experts.READERS, **experts.PARTS, **hybrid.PARTS}
+_LLAMA: Mapping[str, int] = {
+    "vocab_size": 32000,
+    "hidden_size": 4096,
+    "intermediate_size": 11008,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "max_position_embeddings": 2048,
+}
+
+
+def _text(config: Config, default: str) -> Spec:
+    """The text decoder: nested in newer files, at the top level in older ones. The top level decides on tying.
+
+    `default` is its model_type where the file gives it no name or one derived from the whole model's.
+    """
+    text = config.section("text_config") if config.content.get("text_config") else config
+    tied = config.content.get("tie_word_embeddings")
+    content = {**text.content, **({} if tied is None else {"tie_word_embeddings": tied})}
+    text = Config(content, config.where, config.read)
+    model_type = text.text("model_type", default)
+    if model_type not in _TEXT and model_type.startswith(config.text("model_type")):
+        model_type = default
+    if model_type not in _TEXT:
+        problem = f"'text_config': unsupported model_type {quote(model_type)}{suggest(model_type, _TEXT, listed=40)}"
+        raise SpecError(config.where, problem)
+    return _TEXT[model_type](text.filled(_LLAMA) if model_type == "llama" else text)
+
+
+def _joined(text: Spec, tower: Spec, tokens: int) -> Spec:
+    return {**text, "tower_kind": "vision", "tower_tokens": tokens, "tower": tower}
+
+
+def _tower(hidden: int, layers: int, heads: int, mlp: Spec, **parts: Any) -> Spec:
+    """A vision transformer: every patch sees all others, biases everywhere."""
+    attention = {"heads": heads, "causal": False, "qkv_bias": True, "output_bias": True}
+    extended = {**attention, **parts.pop("attention", {})}
+    return {
+        "hidden": hidden,
+        "layers": layers,
+        "attention": extended,
+        "mlp": mlp,
+        "norm": {"kind": "layernorm"},
+        **parts,
+    }
+
+
+_CLIP = "clip-vit-large-patch14-336"
+
+
+def _check_original_llava(config: Config) -> None:
+    """Files of LLaVA's own code name the tower and have no sizes of it: only those of LLaVA-1.5 are known."""
+    tower = config.text("mm_vision_tower")
+    if not tower.rstrip("/").endswith(_CLIP):
+        raise SpecError(config.where, f"'mm_vision_tower': only {_CLIP} is known without sizes, got {quote(tower)}")
+    kind = config.text("mm_projector_type", "linear")
+    if kind != "mlp2x_gelu":
+        raise SpecError(config.where, f"'mm_projector_type': only mlp2x_gelu is supported, got {quote(kind)}")
+    ratio = config.text("image_aspect_ratio", "") or ""
+    if "anyres" in ratio:
+        raise SpecError(config.where, f"'image_aspect_ratio': images in several tiles ({quote(ratio)}) are not read")
+    named = [name for name in config.texts("architectures") if "Llama" not in name and name.startswith("Llava")]
+    if named:
+        problem = f"the language model of {quote(named[0])} is not read from such a file, only Llama"
+        raise SpecError(config.where, f"'architectures': {problem}")
+
+
+def _llava(config: Config) -> Spec:
+    """CLIP without its class token, which is left out of the pass and of what the decoder sees.
+
+    The decoder takes the output of the last layer but one; all layers are stored, and run.
+    """
+    if not config.content.get("vision_config") and not config.content.get("text_config"):
+        _check_original_llava(config)
+    text = _text(config, "llama")
+    vision = config.section("vision_config")
+    kind = vision.text("model_type", "clip_vision_model")
+    if kind != "clip_vision_model":
+        raise SpecError(config.where, f"'vision_config': unsupported model_type {quote(kind)}")
+    if config.text("vision_feature_select_strategy", "default") != "default":
+        raise SpecError(config.where, "'vision_feature_select_strategy': only default is supported")
+    hidden, patch = vision.integer("hidden_size", default=1024), vision.integer("patch_size", default=14)
+    tokens = (vision.integer("image_size", default=336) // patch) ** 2
+    tower = _tower(
+        hidden,
+        vision.integer("num_hidden_layers", default=24),
+        vision.integer("num_attention_heads", default=16),
+        plain_mlp(vision, vision.integer("intermediate_size", default=4096)),
+        positions={"kind": "learned", "count": tokens + 1},
+        embedding_norm=True,
+        extra_parameters=hidden,  # the class token
+        patch=3 * patch * patch,
+        projector=[hidden, text["hidden"], text["hidden"]],
+    )
+    return _joined(text, tower, tokens)
+
+
+def _llama4(config: Config) -> Spec:
+    """One tile of an image; four neighbouring patches become one token."""
+    text = _text(config, "llama4_text")
+    vision = config.section("vision_config")
+    hidden, patch = vision.integer("hidden_size"), vision.integer("patch_size", default=14)
+    tokens = (vision.integer("image_size", default=336) // patch) ** 2
+    merged = round(hidden / vision.factor("pixel_shuffle_ratio", 0.5) ** 2)
+    inner, outer = vision.integer("projector_input_dim"), vision.integer("projector_output_dim")
+    tower = _tower(
+        hidden,
+        vision.integer("num_hidden_layers"),
+        vision.integer("num_attention_heads"),
+        plain_mlp(vision, vision.integer("intermediate_size")),
+        attention={"rotary": True},
+        positions={"kind": "learned", "count": tokens + 1},
+        embedding_norm=True,
+        extra_parameters=hidden,  # the class token
+        patch=3 * patch * patch,
+        projector=[merged, inner, outer, text["hidden"]],
+        projector_bias=vision.flag("multi_modal_projector_bias", False),
+    )
+    return _joined(text, tower, tokens)
+
+
+def _patch(vision: Config, size: int) -> int:
+    """Numbers in a patch: colours, frames, height, width. `in_chans`, in older files, is without effect."""
+    return int(vision.integer("in_channels", default=3) * vision.integer("temporal_patch_size", default=2) * size**2)
+
+
+def _merged(vision: Config, hidden: int, output: int) -> list[int]:
+    """The projector's widths: it takes spatial_merge_size^2 neighbouring patches at once."""
+    merged = hidden * vision.integer("spatial_merge_size", default=2) ** 2
+    return [merged, merged, output]
+
+
+def _qwen2_vl(config: Config) -> Spec:
+    text, vision = _text(config, "qwen2"), config.section("vision_config")
+    hidden = vision.integer("embed_dim", default=1280)
+    tower = _tower(
+        hidden,
+        vision.integer("depth", default=32),
+        vision.integer("num_heads", default=16),
+        plain_mlp(vision, int(hidden * vision.factor("mlp_ratio", 4))),
+        patch=_patch(vision, vision.integer("patch_size", default=14)),
+        projector=_merged(vision, hidden, vision.integer("hidden_size", default=3584)),
+    )
+    return _joined(text, tower, PATCHES)
+
+
+def _qwen2_5_vl(config: Config) -> Spec:
+    """Most layers of the tower see windows of 112 x 112 pixels; class defaults are the 7B model's.
+
+    Files saved again by transformers 4.49 and later keep only the width of the tower.
+    """
+    text, vision = _text(config, "qwen2"), config.section("vision_config")
+    hidden, layers = vision.integer("hidden_size", default=1280), vision.integer("depth", default=32, most=10**5)
+    size = vision.integer("patch_size", default=14)
+    window = (vision.integer("window_size", default=112) // size) ** 2
+    full = vision.integers("fullatt_block_indexes") or [7, 15, 23, 31]
+    mlp = {
+        "width": vision.integer("intermediate_size", default=3420),
+        "gated": True,
+        "activation": vision.activation("hidden_act", default="silu"),
+        "bias": True,
+    }
+    tower = _tower(
+        hidden,
+        layers,
+        vision.integer("num_heads", default=16),
+        mlp,
+        norm={"kind": "rmsnorm"},
+        patch=_patch(vision, size),
+        projector=_merged(vision, hidden, vision.integer("out_hidden_size", default=3584)),
+    )
+    tower["layers"] = {"count": layers, "pattern": ["full" if index in full else "local" for index in range(layers)]}
+    tower["blocks"] = {"local": {"attention": {"window": window}}, "full": {}}
+    return _joined(text, tower, PATCHES)
+
+
+def _qwen3_5(config: Config) -> Spec:
+    """Also the model with experts: the nested file says which. Learned positions are added, and patches rotate too."""
+    vision = config.section("vision_config")
+    if vision.content.get("deepstack_visual_indexes"):
+        raise SpecError(config.where, "'vision_config': deepstack_visual_indexes are not supported")
+    text = _text(config, f"{config.text('model_type')}_text")
+    hidden = vision.integer("hidden_size", default=1152)
+    tower = _tower(
+        hidden,
+        vision.integer("depth", default=27),
+        vision.integer("num_heads", default=16),
+        plain_mlp(vision, vision.integer("intermediate_size", default=4304)),
+        attention={"rotary": True},
+        positions={"kind": "learned", "count": vision.integer("num_position_embeddings", default=2304)},
+        patch=_patch(vision, vision.integer("patch_size", default=16)),
+        patch_bias=True,
+        projector=_merged(vision, hidden, vision.integer("out_hidden_size", default=3584)),
+    )
+    return _joined(text, tower, PATCHES)
+
+
+READERS: Mapping[str, Reader] = {
+    "llama4": _llama4,
+    "llava": _llava,
+    "qwen2_5_vl": _qwen2_5_vl,
+    "qwen2_vl": _qwen2_vl,
+    "qwen3_5": _qwen3_5,
+    "qwen3_5_moe": _qwen3_5,
+}

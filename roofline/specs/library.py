@@ -1,0 +1,174 @@
+"""Finding spec files, bundled ones and those of `ROOFLINE_SPECS` and any path, and checking what they hold."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from roofline.core.documents import read_mapping, reason
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+
+if TYPE_CHECKING:
+    from pydantic import TypeAdapter, ValidationError
+
+SEARCH_PATH = "ROOFLINE_SPECS"
+"""Environment variable: folders or files with more specs, separated as PATH is; they come before the bundled ones."""
+
+
+def spec_files(package: str) -> dict[str, Path]:
+    """Every spec by name: the bundled ones of `package` (hwspecs or modelspecs), overridden by `ROOFLINE_SPECS`."""
+    found = {
+        Path(str(entry)).stem: Path(str(entry))
+        for entry in (files("roofline") / package).iterdir()
+        if entry.name.endswith(".yaml")
+    }
+    for path in reversed(list(_extra_files(package))):
+        found[path.stem] = path
+    return dict(sorted(found.items()))
+
+
+def _extra_roots() -> Iterator[Path]:
+    """The files and folders that `ROOFLINE_SPECS` names; raises RooflineError for one that does not exist."""
+    for entry in filter(None, os.environ.get(SEARCH_PATH, "").split(os.pathsep)):
+        root = Path(entry)
+        try:
+            exists = root.is_file() or root.is_dir()
+        except (OSError, ValueError) as error:
+            raise RooflineError(f"{SEARCH_PATH} names {quote(entry, 200)}: {reason(error)}") from None
+        if not exists:
+            raise RooflineError(f"{SEARCH_PATH} names {quote(entry, 200)}, which does not exist")
+        yield root
+
+
+def _extra_files(package: str) -> Iterator[Path]:
+    for root in _extra_roots():
+        folder = root / package if (root / package).is_dir() else root
+        candidates = [root] if root.is_file() else sorted(folder.glob("*.y*ml"))
+        yield from (path for path in candidates if is_hardware(path) == (package == "hwspecs"))
+
+
+def find_file(relative: str, package: str) -> Path | None:
+    """The file `relative` in a folder of `ROOFLINE_SPECS`, or in its folder `package`, else in the bundled package."""
+    # With strings: every simulated scenario looks for its calibration.
+    folders = [str(folder) for root in _extra_roots() for folder in (root, root / package)]
+    for folder in (*folders, _bundled(package)):
+        path = f"{folder}/{relative}"
+        if os.path.isfile(path):  # noqa: PTH113
+            return _path(path)
+    return None
+
+
+@lru_cache(maxsize=256)
+def _path(text: str) -> Path:
+    return Path(text)
+
+
+@lru_cache(maxsize=8)
+def _bundled(package: str) -> str:
+    return str(files("roofline") / package)
+
+
+def modified(path: Path) -> int:
+    """When a file was last changed, in ns; 0 where there is none (reading it says why)."""
+    try:
+        return path.stat().st_mtime_ns
+    except (OSError, ValueError):
+        return 0
+
+
+def is_hardware(path: Path) -> bool:
+    """Whether a user's spec describes hardware: only such a file has a `memory`."""
+    return "memory" in read_mapping(path)
+
+
+def find_spec(name: str, package: str, kind: str) -> Path:
+    """The file that `name` means: a path if it looks like one, else the spec of that name."""
+    if name.endswith((".yaml", ".yml", ".json")) or "/" in name or os.sep in name:
+        return Path(name)
+    bundled = Path(_bundled(package), f"{name}.yaml")
+    if not os.environ.get(SEARCH_PATH) and name.replace("-", "").replace(".", "").isalnum() and bundled.is_file():
+        return bundled
+    known = spec_files(package)
+    if name in known:
+        return known[name]
+    if name.lower() in known:
+        return known[name.lower()]
+    raise UnknownNameError(kind, name, known)
+
+
+def as_mapping(content: object, where: str, key: str) -> Mapping[str, Any]:
+    """`content`, which is what the file has under `key`; raises SpecError where it is no mapping."""
+    if not isinstance(content, Mapping):
+        raise SpecError(where, f"{quote(key)} must be a mapping of keys to values")
+    return content
+
+
+def check_keys(content: Mapping[str, Any], known: Iterable[str], where: str, place: str = "") -> None:
+    """Raise SpecError, with the nearest valid key, for a key that the section at the key path `place` has not."""
+    known = tuple(known)
+    for key in content:
+        if key not in known:
+            raise SpecError(where, _unknown_key(key, known, place))
+
+
+def _unknown_key(key: str, known: Iterable[str], place: str) -> str:
+    inside = f" in {quote(place)}" if place else ""
+    return f"unknown key {quote(key)}{inside}{suggest(key, known, listed=20)}"
+
+
+Record = TypeVar("Record")
+_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+
+
+def validate(
+    adapter: TypeAdapter[Record],
+    content: object,
+    where: str,
+    known: Mapping[str, Iterable[str]] | None = None,
+    prefix: tuple[str, ...] = (),
+) -> Record:
+    """`content` as the adapter's type; `prefix` is the key path of the section that it is.
+
+    Raises SpecError with the key and, for an unknown key, the nearest valid one.
+    """
+    from pydantic import ValidationError
+
+    try:
+        return adapter.validate_python(content)
+    except ValidationError as error:
+        raise SpecError(where, explain(error, known or {}, prefix)) from None
+    except RecursionError:
+        raise SpecError(where, "is nested too deeply") from None
+
+
+def explain(error: ValidationError, known: Mapping[str, Iterable[str]], prefix: tuple[str, ...] = ()) -> str:
+    """One sentence for the first problem of a validation error; `known` maps a section to its valid keys.
+
+    A misspelt key is told before the key that is missing because of it.
+    """
+    problems = error.errors(include_url=False, include_context=True)
+    misspelt = (problem for problem in problems if problem["type"] in _UNKNOWN_KEY)
+    first = next(misspelt, problems[0])
+    own = (str(part) for part in first["loc"])
+    location = [*prefix, *(part for part in own if not part.startswith(("function-", "union", "is-instance")))]
+    key = ".".join(location)
+    match first["type"]:
+        case kind if kind in _UNKNOWN_KEY:
+            section = location[-2] if len(location) > 1 else ""
+            return _unknown_key(location[-1], known.get(section, ()), ".".join(location[:-1]))
+        case "missing" | "missing_argument":
+            return f"the key {quote(key)} is missing"
+    message = str(first.get("ctx", {}).get("error", "")) or first["msg"][:1].lower() + first["msg"][1:]
+    message = re.sub(" or an instance of .*", "", message)
+    given = first.get("input")
+    shown = (
+        f", got {quote(given)}"
+        if isinstance(given, (str, int, float, bool)) and not first.get("ctx", {}).get("error")
+        else ""
+    )
+    return f"{quote(key)}: {message}{shown}" if key else f"{message}{shown}"

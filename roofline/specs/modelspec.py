@@ -1,0 +1,410 @@
+"""Model specs: the vocabulary of a YAML file, read into the records of `roofline.specs.model` and written back."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import MISSING, asdict, dataclass, fields
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from annotated_types import Ge, Le, Len
+from pydantic import Strict
+
+from roofline.core.documents import read_mapping
+from roofline.core.errors import SpecError, quote, suggest
+from roofline.specs.library import as_mapping, check_keys, find_spec, modified, spec_files, validate
+from roofline.specs.model import (
+    CLOSED,
+    FEED_FORWARDS,
+    MIXERS,
+    Attention,
+    Conditioning,
+    Count,
+    Flag,
+    Indexer,
+    Layer,
+    LayerGroup,
+    MixtureOfExperts,
+    Model,
+    Natural,
+    Norm,
+    Positions,
+    Text,
+)
+from roofline.specs.precision import check_scheme
+
+
+def load_model(name: str) -> Model:
+    """The model called `name`, or described by the YAML spec or Hugging Face `config.json` at that path.
+
+    Raises UnknownNameError with the nearest name, or SpecError naming the file and the key.
+    """
+    path = find_spec(name, "modelspecs", "model")
+    return _load(path, modified(path))
+
+
+@lru_cache(maxsize=256)
+def _load(path: Path, _modified: int) -> Model:
+    content = read_mapping(path)
+    if path.suffix.lower() == ".json":
+        from roofline.specs.huggingface import translate
+
+        fallback = path.stem if path.stem != "config" else path.resolve().parent.name
+        content = translate(content, str(path), fallback)
+    return parse_model(content, str(path))
+
+
+def list_models() -> list[str]:
+    """The names of all known models."""
+    return list(spec_files("modelspecs"))
+
+
+ROPE = Positions()
+
+
+@dataclass(frozen=True, slots=True)
+class _LayersEntry:
+    __pydantic_config__ = CLOSED
+
+    count: Annotated[int, Strict(), Ge(1), Le(10**5)]
+    pattern: Annotated[list[Text], Len(1, 10**5)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Spec:
+    """A model file as written, blocks not yet merged: the keys of the top level."""
+
+    __pydantic_config__ = CLOSED
+
+    name: Annotated[str, Len(1, 80)]
+    hidden: Count
+    layers: _LayersEntry
+    vocabulary: Annotated[int, Strict(), Ge(0), Le(10**7)] = 0
+    title: Text | None = None
+    source: Text | None = None
+    parameters: Annotated[int, Strict(), Ge(1), Le(10**18)] | None = None
+    active_parameters: Annotated[int, Strict(), Ge(1), Le(10**18)] | None = None
+    task: Literal["generate", "encode"] = "generate"
+    dtype: Literal["fp32", "bf16", "fp16"] = "bf16"
+    quantization: Text | None = None
+    unquantised: list[Literal["attention", "linear_attention", "mlp"]] | None = None
+    max_context: Annotated[int, Strict(), Ge(1), Le(10**9)] | None = None
+    tied_embeddings: Flag = False
+    positions: Positions = ROPE
+    embedding_norm: Flag = False
+    embedding_width: Count | None = None
+    token_types: Natural = 0
+    conditioning: Conditioning | None = None
+    final_norm: Flag = True
+    lm_head: Flag = True
+    lm_head_bias: Flag = False
+    tower: dict[str, Any] | None = None
+    tower_kind: Literal["encoder", "vision"] | None = None
+    tower_tokens: Count | None = None
+    projector: list[Count] | None = None
+    projector_bias: Flag = True
+    patch: Natural = 0
+    patch_bias: Flag = False
+    extra_parameters: Natural = 0
+    mtp: Natural = 0
+    blocks: dict[str, dict[str, Any]] | None = None
+    norm: dict[str, Any] | None = None
+    cross: dict[str, Any] | None = None
+    residual: Literal["sequential", "parallel"] = "sequential"
+    shared_norm: Flag = False
+    attention: dict[str, Any] | None = None
+    latent_attention: dict[str, Any] | None = None
+    mamba: dict[str, Any] | None = None
+    mamba2: dict[str, Any] | None = None
+    delta_net: dict[str, Any] | None = None
+    retention: dict[str, Any] | None = None
+    rwkv: dict[str, Any] | None = None
+    hyena: dict[str, Any] | None = None
+    mlp: dict[str, Any] | None = None
+    moe: dict[str, Any] | None = None
+
+
+def _names(record: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(record))
+
+
+_SECTIONS: Mapping[str, type] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm}
+"""What a layer is put together from, by the key of the section."""
+
+_SWITCHES = ("residual", "shared_norm")
+_LAYER_KEYS = (*_SECTIONS, *_SWITCHES)
+_KEYS: Mapping[str, tuple[str, ...]] = {
+    "": _names(_Spec),
+    "layers": _names(_LayersEntry),
+    "positions": _names(Positions),
+    "conditioning": _names(Conditioning),
+    "indexer": _names(Indexer),
+    **{key: _names(record) for key, record in _SECTIONS.items()},
+}
+_SHARED = (
+    "hidden",
+    "vocabulary",
+    "title",
+    "source",
+    "parameters",
+    "active_parameters",
+    "task",
+    "dtype",
+    "quantization",
+    "max_context",
+    "tied_embeddings",
+    "positions",
+    "embedding_norm",
+    "embedding_width",
+    "token_types",
+    "conditioning",
+    "final_norm",
+    "lm_head",
+    "lm_head_bias",
+    "tower_kind",
+    "tower_tokens",
+    "projector_bias",
+    "patch",
+    "patch_bias",
+    "extra_parameters",
+    "mtp",
+)
+"""Keys that mean the same in the file and in the record."""
+
+
+@lru_cache(maxsize=32)
+def _adapter(record: type) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(record)
+
+
+def parse_model(content: Mapping[str, Any], where: str) -> Model:
+    """A Model from the mapping of a spec file; `where` names the file in errors."""
+    content = dict(content)
+    if isinstance(content.get("layers"), int) and not isinstance(content["layers"], bool):
+        content["layers"] = {"count": content["layers"]}
+    if isinstance(content.get("positions"), str):
+        content["positions"] = {"kind": content["positions"]}
+    spec: _Spec = validate(_adapter(_Spec), content, where, _KEYS)
+    if not spec.name.isprintable():
+        raise SpecError(where, f"'name' must be characters that can be printed, got {quote(spec.name)}")
+    if (spec.positions.kind in ("learned", "relative")) != (spec.positions.count is not None):
+        raise SpecError(where, "'positions': learned and relative positions need a count, other kinds have none")
+    if not spec.vocabulary and (spec.lm_head or not spec.patch):
+        raise SpecError(where, "the key 'vocabulary' is missing")
+    if spec.quantization is not None:
+        check_scheme(spec.quantization, where, "quantization")
+    elif spec.unquantised:
+        raise SpecError(where, "'unquantised' says what 'quantization' leaves out: give both")
+    if (spec.tower is None) != (spec.tower_kind is None):
+        raise SpecError(where, "'tower' and 'tower_kind' belong together")
+    blocks = _blocks(spec, where)
+    pattern = _pattern(spec, blocks, where)
+    layers = {name: _layer(spec, blocks[name], name, where) for name in dict.fromkeys(pattern)}
+    if spec.tower_kind != "encoder" and any(layer.cross for layer in layers.values()):
+        raise SpecError(where, "'cross' attends to an encoder: give a tower with tower_kind: encoder")
+    counts = Counter(pattern)
+    shared = {key: getattr(spec, key) for key in _SHARED}
+    return Model(
+        **{**shared, "title": spec.title or spec.name},
+        name=spec.name,
+        groups=tuple(LayerGroup(name, counts[name], layer) for name, layer in layers.items()),
+        pattern=tuple(pattern),
+        norm=next(iter(layers.values())).norm,
+        projector=tuple(spec.projector or ()),
+        unquantised=tuple(spec.unquantised or ()),
+        tower=_tower(spec, where),
+    )
+
+
+def _tower(spec: _Spec, where: str) -> Model | None:
+    if spec.tower is None:
+        return None
+    if spec.tower.get("tower"):
+        raise SpecError(where, "'tower.tower': a tower has no tower of its own")
+    content = {"name": f"{spec.name}-tower"[:80], "lm_head": False, "task": "encode", **spec.tower}
+    return parse_model(content, f"{where}: tower")
+
+
+def _blocks(spec: _Spec, where: str) -> dict[str, dict[str, Any]]:
+    blocks = spec.blocks or {"layer": {}}
+    for name, overrides in blocks.items():
+        check_keys(overrides, _LAYER_KEYS, where, f"blocks.{name}")
+    return blocks
+
+
+def _pattern(spec: _Spec, blocks: Mapping[str, object], where: str) -> list[str]:
+    """The block of every layer: the pattern with its repeats written out, repeated and cut to the layer count."""
+    if spec.layers.pattern is None:
+        if len(blocks) > 1:
+            raise SpecError(where, "'layers.pattern' is missing: it names the block of each layer")
+        return [next(iter(blocks))] * spec.layers.count
+    period: list[str] = []
+    for entry in spec.layers.pattern:
+        match = re.fullmatch(r"([0-9]{1,9})\s*x\s+(\S.*)", entry)
+        times, name = (int(match[1]), match[2]) if match else (1, entry)
+        if name not in blocks:
+            raise SpecError(where, f"'layers.pattern' names the unknown block {quote(name)}{suggest(name, blocks)}")
+        period += [name] * min(times, spec.layers.count - len(period))
+    if not period:
+        raise SpecError(where, "'layers.pattern' is empty")
+    repeats = -(-spec.layers.count // len(period))
+    return (period * repeats)[: spec.layers.count]
+
+
+def _layer(spec: _Spec, overrides: Mapping[str, Any], name: str, where: str) -> Layer:
+    """One block: the top-level sections with the block's overrides merged in and dependent defaults filled in.
+
+    A block that names a mixer or feed-forward block takes that one instead of the top level's; `mlp: null` takes none.
+    """
+    prefix = f"blocks.{name}." if spec.blocks else ""
+
+    def section(key: str) -> dict[str, Any] | None:
+        override = overrides.get(key)
+        base = getattr(spec, key)
+        if override is None:
+            return None if key in overrides or base is None else dict(base)
+        return {**(base or {}), **as_mapping(override, where, prefix + key)}
+
+    def chosen(family: Mapping[str, type]) -> str | None:
+        """The one section of a family that this block has."""
+        own = [key for key in family if overrides.get(key) is not None]
+        if not own:
+            nulled = [key for key in family if key in overrides]
+            own = [key for key in family if getattr(spec, key) is not None and key not in nulled]
+        if len(own) > 1:
+            raise SpecError(where, f"{quote(prefix + own[1])}: a layer has one of {', '.join(own)}, not both")
+        return own[0] if own else None
+
+    if section("norm") is None:
+        raise SpecError(where, "the key 'norm' is missing")
+    content: dict[str, Any] = {"norm": section("norm")}
+    for part, family in (("mixer", MIXERS), ("feed_forward", FEED_FORWARDS)):
+        key = chosen(family)
+        if key is not None:
+            content[part] = _record(spec, key, section(key) or {}, prefix, where)
+    if not {"mixer", "feed_forward"} & set(content):
+        raise SpecError(where, f"the key '{prefix}attention' is missing: a layer needs a mixer or a feed-forward block")
+    if (cross := section("cross")) is not None:
+        content["cross"] = _record(spec, "cross", {"causal": False, **cross}, prefix, where)
+    path = prefix.split(".")[:-1]
+    content["norm"] = validate(_adapter(Norm), content["norm"], where, _KEYS, (*path, "norm"))
+    switches = {key: overrides.get(key, getattr(spec, key)) for key in _SWITCHES}
+    layer = Layer(**content, **validate(_adapter(_Switches), switches, where, prefix=tuple(path)).as_dict())
+    _check_layer(layer, prefix, where)
+    return layer
+
+
+@dataclass(frozen=True, slots=True)
+class _Switches:
+    __pydantic_config__ = CLOSED
+
+    residual: Literal["sequential", "parallel"]
+    shared_norm: Flag
+
+    def as_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+def _record(spec: _Spec, key: str, section: dict[str, Any], prefix: str, where: str) -> Any:
+    """The record of one section, validated under its own key."""
+    if _SECTIONS[key] is Attention:
+        section = dict(section)
+        heads = section.get("heads")
+        section.setdefault("kv_heads", heads)
+        if "head_dim" not in section and isinstance(heads, int) and heads > 0:
+            if spec.hidden % heads:
+                problem = f"hidden {spec.hidden} is not divisible by {quote(heads)[1:-1]} heads; give a head_dim"
+                raise SpecError(where, f"'{prefix}{key}.heads': {problem}")
+            section["head_dim"] = spec.hidden // heads
+    return validate(_adapter(_SECTIONS[key]), section, where, _KEYS, (*prefix.split(".")[:-1], key))
+
+
+def _check_layer(layer: Layer, prefix: str, where: str) -> None:
+    for key, attention in (("attention", layer.mixer), ("cross", layer.cross)):
+        if isinstance(attention, Attention) and attention.heads % attention.kv_heads:
+            problem = f"{attention.heads} heads are not divisible by {attention.kv_heads} kv_heads"
+            raise SpecError(where, f"'{prefix}{key}.kv_heads': {problem}")
+    experts = layer.feed_forward
+    if isinstance(experts, MixtureOfExperts) and experts.top_k > experts.experts:
+        problem = f"{experts.top_k} of {experts.experts} experts cannot be picked"
+        raise SpecError(where, f"'{prefix}moe.top_k': {problem}")
+    if layer.shared_norm and layer.residual != "parallel":
+        raise SpecError(where, f"'{prefix}shared_norm' needs residual: parallel")
+    if layer.residual == "parallel" and layer.norm.placement != "pre":
+        raise SpecError(where, f"'{prefix}norm.placement': a parallel residual takes pre norms only")
+    if layer.residual == "parallel" and (layer.mixer is None or layer.feed_forward is None or layer.cross):
+        raise SpecError(where, f"'{prefix}residual': parallel needs a mixer and a feed-forward block, and no cross")
+
+
+def to_spec(model: Model) -> dict[str, Any]:
+    """The spec file's mapping that describes `model`, defaults left out: `parse_model` reads it back."""
+    positions = model.positions
+    plain = len(model.groups) == 1 and model.groups[0].name == "layer"
+    written: dict[str, Any] = {
+        "name": model.name,
+        **{key: getattr(model, key) for key in _SHARED},
+        "conditioning": None if model.conditioning is None else asdict(model.conditioning),
+        "positions": positions.kind if positions.count is None else {"kind": positions.kind, "count": positions.count},
+        "projector": list(model.projector) or None,
+        "unquantised": list(model.unquantised) or None,
+        "layers": model.layers if plain else {"count": model.layers, "pattern": _runs(model.pattern)},
+    }
+    defaults = {field.name: field.default for field in fields(_Spec) if field.default is not MISSING}
+    spec = {key: value for key, value in written.items() if value is not None and value != defaults.get(key, MISSING)}
+    for key, same in (("positions", "rope"), ("title", model.name)):
+        if spec.get(key) == same:
+            del spec[key]
+    if model.tower is not None:
+        tower = to_spec(model.tower)
+        spec["tower"] = {key: value for key, value in tower.items() if key not in ("name", "lm_head", "task")}
+    parts = [_layer_spec(group.layer) for group in model.groups]
+    common = {key: part for key, part in parts[0].items() if all(other.get(key) == part for other in parts)}
+    spec |= common
+    if not plain:
+        spec["blocks"] = {
+            group.name: {key: value for key, value in part.items() if key not in common}
+            for group, part in zip(model.groups, parts, strict=True)
+        }
+    return spec
+
+
+def _layer_spec(layer: Layer) -> dict[str, Any]:
+    spec: dict[str, Any] = {}
+    for part, family in ((layer.mixer, MIXERS), (layer.feed_forward, FEED_FORWARDS)):
+        if part is not None:
+            key = next(name for name, record in family.items() if type(part) is record)
+            spec[key] = _section_spec(part)
+    if layer.cross is not None:
+        spec["cross"] = {key: value for key, value in _section_spec(layer.cross).items() if key != "causal"}
+    spec["norm"] = _section_spec(layer.norm)
+    switches = {"residual": layer.residual, "shared_norm": layer.shared_norm}
+    return {**spec, **{key: value for key, value in switches.items() if value not in ("sequential", False)}}
+
+
+def _section_spec(record: Any) -> dict[str, Any]:
+    return {
+        field.name: _section_spec(value) if hasattr(value, "__dataclass_fields__") else value
+        for field in fields(record)
+        if (value := getattr(record, field.name)) is not None and (field.default is MISSING or value != field.default)
+    }
+
+
+def _runs(pattern: tuple[str, ...]) -> list[str]:
+    """The shortest period of `pattern`, its runs written as '5 x local'."""
+    period = next(
+        length
+        for length in range(1, len(pattern) + 1)
+        if all(name == pattern[index % length] for index, name in enumerate(pattern))
+    )
+    runs: list[tuple[str, int]] = []
+    for name in pattern[:period]:
+        if runs and runs[-1][0] == name:
+            runs[-1] = (name, runs[-1][1] + 1)
+        else:
+            runs.append((name, 1))
+    return [name if times == 1 else f"{times} x {name}" for name, times in runs]

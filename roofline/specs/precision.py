@@ -1,0 +1,152 @@
+"""Precision: the formats of a model as it runs. Weights, activations, KV cache and compute are separate choices.
+
+Two rules follow the hardware:
+
+* A low-precision peak needs **all** operands in that precision and a device that has it. Otherwise operands are
+  upcast along their `PROMOTIONS` until they meet in arithmetic the device offers, which costs work on the vector unit.
+* Checkpoints leave parts unquantised. A `WeightScheme` says which format each component of the weights takes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from msgspec import Struct
+
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.specs.formats import UNQUANTISED_FORMATS, WIDTH, Format, find_format
+from roofline.specs.schemes import GGUF, WeightScheme, find_weight_scheme
+
+
+class Precision(Struct, frozen=True):
+    """The formats of a scenario.
+
+    `base` is what the model runs in where nothing is quantised: the residual stream, norms, queries, attention
+    outputs. `activations` is the format in which linear layers receive their inputs (8-bit schemes quantise there),
+    `kv` the cache's, `weights` a scheme by component. `compute` forces an arithmetic; None lets the operands decide.
+    `queries` is the format of queries and probabilities; None lets it follow activations and cache (`attention`).
+    """
+
+    base: Format
+    weights: WeightScheme
+    activations: Format
+    kv: Format
+    compute: str | None = None
+    queries: Format | None = None
+
+    @property
+    def attention(self) -> Format:
+        """The format of queries and probabilities in the attention products.
+
+        They follow the activations only where the cache is in the same arithmetic, so that both operands of the
+        product are; otherwise attention runs in the base format.
+        """
+        if self.queries is not None:
+            return self.queries
+        return self.activations if self.activations.arithmetic == self.kv.arithmetic else self.base
+
+    def __hash__(self) -> int:
+        return hash((self.base.name, self.weights, self.activations.name, self.kv.name, self.compute))
+
+
+# Named schemes: weights, activations, KV; None keeps the base format.
+SCHEMES: Mapping[str, tuple[str | None, str | None, str | None]] = MappingProxyType(
+    {
+        "fp8": ("fp8", "fp8", None),
+        "fp8_block": ("fp8_block", "fp8_group", None),
+        "int8": ("int8", "int8", None),
+        "int4": ("int4", None, None),
+        "awq": ("awq", None, None),
+        "gptq": ("gptq", None, None),
+        "nf4": ("nf4", None, None),
+        "nf4_single": ("nf4_single", None, None),
+        "mxfp4": ("mxfp4", None, None),
+        "nvfp4": ("nvfp4", "nvfp4", None),
+        "ternary": ("ternary", "int8", None),
+        "binary": ("binary", "int8", None),
+        **{scheme.name: (scheme.name, None, None) for scheme in GGUF},
+    }
+)
+"""What `--quant NAME` stands for, beside the literature's notation (W4, W8A8, W4A16KV8, KV4)."""
+
+PLAIN = "W16A16"
+"""The scheme in which nothing is quantised, whatever a checkpoint was released in."""
+
+_NOTATION = re.compile(r"(?=.)(?:W(?P<w>\d+))?(?:A(?P<a>\d+))?(?:KV(?P<kv>\d+))?", re.IGNORECASE | re.ASCII)
+
+
+def parse_precision(
+    base: str,
+    scheme: str | None = None,
+    weights: str | None = None,
+    activations: str | None = None,
+    kv: str | None = None,
+    compute: str | None = None,
+) -> Precision:
+    """The precision that a scheme and single choices describe; a single choice overrides the scheme.
+
+    `base` is the model's own format. Raises RooflineError naming what is unknown and the nearest valid name.
+    """
+    ground = find_format(base)
+    if scheme is not None:
+        if scheme.strip().lower() in UNQUANTISED_FORMATS:
+            ground = find_format(scheme)
+        else:
+            from_scheme = scheme_formats(scheme)
+            weights = from_scheme[0] if weights is None else weights
+            activations = from_scheme[1] if activations is None else activations
+            kv = from_scheme[2] if kv is None else kv
+    chosen = find_format(activations) if activations is not None else ground
+    if chosen.name in UNQUANTISED_FORMATS:
+        ground = chosen
+    if compute is not None and compute not in WIDTH:
+        raise UnknownNameError("compute format", compute, WIDTH)
+    return Precision(
+        base=ground,
+        weights=find_weight_scheme(ground.name if weights is None else weights),
+        activations=chosen,
+        kv=find_format(kv) if kv is not None else ground,
+        compute=compute,
+    )
+
+
+def check_scheme(scheme: str, where: str, key: str) -> None:
+    """Raises SpecError naming a spec's file and key where its scheme is unknown."""
+    try:
+        scheme_formats(scheme)
+    except RooflineError as error:
+        raise SpecError(where, f"{quote(key)}: {error}") from None
+
+
+def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
+    """The formats of weights, activations and cache that a scheme stands for; None keeps the base format.
+
+    Raises RooflineError for an unknown scheme, with the nearest one.
+
+    >>> scheme_formats("W8A8KV4")
+    ('int8', 'int8', 'int4')
+    """
+    key = scheme.strip().lower().replace("-", "_")
+    if key in SCHEMES:
+        return SCHEMES[key]
+    if re.fullmatch(r"(awq|gptq|int[1-8])_g\d{1,5}", key):
+        return key, None, None
+    match = _NOTATION.fullmatch(scheme.strip())
+    if match is None:
+        known = (*SCHEMES, *UNQUANTISED_FORMATS)
+        hint = suggest(scheme, known, listed=0) or "; write it like W4, W8A8, W4A16KV8, KV8, fp8, awq or q4_k_m"
+        raise RooflineError(f"unknown quantisation scheme {quote(scheme)}{hint}")
+
+    def integer(part: str, what: str) -> str | None:
+        bits = match[part]
+        if bits is None or bits == "16":
+            return None
+        if bits == "32":
+            return "fp32"
+        if len(bits) > 3 or not 1 <= int(bits) <= 8:
+            raise RooflineError(f"{quote(scheme)} asks for {quote(bits)[1:-1]}-bit {what}; use 1 to 8, 16 or 32 bits")
+        return f"int{int(bits)}"
+
+    return integer("w", "weights"), integer("a", "activations"), integer("kv", "KV cache")

@@ -1,0 +1,279 @@
+"""Weight schemes: which format each component of a checkpoint takes. Checkpoints leave parts unquantised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
+from typing import TypeAlias
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from roofline.core.errors import UnknownNameError
+from roofline.specs.formats import FORMATS, UNQUANTISED_FORMATS, Format, find_format
+
+
+class Mixture(Struct, frozen=True):
+    """A component stored in `better` in some layers and in `base` in the others, as `rule(layer, layers)` says."""
+
+    base: Format
+    better: Format
+    rule: Callable[[int, int], bool]
+
+    def over(self, layers: int) -> Format:
+        """The mixture's average format over a model of `layers` layers."""
+        share = sum(self.rule(layer, layers) for layer in range(layers)) / layers
+        bits = share * self.better.bits + (1 - share) * self.base.bits
+        return Format(f"{self.base.name}/{self.better.name}", bits, self.base.arithmetic)
+
+
+class ByGroup(Struct, frozen=True):
+    """A component whose format depends on how many query heads share a key and value head: `few` below 4, else `many`.
+
+    With grouped queries V is small, so that better bits for it cost little.
+    """
+
+    few: Choice
+    many: Choice
+
+
+DEEP = 80
+"""Layers by which llama.cpp knows a model of 70 billion parameters."""
+
+
+class ByDepth(Struct, frozen=True):
+    """A component that llama.cpp stores in a better format in models of `DEEP` layers: `deep` there, else `usual`."""
+
+    usual: Choice
+    deep: Choice
+
+
+Choice: TypeAlias = Format | Mixture | ByGroup | ByDepth
+"""What a component is stored in: one format, or a rule that picks it by layer, head group or depth."""
+
+
+def _settled(choice: Choice, layers: int, group: int) -> Format:
+    """The format that a choice means in a model of `layers` layers with `group` query heads to a key and value head."""
+    match choice:
+        case ByDepth():
+            return _settled(choice.deep if layers == DEEP else choice.usual, layers, group)
+        case ByGroup():
+            return _settled(choice.many if group >= 4 else choice.few, layers, group)
+        case Mixture():
+            return choice.over(layers)
+    return choice
+
+
+def _more_bits(layer: int, layers: int) -> bool:
+    """Where llama.cpp's K-quant mixtures spend more bits: the first and last eighth, and every third between."""
+    eighth = layers // 8
+    return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
+
+
+UNQUANTISED = frozenset({"embedding", "positions", "lm_head", "norm", "bias", "router"})
+"""Components that quantised checkpoints usually leave in the model's own format."""
+
+
+PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "attention": frozenset(
+            {"q_proj", "k_proj", "v_proj", "o_proj", "q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj"}
+            | {"index_q_proj", "index_k_proj", "index_weights_proj"}
+        ),
+        "linear_attention": frozenset({"in_proj", "gate_in_proj", "x_proj", "dt_proj", "out_proj"}),
+        "mlp": frozenset({"gate_proj", "up_proj", "down_proj"}),
+    }
+)
+"""Parts of a model that a checkpoint may leave unquantised as well; "mlp" is dense blocks and shared experts."""
+
+
+class WeightScheme(Struct, frozen=True):
+    """How a checkpoint stores its weights.
+
+    Components in `unquantised` keep the model's own format; `special` ones take the format given there; all other
+    linear layers take `linear` (None: the model's own format).
+    """
+
+    name: str
+    linear: Format | None = None
+    special: Mapping[str, Choice] = field(default_factory=lambda: MappingProxyType({}))
+    unquantised: Collection[str] = UNQUANTISED
+
+    def format_of(self, component: str, base: Format, layers: int, group: int = 1) -> Format:
+        """The format of `component` (an op name, or embedding, norm, bias, ...).
+
+        The model has `layers` layers, and `group` query heads to a key and value head.
+        """
+        chosen = self.special.get(component, self.special.get(component.removeprefix("expert_")))
+        if chosen is not None:
+            return _settled(chosen, layers, group)
+        if self.linear is None or component in self.unquantised:
+            return base
+        return self.linear
+
+    def without(self, parts: Collection[str]) -> WeightScheme:
+        """The scheme with some of the `PARTS` left in the model's own format."""
+        kept = frozenset(self.unquantised).union(*(PARTS[part] for part in parts))
+        return replace(self, unquantised=kept)
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.linear))
+
+
+def _gguf(name: str, base: str, output: str, **special: Choice) -> WeightScheme:
+    """A llama.cpp file type: vectors stay fp32, the embedding is quantised, the output matrix has its own format."""
+    kept = {"norm": FORMATS["fp32"], "bias": FORMATS["fp32"], "router": FORMATS["fp32"]}
+    mixtures: dict[str, Choice] = {**kept, "lm_head": FORMATS[output], **special}
+    return WeightScheme(name, FORMATS[base], MappingProxyType(mixtures), frozenset())
+
+
+def _mixed(base: str, better: str, rule: Callable[[int, int], bool] = _more_bits) -> Mixture:
+    return Mixture(FORMATS[base], FORMATS[better], rule)
+
+
+def _first_eighth(layer: int, layers: int) -> bool:
+    return layer < layers // 8
+
+
+def _middle(layer: int, layers: int) -> bool:
+    return layers // 8 <= layer < 7 * layers // 8
+
+
+def _grouped(few: str, many: str) -> ByGroup:
+    return ByGroup(FORMATS[few], FORMATS[many])
+
+
+def _deep(usual: Choice, deep: Choice = FORMATS["q5_k"]) -> ByDepth:
+    """V in models of 80 layers: small under grouped queries, so that Q3_K and Q4_K become Q5_K there."""
+    return ByDepth(usual, deep)
+
+
+def _tiny(name: str, base: str, small: str, **special: Choice) -> WeightScheme:
+    """The file types of one and two bits: V, the first eighth of down and the embedding keep more of them."""
+    v, down = _grouped(small, "q4_k"), _mixed(base, small, _first_eighth)
+    return _gguf(name, base, "q5_k", embedding=FORMATS[small], v_proj=v, down_proj=down, **special)
+
+
+MXFP4_BLOCKS = Format("mxfp4", 17 * 8 / 32, "int8")
+"""llama.cpp's blocks of MXFP4: twice an element is a whole number, and its kernels multiply those."""
+
+# The tensor-by-tensor choices of llama.cpp's llama_tensor_get_type (src/llama-quant.cpp) for dense Llama-like models,
+# those of four bits and less with an importance matrix, as such files are made.
+GGUF = (
+    _gguf("q8_0", "q8_0", "q8_0"),
+    _gguf(  # only experts are in MXFP4
+        "mxfp4_moe",
+        "q8_0",
+        "q8_0",
+        expert_gate_proj=MXFP4_BLOCKS,
+        expert_up_proj=MXFP4_BLOCKS,
+        expert_down_proj=MXFP4_BLOCKS,
+    ),
+    _gguf("q6_k", "q6_k", "q6_k"),
+    _gguf("q5_k_m", "q5_k", "q6_k", v_proj=_mixed("q5_k", "q6_k"), down_proj=_mixed("q5_k", "q6_k")),
+    _gguf("q5_k_s", "q5_k", "q6_k"),
+    _gguf("q5_1", "q5_1", "q6_k"),
+    _gguf("q5_0", "q5_0", "q6_k"),
+    _gguf(
+        "q4_k_m",
+        "q4_k",
+        "q6_k",
+        v_proj=_deep(_mixed("q4_k", "q6_k"), _mixed("q5_k", "q6_k")),
+        down_proj=_mixed("q4_k", "q6_k"),
+    ),
+    _gguf(
+        "q4_k_s",
+        "q4_k",
+        "q6_k",
+        v_proj=_deep(_mixed("q4_k", "q5_k", lambda layer, _: layer < 4)),
+        down_proj=_mixed("q4_k", "q5_k", _first_eighth),
+    ),
+    _gguf("q4_1", "q4_1", "q6_k"),
+    _gguf("q4_0", "q4_0", "q6_k"),
+    _gguf("iq4_nl", "iq4_nl", "q6_k", v_proj=_grouped("iq4_nl", "q5_k")),
+    _gguf("iq4_xs", "iq4_xs", "q6_k", v_proj=_grouped("iq4_xs", "q5_k")),
+    _gguf("q3_k_l", "q3_k", "q6_k", v_proj=FORMATS["q5_k"], down_proj=FORMATS["q5_k"], o_proj=FORMATS["q5_k"]),
+    _gguf(
+        "q3_k_m",
+        "q3_k",
+        "q6_k",
+        v_proj=_deep(_mixed("q4_k", "q5_k", lambda layer, _: layer < 2)),
+        down_proj=_mixed("q4_k", "q5_k", lambda layer, layers: layer < layers // 16),
+        o_proj=FORMATS["q4_k"],
+    ),
+    _gguf("q3_k_s", "q3_k", "q6_k", v_proj=_deep(FORMATS["q3_k"])),
+    _gguf(
+        "iq3_m",
+        "iq3_s",
+        "q6_k",
+        v_proj=_deep(FORMATS["q4_k"]),
+        down_proj=_mixed("iq3_s", "q4_k", _first_eighth),
+        o_proj=FORMATS["q4_k"],
+    ),
+    _gguf("iq3_s", "iq3_s", "q6_k", v_proj=_deep(_grouped("iq3_s", "q4_k"))),
+    _gguf(
+        "iq3_xs",
+        "iq3_s",
+        "q6_k",
+        q_proj=FORMATS["iq3_xxs"],
+        k_proj=FORMATS["iq3_xxs"],
+        v_proj=_deep(_grouped("iq3_s", "q4_k")),
+        gate_proj=_mixed("iq3_s", "iq3_xxs", _middle),
+        up_proj=_mixed("iq3_s", "iq3_xxs", _middle),
+    ),
+    _gguf(
+        "iq3_xxs",
+        "iq3_xxs",
+        "q5_k",
+        embedding=FORMATS["iq3_s"],
+        q_proj=FORMATS["iq2_s"],
+        k_proj=FORMATS["iq2_s"],
+        v_proj=_deep(_grouped("iq3_xxs", "q4_k")),
+        o_proj=FORMATS["iq3_s"],
+    ),
+    _gguf(
+        "q2_k",
+        "q2_k",
+        "q6_k",
+        v_proj=_deep(_grouped("q3_k", "q4_k")),
+        down_proj=FORMATS["q3_k"],
+        o_proj=FORMATS["q3_k"],
+    ),
+    _gguf(
+        "q2_k_s",
+        "q2_k",
+        "q6_k",
+        v_proj=_deep(_grouped("q2_k", "q4_k")),
+        down_proj=_mixed("q2_k", "q4_k", _first_eighth),
+    ),
+    _tiny("iq2_m", "iq2_s", "iq3_s", o_proj=FORMATS["iq3_s"]),
+    _tiny("iq2_s", "iq2_xs", "iq3_s", o_proj=FORMATS["iq3_s"]),
+    _tiny("iq2_xs", "iq2_xs", "q2_k"),
+    _tiny("iq2_xxs", "iq2_xxs", "q2_k"),
+    _tiny("iq1_m", "iq1_m", "q2_k", o_proj=FORMATS["iq2_xxs"]),
+    _tiny("iq1_s", "iq1_s", "q2_k", o_proj=FORMATS["iq2_xxs"]),
+)
+
+WEIGHT_SCHEMES: Mapping[str, WeightScheme] = MappingProxyType(
+    {scheme.name: scheme for scheme in GGUF}
+    | {
+        # gpt-oss model card (2025): only the experts are MXFP4; a dense model has its MLP in that place.
+        "mxfp4": WeightScheme(
+            "mxfp4", FORMATS["mxfp4"], unquantised=UNQUANTISED | {"q_proj", "k_proj", "v_proj", "o_proj"}
+        ),
+    }
+)
+"""Ways to store weights that differ from "this format in every linear layer"."""
+
+
+def find_weight_scheme(name: str) -> WeightScheme:
+    """The weight scheme called `name`: a named one, or a format used in every linear layer."""
+    key = name.strip().lower().replace("-", "_")
+    if key in WEIGHT_SCHEMES:
+        return WEIGHT_SCHEMES[key]
+    if key in UNQUANTISED_FORMATS:
+        return WeightScheme(key, FORMATS[key], unquantised=frozenset())
+    try:
+        return WeightScheme(key, find_format(name))
+    except UnknownNameError:
+        raise UnknownNameError("weight format", name, {*FORMATS, *WEIGHT_SCHEMES}) from None

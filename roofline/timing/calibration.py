@@ -1,0 +1,451 @@
+"""Calibrations: the fitted constants of each kind of kernel, what they were fitted to, and how far off they are.
+
+A file of `hwspecs/calibration/` holds the constants of one accelerator, of a family, of a vendor's line of families, or
+of all (`pooled`). Hardware without a file of its own inherits its family's, its line's, then the pooled one:
+`load_calibration` returns the chain, and every expected time says which link of it spoke.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from msgspec import Struct, field
+from numpy.typing import NDArray
+
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quote, suggest
+from roofline.core.parameters import Parameter, Unit
+from roofline.core.units import Dimension, parse_quantity
+from roofline.specs.hardware import Hardware
+from roofline.specs.library import as_mapping, check_keys, find_file, modified
+from roofline.timing.kernels import (
+    KERNELS,
+    Array,
+    Columns,
+    Mask,
+    column,
+    kernel,
+    kernel_bound,
+    kernel_regimes,
+    kernel_times,
+)
+
+Basis = Literal["calibrated", "family", "pooled", "bound"]
+
+RELATIVES: Mapping[str, tuple[str, ...]] = {
+    "fp32": ("bf16",),
+    "fp16": ("bf16",),
+    "int8": ("fp8",),
+    "moe int8": ("fp8_block", "fp8", "bf16"),  # public FP8 rows with one scale are of kernels that differ by threefold
+    "fp8": ("bf16/fp8", "fp8_block", "bf16"),
+    "fp8_block": ("fp8",),
+    "mxfp4": ("nvfp4",),
+    "nvfp4": ("fp8",),
+    "int4_wo": ("w4a16_mxfp4", "bf16"),
+    "w4a16_mxfp4": ("int4_wo", "bf16"),
+    "w4a8_mxfp4_mxfp8": ("nvfp4", "fp8"),
+    "tf32": ("bf16",),
+    "int4": ("int8", "fp8"),
+    "fp32/fp8": ("bf16/fp8", "bf16"),
+    "fp16/fp8": ("bf16/fp8",),
+    "fp16/int8": ("bf16/fp8",),
+    "bf16/int8": ("bf16/fp8",),
+    "bf16/fp8": ("fp8", "bf16"),
+    "fused": ("chunked",),
+}
+"""Formats whose constants stand in for those of a format that nobody measured, nearest first; also of one op alone."""
+
+WIDENING: Mapping[str, float] = {"outside": 2.0, "relative": 1.5, "family": 1.25, "pooled": 1.25}
+"""Factors on the logarithm of an interval: a shape outside the fitted range; a related format's constants; constants
+of other hardware (on each accelerator left out in turn, intervals of the others' residuals cover 71 to 75%)."""
+
+
+class Residuals(Struct, frozen=True):
+    """Measured over predicted time of `rows` measurements: 10th, 50th and 90th percentile."""
+
+    low: float
+    mid: float
+    high: float
+    rows: int
+
+
+class Fit(Struct, frozen=True):
+    """The constants of one kind of kernel in one format, in SI units, with the evidence for them.
+
+    `residuals` are by regime, and under `all`; `ranges` gives the smallest and largest value of each fitted column.
+    `source` says where its measurements came from, if not from where those of its calibration did.
+    """
+
+    op: str
+    format: str
+    parameters: Mapping[str, float]
+    residuals: Mapping[str, Residuals] = field(default_factory=dict)
+    ranges: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    rows: int = 0
+    source: str = ""
+
+    def __hash__(self) -> int:
+        return hash((self.op, self.format, self.rows))
+
+
+class Source(Struct, frozen=True):
+    """Where the measurements came from, and what turned them into constants."""
+
+    repository: str = ""
+    commit: str = ""
+    software: tuple[str, ...] = ()
+    date: datetime.date | None = None
+    command: str = ""
+
+    def __str__(self) -> str:
+        where = f"{self.repository} at {self.commit}" if self.commit else self.repository
+        return "; ".join(filter(None, (where, ", ".join(self.software))))
+
+
+class Match(Struct, frozen=True):
+    """The constants found for a kind and a format: whose they are, and how much wider their interval is for it."""
+
+    fit: Fit
+    basis: Basis
+    calibration: str
+    source: str
+    widening: float
+
+    def expected(self, columns: Columns, hardware: Hardware, resident: Mask = False, alone: Mask = False) -> Expected:
+        """Expected seconds of rows of this kind and format; see `Calibration.expected`."""
+        fit = self.fit
+        bound, mid = kernel_times(fit.op, columns, hardware, fit.parameters, resident, alone)
+        inside = within(fit, columns, mid.shape)
+        low, high = _spread(fit, fit.op, columns)
+        exponent = self.widening * np.where(inside, 1.0, WIDENING["outside"])
+        return Expected(
+            low=np.maximum(mid * low**exponent, bound),
+            mid=mid,
+            high=np.maximum(mid * high**exponent, mid),
+            inside=inside,
+            basis=self.basis,
+            source=f"{self.calibration}: {self.source}",
+        )
+
+
+class Expected(NamedTuple):
+    """Expected seconds of each row: 10th, 50th, 90th percentile; `inside` is whether the fitted range has the shape."""
+
+    low: Array
+    mid: Array
+    high: Array
+    inside: NDArray[np.bool_]
+    basis: Basis
+    source: str
+
+
+class Calibration(Struct, frozen=True):
+    """The constants of one accelerator, family or pool, and those it falls back on (`parents`, nearest first)."""
+
+    name: str
+    basis: Basis
+    fits: Mapping[tuple[str, str], Fit] = field(default_factory=lambda: MappingProxyType({}))
+    source: Source = field(default_factory=Source)
+    parents: tuple[Calibration, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.basis, len(self.fits)))
+
+    @property
+    def chain(self) -> Iterator[Calibration]:
+        """The calibration itself, then what it falls back on."""
+        yield self
+        yield from self.parents
+
+    def find(self, op: str, format: str) -> Match | None:
+        """The nearest constants: the format's own along the chain, then those of a related format; None if none."""
+        relatives = RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())
+        for index, candidate in enumerate((format, *relatives)):
+            for link in self.chain:
+                fit = link.fits.get((op, candidate))
+                if fit is not None:
+                    widening = (WIDENING["relative"] if index else 1.0) * WIDENING.get(link.basis, 1.0)
+                    return Match(fit, link.basis, link.name, fit.source or str(link.source), widening)
+        return None
+
+    def expected(
+        self, op: str, columns: Columns, hardware: Hardware, resident: Mask = False, alone: Mask = False
+    ) -> Expected:
+        """Expected seconds with their interval, for columns of the measurement schema in one format.
+
+        The mid value is the model's; the others are it times the 10th and 90th percentile of measured over predicted
+        time in the regime of each row, wider outside the fitted range. None is below the bound; where nothing is known,
+        all are the bound and `basis` says so. `resident` and `alone` are as in `roofline.timing.kernels.kernel_time`.
+        """
+        match = self.find(op, kernel(op).format(columns))
+        if match is not None:
+            return match.expected(columns, hardware, resident, alone)
+        bound = kernel_bound(op, columns, hardware, resident)
+        return Expected(bound, bound, bound, np.zeros(bound.shape, dtype=bool), "bound", "no measurements")
+
+
+def within(fit: Fit, columns: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    """Whether each row lies within the smallest and largest fitted value of every column."""
+    inside = np.ones(shape, dtype=bool)
+    for name, (low, high) in fit.ranges.items():
+        if name in columns:
+            values = column(columns, name)
+            inside = inside & (values >= low) & (values <= high)
+    return inside
+
+
+def _spread(fit: Fit, op: str, columns: Columns) -> tuple[Array, Array]:
+    """The factors from the mid time to the ends of the interval, by regime: below 1, and above."""
+    low, high = _ends(fit, op)
+    index = kernel_regimes(op, columns)
+    return low[index], high[index]
+
+
+@lru_cache(maxsize=1024)
+def _ends(fit: Fit, op: str) -> tuple[Array, Array]:
+    """The ends of the interval by regime."""
+    everywhere = fit.residuals.get("all", Residuals(0.5, 1.0, 2.0, 0))
+    found = [fit.residuals.get(label, everywhere) for label in kernel(op).regimes.labels]
+    low, high = (min(residual.low, 1.0) for residual in found), (max(residual.high, 1.0) for residual in found)
+    return np.array(list(low)), np.array(list(high))
+
+
+def families(hardware: Hardware) -> tuple[str, ...]:
+    """The names of the family calibrations of `hardware`, nearest first.
+
+    A family that spans memory with HBM and with GDDR spans two chips: `blackwell-gddr` before `blackwell`.
+    """
+    graphics = (hardware.memory_kind or "").upper().startswith("GDDR")
+    return (f"{hardware.family}-gddr", hardware.family) if graphics else (hardware.family,)
+
+
+def line(hardware: Hardware) -> str:
+    """The name of the calibration of a vendor's line, whose families are numbered: `cdna` for `cdna3` and `cdna4`."""
+    return hardware.family.rstrip("0123456789")
+
+
+def load_calibration(hardware: Hardware, path: Path | None = None, *, kind: bool = True) -> Calibration:
+    """The calibration of `hardware`: its own file if there is one, then its family's, line's, kind's, and the pooled.
+
+    The one of a `kind`, such as `cpu`, is of kernels that not every engine runs on it.
+
+    `path` names a file to use as its own. Where there is none, the nearest relative's comes first. Raises SpecError for
+    a file that is no calibration.
+    """
+    links = []
+    own = path or _find(hardware.name)
+    if own is not None:
+        links.append(_read(own, "calibrated"))
+    family = next((found for name in families(hardware) if (found := _find(name))), None)
+    related = _find(line(hardware)) if line(hardware) != hardware.family else None
+    alike = _find(hardware.kind)
+    relatives = dict.fromkeys(path for path in (family, related, alike) if path is not None and path != own)
+    links += [_read(path, "family") for path in relatives if kind or path != alike]
+    pooled = _find("pooled")
+    if pooled is not None:
+        links.append(_read(pooled, "pooled"))
+    if not links:
+        return Calibration(hardware.name, "bound")
+    return _chained(*links)
+
+
+class Calibrations(dict[tuple[Hardware, bool], Calibration]):
+    """The calibrations of hardware, with its kind's or not, each looked for once: for what is asked at one time."""
+
+    def __missing__(self, asked: tuple[Hardware, bool]) -> Calibration:
+        hardware, kind = asked
+        found = self[asked] = load_calibration(hardware, kind=kind)
+        return found
+
+
+@lru_cache(maxsize=256)
+def _chained(first: Calibration, *parents: Calibration) -> Calibration:
+    """`first` with what it falls back on: the same object for the same links, so that it can be a key."""
+    return Calibration(first.name, first.basis, first.fits, first.source, parents)
+
+
+def _find(name: str) -> Path | None:
+    """The file `calibration/<name>.yaml` of the search path, else the bundled one."""
+    return find_file(f"calibration/{name}.yaml", "hwspecs")
+
+
+def _read(path: Path, basis: Basis) -> Calibration:
+    return _parse(path, modified(path), basis)
+
+
+@lru_cache(maxsize=64)
+def _parse(path: Path, _modified: int, basis: Basis) -> Calibration:
+    return parse_calibration(read_mapping(path), str(path), basis)
+
+
+_TOP = ("name", "source", "kernels")
+_SOURCE = ("repository", "commit", "software", "date", "command")
+_FIT = ("source", "parameters", "rows", "range", "residuals")
+
+
+def parse_calibration(content: Mapping[str, Any], where: str, basis: Basis = "calibrated") -> Calibration:
+    """A Calibration from the mapping of a file; `where` names the file in errors."""
+    check_keys(content, _TOP, where, "")
+    name = content.get("name")
+    if not isinstance(name, str) or not name:
+        raise SpecError(where, "the key 'name' is missing")
+    fits = {}
+    for op, formats in as_mapping(content.get("kernels"), where, "kernels").items():
+        if op not in KERNELS:
+            raise SpecError(where, f"unknown kernel {quote(op)} in 'kernels'{suggest(op, KERNELS)}")
+        for format, body in as_mapping(formats, where, f"kernels.{op}").items():
+            fits[op, format] = _fit(op, format, as_mapping(body, where, f"kernels.{op}.{format}"), where)
+    return Calibration(name, basis, MappingProxyType(fits), _source(content.get("source"), where))
+
+
+def _source(content: object, where: str) -> Source:
+    source = as_mapping(content if content is not None else {}, where, "source")
+    check_keys(source, _SOURCE, where, "source")
+    date, software = source.get("date"), source.get("software", [])
+    if not isinstance(date, (datetime.date, type(None))) or not isinstance(software, list):
+        raise SpecError(where, "'source' needs a date such as 2026-11-20 and a list of 'software'")
+    texts = {key: str(source.get(key, "")) for key in ("repository", "commit", "command")}
+    return Source(software=tuple(map(str, software)), date=date, **texts)
+
+
+def _fit(op: str, format: str, body: Mapping[str, Any], where: str) -> Fit:
+    place = f"kernels.{op}.{format}"
+    check_keys(body, _FIT, where, place)
+    try:
+        expected = {parameter.name: parameter for parameter in kernel(op).parameters(format)}
+    except RooflineError as error:
+        raise SpecError(where, f"{quote(place)}: {error}") from None
+    given = as_mapping(body.get("parameters"), where, f"{place}.parameters")
+    check_keys(given, expected, where, f"{place}.parameters")
+    values = {}
+    for name, parameter in expected.items():
+        key = f"{place}.parameters.{name}"
+        if name not in given and not parameter.optional:
+            raise SpecError(where, f"the key {quote(key)} is missing")
+        values[name] = _value(given[name], parameter, where, key) if name in given else parameter.default
+    residuals = {
+        label: _residuals(entry, where, f"{place}.residuals.{label}")
+        for label, entry in as_mapping(body.get("residuals", {}), where, f"{place}.residuals").items()
+    }
+    ranges = {
+        name: (float(low), float(high))
+        for name, entry in as_mapping(body.get("range", {}), where, f"{place}.range").items()
+        for low, high in [_numbers(entry, 2, where, f"{place}.range.{name}")]
+    }
+    rows, source = _count(body.get("rows", 0), where, f"{place}.rows"), str(body.get("source", ""))
+    evidence = MappingProxyType(residuals), MappingProxyType(ranges)
+    return Fit(op, format, MappingProxyType(values), *evidence, rows, source)
+
+
+def _residuals(entry: object, where: str, key: str) -> Residuals:
+    low, mid, high, rows = _numbers(entry, 4, where, key)
+    return Residuals(low, mid, high, int(rows))
+
+
+def _value(text: object, parameter: Parameter, where: str, key: str) -> float:
+    dimension = {Unit.SECONDS: Dimension.TIME, Unit.BANDWIDTH: Dimension.BANDWIDTH}.get(parameter.unit)
+    try:
+        if dimension is not None:
+            value = parse_quantity(text, dimension).value
+        elif isinstance(text, (int, float)) and not isinstance(text, bool):
+            value = float(text)
+        else:
+            raise RooflineError(f"expected a number, got {quote(text)}")
+    except RooflineError as error:
+        raise SpecError(where, f"{quote(key)}: {error}") from None
+    slack = 1e-3 * abs(parameter.high)
+    if not math.isfinite(value) or not parameter.low * 0.999 <= value <= parameter.high + slack:
+        raise SpecError(
+            where, f"{quote(key)}: {value:g} is outside {parameter.low:g} to {parameter.high:g} ({parameter.meaning})"
+        )
+    return value
+
+
+def _numbers(entry: object, count: int, where: str, key: str) -> list[float]:
+    if not isinstance(entry, list) or len(entry) != count or not all(map(_is_number, entry)):
+        raise SpecError(where, f"{quote(key)} must be a list of {count} numbers")
+    return [float(item) for item in entry]
+
+
+def _is_number(item: object) -> bool:
+    return isinstance(item, (int, float)) and not isinstance(item, bool) and math.isfinite(item)
+
+
+def _count(value: object, where: str, key: str) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise SpecError(where, f"{quote(key)} must be a number of rows")
+    return value
+
+
+def render(calibration: Calibration) -> str:
+    """The text of a calibration file; `parse_calibration` reads it back."""
+    source = calibration.source
+    lines = [f"name: {_text(calibration.name)}", "source:", f"  repository: {_text(source.repository)}"]
+    if source.commit:
+        lines.append(f"  commit: {_text(source.commit)}")
+    lines.append(f"  software: [{', '.join(map(_text, source.software))}]")
+    if source.date is not None:
+        lines.append(f"  date: {source.date.isoformat()}")
+    lines += [f"  command: {_text(source.command)}", "kernels:" if calibration.fits else "kernels: {}"]
+    for op in dict.fromkeys(op for op, _ in calibration.fits):
+        lines.append(f"  {op}:")
+        for (kind, format), fit in calibration.fits.items():
+            if kind == op:
+                lines += _rendered(format, fit)
+    return "\n".join(lines) + "\n"
+
+
+def _rendered(format: str, fit: Fit) -> list[str]:
+    lines = [f"    {_text(format)}:", *([f"      source: {_text(fit.source)}"] if fit.source else [])]
+    lines += [f"      rows: {fit.rows}", "      parameters:"]
+    for parameter in kernel(fit.op).parameters(format):
+        if parameter.optional and fit.parameters[parameter.name] == parameter.default:
+            continue
+        lines.append(f"        {parameter.name}: {_shown(fit.parameters[parameter.name], parameter.unit)}")
+    ranges = ", ".join(f"{name}: [{low:g}, {high:.12g}]" for name, (low, high) in fit.ranges.items())
+    lines += [f"      range: {{{ranges}}}", "      residuals:"]
+    for label, residual in fit.residuals.items():
+        spread = f"{residual.low:.4g}, {residual.mid:.4g}, {residual.high:.4g}, {residual.rows}"
+        lines.append(f"        {_text(label)}: [{spread}]")
+    return lines
+
+
+def _shown(value: float, unit: Unit) -> str:
+    match unit:
+        case Unit.SECONDS:
+            return f"{value * 1e9:.4g} ns" if value < 1e-7 else f"{value * 1e6:.4g} us"
+        case Unit.BANDWIDTH:
+            return f"{value / 1e9:.4g} GB/s"
+        case Unit.CHOICE:
+            return f"{value:.0f}"
+        case _:
+            shown = f"{value:.4g}"
+            # YAML 1.1 reads a number with an exponent and no point as text.
+            return shown.replace("e", ".0e") if "e" in shown and "." not in shown else shown
+
+
+_WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
+"""What YAML 1.1 reads as something else than text, in any case."""
+
+
+def _text(value: str) -> str:
+    """A plain YAML scalar, or a quoted one where YAML would read it as syntax or as something else than text."""
+    plain = value and all(character.isalnum() or character in " ._-/+" for character in value) and value[0].isalpha()
+    if plain and value.strip() == value and value.lower() not in _WORDS:
+        return value
+    escaped = "".join(character if character.isprintable() else " " for character in value).replace("'", "''")
+    return f"'{escaped}'"
+
+
+def require(match: Match | None, op: str, format: str) -> Match:
+    """`match`, or an error that says that nothing was measured."""
+    if match is None:
+        raise UnsupportedError(f"no calibration has a fit for {op} in {format}")
+    return match

@@ -1,0 +1,310 @@
+"""Time of fused attention: query tiles over keys in prefill, KV splits over multiprocessors in decode.
+
+G = heads / kv_heads query heads share a KV head. S is the number of multiprocessors, bw the memory bandwidth.
+
+Prefill (FlashAttention: Dao, 2023). Tiles of b_m queries walk over the keys that their last query sees, in blocks of
+b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m, a window keeps the last w of them:
+
+    tiles      U   = batch heads ceil(q_len / b_m)              or batch kv_heads ceil(G q_len / b_m), heads packed
+    one tile   T_i = 4 b_m d kv_i / (e_F peak / S) + tile_prologue
+    units      T_S = max(sum T_i / S * ((1 - q) + q ceil(U/S) / (U/S)), longest T_i)
+    memory     T_M = (Q + O + K + V) / (e_B bw)
+    before     T_W = (K + V of new tokens, read and written) / (e_B bw)        appending to the cache
+    time       t   = launch + (T_S^p + T_M^p)^(1/p) + T_W + token batch q_len
+
+Decode (split KV: "Flash-Decoding", Dao et al., 2023). One unit of work is a KV head of a sequence, for 64 query heads
+at most; its keys may be split in s parts that are combined afterwards:
+
+    units      T_S = min over s of  w(U s) (2 d kv_bytes L / s / unit_bandwidth + tile_prologue)
+                                    + combine log2(s) / 3 + 8 s batch heads d / bw
+    memory     T_M = KV / (e_B bw) + (Q + O) / bw
+    time       t   = launch + (T_S^p + T_M^p)^(1/p) + sequence batch + [G > 1 and batch > 1] regroup
+
+Where hardware has no matrix unit for the format, the query heads of a group are multiplied one by one, and a key costs
+4 d G `head_slowdown` / (peak / S) more.
+
+with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L rounded up to blocks of 64 keys. FlashAttention-2 splits the
+keys only where heads share a KV head (`split_single` 0), and rearranges Q and O so that the heads of a group fill the
+rows of a tile (`regroup`). In a benchmark that replays its buffers, the part that the L2 holds is read at `l2_speedup`
+times the memory's bandwidth.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from msgspec import Struct
+
+from roofline.core.parameters import Parameter, Unit
+from roofline.specs.hardware import Hardware
+from roofline.timing.kernels.common import (
+    Array,
+    Columns,
+    Mask,
+    aligned,
+    ceil_div,
+    column,
+    is_bare,
+    l2_bytes,
+    numbers,
+    resident_share,
+    rounds,
+    smooth_maximum,
+    text,
+    units,
+)
+
+SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.float64)[:, None]
+"""Parts that the keys of a sequence are split into in decode."""
+
+KEY_BLOCK = 64.0
+"""Keys that a decode kernel takes at a time, and the least that a split leaves to each part."""
+
+GROUP_ROWS = 64.0
+"""Query heads of one KV head that share a tile of the matrix unit in decode."""
+
+
+class Tiling(Struct, frozen=True):
+    """How a prefill kernel cuts its work: query rows and keys a tile; whether the heads of a group fill the rows.
+
+    An `adaptive` kernel has tiles of 16 and 64 rows as well, for prompts that fill no more (FlashInfer). One of a
+    `processor` has tiles of 32, 64 or 256 queries by their number, and computes no row or key more than there are; but
+    it skips none under a mask, which it is given where tokens are cached (PyTorch's FlashAttentionKernel.cpp).
+    """
+
+    name: str
+    rows: float
+    keys: float
+    packed: bool = False
+    adaptive: bool = False
+    processor: bool = False
+
+    def rows_for(self, filled: Array) -> Array:
+        """Rows of the tiles for `filled` rows in all."""
+        if self.processor:
+            return filled / ceil_div(filled, np.where(filled < 192, 32.0, np.where(filled < 768, 64.0, self.rows)))
+        small = np.where(filled <= 16, 16.0, np.where(filled <= 64, 64.0, self.rows))
+        return small if self.adaptive else np.full_like(filled, self.rows)
+
+
+TILINGS = (
+    Tiling("128 x 128", 128, 128),
+    Tiling("128 x 128, packed", 128, 128, packed=True),
+    Tiling("64 x 128", 64, 128),
+    Tiling("256 x 128", 256, 128),
+    Tiling("128 x 64", 128, 64),
+    Tiling("64 x 64", 64, 64),
+    Tiling("128 x 64, packed, adaptive", 128, 64, packed=True, adaptive=True),
+    Tiling("processor", 256, 1, processor=True),
+)
+"""What the parameter `tiling` counts; a fit tries each."""
+
+PREFILL = (
+    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8e-6, "start and end of the kernels: attention, KV write"),
+    Parameter("compute_efficiency", Unit.RATIO, 0.05, 1.0, 0.6, "matrix unit's achievable fraction of its peak"),
+    Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.85, "achievable fraction of memory bandwidth"),
+    Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 30e-6, 1.5e-6, "filling the pipeline and writing one tile"),
+    Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 1.8, "exponent of the smooth maximum of units and memory"),
+    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.8, "share of the kernel that runs in whole waves"),
+    Parameter("token", Unit.SECONDS, 0.001e-9, 20e-9, 1e-9, "preparing and writing the KV of one token"),
+    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's operands"),
+    Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
+    Parameter("tiling", Unit.CHOICE, 0, 7, 0, "how the kernel cuts queries and keys"),
+)
+
+DECODE = (
+    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8.5e-6, "start and end of the kernels: attention, KV write"),
+    Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.9, "achievable fraction of memory bandwidth"),
+    Parameter("unit_bandwidth", Unit.BANDWIDTH, 5e9, 1500e9, 100e9, "KV into one multiprocessor"),
+    Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 10e-6, 2e-6, "start and end of one unit of work"),
+    Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "adding eight partial results (three doublings)"),
+    Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.0, "exponent of the smooth maximum of units and memory"),
+    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.5, "share of the kernel that runs in whole waves"),
+    Parameter("sequence", Unit.SECONDS, 0.01e-9, 40e-9, 5e-9, "scheduling and writing the KV of one sequence"),
+    Parameter("regroup", Unit.SECONDS, 0.001e-6, 15e-6, 1e-6, "rearranging the heads of a group, several sequences"),
+    Parameter("split_single", Unit.CHOICE, 0, 1, 1, "whether a KV head with one query head is split, too (1)"),
+    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's KV"),
+    Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
+    Parameter(
+        "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "heads' arithmetic, over the vector peak's time", start=2.0
+    ),
+)
+
+
+class _Shape(Struct, frozen=True):
+    """The columns of an attention measurement as arrays of one shape."""
+
+    batch: Array
+    queries: Array
+    keys: Array
+    heads: Array
+    kv_heads: Array
+    dim: Array
+    window: Array
+    causal: Array
+    bytes: float
+    kv_bytes: float
+    arithmetic: str
+
+    @property
+    def seen(self) -> Array:
+        """Keys that the last query sees."""
+        return np.where(self.window > 0, np.minimum(self.keys, self.window), self.keys)
+
+    @property
+    def read_keys(self) -> Array:
+        """Keys that any query sees."""
+        return np.where(self.window > 0, np.minimum(self.keys, self.window + self.queries - 1), self.keys)
+
+    @property
+    def kv_traffic(self) -> Array:
+        """Bytes of K and V."""
+        return 2.0 * self.batch * self.kv_heads * self.read_keys * self.dim * self.kv_bytes
+
+    @property
+    def activation_traffic(self) -> Array:
+        """Bytes of Q and O."""
+        return 2.0 * self.batch * self.heads * self.queries * self.dim * self.bytes
+
+    @property
+    def preparation_traffic(self) -> Array:
+        """Bytes of the kernel before: new K and V, read and written to the cache."""
+        new = 2.0 * self.batch * self.queries * self.kv_heads * self.dim
+        return new * (self.bytes + self.kv_bytes)
+
+    @property
+    def pairs(self) -> Array:
+        """Query-key pairs of one head under the causal mask and the window: sum over queries of the keys seen."""
+        cached = self.keys - self.queries
+        full = self.queries * cached + self.queries * (self.queries + 1) / 2
+        beyond = np.where(self.window > 0, np.maximum(0.0, self.keys - self.window), 0.0)
+        first = np.where(self.window > 0, np.maximum(0.0, cached - self.window), 0.0)
+        hidden: Array = (beyond * (beyond + 1) - first * (first + 1)) / 2
+        return np.where(self.causal > 0, full - hidden, self.queries * self.seen)
+
+
+def _shape(columns: Columns, hardware: Hardware) -> _Shape:
+    names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+    sizes = [column(columns, name) for name in names]
+    options = (column(columns, "window", 0.0), column(columns, "causal", 1.0))
+    batch, queries, keys, heads, kv_heads, dim, window, causal = aligned(*sizes, *options)
+    computed = numbers(text(columns, "dtype"))
+    kv_bytes, arithmetic = cached(columns, hardware)
+    return _Shape(batch, queries, keys, heads, kv_heads, dim, window, causal, computed.bytes, kv_bytes, arithmetic)
+
+
+def cached(columns: Columns, hardware: Hardware) -> tuple[float, str]:
+    """Bytes of an element of the cache, and the arithmetic that it meets the queries in."""
+    dtype = text(columns, "dtype")
+    stored, computed = numbers(text(columns, "kv_dtype", dtype)), numbers(dtype)
+    arithmetic = stored.arithmetic if hardware.supports(stored.arithmetic) else computed.arithmetic
+    return float(column(columns, "kv_bytes", stored.bytes)), arithmetic
+
+
+def attention_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
+    """The speed of light in seconds: `max(4 heads d pairs / peak, (Q + O + K + V) / bandwidth)`.
+
+    With `resident`, all may come from the cache, and only the arithmetic counts.
+    """
+    shape = _shape(columns, hardware)
+    flops = 4.0 * shape.batch * shape.heads * shape.dim * shape.pairs
+    compute = flops / hardware.matrix_peak(shape.arithmetic)
+    memory = (shape.kv_traffic + shape.activation_traffic) / hardware.memory_bandwidth
+    return np.where(resident, compute, np.maximum(compute, memory))
+
+
+def prefill_time(
+    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
+) -> Array:
+    """Seconds of attention; columns `dtype, kv_dtype, batch, q_len, kv_len, heads, kv_heads, head_dim, window`.
+
+    It is causal unless `causal` is 0; `kv_bytes` overrides what an element of the cache moves. See the module for the
+    formula. Raises UnknownNameError for an absent column.
+    """
+    shape = _shape(columns, hardware)
+    tiling = TILINGS[int(parameters["tiling"])]
+    count, whole = units(hardware), parameters["wave_quantisation"]
+    group = np.where(tiling.packed | (shape.queries == 1), shape.heads / shape.kv_heads, 1.0)
+    rows = tiling.rows_for(shape.queries * group)
+    positions = np.minimum(rows / group, shape.queries)
+    tiles = ceil_div(shape.queries * group, rows)
+    blocks, longest_keys = _tile_keys(shape, positions, tiles, tiling)
+    per_key = (
+        4.0 * rows * shape.dim * count / (parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic))
+    )
+    independent = shape.batch * shape.heads / group
+    work = independent * (blocks * per_key + tiles * parameters["tile_prologue"])
+    waves = independent * tiles / count
+    on_units = work / count * ((1.0 - whole) + whole * np.ceil(waves) / waves)
+    on_units = np.maximum(on_units, longest_keys * per_key + parameters["tile_prologue"])
+    traffic = shape.kv_traffic + shape.activation_traffic
+    slowness = np.ones_like(traffic)
+    if np.any(resident):
+        held = resident * resident_share(traffic, parameters["l2_share"] * l2_bytes(hardware), 4.0)
+        slowness = 1.0 - held + held / parameters["l2_speedup"]
+    bandwidth = parameters["memory_efficiency"] * hardware.memory_bandwidth
+    kernel = smooth_maximum(on_units, slowness * traffic / bandwidth, parameters["sharpness"])
+    if is_bare(columns):
+        return np.asarray(parameters["launch"] + kernel)
+    preparing = slowness * shape.preparation_traffic / bandwidth
+    return parameters["launch"] + kernel + preparing + parameters["token"] * shape.batch * shape.queries
+
+
+def _tile_keys(shape: _Shape, positions: Array, tiles: Array, tiling: Tiling) -> tuple[Array, Array]:
+    """Keys that all tiles of one head walk over, and the longest walk; whole blocks, in closed form.
+
+    Tile i ends at key c + (i+1) r for r positions a tile; the sum over i is an arithmetic series. A walk is rounded up
+    to blocks: by half a block on average where r is not a multiple of it. A window caps every walk at w + r.
+    """
+    block, cached = tiling.keys, shape.keys - shape.queries
+    skipping = (shape.causal > 0) & ~((cached > 0) & tiling.processor)
+    rounding = np.where(positions % block == 0, 0.0, block / 2)
+    last = np.ceil(shape.keys / block) * block
+    cap = np.where(shape.window > 0, np.minimum(last, shape.window + positions + block / 2), last)
+    start, step = cached + rounding, positions
+    uncapped = np.where(skipping, np.clip(np.floor((cap - start) / step), 0.0, tiles), 0.0)
+    total = uncapped * start + step * uncapped * (uncapped + 1) / 2 + (tiles - uncapped) * cap
+    return np.maximum(total, block * tiles), cap
+
+
+def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
+    """Seconds of attention of one new token (or a few) a sequence over its KV cache; see the module for the formula."""
+    shape = _shape(columns, hardware)
+    count, whole, bandwidth = units(hardware), parameters["wave_quantisation"], hardware.memory_bandwidth
+    rows = shape.queries * shape.heads / shape.kv_heads
+    work = shape.batch * shape.kv_heads * ceil_div(rows, GROUP_ROWS)
+    splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
+    keys = KEY_BLOCK * ceil_div(shape.seen, KEY_BLOCK * splits)
+    waves = work * splits / count
+    per_key = 2.0 * shape.dim * shape.kv_bytes / parameters["unit_bandwidth"]
+    if shape.arithmetic not in hardware.tensor:
+        slowdown = parameters["head_slowdown"] * count / hardware.matrix_peak(shape.arithmetic)
+        per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * slowdown
+    one = per_key * keys + parameters["tile_prologue"]
+    partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
+    grouped = shape.heads > shape.kv_heads
+    may_split = grouped | (parameters["split_single"] > 0.5)
+    allowed = (splits == 1) | (may_split & (shape.seen >= KEY_BLOCK * splits))
+    on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
+    missing = from_memory(shape.kv_traffic, resident, hardware, parameters)
+    over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
+    kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
+    regrouping = np.where(grouped & (shape.batch > 1), parameters["regroup"], 0.0)
+    return parameters["launch"] + kernel + parameters["sequence"] * shape.batch + regrouping
+
+
+def best_split(parts: Array, partial: Array, allowed: Array, splits: Array, parameters: Mapping[str, float]) -> Array:
+    """Seconds of the units with the best of the `allowed` splits: all `parts`, then adding up what is `partial`."""
+    combining = np.where(splits > 1, parameters["combine"] * np.log2(splits) / 3.0 + partial, 0.0)
+    fastest: Array = np.min(np.where(allowed, parts + combining, np.inf), axis=0)
+    return fastest
+
+
+def from_memory(cache: Array, resident: Mask, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
+    """Bytes of the cache that take as long over memory as all of it does, where the L2 holds a benchmark's share."""
+    if not np.any(resident):
+        return cache
+    held = resident * resident_share(cache, parameters["l2_share"] * l2_bytes(hardware), 16.0)
+    missing: Array = cache * (1.0 - held + held / parameters["l2_speedup"])
+    return missing

@@ -1,0 +1,93 @@
+"""Time of a collective among the devices of one topology: two protocols, each a latency and a bandwidth.
+
+    low latency      t1 = latency + sent / (low_latency_share e link)
+    high bandwidth   t2 = ((handshake latency)^p + (sent / (e link))^p)^(1/p)
+    time             t  = min(t1, t2)
+
+`link` is the bandwidth of a device's link in one direction, on a mesh its part to the other ranks, of a ring over nodes
+what it sends within them and across them side by side (`Hardware.over_nodes`). `sent` is the part
+of the message that a device has to send: 2 (r-1)/r of it for a ring all-reduce among r ranks, (r-1)/r for all-gather,
+reduce-scatter and all-to-all (Thakur et al., 2005); the message is `bytes` in all. Libraries switch between protocols
+by size (NCCL: LL, which sends flags with the data, and Simple, which synchronises first). The latency grows with the
+ranks (more steps, a wider barrier), and what a topology achieves of its links depends on them, so both are fitted at 2,
+4 and 8 ranks. Between, they are interpolated in log2(ranks); beyond 8, the latency goes on as from 4 to 8, and the
+efficiency stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from roofline.core.errors import UnknownNameError
+from roofline.core.parameters import Parameter, Unit
+from roofline.specs.hardware import Hardware, Span
+from roofline.timing.kernels.common import Array, Columns, Mask, aligned, column, smooth_maximum, text
+
+RANKS = (2, 4, 8)
+"""Numbers of ranks that the constants are fitted at."""
+
+SENT: Mapping[str, float] = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
+"""f = this times (r-1)/r, by the names of measurement files."""
+
+_LATENCY = {2: 7e-6, 4: 10e-6, 8: 15e-6}
+
+PARAMETERS = (
+    *(
+        parameter
+        for ranks in RANKS
+        for parameter in (
+            Parameter(f"latency_{ranks}", Unit.SECONDS, 1e-6, 300e-6, _LATENCY[ranks], f"tiny message, {ranks} ranks"),
+            Parameter(f"efficiency_{ranks}", Unit.RATIO, 0.01, 1.0, 0.75, f"share of the link, {ranks} ranks"),
+        )
+    ),
+    Parameter("sharpness", Unit.RATIO, 0.4, 5.0, 1.0, "exponent of the ramp from latency to bandwidth"),
+    Parameter("low_latency_share", Unit.RATIO, 0.02, 1.0, 0.3, "bandwidth of the low-latency protocol, of the other's"),
+    Parameter("handshake", Unit.RATIO, 1.0, 10.0, 2.0, "latency of the high-bandwidth protocol, of the other's"),
+)
+
+
+def _sent(columns: Columns) -> tuple[Array, Array]:
+    collective = text(columns, "collective")
+    if collective not in SENT:
+        raise UnknownNameError("collective", collective, SENT)
+    ranks = np.maximum(column(columns, "ranks"), 1.0)
+    return SENT[collective] * (ranks - 1.0) / ranks * column(columns, "bytes"), ranks
+
+
+def _link(columns: Columns, hardware: Hardware) -> Array:
+    """Bytes a second among the ranks, of the link that reaches as far as they do: neighbours without `reach`."""
+    across = bool(np.any(column(columns, "across_nodes", 0.0)))
+    ranks = column(columns, "ranks")
+    if across and text(columns, "collective") != "alltoall":
+        members = int(np.max(column(columns, "members", 1.0)))
+        return np.asarray(np.vectorize(lambda count: hardware.over_nodes(int(count), members), otypes=[float])(ranks))
+    reach, ranks = aligned(column(columns, "reach") if "reach" in columns else ranks, ranks)
+    groups, which = np.unique(np.stack([reach.reshape(-1), ranks.reshape(-1)]), axis=1, return_inverse=True)
+    spans = groups.T.astype(int).tolist()
+    bandwidths = np.array([hardware.link(Span(reached, across)).among(count) for reached, count in spans])
+    return np.asarray(bandwidths[which].reshape(reach.shape))
+
+
+def collective_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
+    """The speed of light in seconds: what a device has to send, over its link."""
+    del resident
+    return _sent(columns)[0] / _link(columns, hardware)
+
+
+def collective_time(
+    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
+) -> Array:
+    """Seconds for columns `collective, ranks, bytes`, optional `across_nodes`, `members` of a node and `reach`."""
+    del resident
+    sent, ranks = _sent(columns)
+    position = np.log2(ranks)
+    latency = np.interp(position, np.log2(RANKS), [parameters[f"latency_{count}"] for count in RANKS])
+    growth = max(0.0, parameters["latency_8"] - parameters["latency_4"])
+    latency = latency + growth * np.maximum(position - 3.0, 0.0)
+    efficiency = np.interp(position, np.log2(RANKS), [parameters[f"efficiency_{count}"] for count in RANKS])
+    sending = sent / (efficiency * _link(columns, hardware))
+    low_latency = latency + sending / parameters["low_latency_share"]
+    high_bandwidth = smooth_maximum(latency * parameters["handshake"], sending, parameters["sharpness"])
+    return np.where(ranks > 1, np.minimum(low_latency, high_bandwidth), 0.0)

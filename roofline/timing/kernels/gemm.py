@@ -1,0 +1,267 @@
+"""Time of a matrix product C[m,n] = A[m,k] B[k,n]: tiles on multiprocessors, over memory, after a launch.
+
+A kernel cuts C into tiles of b_m x b_n, and may split k into s parts that are added afterwards. With S units:
+
+    tiles          N  = ceil(m / b_m) ceil(n / b_n) s
+    one tile       T1 = max(2 b_m b_n k' / (e_F peak / S),  (b_m + b_n) k' bytes / tile_bandwidth) + tile_prologue
+    rounds         w  = (1 - q) max(1, N / S) + q ceil(N / S)            q = 1: whole waves; q = 0: perfectly balanced
+    split          T2 = [s > 1] (8 s m n / (3 bandwidth) + tile_prologue)                       partial sums in FP32
+    units          T_S = min over (b_m, b_n, s) of w T1 + T2                              libraries pick a good tile
+    memory         T_M = (passes B + A + C) / (e_B bandwidth)               passes = min(ceil(m / v), 1 + packing)
+    kernel         x  = (T_S^p + T_M^p)^(1/p)
+    throttling     x (1 + d x / (x + 500 us))  where the units dominate: long products lower the clock
+    time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantising kernel
+
+k' is k / s rounded up to 64. Matrix units multiply whole tiles: b_m rows even where m is less, as far as that is free,
+which it is up to the rows at which streaming the weights takes as long; hardware without them multiplies what there is.
+Libraries of processors multiply a few rows as vectors, v of them for each pass over the weights, and more in blocks,
+for which they first copy the weights into another order (Goto and van de Geijn, 2008): that reads, writes and reads
+them again. On accelerators there is one pass. The tile model is the one of CUTLASS's documentation ("Efficient GEMM in
+CUDA") and of Stream-K (Osama et al., 2023); constants are fitted (`roofline.validate.fit.calibrate`). A benchmark that
+replays its buffers keeps B in the L2 cache; then the memory term counts only what misses it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from roofline.core.parameters import Parameter, Unit
+from roofline.specs.hardware import Hardware
+from roofline.timing.kernels.common import (
+    Array,
+    Columns,
+    Mask,
+    Numbers,
+    aligned,
+    ceil_div,
+    column,
+    is_bare,
+    l2_bytes,
+    numbers,
+    resident_share,
+    rounds,
+    smooth_maximum,
+    storage,
+    text,
+    units,
+)
+
+_CLASSIC = ((64, 64), (128, 64), (64, 128), (128, 128), (128, 256), (256, 128), (256, 256))
+_WIDE = (*_CLASSIC, (192, 128), (128, 192), (192, 192), (320, 128))
+_THIN = (*_CLASSIC, (16, 64), (16, 128), (16, 256), (32, 64), (32, 128), (32, 256))
+_SPLITS = (1, 2, 3, 4, 6, 8, 16)
+
+
+class Dispatch(Struct, frozen=True):
+    """Which tiles (rows, columns) and splits of k a library chooses among.
+
+    `fixed_rows` is the height that tiles have at least where m > 64: fixed rules, as in CUTLASS's FP8 kernels.
+    """
+
+    name: str
+    tiles: tuple[tuple[int, int], ...]
+    splits: tuple[int, ...] = (1,)
+    fixed_rows: int = 0
+
+
+DISPATCHES = (
+    Dispatch("classic", _CLASSIC),
+    Dispatch("classic, split k", _CLASSIC, _SPLITS),
+    Dispatch("wide, split k", _WIDE, _SPLITS),
+    Dispatch("thin", _THIN),
+    Dispatch("fixed rows", _CLASSIC, fixed_rows=128),
+    Dispatch("one tile", ((128, 128),)),
+)
+"""What the parameter `dispatch` counts; a fit tries each."""
+
+NEVER = 1e30
+"""Tiles of a choice that a library does not take: finite, so that arithmetic on it stays defined."""
+
+CHUNK = 2048
+"""Rows evaluated at a time, so that the tile alternatives stay in the processor's cache."""
+
+REPLAYED_COPIES = {"nvfp4": 1.0}
+"""Copies of the weights that the public benchmark cycles through; 6 for the formats that are not named."""
+
+L2_SHARE = 0.5
+"""Share of the L2 that keeps a benchmark's weights, where the host's time hides it from a fit."""
+
+UNGRAPHED = ("fp8_block",)
+"""Formats that the public benchmark measures without CUDA graphs: the host's time hides that of short kernels.
+
+What it says of longer ones includes gaps that a replayed graph has not. They cannot be told from the launch, which is
+therefore that of the accelerator's other products with kernels that quantise.
+"""
+
+INSTRUCTION_ROWS = 16.0
+"""Rows that one instruction of a matrix unit multiplies at least."""
+
+NO_PACKING = 1e-3
+"""Passes that are none: constants of accelerators have fewer."""
+
+THROTTLING_TIME = 500e-6
+"""A product has to run about this long before the clock reacts to its power."""
+
+_COMMON = (
+    Parameter("launch", Unit.SECONDS, 0.3e-6, 30e-6, 4e-6, "start, first loads and end of the kernel"),
+    Parameter("compute_efficiency", Unit.RATIO, 0.1, 1.0, 0.85, "matrix unit's achievable fraction of its peak"),
+    Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.85, "achievable fraction of memory bandwidth"),
+    Parameter("tile_bandwidth", Unit.BANDWIDTH, 10e9, 1000e9, 200e9, "operands into one multiprocessor"),
+    Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 6e-6, 1e-6, "filling the pipeline and writing one tile"),
+    Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.5, "exponent of the smooth maximum of units and memory"),
+    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "share of the kernel that runs in whole waves"),
+    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's weights"),
+    Parameter("dispatch", Unit.CHOICE, 0, 5, 1, "which tiles and splits the library chooses among"),
+)
+_QUANTISING = (
+    Parameter("odd_rows", Unit.RATIO, 0.001, 1.0, 0.1, "slowdown where m > 64 is no multiple of 8"),
+    Parameter("quantise_row", Unit.SECONDS, 0.01e-9, 40e-9, 3e-9, "quantising kernel: time a row of activations"),
+    Parameter("quantise_efficiency", Unit.RATIO, 0.05, 1.0, 0.4, "quantising kernel: fraction of bandwidth"),
+)
+_HOST = (
+    Parameter("host", Unit.SECONDS, 1e-6, 500e-6, 60e-6, "issue by the host, where a benchmark has no CUDA graph"),
+    Parameter("host_few_rows", Unit.RATIO, 0.3, 2.0, 1.0, "the same where m < 32, in parts of it: another library"),
+    Parameter("host_padding", Unit.RATIO, 0.001, 1.0, 0.1, "more of it where m is no multiple of 4: padded scales"),
+    Parameter("host_gap", Unit.SECONDS, 1e-9, 60e-6, 1e-9, "idle between kernels issued one by one", start=10e-6),
+)
+"""Formats whose public benchmark runs kernels one by one have these for `odd_rows`, `quantise_row` and `l2_share`.
+
+They are no part of a prediction.
+"""
+
+_PLAIN = (
+    Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.1, "slowdown of long products by power limits"),
+    Parameter("packing", Unit.RATIO, 1e-6, 8.0, 1e-6, "passes over weights that packing adds", start=1.0, kind="cpu"),
+    Parameter("vector_rows", Unit.CHOICE, 1, 4, 1, "rows that one pass without packing serves", start=2, kind="cpu"),
+)
+
+
+def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
+    """The parameters of products in the format `dtype`."""
+    if not numbers(dtype).quantises:
+        return (*_COMMON, *_PLAIN)
+    if dtype in UNGRAPHED:
+        return (*(parameter for parameter in _COMMON if parameter.name != "l2_share"), *_HOST, *_QUANTISING[2:])
+    return (*_COMMON, *_QUANTISING)
+
+
+def gemm_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
+    """The speed of light in seconds: `max(2mnk / peak, (A + B + C) / bandwidth)`; with `resident`, no memory."""
+    form = storage(columns)
+    m, n, k = (column(columns, name) for name in ("m", "n", "k"))
+    compute = 2.0 * m * n * k / hardware.matrix_peak(form.arithmetic)
+    memory = (form.bytes * n * k + form.input_bytes * m * k + 2.0 * m * n) / hardware.memory_bandwidth
+    return np.where(resident, compute, np.maximum(compute, memory))
+
+
+def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
+    """Seconds of each product of columns `dtype, m, n, k`; see the module for the formula, `storage` for options."""
+    dtype, form = text(columns, "dtype"), storage(columns)
+    m, n, k = aligned(*(column(columns, name) for name in ("m", "n", "k")))
+    shape = m.shape
+    m, n, k = (np.atleast_1d(size).reshape(-1) for size in (m, n, k))
+    warm = np.broadcast_to(resident, shape).reshape(-1)
+    bare = is_bare(columns)
+    parts = [
+        _time(
+            m[start : start + CHUNK],
+            n[start : start + CHUNK],
+            k[start : start + CHUNK],
+            dtype,
+            form,
+            hardware,
+            parameters,
+            warm[start : start + CHUNK],
+            bare,
+        )
+        for start in range(0, len(m), CHUNK)
+    ]
+    return np.concatenate(parts).reshape(shape) if parts else np.zeros(shape)
+
+
+def _time(
+    m: Array,
+    n: Array,
+    k: Array,
+    dtype: str,
+    form: Numbers,
+    hardware: Hardware,
+    parameters: Mapping[str, float],
+    resident: NDArray[np.bool_],
+    bare: bool,
+) -> Array:
+    bandwidth = hardware.memory_bandwidth
+    on_units = _units_time(m, n, k, form, hardware, parameters)
+    weights, activations = form.bytes * n * k, form.input_bytes * m * k + 2.0 * m * n
+    missing = weights * weight_passes(m, parameters)
+    if np.any(resident):
+        footprint = REPLAYED_COPIES.get(dtype, 6.0) * weights + activations
+        cache = parameters.get("l2_share", L2_SHARE) * l2_bytes(hardware)
+        missing = missing * (1.0 - resident * resident_share(footprint, cache, 8.0))
+    over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
+    kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
+    if not form.quantises:
+        slowdown = parameters["throttling"] * kernel / (kernel + THROTTLING_TIME)
+        return parameters["launch"] + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
+    if bare:
+        return parameters["launch"] + kernel
+    quantising = parameters.get("quantise_row", 0.0) * m + (2.0 + form.input_bytes) * m * k / (
+        parameters["quantise_efficiency"] * bandwidth
+    )
+    time = parameters["launch"] + kernel + quantising
+    if dtype not in UNGRAPHED or not np.any(resident):
+        return time
+    benchmarked = time + parameters["host_gap"]
+    return np.where(resident, smooth_maximum(benchmarked, _host_time(m, parameters), 8.0), time)
+
+
+def weight_passes(m: Array, parameters: Mapping[str, float]) -> Array | float:
+    """Times that the weights pass over the memory, for each number of rows."""
+    packing = parameters.get("packing", 0.0)
+    if packing < NO_PACKING:
+        return 1.0
+    return np.minimum(ceil_div(m, parameters["vector_rows"]), 1.0 + packing)
+
+
+def _host_time(m: Array, parameters: Mapping[str, float]) -> Array:
+    """Seconds that the host needs to issue the kernels one by one: what such a benchmark measures of short products."""
+    path = np.where(m < 32, parameters["host_few_rows"], 1.0)
+    time: Array = parameters["host"] * path * (1.0 + parameters["host_padding"] * (m % 4 != 0))
+    return time
+
+
+def _padded(m: Array, form: Numbers, hardware: Hardware) -> Array:
+    """Rows that are multiplied for `m`: those of an instruction of the matrix unit, or as many as memory hides."""
+    if form.arithmetic not in hardware.tensor:
+        return m
+    hidden = hardware.matrix_peak(form.arithmetic) * form.bytes / (2.0 * hardware.memory_bandwidth)
+    return np.maximum(INSTRUCTION_ROWS * ceil_div(m, INSTRUCTION_ROWS), hidden)
+
+
+def _units_time(
+    m: Array, n: Array, k: Array, form: Numbers, hardware: Hardware, parameters: Mapping[str, float]
+) -> Array:
+    """Seconds that the multiprocessors need, with the best of the tiles and splits."""
+    count, prologue, whole = units(hardware), parameters["tile_prologue"], parameters["wave_quantisation"]
+    dispatch = DISPATCHES[int(parameters["dispatch"])]
+    rows, columns = np.asarray(dispatch.tiles, dtype=np.float64).T[:, :, None]
+    tiles = ceil_div(m, rows) * ceil_div(n, columns)
+    if dispatch.fixed_rows:
+        tiles = np.where((rows < dispatch.fixed_rows) & (m > 64), NEVER, tiles)
+    odd = 1.0 + parameters.get("odd_rows", 0.0) * ((m % 8 != 0) & (m > 64))
+    peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
+    filled = np.minimum(rows, _padded(m, form, hardware))
+    multiply = 2.0 * filled * columns * count / peak * odd
+    operands = rows * form.input_bytes + columns * form.bytes
+    one_step = np.maximum(multiply, operands / parameters["tile_bandwidth"])
+    splits = np.asarray(dispatch.splits, dtype=np.float64)[:, None]
+    depth = 64.0 * ceil_div(k, 64.0 * splits)
+    waves = tiles * (splits / count)[:, None]
+    times = np.min(rounds(waves, whole) * (one_step * depth[:, None] + prologue), axis=1)
+    adding = 8.0 * splits * m * n / (3.0 * hardware.memory_bandwidth) + prologue
+    best: Array = np.min(np.where(splits > 1, times + adding, times), axis=0)
+    return best

@@ -1,0 +1,255 @@
+"""From operators to kernels: the row of the measurement schema that an operator, or a fusion of several, is.
+
+Nothing is written down twice: formats and shapes come from the tensors, what queries see from the view, the exchange
+from the link. Shapes stay symbolic, so that one kernel is evaluated for a whole grid of workloads.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from types import MappingProxyType
+
+from msgspec import Struct, field
+
+from roofline.graph.extents import View
+from roofline.graph.op import Kind, Op
+from roofline.graph.parallel import Collective, link_share
+from roofline.graph.size import Dim, Size, as_size, product, total
+from roofline.graph.tensor import Role, Tensor
+from roofline.specs.formats import Format
+from roofline.timing.kernels.common import FORMATS
+
+COLLECTIVES: Mapping[Collective, str] = {
+    Collective.ALL_REDUCE: "all_reduce",
+    Collective.ALL_GATHER: "all_gather",
+    Collective.REDUCE_SCATTER: "reduce_scatter",
+    Collective.ALL_TO_ALL: "alltoall",
+}
+"""The names that measurement files use."""
+
+PASSES: Mapping[Kind, str] = {
+    Kind.NORM: "norm",
+    Kind.SOFTMAX: "softmax",
+    Kind.ACTIVATION: "activation",
+    Kind.ROPE: "rope",
+    Kind.ELEMENTWISE: "copy",
+    Kind.GATHER: "copy",
+}
+"""Kernels that stream their operands once, by the names that measurement files use."""
+
+DECODE_QUERIES = 8
+"""Query tokens of a sequence up to which split-KV decoding kernels run, as verification of drafts has them."""
+
+
+class KernelShape(Struct, frozen=True, eq=False):
+    """One kernel as the measurement schema describes it: its op, text columns, and symbolic numeric columns.
+
+    It belongs to the operators that it was made of and, as they do, equals itself only.
+    Attention is `attention`: whether it is the prefill or the decode kernel depends on the queries of the workload.
+    """
+
+    op: str
+    texts: Mapping[str, str | float] = field(default_factory=lambda: MappingProxyType({}))
+    sizes: Mapping[str, Size] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def by_token(self) -> bool:
+        """Whether every token of a prompt is what one of a step is: `pairs` of tokens and keys stand for `kv_len`."""
+        return "pairs" in self.sizes
+
+
+@lru_cache(maxsize=4096)
+def kernel_shape(parts: tuple[Op, ...], arithmetic: str | None) -> KernelShape | None:
+    """The kernel that computes `parts` at once; None where the schema has no row for it.
+
+    `arithmetic` is what the operands of the products meet in (see `roofline.bound.roof.arithmetic_of`).
+    """
+    first = parts[0]
+    if first.link is not None and first.link.collective in COLLECTIVES:
+        return _collective(first)
+    products = [op for op in parts if op.kind is Kind.MOE]
+    if len(products) > 1:
+        return _experts(products, arithmetic)
+    if all(op.kind is Kind.GEMM for op in parts):
+        return _gemm(parts, arithmetic)
+    if first.kind is Kind.ATTENTION and len(first.operands) == 4:
+        return _attention(first)
+    if first.kind is Kind.DELTA_RULE:
+        return _delta_rule(first, arithmetic)
+    if first.kind is Kind.TOP_K:
+        return _top_k(first)
+    if all(op.kind in PASSES for op in parts):
+        kind = Kind.NORM if any(op.kind is Kind.NORM for op in parts) else parts[-1].kind
+        moved = total(tensor.elements for op in parts for tensor in op.tensors)
+        return KernelShape(PASSES[kind], {}, {"bytes": total(op.bytes for op in parts), "elements": moved})
+    return None
+
+
+def dtype_of(arithmetic: str, weight: Format) -> dict[str, str | float]:
+    """The text columns of a product: its `dtype`, and what differs from it in weights that are converted first."""
+    if weight.arithmetic == arithmetic:
+        block, micro = weight.name == "fp8_block", weight.name == "nvfp4"
+        dtype = "fp8_block" if block else {"fp4": "nvfp4" if micro else "mxfp4"}.get(arithmetic, arithmetic)
+    elif arithmetic in ("bf16", "fp16"):
+        dtype = "w4a16_mxfp4" if weight.name == "mxfp4" else "int4_wo"
+    else:
+        dtype = "w4a8_mxfp4_mxfp8" if arithmetic == "fp8" and weight.name == "mxfp4" else arithmetic
+    texts: dict[str, str | float] = {"dtype": dtype}
+    form = FORMATS[dtype]
+    if abs(weight.bytes - form.bytes) > 1e-3:
+        texts["weight_bytes"] = weight.bytes
+    if form.arithmetic != arithmetic:
+        texts["arithmetic"] = arithmetic
+    return texts
+
+
+def _matrices(op: Op) -> list[Tensor]:
+    """The weight matrices of a product, each as (outputs, inputs) in its last two dimensions."""
+    return [tensor for tensor in op.operands if tensor.role is Role.WEIGHT and len(tensor.shape) >= 2]
+
+
+def _rows(source: Tensor) -> Size:
+    """The rows of a product's input: all dimensions that the workload decides."""
+    return product(tuple(dim for dim in source.shape if isinstance(dim, Size)))
+
+
+def _gemm(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
+    """C[m, n] = A[m, k] B[k, n]; several weights on one input are one product with their columns side by side.
+
+    Products of each head with a part of a weight of its own are many small ones, which the schema has no row for.
+    Sparse weights multiply a share of k; they are stored in fewer bytes an element already.
+    """
+    weights = [weight for op in parts for weight in _matrices(op)]
+    if not weights or arithmetic is None:
+        return None
+    weight = weights[0]
+    given = [dim for dim in parts[0].operands[0].shape if isinstance(dim, int)]
+    if len(given) > 1 and math.prod(given) != weight.shape[-1]:
+        return None
+    density = weight.format.density
+    depth = as_size(weight.shape[-1]) * density
+    columns = total(as_size(tensor.shape[-2]) for tensor in weights)
+    texts = dtype_of(arithmetic, weight.format)
+    if density != 1 or any(tensor.format != weight.format for tensor in weights):
+        texts["weight_bytes"] = _mean_bytes(weights) / density
+    return KernelShape("gemm", texts, {"m": _rows(parts[0].operands[0]), "n": columns, "k": depth})
+
+
+def _mean_bytes(weights: Sequence[Tensor]) -> float:
+    """Bytes an element of several weights together: mixtures store some in more bits."""
+    elements = [sum(tensor.stored_elements.terms.values()) for tensor in weights]
+    stored = sum(tensor.format.bytes * count for tensor, count in zip(weights, elements, strict=True))
+    return stored / sum(elements)
+
+
+def _attention(op: Op) -> KernelShape | None:
+    """Fused attention with keys and values of their own, or over latents that are both."""
+    query, keys, _, values = op.operands
+    if op.view is None:
+        return None
+    if keys.name == values.name:
+        return _latent(op)
+    batch, queries, heads, width = query.shape
+    # Materialised keys and values have a head for each query head; cached ones come in groups.
+    _, seen, kv_heads, _ = keys.shape
+    dim = (as_size(width) + as_size(values.shape[-1])) / 2
+    texts = {**_cached(query, keys), "causal": float(op.view.causal)}
+    sizes: Mapping[str, Dim] = {
+        "batch": batch,
+        "q_len": queries,
+        "kv_len": seen,
+        "heads": heads,
+        "kv_heads": kv_heads,
+        "window": op.view.reach or 0,
+    }
+    return KernelShape("attention", texts, {name: as_size(size) for name, size in sizes.items()} | {"head_dim": dim})
+
+
+def _latent(op: Op) -> KernelShape | None:
+    """Attention of all heads over the same latents.
+
+    Where an indexer picks them each token has keys of its own, in prompts as in steps: it is a sequence of one query.
+    """
+    query, latents, *_ = op.operands
+    if op.view is None:
+        return None
+    batch, queries, heads, width = query.shape
+    latent = as_size(op.writes[0].shape[-1])
+    sizes: Mapping[str, Dim] = {"batch": batch, "q_len": queries, "kv_len": latents.shape[1], "heads": heads}
+    if op.view.selected is not None:
+        sizes = {**_of_tokens(batch, queries, op.view), "heads": heads}
+    ranks = {"latent": latent, "rope": as_size(width) + -1 * latent}
+    numbers = {name: as_size(size) for name, size in sizes.items()} | ranks
+    return KernelShape("latent_decode", _cached(query, latents), numbers)
+
+
+def _cached(query: Tensor, cache: Tensor) -> dict[str, str | float]:
+    """The text columns of attention: its `dtype`, and what differs from it in a cache of another format."""
+    dtype = query.format.name if query.format.name in FORMATS else query.format.arithmetic
+    if cache.format.name == query.format.name:
+        return {"dtype": dtype}
+    return {"dtype": dtype, "kv_dtype": "fp8" if cache.format.bits <= 9 else dtype, "kv_bytes": cache.format.bytes}
+
+
+def _experts(products: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
+    """The grouped products of one device's experts, with the routing that the graph counted."""
+    first, last = products[0], products[-1]
+    rows, weight = first.operands
+    if arithmetic is None or len(rows.shape) != 4:
+        return None
+    batch, queries, top_k, hidden = rows.shape
+    touched, width, _ = weight.shape
+    sizes: Mapping[str, Dim] = {
+        "tokens": product((batch, queries)),
+        "hidden": hidden,
+        "intermediate": width,
+        "top_k": top_k,
+        "experts": last.operands[1].stored_shape[0],
+        "touched": touched,
+        "gated": len(products) - 2,
+    }
+    texts = {**dtype_of(arithmetic, weight.format), "routing": "uniform"}
+    return KernelShape("moe", texts, {name: as_size(size) for name, size in sizes.items()})
+
+
+def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape | None:
+    """The recurrence of a gated delta rule; which kernels compute it is the engine's choice."""
+    if arithmetic is None:
+        return None
+    batch, queries, heads, values = op.writes[0].shape
+    state = next(tensor for tensor in op.reads if tensor.role is Role.STATE)
+    *_, width = op.reads[0].shape  # queries and keys of the heads that keys have, and values, side by side
+    key_dim = state.shape[2]
+    assert isinstance(key_dim, int)
+    key_heads = (as_size(width) + -1 * product((heads, values))) / (2 * key_dim)
+    sizes: dict[str, Dim] = {"batch": batch, "q_len": queries, "heads": heads, "value_dim": values}
+    sizes |= {"key_dim": key_dim, "key_heads": key_heads}
+    return KernelShape("delta_rule", {"dtype": arithmetic}, {name: as_size(size) for name, size in sizes.items()})
+
+
+def _of_tokens(batch: Dim, queries: Dim, view: View) -> dict[str, Dim]:
+    """The columns of a kernel to which every token is a sequence of one query, with as many keys as it sees."""
+    return {"batch": product((batch, queries)), "q_len": 1, "pairs": product((batch, view.pairs))}
+
+
+def _top_k(op: Op) -> KernelShape | None:
+    """The best of every token's scores, of as many as it sees."""
+    if op.view is None:
+        return None
+    batch, queries, picked = op.writes[0].shape
+    sizes = {**_of_tokens(batch, queries, op.view), "top_k": picked}
+    return KernelShape("top_k", {}, {name: as_size(size) for name, size in sizes.items()})
+
+
+def _collective(op: Op) -> KernelShape:
+    link = op.link
+    assert link is not None
+    assert link.collective is not None
+    message = link.bytes / link_share(link.collective, link.ranks)
+    sizes = {"bytes": message, "ranks": as_size(link.ranks)}
+    texts: dict[str, str | float] = {"collective": COLLECTIVES[link.collective], "dtype": "any"}
+    if link.reach != link.ranks:
+        texts["reach"] = float(link.reach)
+    return KernelShape("collective", texts, sizes)

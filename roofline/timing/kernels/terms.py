@@ -1,0 +1,326 @@
+"""The terms of a kernel's time, with numbers in: what launch, multiprocessors, memory and the rest add.
+
+Nothing is derived twice: a term is the model's own time where all other costs are taken out, constants in seconds being
+set to nothing and achievable fractions and rates to infinity. The units and memory of a kernel then make it up as
+
+    x = (units^p + memory^p)^(1/p),     and with p = 1 their sum, which parts them where one cannot be taken out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from roofline.specs.hardware import Hardware
+from roofline.timing.kernels import Columns, kernel, top_k
+from roofline.timing.kernels import gated_delta_rule as delta_rule
+from roofline.timing.kernels.attention import cached
+from roofline.timing.kernels.common import column, numbers, storage, text, units
+from roofline.timing.kernels.elementwise import PASSES, elements, pages
+from roofline.timing.kernels.elementwise import rate as cycle_rate
+from roofline.timing.kernels.gemm import THROTTLING_TIME, weight_passes
+
+
+class Term(NamedTuple):
+    """A term in seconds: its formula, and the same with numbers, which Python's arithmetic evaluates to the value."""
+
+    name: str
+    formula: str
+    substituted: str
+    value: float
+
+
+Constants = Mapping[str, float]
+_GONE = float("inf")
+
+
+def shown(value: float) -> str:
+    """A number for a formula: integers whole, others with ten digits."""
+    number = float(value)
+    return str(int(number)) if number.is_integer() and abs(number) < 1e15 else f"{number:.10g}"
+
+
+def terms(op: str, columns: Columns, hardware: Hardware, fitted: Constants) -> list[Term]:
+    """The terms of one kernel in the order they are explained; the last is its time."""
+    chosen = kernel(op)
+    constants = dict(fitted)
+    if chosen.lone_launch:
+        constants["launch"] = max(fitted["launch"] - chosen.lone_launch, fitted["launch"] / 4)
+    if op in PASSES:
+        columns = {"op": op, **columns}
+
+    def time(**changes: float) -> float:
+        found = chosen.time(columns, hardware, {**constants, **changes})
+        return float(found.reshape(-1)[0])
+
+    match op:
+        case "gemm":
+            return _gemm(columns, hardware, constants, time)
+        case "attention_prefill":
+            return _prefill(columns, hardware, constants, time)
+        case "attention_decode":
+            return _decode(columns, hardware, constants, time)
+        case "latent_decode":
+            return _latent(columns, hardware, constants, time)
+        case "moe":
+            return _experts(constants, time)
+        case "collective":
+            return _collective(constants, time)
+        case "delta_rule":
+            return _delta_rule(columns, hardware, constants)
+        case "top_k":
+            return _top_k(columns, hardware, constants)
+    return _stream(columns, hardware, constants)
+
+
+def _value(columns: Columns, name: str, default: float | None = None) -> float:
+    return float(column(columns, name, default).reshape(-1)[0])
+
+
+def evaluate(substituted: str) -> float:
+    """The value of a formula with numbers in it, such as `shown` writes them: arithmetic, `min` and `max`."""
+    return float(eval(substituted, {"__builtins__": {}}, {"min": min, "max": max}))  # noqa: S307 - numbers of ours
+
+
+def _evaluated(name: str, formula: str, substituted: str) -> Term:
+    """A term whose value is that of its own arithmetic."""
+    return Term(name, formula, substituted, evaluate(substituted))
+
+
+def _smooth(units: float, memory: float, sharpness: float) -> Term:
+    larger = max(units, memory)
+    p = shown(sharpness)
+    if larger <= 0:
+        return Term("x", "units and memory together", "0", 0.0)
+    first, second = shown(units / larger), shown(memory / larger)
+    text = f"{shown(larger)} * ({first}**{p} + {second}**{p})**(1/{p})"
+    return _evaluated("x", "x = larger * ((units/larger)^p + (memory/larger)^p)^(1/p)", text)
+
+
+def _launch(constants: Constants) -> Term:
+    return Term("launch", "launch", shown(constants["launch"]), constants["launch"])
+
+
+def _given(name: str, formula: str, value: float) -> Term:
+    return Term(name, formula, shown(value), value)
+
+
+def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
+    form = storage(columns)
+    m, n, k = (_value(columns, name) for name in ("m", "n", "k"))
+    bare = {"launch": 0.0, "throttling": 0.0, "quantise_row": 0.0, "quantise_efficiency": _GONE}
+    bare = {name: value for name, value in bare.items() if name in constants}
+    units = _given(
+        "units",
+        "units = min over tiles and splits of rounds x (tile + prologue)",
+        time(**bare, memory_efficiency=_GONE),
+    )
+    passes = float(np.max(weight_passes(np.array(m), constants)))
+    weights = f"{shown(form.bytes)}*{shown(n)}*{shown(k)}" + (f"*{shown(passes)}" if passes != 1 else "")
+    moved = f"{weights} + {shown(form.input_bytes)}*{shown(m)}*{shown(k)} + 2*{shown(m)}*{shown(n)}"
+    rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
+    formula = "memory = (B + A + C) / (e_B bandwidth)"
+    if passes != 1:
+        formula = "memory = (passes B + A + C) / (e_B bandwidth), passes = min(ceil(m / v), 1 + packing)"
+    memory = _evaluated("memory", formula, f"({moved}) / {rate}")
+    both = _smooth(units.value, memory.value, constants["sharpness"])
+    found = [_launch(constants), units, memory, both]
+    if "throttling" in constants and not form.quantises:
+        slower = f"{shown(constants['throttling'])} * {shown(both.value)} / ({shown(both.value)} + {THROTTLING_TIME})"
+        hot = units.value > memory.value
+        formula = "t = launch + x (1 + d x / (x + 500 us))" if hot else "t = launch + x"
+        rest = f" * (1 + {slower})" if hot else ""
+        return [*found, _evaluated("time", formula, f"{shown(constants['launch'])} + {shown(both.value)}{rest}")]
+    converting = _evaluated(
+        "quantising",
+        "quantising = row m + (2 + bytes) m k / (e_Q bandwidth)",
+        f"{shown(constants.get('quantise_row', 0.0))}*{shown(m)} + {shown(2 + form.input_bytes)}*{shown(m)}*{shown(k)}"
+        f" / ({shown(constants['quantise_efficiency'])} * {shown(hardware.memory_bandwidth)})",
+    )
+    parts = (constants["launch"], both.value, converting.value)
+    return [
+        *found,
+        converting,
+        _evaluated("time", "t = launch + x + quantising", " + ".join(map(shown, parts))),
+    ]
+
+
+class _Attention(NamedTuple):
+    batch: float
+    queries: float
+    heads: float
+    kv_heads: float
+    dim: float
+    read: float
+    bytes: float
+    kv_bytes: float
+
+
+def _attention(columns: Columns) -> _Attention:
+    batch, queries, keys, heads, kv_heads, dim = (
+        _value(columns, name) for name in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+    )
+    window, dtype = _value(columns, "window", 0.0), text(columns, "dtype")
+    stored = numbers(text(columns, "kv_dtype", dtype)).bytes
+    read = min(keys, window + queries - 1) if window > 0 else keys
+    kv_bytes = _value(columns, "kv_bytes", stored)
+    return _Attention(batch, queries, heads, kv_heads, dim, read, numbers(dtype).bytes, kv_bytes)
+
+
+def _traffic(shape: _Attention) -> tuple[str, str]:
+    """K and V, and Q and O, in bytes."""
+    cache = (2, shape.batch, shape.kv_heads, shape.read, shape.dim, shape.kv_bytes)
+    own = (2, shape.batch, shape.heads, shape.queries, shape.dim, shape.bytes)
+    return "*".join(map(shown, cache)), "*".join(map(shown, own))
+
+
+def _prefill(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
+    shape = _attention(columns)
+    cache, own = _traffic(shape)
+    rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
+    formula = "units = longer of all tiles over the units and the longest tile"
+    units = _given("units", formula, time(launch=0.0, token=0.0, memory_efficiency=_GONE))
+    memory = _evaluated("memory", "memory = (K + V + Q + O) / (e_B bandwidth)", f"({cache} + {own}) / {rate}")
+    new = "*".join(map(shown, (2, shape.batch, shape.queries, shape.kv_heads, shape.dim, shape.bytes + shape.kv_bytes)))
+    writing = _evaluated("cache", "cache = new K and V, read and written, / (e_B bandwidth)", f"{new} / {rate}")
+    tokens = "*".join(map(shown, (constants["token"], shape.batch, shape.queries)))
+    preparing = _evaluated("tokens", "tokens = token batch queries", tokens)
+    both = _smooth(units.value, memory.value, constants["sharpness"])
+    parts = (constants["launch"], both.value, writing.value, preparing.value)
+    whole = _evaluated("time", "t = launch + x + cache + tokens", " + ".join(map(shown, parts)))
+    return [_launch(constants), units, memory, both, writing, preparing, whole]
+
+
+def _decode(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
+    shape = _attention(columns)
+    cache, own = _traffic(shape)
+    bandwidth = shown(hardware.memory_bandwidth)
+    activations = _evaluated("", "", f"{own} / {bandwidth}").value
+    alone = {"launch": 0.0, "sequence": 0.0, "memory_efficiency": _GONE, "sharpness": 1.0}
+    formula = "units = min over splits of rounds x (keys of a part / unit bandwidth + prologue) + combining"
+    units = _given("units", formula, max(time(**alone, regroup=0.0) - activations, 0.0))
+    rate = f"({shown(constants['memory_efficiency'])} * {bandwidth})"
+    memory = _evaluated(
+        "memory", "memory = (K + V) / (e_B bandwidth) + (Q + O) / bandwidth", f"{cache} / {rate} + {own} / {bandwidth}"
+    )
+    both = _smooth(units.value, memory.value, constants["sharpness"])
+    grouped = shape.heads > shape.kv_heads and shape.batch > 1
+    sequences = _evaluated(
+        "sequences",
+        "sequences = sequence batch" + (" + regroup" if grouped else ""),
+        f"{shown(constants['sequence'])}*{shown(shape.batch)}"
+        + (f" + {shown(constants['regroup'])}" if grouped else ""),
+    )
+    parts = (constants["launch"], both.value, sequences.value)
+    whole = _evaluated("time", "t = launch + x + sequences", " + ".join(map(shown, parts)))
+    return [_launch(constants), units, memory, both, sequences, whole]
+
+
+def _latent(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
+    units = _given(
+        "units",
+        "units = min over splits of rounds x (keys x the longer of products and loads + prologue) + combining",
+        time(launch=0.0, memory_efficiency=_GONE),
+    )
+    batch, keys, latent, rope = (_value(columns, name) for name in ("batch", "kv_len", "latent", "rope"))
+    width, _ = cached(columns, hardware)
+    moved = f"{shown(batch)}*{shown(keys)}*({shown(latent)} + {shown(rope)})*{shown(width)}"
+    rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
+    memory = _evaluated("memory", "memory = batch keys (d_c + d_r) bytes / (e_B bandwidth)", f"{moved} / {rate}")
+    launch, both = _launch(constants), _smooth(units.value, memory.value, constants["sharpness"])
+    return [launch, units, memory, both, _sum("t = launch + x", launch, both)]
+
+
+def _experts(constants: Constants, time: Any) -> list[Term]:
+    idle = {"compute_efficiency": _GONE, "tile_bandwidth": _GONE, "tile_prologue": 0.0}
+    units = _given(
+        "units",
+        "units = both grouped products: min over tiles of rounds x (tile + prologue)",
+        time(launch=0.0, memory_efficiency=_GONE, permute_efficiency=_GONE),
+    )
+    memory = _given(
+        "memory",
+        "memory = (weights of the experts reached + activations) / (e_B bandwidth)",
+        time(launch=0.0, permute_efficiency=_GONE, **idle),
+    )
+    moving = _given(
+        "moving",
+        "moving = pairs (4 hidden + 6 width) / (e_P bandwidth)",
+        time(launch=0.0, memory_efficiency=_GONE, **idle),
+    )
+    both = _smooth(units.value, memory.value, constants["sharpness"])
+    parts = (constants["launch"], both.value, moving.value)
+    whole = _evaluated("time", "t = launch + x + moving", " + ".join(map(shown, parts)))
+    return [_launch(constants), units, memory, both, moving, whole]
+
+
+def _collective(constants: Constants, time: Any) -> list[Term]:
+    silent = {name: 0.0 for name in constants if name.startswith("latency_")}
+    free = {name: _GONE for name in constants if name.startswith("efficiency_")}
+    latency = _given("latency", "latency, interpolated in log2(ranks)", time(**free))
+    # Without latency the low-latency protocol would win where its share is 1: what is left is sending at full rate.
+    sending = _given("sending", "sending = sent / (e link)", time(**silent, low_latency_share=1.0))
+    low = _evaluated(
+        "low latency",
+        "t1 = latency + sending / low_latency_share",
+        f"{shown(latency.value)} + {shown(sending.value)} / {shown(constants['low_latency_share'])}",
+    )
+    high = _smooth(latency.value * constants["handshake"], sending.value, constants["sharpness"])
+    high = high._replace(name="high bandwidth", formula="t2 = ((handshake latency)^p + sending^p)^(1/p)")
+    whole = _evaluated("time", "t = min(t1, t2)", f"min({shown(low.value)}, {shown(high.value)})")
+    return [latency, sending, low, high, whole]
+
+
+def _delta_rule(columns: Columns, hardware: Hardware, constants: Constants) -> list[Term]:
+    bandwidth, queries = shown(hardware.memory_bandwidth), _value(columns, "q_len")
+    waves = float(delta_rule.waves(columns, hardware).reshape(-1)[0])
+    steps = f"{shown(queries)} * {shown(constants['token'])} * {shown(waves)}"
+    chain = _evaluated("chain", "chain = tokens of a sequence x token x heads that a unit takes", steps)
+    peak = f"({shown(constants['compute_efficiency'])} * {shown(delta_rule.peak(columns, hardware))})"
+    flops = shown(float(delta_rule.flops(columns).reshape(-1)[0]))
+    products = _evaluated("products", "products = FLOPs / (e_F peak)", f"{flops} / {peak}")
+    own, handed = (float(bytes(columns).reshape(-1)[0]) for bytes in (delta_rule.operands, delta_rule.handed_on))
+    moved = f"({shown(own)} + {shown(constants['handing_on'])} * {shown(handed)}) / {bandwidth}"
+    memory = _evaluated("memory", "memory = (operands + handing_on x handed on) / bandwidth", moved)
+    fused = text(columns, "variant") == delta_rule.FUSED
+    work = max(products.value, memory.value) if fused else products.value + memory.value
+    both = _smooth(chain.value, work, constants["sharpness"])
+    how = "the longer of products and memory" if fused else "products and memory after each other"
+    both = both._replace(formula=f"x = (chain^p + work^p)^(1/p), work: {how}")
+    launch = _launch(constants)
+    return [launch, chain, products, memory, both, _sum("t = launch + x", launch, both)]
+
+
+def _top_k(columns: Columns, hardware: Hardware, constants: Constants) -> list[Term]:
+    doublings, scored = (float(size(columns).reshape(-1)[0]) for size in (top_k.doublings, top_k.scored))
+    passed = f"{shown(constants['doubling'])} * {shown(doublings)}"
+    passes = _evaluated("passes", "passes = doubling x log2(scores of a row / k)", passed)
+    rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
+    memory = _evaluated("memory", "memory = 4 rows scores / (e_B bandwidth)", f"{shown(scored)} / {rate}")
+    launch = _launch(constants)
+    return [launch, passes, memory, _sum("t = launch + passes + memory", launch, passes, memory)]
+
+
+def _sum(formula: str, *parts: Term) -> Term:
+    return _evaluated("time", formula, " + ".join(shown(part.value) for part in parts))
+
+
+def _stream(columns: Columns, hardware: Hardware, constants: Constants) -> list[Term]:
+    moved = _value(columns, "bytes")
+    rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
+    memory = _evaluated("memory", "memory = bytes / (e_B bandwidth)", f"{shown(moved)} / {rate}")
+    count, cycles = float(elements(columns).reshape(-1)[0]), float(cycle_rate(columns, hardware).reshape(-1)[0])
+    computing = _evaluated(
+        "computing",
+        "computing = elements cycles / (clock threads)",
+        f"{shown(count)} * {shown(constants['cycles'])} / {shown(cycles)}",
+    )
+    found, formula = [_launch(constants), memory, computing], "t = launch + memory + computing"
+    fresh, page = float(np.max(pages(columns, hardware))), constants.get("page", 0.0)
+    if fresh:
+        spent = f"{shown(fresh)} * {shown(page)} / {shown(units(hardware))}"
+        found.append(_evaluated("mapping", "mapping = pages x page / threads", spent))
+        formula += " + mapping"
+    return [*found, _sum(formula, *found)]

@@ -1,0 +1,29 @@
+"""Questions over many scenarios: sweeps, inverse questions, comparisons, sensitivities and explanations.
+
+In: a `Request` (a scenario in the parts that it was asked for in) and what to vary. Out: tables of metrics, solutions,
+differences by operator, elasticities, and formulas with their numbers.
+"""
+
+from typing import TYPE_CHECKING
+
+from roofline.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from roofline.whatif.compare import Waterfall, waterfall
+    from roofline.whatif.request import Request
+    from roofline.whatif.study import Study, make_study
+    from roofline.whatif.sweep import Sweep
+
+__all__ = ["Request", "Study", "Sweep", "Waterfall", "make_study", "waterfall"]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "Request": "request",
+        "Study": "study",
+        "Sweep": "sweep",
+        "Waterfall": "compare",
+        "make_study": "study",
+        "waterfall": "compare",
+    },
+)

@@ -1,0 +1,195 @@
+"""Axes: what a study varies, read from text.
+
+    1,2,4            a list                            1:256         every whole number, both ends included
+    0:4096:512       in steps                          1:256:log16   16 values in equal ratios, 0:1:lin5 in equal steps
+    all           of models, hardware and engines
+
+Counts of a workload are arrays that one analysis evaluates at once; every other axis is a loop over its values.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from roofline.core.errors import RooflineError, quote
+from roofline.specs.engine import list_engines
+from roofline.specs.hardware import list_hardware
+from roofline.specs.modelspec import list_models
+from roofline.whatif.options import NOTHING, Kind, Option, find_option
+
+MAX_VALUES = 10_000_000
+"""Values of one axis: more are taken for a mistake."""
+
+EVERYTHING = "all"
+"""The values of an axis over every model, hardware or engine that is known."""
+
+_KNOWN = {"model": list_models, "hw": list_hardware, "engine": list_engines}
+
+_NUMBER = r"[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?"
+_RANGE = re.compile(
+    rf"(?P<first>{_NUMBER})\s*:\s*(?P<last>{_NUMBER})(?:\s*:\s*(?P<how>log|lin)?(?P<step>{_NUMBER}))?", re.ASCII
+)
+FORMS = "write it like 1,2,4 or 1:8 or 0:4096:512 or 1:256:log16 or 0:1:lin5"
+
+
+class Axis(Struct, frozen=True, eq=False):
+    """An option and its values, in the order given.
+
+    `values` are what the option takes: an array of integers where it `counts`, a tuple elsewhere. `labels` are how
+    values are shown: numbers, truth values or text.
+    """
+
+    option: Option
+    values: Any
+    labels: Any
+
+    @property
+    def name(self) -> str:
+        """The option's name."""
+        return self.option.name
+
+    @property
+    def grid(self) -> bool:
+        """Whether all values are evaluated at once."""
+        return self.option.kind is Kind.GRID
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def parse_axis(name: str, given: object) -> Axis:
+    """The axis over option `name` with the values that text, a number or a sequence of them gives.
+
+    Raises RooflineError for an unknown option, a value that it does not take, an unreadable range or a repeated value.
+    """
+    option = find_option(name)
+    if isinstance(given, str) and given == EVERYTHING and option.name in _KNOWN:
+        given = _KNOWN[option.name]()
+    entries = _split(given, option) if isinstance(given, str) else _listed(given, option)
+    if option.kind is Kind.GRID:
+        return _grid_axis(option, entries)
+    if option.kind in (Kind.INTEGER, Kind.NUMBER):
+        values = tuple(value for entry in entries for value in _numbers(option, entry))
+        _check_distinct(option, values)
+        return Axis(option, values, values)
+    values = tuple(option.read(entry) for entry in entries)
+    labels = values if option.kind is Kind.SWITCH else tuple(map(_label, entries))
+    _check_distinct(option, labels)
+    return Axis(option, values, labels)
+
+
+def parse_axes(over: Mapping[str, object]) -> tuple[Axis, ...]:
+    """The axes of a mapping of option names to values; raises RooflineError where two are of one option."""
+    axes = [parse_axis(name, given) for name, given in over.items()]
+    names = [axis.name for axis in axes]
+    for name in names:
+        if names.count(name) > 1:
+            raise RooflineError(f"the axis {name} is given twice")
+    return tuple(axes)
+
+
+def split_assignment(text: str) -> tuple[str, str]:
+    """The name and the values of `batch=1:256:log16`; raises RooflineError where there is no such form."""
+    name, separator, values = text.partition("=")
+    if not separator or not name.strip() or not values.strip():
+        raise RooflineError(f"cannot read the axis {quote(text)}; write it like batch=1:256:log16")
+    return name.strip(), values.strip()
+
+
+def _split(text: str, option: Option) -> list[Any]:
+    """The parts of a list; semicolons stand between parts that have commas themselves."""
+    parts = [part.strip() for part in text.split(";" if ";" in text else ",")]
+    if not all(parts):
+        raise RooflineError(f"the axis {option.name} has an empty value in {quote(text)}; {_forms(option)}")
+    return parts
+
+
+def _forms(option: Option) -> str:
+    return FORMS if option.kind.counts or option.kind is Kind.NUMBER else "separate values by commas"
+
+
+def _listed(given: object, option: Option) -> list[Any]:
+    if isinstance(given, np.ndarray):
+        given = given.tolist() if given.ndim == 1 else None
+    if isinstance(given, (int, float)):
+        return [given]
+    if not isinstance(given, Iterable) or isinstance(given, (Mapping, bytes)):
+        raise RooflineError(f"the axis {option.name} takes a list of values; {_forms(option)}")
+    entries = list(given)
+    if not entries:
+        raise RooflineError(f"the axis {option.name} has no values; {_forms(option)}")
+    return entries
+
+
+def _label(entry: object) -> str:
+    if entry is None:
+        return NOTHING
+    return entry if isinstance(entry, str) else "+".join(map(str, entry)) if isinstance(entry, list) else str(entry)
+
+
+def _grid_axis(option: Option, entries: Sequence[Any]) -> Axis:
+    parts = [np.asarray(_numbers(option, entry), dtype=np.int64) for entry in entries]
+    values = np.concatenate(parts)
+    if values.size > MAX_VALUES:
+        raise RooflineError(f"the axis {option.name} has {values.size} values; at most {MAX_VALUES} are taken")
+    ordered = np.sort(values)
+    twice = ordered[1:][ordered[1:] == ordered[:-1]]
+    if twice.size:
+        raise RooflineError(f"the axis {option.name} has the value {twice[0]} twice")
+    values.flags.writeable = False
+    return Axis(option, values, values)
+
+
+def _check_distinct(option: Option, labels: Sequence[Any]) -> None:
+    seen = set()
+    for label in labels:
+        if label in seen:
+            raise RooflineError(f"the axis {option.name} has the value {quote(label)} twice")
+        seen.add(label)
+
+
+def _numbers(option: Option, entry: object) -> Sequence[Any]:
+    """The numbers that a part of an axis stands for: one, or a range of them."""
+    if not isinstance(entry, str) or ":" not in entry:
+        return (option.number(entry),)
+    match = _RANGE.fullmatch(entry)
+    if match is None:
+        raise RooflineError(f"cannot read the range {quote(entry)} of the axis {option.name}; {FORMS}")
+    first, last = option.number(match["first"]), option.number(match["last"])
+    if first > last:
+        raise RooflineError(f"the range {quote(entry)} of the axis {option.name} runs backwards")
+    spaced = _spaced(entry, match, first, last, option)
+    if option.kind.counts:
+        return tuple(np.unique(np.round(spaced).astype(np.int64)).tolist())
+    return [float(value) for value in spaced]
+
+
+def _spaced(entry: str, match: re.Match[str], first: float, last: float, option: Option) -> Any:
+    """The values of a range, both ends included where the step leads there."""
+    where = f"the range {quote(entry)} of the axis {option.name}"
+    step = float(match["step"] or 1)
+    if match["how"] is None:
+        if step <= 0 or (option.kind.counts and step != int(step)):
+            whole = "a whole number " if option.kind.counts else ""
+            raise RooflineError(f"the step of {where} must be {whole}above 0")
+        _check_size(math.floor((last - first) / step) + 1, where)
+        return first + step * np.arange(math.floor((last - first) / step + 1e-9) + 1)
+    if step < 1 or step != int(step):
+        raise RooflineError(f"{where} must say how many values, like 1:256:{match['how']}16")
+    _check_size(step, where)
+    if match["how"] == "lin":
+        return np.linspace(first, last, int(step))
+    if first <= 0:
+        raise RooflineError(f"{where} starts at {first:g}, and equal ratios need a start above 0")
+    return np.geomspace(first, last, int(step))
+
+
+def _check_size(values: float, where: str) -> None:
+    if values > MAX_VALUES:
+        raise RooflineError(f"{where} has {values:.3g} values; at most {MAX_VALUES} are taken")

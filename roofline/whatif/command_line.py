@@ -1,0 +1,101 @@
+"""Commands: a request written as the options of the command line that describe it, so that any figure can be had again.
+
+What is as by default is left out. `roofline analyze` and every other command that takes a scenario read them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from roofline.core.errors import RooflineError
+from roofline.graph.convention import Convention
+from roofline.graph.parallel import RESIDENT, Offload, Parallelism
+from roofline.specs.engine import Engine, default_engine
+from roofline.whatif.options import OPTIONS
+from roofline.whatif.request import Request
+
+_COUNTS = {"batch": 1, "generate": 128, "prefix": 0, "images": 0, "prompt": None, "context": None}
+
+
+def command_words(request: Request, model: bool = True) -> list[str]:
+    """MODEL --hw HW [OPTIONS] as words; without the model they are options alone.
+
+    Raises RooflineError where a part of the request is no text: an engine, a grid or a device made by a program.
+    """
+    words = [request.model_name] if model else []
+    words += ["--hw", request.hardware_name]
+    for option, value in _options(request):
+        words += [option] if value is None else [option, value]
+    return words
+
+
+def command_line(request: Request, command: str = "analyze") -> str:
+    """`roofline COMMAND MODEL --hw HW [OPTIONS]`, quoted for a shell."""
+    return shlex.join(["roofline", command, *command_words(request)])
+
+
+def _options(request: Request) -> Iterator[tuple[str, str | None]]:
+    options = request.options
+    for name, default in _COUNTS.items():
+        value = options.get(name, default)
+        if value is not None and value != default:
+            if not isinstance(value, int):
+                raise RooflineError(f"a grid of --{name} is not one command")
+            yield f"--{name}", str(value)
+    yield from _targets("formats", request.formats)
+    convention = str(options.get("convention", Convention.PHYSICAL))
+    yield from _fusions(request, convention)
+    yield from _targets("degrees", dict(_degrees(request)))
+    skew = request.settings.get("expert_skew", 0.0)
+    if skew:
+        yield "--expert-skew", f"{skew!r}"
+    offload = request.settings.get("offload", RESIDENT)
+    if offload != RESIDENT:
+        yield "--offload", _offload(offload)
+    for technique in request.techniques:
+        yield "--with", technique
+    engine = options.get("engine")
+    if isinstance(engine, Engine):
+        raise RooflineError("an engine made by a program has no name for a command")
+    if engine is not None and engine != default_engine(request.hardware):
+        yield "--engine", engine
+    price = options.get("price")
+    if price is not None:
+        yield "--price", f"{price!r}"
+    if convention != Convention.PHYSICAL:
+        yield "--convention", convention
+
+
+def _degrees(request: Request) -> Iterator[tuple[str, int]]:
+    """The degrees that are not as by default: one, and of nodes as many as the devices need."""
+    needed = Parallelism(**{**request.degrees, "nodes": None}).on(request.hardware).nodes
+    for name, value in request.degrees.items():
+        if value is not None and value != (needed if name == "nodes" else 1):
+            yield name, value
+
+
+def _targets(group: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """The options that become entries of a mapping of the request."""
+    for name, option in OPTIONS.items():
+        if option.target[0] == group and (value := values.get(option.target[-1])) is not None:
+            yield f"--{name.replace('_', '-')}", str(value)
+
+
+def _fusions(request: Request, convention: str) -> Iterator[tuple[str, str | None]]:
+    default = convention == Convention.PHYSICAL
+    chosen = request.options.get("fusions")
+    names = (("attention",) if default else ()) if chosen is None else tuple(chosen)
+    if ("attention" in names) is not default:
+        yield ("--no-flash" if default else "--flash"), None
+    for name in names:
+        if name != "attention":
+            yield "--fuse", name
+
+
+def _offload(offload: Offload) -> str:
+    parts = [f"{name}={getattr(offload, name)!r}" for name in ("weights", "kv") if getattr(offload, name)]
+    if offload.bandwidth is not None:
+        parts.append(f"bandwidth={offload.bandwidth!r}B/s")
+    return ",".join(parts)

@@ -1,0 +1,103 @@
+"""Comparisons: scenarios side by side, and which operators make the difference.
+
+A waterfall goes from the figure of one scenario to that of another by the differences of their parts, matched by name:
+what only one of them runs counts in full. The parts add up to the difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from msgspec import Struct
+
+from roofline.scenario.analysis import Analysis
+from roofline.scenario.breakdown import (
+    Breakdown,
+    decode_bound,
+    decode_bytes,
+    decode_expected,
+    prefill_bound,
+    prefill_bytes,
+    prefill_expected,
+    steps,
+)
+
+Reading = Literal["expected", "bound", "bytes"]
+Metric = Literal["ttft", "tpot", "total"]
+
+READINGS: tuple[Reading, ...] = ("expected", "bound", "bytes")
+METRICS: tuple[Metric, ...] = ("ttft", "tpot", "total")
+
+
+class Difference(Struct, frozen=True):
+    """One part in both scenarios: seconds or bytes, 0 where it does not run."""
+
+    name: str
+    before: float
+    after: float
+
+    @property
+    def change(self) -> float:
+        """What it adds to the difference."""
+        return self.after - self.before
+
+
+class Waterfall(Struct, frozen=True):
+    """From one scenario's figure to another's: `differences`, the largest first, add up to `after - before`."""
+
+    metric: Metric
+    reading: Reading
+    before: float
+    after: float
+    differences: tuple[Difference, ...]
+
+    @property
+    def change(self) -> float:
+        """The difference to explain."""
+        return self.after - self.before
+
+
+_PREFILL: Mapping[Reading, Callable[[Analysis], Breakdown]] = {
+    "expected": prefill_expected,
+    "bound": prefill_bound,
+    "bytes": prefill_bytes,
+}
+_DECODE: Mapping[Reading, Callable[[Analysis], Breakdown]] = {
+    "expected": decode_expected,
+    "bound": decode_bound,
+    "bytes": decode_bytes,
+}
+
+
+def breakdown(analysis: Analysis, metric: Metric, reading: Reading) -> Breakdown:
+    """Time or bytes of prefill (`ttft`), of the mean decode step (`tpot`) or of the whole generation, by operator.
+
+    Without decode steps those of the decode step are empty. Parts of the total that both phases have are told apart.
+    """
+    count = steps(analysis)
+    if metric == "ttft" or (metric == "total" and not count):
+        return _PREFILL[reading](analysis)
+    if not count:
+        return Breakdown({}, 0.0)
+    decode = _DECODE[reading](analysis)
+    if metric == "tpot":
+        return decode
+    prefill = _PREFILL[reading](analysis)
+    parts = {f"prefill {name}": value for name, value in prefill.parts.items()}
+    parts |= {f"decode {name}": value * count for name, value in decode.parts.items()}
+    return Breakdown(parts, prefill.reference + count * decode.reference)
+
+
+def waterfall(before: Analysis, after: Analysis, metric: Metric = "total", reading: Reading = "expected") -> Waterfall:
+    """What makes the difference between two scenarios, operator by operator."""
+    first, second = breakdown(before, metric, reading), breakdown(after, metric, reading)
+    names = dict.fromkeys((*first.parts, *second.parts))
+    found = [Difference(name, first.parts.get(name, 0.0), second.parts.get(name, 0.0)) for name in names]
+    ranked = sorted(found, key=lambda entry: -abs(entry.change))
+    return Waterfall(metric, reading, first.reference, second.reference, tuple(ranked))
+
+
+def readings(*analyses: Analysis) -> tuple[Reading, ...]:
+    """The readings that all of the scenarios have: by the LLM-Viewer convention there is no expected time."""
+    return READINGS if all(analysis.times_are_expected for analysis in analyses) else READINGS[1:]

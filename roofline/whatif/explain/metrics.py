@@ -1,0 +1,333 @@
+"""Times, rate and memory of a scenario as sums of what they consist of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from roofline.bound.memory import stored_tensors
+from roofline.core.errors import RooflineError
+from roofline.graph.extents import Step, extents
+from roofline.graph.network import Network
+from roofline.graph.tensor import Role
+from roofline.scenario import cost, energy
+from roofline.scenario.analysis import Analysis
+from roofline.scenario.breakdown import decode_bound, mean_contexts, mean_step, prefill_bound, steps
+from roofline.scenario.generation import WEIGHTS
+from roofline.scenario.phase import Phase
+from roofline.scenario.schedule import hiding
+from roofline.timing.estimate import Reading
+from roofline.timing.kernels.terms import shown
+from roofline.timing.launches import Kernel
+from roofline.timing.passes import Detail, Timing
+from roofline.whatif.explain.lines import Line, Margin, line, total
+
+Found = tuple[list[Line], Margin | None, str]
+
+
+def _ttft(analysis: Analysis) -> Found:
+    lines = [_bound_line(analysis)]
+    if analysis.times_are_expected:
+        lines += _expected_lines(analysis.prefill)
+    return lines, _phase_margin(analysis.prefill), "s"
+
+
+def _bound_line(analysis: Analysis) -> Line:
+    phase = analysis.prefill
+    if hiding(phase.passes):
+        parts = prefill_bound(analysis).parts
+        return line(f"{phase.name} at the bound", f"sum by operator: {' + '.join(parts)}", total(parts.values()))
+    summed = " + ".join(f"{shown(op.count)}*{shown(op.bound_time)}" for op in phase.ops)
+    names = " + ".join(f"{shown(op.count)} {op.name}" for op in phase.ops)
+    return line(f"{phase.name} at the bound", f"sum over operators of count x max(roofs): {names}", summed)
+
+
+def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
+    """The expected time of a phase: the kernels of each pass, what the host adds, and the sum of the passes."""
+    lines: list[Line] = []
+    totals = []
+    for run in phase.passes:
+        times = phase.timed(run)
+        detail, engine = times.detail(run.step), phase.engine
+        label = f"{run.label} " if run.label else ""
+        counted = [(entry.count, float(detail.mid[row, point])) for row, entry in enumerate(times.kernels)]
+        names = " + ".join(f"{shown(entry.count)} {_joined(times, entry)}" for entry in times.kernels)
+        kernels = line(
+            f"{label}kernels{name}",
+            f"sum over kernels of count x time: {names}",
+            " + ".join(f"{shown(count)}*{shown(time)}" for count, time in counted),
+        )
+        lines.append(kernels)
+        if run.placement.exchanges.size:
+            kernels = _not_hidden(times, counted, kernels, f"{label}kernels beside exchanges{name}")
+            lines.append(kernels)
+        elif float(times.hidden(detail, run.step, phase.name)[point]):
+            kernels = _branches(times, detail, point, kernels, f"{label}kernels beside shared experts{name}")
+            lines.append(kernels)
+        number, batch = sum(count for count, _ in counted), float(np.ravel(run.step.batch)[0])
+        device = (
+            f"{shown(engine.slower(phase.name))} * {shown(kernels.value)} + {shown(engine['gap'])} * {shown(number)}"
+        )
+        replayed = phase.name in engine.graphs
+        formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
+        sequences = f"{shown(engine['sequence'])} * {shown(batch)}"
+        beside = [] if replayed else [("issue x number", f"{shown(engine['issue'])} * {shown(number)}")]
+        beside += [("sequence x batch", sequences)] if engine.overlap else []
+        for term, numbers in beside:
+            formula, device = f"{formula}, {term}", f"{device}, {numbers}"
+        if beside:
+            formula, device = f"max({formula})", f"max({device})"
+        turns = run.placement.network.turns
+        shared = f" / {turns}" if turns > 1 else ""
+        formula, numbers = f"{formula} + step{shared}", f"{device} + {shown(engine['step'])}{shared}"
+        if not engine.overlap:
+            formula, numbers = f"{formula} + sequence x batch", f"{numbers} + {sequences}"
+        whole = line(f"{label}pass{name}", formula, numbers)
+        repeat = float(np.ravel(run.repeat)[0])
+        totals.append(f"{shown(repeat)}*{shown(whole.value)}")
+        lines.append(whole)
+    lines.append(line(f"expected {phase.name}{name}", "sum over passes of repetitions x time", " + ".join(totals)))
+    return lines
+
+
+def _not_hidden(times: Timing, counted: Sequence[tuple[float, float]], kernels: Line, label: str) -> Line:
+    """The longer of exchanges and all else: two batches take turns."""
+    sent = [part for row, part in enumerate(counted) if row in times.exchanging]
+    exchanges = " + ".join(f"{shown(count)}*{shown(time)}" for count, time in sent)
+    rest = f"{shown(kernels.value)} - ({exchanges})"
+    return line(label, "max(exchanges, kernels - exchanges)", f"max({exchanges}, {rest})")
+
+
+def _branches(times: Timing, detail: Detail, point: int, kernels: Line, label: str) -> Line:
+    """The longer branch of layers whose shared experts run beside the routed ones."""
+    hidden = []
+    for shared, routed in times.branches:
+        both = (times.branch(detail, shared), times.branch(detail, routed))
+        bound = times.branch_bound(detail, [*shared, *routed])
+        one, other, least = (shown(float(values[point])) for values in (*both, bound))
+        hidden.append(f"({one} + {other} - max({one}, {other}, {least}))")
+    formula = "kernels - (shared + routed - max(shared, routed, bounds of both)) of each kind of layer"
+    return line(label, formula, " - ".join([shown(kernels.value), *hidden]))
+
+
+def _joined(times: Timing, entry: Kernel) -> str:
+    return "/".join(times.placement.ops[part][0].name for part in entry.parts)
+
+
+def _tpot(analysis: Analysis) -> Found:
+    if analysis.decode is None or not steps(analysis):
+        raise RooflineError("there is no TPOT: no token is generated after the first")
+    bound = decode_bound(analysis)
+    names = " + ".join(bound.parts)
+    lines = [line("TPOT at the bound", f"mean over all steps, by operator: {names}", total(bound.parts.values()))]
+    margin = _phase_margin(analysis.decode)
+    if not analysis.times_are_expected:
+        return lines, margin, "s"
+    phase, found = mean_step(analysis), []
+    for point, context in enumerate(mean_contexts(analysis)):
+        part = _expected_lines(phase, point, f" at context {shown(context)}")
+        lines += part
+        found.append(part[-1].value)
+    weighted = " + ".join(f"{shown(weight / 2)}*{shown(time)}" for weight, time in zip(WEIGHTS, found, strict=True))
+    tokens = analysis.tokens_per_iteration
+    formula = "mean over all steps, integrated from three contexts (Gauss-Legendre), over the tokens of an iteration"
+    lines.append(line("expected TPOT", formula, f"({weighted}) / {shown(tokens)}"))
+    return lines, margin, "s"
+
+
+def _total(analysis: Analysis) -> Found:
+    scenario, count = analysis.scenario, steps(analysis)
+    generation = analysis.generation
+    formula = "TTFT + (generated - 1) x TPOT"
+    times = (generation.ttft, generation.tpot or 0.0)
+    lines = [line("total at the bound", formula, f"{shown(times[0])} + {count} * {shown(times[1])}")]
+    if analysis.times_are_expected:
+        expected = analysis.expected
+        tpot = expected.tpot.mid if expected.tpot is not None else 0.0
+        lines.append(line("expected total", formula, f"{shown(expected.ttft.mid)} + {count} * {shown(tpot)}"))
+    assert scenario.shape == ()
+    return lines, None, "s"
+
+
+def _rate(analysis: Analysis) -> Found:
+    scenario, generation = analysis.scenario, analysis.generation
+    if analysis.decode is None:
+        raise RooflineError(f"{scenario.model.name} only encodes: it has no tokens a second, but sequences_per_s")
+    tokens = f"{shown(scenario.batch)} * {shown(scenario.generate)}"
+    if scenario.settings.useful != 1:
+        tokens += f" * {shown(scenario.settings.useful)}"
+    formula = "batch x generated / total"
+    lines = [line("tokens/s at the bound", formula, f"{tokens} / {shown(generation.total)}", "tokens/s")]
+    if analysis.times_are_expected:
+        total = analysis.expected.total.mid
+        lines.append(line("expected tokens/s", formula, f"{tokens} / {shown(total)}", "tokens/s"))
+    return lines, None, "tokens/s"
+
+
+def _sequences(analysis: Analysis) -> Found:
+    batch, formula = shown(analysis.scenario.batch), "batch / total"
+    unit = "sequences/s"
+    lines = [line(f"{unit} at the bound", formula, f"{batch} / {shown(analysis.generation.total)}", unit)]
+    if analysis.times_are_expected:
+        lines.append(line(f"expected {unit}", formula, f"{batch} / {shown(analysis.expected.total.mid)}", unit))
+    return lines, None, unit
+
+
+def _memory(analysis: Analysis) -> Found:
+    memory, schedule = analysis.memory, analysis.schedule
+    graph = schedule.networks[0]
+    lines = []
+    for tensor, count in stored_tensors(graph.sections, Role.WEIGHT):
+        shape = [dim if isinstance(dim, int) else float(dim.evaluate({})) for dim in tensor.stored_shape]
+        name = f"weight {tensor.name}"
+        lines.append(_stored(name, count, shape, tensor.format.bits))
+    listed = sum(line.value for line in lines)
+    elsewhere = "of other models and towers, less those off the device and of other stages"
+    lines.append(line("other weights", elsewhere, f"{shown(memory.weights)} - {shown(listed)}", "B"))
+    lines.append(line("weights", "sum of the above", f"{shown(listed)} + {shown(lines[-1].value)}", "B"))
+    parts = [("KV cache", memory.kv_cache, Role.KV), ("states", memory.state, Role.STATE)]
+    last = schedule.kept_step(analysis.scenario.last_step)
+    for name, value, role in parts:
+        if not value:
+            continue
+        numbers = _numbers(schedule.networks[1], last)
+        kept = []
+        for tensor, count in stored_tensors(schedule.networks[1].sections, role):
+            shape = [dim if isinstance(dim, int) else float(dim.evaluate(numbers)) for dim in tensor.stored_shape]
+            kept.append(_stored(f"{name} {tensor.name}", count, shape, tensor.format.bits))
+        lines += kept
+        held = sum(line.value for line in kept)
+        if abs(held - value) > 1e-9 * value:
+            rest = f"{shown(value)} - {shown(held)}"
+            lines.append(line(f"other {name}", "of other models, shared, off the device or other stages", rest, "B"))
+    peak = memory.activation_peak
+    lines.append(
+        Line("activations", "alive at once at the worst operator of all passes", shown(peak), float(peak), "B")
+    )
+    figures = (memory.weights, memory.kv_cache, memory.state, peak)
+    lines.append(line("memory", "weights + KV cache + states + activations", total(figures), "B"))
+    ratio = memory.capacity / memory.total
+    return lines, Margin("fits" if memory.fits else "does not fit", "capacity", float(ratio)), "B"
+
+
+def _energy(analysis: Analysis) -> Found:
+    found: list[Line] = []
+    tokens = _tokens(analysis)
+    for reading, title in _readings(analysis):
+        drawn = energy.consumption(analysis, reading)
+        if drawn is None:
+            raise next(energy.explain_missing(pool) for pool in energy.pools(analysis) if pool.energy is None)
+        for name, phase, time in (
+            ("prefill", drawn.prefill, energy.times(analysis, reading).prefill),
+            ("decode", drawn.decode, energy.times(analysis, reading).decode),
+        ):
+            found += _draw_lines(analysis, f"{name} {title}", phase, time)
+        joules = total(line.value for line in found if line.name.endswith(f"energy {title}"))
+        found.append(line(f"energy {title}", "(prefill + decode) / generated tokens", f"({joules}) / {tokens}", "J"))
+    return found, None, "J"
+
+
+def _draw_lines(analysis: Analysis, name: str, phase: energy.Draw, time: float) -> list[Line]:
+    """Static power, FLOPs, bytes and what is sent during a phase, and their sum."""
+    devices, pools = analysis.parallel.devices, energy.pools(analysis)
+    watts = total(pool.energy.static for pool in pools if pool.energy is not None)
+    first, device = name.split()[0], pools[-1] if name.startswith("decode") else pools[0]
+    figures = device.energy
+    assert figures is not None
+    lines = [
+        line(f"{first} static", "devices x static power x time", f"{devices} * ({watts}) * {shown(time)}", "J"),
+        _work("compute", first, "joules a FLOP x FLOPs, by format", phase.compute),
+        line(
+            f"{first} memory",
+            "joules a byte x bytes of all devices",
+            f"{shown(figures.memory)} * {shown(phase.memory / figures.memory)}",
+            "J",
+        ),
+    ]
+    if phase.link:
+        lines.append(_work("links", first, "joules a byte x bytes sent", phase.link))
+    summed = total(entry.value for entry in lines)
+    limit = energy.most(pools)
+    if limit is None:
+        return [*lines, line(f"{first} energy {name.split(' ', 1)[1]}", "sum of the above", summed, "J")]
+    text = f"min({summed}, {devices} * {shown(limit)} * {shown(time)})"
+    return [*lines, line(f"{first} energy {name.split(' ', 1)[1]}", "at most devices x TDP x time", text, "J")]
+
+
+def _work(what: str, phase: str, formula: str, joules: float) -> Line:
+    return Line(f"{phase} {what}", formula, shown(joules), float(shown(joules)), "J")
+
+
+def _cost(analysis: Analysis) -> Found:
+    found: list[Line] = []
+    pools = cost.rented(analysis)
+    prices = [cost.price(pool, analysis.scenario.price) for pool in pools]
+    for pool, price in zip(pools, prices, strict=True):
+        if price is None:
+            raise cost.explain_missing(pool)
+    hourly = f"{analysis.parallel.devices} * ({total(price for price in prices if price is not None)})"
+    for reading, title in _readings(analysis):
+        time = shown(energy.times(analysis, reading).total)
+        formula = f"devices x USD an hour ({_priced(analysis)}) / 3600 x total / generated tokens x 1000000"
+        text = f"{hourly} / 3600 * {time} / ({_tokens(analysis)}) * 1000000"
+        found.append(line(f"cost {title}", formula, text, "USD"))
+    return found, None, "USD"
+
+
+def _priced(analysis: Analysis) -> str:
+    """Where the price comes from."""
+    if analysis.scenario.price is not None:
+        return "as given"
+    return ", ".join(f"{pool.name}, {pool.price.date}" for pool in cost.rented(analysis) if pool.price is not None)
+
+
+def _readings(analysis: Analysis) -> tuple[tuple[Reading, str], ...]:
+    """The readings that are shown, with what they are called."""
+    return (
+        (("bound", "at the bound"), ("mid", "expected"))
+        if analysis.times_are_expected
+        else (("bound", "at the bound"),)
+    )
+
+
+def _tokens(analysis: Analysis) -> str:
+    """The generated tokens of all sequences as a product."""
+    scenario = analysis.scenario
+    if analysis.decode is None:
+        raise RooflineError(f"{scenario.model.name} only encodes: it generates no tokens")
+    useful = "" if scenario.settings.useful == 1 else f" * {shown(scenario.settings.useful)}"
+    return f"({shown(scenario.batch)} * {shown(scenario.generate)}{useful})"
+
+
+def _stored(name: str, count: float, shape: list[Any], bits: float) -> Line:
+    text = " * ".join(shown(factor) for factor in (count, *shape))
+    return line(name, "layers x shape x bits / 8", f"{text} * {shown(bits)} / 8", "B")
+
+
+def _numbers(graph: Network, step: Step) -> Mapping[str, Any]:
+    return extents(step, graph.rules)
+
+
+METRIC_LINES: Mapping[str, Callable[[Analysis], Found]] = {
+    "ttft": _ttft,
+    "tpot": _tpot,
+    "total": _total,
+    "tokens_per_s": _rate,
+    "sequences_per_s": _sequences,
+    "memory": _memory,
+    "energy": _energy,
+    "cost": _cost,
+}
+
+
+def _phase_margin(phase: Phase) -> Margin:
+    """The roofs under which a phase's bound time is spent."""
+    spent: dict[str, float] = {}
+    for op in phase.ops:
+        spent[str(op.bound)] = spent.get(str(op.bound), 0.0) + float(op.count * op.bound_time)
+    ranked = sorted(spent.items(), key=lambda item: -item[1])
+    second = ranked[1] if len(ranked) > 1 else ("", 0.0)
+    ratio = ranked[0][1] / second[1] if second[1] else None
+    return Margin(ranked[0][0], second[0], ratio)

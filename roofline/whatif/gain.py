@@ -1,0 +1,117 @@
+"""Gains: how many times faster one scenario is than another, with what is uncertain about it.
+
+Two predictions share most of their errors: where a kernel runs in both, it is as much off in one as in the other.
+With the signed relative errors of all kernels of both,
+
+    c_k = n_k e_k / t_after - n_k e_k / t_before        (e_k: half the 80% interval; one k where a kernel runs in both)
+    kind      E_K^2 = r (sum c_k)^2 + (1 - r) sum c_k^2
+    gain      ln(gain) +- E,  E^2 = R (sum E_K)^2 + (1 - R) sum E_K^2
+
+with the correlations of `roofline.timing.passes`. Kernels of other hardware, and hosts of other engines, err on their
+own; the spread of one engine is in both and cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import lru_cache
+from typing import Literal, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from roofline.graph.extents import Step
+from roofline.scenario.analysis import Analysis
+from roofline.scenario.breakdown import steps
+from roofline.scenario.generation import NODES
+from roofline.scenario.phase import Phase
+from roofline.specs.engine import Engine
+from roofline.timing.estimate import Estimate
+from roofline.timing.intervals import ACROSS_KINDS, within_kind
+
+Timed = Literal["ttft", "tpot", "total"]
+
+
+class _Part(NamedTuple):
+    """A kernel of a pass: its kind on its hardware, what tells it from others, seconds of error, and its constants."""
+
+    kind: tuple[str, str]
+    shape: float
+    error: float
+    inherited: bool
+
+
+def gain(before: Analysis, after: Analysis, metric: Timed = "total") -> Estimate:
+    """How many times faster `after` is, of a single workload each: 10th, 50th and 90th percentile.
+
+    The middle is the ratio of the middles. Raises RooflineError as expected times do.
+    """
+    first, second = (_time(analysis, metric) for analysis in (before, after))
+    errors: dict[tuple[str, str], dict[float, float]] = defaultdict(lambda: defaultdict(float))
+    inherited = False
+    for analysis, sign, time in ((before, -1, first), (after, 1, second)):
+        for part in _parts(analysis, metric):
+            errors[part.kind][part.shape] += sign * part.error / time
+            inherited |= part.inherited
+    signed = []
+    for (kind, _), shapes in errors.items():
+        shared = within_kind(kind, inherited)
+        values = np.array(list(shapes.values()))
+        together = float(values.sum())
+        signed.append(math.copysign(math.sqrt(shared * together**2 + (1 - shared) * float(values @ values)), together))
+    across = ACROSS_KINDS[inherited]
+    square = across * sum(signed) ** 2 + (1 - across) * sum(value**2 for value in signed) + _hosts(before, after)
+    middle, width = first / second, math.exp(math.sqrt(square))
+    return Estimate(middle / width, middle, middle * width)
+
+
+def _time(analysis: Analysis, metric: Timed) -> float:
+    value = getattr(analysis.expected, metric)
+    return math.nan if value is None else float(value.mid)
+
+
+def _hosts(before: Analysis, after: Analysis) -> float:
+    """The squared relative error that engines do not share."""
+    engines = (before.scenario.profile, after.scenario.profile)
+    if replace(engines[0], graphs=engines[1].graphs) == engines[1]:
+        return 0.0
+    return sum(_half(engine) ** 2 for engine in engines)
+
+
+def _half(engine: Engine) -> float:
+    low, high = engine.spread
+    return (high - low) / 2
+
+
+@lru_cache(maxsize=16)
+def _parts(analysis: Analysis, metric: Timed) -> tuple[_Part, ...]:
+    """The kernels of what the metric times; kept, since one scenario is held against many."""
+    found: list[_Part] = []
+    if metric != "tpot":
+        found += _of_phase(analysis.prefill, 1.0)
+    if metric != "ttft" and steps(analysis):
+        count = steps(analysis) if metric == "total" else 1
+        found += _of_phase(_middle_step(analysis), count / analysis.tokens_per_iteration)
+    return tuple(found)
+
+
+def _middle_step(analysis: Analysis) -> Phase:
+    """The decode step halfway through the generation, whose errors stand for those of all."""
+    scenario = analysis.scenario
+    context = float(scenario.first_cached) + (steps(analysis) - 1) / 2 * (1 + NODES[len(NODES) // 2])
+    return analysis.decoding(Step(float(scenario.batch), 1.0, context, float(scenario.decode_step.source)))
+
+
+def _of_phase(phase: Phase, times: float) -> Iterator[_Part]:
+    slower = phase.engine.slower(phase.name)
+    for run in phase.passes:
+        kernels = phase.timed(run)
+        detail = kernels.detail(run.step)
+        half = (detail.high[:, 0] - detail.low[:, 0]) / 2
+        for kernel, error, middle in zip(kernels.kernels, half.tolist(), detail.mid[:, 0].tolist(), strict=True):
+            kind = (kernel.kind, run.placement.hardware.name)
+            weight = times * slower * kernel.count * float(np.mean(run.repeat))
+            # Kernels of one kind that take the same time to many digits are the same kernel.
+            yield _Part(kind, float(f"{middle:.9e}"), weight * error, kernel.basis(run.step.queries) != "calibrated")

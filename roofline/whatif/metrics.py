@@ -1,0 +1,315 @@
+"""Metrics: the figures of an analysis that a study can ask for, by name.
+
+Times and rates have several readings: `ttft` is at the study's own (expected times, or the bound), `ttft.bound` the
+speed of light, and `ttft.low`, `ttft.mid` and `ttft.high` the 10th, 50th and 90th percentile of the expected time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
+from roofline.core.expressions import Type
+from roofline.scenario import cost, energy
+from roofline.scenario.analysis import Analysis
+from roofline.specs.hardware import Hardware
+from roofline.specs.model import Model
+from roofline.timing.estimate import Reading
+
+READINGS = ("bound", "low", "mid", "high")
+AT: Mapping[str, str] = {"expected": "mid", "bound": "bound"}
+"""The reading of a metric without a suffix, by the study's `at`."""
+
+
+class Need(Enum):
+    """What a figure takes of the hardware's spec beside its speed, and what to tell where nobody says it."""
+
+    ENERGY = "energy"
+    TDP = "tdp"
+    PRICE = "price"
+
+    def met(self, hardware: Hardware) -> bool:
+        """Whether a spec says it."""
+        said = {Need.ENERGY: hardware.energy, Need.TDP: hardware.tdp, Need.PRICE: cost.price(hardware, None)}
+        return said[self] is not None
+
+    def missing(self, hardware: Hardware) -> RooflineError:
+        """The mistake of asking for it on hardware whose spec does not say it."""
+        return {
+            Need.ENERGY: energy.explain_missing,
+            Need.TDP: energy.explain_missing_tdp,
+            Need.PRICE: cost.explain_missing,
+        }[self](hardware)
+
+
+class Metric(Struct, frozen=True):
+    """A figure: what it means, its unit, its type, and which way is better: 1 up, -1 down, 0 neither.
+
+    `needs` is what the hardware's spec must say for it; elsewhere the figure is NaN.
+    """
+
+    name: str
+    meaning: str
+    unit: str
+    better: int
+    figure: Callable[[Analysis], Any]
+    type: Type = Type.NUMBER
+    needs: Need | None = None
+
+
+def _timed(
+    name: str, meaning: str, unit: str, better: int, figure: Callable[[Analysis, Any], Any], needs: Need | None = None
+) -> tuple[Metric, ...]:
+    """A metric with its readings."""
+    said = {"bound": "at the bound", "low": "10th percentile", "mid": "50th percentile", "high": "90th percentile"}
+    return tuple(
+        Metric(
+            f"{name}.{reading}",
+            f"{meaning}, {said[reading]}",
+            unit,
+            better,
+            # `reading` is bound here and now: closures see the last one.
+            lambda analysis, reading=reading: figure(analysis, reading),  # type: ignore[misc]
+            needs=needs,
+        )
+        for reading in READINGS
+    )
+
+
+def _expects(analysis: Analysis) -> Analysis:
+    if not analysis.times_are_expected:
+        raise UnsupportedError("the llm-viewer convention has no expected times: use --at bound")
+    return analysis
+
+
+def _ttft(analysis: Analysis, reading: str) -> Any:
+    phase = analysis.prefill
+    return phase.bound_time if reading == "bound" else getattr(_expects(analysis).prefill.expected, reading)
+
+
+def _step(analysis: Analysis, reading: str) -> Any:
+    phase = analysis.decode
+    if phase is None:
+        return _nothing(analysis)
+    return phase.bound_time if reading == "bound" else getattr(_expects(analysis) and phase.expected, reading)
+
+
+def _tpot(analysis: Analysis, reading: str) -> Any:
+    found = analysis.generation.tpot if reading == "bound" else _expects(analysis).expected.tpot
+    if found is None:
+        return _nothing(analysis)
+    return found if reading == "bound" else getattr(found, reading)
+
+
+def _total(analysis: Analysis, reading: str) -> Any:
+    return analysis.generation.total if reading == "bound" else getattr(_expects(analysis).expected.total, reading)
+
+
+def _rate(analysis: Analysis, reading: str) -> Any:
+    if analysis.decode is None:
+        return _nothing(analysis)
+    if reading == "bound":
+        return analysis.generation.tokens_per_second
+    return getattr(_expects(analysis).expected.tokens_per_second, reading)
+
+
+def _rate_per_gpu(analysis: Analysis, reading: str) -> Any:
+    return _rate(analysis, reading) / devices(analysis)
+
+
+def _rate_per_user(analysis: Analysis, reading: str) -> Any:
+    slowest = {"low": "high", "high": "low"}.get(reading, reading)
+    return 1 / _tpot(analysis, slowest)
+
+
+def _sequences(analysis: Analysis, reading: str) -> Any:
+    # The longer the batch takes, the fewer sequences a second.
+    other = {"low": "high", "high": "low"}.get(reading, reading)
+    return analysis.scenario.batch / _total(analysis, other)
+
+
+def _ratio(upper: Any, lower: Any) -> Any:
+    """A figure for each token; NaN where there is no token."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = np.divide(upper, lower)
+    return np.where(np.asarray(lower) > 0, found, np.nan)
+
+
+def _energy(analysis: Analysis, reading: Reading) -> Any:
+    found = energy.consumption(analysis, reading)
+    return _nothing(analysis) if found is None else _ratio(found.total, cost.generated_tokens(analysis))
+
+
+def _energy_of_prefill(analysis: Analysis, reading: Reading) -> Any:
+    found, scenario = energy.consumption(analysis, reading), analysis.scenario
+    return _nothing(analysis) if found is None else _ratio(found.prefill.total, scenario.batch * scenario.prompt)
+
+
+def _energy_of_decode(analysis: Analysis, reading: Reading) -> Any:
+    found, scenario = energy.consumption(analysis, reading), analysis.scenario
+    if found is None or analysis.decode is None:
+        return _nothing(analysis)
+    return _ratio(found.decode.total, scenario.batch * (scenario.generate - 1) * scenario.settings.useful)
+
+
+def _energy_at_most(analysis: Analysis, reading: Reading) -> Any:
+    found = energy.at_most(analysis, reading)
+    return _nothing(analysis) if found is None else _ratio(found, cost.generated_tokens(analysis))
+
+
+def _energy_of_prefill_at_most(analysis: Analysis, reading: Reading) -> Any:
+    scenario, spent = analysis.scenario, energy.times(analysis, reading).prefill
+    found = energy.most_joules(energy.pools(analysis), analysis.parallel.devices, spent)
+    return _nothing(analysis) if found is None else _ratio(found, scenario.batch * scenario.prompt)
+
+
+def _power(analysis: Analysis, reading: Reading) -> Any:
+    # The longer the same work takes, the less is drawn at a time.
+    other: Mapping[str, Reading] = {"low": "high", "high": "low"}
+    found = energy.consumption(analysis, other.get(reading, reading))
+    return _nothing(analysis) if found is None else found.power
+
+
+def _cost(analysis: Analysis, reading: Reading) -> Any:
+    found = cost.spent(analysis, reading)
+    return _nothing(analysis) if found is None else _ratio(found * cost.MILLION, cost.generated_tokens(analysis))
+
+
+def _cost_processed(analysis: Analysis, reading: Reading) -> Any:
+    found = cost.spent(analysis, reading)
+    return _nothing(analysis) if found is None else _ratio(found * cost.MILLION, cost.processed_tokens(analysis))
+
+
+def _hourly(analysis: Analysis) -> Any:
+    rent = cost.rent(analysis)
+    return _nothing(analysis) if rent is None else rent * analysis.parallel.devices
+
+
+def _nothing(analysis: Analysis) -> Any:
+    return np.full(analysis.scenario.shape, np.nan)
+
+
+def devices(analysis: Analysis) -> int:
+    """Devices that the scenario takes: where decode has its own, as many again."""
+    pools = 1 if analysis.scenario.settings.decode_hardware is None else 2
+    return analysis.parallel.devices * pools
+
+
+def _roof(phase: str) -> Callable[[Analysis], Any]:
+    def figure(analysis: Analysis) -> Any:
+        passes = getattr(analysis, phase)
+        return np.full(analysis.scenario.shape, "") if passes is None else passes.bound
+
+    return figure
+
+
+_PER_TIME = "tokens/s"
+METRICS: Mapping[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        *_timed("ttft", "time to first token: the prefill", "s", -1, _ttft),
+        *_timed("tpot", "time per output token after the first", "s", -1, _tpot),
+        *_timed("step", "one decode step at the context", "s", -1, _step),
+        *_timed("total", "prefill and all decode steps", "s", -1, _total),
+        *_timed("tokens_per_s", "generated tokens of all sequences over the total", _PER_TIME, 1, _rate),
+        *_timed("tokens_per_s_per_gpu", "the same for each device", _PER_TIME, 1, _rate_per_gpu),
+        *_timed("tokens_per_s_per_user", "one over TPOT", _PER_TIME, 1, _rate_per_user),
+        *_timed("sequences_per_s", "sequences of the batch over the total", "sequences/s", 1, _sequences),
+        *_timed("energy", "modelled energy of all devices for each generated token", "J", -1, _energy, Need.ENERGY),
+        *_timed("energy.prefill", "that of prefill for each prompt token", "J", -1, _energy_of_prefill, Need.ENERGY),
+        *_timed(
+            "energy.decode", "that of decoding for each token after the first", "J", -1, _energy_of_decode, Need.ENERGY
+        ),
+        *_timed(
+            "energy.tdp",
+            "at most: all devices at their TDP for each generated token",
+            "J",
+            -1,
+            _energy_at_most,
+            Need.TDP,
+        ),
+        *_timed(
+            "energy.tdp.prefill", "that of prefill for each prompt token", "J", -1, _energy_of_prefill_at_most, Need.TDP
+        ),
+        *_timed("power", "modelled mean draw of a device", "W", -1, _power, Need.ENERGY),
+        *_timed("cost", "a million generated tokens", "USD", -1, _cost, Need.PRICE),
+        *_timed("cost.processed", "a million tokens of prompts and answers", "USD", -1, _cost_processed, Need.PRICE),
+        Metric("usd_per_hour", "rent of all devices", "USD/h", -1, _hourly, needs=Need.PRICE),
+        Metric("memory", "bytes resident on the fullest device", "B", -1, lambda found: found.memory.total),
+        Metric("memory.weights", "bytes of weights on a device", "B", -1, lambda found: found.memory.weights),
+        Metric("memory.kv", "bytes of the KV cache on a device", "B", -1, lambda found: found.memory.kv_cache),
+        Metric("memory.state", "bytes of recurrent states on a device", "B", -1, lambda found: found.memory.state),
+        Metric(
+            "memory.activations",
+            "most bytes of activations at once",
+            "B",
+            -1,
+            lambda found: found.memory.activation_peak,
+        ),
+        Metric("headroom", "bytes left on the fullest device", "B", 1, lambda found: found.memory.headroom),
+        Metric("fits", "whether memory holds it", "", 1, lambda found: found.memory.fits, Type.TRUTH),
+        Metric("gpus", "devices that share the work", "", -1, devices),
+        Metric("prefill_bound", "compute, memory or link: most of prefill", "", 0, _roof("prefill"), Type.TEXT),
+        Metric("decode_bound", "compute, memory or link: most of a decode step", "", 0, _roof("decode"), Type.TEXT),
+    )
+}
+"""Every metric with its reading; `find_metric` also takes names without one."""
+
+GROUPS: Mapping[str, tuple[str, ...]] = {"bound": ("prefill_bound", "decode_bound")}
+DEFAULT = ("ttft", "tpot", "tokens_per_s", "tokens_per_s_per_gpu", "memory", "fits", *GROUPS["bound"])
+"""What is asked of models that generate where nothing else is."""
+
+DEFAULT_OF_ENCODERS = ("ttft", "sequences_per_s", "memory", "fits", "prefill_bound")
+"""What is asked of models that only encode: they have no decode steps and no generated tokens."""
+
+_TIMED = frozenset(name.removesuffix(".bound") for name in METRICS if name.endswith(".bound"))
+NAMES: tuple[str, ...] = (*sorted(_TIMED), *METRICS)
+"""Every name that `find_metric` knows."""
+
+
+def find_metric(name: str, at: str) -> Metric:
+    """The metric called `name`, at the reading of `at` where the name says none; raises UnknownNameError."""
+    key = f"{name}.{AT[at]}" if name in _TIMED else name
+    if key not in METRICS:
+        raise UnknownNameError("metric", name, (*NAMES, *GROUPS))
+    return METRICS[key]
+
+
+def default_metrics(models: Iterable[Model]) -> tuple[str, ...]:
+    """What is asked of these models where nothing else is: of both kinds, what is asked of either."""
+    encodes = {model.task == "encode" for model in models}
+    if encodes == {True}:
+        return DEFAULT_OF_ENCODERS
+    return tuple(dict.fromkeys((*DEFAULT, *(DEFAULT_OF_ENCODERS if True in encodes else ()))))
+
+
+def expand(names: Iterable[str], at: str) -> tuple[str, ...]:
+    """The names with groups written out, each once and checked; raises UnknownNameError."""
+    found: dict[str, None] = {}
+    for name in names:
+        for member in GROUPS.get(name.strip(), (name.strip(),)):
+            find_metric(member, at)
+            found[member] = None
+    return tuple(found)
+
+
+def check_needs(names: Iterable[str], at: str, hardware: Sequence[Hardware], priced: bool) -> None:
+    """Raises RooflineError where a metric needs what the spec of none of the hardware says; a price may be given."""
+    for name in names:
+        need = find_metric(name, at).needs
+        if need is None or (need is Need.PRICE and priced) or any(need.met(device) for device in hardware):
+            continue
+        raise need.missing(hardware[0])
+
+
+def figures(analysis: Analysis, names: Sequence[str], at: str) -> dict[str, Any]:
+    """The metrics of an analysis of a grid by name, each an array of its points in C order."""
+    shape = analysis.scenario.shape
+    return {
+        name: np.broadcast_to(np.asarray(find_metric(name, at).figure(analysis)), shape).reshape(-1) for name in names
+    }

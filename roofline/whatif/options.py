@@ -1,0 +1,230 @@
+"""Options: all that a scenario may be asked for by name, on the command line, in a study and as an axis.
+
+One table says what each option holds, how its text is read and where it goes; `compose` makes a request of
+them, `scenario_from` its scenario.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from enum import Enum, auto
+from typing import Any
+
+from msgspec import Struct
+
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.graph.convention import Convention
+from roofline.graph.fusion import check_fusions
+from roofline.graph.parallel import MAX_DEVICES, parse_offload
+from roofline.scenario.scenario import MAX_BATCH, MAX_LENGTH, MAX_PRICE, Scenario
+from roofline.specs.engine import load_engine
+from roofline.specs.hardware import load_hardware
+from roofline.specs.modelspec import load_model
+from roofline.specs.precision import parse_precision
+from roofline.techniques import check_request
+from roofline.whatif.request import Request
+
+NOTHING = "none"
+"""What is written where an option is left out."""
+
+
+class Kind(Enum):
+    """What an option holds."""
+
+    GRID = auto()  # a count, or an array of them: all values are evaluated at once
+    INTEGER = auto()
+    NUMBER = auto()
+    TEXT = auto()
+    LIST = auto()  # several names, joined by +
+    SWITCH = auto()
+
+    @property
+    def counts(self) -> bool:
+        """Whether the option holds whole numbers."""
+        return self in (Kind.GRID, Kind.INTEGER)
+
+
+class Option(Struct, frozen=True):
+    """An option: what it holds, the range or the check of its values, and the argument of `compose` that it becomes.
+
+    `check` raises RooflineError for text that means nothing whatever the rest of the scenario is.
+    """
+
+    name: str
+    kind: Kind
+    target: tuple[str, ...]
+    low: float = 0
+    high: float = math.inf
+    check: Callable[[str], object] | None = None
+
+    def read(self, value: object) -> Any:
+        """The value that text, or what a YAML file holds, stands for; raises RooflineError."""
+        if self.kind is Kind.SWITCH:
+            return self._switch(value)
+        if self.kind is Kind.LIST:
+            return self._list(value)
+        if value is None or (value == NOTHING and self.name not in ("model", "hw")):
+            return None
+        if self.kind is Kind.TEXT:
+            text = value if isinstance(value, str) else repr(value)
+            if self.check is not None:
+                self.check(text)
+            return text
+        return self.number(value)
+
+    def number(self, value: object) -> int | float:
+        """A number within the option's range, a whole one where it counts."""
+        what = "a whole number" if self.kind.counts else "a number"
+        try:
+            number = float(value.replace("_", "") if isinstance(value, str) else value)  # type: ignore[arg-type]
+        except (TypeError, ValueError, OverflowError):
+            number = math.nan
+        if isinstance(value, bool) or not math.isfinite(number) or (self.kind.counts and number != int(number)):
+            raise RooflineError(f"{self.name} takes {what}, got {quote(value)}")
+        if not self.low <= number <= self.high:
+            raise RooflineError(f"{self.name} must be between {self.low:.0f} and {self.high:.0f}, got {quote(value)}")
+        return int(number) if self.kind.counts else number
+
+    def _switch(self, value: object) -> bool | None:
+        if value is None or isinstance(value, bool):
+            return value
+        switches = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off"), False)}
+        key = str(value).lower()
+        if key not in switches:
+            raise RooflineError(f"{self.name} is true or false, got {quote(value)}")
+        return switches[key]
+
+    def _list(self, value: object) -> list[str]:
+        if value is None or value == NOTHING:
+            return []
+        entries = value.split("+") if isinstance(value, str) else value
+        if not isinstance(entries, Iterable) or not all(isinstance(entry, str) for entry in entries):
+            raise RooflineError(f"{self.name} takes names joined by '+', got {quote(value)}")
+        names = [entry.strip() for entry in entries]
+        for name in names if self.check is not None else ():
+            assert self.check is not None
+            self.check(name)
+        return names
+
+
+def _precision(part: str) -> Callable[[str], object]:
+    return lambda text: parse_precision("bf16", **{part: text})
+
+
+def _grid(name: str, low: int, high: int) -> Option:
+    return Option(name, Kind.GRID, (name,), low, high)
+
+
+def _degree(name: str, degree: str) -> Option:
+    return Option(name, Kind.INTEGER, ("degrees", degree), 1, MAX_DEVICES)
+
+
+OPTIONS: Mapping[str, Option] = {
+    option.name: option
+    for option in (
+        Option("model", Kind.TEXT, ("model",), check=load_model),
+        Option("hw", Kind.TEXT, ("hw",), check=load_hardware),
+        _grid("batch", 1, MAX_BATCH),
+        _grid("prompt", 1, MAX_LENGTH),
+        _grid("generate", 1, MAX_LENGTH),
+        _grid("context", 0, 2 * MAX_LENGTH),
+        _grid("prefix", 0, MAX_LENGTH),
+        _grid("images", 0, MAX_BATCH),
+        Option("quant", Kind.TEXT, ("formats", "scheme"), check=_precision("scheme")),
+        Option("weights", Kind.TEXT, ("formats", "weights"), check=_precision("weights")),
+        Option("activations", Kind.TEXT, ("formats", "activations"), check=_precision("activations")),
+        Option("kv", Kind.TEXT, ("formats", "kv"), check=_precision("kv")),
+        Option("flash", Kind.SWITCH, ("flash",)),
+        Option("fuse", Kind.LIST, ("fuse",), check=lambda name: check_fusions([name])),
+        _degree("tp", "tensor"),
+        _degree("pp", "pipeline"),
+        _degree("ep", "expert"),
+        _degree("dp", "data"),
+        _degree("sp", "sequence"),
+        _degree("nodes", "nodes"),
+        _degree("micro_batches", "micro_batches"),
+        Option("expert_skew", Kind.NUMBER, ("expert_skew",), 0, 10),
+        Option("offload", Kind.TEXT, ("offload",), check=parse_offload),
+        Option("with", Kind.LIST, ("techniques",), check=check_request),
+        Option("engine", Kind.TEXT, ("engine",), check=load_engine),
+        Option("price", Kind.NUMBER, ("price",), 0, MAX_PRICE),
+        Option("convention", Kind.TEXT, ("convention",), check=lambda name: _convention(name)),
+    )
+}
+"""By the names of the command line's options, with underscores."""
+
+
+def find_option(name: str) -> Option:
+    """The option called `name`, with or without dashes; raises UnknownNameError with the nearest one."""
+    key = str(name).strip().removeprefix("--").replace("-", "_")
+    if key not in OPTIONS:
+        raise UnknownNameError("option of a scenario", name, OPTIONS)
+    return OPTIONS[key]
+
+
+def names_in(text: str | None) -> tuple[str, ...]:
+    """The names of a list with commas, as several are written in one option; blank ones are left out."""
+    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
+
+
+def _convention(name: str) -> Convention:
+    try:
+        return Convention(name)
+    except ValueError:
+        raise UnknownNameError("convention", name, map(str, Convention)) from None
+
+
+def scenario_from(values: Mapping[str, Any]) -> Scenario:
+    """The scenario that options by name describe: that of their request. Raises RooflineError."""
+    return request_from(values).scenario()
+
+
+def request_from(values: Mapping[str, Any]) -> Request:
+    """The request that options by name describe; what is left out, or None, has `roofline analyze`'s defaults.
+
+    Values are as `Option.read` returns them; a GRID option may hold an array. Raises RooflineError.
+    """
+    arguments: dict[str, Any] = {"formats": {}, "degrees": {}}
+    for name, value in values.items():
+        if value is None:
+            continue
+        target = find_option(name).target
+        inner = arguments if len(target) == 1 else arguments[target[0]]
+        inner[target[-1]] = value
+    for needed, what in (("model", "a model"), ("hw", "hardware")):
+        if needed not in arguments:
+            raise RooflineError(f"{what} is missing: name one, or make it an axis")
+    return compose(**arguments)
+
+
+def compose(
+    model: str,
+    hw: str,
+    formats: Mapping[str, str | None],
+    degrees: Mapping[str, Any],
+    flash: bool | None = None,
+    fuse: Iterable[str] = (),
+    expert_skew: float = 0.0,
+    offload: str | None = None,
+    techniques: Iterable[str] = (),
+    convention: str = Convention.PHYSICAL,
+    **settings: Any,
+) -> Request:
+    """The request of a command line: `formats` as `parse_precision` takes them, `degrees` as `Parallelism` does.
+
+    A degree that is None is as by default. `settings` are the workload and the engine, as `Scenario` has them. Raises
+    RooflineError.
+    """
+    with_flash = flash if flash is not None else convention == Convention.PHYSICAL
+    fusions = (*(("attention",) if with_flash else ()), *fuse)
+    return Request(
+        load_model(model),
+        load_hardware(hw),
+        formats=formats,
+        degrees={name: value for name, value in degrees.items() if value is not None},
+        settings={"offload": parse_offload(offload), "expert_skew": expert_skew},
+        techniques=tuple(techniques),
+        options={"fusions": fusions, "convention": convention, **settings},
+        written={"model": model, "hardware": hw},
+    )

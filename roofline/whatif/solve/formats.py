@@ -1,0 +1,84 @@
+"""How many bits: the named schemes of quantisation, from the widest weights to the narrowest."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from roofline.core.errors import RooflineError
+from roofline.scenario.analysis import analyze
+from roofline.specs.checkpoint import released_scheme
+from roofline.specs.engine import profile_on
+from roofline.specs.formats import UNQUANTISED_FORMATS
+from roofline.specs.precision import PLAIN, SCHEMES
+from roofline.whatif.request import Request
+from roofline.whatif.solve.answer import Answer
+from roofline.whatif.solve.targets import Check, Targets, check
+
+TRAINED = ("ternary", "binary")
+"""Schemes that a model has to be trained in: they are not tried."""
+
+NAMED = ("KV8", "W8", "W8A8", "W4", "W4A16KV8", "W4A8KV4", "W4A4KV4")
+"""Schemes in the literature's notation that are tried beside those with names."""
+
+
+def max_bits(request: Request, targets: Targets, schemes: Iterable[str] | None = None) -> Answer:
+    """The scheme that keeps most bits and meets the targets.
+
+    Schemes rank by the bytes of stored weights, then by those of the cache and by the bits of activations; formats that
+    were asked for one by one stay as they are. A checkpoint that was released quantised has no more bits than that.
+    """
+    return _first("max-bits", request, targets, schemes, widest=True)
+
+
+def min_bits(request: Request, targets: Targets, schemes: Iterable[str] | None = None) -> Answer:
+    """The scheme that keeps fewest bits and meets the targets: fewer may be slower, where operands are converted."""
+    return _first("min-bits", request, targets, schemes, widest=False)
+
+
+def _first(question: str, request: Request, targets: Targets, schemes: Iterable[str] | None, widest: bool) -> Answer:
+    if not targets.fits and not targets.timed:
+        raise RooflineError(f"{question} needs a target, such as --tpot 30ms, or memory to fit in")
+    if request.formats.get("scheme") is not None:
+        raise RooflineError(f"{question} tries all schemes: leave out --quant, or set formats one by one")
+    own = _own(request)
+    names = dict.fromkeys((own, *(schemes or _known())))
+    stored = _stored(request, names)
+    most = next((weights for weights, *_, name in stored if name == own), math.inf)
+    ranked = sorted((entry for entry in stored if entry[0] <= most), reverse=widest)
+    tried: list[Check] = []
+    missed: Check | None = None
+    for *_, name in ranked:
+        found = check(name, request.quantised(name).scenario(), targets)
+        tried.append(found)
+        if found.meets:
+            return Answer(question, "scheme", "found", name, found, missed, "", tuple(tried))
+        missed = found
+    if not tried:
+        raise RooflineError(f"none of the schemes can be simulated for {request.model.name} on {request.hardware.name}")
+    best = min(tried, key=lambda entry: max(entry.used.values(), default=0.0))
+    return Answer(question, "scheme", "never", None, best, None, f"{len(tried)} schemes tried", tuple(tried))
+
+
+def _own(request: Request) -> str:
+    """The scheme that the model has on the request's engine: it was released in it, or is in 16 bits."""
+    scheme = released_scheme(request.model, profile_on(request.hardware, request.options.get("engine")))
+    return request.precision.base.name if scheme == PLAIN else scheme
+
+
+def _known() -> tuple[str, ...]:
+    return (*(name for name in SCHEMES if name not in TRAINED), *NAMED, *UNQUANTISED_FORMATS)
+
+
+def _stored(request: Request, names: Iterable[str]) -> list[tuple[float, float, float, str]]:
+    """Bytes of weights and cache, bits of activations, and the scheme; without those that cannot be simulated."""
+    found = []
+    for name in names:
+        try:
+            scenario = request.quantised(name).scenario()
+            memory = analyze(scenario).memory
+        except RooflineError:
+            continue
+        bits = scenario.precision.activations.bits if scenario.precision is not None else 0.0
+        found.append((float(memory.weights), float(memory.kv_cache), bits, name))
+    return found

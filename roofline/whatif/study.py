@@ -1,0 +1,312 @@
+"""A study: what a sweep fixes and varies, which figures it asks for, and which rows it wants.
+
+A YAML file holds one, so that it lives in a repository:
+
+    model: llama-3.1-8b
+    generate: 256
+    over:
+      hw: [h100-sxm, mi300x]
+      batch: 1:256:log16
+    metrics: [ttft, tokens_per_s_per_gpu]
+    where: fits and ttft < 500ms
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.core.expressions import Expression, Type, parse_condition
+from roofline.specs.engine import default_engine, load_engine
+from roofline.specs.hardware import load_hardware
+from roofline.specs.modelspec import load_model
+from roofline.timing.calibration import load_calibration
+from roofline.whatif.axes import Axis, parse_axes, split_assignment
+from roofline.whatif.metrics import AT, NAMES, check_needs, default_metrics, expand, find_metric
+from roofline.whatif.options import OPTIONS, Kind, find_option
+from roofline.whatif.selection import Selection
+
+INVALID = ("drop", "keep")
+"""What becomes of combinations that cannot run: counted only, or rows with an error."""
+
+ERROR = "error"
+"""The column of what is wrong with a combination, where those are kept."""
+
+
+class Question(Struct, frozen=True):
+    """What is asked of every point: everything but the points themselves. It travels to other processes.
+
+    `columns` are the types of the rows' columns in their order, `figures` the metrics to work out, `axes` the types of
+    what varies. `sources` are digests of the specs that the answers rest on, by kind and name.
+    """
+
+    fixed: Mapping[str, Any]
+    axes: Mapping[str, Type]
+    outputs: tuple[str, ...]
+    figures: tuple[str, ...]
+    at: str
+    where: str | None
+    selection: Selection
+    keep: bool
+    sources: Mapping[tuple[str, str], str] = field(default_factory=dict)
+
+    @property
+    def condition(self) -> Expression | None:
+        """What rows must meet."""
+        return None if self.where is None else parse_condition(self.where, _types(self.axes, self.at))
+
+    @property
+    def columns(self) -> dict[str, Type]:
+        """The columns of the answer: the axes, the metrics, and what is wrong."""
+        metrics = {name: find_metric(name, self.at).type for name in self.outputs}
+        return {**self.axes, **metrics, **({ERROR: Type.TEXT} if self.keep else {})}
+
+
+class Study(Struct, frozen=True, eq=False, dict=True):
+    """Axes over a scenario, and the question asked of every point. `make_study` checks and builds one.
+
+    Rows come in the order of nested loops: over the axes that are loops first, in their order, then over the counts.
+    """
+
+    axes: tuple[Axis, ...]
+    question: Question
+
+    @property
+    def loops(self) -> tuple[Axis, ...]:
+        """The axes that one analysis cannot span."""
+        return tuple(axis for axis in self.axes if not axis.grid)
+
+    @property
+    def grid(self) -> tuple[Axis, ...]:
+        """The axes that one analysis spans."""
+        return tuple(axis for axis in self.axes if axis.grid)
+
+    @property
+    def points(self) -> int:
+        """How many points there are."""
+        return math.prod(map(len, self.axes))
+
+    @cached_property
+    def key(self) -> str:
+        """Differs between studies whose answers differ: in points, question, specs or version."""
+        from roofline import __version__
+
+        question = self.question
+        selection = (question.selection.pareto, question.selection.top, question.selection.by)
+        parts: list[Any] = [__version__, dict(question.fixed), question.outputs, question.at, question.where, selection]
+        parts += [question.keep, sorted((*name, digest) for name, digest in question.sources.items())]
+        digest = hashlib.sha256(json.dumps(parts, sort_keys=True).encode())
+        for axis in self.axes:
+            digest.update(f"\0{axis.name}\0".encode())
+            digest.update(axis.values.tobytes() if axis.grid else json.dumps(list(axis.labels)).encode())
+        return digest.hexdigest()[:32]
+
+
+def make_study(
+    over: Mapping[str, object],
+    metrics: str | Iterable[str] | None = None,
+    at: str = "expected",
+    where: str | None = None,
+    top: int | None = None,
+    by: str | None = None,
+    pareto: str | Iterable[str] = (),
+    invalid: str = "drop",
+    **fixed: Any,
+) -> Study:
+    """The study over the axes `over` (option to values, as text or a list) with the other options `fixed`.
+
+    `metrics` are columns of the answer, by default those that the models have; times are `at` expected times or at the
+    bound. Only rows that meet `where` are wanted; of these, those on the Pareto front of `pareto`, and of these the
+    `top` ones `by` a metric or a count. What cannot run is `invalid`: "drop" counts it, "keep" makes it a row with an
+    error (its figures NaN, False or empty) unless rows are chosen.
+    Raises RooflineError for names, values or ranges that mean nothing.
+
+    >>> study = make_study({"batch": "1:256:log9", "hw": "h100-sxm,mi300x"}, model="llama-3.1-8b", prompt=1024)
+    >>> study.points
+    18
+    """
+    axes = parse_axes(over)
+    if not axes:
+        raise RooflineError("a study needs an axis, like --over batch=1:256:log16")
+    if at not in AT:
+        raise UnknownNameError("reading of times", at, AT)
+    if invalid not in INVALID:
+        raise UnknownNameError("treatment of invalid combinations", invalid, INVALID)
+    settled = {(option := find_option(name)).name: option.read(value) for name, value in fixed.items()}
+    settled = {name: value for name, value in settled.items() if value not in (None, [])}
+    varied = {axis.name: _type_of(axis) for axis in axes}
+    for name in settled:
+        if name in varied:
+            raise RooflineError(f"{name} is an axis and cannot be fixed as well")
+    for needed, what in (("model", "a model"), ("hw", "hardware: name it with --hw")):
+        if needed not in {**settled, **varied}:
+            raise RooflineError(f"the study needs {what}, or {needed} as an axis")
+    selection = _selection(_columns(_listed(pareto), varied, at), top, by, varied, at)
+    if metrics is None:
+        models = next((axis.values for axis in axes if axis.name == "model"), (settled.get("model", ""),))
+        metrics = default_metrics(map(load_model, models))
+    asked = expand(_listed(metrics), at)
+    outputs = tuple(dict.fromkeys((*asked, *(name for name in _names(selection) if name not in varied))))
+    if not outputs:
+        raise RooflineError("the study asks for no metrics")
+    condition = None if where is None else parse_condition(where, _types(varied, at))
+    tested = condition.names if condition else frozenset()
+    figures = (*outputs, *sorted(name for name in tested if name not in varied and name not in outputs))
+    named = next((axis.values for axis in axes if axis.name == "hw"), (settled.get("hw", ""),))
+    check_needs(figures, at, [load_hardware(name) for name in named], "price" in settled or "price" in varied)
+    question = Question(
+        fixed=settled,
+        axes=varied,
+        outputs=outputs,
+        figures=figures,
+        at=at,
+        where=where,
+        selection=selection,
+        keep=invalid == "keep" and where is None and selection.everything,
+        sources=_sources(settled, axes),
+    )
+    return Study(axes, question)
+
+
+def _listed(names: str | Iterable[str]) -> list[str]:
+    """Names, which text separates by commas."""
+    return [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
+
+
+def _type_of(axis: Axis) -> Type:
+    if axis.option.kind is Kind.SWITCH:
+        return Type.TRUTH
+    return Type.NUMBER if axis.option.kind in (Kind.GRID, Kind.INTEGER, Kind.NUMBER) else Type.TEXT
+
+
+def _types(varied: Mapping[str, Type], at: str) -> dict[str, Type]:
+    """The types of all names that a condition may have."""
+    return {**{name: find_metric(name, at).type for name in NAMES}, **varied}
+
+
+def _columns(names: Iterable[str], varied: Mapping[str, Type], at: str) -> tuple[tuple[str, int], ...]:
+    return tuple((name, _better(name, varied, at)) for name in names)
+
+
+def _better(name: str, varied: Mapping[str, Type], at: str) -> int:
+    """Which way is better for a metric, or for a count that varies: more work, on fewer devices."""
+    if name in varied:
+        better = {Kind.GRID: 1, Kind.INTEGER: -1}.get(OPTIONS[name].kind, 0)
+    elif name in NAMES:
+        better = find_metric(name, at).better
+    else:
+        raise UnknownNameError("metric", name, (*NAMES, *varied))
+    if not better:
+        raise RooflineError(f"no {name} is better than another: rows cannot be ranked by it")
+    return better
+
+
+def _selection(
+    pareto: tuple[tuple[str, int], ...], top: int | None, by: str | None, varied: Mapping[str, Type], at: str
+) -> Selection:
+    if len({name for name, _ in pareto}) < len(pareto) or len(pareto) == 1:
+        raise RooflineError("a Pareto front needs two different metrics or more, like ttft,tokens_per_s_per_gpu")
+    if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
+        raise RooflineError(f"top takes a whole number above 0, got {quote(top)}")
+    if top is not None and by is None and not pareto:
+        raise RooflineError("top needs a metric to rank by, like --by tokens_per_s_per_gpu")
+    if by is not None and top is None and not pareto:
+        raise RooflineError(f"ranking by {by} needs the number of rows wanted, like --top 10")
+    return Selection(pareto, top, None if by is None else (by, _better(by, varied, at)))
+
+
+def _names(selection: Selection) -> Iterable[str]:
+    yield from (name for name, _ in selection.pareto)
+    if selection.by is not None:
+        yield selection.by[0]
+
+
+def _sources(fixed: Mapping[str, Any], axes: Iterable[Axis]) -> dict[tuple[str, str], str]:
+    """Digests of the specs that a study rests on."""
+    named: dict[str, Iterable[Any]] = {name: (value,) for name, value in fixed.items() if name in _LOADERS}
+    named |= {axis.name: axis.values for axis in axes if axis.name in _LOADERS}
+    if not named.get("engine"):
+        named["engine"] = sorted({default_engine(load_hardware(name)) for name in named.get("hw", ()) if name})
+    return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
+
+
+def _hardware(name: str) -> object:
+    hardware = load_hardware(name)
+    return hardware, load_calibration(hardware)
+
+
+_LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine}
+
+
+def source_digest(kind: str, name: str) -> str:
+    """A digest of what a model, hardware with its calibration, or an engine says; raises RooflineError."""
+    return hashlib.sha256(repr(_LOADERS[kind](name)).encode()).hexdigest()[:16]
+
+
+def assemble(name: str | None, over: Iterable[str], fixed: Mapping[str, Any], asked: Mapping[str, Any]) -> Study:
+    """The study of a command line: a model's or a study file's `name`, axes as text, fixed options, what is asked.
+
+    What is None was not given. What is given beside a study file takes the place of what the file says.
+    Raises RooflineError.
+    """
+    given = {find_option(key).name: value for key, value in fixed.items() if value is not None}
+    file: dict[str, Any] = {}
+    if name is not None and is_study(Path(name)):
+        file = read_study(Path(name))
+    elif name is not None:
+        given["model"] = name
+    axes: dict[str, object] = {}
+    for axis, values in map(split_assignment, over):
+        key = find_option(axis).name
+        if key in axes:
+            raise RooflineError(f"the axis {key} is given twice")
+        if key in given:
+            raise RooflineError(f"{key} is an axis and cannot be fixed as well")
+        axes[key] = values
+    varied = {find_option(key).name: values for key, values in file.pop("over", {}).items()}
+    varied = {key: values for key, values in varied.items() if key not in given} | axes
+    kept = {key: value for key, value in file.items() if key not in axes}
+    wanted = {key: value for key, value in asked.items() if value is not None}
+    return make_study(varied, **{**kept, **given, **wanted})
+
+
+_KEYS = ("over", "metrics", "at", "where", "top", "by", "pareto", "invalid")
+
+
+def is_study(path: Path) -> bool:
+    """Whether a file is a study: a mapping with axes."""
+    try:
+        return path.suffix.lower() in (".yaml", ".yml") and path.is_file() and "over" in read_mapping(path)
+    except OSError:
+        return False
+
+
+def read_study(path: Path) -> dict[str, Any]:
+    """The arguments for `make_study` that a YAML file holds; raises SpecError for anything else."""
+    content, where = read_mapping(path), str(path)
+    if not isinstance(content.get("over"), Mapping) or not content["over"]:
+        raise SpecError(where, "'over' must map options to values, like batch: 1:256:log16")
+    arguments: dict[str, Any] = {}
+    for key, value in content.items():
+        name = key.strip().replace("-", "_")
+        if name == "figure":  # what `roofline plot` draws of the study
+            continue
+        if name not in OPTIONS and name not in _KEYS:
+            raise SpecError(where, f"unknown key {quote(key)}{suggest(key, (*_KEYS, *OPTIONS))}")
+        if name in ("metrics", "pareto"):
+            names = value.split(",") if isinstance(value, str) else value
+            if not isinstance(names, list) or not all(isinstance(entry, str) for entry in names):
+                raise SpecError(where, f"{quote(name)} must be a list of names")
+        elif name in ("at", "where", "by", "invalid") and not isinstance(value, (str, bool)):
+            raise SpecError(where, f"{quote(name)} must be text")
+        arguments[name] = str(value).lower() if isinstance(value, bool) and name == "where" else value
+    return arguments

@@ -1,0 +1,104 @@
+"""Variations: a scenario with its hardware, engine or formats a little different, all else equal.
+
+They come after techniques: what is varied is what runs. The fitted constants of kernels stay, as shares of the peaks
+and bandwidths that change.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
+from roofline.scenario.scenario import Scenario
+from roofline.specs.engine import Engine
+from roofline.specs.formats import Format
+from roofline.specs.hardware import Hardware
+from roofline.specs.precision import Precision
+from roofline.specs.schemes import ByDepth, ByGroup, Choice, Mixture, WeightScheme
+
+
+def with_hardware(scenario: Scenario, change: Callable[[Hardware], Hardware]) -> Scenario:
+    """The scenario on changed hardware, also where it decodes."""
+    settings = scenario.settings
+    if settings.decode_hardware is not None:
+        settings = replace(settings, decode_hardware=change(settings.decode_hardware))
+    return replace(scenario, hardware=change(scenario.hardware), settings=settings)
+
+
+def scaled_bandwidth(hardware: Hardware, factor: float) -> Hardware:
+    """Memory that is so many times as fast."""
+    return dataclasses.replace(hardware, memory_bandwidth=hardware.memory_bandwidth * factor)
+
+
+def scaled_capacity(hardware: Hardware, factor: float) -> Hardware:
+    """Memory that is so many times as large."""
+    return dataclasses.replace(hardware, memory_capacity=hardware.memory_capacity * factor)
+
+
+def scaled_peaks(hardware: Hardware, factor: float) -> Hardware:
+    """A matrix unit that is so many times as fast in every format; hardware without one has faster ordinary units."""
+    if not hardware.tensor:
+        return dataclasses.replace(hardware, vector=_scaled(hardware.vector, factor))
+    return dataclasses.replace(hardware, tensor=_scaled(hardware.tensor, factor))
+
+
+def scaled_vector_peaks(hardware: Hardware, factor: float) -> Hardware:
+    """Ordinary units that are so many times as fast in every format."""
+    return dataclasses.replace(hardware, vector=_scaled(hardware.vector, factor))
+
+
+def scaled_links(hardware: Hardware, factor: float) -> Hardware:
+    """Links of so many times the bandwidth: within a node, to the host and across nodes."""
+    links = tuple(dataclasses.replace(link, bandwidth=link.bandwidth * factor) for link in hardware.interconnects)
+    return dataclasses.replace(hardware, interconnects=links)
+
+
+def _scaled(peaks: Mapping[str, float], factor: float) -> Mapping[str, float]:
+    return MappingProxyType({name: peak * factor for name, peak in peaks.items()})
+
+
+def scaled_engine(engine: Engine, factor: float, *names: str) -> Engine:
+    """The engine with some of its parameters multiplied."""
+    changed = {name: engine[name] * factor for name in names}
+    return replace(engine, parameters=MappingProxyType({**engine.parameters, **changed}))
+
+
+def _precision(scenario: Scenario) -> Precision:
+    assert isinstance(scenario.precision, Precision)
+    return scenario.precision
+
+
+def with_weight_bits(scenario: Scenario, factor: float) -> Scenario:
+    """The scenario with weights of so many times the bits; what the scheme leaves unquantised stays."""
+    precision = _precision(scenario)
+    scheme = precision.weights
+    special = MappingProxyType({name: _scaled_choice(chosen, factor) for name, chosen in scheme.special.items()})
+    linear = None if scheme.linear is None else _scaled_format(scheme.linear, factor)
+    weights = WeightScheme(scheme.name, linear, special, scheme.unquantised)
+    return replace(scenario, precision=replace(precision, weights=weights))
+
+
+def with_kv_bits(scenario: Scenario, factor: float) -> Scenario:
+    """The scenario with a cache of so many times the bits, in the same arithmetic."""
+    precision = _precision(scenario)
+    # Kernels take the bytes of the cache from its format where it is not the queries'.
+    kv = replace(precision.kv, name=f"{precision.kv.name} x {factor:g}", bits=precision.kv.bits * factor)
+    return replace(scenario, precision=replace(precision, kv=kv))
+
+
+def _scaled_format(form: Format, factor: float) -> Format:
+    return replace(form, bits=form.bits * factor)
+
+
+def _scaled_choice(chosen: Choice, factor: float) -> Choice:
+    match chosen:
+        case Mixture(base, better, rule):
+            return Mixture(_scaled_format(base, factor), _scaled_format(better, factor), rule)
+        case ByGroup(few, many):
+            return ByGroup(_scaled_choice(few, factor), _scaled_choice(many, factor))
+        case ByDepth(usual, deep):
+            return ByDepth(_scaled_choice(usual, factor), _scaled_choice(deep, factor))
+    return _scaled_format(chosen, factor)

@@ -1,0 +1,784 @@
+"""Bad input: exit status 2, one clear sentence on stderr, nothing on stdout, and nothing half-written left behind."""
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from roofline import RooflineError, Scenario, cli, load_hardware, load_model
+from tests.paths import ROOT
+
+CONFIGS = ROOT / "tests" / "data" / "configs"
+ON_A6000 = "analyze llama-2-7b --hw a6000"
+JARGON = ("Traceback", "Usage:", "Value error", "instance of", "pydantic", "NoneType")
+"""Words of programmers, and of the libraries below, that no message may have."""
+
+Complain = Callable[..., str]
+
+
+def listing(folder: Path) -> dict[Path, bytes | None]:
+    return {
+        path: path.read_bytes() if os.access(path, os.R_OK) and path.is_file() else None for path in folder.rglob("*")
+    }
+
+
+def check_message(status: object, out: str, err: str) -> str:
+    """The sentence on stderr of a run that has to have failed properly."""
+    assert (status, out) == (2, ""), err
+    message = err.removesuffix("\n")
+    assert message.startswith("roofline: ")
+    assert message.isprintable(), "one line, and nothing that a terminal would obey"
+    assert len(message) < 600
+    assert [word for word in JARGON if word in message] == []
+    return message
+
+
+@pytest.fixture
+def complain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complain:
+    """Runs `roofline ARGS`, in an own folder, which has to be refused: the sentence on stderr."""
+    monkeypatch.delenv("ROOFLINE_SPECS", raising=False)
+    monkeypatch.chdir(tmp_path)
+
+    def call(*args: str) -> str:
+        before = listing(tmp_path)
+        monkeypatch.setattr(sys, "argv", ["roofline", *args])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert listing(tmp_path) == before
+        return check_message(stop.value.code, *capsys.readouterr())
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("", ["command", "--help"]),
+        ("specs", ["command", "--help"]),
+        ("anlyze", ["'anlyze'", "'analyze'"]),
+        ("specs lst", ["'lst'", "'list'"]),
+        ("--verison", ["--verison", "--version"]),
+        ("analyze", ["'MODEL'"]),
+        ("analyze llama-2-7b", ["'--hw'"]),
+        (f"{ON_A6000} gpt-j-6b", ["gpt-j-6b"]),
+        ("analyze llama-2-7c --hw a6000", ["model 'llama-2-7c'", "did you mean 'llama-2-7b'?"]),
+        ("analyze LAMA-3-8b --hw a6000", ["model 'LAMA-3-8b'", "did you mean 'llama-3-8b'?"]),
+        ("analyze '' --hw a6000", ["model ''"]),
+        ("analyze zzzzzzzz --hw a6000", ["model 'zzzzzzzz'"]),
+        ("analyze llama-2-7b --hw a60000", ["hardware 'a60000'", "did you mean 'a6000'?"]),
+        ("analyze llama-2-7b --hw h100sxm", ["hardware 'h100sxm'", "did you mean 'h100-sxm'?"]),
+        ("analyze llama-2-7b --hw ''", ["hardware ''"]),
+        ("analyze 'llama\n-2-7b' --hw a6000", [r"'llama\n-2-7b'", "'llama-2-7b'"]),
+        ("analyze 'llama\x1b[31m' --hw a6000", [r"'llama\x1b[31m'"]),
+        ("analyze none.yaml --hw a6000", ["'none.yaml'", "No such file"]),
+        ("analyze folder/config.json --hw a6000", ["'folder/config.json'", "No such file"]),
+        ("analyze llama-2-7b --hw ./none.yaml", ["none.yaml", "No such file"]),
+        ("analyze . --hw a6000", ["'.'"]),
+        ("analyze ./ --hw a6000", ["folder"]),
+        ("analyze llama-2-7b --hw ./", ["folder"]),
+        (f"analyze {'n' * 5000}.yaml --hw a6000", ["nnn", "cannot be read", "name too long"]),
+        (f"analyze llama-2-7b --hw {'n' * 5000}.yaml", ["nnn", "cannot be read", "name too long"]),
+        (f"{ON_A6000} --btch 4", ["--btch", "--batch"]),
+        (f"{ON_A6000} --batch", ["--batch"]),
+        (f"{ON_A6000} --format jsn", ["--format", "'jsn'", "'json'"]),
+        (f"{ON_A6000} --phase prefil", ["--phase", "'prefil'", "'prefill'"]),
+        (f"{ON_A6000} --convention viewer", ["--convention", "'viewer'", "'llm-viewer'"]),
+        (f"{ON_A6000} --fuse qkw", ["fusion 'qkw'", "did you mean 'qkv'?"]),
+        (f"{ON_A6000} --fuse everything", ["fusion 'everything'", "known: attention"]),
+        (f"{ON_A6000} --fuse ''", ["fusion ''"]),
+        (f"{ON_A6000} --quant awk", ["'awk'", "did you mean 'awq'?"]),
+        (f"{ON_A6000} --quant zzz", ["'zzz'", "W4A16KV8"]),
+        (f"{ON_A6000} --quant ''", ["''", "W4A16KV8"]),
+        (f"{ON_A6000} --quant W9", ["'W9'", "9-bit weights"]),
+        (f"{ON_A6000} --quant W4A0", ["'W4A0'", "0-bit activations"]),
+        (f"{ON_A6000} --quant KV{'9' * 5000}", ["'KV999", "KV cache"]),
+        (f"{ON_A6000} --quant awq-g0", ["'awq_g0'", "group size"]),
+        (f"{ON_A6000} --weights fp9", ["weight format 'fp9'", "did you mean 'fp8'?"]),
+        (f"{ON_A6000} --weights ''", ["format ''"]),
+        (f"{ON_A6000} --activations in8", ["format 'in8'", "did you mean 'int8'?"]),
+        (f"{ON_A6000} --activations ''", ["format ''"]),
+        (f"{ON_A6000} --kv bf17", ["format 'bf17'", "did you mean 'bf16'?"]),
+        (f"{ON_A6000} --kv ''", ["format ''"]),
+        ("specs list model", ["'model'", "'models'", "'hardware'"]),
+        ("specs list", ["Missing argument", "models", "hardware"]),
+        ("specs list models --format csv", ["--format", "'csv'", "'json'"]),
+        ("specs show", ["'NAME'"]),
+        ("specs show lama-2-7b", ["model or hardware 'lama-2-7b'", "did you mean 'llama-2-7b'?"]),
+        ("specs show a60000", ["model or hardware 'a60000'", "did you mean 'a6000'?"]),
+        ("specs show none.yaml", ["'none.yaml'", "No such file"]),
+        ("specs check", ["'FILE...'"]),
+        ("specs check a60000", ["'a60000'", "did you mean 'a6000'?"]),
+        ("specs check none.yaml", ["'none.yaml'", "No such file"]),
+        ("specs import", ["'CONFIG'"]),
+        ("specs import none.json", ["'none.json'", "No such file"]),
+        ("specs import .", ["folder"]),
+        ("specs import config.json --name ''", ["'name'"]),
+        (f"specs import config.json --name {'n' * 81}", ["'name'", "80"]),
+    ],
+)
+def test_command_lines(complain: Complain, command: str, words: list[str]) -> None:
+    Path("config.json").write_text(json.dumps(CONFIG))
+    message = complain(*shlex.split(command))
+    assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize("flag", ["batch", "prompt", "generate", "context", "prefix"])
+@pytest.mark.parametrize("value", ["-1", "9999999999", "9" * 30, "9" * 5000, "1.5", "1e3", "nan", "many", "", "0x10"])
+def test_workloads(complain: Complain, flag: str, value: str) -> None:
+    assert flag in complain(*ON_A6000.split(), f"--{flag}", value)
+
+
+@pytest.mark.parametrize("args", ["--batch 0", "--prompt 0", "--generate 0", "--convention llm-viewer --context 0"])
+def test_zero_where_it_means_nothing(complain: Complain, args: str) -> None:
+    message = complain(*ON_A6000.split(), *args.split())
+    assert args.split()[-2].removeprefix("--") in message
+    assert "between 1 and" in message
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ({"batch": 0}, ["batch"]),
+        ({"batch": True}, ["batch", "'True'"]),
+        ({"batch": 10**5000}, ["batch"]),
+        ({"batch": "many"}, ["batch", "'many'"]),
+        ({"batch": [1, 0]}, ["batch", "between 1 and"]),
+        ({"batch": []}, ["batch"]),
+        ({"batch": [1.5]}, ["batch", "integers"]),
+        ({"batch": [float("inf")]}, ["batch"]),
+        ({"batch": [float("nan")]}, ["batch"]),
+        ({"batch": ["many"]}, ["batch", "integers"]),
+        ({"batch": [[1], [2, 3]]}, ["batch"]),
+        ({"batch": [1, 2], "prompt": [1, 2, 3]}, ["batch", "prompt", "broadcast"]),
+        ({"prefix": [1, 2], "prompt": [1, 2, 3]}, ["prefix", "prompt", "broadcast"]),
+        ({"fusions": ["flash"]}, ["fusion 'flash'"]),
+        ({"fusions": "attention"}, ["fusions", "'attention'"]),
+        ({"convention": "paper"}, ["convention 'paper'", "llm-viewer"]),
+    ],
+)
+def test_scenarios(asked: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(RooflineError) as refusal:
+        Scenario(load_model("llama-2-7b"), load_hardware("a6000"), **asked)
+    assert [word for word in words if word not in str(refusal.value)] == []
+
+
+# Files: a document that is fine, and what is wrong with it
+
+HARDWARE: Mapping[str, Any] = {
+    "name": "toy",
+    "vendor": "ACME",
+    "family": "toy",
+    "kind": "gpu",
+    "memory": {"kind": "HBM", "capacity": "80 GB [sheet]", "bandwidth": "2 TB/s"},
+    "compute": {"units": 10, "clock": "1 GHz", "tensor": {"fp16": "100 TFLOP/s"}, "vector": {"fp32": "10 TFLOP/s"}},
+    "cache": {"l2": "50 MB"},
+    "interconnects": [{"kind": "wire", "scope": "node", "bandwidth": "1 GB/s", "latency": "1 us", "devices": 8}],
+    "power": {"tdp": "100 W"},
+    "price": {"rent": "1 USD/h", "date": "2025-01-01"},
+    "released": 2020,
+    "sources": {"sheet": "Toy datasheet"},
+}
+MODEL: Mapping[str, Any] = {
+    "name": "toy",
+    "hidden": 64,
+    "vocabulary": 100,
+    "layers": {"count": 2, "pattern": ["wide", "narrow"]},
+    "attention": {"heads": 4, "kv_heads": 2},
+    "mlp": {"width": 128, "gated": True, "activation": "silu"},
+    "norm": {"kind": "rmsnorm", "placement": "pre"},
+    "positions": {"kind": "rope"},
+    "blocks": {"wide": {}, "narrow": {"attention": {"window": 16}}},
+}
+CONFIG: Mapping[str, Any] = json.loads((CONFIGS / "llama-2-7b.json").read_text("utf-8"))
+GONE = object()
+"""Stands for a key that is not there."""
+
+
+def changed(document: Mapping[str, Any], path: str, value: object) -> dict[str, Any]:
+    """`document` with another value at the dotted `path`, or without it."""
+    copy: dict[str, Any] = json.loads(json.dumps(document))
+    *folders, key = path.split(".")
+    place: Any = copy
+    for folder in folders:
+        place = place[int(folder) if isinstance(place, list) else folder]
+    if value is GONE:
+        del place[key]
+    else:
+        place[key] = value
+    return copy
+
+
+@pytest.fixture
+def refused(complain: Complain) -> Callable[[str, str | bytes], str]:
+    """Writes a file and analyses with it, which has to be refused: the message, which names the file."""
+
+    def call(name: str, content: str | bytes) -> str:
+        Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
+        args = ("llama-2-7b", "--hw", name) if name == "hw.yaml" else (name, "--hw", "a6000")
+        message = complain("analyze", *args)
+        assert name in message
+        return message
+
+    return call
+
+
+Refused = Callable[[str, str | bytes], str]
+
+
+def test_the_documents_themselves_are_fine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, document in (("hw.yaml", HARDWARE), ("model.yaml", MODEL), ("config.json", CONFIG)):
+        (tmp_path / name).write_text(json.dumps(document) if name.endswith("json") else yaml.safe_dump(document))
+        monkeypatch.setattr(sys, "argv", ["roofline", "specs", "check", str(tmp_path / name)])
+        with pytest.raises(SystemExit) as stop:
+            cli.main()
+        assert stop.value.code == 0, capsys.readouterr().err
+
+
+QUANTITIES = [
+    ("80", ["'80'", "no unit", "'80 GB'"]),
+    (80, ["'80'", "no unit"]),
+    (1.5, ["'1.5'", "no unit"]),
+    ("80 XB", ["'XB'", "'80 GB'"]),
+    ("80 gb", ["'gb'", "'80 GB'"]),
+    ("80 GB/s", ["'GB/s'"]),
+    ("80 W", ["'W'"]),
+    ("-80 GB", ["'-80 GB'", "believable"]),
+    ("0 GB", ["'0 GB'", "believable"]),
+    ("nan GB", ["'nan GB'"]),
+    ("inf GB", ["'inf GB'"]),
+    (float("nan"), ["'nan'"]),
+    (float("inf"), ["'inf'"]),
+    ("1e30 GB", ["'1e30 GB'", "believable"]),
+    ("1e999 GB", ["'1e999 GB'", "believable"]),
+    ("1e-400 GB", ["'1e-400 GB'", "believable"]),
+    ("9" * 400 + " GB", ["'999"]),
+    ("1__ GB", ["'1__ GB'"]),
+    ("_1 GB", ["'_1 GB'"]),
+    ("８０ GB", ["'８０ GB'"]),
+    ("eighty GB", ["'eighty GB'"]),
+    ("", ["''"]),
+    ("80 GB [shet]", ["source 'shet'", "did you mean 'sheet'?"]),
+    ("80 GB [sheet", ["'80 GB [sheet'"]),
+    (True, ["'True'"]),
+    (None, []),
+    ([], ["'80 GB'"]),
+    ({"GB": 80}, ["'80 GB'"]),
+    (GONE, ["missing"]),
+]
+
+
+@pytest.mark.parametrize(("value", "words"), QUANTITIES)
+def test_quantities(refused: Refused, value: object, words: list[str]) -> None:
+    message = refused("hw.yaml", yaml.safe_dump(changed(HARDWARE, "memory.capacity", value), allow_unicode=True))
+    assert [word for word in ["'memory.capacity'", *words] if word not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        *((key, GONE, [f"'{key}' is missing"]) for key in ("name", "vendor", "family", "kind", "memory")),
+        ("memory.bandwidth", GONE, ["'memory.bandwidth' is missing"]),
+        ("interconnects.0.kind", GONE, ["'interconnects.0.kind' is missing"]),
+        ("interconnects.0.scope", GONE, ["'interconnects.0.scope' is missing"]),
+        ("interconnects.0.bandwidth", GONE, ["'interconnects.0.bandwidth' is missing"]),
+        ("price.date", GONE, ["'price.date' is missing"]),
+        ("compute", GONE, ["'compute'", "no peak"]),
+        ("compute", None, ["'compute'", "no peak"]),
+        ("compute", {"tensor": {}, "vector": {}}, ["'compute'", "no peak"]),
+        ("nme", "toy", ["'nme'", "did you mean 'name'?"]),
+        ("whatever", 1, ["'whatever'", "known: ", "memory"]),
+        ("memory.capcity", "1 GB", ["'capcity' in 'memory'", "did you mean 'capacity'?"]),
+        ("compute.clok", "1 GHz", ["'clok' in 'compute'", "did you mean 'clock'?"]),
+        ("compute.tensor.fp17", "1 TFLOP/s", ["'fp17' in 'compute.tensor'", "did you mean 'fp16'?"]),
+        ("compute.vector.bf61", "1 TFLOP/s", ["'bf61' in 'compute.vector'", "did you mean 'bf16'?"]),
+        ("cache.l3", "1 MB", ["'l3' in 'cache'", "did you mean 'l2'?"]),
+        ("interconnects.0.bandwith", "1 GB/s", ["'bandwith' in 'interconnects.0'", "did you mean 'bandwidth'?"]),
+        ("power.tpd", "1 W", ["'tpd' in 'power'", "did you mean 'tdp'?"]),
+        ("price.rnt", "1 USD/h", ["'rnt' in 'price'", "did you mean 'rent'?"]),
+        ("compute.tensor.fp16", None, ["'compute.tensor.fp16'", "'989.4 TFLOP/s'"]),
+        ("compute.tensor.fp16", "100 TB/s", ["'compute.tensor.fp16'", "'TB/s'"]),
+        ("compute.tensor.fp16", "-1 TFLOP/s", ["'compute.tensor.fp16'", "believable"]),
+        ("compute.tensor", [], ["'compute.tensor'", "mapping"]),
+        ("compute.units", 0, ["'compute.units'", "believable"]),
+        ("compute.units", 1.5, ["'compute.units'", "1.5"]),
+        ("compute.units", 10**10, ["'compute.units'", "believable"]),
+        ("compute.units", "ten", ["'compute.units'", "'ten'"]),
+        ("compute.clock", "1 GB", ["'compute.clock'", "'GB'"]),
+        ("cache", [], ["'cache'", "mapping"]),
+        ("cache.l2", "0 MB", ["'cache.l2'", "believable"]),
+        ("interconnects", {}, ["'interconnects'", "list"]),
+        ("interconnects", 0, ["'interconnects'", "list"]),
+        ("interconnects", ["wire"], ["'interconnects.0'", "mapping"]),
+        ("interconnects.0.topology", "ring", ["'interconnects.0.topology'", "'mesh'", "'ring'"]),
+        (
+            "interconnects",
+            [{"kind": "wire", "scope": "node", "bandwidth": "1 GB/s", "topology": "mesh"}],
+            ["'interconnects.0'", "'devices'"],
+        ),
+        ("interconnects.0.scope", "nodes", ["'interconnects.0.scope'", "'node'", "'nodes'"]),
+        ("interconnects.0.latency", "1 h", ["'interconnects.0.latency'", "'h'"]),
+        ("interconnects.0.devices", 1.5, ["'interconnects.0.devices'", "1.5"]),
+        ("power.tdp", "1 kg", ["'power.tdp'", "'kg'"]),
+        ("price.rent", "1 EUR/h", ["'price.rent'", "'EUR/h'"]),
+        ("price.date", "soon", ["'price.date'"]),
+        ("price.date", "2025-13-01", ["'price.date'"]),
+        ("price.date", 1.5, ["'price.date'", "date"]),
+        ("memory", [], ["'memory'", "mapping"]),
+        ("memory.kind", 1, ["'memory.kind'", "'1'"]),
+        ("kind", "gpuu", ["'kind'", "'gpu'", "'gpuu'"]),
+        ("kind", True, ["'kind'", "'gpu'"]),
+        ("name", "", ["'name'", "1 to 80"]),
+        ("name", "n" * 81, ["'name'", "1 to 80"]),
+        ("name", "two\nlines", ["'name'"]),
+        ("name", 5, ["'name'", "'5'"]),
+        ("vendor", None, ["'vendor'"]),
+        ("title", ["a"], ["'title'"]),
+        ("released", "soon", ["'released'", "'soon'"]),
+        ("released", 2020.5, ["'released'", "2020.5"]),
+        ("released", True, ["'released'", "'True'"]),
+        ("released", -5, ["'released'", "-5"]),
+        ("released", 10**30, ["'released'"]),
+        ("sources", ["sheet"], ["'sources'"]),
+        ("sources", {"sheet": 1}, ["'sources'"]),
+    ],
+)
+def test_hardware(refused: Refused, path: str, value: object, words: list[str]) -> None:
+    message = refused("hw.yaml", yaml.safe_dump(changed(HARDWARE, path, value)))
+    assert [word for word in words if word not in message] == []
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        *((key, GONE, [f"'{key}' is missing"]) for key in ("name", "hidden", "vocabulary", "layers", "norm")),
+        *(
+            (key, GONE, [f"{key}' is missing"])
+            for key in ("layers.count", "attention.heads", "mlp.width", "mlp.gated", "mlp.activation", "norm.kind")
+        ),
+        ("layers.pattern", GONE, ["'layers.pattern' is missing"]),
+        ("hiden", 64, ["'hiden'", "did you mean 'hidden'?"]),
+        ("whatever", 1, ["'whatever'"]),
+        ("x\x1b[31m", 1, [r"'x\x1b[31m'"]),
+        ("layers.patern", [], ["'patern' in 'layers'", "did you mean 'pattern'?"]),
+        ("attention.hedas", 4, ["'hedas'", "attention'", "did you mean 'heads'?"]),
+        ("mlp.widht", 4, ["'widht'", "mlp'", "did you mean 'width'?"]),
+        ("norm.knd", 4, ["'knd'", "norm'", "did you mean 'kind'?"]),
+        ("positions.knd", 4, ["'knd' in 'positions'", "did you mean 'kind'?"]),
+        ("blocks.wide", {"atention": {}}, ["'atention' in 'blocks.wide'", "did you mean 'attention'?"]),
+        ("blocks.wide", {"attention": {"hedas": 1}}, ["'hedas'", "'blocks.wide.attention'", "did you mean 'heads'?"]),
+        ("blocks.wide", {"attention": 1}, ["'blocks.wide.attention'", "mapping"]),
+        ("blocks.wide", {"attention": {"heads": 3}}, ["'blocks.wide.attention.heads'", "64", "divisible"]),
+        ("blocks.wide", {"mlp": {"width": 0}}, ["'blocks.wide.mlp.width'", "'0'"]),
+        ("blocks.wide", {"residual": "paralel"}, ["'blocks.wide.residual'", "'parallel'"]),
+        ("blocks.wide", None, ["'blocks.wide'"]),
+        ("blocks", [], ["'blocks'"]),
+        ("layers.pattern", ["wide", "narow"], ["'layers.pattern'", "block 'narow'", "did you mean 'narrow'?"]),
+        ("layers.pattern", ["0 x wide"], ["'layers.pattern'", "empty"]),
+        ("layers.pattern", [], ["'layers.pattern'"]),
+        ("layers.pattern", "wide", ["'layers.pattern'", "list"]),
+        ("layers.pattern", [1], ["'layers.pattern.0'", "'1'"]),
+        ("layers.count", 0, ["'layers.count'", "'0'"]),
+        ("layers.count", -1, ["'layers.count'", "'-1'"]),
+        ("layers.count", 10**9, ["'layers.count'", "'1000000000'"]),
+        ("layers", 10**9, ["'layers", "'1000000000'"]),
+        ("layers", "2", ["'layers'", "'2'"]),
+        ("layers", True, ["'layers'", "'True'"]),
+        ("layers", 1.5, ["'layers'", "'1.5'"]),
+        ("layers", [], ["'layers'"]),
+        ("hidden", 0, ["'hidden'", "'0'"]),
+        ("hidden", -1, ["'hidden'", "'-1'"]),
+        ("hidden", 1.5, ["'hidden'", "'1.5'"]),
+        ("hidden", True, ["'hidden'", "'True'"]),
+        ("hidden", None, ["'hidden'"]),
+        ("hidden", "64", ["'hidden'", "'64'"]),
+        ("hidden", 10**9, ["'hidden'", "'1000000000'"]),
+        ("hidden", float("nan"), ["'hidden'", "'nan'"]),
+        ("hidden", float("inf"), ["'hidden'", "'inf'"]),
+        ("hidden", 65, ["attention.heads'", "65", "4", "divisible"]),
+        ("attention.heads", 0, ["attention.heads'"]),
+        ("attention.heads", 3, ["attention.heads'", "divisible by 3 heads"]),
+        ("attention.heads", "4", ["attention.heads'", "'4'"]),
+        ("attention.kv_heads", 3, ["attention.kv_heads'", "4 heads", "divisible by 3 kv_heads"]),
+        ("attention.kv_heads", 8, ["attention.kv_heads'", "divisible by 8 kv_heads"]),
+        ("attention.head_dim", 0, ["attention.head_dim'", "'0'"]),
+        ("attention.window", 0, ["attention.window'", "'0'"]),
+        ("attention.window", 10**10, ["attention.window'"]),
+        ("attention.qkv_bias", "yes", ["attention.qkv_bias'", "'yes'"]),
+        ("attention", [], ["'attention'"]),
+        ("mlp.activation", "sliu", ["mlp.activation'", "'silu'", "'sliu'"]),
+        ("mlp.gated", 1, ["mlp.gated'", "'1'"]),
+        ("mlp.width", -1, ["mlp.width'", "'-1'"]),
+        ("mlp", "wide", ["'mlp'", "'wide'"]),
+        ("norm.kind", "rmsnrom", ["norm.kind'", "'rmsnorm'"]),
+        ("norm.placement", "before", ["norm.placement'", "'pre'"]),
+        ("positions", "rop", ["'positions", "'rope'"]),
+        ("positions", "learned", ["'positions'", "count"]),
+        ("positions", {"kind": "rope", "count": 5}, ["'positions'", "count"]),
+        ("positions", {"kind": "learned", "count": 0}, ["'positions.count'", "'0'"]),
+        ("positions", 1, ["'positions'", "'1'"]),
+        ("dtype", "bf17", ["'dtype'", "'bf16'", "'bf17'"]),
+        ("max_context", 0, ["'max_context'", "'0'"]),
+        ("max_context", 10**12, ["'max_context'"]),
+        ("tied_embeddings", "yes", ["'tied_embeddings'", "'yes'"]),
+        ("residual", "paralel", ["'residual'", "'parallel'"]),
+        ("shared_norm", True, ["shared_norm'", "residual: parallel"]),
+        ("parameters", 0, ["'parameters'", "'0'"]),
+        ("parameters", 1.5, ["'parameters'", "'1.5'"]),
+        ("embedding_width", 0, ["'embedding_width'", "'0'"]),
+        ("name", "", ["'name'"]),
+        ("name", "two\nlines", ["'name'"]),
+        ("name", "\x1b[31m", ["'name'"]),
+        ("name", "n" * 81, ["'name'", "80"]),
+        ("title", 1, ["'title'", "'1'"]),
+    ],
+)
+def test_models(refused: Refused, path: str, value: object, words: list[str]) -> None:
+    message = refused("model.yaml", yaml.safe_dump(changed(MODEL, path, value)))
+    assert [word for word in words if word not in message] == []
+
+
+NEEDED = ("hidden_size", "intermediate_size", "num_attention_heads", "num_hidden_layers", "vocab_size", "model_type")
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "words"),
+    [
+        *((key, GONE, [f"'{key}' is missing"]) for key in NEEDED),
+        *((key, None, [f"'{key}'"]) for key in NEEDED),
+        ("model_type", "llma", ["model_type 'llma'", "did you mean 'llama'?"]),
+        ("model_type", "zzz", ["model_type 'zzz'", "model spec"]),
+        ("model_type", "x\n\x1b[31m", [r"model_type 'x\n\x1b[31m'"]),
+        ("model_type", "x" * 5000, ["model_type 'xxx"]),
+        ("model_type", 1, ["'model_type'", "'1'"]),
+        ("model_type", ["llama"], ["'model_type'"]),
+        ("hidden_size", "4096", ["'hidden_size'", "'4096'"]),
+        ("hidden_size", 4096.0, ["'hidden_size'", "'4096.0'"]),
+        ("hidden_size", True, ["'hidden_size'", "'True'"]),
+        ("hidden_size", [4096], ["'hidden_size'"]),
+        ("hidden_size", 0, ["'hidden_size'", "0"]),
+        ("hidden_size", -4096, ["'hidden_size'", "-4096"]),
+        ("hidden_size", float("nan"), ["'hidden_size'", "'nan'"]),
+        ("hidden_size", float("inf"), ["'hidden_size'", "'inf'"]),
+        ("hidden_size", 4097, ["4097", "32 heads", "divisible"]),
+        *((key, 10**30, [f"'{key}'"]) for key in (*NEEDED[:5], "num_key_value_heads", "max_position_embeddings")),
+        ("num_hidden_layers", 10**9, ["'num_hidden_layers'", "1000000000"]),
+        ("num_attention_heads", 33, ["4096", "33 heads", "divisible"]),
+        ("num_key_value_heads", 5, ["32 heads", "5 kv_heads", "divisible"]),
+        ("num_key_value_heads", 64, ["32 heads", "64 kv_heads", "divisible"]),
+        ("num_key_value_heads", 0, ["'num_key_value_heads'", "0"]),
+        ("head_dim", 1.5, ["'head_dim'", "'1.5'"]),
+        ("hidden_act", "gleu", ["'hidden_act'", "'gleu'", "did you mean 'gelu'?"]),
+        ("hidden_act", "tanh", ["'hidden_act'", "'tanh'", "known: "]),
+        ("hidden_act", 1, ["'hidden_act'", "'1'"]),
+        ("torch_dtype", "bfloat17", ["'torch_dtype'", "did you mean 'bfloat16'?"]),
+        ("torch_dtype", "int8", ["'torch_dtype'", "'int8'", "float16"]),
+        ("tie_word_embeddings", "yes", ["'tie_word_embeddings'", "'yes'"]),
+        ("attention_bias", 1, ["'attention_bias'", "'1'"]),
+        ("_name_or_path", 5, ["'_name_or_path'", "'5'"]),
+    ],
+)
+def test_configs(refused: Refused, path: str, value: object, words: list[str]) -> None:
+    message = refused("config.json", json.dumps(changed(CONFIG, path, value)))
+    assert [word for word in words if word not in message] == []
+    assert f"did you mean '{path}'?" not in message
+
+
+@pytest.mark.parametrize(
+    ("family", "changes", "words"),
+    [
+        ("gemma-3-4b", {"text_config": [1]}, ["'text_config'", "mapping"]),
+        ("gemma-3-4b", {"text_config": 0}, ["'text_config'", "mapping"]),
+        ("gemma-3-4b", {"text_config": {"hidden_size": "x"}}, ["'hidden_size'", "'x'"]),
+        ("gemma-3-4b", {"text_config": {"sliding_window_pattern": 0}}, ["'sliding_window_pattern'"]),
+        ("gemma-3-4b", {"text_config": {"sliding_window_pattern": 10**9}}, ["'sliding_window_pattern'"]),
+        ("gemma-3-1b", {"layer_types": ["sliding_attention"]}, ["'layer_types'", "26"]),
+        ("gemma-3-1b", {"layer_types": ["linear_attention"] * 26}, ["'layer_types'", "sliding_attention"]),
+        ("gemma-3-1b", {"layer_types": [{}] * 26}, ["'layer_types'", "sliding_attention"]),
+        ("gemma-3-1b", {"layer_types": "sliding_attention"}, ["'layer_types'"]),
+        ("qwen2-7b", {"use_sliding_window": "no"}, ["'use_sliding_window'", "'no'"]),
+        ("qwen2-7b", {"use_sliding_window": True, "max_window_layers": -1}, ["'max_window_layers'"]),
+        ("phi-2", {"qk_layernorm": True}, ["'qk_layernorm'"]),
+        ("opt-6.7b", {"ffn_dim": None}, ["'ffn_dim'"]),
+        ("opt-6.7b", {"activation_function": "gleu"}, ["'activation_function'", "'gelu'"]),
+        ("falcon-7b", {"bias": "no"}, ["'bias'", "'no'"]),
+        ("gpt-j-6b", {"n_embd": 0}, ["'n_embd'", "0"]),
+        ("bloom-176b", {"n_head": 113}, ["113 heads", "divisible"]),
+        ("chatglm3-6b", {"multi_query_group_num": 3}, ["3 kv_heads", "divisible"]),
+    ],
+)
+def test_configs_of_other_families(refused: Refused, family: str, changes: dict[str, object], words: list[str]) -> None:
+    config = json.loads((CONFIGS / f"{family}.json").read_text("utf-8"))
+    message = refused("config.json", json.dumps({**config, **changes}))
+    assert [word for word in words if word not in message] == []
+
+
+# Files that are not even documents
+
+TAGS = ("!!python/object/apply:os.system ['touch pwned']", "!!python/name:os.system", "!!python/object/new:dict {}")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", ["empty"]),
+        ("# nothing\n", ["empty"]),
+        ("- name\n- hidden\n", ["a list"]),
+        ("name", ["text"]),
+        ("5", ["number"]),
+        ("name: [toy\n", ["line 2"]),
+        ("name: 'toy\n", ["YAML"]),
+        ("\tname: toy\n", ["line 1"]),
+        ("name: toy\nmemory:\n  a: 1\n b: 2\n", ["line"]),
+        ("name: toy\nname: toy\n", ["'name' appears twice"]),
+        ("name: toy\nattention:\n  heads: 1\n  heads: 2\n", ["'heads' appears twice"]),
+        ("1: toy\n", ["'1'", "not text"]),
+        ("~: toy\n", ["not text"]),
+        ("? [a]\n: toy\n", ["not text"]),
+        (b"\xff\xfename", ["UTF-8"]),
+        ("vendor: Zürich".encode("latin-1"), ["UTF-8"]),
+        ("name: toy".encode("utf-16"), ["UTF-8"]),
+        (b"name: \x00", ["YAML"]),
+        (b"\x00\x00\x00\x00", ["YAML"]),
+        ("name: \x1b[31m", ["YAML"]),
+        *((tag, ["python/"]) for tag in TAGS),
+        *((f"name: {tag}", ["python/"]) for tag in TAGS),
+        ("name: !own toy", ["'!own'"]),
+        ("name: !!bool maybe", ["YAML"]),
+        ("name: !!int many", ["YAML"]),
+        ("name: !!float many", ["YAML"]),
+        ("name: !!timestamp soon", ["YAML"]),
+        ("name: !!map [a]", ["YAML"]),
+        ("!!map [a]", ["YAML"]),
+        ("name: !!map toy", ["YAML"]),
+        ("name: !!seq {a: b}", ["YAML"]),
+        ("name: !!omap [a]", ["YAML"]),
+        ("name: 2025-99-99", ["YAML"]),
+        (f"name: {'9' * 5000}", ["YAML"]),
+        ("base: &base {a: 1}\nmemory: {<<: *base}\n", ["'<<'"]),
+        ("name: *nowhere\n", ["alias"]),
+        ("memory: &m {capacity: *m}\n", ["recursive"]),
+        ("&m {memory: *m}\n", ["recursive"]),
+        ("name: a\n---\nname: b\n", ["another document"]),
+        (f"memory: {'[' * 1000}{']' * 1000}\n", ["nested too deeply"]),
+        ("".join(f"{' ' * depth}memory:\n" for depth in range(1000)), ["nested too deeply"]),
+        (b"#" * ((4 << 20) + 1), ["4 MiB"]),
+    ],
+)
+@pytest.mark.parametrize("name", ["hw.yaml", "model.yaml"])
+def test_yaml(refused: Refused, name: str, content: str | bytes, words: list[str]) -> None:
+    message = refused(name, content)
+    assert [word for word in words if word not in message] == []
+
+
+HUGE = f"0x{'f' * 5000}"
+"""An integer that Python refuses to print in decimals."""
+
+
+@pytest.mark.parametrize(
+    ("name", "document", "path"),
+    [
+        ("hw.yaml", HARDWARE, "memory.capacity"),
+        ("hw.yaml", HARDWARE, "compute.units"),
+        ("hw.yaml", HARDWARE, "name"),
+        ("hw.yaml", HARDWARE, "released"),
+        ("model.yaml", MODEL, "hidden"),
+        ("model.yaml", MODEL, "name"),
+        ("model.yaml", MODEL, "parameters"),
+        ("model.yaml", MODEL, "layers.count"),
+        ("model.yaml", MODEL, "attention.heads"),
+    ],
+)
+def test_numbers_too_large_to_print(refused: Refused, name: str, document: Mapping[str, Any], path: str) -> None:
+    message = refused(name, yaml.safe_dump(changed(document, path, "HUGE")).replace("HUGE", HUGE))
+    assert path.rpartition(".")[2] in message
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        ("", ["JSON", "line 1"]),
+        ("{", ["JSON", "line 1"]),
+        (json.dumps(CONFIG, indent=2)[:300], ["JSON", "line"]),
+        (json.dumps(CONFIG) + "}", ["JSON", "Extra data"]),
+        ("[1, 2]", ["a list"]),
+        ("null", ["empty"]),
+        ("NaN", ["a number"]),
+        ('"llama"', ["text"]),
+        ("{'model_type': 'llama'}", ["JSON"]),
+        ("// comment\n{}", ["JSON"]),
+        ("{}", ["'model_type' is missing"]),
+        ('{"model_type": "llama", "model_type": "opt"}', ["'model_type' appears twice"]),
+        ('{"text_config": {"a": 1, "a": 2}}', ["'a' appears twice"]),
+        (r'{"\u001b[31m": 1, "\u001b[31m": 2}', [r"'\x1b[31m' appears twice"]),
+        (f'{{"hidden_size": {"9" * 5000}}}', ["JSON", "out of range"]),
+        ("[" * 100_000, ["JSON", "nested too deeply"]),
+        ('{"a":' * 100_000, ["JSON", "nested too deeply"]),
+        (b'{"a": "\xff"}', ["UTF-8"]),
+        (json.dumps(CONFIG).encode("utf-16"), ["UTF-8"]),
+        (b'{"a": "\x00"}', ["JSON", "control character"]),
+        (b"\x00" * 10, ["JSON"]),
+        (b" " * ((4 << 20) + 1), ["4 MiB"]),
+    ],
+)
+def test_json(refused: Refused, content: str | bytes, words: list[str]) -> None:
+    message = refused("config.json", content)
+    assert [word for word in words if word not in message] == []
+
+
+def laughs(levels: int) -> str:
+    """A list of nine lists of nine lists ... through aliases: small in the file, beyond all memory if written out."""
+    text = "&a0 [ha, ha, ha, ha, ha, ha, ha, ha, ha]"
+    for level in range(1, levels):
+        text = f"&a{level} [{text}{f', *a{level - 1}' * 8}]"
+    return text
+
+
+def bomb(document: Mapping[str, Any], path: str, text: str) -> str:
+    return yaml.safe_dump(changed(document, path, "BOMB")).replace("BOMB", text)
+
+
+BOMBS = {
+    "lists": ("hw.yaml", f"memory: {'[' * 100_000}"),
+    "closed lists": ("model.yaml", f"hidden: {'[' * 100_000}{']' * 100_000}"),
+    "mappings": ("hw.yaml", "{memory: " * 100_000),
+    "dashes": ("model.yaml", f"hidden:\n  {'- ' * 100_000}5"),
+    "keys": ("model.yaml", "? " * 100_000),
+    "laughing quantity": ("hw.yaml", bomb(HARDWARE, "memory.capacity", laughs(12))),
+    "laughing name": ("hw.yaml", bomb(HARDWARE, "name", laughs(12))),
+    "laughing source": ("hw.yaml", bomb(HARDWARE, "sources.sheet", laughs(12))),
+    "laughing links": ("hw.yaml", bomb(HARDWARE, "interconnects", laughs(12))),
+    "laughing width": ("model.yaml", bomb(MODEL, "hidden", laughs(12))),
+    "laughing pattern": ("model.yaml", bomb(MODEL, "layers.pattern", laughs(12))),
+    "laughing block": ("model.yaml", bomb(MODEL, "blocks.wide", laughs(12))),
+    "laughing key": ("model.yaml", f"name: {laughs(12)}\n? *a11\n: 1\n"),
+    "repeats": (
+        "model.yaml",
+        bomb(changed(MODEL, "layers.count", 10**5), "layers.pattern", f"[{'100000 x wide, ' * 20_000}nothing]"),
+    ),
+    "many blocks": ("model.yaml", bomb(MODEL, "blocks", "{" + ", ".join(f"b{n}: {{}}" for n in range(10**5)) + "}")),
+    "one twin": ("config.json", "{" + "".join(f'"{n}": 0, ' for n in range(200_000)) + '"199999": 0}'),
+}
+BOUNDED = (
+    "import resource; resource.setrlimit(resource.RLIMIT_AS, (4 << 30,) * 2);"
+    " resource.setrlimit(resource.RLIMIT_CPU, (15, 15)); import cli; cli.main()"
+)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's limits")
+@pytest.mark.parametrize("name", BOMBS)
+def test_bombs_end_fast_and_small(tmp_path: Path, name: str) -> None:
+    """In a process of its own, with bounded memory and processor time: a crash or a hang fails this test only."""
+    file, content = BOMBS[name]
+    (tmp_path / file).write_text(content)
+    args = (
+        ["llama-2-7b", "--hw", str(tmp_path / file)] if file == "hw.yaml" else [str(tmp_path / file), "--hw", "a6000"]
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", BOUNDED, "analyze", *args],
+        cwd=ROOT,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=240,  # of a machine that does other things as well
+        check=False,
+    )
+    assert file in check_message(done.returncode, done.stdout, done.stderr)
+
+
+# Places
+
+
+@pytest.mark.parametrize(
+    ("target", "words"),
+    [
+        ("missing/answer.json", ["'missing/answer.json'", "No such file"]),
+        ("folder", ["'folder'", "folder"]),
+        ("folder/", ["'folder'", "folder"]),
+        ("", ["folder"]),
+        ("file/answer.json", ["'file/answer.json'", "Not a directory"]),
+        ("n" * 300, ["nnn", "name too long"]),
+        (f"{'n' * 255}.json", ["nnn", "name too long"]),
+        ("loop", ["'loop'"]),
+    ],
+)
+@pytest.mark.parametrize("command", [ON_A6000, "specs import config.json"])
+def test_outputs_that_cannot_be_written(complain: Complain, command: str, target: str, words: list[str]) -> None:
+    Path("config.json").write_text(json.dumps(CONFIG))
+    Path("folder").mkdir()
+    Path("file").write_text("mine")
+    Path("loop").symlink_to("loop")
+    message = complain(*command.split(), "--output", target)
+    assert [word for word in ["cannot write", *words] if word not in message] == []
+
+
+def test_a_mistake_leaves_the_output_as_it_was(complain: Complain) -> None:
+    Path("answer.json").write_text("mine")
+    complain(*ON_A6000.split(), "--batch", "0", "--output", "answer.json")
+    complain("specs", "import", "none.json", "--output", "answer.json")
+    assert Path("answer.json").read_text() == "mine"
+
+
+def test_hardware_that_lacks_every_format(complain: Complain) -> None:
+    Path("hw.yaml").write_text(yaml.safe_dump(changed(HARDWARE, "compute", {"tensor": {"int1": "1 TOP/s"}})))
+    message = complain("analyze", "llama-2-7b", "--hw", "hw.yaml")
+    assert [word for word in ("toy", "q_proj", "fp16", "int1") if word not in message] == []
+
+
+@pytest.mark.parametrize("args", ["analyze hw.yaml --hw a6000", "analyze llama-2-7b --hw model.yaml"])
+def test_a_spec_of_the_other_kind(complain: Complain, args: str) -> None:
+    Path("hw.yaml").write_text(yaml.safe_dump(HARDWARE))
+    Path("model.yaml").write_text(yaml.safe_dump(MODEL))
+    message = complain(*args.split())
+    assert "hw.yaml: " in message or "model.yaml: " in message
+    assert "key" in message
+
+
+@pytest.mark.parametrize("name", ["two\nlines.yaml", "\x1b[31mred.yaml", "\x1b[31mred.json"])
+def test_names_of_files_are_not_obeyed(complain: Complain, name: str) -> None:
+    Path(name).write_text("[]")
+    assert name.encode("unicode_escape").decode() in complain("analyze", name, "--hw", "a6000")
+    assert name.encode("unicode_escape").decode() in complain("analyze", "llama-2-7b", "--hw", f"./{name}")
+
+
+def test_what_is_forbidden(complain: Complain) -> None:
+    Path("sealed.yaml").write_text(yaml.safe_dump(MODEL))
+    Path("sealed.yaml").chmod(0)
+    Path("sealed").mkdir(mode=0o555)
+    if os.access("sealed.yaml", os.R_OK) or os.access("sealed", os.W_OK):
+        pytest.skip("nothing is forbidden to root")
+    reading = complain("analyze", "sealed.yaml", "--hw", "a6000")
+    writing = complain(*ON_A6000.split(), "--output", "sealed/answer.json")
+    assert "'sealed.yaml': cannot be read (Permission denied)" in reading
+    assert "cannot write 'sealed/answer.json': Permission denied" in writing
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("missing", ["ROOFLINE_SPECS", "'missing'", "does not exist"]),
+        (f"good{os.pathsep}missing", ["ROOFLINE_SPECS", "'missing'", "does not exist"]),
+        ("n" * 300, ["ROOFLINE_SPECS", "nnn"]),
+        ("bad", ["broken.yaml", "YAML"]),
+        (str(Path("bad", "broken.yaml")), ["broken.yaml", "YAML"]),
+    ],
+)
+@pytest.mark.parametrize("command", ["analyze llama-2-7b --hw toy", "specs list hardware", "specs show toy"])
+def test_roofline_specs(
+    complain: Complain, monkeypatch: pytest.MonkeyPatch, command: str, value: str, words: list[str]
+) -> None:
+    Path("good").mkdir()
+    Path("good", "toy.yaml").write_text(yaml.safe_dump(HARDWARE))
+    Path("bad").mkdir()
+    Path("bad", "broken.yaml").write_text("[")
+    monkeypatch.setenv("ROOFLINE_SPECS", value)
+    message = complain(*command.split())
+    assert [word for word in words if word not in message] == []

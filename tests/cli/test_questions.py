@@ -1,0 +1,210 @@
+"""The commands that ask what if: solve, sensitivity, explain and compare, in every format, and their mistakes."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roofline import analyze, load_hardware, load_model
+from roofline.whatif.request import Request
+from roofline.whatif.solve import Targets, max_batch
+
+SMALL = ("llama-3.2-1b", "--hw", "l4", "--prompt", "128", "--generate", "8")
+DRAFT = "prompt-lookup:acceptance=0.6"
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def document(run: Run) -> Callable[..., dict[str, Any]]:
+    """The JSON document of `roofline ARGS`."""
+
+    def call(*args: object) -> dict[str, Any]:
+        status, out, err = run(*args, "--format", "json")
+        assert (status, err) == (0, "")
+        found: dict[str, Any] = json.loads(out)
+        return found
+
+    return call
+
+
+QUESTIONS: dict[str, tuple[str, ...]] = {
+    "max-batch": ("--tpot", "20ms"),
+    "max-context": ("--ttft", "1 s"),
+    "min-gpus": ("--tpot", "8ms"),
+    "min-memory": ("--no-chips",),
+    "min-bandwidth": ("--tpot", "8ms", "--no-chips"),
+    "min-peak": ("--ttft", "20ms", "--no-chips"),
+    "max-bits": ("--tpot", "8ms"),
+    "min-bits": ("--tpot", "8ms"),
+    "max-draft": ("--with", DRAFT),
+    "break-even": ("--against", "--quant awq"),
+    "crossover": (),
+}
+COMMANDS: dict[str, tuple[str, ...]] = {
+    **{f"solve {name}": ("solve", name, *SMALL, *options) for name, options in QUESTIONS.items()},
+    "sensitivity": ("sensitivity", *SMALL),
+    "explain a metric": ("explain", "tpot", *SMALL),
+    "explain an operator": ("explain", "down_proj", *SMALL, "--phase", "decode"),
+    "compare": ("compare", " ".join(SMALL), "--hw a100-sxm-80gb"),
+}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_question_is_answered_in_every_format(run: Run, tmp_path: Path, name: str) -> None:
+    args = COMMANDS[name]
+    for form in ("table", "markdown", "json"):
+        status, out, err = run(*args, "--format", form)
+        assert (status, err) == (0, "")
+        if form == "json":
+            assert json.loads(out)["schema"].startswith(f"roofline.{args[0]}/")
+        elif form == "markdown":
+            assert out.startswith("# ")
+            assert "|---" in out
+        else:
+            assert "llama-3.2-1b" in out
+    target = tmp_path / "answer"
+    assert run(*args, "--format", "json", "--output", target) == (0, "", "")
+    assert json.loads(target.read_text())["schema"]
+
+
+@pytest.mark.parametrize("name", [name for name in QUESTIONS if name != "crossover"])
+def test_an_answer_shows_its_simulation(document: Callable[..., dict[str, Any]], name: str) -> None:
+    found = document("solve", name, *SMALL, *QUESTIONS[name])
+    assert found["question"] == name
+    assert found["verdict"] in ("found", "never", "always")
+    if found["verdict"] == "found" and name != "break-even":
+        assert found["answer"]["meets"]
+        if found["neighbour"] is not None:
+            assert found["limited_by"] == found["neighbour"]["missed"] != []
+
+
+def test_the_command_answers_as_the_function_does(document: Callable[..., dict[str, Any]]) -> None:
+    options = {"prompt": 128, "generate": 8}
+    request = Request(load_model("llama-3.2-1b"), load_hardware("l4"), degrees={"tensor": 2}, options=options)
+    for at in ("bound", "low", "mid", "high"):
+        found = document("solve", "max-batch", *SMALL, "--tp", 2, "--tpot", "20ms", "--at", at)
+        assert found["value"] == max_batch(request, Targets(tpot=0.02, at=at)).value  # type: ignore[arg-type]
+    rate = document("solve", "max-batch", *SMALL, "--tokens-per-s", 10, "--total", "9s", "--ignore-memory")
+    assert rate["answer"]["tokens_per_s"] >= 10
+    assert rate["answer"]["total_s"] <= 9
+
+
+def test_never_and_always_are_said(run: Run) -> None:
+    assert "never" in run("solve", "max-batch", *SMALL, "--tpot", "1ns")[1]
+    assert "always" in run("solve", "min-bandwidth", *SMALL, "--tpot", "90000s", "--no-chips")[1]
+
+
+def test_hardware_that_does_is_named(document: Callable[..., dict[str, Any]]) -> None:
+    found = document("solve", "min-memory", "llama-3.1-8b", "--hw", "l4", "--batch", 64, "--prompt", 8000)
+    names = {entry["value"] for entry in found["candidates"]}
+    assert {"h200-sxm", "mi300x"} <= names
+    assert "l4" not in names
+    assert all(load_hardware(name).memory_capacity >= found["value"] for name in names)
+
+
+def test_a_later_scenario_takes_what_it_leaves_out_from_the_first(document: Callable[..., dict[str, Any]]) -> None:
+    found = document(
+        "compare",
+        "llama-3.1-8b --hw h100-sxm --batch 8 --prompt 100 --fuse qkv --with awq",
+        "--hw h200-sxm",
+        "llama-3.2-1b --batch 4 --with 'kivi'",
+    )
+    first, second, third = found["scenarios"]
+    assert (second["model"], second["hardware"], second["batch"], second["prompt"]) == (
+        first["model"],
+        "h200-sxm",
+        8,
+        100,
+    )
+    assert second["techniques"] == first["techniques"] == ["awq"]
+    assert (third["hardware"], third["batch"], third["techniques"]) == ("h100-sxm", 4, ["kivi"])
+    own = Request(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), techniques=("awq",))
+    options = {"batch": 8, "prompt": 100, "fusions": ("attention", "qkv")}
+    simulated = analyze(Request(own.model, own.hardware, techniques=("awq",), options=options).scenario())
+    assert first["ttft_s"] == simulated.generation.ttft
+    assert [(fall["to"], fall["metric"]) for fall in found["waterfalls"]] == [
+        (index, metric) for index in (1, 2) for metric in ("ttft", "tpot", "total")
+    ]
+    for fall in found["waterfalls"]:
+        for unit, whole in fall["totals"].items():
+            moved = sum(part[unit]["change"] for part in fall["parts"])
+            assert moved == pytest.approx(whole["change"], rel=1e-9, abs=1e-9 * whole["before"])
+
+
+def test_break_even_takes_the_other_options_from_its_own(document: Callable[..., dict[str, Any]]) -> None:
+    same = document("solve", "break-even", *SMALL, "--against", "")
+    assert same["verdict"] == "always"
+    quantised = document("solve", "break-even", *SMALL, "--against", "--quant awq", "--metric", "tpot", "--at", "bound")
+    assert quantised["neighbour"]["memory_bytes"] < quantised["answer"]["memory_bytes"]
+
+
+def test_figures_are_defined(run: Run) -> None:
+    status, out, err = run("explain", "--definitions")
+    assert (status, err) == (0, "")
+    for name in ("ttft", "tpot", "bound", "expected", "mfu"):
+        assert f" {name} " in out
+
+
+def test_a_sensitivity_names_what_it_did(document: Callable[..., dict[str, Any]]) -> None:
+    found = document("sensitivity", *SMALL, "--step", "0.02", "--at", "high")
+    assert list(found["readings"]) == ["high", "bound"]
+    bandwidth = found["readings"]["bound"][0]
+    assert bandwidth["setting"] == "bandwidth"
+    assert bandwidth["low"] == pytest.approx(bandwidth["value"] * 0.98)
+    viewer = document("sensitivity", *SMALL, "--convention", "llm-viewer")
+    assert list(viewer["readings"]) == ["bound"]
+
+
+MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
+    "unknown question": (("solve", "max-speed", *SMALL), "'max-speed'"),
+    "no model": (("solve", "max-batch", "--hw", "l4"), "MODEL"),
+    "unknown model": (("solve", "max-batch", "llama-9", "--hw", "l4"), "unknown model"),
+    "no unit": (("solve", "max-batch", *SMALL, "--tpot", "30"), "has no unit"),
+    "no time": (("solve", "max-batch", *SMALL, "--tpot", "30 GB"), "has the unit"),
+    "no target": (("solve", "min-bandwidth", *SMALL), "needs a target"),
+    "negative rate": (("solve", "max-batch", *SMALL, "--tokens-per-s", "-3"), "above 0"),
+    "rate that is no number": (("solve", "max-batch", *SMALL, "--tokens-per-s", "nan"), "above 0"),
+    "scheme for bits": (("solve", "max-bits", *SMALL, "--quant", "awq"), "leave out --quant"),
+    "no draft": (("solve", "max-draft", *SMALL), "max-draft needs"),
+    "nothing against": (("solve", "break-even", *SMALL), "--against"),
+    "against nothing": (("solve", "max-batch", *SMALL, "--against", "--quant awq"), "--against"),
+    "unknown against": (("solve", "break-even", *SMALL, "--against", "--quantt awq"), "--quantt"),
+    "open quotation": (("solve", "break-even", *SMALL, "--against", "--quant 'awq"), "quotation mark"),
+    "encoder": (("solve", "max-batch", "bert-base", "--hw", "l4", "--tpot", "1s"), "only encodes"),
+    "encoder's rate": (("explain", "tokens_per_s", "bert-base", "--hw", "l4"), "only encodes"),
+    "paper's times": (("solve", "max-batch", *SMALL, "--convention", "llm-viewer", "--tpot", "1s"), "no expected"),
+    "unknown figure": (("explain", "tptt", *SMALL), "did you mean"),
+    "unknown operator": (("explain", "down_prj", *SMALL), "down_proj"),
+    "two phases": (("explain", "down_proj", *SMALL, "--phase", "both"), "one phase"),
+    "large step": (("sensitivity", *SMALL, "--step", "2"), "between"),
+    "nan step": (("sensitivity", *SMALL, "--step", "nan"), "between"),
+    "one scenario": (("compare", "llama-3.2-1b --hw l4"), "two scenarios"),
+    "no hardware": (("compare", "llama-3.2-1b", "llama-3.2-1b --hw l4"), "--hw"),
+    "unknown option": (("compare", "llama-3.2-1b --hw l4", "--hardware l4"), "--hardware"),
+    "empty scenario": (("compare", "", "llama-3.2-1b --hw l4"), "MODEL"),
+    "csv": (("compare", "llama-3.2-1b --hw l4", "--hw a6000", "--format", "csv"), "csv"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_a_mistake_is_told_in_one_sentence(run: Run, name: str) -> None:
+    args, said = MISTAKES[name]
+    status, out, err = run(*args)
+    assert (status, out) == (2, "")
+    assert err.startswith("roofline: ")
+    assert err.count("\n") == 1
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_help_of_each_command_names_its_options(run: Run) -> None:
+    shared = run("analyze", "--help")[1]
+    for command in ("solve", "sensitivity", "explain"):
+        status, out, _ = run(command, "--help")
+        assert status == 0
+        for option in ("--hw", "--batch", "--quant", "--tp", "--with", "--engine", "--offload"):
+            assert option in out
+            assert option in shared

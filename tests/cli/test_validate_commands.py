@@ -1,0 +1,116 @@
+"""`roofline validate fit` and `score` as a user runs them, on measurements of a machine that is made up."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from roofline import cli, load_hardware
+from roofline.specs.hardware import Hardware
+
+H100 = load_hardware("h100-sxm")
+
+
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *words: str) -> tuple[int, str, str]:
+    monkeypatch.setattr(sys, "argv", ["roofline", *words])
+    with pytest.raises(SystemExit) as stop:
+        cli.main()
+    captured = capsys.readouterr()
+    return int(stop.value.code or 0), captured.out, captured.err
+
+
+def measured(path: Path, hardware: Hardware, rows: int = 200, slower: float = 1.25, launch: float = 4e-6) -> Path:
+    """Products that take a launch and a quarter longer than the bound, with 2% of noise."""
+    random = np.random.default_rng(3)
+    m, n, k = (2 ** random.integers(low, high, rows) for low, high in ((4, 13), (10, 14), (10, 14)))
+    bound = np.maximum(
+        2.0 * m * n * k / hardware.tensor["bf16"], 2.0 * (m * k + n * k + m * n) / hardware.memory_bandwidth
+    )
+    seconds = (launch + slower * bound) * np.exp(0.02 * random.standard_normal(rows))
+    frame = pd.DataFrame({"m": m, "n": n, "k": k}).drop_duplicates()
+    frame = frame.assign(
+        hardware=hardware.name, op="gemm", dtype="bf16", latency_us=1e6 * seconds[frame.index], kernel="x", software="y"
+    )
+    frame.to_csv(path, index=False)
+    return path
+
+
+@pytest.fixture
+def measurements(tmp_path: Path) -> Path:
+    return measured(tmp_path / "measured.csv", H100)
+
+
+def test_fit_then_score(
+    measurements: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overlay = tmp_path / "specs" / "calibration"
+    overlay.mkdir(parents=True)
+    fitted = overlay / "h100-sxm.yaml"
+    status, _, err = run(
+        capsys, monkeypatch, "validate", "fit", str(measurements), "--hw", "h100-sxm", "--output", str(fitted)
+    )
+    assert (status, err) == (0, "")
+    written = yaml.safe_load(fitted.read_text())
+    assert written["source"]["command"] == f"roofline validate fit {measurements.name} --hw h100-sxm"
+    constants = written["kernels"]["gemm"]["bf16"]
+    assert set(constants) >= {"rows", "parameters", "range", "residuals"}
+    monkeypatch.setenv("ROOFLINE_SPECS", str(tmp_path / "specs"))
+    status, out, _ = run(capsys, monkeypatch, "validate", "score", str(measurements), "--by", "op", "--format", "json")
+    (group,) = json.loads(out)["groups"]
+    assert status == 0
+    assert group["op"] == "gemm"
+    assert group["mape"] < 0.06 < 0.15 < group["bound_mape"]
+    assert 0.6 < group["interval_coverage"] < 1
+
+
+@pytest.mark.parametrize("format", ["table", "csv", "markdown"])
+def test_score_prints_every_format(
+    format: str, measurements: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    status, out, err = run(capsys, monkeypatch, "validate", "score", str(measurements), "--format", format)
+    assert (status, err) == (0, "")
+    assert "gemm" in out
+
+
+def test_bad_measurements(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    good = measured(tmp_path / "good.csv", H100).read_text()
+    header, first, *rest = good.splitlines()
+    latency = header.split(",").index("latency_us")
+
+    def with_latency(value: str) -> str:
+        cells = first.split(",")
+        cells[latency] = value
+        return ",".join(cells)
+
+    cases = {
+        "empty": ("", "empty"),
+        "columns": ("m,n\n1,2\n", "op"),
+        "zero": ("\n".join([header, with_latency("0"), *rest]), "row 1"),
+        "negative": ("\n".join([header, with_latency("-3"), *rest]), "row 1"),
+        "missing": ("\n".join([header, with_latency(""), *rest]), "row 1"),
+        "twice": ("\n".join([header, first, first, *rest]), "row"),
+        "op": (good.replace(",gemm,", ",gemmm,"), "gemm"),
+    }
+    for name, (text, word) in cases.items():
+        path = tmp_path / f"{name}.csv"
+        path.write_text(text)
+        status, out, err = run(capsys, monkeypatch, "validate", "fit", str(path), "--hw", "h100-sxm")
+        assert (status, out) == (2, ""), name
+        assert err.count("\n") == 1, name
+        assert word in err, (name, err)
+        assert "Traceback" not in err
+
+
+def test_too_few_points_say_how_many_are_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = measured(tmp_path / "few.csv", H100, rows=5)
+    status, _, err = run(capsys, monkeypatch, "validate", "fit", str(path), "--hw", "h100-sxm")
+    assert status == 2
+    assert any(character.isdigit() for character in err)

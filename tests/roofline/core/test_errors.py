@@ -1,0 +1,32 @@
+"""What a message about an unknown name proposes."""
+
+import pytest
+
+from roofline import list_hardware, list_models
+from roofline.core.errors import suggest
+
+HARDWARE, MODELS = list_hardware(), list_models()
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "said"),
+    [
+        ("h100", HARDWARE, "; did you mean 'h100-pcie' or 'h100-sxm'?"),
+        ("b200", HARDWARE, "; did you mean 'b200-sxm'?"),
+        ("MI300", HARDWARE, "; did you mean 'mi300a' or 'mi300x'?"),
+        ("4090", HARDWARE, "; did you mean 'rtx-4090'?"),
+        ("llama31", MODELS, "; did you mean 'llama-3.1-405b', 'llama-3.1-70b' or 'llama-3.1-8b'?"),
+        ("lama-3.1-8b", MODELS, "; did you mean 'llama-3.1-8b'?"),
+        ("zzz", ["one", "two"], "; known: one, two"),
+        ("zzz", MODELS, ""),
+        ("", MODELS, ""),
+        ("-", MODELS, ""),
+    ],
+)
+def test_names_that_go_on_from_what_was_typed_come_first(name: str, known: list[str], said: str) -> None:
+    assert suggest(name, known) == said
+
+
+def test_of_many_names_a_few_are_listed() -> None:
+    assert suggest("llama-3", MODELS).endswith("or others?")
+    assert "llama-30b" not in suggest("llama-3", MODELS)  # another number, not more of this name

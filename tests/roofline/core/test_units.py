@@ -1,0 +1,94 @@
+"""Quantities with units."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roofline.core.errors import RooflineError
+from roofline.core.units import BINARY, DECIMAL, SMALL, Dimension, parse_quantity, seconds, si
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension", "value"),
+    [
+        ("80 GB", Dimension.BYTES, 80e9),
+        ("80GiB", Dimension.BYTES, 80 * 2**30),
+        ("512 KiB", Dimension.BYTES, 512 * 2**10),
+        ("3.35 TB/s", Dimension.BANDWIDTH, 3.35e12),
+        ("1 PFLOP/s", Dimension.RATE, 1e15),
+        ("1979 TOP/s", Dimension.RATE, 1.979e15),
+        ("1.83 GHz", Dimension.FREQUENCY, 1.83e9),
+        ("1.5 us", Dimension.TIME, 1.5e-6),
+        ("700 W", Dimension.POWER, 700),
+        ("2.99 USD/h", Dimension.MONEY_RATE, 2.99),
+        ("132", Dimension.COUNT, 132),
+        (132, Dimension.COUNT, 132),
+        ("1e3 GB", Dimension.BYTES, 1e12),
+    ],
+)
+def test_reading(text: object, dimension: Dimension, value: float) -> None:
+    assert parse_quantity(text, dimension).value == pytest.approx(value, rel=1e-15)
+
+
+def test_the_source_and_a_remark_follow_in_brackets() -> None:
+    assert parse_quantity("80 GB [datasheet]", Dimension.BYTES) == (80e9, "datasheet", None)
+    quantity = parse_quantity("989.4 TFLOP/s [paper; half the sparse figure]", Dimension.RATE)
+    assert quantity == (989.4e12, "paper", "half the sparse figure")
+
+
+@pytest.mark.parametrize(
+    ("text", "dimension"),
+    [
+        ("80", Dimension.BYTES),  # no unit
+        (80, Dimension.BYTES),
+        ("80 GB/s", Dimension.BYTES),
+        ("80 gb", Dimension.BYTES),
+        ("-80 GB", Dimension.BYTES),
+        ("0 GB", Dimension.BYTES),
+        ("nan GB", Dimension.BYTES),
+        ("inf GB", Dimension.BYTES),
+        ("1e400 GB", Dimension.BYTES),
+        ("99999 EB", Dimension.BYTES),
+        ("eighty GB", Dimension.BYTES),
+        ("", Dimension.BYTES),
+        (None, Dimension.BYTES),
+        (True, Dimension.COUNT),
+        ([1], Dimension.COUNT),
+        ("3.35 TiFLOP/s", Dimension.RATE),
+    ],
+)
+def test_refusing(text: object, dimension: Dimension) -> None:
+    with pytest.raises(RooflineError):
+        parse_quantity(text, dimension)
+
+
+def test_prefixes_are_powers() -> None:
+    assert [DECIMAL[prefix] for prefix in ("k", "M", "G", "T", "P", "E")] == [10.0 ** (3 * n) for n in range(1, 7)]
+    assert [BINARY[prefix] for prefix in ("Ki", "Mi", "Gi", "Ti", "Pi")] == [1024.0**n for n in range(1, 6)]
+    assert [SMALL[prefix] for prefix in ("m", "u", "n", "p")] == [1e-3, 1e-6, 1e-9, 1e-12]
+
+
+@given(st.floats(1, 1e18))
+def test_printing_keeps_three_digits_and_reads_back(value: float) -> None:
+    assert parse_quantity(si(value, "B"), Dimension.BYTES).value == pytest.approx(float(f"{value:.3g}"), rel=1e-9)
+
+
+@given(st.floats(1e-9, 1e5))
+def test_durations_keep_three_digits(value: float) -> None:
+    number, unit = seconds(value).split()
+    scale = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+    assert float(number) * scale == pytest.approx(value, rel=0.006)
+    assert unit == "s" or float(number) < 1000
+
+
+def test_printing() -> None:
+    assert si(67108864, "B") == "67.1 MB"
+    assert si(999.9e9, "B") == "1.00 TB"
+    assert si(0, "B") == "0 B"
+    assert si(math.inf) == "inf"
+    assert seconds(0.0123) == "12.3 ms"
+    assert seconds(0.9999e-3) == "1.00 ms"

@@ -1,0 +1,508 @@
+"""What tells architectures apart: sizes, caches, states, and the work of experts, latents, windows and towers."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import pytest
+
+from roofline import (
+    Analysis,
+    Model,
+    Scenario,
+    SpecError,
+    active_parameters,
+    analyze,
+    kv_bytes_per_token,
+    list_models,
+    load_hardware,
+    load_model,
+    parameters,
+    parse_precision,
+    state_bytes_per_sequence,
+)
+from roofline.scenario.phase import OpFigures
+from roofline.specs.huggingface import translate
+from roofline.specs.model import Attention, LatentAttention, MixtureOfExperts
+from roofline.specs.modelspec import parse_model
+from roofline.techniques.drafts import prediction_module
+from tests.paths import CONFIGS
+
+H100 = load_hardware("h100-sxm")
+BF16 = parse_precision("bf16")
+
+
+def run(model: str | Model, **settings: Any) -> Analysis:
+    return analyze(Scenario(load_model(model) if isinstance(model, str) else model, H100, **settings))
+
+
+def found(answer: Analysis, name: str, phase: str = "prefill") -> list[OpFigures]:
+    return [op for op in getattr(answer, phase).ops if op.name == name]
+
+
+def one(answer: Analysis, name: str, phase: str = "prefill") -> OpFigures:
+    return found(answer, name, phase)[0]
+
+
+def shape(op: OpFigures, name: str) -> tuple[float, ...]:
+    return next(tensor.shape for tensor in op.tensors if tensor.name == name)
+
+
+# Published totals; without the multi-token-prediction modules, and with the vision towers.
+PARAMETERS = {
+    "mixtral-8x7b": 46_702_792_704,
+    "mixtral-8x22b": 140_620_634_112,
+    "deepseek-v2": 235_741_434_880,
+    "deepseek-v2-lite": 15_706_484_224,
+    "deepseek-v3": 671_026_419_200,
+    "deepseek-v3.2": 671_877_944_064,
+    "kimi-k2": 1_026_408_232_448,
+    "qwen2-57b-a14b": 57_408_658_944,
+    "qwen3-30b-a3b": 30_532_122_624,
+    "qwen3-235b-a22b": 235_093_634_560,
+    "gpt-oss-20b": 20_914_757_184,
+    "gpt-oss-120b": 116_829_156_672,
+    "llama-4-scout": 107_769_861_120 + 871_932_416,
+    "llama-4-maverick": 400_711_848_960 + 871_932_416,
+    "glm-4.5": 352_797_829_024,
+    "minimax-m2": 228_689_764_864,
+    "olmoe-1b-7b": 6_919_161_856,
+    "granite-3.0-1b-a400m": 1_334_628_352,
+    "jamba-v0.1": 51_570_323_328,
+    "qwen3-next-80b-a3b": 79_674_391_296,
+    "qwen3.5-397b-a17b": 396_346_350_336 + 456_010_480,
+    "nemotron-nano-9b-v2": 8_888_227_328,
+    "mamba-2.8b": 2_768_345_600,
+    "mamba-codestral-7b": 7_285_403_648,
+    "rwkv-4-14b": 14_148_597_760,
+    "rwkv-7-2.9b": 2_947_735_040,
+    "bert-base": 109_482_240,
+    "roberta-large": 355_359_744,
+    "longformer-base-4096": 148_659_456,
+    "t5-11b": 11_307_321_344,
+    "flan-t5-xxl": 11_135_332_352,
+    "qwen2-vl-7b": 675_759_104 + 7_615_616_512,
+    "qwen2.5-vl-7b": 676_550_144 + 7_615_616_512,
+    "llava-1.5-7b": 303_507_456 + 20_979_712 + 6_738_939_904,
+    "olmo-2-7b": 7_298_617_344,
+    "stablelm-2-1.6b": 1_644_515_328,
+}
+# Sums over the tensors of models whose publishers give no exact figure.
+DERIVED = {
+    "dbrx": 131_596_523_520,
+    "grok-1": 315_684_820_992,
+    "phi-3.5-moe": 41_873_153_344,
+    "nemotron-h-56b": 56_324_350_464,
+    "mamba2-2.7b": 2_702_599_680,
+    "rwkv-6-7b": 7_635_746_816,
+    "retnet-6.7b": 6_442_717_184 + 50_257 * 4096,
+    "retnet-1.3b-100b": 1_351_727_104,
+    "command-r": 34_980_831_232,
+    "minicpm3-4b": 4_073_875_968,
+    "bigbird-roberta-base": 127_468_800,
+    "palm-540b": 540_356_474_880,
+    "gpt-3-175b": 174_604_259_328,
+    "glam-64e": 1_161_756_155_904,
+}
+ACTIVE = {
+    "mixtral-8x7b": 12_879_925_248,
+    "deepseek-v3": 37_552_297_472,
+    "kimi-k2": 32_861_500_928,
+    "qwen3-30b-a3b": 3_353_032_704,
+    "gpt-oss-120b": 5_711_982_912,
+    "jamba-v0.1": 12_110_311_296,
+    "glam-64e": 96_604_266_496,
+    "llama-4-scout": 17_172_894_720 + 871_932_416,
+    "llama-2-7b": 6_738_415_616,
+}
+
+
+@pytest.mark.parametrize("name", [*PARAMETERS, *DERIVED])
+def test_parameters(name: str) -> None:
+    assert parameters(load_model(name)) == {**PARAMETERS, **DERIVED}[name]
+
+
+@pytest.mark.parametrize("name", ACTIVE)
+def test_active_parameters(name: str) -> None:
+    assert active_parameters(load_model(name)) == ACTIVE[name]
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_active_parameters_as_in_the_spec(name: str) -> None:
+    model = load_model(name)
+    if model.active_parameters is not None:
+        assert active_parameters(model) == model.active_parameters < parameters(model)
+
+
+# --- caches and states ------------------------------------------------------------------------------------------------
+
+
+KV_BYTES = {
+    "mixtral-8x7b": 131_072,
+    "deepseek-v2-lite": 31_104,
+    "deepseek-v3": 70_272,  # 61 layers * (512 + 64) * 2 bytes, for all 128 heads
+    "deepseek-v3.2": 70_272 + 61 * 132,  # and the indexer's keys, in FP8 with a scale
+    "glm-5.2": 78 * (512 + 64) * 2 + 21 * 132,  # keys of an indexer only where one is run
+    "minicpm3-4b": 62 * 288 * 2,
+    "gpt-oss-120b": 36 * 2 * 8 * 64 * 2,
+    "qwen3-next-80b-a3b": 24_576,  # the 12 layers of 48 that attend
+    "jamba-v0.1": 16_384,  # 4 of 32
+    "nemotron-h-56b": 40_960,  # 10 of 118
+    "palm-540b": 118 * 2 * 256 * 2,
+    "mamba-2.8b": 0,
+    "rwkv-7-2.9b": 0,
+    "retnet-6.7b": 0,
+}
+# fp32: matrices of state, and convolutions' last kernel - 1 inputs or the shifted token.
+STATE_BYTES = {
+    "mamba-2.8b": 4 * 64 * 5120 * (16 + 3),
+    "mamba2-2.7b": 4 * 64 * (5120 * 128 + (5120 + 2 * 128) * 3),
+    "mamba-codestral-7b": 4 * 64 * (8192 * 128 + (8192 + 2 * 8 * 128) * 3),
+    "rwkv-4-14b": 4 * 40 * 5 * 5120,
+    "rwkv-6-7b": 4 * 32 * (2 * 4096 + 64 * 64 * 64),
+    "rwkv-7-2.9b": 4 * 32 * 66 * 2560,
+    "retnet-6.7b": 4 * 32 * 512 * 4096,
+    "jamba-v0.1": 4 * 28 * 8192 * (16 + 3),
+    "qwen3-next-80b-a3b": 4 * 36 * (32 * 128 * 128 + (2 * 16 * 128 + 32 * 128) * 3),
+    "nemotron-h-8b": 4 * 24 * (8192 * 128 + (8192 + 2 * 8 * 128) * 3),
+    "llama-2-7b": 0,
+}
+
+
+@pytest.mark.parametrize("name", KV_BYTES)
+def test_kv_bytes_per_token(name: str) -> None:
+    assert kv_bytes_per_token(load_model(name), BF16) == KV_BYTES[name]
+
+
+@pytest.mark.parametrize("name", STATE_BYTES)
+def test_state_bytes_per_sequence(name: str) -> None:
+    assert state_bytes_per_sequence(load_model(name), BF16) == STATE_BYTES[name]
+
+
+def test_a_state_does_not_grow_with_the_context() -> None:
+    short, long = (run("mamba-2.8b", batch=4, prompt=prompt) for prompt in (64, 8192))
+    assert short.memory.state == long.memory.state == 4 * STATE_BYTES["mamba-2.8b"]
+    assert short.memory.kv_cache == long.memory.kv_cache == 0
+    assert short.decode is not None
+    assert long.decode is not None
+    assert short.decode.bytes == long.decode.bytes
+
+
+@pytest.mark.parametrize("name", ["jamba-v0.1", "qwen3-next-80b-a3b", "nemotron-h-8b"])
+def test_hybrids_keep_a_state_and_a_cache(name: str) -> None:
+    memory = run(name, batch=3, prompt=1000, generate=1).memory
+    assert memory.state == 3 * STATE_BYTES[name]
+    assert memory.kv_cache == pytest.approx(3 * 1001 * kv_bytes_per_token(load_model(name), BF16))
+
+
+@pytest.mark.parametrize("name", ["mamba-2.8b", "rwkv-6-7b"])
+def test_a_decode_step_reads_and_writes_the_state(name: str) -> None:
+    answer = run(name, batch=5)
+    assert answer.decode is not None
+    assert sum(op.count * op.state_bytes for op in answer.decode.ops) == 2 * 5 * STATE_BYTES[name]
+
+
+def test_layers_with_a_window_stop_growing() -> None:
+    """gpt-oss: a query of every other layer sees 128 tokens, its own included; caches keep no more."""
+    model = load_model("gpt-oss-20b")
+    windows = [group.layer.mixer.window for group in model.groups if isinstance(group.layer.mixer, Attention)]
+    assert windows == [128, None]
+    assert model.pattern[:2] == ("local", "global")
+    answer = run(model, context=4095, prompt=1, generate=1)
+    local, full = found(answer, "fused_attention", "decode")
+    assert shape(local, "key_cache") == (1, 128, 8, 64)
+    assert shape(full, "key_cache") == (1, 4096, 8, 64)
+    assert answer.memory.kv_cache == 12 * (128 + 4096) * 2 * 8 * 64 * 2
+
+
+# --- experts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "batch"), [("mixtral-8x7b", 1), ("qwen3-30b-a3b", 1), ("deepseek-v3", 16)])
+def test_a_step_reads_the_experts_that_its_tokens_touch(name: str, batch: int) -> None:
+    (moe,) = load_model(name).experts
+    op = one(run(name, batch=batch, precision=BF16), "expert_up_proj", "decode")
+    touched = moe.experts * (1 - (1 - moe.top_k / moe.experts) ** batch)
+    assert op.weight_bytes == pytest.approx(touched * moe.width * load_model(name).hidden * 2)
+    assert op.flops == 2 * batch * moe.top_k * moe.width * load_model(name).hidden
+
+
+def test_a_long_prefill_touches_all_experts() -> None:
+    op = one(run("mixtral-8x7b", prompt=4096), "expert_down_proj")
+    assert op.weight_bytes == pytest.approx(8 * 14336 * 4096 * 2)
+
+
+def test_shared_experts_run_for_every_token() -> None:
+    op = one(run("deepseek-v2-lite", batch=7), "shared_up_proj", "decode")
+    assert op.flops == 2 * 7 * 2048 * 2 * 1408
+    assert op.weight_bytes == 2 * 2048 * 2 * 1408
+    assert found(run("qwen1.5-moe-a2.7b"), "shared_expert_gate")
+    assert not found(run("mixtral-8x7b"), "shared_up_proj")
+
+
+def test_the_first_layers_are_dense() -> None:
+    model = load_model("deepseek-v3")
+    assert model.pattern == ("dense",) * 3 + ("moe",) * 58
+    answer = run(model)
+    assert one(answer, "up_proj").count == 3
+    assert one(answer, "router").count == 58
+    assert load_model("llama-4-maverick").pattern[:4] == ("dense_local", "moe_local", "dense_local", "moe_global")
+
+
+# --- latent attention -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v2-lite", "kimi-k2", "minicpm3-4b"])
+def test_decode_attends_to_the_latents(name: str) -> None:
+    mixer = load_model(name).groups[0].layer.mixer
+    assert isinstance(mixer, LatentAttention)
+    answer = run(name, batch=2, context=999, fusions=())
+    products = [one(answer, part, "decode") for part in ("qk_matmul", "sv_matmul")]
+    pair = 2 * (2 * mixer.kv_rank + mixer.rope_dim) * mixer.heads
+    assert sum(op.flops for op in products) == 2 * 1000 * pair
+    assert shape(products[0], "latent_cache") == (2, 1000, mixer.kv_rank + mixer.rope_dim)
+
+
+def test_prefill_expands_the_latents() -> None:
+    answer = run("deepseek-v3", prompt=64, fusions=())
+    pairs = 64 * 65 / 2
+    assert one(answer, "qk_matmul").flops == 2 * 128 * pairs * (128 + 64)
+    assert one(answer, "sv_matmul").flops == 2 * 128 * pairs * 128
+    assert one(answer, "kv_b_proj").flops == 2 * 64 * 512 * 128 * (128 + 128)
+
+
+def test_both_ways_read_the_same_weights() -> None:
+    answer = run("deepseek-v2-lite", batch=1, prompt=1, context=0)
+    assert answer.decode is not None
+    expanded, absorbed = (
+        sum(op.count * op.weight_bytes for op in phase.ops) for phase in (answer.prefill, answer.decode)
+    )
+    assert expanded == absorbed
+
+
+def test_an_indexer_bounds_what_is_attended_to() -> None:
+    """DeepSeek-V3.2: the indexer scores all keys, attention sees the best 2048."""
+    answer = run("deepseek-v3.2", context=99_999, fusions=())
+    assert shape(one(answer, "qk_matmul", "decode"), "latent_cache")[1] == 2048
+    assert shape(one(answer, "index_scores", "decode"), "index_key_cache") == (1, 100_000, 128)
+
+
+def test_layers_may_take_over_what_an_indexer_picked() -> None:
+    """GLM-5.2: layers 0 to 2 and every fourth after them run one (21 of 78), the module that predicts ahead as well."""
+    model = load_model("glm-5.2")
+    full = [layer for layer, kind in enumerate(model.pattern) if kind.endswith("full")]
+    assert full == [0, 1, 2, *range(6, 78, 4)]
+    answer = run(model, context=99_999, fusions=())
+    assert sum(op.count for op in found(answer, "index_scores", "decode")) == 21
+    assert sum(op.count for op in found(answer, "qk_matmul", "decode")) == 78
+    assert {shape(op, "latent_cache")[1] for op in found(answer, "qk_matmul", "decode")} == {2048}
+    indexer = 2048 * 32 * 128 + 6144 * 128 + 2 * 128 + 6144 * 32
+    assert parameters(load_model("glm-5")) - parameters(model) == 57 * indexer
+    assert prediction_module(model).groups[-1].layer.mixer.scorer is not None
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"index_topk_freq": 4, "index_skip_topk_offset": 3},
+        {"index_topk_pattern": "FFF" + "SSSF" * 18 + "SSS"},
+    ],
+)
+def test_the_schedule_of_indexers_is_said_in_three_ways(changes: dict[str, Any]) -> None:
+    model = parse_model(translate({**config("glm-5"), **changes}, "x", "x"), "x")
+    assert model.pattern == load_model("glm-5.2").pattern
+
+
+# --- encoders, encoder-decoders, vision -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["bert-base", "roberta-large", "longformer-base-4096", "bigbird-roberta-base"])
+def test_encoders_have_no_decode_phase(name: str) -> None:
+    answer = run(name, batch=8, prompt=384)
+    assert answer.decode is None
+    assert answer.memory.kv_cache == 0
+    assert answer.generation.total == answer.prefill.bound_time
+
+
+def test_an_encoder_sees_the_whole_sequence() -> None:
+    flops = one(run("bert-base", prompt=384, fusions=()), "qk_matmul").flops
+    assert flops == 2 * 384 * 384 * 768
+
+
+def test_sparse_encoders_see_a_fixed_number_of_keys() -> None:
+    for name, reach in (("longformer-base-4096", 513), ("bigbird-roberta-base", 512)):
+        assert one(run(name, prompt=4096, fusions=()), "qk_matmul").flops == 2 * 4096 * reach * 768
+
+
+def test_the_pooler_is_stored_but_not_run() -> None:
+    model = load_model("bert-base")
+    answer = run(model, prompt=1)
+    assert answer.memory.weights == 2 * parameters(model)
+    touched = sum(op.count * op.weight_bytes for op in answer.prefill.ops)
+    tables = (30_522 - 1 + 512 - 1 + 2 - 1) * 768
+    assert touched == 2 * (parameters(model) - tables - (768 * 768 + 768))
+
+
+def test_cross_attention_projects_once() -> None:
+    """T5: keys and values of the prompt are made when generation starts, and only read afterwards."""
+    answer = run("t5-base", batch=2, prompt=300, generate=1)
+    for name in ("cross_k_proj", "cross_v_proj"):
+        assert one(answer, name).flops == 2 * 2 * 300 * 768 * 768
+        assert one(answer, name, "decode").flops == one(answer, name, "decode").bytes == 0
+    step = one(answer, "cross_fused_attention", "decode")
+    assert shape(step, "cross_key_cache") == (2, 300, 12, 64)
+    # The prompt's keys and values, and those of the start token and the one being generated.
+    assert answer.memory.kv_cache == 12 * 2 * 2 * 768 * 2 * (300 + 2)
+
+
+def test_an_encoder_shares_its_table_with_the_decoder() -> None:
+    answer = run("t5-base")
+    assert answer.memory.weights == 2 * 222_903_552
+    assert one(answer, "embedding").section == "tower embedding"
+
+
+def test_the_tokens_of_an_image_join_the_prompt() -> None:
+    without, with_image = run("llava-1.5-7b", prompt=100), run("llava-1.5-7b", prompt=100, images=1)
+    assert not [op for op in without.prefill.ops if op.section.startswith("tower")]
+    q_proj = [op for op in with_image.prefill.ops if op.name == "q_proj"]
+    assert [(op.section, op.flops) for op in q_proj] == [
+        ("tower layer", 576 * (2 * 1024 * 1024 + 1024)),  # with a bias
+        ("layer", 2 * (100 + 576) * 4096 * 4096),
+    ]
+    assert with_image.scenario.first_cached == 676
+    assert with_image.memory.kv_cache - without.memory.kv_cache == 576 * 524_288
+
+
+@pytest.mark.parametrize(
+    ("name", "tokens"), [("llava-1.5-13b", 576), ("qwen2-vl-7b", 256), ("qwen3.5-27b", 256), ("llama-4-scout", 144)]
+)
+def test_towers_merge_patches(name: str, tokens: int) -> None:
+    assert load_model(name).image_tokens == tokens
+
+
+def test_most_layers_of_a_tower_may_have_windows() -> None:
+    """Qwen2.5-VL: 28 of 32 layers see 64 patches each."""
+    tower = load_model("qwen2.5-vl-7b").tower
+    assert tower is not None
+    assert [index for index, name in enumerate(tower.pattern) if name == "full"] == [7, 15, 23, 31]
+    answer = run("qwen2.5-vl-7b", images=1, fusions=())
+    local, full = (op for op in answer.prefill.ops if op.name == "qk_matmul" and op.section.startswith("tower"))
+    assert (local.flops, full.flops) == (2 * 1024 * 64 * 1280, 2 * 1024 * 1024 * 1280)
+
+
+# --- every model, and what cannot be read -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_model_is_analysed(name: str) -> None:
+    model = load_model(name)
+    images = 1 if model.tower_kind == "vision" else 0
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        answer = run(model, batch=2, prompt=128, generate=16, images=images)
+        assert answer.prefill.flops > 0
+        plain = answer if model.quantization is None else run(model, precision=BF16)
+        assert plain.memory.weights == 2 * parameters(model)
+        assert answer.generation.total > 0
+        assert (answer.decode is None) == (model.task == "encode")
+        if answer.decode is not None:
+            assert answer.decode.flops > 0
+
+
+def config(name: str, **changes: Any) -> dict[str, Any]:
+    return {**json.loads((CONFIGS / f"{name}.json").read_text()), **changes}
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "word"),
+    [
+        ("qwen3-30b-a3b", {"use_sliding_window": True}, "use_sliding_window"),
+        ("deepseek-v3", {"attention_bias": True}, "attention_bias"),
+        ("minimax-m2", {"attn_type_list": [0] * 62}, "attn_type_list"),
+        ("command-r", {"use_qk_norm": True}, "use_qk_norm"),
+        ("mamba-codestral-7b", {"num_heads": 64}, "num_heads"),
+        ("nemotron-h-56b", {"hybrid_override_pattern": "M-X"}, "hybrid_override_pattern"),
+        ("nemotron-3-nano-30b-a3b", {"moe_latent_size": 1024}, "moe_latent_size"),
+        ("bert-base", {"position_embedding_type": "relative_key"}, "position_embedding_type"),
+        ("longformer-base-4096", {"attention_window": [256] * 6 + [512] * 6}, "attention_window"),
+        ("t5-base", {"feed_forward_proj": "sparse-gelu"}, "feed_forward_proj"),
+        ("llava-1.5-7b", {"vision_config": {"model_type": "siglip_vision_model"}}, "vision_config"),
+        ("rwkv-7-2.9b", {"attn": {"layers": [1]}}, "attn"),
+        ("retnet-1.3b-100b", {"use_short_conv": True}, "use_short_conv"),
+        ("mixtral-8x7b", {"model_type": "gemma3n_text"}, "AltUp"),
+        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": 256}, "hidden_size_per_layer_input"),
+        ("gemma-4-26b-a4b", {"hidden_size_per_layer_input": None}, "'hidden_size_per_layer_input' is missing"),
+        ("gemma-4-26b-a4b", {"num_hidden_layers": None}, "'num_hidden_layers' is missing"),
+        ("gemma-4-26b-a4b", {"num_kv_shared_layers": 10}, "num_kv_shared_layers"),
+        ("glm-5", {"index_topk_pattern": "FS"}, "index_topk_pattern"),
+        ("glm-5", {"index_topk_pattern": "FX" * 39}, "index_topk_pattern"),
+        ("glm-5.2", {"indexer_types": ["shared"] * 78}, "indexer_types"),
+    ],
+)
+def test_what_a_spec_cannot_say_is_refused(name: str, changes: dict[str, Any], word: str) -> None:
+    with pytest.raises(SpecError, match=word):
+        translate(config(name, **changes), name, name)
+
+
+def test_values_may_be_the_projected_keys() -> None:
+    """Gemma 4: values are normalised without weights, and its global layers take the keys' projection for them."""
+    gemma = load_model("gemma-4-31b")
+    answer = run(gemma, batch=2, prompt=100, fusions=())
+    (projection,) = found(answer, "v_proj")
+    assert projection.count == 50
+    assert [(op.count, op.weight_bytes) for op in found(answer, "v_norm")] == [(50, 0), (10, 0)]
+    _, full = found(answer, "v_norm")
+    assert shape(full, "key_projected") == shape(full, "value") == (2, 100, 4, 512)
+    heads, width = 16 * 256, 4 * 512
+    assert kv_bytes_per_token(gemma, parse_precision("bf16")) == 2 * 2 * (50 * heads + 10 * width)
+    assert parameters(gemma) == (
+        262144 * 5376
+        + 5376
+        + 60 * (3 * 5376 * 21504 + 4 * 5376)
+        + 50 * (5376 * 256 * (2 * 32 + 2 * 16) + 2 * 256)
+        + 10 * (5376 * 512 * (2 * 32 + 4) + 2 * 512)
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "total", "active"),
+    [
+        ("gemma-4-31b", 30.7e9, 30.7e9),
+        ("gemma-4-26b-a4b", 25.2e9, 3.8e9),
+        ("glm-5", 744e9, 40e9),
+    ],
+)
+def test_sizes_as_rounded_on_the_model_cards(name: str, total: float, active: float) -> None:
+    model = load_model(name)
+    assert parameters(model) == pytest.approx(total, rel=0.002)
+    assert active_parameters(model) == pytest.approx(active, rel=0.05)
+
+
+@pytest.mark.parametrize("name", ["llama-4-maverick", "qwen3.5-27b", "qwen3.5-35b-a3b"])
+def test_a_text_decoder_is_read_on_its_own(name: str) -> None:
+    text = config(name)["text_config"]
+    model = parse_model(translate(text, name, name), name)
+    whole = load_model(name)
+    assert model.tower is None
+    assert model.groups == whole.groups
+    assert whole.tower is not None
+    assert parameters(model) + parameters(whole.tower) == parameters(whole)
+
+
+def test_what_a_reader_takes_for_granted() -> None:
+    """Keys that the published files leave out."""
+    mamba = parse_model(translate(config("mamba-130m"), "x", "x"), "x")
+    assert mamba.tied_embeddings
+    grok = load_model("grok-1")
+    assert grok.tied_embeddings
+    assert grok.norm.placement == "sandwich"
+    oss = config("gpt-oss-20b")
+    del oss["layer_types"]
+    assert parse_model(translate(oss, "x", "x"), "x").pattern == load_model("gpt-oss-20b").pattern
+    scout = load_model("llama-4-scout")
+    rotating = [group.layer.mixer.rotary for group in scout.groups if isinstance(group.layer.mixer, Attention)]
+    assert rotating == [None, False]
+    assert scout.pattern[3] == "global"
+    assert all(isinstance(group.layer.feed_forward, MixtureOfExperts) for group in scout.groups)

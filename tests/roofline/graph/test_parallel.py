@@ -1,0 +1,444 @@
+"""Parallelism: what it conserves, what it divides, and what it sends."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from roofline import (
+    Analysis,
+    Model,
+    RooflineError,
+    Scenario,
+    UnsupportedError,
+    analyze,
+    list_models,
+    load_hardware,
+    load_model,
+    parse_precision,
+)
+from roofline.graph.network import Build, _stage
+from roofline.graph.parallel import (
+    Collective,
+    Nodes,
+    Offload,
+    Parallelism,
+    imbalance,
+    link_share,
+    parse_offload,
+    stages,
+)
+from roofline.scenario.schedule import Host, Settings
+from roofline.specs.hardware import NETWORK
+from roofline.specs.model import Hyena
+from roofline.techniques import apply_techniques
+from roofline.timing.calibration import load_calibration
+from roofline.timing.kernels import kernel_bound
+
+H100, H200 = load_hardware("h100-sxm"), load_hardware("h200-sxm")
+BF16 = parse_precision("bf16")
+
+
+def run(model: str | Model, settings: Settings | None = None, **workload: object) -> Analysis:
+    loaded = load_model(model) if isinstance(model, str) else model
+    return analyze(Scenario(loaded, H100, settings=settings or Settings(), **workload))  # type: ignore[arg-type]
+
+
+def parallel(**degrees: int) -> Settings:
+    return Settings(parallel=Parallelism(**degrees))
+
+
+def matrix_flops(answer: Analysis) -> float:
+    """FLOPs of products with weights and of attention, which sharing divides; norms and additions are repeated."""
+    kinds = ("gemm", "attention", "moe", "scan", "delta_rule")
+    return sum(op.count * op.flops for op in answer.prefill.ops if op.kind in kinds)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_one_device_is_the_identity(name: str) -> None:
+    plain, single = run(name), run(name, parallel(tensor=1))
+    assert single.prefill.bound_time == plain.prefill.bound_time
+    assert single.memory == plain.memory
+    assert not any(op.link_bytes for op in single.prefill.ops)
+
+
+@pytest.mark.parametrize("name", ["llama-3-8b", "mixtral-8x7b", "mistral-7b", "falcon-180b", "gpt-3-175b", "t5-3b"])
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_tensor_parallelism_conserves_flops_and_weights(name: str, degree: int) -> None:
+    whole, rank = run(name, prompt=1024, batch=4), run(name, parallel(tensor=degree), prompt=1024, batch=4)
+    # Routers and norms are repeated on every rank, the vocabulary is padded.
+    assert matrix_flops(rank) * degree == pytest.approx(matrix_flops(whole), rel=0.02)
+    assert rank.memory.weights * degree == pytest.approx(whole.memory.weights, rel=0.02)
+
+
+def test_key_and_value_heads_stop_shrinking_at_one() -> None:
+    caches = [run("llama-3-8b", parallel(tensor=degree)).memory.kv_cache for degree in (1, 2, 8, 16, 32)]
+    assert [caches[0] / cache for cache in caches] == [1, 2, 8, 8, 8]
+
+
+@pytest.mark.parametrize("degree", [2, 4, 16])
+def test_expert_parallelism_conserves_flops_and_divides_the_experts(degree: int) -> None:
+    whole = run("qwen3-30b-a3b", prompt=512, batch=32)
+    rank = run("qwen3-30b-a3b", parallel(expert=degree), prompt=512, batch=32)
+    assert rank.parallel.devices == degree
+    assert matrix_flops(rank) * degree == pytest.approx(matrix_flops(whole), rel=1e-9)
+    experts = 48 * 128 * 3 * 2048 * 768 * 2
+    assert whole.memory.weights - rank.memory.weights == pytest.approx(experts * (1 - 1 / degree), rel=1e-12)
+
+
+@pytest.mark.parametrize("degree", [2, 4, 8])
+def test_sequence_parallelism_conserves_flops_and_divides_the_cache(degree: int) -> None:
+    whole, rank = run("llama-3-8b", prompt=8192), run("llama-3-8b", parallel(sequence=degree), prompt=8192)
+
+    def body(answer: Analysis) -> float:
+        return sum(op.count * op.flops for op in answer.prefill.ops if op.section != "head")
+
+    assert body(rank) * degree == pytest.approx(body(whole), rel=1e-9)
+    assert rank.memory.kv_cache * degree == pytest.approx(whole.memory.kv_cache, rel=1e-9)
+    assert rank.decode is not None
+    assert "attn_merge" in [op.name for op in rank.decode.ops]
+
+
+def test_two_all_reduces_a_layer_move_the_ring_s_share() -> None:
+    answer = run("llama-2-13b", parallel(tensor=4), batch=8, prompt=100)
+    reductions = [op for op in answer.prefill.ops if op.name in ("attn_all_reduce", "mlp_all_reduce")]
+    assert len(reductions) == 2
+    for op in reductions:
+        assert op.count == 40
+        assert op.link_bytes == 2 * 3 / 4 * 8 * 100 * 5120 * 2
+        assert op.bound == "link"
+        assert op.bound_time == op.link_bytes / 450e9
+
+
+def test_all_to_all_moves_each_token_to_its_experts_and_back() -> None:
+    settings = parallel(expert=8)
+    answer = run("qwen3-30b-a3b", settings, batch=64, prompt=128)
+    exchange = {op.name: op for op in answer.prefill.ops if op.name in ("expert_dispatch", "expert_return")}
+    assert len(exchange) == 2
+    for op in exchange.values():
+        assert op.link_bytes == (64 / 8) * 128 * 8 * 2048 * 2 * 7 / 8
+
+
+def test_across_nodes_a_token_is_sent_once_to_each_node() -> None:
+    settings = parallel(expert=16, nodes=4)
+    answer = run("qwen3-30b-a3b", settings, batch=64, prompt=128)
+    dispatch = next(op for op in answer.prefill.ops if op.name == "expert_dispatch")
+    remote = 3 * (1 - (3 / 4) ** 8)
+    assert dispatch.link_bytes == pytest.approx((64 / 16) * 128 * remote * 2048 * 2)
+
+
+@pytest.mark.parametrize(("kind", "share"), [(Collective.ALL_REDUCE, 1.5), (Collective.ALL_GATHER, 0.75)])
+def test_link_shares(kind: Collective, share: float) -> None:
+    assert link_share(kind, 4) == share
+    assert link_share(kind, 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("nodes", "seconds"), [(1, 1.75 / 450e9), (2, 0.25 / 50e9), (4, 0.75 / 50e9), (8, 1.75 / 50e9)]
+)
+def test_groups_beyond_a_node_use_the_network(nodes: int, seconds: float) -> None:
+    """Every device has a port: on two nodes four devices each send 2 (1/2) of a fourth of the message, side by side."""
+    far = run("llama-3.1-70b", parallel(tensor=8, nodes=nodes), prompt=4096)
+    reduced = next(op for op in far.prefill.ops if op.name == "attn_all_reduce")
+    message = 4096 * 8192 * 2
+    assert reduced.bound_time == pytest.approx(seconds * message)
+    assert far.prefill.bound == ("link" if nodes > 2 else "compute")
+
+
+def test_published_rates_of_all_reduces_over_nodes() -> None:
+    """NCCL on two nodes of 8 H100 with a port of 400 Gbit/s each: 330 to 430 GB/s (NVIDIA/nccl, issue 1221)."""
+    ranks = {"collective": "all_reduce", "ranks": 16.0, "bytes": 8e9, "across_nodes": 1.0, "members": 8.0}
+    sent = 2 * 15 / 16 * 8e9
+    assert sent / float(kernel_bound("collective", ranks, H100)) > 430e9
+    found = load_calibration(H100).expected("collective", ranks, H100)
+    assert 330e9 < sent / float(found.mid) < 1.15 * 430e9
+
+
+def test_pipelines_divide_memory_and_fill_with_micro_batches() -> None:
+    whole = run("llama-3.1-70b", batch=32, prompt=2048)
+    alone = run("llama-3.1-70b", parallel(pipeline=4), batch=32, prompt=2048)
+    filled = run("llama-3.1-70b", parallel(pipeline=4, micro_batches=8), batch=32, prompt=2048)
+    assert alone.memory.weights < 0.28 * whole.memory.weights
+    assert alone.memory.kv_cache == whole.memory.kv_cache / 4
+    # One micro-batch goes through all stages in a row; bubbles are (p - 1) / (m + p - 1) of the time.
+    assert alone.prefill.bound_time >= whole.prefill.bound_time
+    assert filled.prefill.bound_time == pytest.approx(alone.prefill.bound_time * (8 + 3) / (8 * 4), rel=0.02)
+
+
+def test_bubbles_of_a_pipeline_do_no_work() -> None:
+    """Four stages and micro-batches take 7/4 of the time of a stage's share, and do that share of the work."""
+    one = run("llama-3.1-8b", batch=4)
+    four = run("llama-3.1-8b", parallel(pipeline=4, micro_batches=4), batch=4)
+    assert one.decode is not None
+    assert four.decode is not None
+    assert four.prefill.flops == pytest.approx(one.prefill.flops / 4, rel=1e-3)
+    assert four.decode.flops == pytest.approx(one.decode.flops / 4, rel=1e-3)
+    assert sum(op.count * op.busy * op.flops for op in four.prefill.ops) == pytest.approx(four.prefill.flops)
+    weights = sum(op.count * op.busy * op.weight_bytes for op in four.decode.ops)
+    single = sum(op.count * op.busy * op.weight_bytes for op in one.decode.ops)
+    assert weights == pytest.approx(single, rel=1e-3)  # a stage reads its quarter once for each micro-batch
+
+
+def test_no_micro_batch_is_empty() -> None:
+    """Of eight sequences, two on each rank, there are eight micro-batches, and two, at most."""
+
+    def times(batch: object, asked: int, data: int = 1) -> tuple[object, object]:
+        settings = parallel(pipeline=4, data=data, micro_batches=asked)
+        answer = run("llama-3.1-8b", settings, batch=batch, generate=8)
+        assert answer.expected.tpot is not None
+        return answer.generation.total, answer.expected.tpot.mid
+
+    assert times(8, 64) == times(8, 16) == times(8, 8) != times(8, 4)
+    assert times(8, 64, data=4) == times(8, 2, data=4)
+    assert times(1, 4) == times(1, 1)
+    grid = times(np.array([1, 3, 8, 32]), 8)
+    for figures, single in zip(grid, zip(*(times(batch, 8) for batch in (1, 3, 8, 32)), strict=True), strict=True):
+        assert figures == pytest.approx(np.array(single))
+
+
+def test_more_sequences_never_take_a_pipeline_less_time() -> None:
+    settings = parallel(pipeline=4, micro_batches=8)
+    answer = run("llama-3.1-8b", settings, batch=np.arange(1, 40), prompt=512, generate=16)
+    assert np.all(np.diff(answer.generation.ttft) >= 0)
+    assert np.all(np.diff(answer.generation.total) >= 0)
+
+
+def test_without_a_pipeline_nothing_is_cut() -> None:
+    cut, whole = (run("llama-3.1-8b", parallel(micro_batches=count), batch=8) for count in (4, 1))
+    assert cut.generation == whole.generation
+    assert cut.expected == whole.expected
+
+
+def test_devices_are_on_the_nodes_that_they_need_whoever_asks() -> None:
+    """Sixteen of eight a node are on two, by degrees, by a technique, and where decode runs on other hardware."""
+    given = {"prompt": 512, "generate": 8}
+    plain, asked = (
+        run("llama-3.1-405b", settings, **given).generation
+        for settings in (parallel(tensor=16), parallel(tensor=16, nodes=2))
+    )
+    assert plain == asked != run("llama-3.1-405b", parallel(tensor=16, nodes=1), **given).generation
+    scenario = Scenario(load_model("llama-3.1-405b"), H100, **given)
+    assert analyze(apply_techniques(scenario, ["tensor-parallelism:degree=16"])).generation == plain
+    rack = load_hardware("gb200")
+    apart = Scenario(load_model("llama-3.1-405b"), rack, settings=parallel(tensor=16), **given)
+    apart = replace(apart, settings=replace(apart.settings, decode_hardware=H100))
+    assert analyze(apart).generation.tpot == plain.tpot
+    assert analyze(apart).parallel.nodes == 1
+
+
+def test_degrees_that_contradict_each_other_are_refused() -> None:
+    with pytest.raises(RooflineError, match=r"--ep 8 is more than the 2 devices of --tp 1 and --dp 2"):
+        Parallelism(expert=8, data=2)
+    assert Parallelism(expert=8).data == Parallelism(expert=8, data=8).data == 8
+
+
+@given(st.integers(1, 32))
+def test_stages_hold_every_layer_once(pipeline: int) -> None:
+    shape = [len(stage) for stage in stages(load_model("llama-3-8b"), pipeline)]
+    assert sum(shape) == 32
+    assert max(shape) - min(shape) <= 1
+
+
+def test_data_parallelism_divides_the_batch() -> None:
+    whole, replica = run("llama-3-8b", batch=64), run("llama-3-8b", parallel(data=4), batch=64)
+    quarter = run("llama-3-8b", batch=16)
+    assert replica.prefill.bound_time == quarter.prefill.bound_time < whole.prefill.bound_time
+    assert replica.generation.tokens_per_second == pytest.approx(4 * quarter.generation.tokens_per_second)
+
+
+def test_skew_makes_one_rank_the_busiest() -> None:
+    spec = load_model("qwen3-30b-a3b").experts[0]
+    assert imbalance(spec, 8, 0) == 1
+    assert 1 < imbalance(spec, 8, 0.5) < imbalance(spec, 8, 1.0) < 8
+
+
+@pytest.mark.parametrize(
+    ("model", "degrees", "words"),
+    [
+        ("llama-3-8b", {"tensor": 3}, "--tp 3 does not divide the 32 attention heads of llama-3-8b"),
+        ("llama-3-8b", {"expert": 2}, "no experts"),
+        ("llama-3-8b", {"pipeline": 64}, "only 32 layers"),
+        ("qwen3-30b-a3b", {"expert": 48}, "--ep 48 does not divide the 128 experts"),
+        ("qwen3-30b-a3b", {"tensor": 4, "expert": 6}, "--ep 6 is not divisible by --tp 4"),
+        ("llama-3-8b", {"tensor": 8, "nodes": 9}, "--nodes 9 are more than the 8 devices"),
+        ("llama-3-8b", {"tensor": 0}, "--tp must be an integer between 1"),
+        ("mamba-2.8b", {"sequence": 2}, "--sp"),
+    ],
+)
+def test_degrees_that_do_not_fit(model: str, degrees: dict[str, int], words: str) -> None:
+    with pytest.raises(RooflineError, match=words):
+        run(model, parallel(**degrees))
+
+
+def test_hardware_without_links_says_so() -> None:
+    scenario = Scenario(load_model("llama-3-8b"), load_hardware("core-i9-13900k"), settings=parallel(tensor=2))
+    with pytest.raises(UnsupportedError, match="names no interconnect"):
+        analyze(scenario).prefill.bound_time  # noqa: B018
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_every_model_runs_on_two_devices_or_says_why_not(name: str) -> None:
+    model = load_model(name)
+    odd = any(getattr(group.layer.mixer, "heads", 2) % 2 for group in model.groups)
+    if odd or any(isinstance(group.layer.mixer, Hyena) for group in model.groups):
+        with pytest.raises(RooflineError, match=name):
+            run(model, parallel(tensor=2), batch=2)
+        return
+    answer = run(model, parallel(tensor=2), batch=2)
+    assert np.isfinite(answer.generation.total)
+    assert answer.prefill.link_bytes > 0
+
+
+# --- offloading -------------------------------------------------------------------------------------------------------
+
+shares = st.floats(0, 1)
+
+
+@given(st.sampled_from(["llama-2-13b", "qwen3-30b-a3b", "mamba-2.8b"]), shares, shares, st.integers(1, 64))
+def test_offloading_never_beats_resident(name: str, weights: float, kv: float, batch: int) -> None:
+    resident = run(name, batch=batch)
+    away = run(name, Settings(offload=Offload(weights, kv)), batch=batch)
+    assert away.decode is not None
+    assert resident.decode is not None
+    assert away.decode.bound_time >= resident.decode.bound_time * (1 - 1e-12)
+    assert away.prefill.bound_time >= resident.prefill.bound_time * (1 - 1e-12)
+    assert away.memory.weights == pytest.approx(resident.memory.weights * (1 - weights))
+    assert away.memory.kv_cache == pytest.approx(resident.memory.kv_cache * (1 - kv))
+
+
+def test_streamed_weights_come_over_the_host_link() -> None:
+    answer = run("llama-2-13b", Settings(offload=Offload(weights=1.0)), context=0, prompt=1)
+    assert answer.decode is not None
+    op = next(op for op in answer.decode.ops if op.name == "up_proj")
+    assert op.bound == "link"
+    assert op.bound_time == op.weight_bytes / 64e9
+
+
+def test_a_host_takes_its_share_of_the_layers() -> None:
+    cpu = load_hardware("xeon-platinum-8480plus")
+    device, split = run("llama-2-13b"), run("llama-2-13b", Settings(host=Host(cpu, 0.25, 0.25)))
+    alone = analyze(Scenario(load_model("llama-2-13b"), cpu, precision=device.precision))
+    assert split.decode is not None
+    assert device.decode is not None
+    assert alone.decode is not None
+    expected = 0.75 * device.decode.bound_time + 0.25 * alone.decode.bound_time
+    assert split.decode.bound_time == pytest.approx(expected, rel=1e-12)
+    assert split.memory.weights == 0.75 * device.memory.weights
+
+
+@pytest.mark.parametrize(
+    ("text", "offload"),
+    [
+        ("weights=0.5", Offload(weights=0.5)),
+        ("kv=1,weights=0.25", Offload(0.25, 1.0)),
+        ("weights=1,bandwidth=7 GB/s", Offload(1.0, bandwidth=7e9)),
+        (None, Offload()),
+    ],
+)
+def test_reading_an_offload(text: str | None, offload: Offload) -> None:
+    assert parse_offload(text) == offload
+
+
+@pytest.mark.parametrize(
+    "text", ["weights", "weights=x", "weights=2", "kv=-1", "wieghts=1", "", "weights=nan", "kv=1,kv=1"]
+)
+def test_bad_offloads(text: str) -> None:
+    with pytest.raises(RooflineError):
+        parse_offload(text)
+
+
+def test_moe_weight_traffic_approaches_all_experts() -> None:
+    answers = [run("qwen3-30b-a3b", batch=batch, context=0, prompt=1) for batch in (1, 64, 4096)]
+    traffic = [
+        sum(op.count * op.weight_bytes for op in answer.decode.ops if op.kind == "moe")
+        for answer in answers
+        if answer.decode
+    ]
+    everything = 48 * 128 * 3 * 2048 * 768 * 2
+    assert traffic[0] == pytest.approx(everything * 8 / 128)
+    assert traffic[0] < traffic[1] < traffic[2]
+    assert traffic[2] == pytest.approx(everything, rel=1e-6)
+    assert answers[0].memory.weights > everything
+
+
+def test_a_grid_of_ranks_sends_less_the_more_there_are() -> None:
+    """Pope et al. 2022: 4 T sqrt(E F / n) on a grid against 2 T E in one dimension, which no rank count lowers."""
+
+    def sent(degree: int, *, grid: bool) -> float:
+        settings = Settings(parallel=Parallelism(tensor=degree, grid=grid))
+        ops = run("gpt-3-175b", settings, batch=8, prompt=256).prefill.ops
+        return sum(op.link_bytes for op in ops if op.name.startswith("mlp_") and op.kind == "collective")
+
+    tokens, hidden, width = 8 * 256, 12288, 4 * 12288
+    assert sent(16, grid=True) == pytest.approx(4 * tokens * np.sqrt(hidden * width / 16) * 3 / 4 * 2)
+    assert sent(96, grid=False) > sent(16, grid=False)
+    assert sent(16, grid=True) < sent(4, grid=True)
+    with pytest.raises(RooflineError, match="square number"):
+        Parallelism(tensor=8, grid=True)
+
+
+@given(
+    st.integers(1, 8), st.integers(1, 12), st.sampled_from([1, 2, 3, 4, 6]), st.none() | st.integers(2, 6)
+)  # fmt: skip
+def test_stages_send_over_the_link_that_joins_both(size: int, count: int, nodes: int, bridge: int | None) -> None:
+    """Every device of a stage sends to its counterpart in the next; the farthest of them decides."""
+    assume(size * count % nodes == 0 and (bridge is None or bridge <= size * count // nodes))
+    ranks = Parallelism(tensor=size, pipeline=count, nodes=nodes)
+
+    def parts(stage: int, joined: int | None) -> bool:
+        senders = range(stage * size, (stage + 1) * size)
+        return joined is not None and any(device // joined != (device + size) // joined for device in senders)
+
+    expected = Counter((parts(stage, ranks.devices_per_node), parts(stage, bridge)) for stage in range(count - 1))
+    found: Counter[tuple[bool, bool]] = Counter()
+    for reach, times in ranks.stage_transfers(bridge).items():
+        across = ranks.span(reach).across_nodes
+        found[across, bridge is not None and reach > bridge] += times
+    if bridge is not None:  # what leaves a node leaves what a bridge joins
+        expected = Counter((over, out or over) for over, out in expected.elements())
+    assert found == expected
+
+
+def test_a_pipeline_over_two_nodes_sends_once_over_the_network() -> None:
+    answer = run("llama-3.1-70b", parallel(tensor=4, pipeline=4, nodes=2), prompt=1000)
+    sent = {op.name: op for op in answer.prefill.ops if op.name.startswith("stage_transfer")}
+    assert (sent["stage_transfer"].count, sent["stage_transfer_beyond"].count) == (2, 1)
+    near, far = sent["stage_transfer"], sent["stage_transfer_beyond"]
+    assert near.link_bytes == far.link_bytes
+    hardware = answer.scenario.hardware
+    assert far.bound_time == pytest.approx(far.link_bytes / hardware.link(NETWORK).bandwidth)
+    assert near.bound_time < far.bound_time / 5
+
+
+@given(
+    st.sampled_from(["llama-3-8b", "deepseek-v2-lite", "qwen3-30b-a3b", "mixtral-8x7b"]),
+    *(st.sampled_from(degrees) for degrees in ([1, 2, 4], [1, 2], [1, 2, 4], [1, 2, 4], [1, 2], [1, 3])),
+    st.booleans(),
+)  # fmt: skip
+def test_settings_of_one_stage_lead_to_the_same_operators(
+    name: str, tensor: int, pipeline: int, expert: int, data: int, nodes: int, batches: int, decode: bool
+) -> None:
+    """What a stage's operators are said not to depend on they do not depend on: the very same objects are made."""
+    try:
+        ranks = Parallelism(tensor, pipeline, expert, data, nodes=nodes, micro_batches=batches)
+        plain = Build(("attention",), parallel=ranks, decode=decode, skew=0.5, capacity=1.25)
+        made = _stage.__wrapped__(load_model(name), BF16, plain)
+    except RooflineError:
+        assume(False)
+    assert made == _stage.__wrapped__(load_model(name), BF16, replace(plain, parallel=ranks.of_stage))
+    assert ranks.of_stage.of_stage == ranks.of_stage
+    assert ranks.without_experts.of_stage == ranks.without_experts
+
+
+def test_replicas_of_data_parallelism_are_one_graph_on_one_placement() -> None:
+    answers = [run("llama-3-8b", parallel(data=data), batch=8 * data) for data in (1, 2, 4)]
+    placements = [answer.decode.passes[0].placement for answer in answers]
+    assert placements[0] is placements[1] is placements[2]
+    apart = run("llama-3-8b", parallel(data=4, nodes=2), batch=32).decode.passes[0].placement
+    assert apart is not placements[0]
+    assert apart.nodes == Nodes(2)

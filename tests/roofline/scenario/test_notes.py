@@ -1,0 +1,94 @@
+"""Notes: an option that changes nothing is told, and no other one is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from roofline import Analysis, RooflineError, Scenario, analyze, load_hardware, load_model
+from roofline.scenario.notes import fused, notes
+from roofline.whatif.options import request_from
+
+MODELS = (
+    *("bert-base", "dit-xl-2", "longformer-base-4096", "mamba2-2.7b", "rwkv-6-7b", "retnet-1.3b", "hyena-355m"),
+    *("t5-small", "llama-3.1-8b", "gemma-2-9b", "qwen3-30b-a3b", "deepseek-v2-lite", "qwen3-next-80b-a3b"),
+    *("jamba-v0.1", "llava-1.5-7b"),
+)
+OPTIONS: tuple[dict[str, Any], ...] = (
+    *({"generate": 500}, {"context": 4000}, {"prefix": 300}, {"kv": "fp8"}, {"expert_skew": 1.0}, {"flash": False}),
+    *({"offload": text} for text in ("weights=0.5", "kv=1", "bandwidth=7GB/s", "kv=0.5,bandwidth=7GB/s")),
+    *({"offload": text} for text in ("weights=0.5,bandwidth=700GB/s", "weights=0.5,bandwidth=7GB/s")),
+    *({"fuse": [name]} for name in ("qkv", "gate_up", "gate_up_act", "residual_norm")),
+)
+
+
+def answer(model: str, **options: Any) -> Analysis:
+    return analyze(request_from({"model": model, "hw": "h200-sxm", "batch": 4, **options}).scenario())
+
+
+def figures(found: Analysis) -> tuple[Any, ...]:
+    phases = [phase for phase in (found.prefill, found.decode) if phase is not None]
+    passes = [(phase.bound_time, phase.bytes, phase.flops, phase.link_bytes, phase.expected) for phase in phases]
+    return found.generation.total, found.expected.total, float(found.memory.total), *passes
+
+
+@pytest.mark.parametrize("model", MODELS)
+def test_what_changes_nothing_is_told_and_nothing_else(model: str) -> None:
+    plain = answer(model)
+    assert notes(plain) == ()
+    for options in OPTIONS:
+        try:
+            found = answer(model, **options)
+        except RooflineError:
+            continue  # it is refused, which is telling
+        reference = plain
+        if options.get("offload") == "weights=0.5,bandwidth=700GB/s":
+            reference = answer(model, offload="weights=0.5")
+        said = [note for note in notes(found) if note.endswith("changes nothing")]
+        assert bool(said) is (figures(found) == figures(reference)), (options, said)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "said"),
+    [
+        ("llama-3.1-8b", {"expert_skew": 1.0}, "llama-3.1-8b has no experts: the expert skew changes nothing"),
+        ("bert-base", {"generate": 500}, "bert-base only encodes: generate 500 changes nothing"),
+        ("bert-base", {"context": 400}, "bert-base only encodes: a context of 400 changes nothing"),
+        ("mamba2-2.7b", {"kv": "fp8"}, "mamba2-2.7b has no KV cache: its format fp8 changes nothing"),
+        ("mamba2-2.7b", {"quant": "W4A16KV8"}, "mamba2-2.7b has no KV cache: its format int8 changes nothing"),
+        ("mamba2-2.7b", {"offload": "kv=1"}, "mamba2-2.7b has no KV cache: offloading it changes nothing"),
+        (
+            "llama-3.1-8b",
+            {"offload": "bandwidth=7GB/s"},
+            "no weights and no cache are offloaded: a bandwidth of 7.00 GB/s for them changes nothing",
+        ),
+        (
+            "llama-3.1-8b",
+            {"offload": "kv=1,bandwidth=70GB/s"},
+            "the host's link of h200-sxm carries 64.0 GB/s: a bandwidth of 70.0 GB/s changes nothing",
+        ),
+        ("llama-3.1-8b", {"prompt": 140_000}, "the sequences grow beyond the model's maximum context"),
+    ],
+)
+def test_notes_are_a_sentence_each(model: str, options: dict[str, Any], said: str) -> None:
+    assert notes(answer(model, **options)) == (said,)
+
+
+def test_a_draft_may_keep_a_cache_where_the_model_keeps_none() -> None:
+    """What is noted is of all that runs."""
+    drafted = {"kv": "fp8", "with": ["speculative-decoding:draft=llama-3.2-1b"]}
+    assert notes(answer("mamba2-2.7b", **drafted)) == ()
+    assert notes(answer("mamba2-2.7b", offload="kv=1", **drafted)) == (
+        "mamba2-2.7b has no KV cache: offloading it changes nothing",
+    )
+
+
+def test_fusions_that_join_something() -> None:
+    names = ("attention", "qkv", "gate_up", "residual_norm")
+    hardware = load_hardware("h100-sxm")
+    joined = {
+        name: fused(analyze(Scenario(load_model(name), hardware, fusions=names)))
+        for name in ("llama-3.1-8b", "bert-base", "mamba2-2.7b")
+    }
+    assert joined == {"llama-3.1-8b": names, "bert-base": ("attention", "qkv"), "mamba2-2.7b": ()}

@@ -1,0 +1,350 @@
+"""The formats a model runs in where none is asked for, and what a config.json says of them."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from roofline import Scenario, SpecError, UnknownNameError, analyze, load_hardware, load_model, parse_precision
+from roofline.cli.scenario_options import parse_scenarios
+from roofline.core.errors import RooflineError
+from roofline.specs.checkpoint import precision_of
+from roofline.specs.engine import load_engine, parse_engine, render
+from roofline.specs.formats import find_format
+from roofline.specs.huggingface import translate
+from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.precision import PLAIN, Precision
+from roofline.whatif.command_line import command_line
+from roofline.whatif.options import request_from
+from roofline.whatif.request import Request
+from tests.paths import CONFIGS
+
+H100, A100 = load_hardware("h100-sxm"), load_hardware("a100-sxm-80gb")
+
+
+def names(precision: Precision) -> tuple[str, str, str]:
+    return precision.weights.name, precision.activations.name, precision.kv.name
+
+
+# Bytes of all tensors of the files that OpenAI released (total_size of their index): experts in MXFP4, all else bf16.
+@pytest.mark.parametrize(("model", "size"), [("gpt-oss-120b", 65_248_815_744), ("gpt-oss-20b", 13_761_264_768)])
+def test_released_size(model: str, size: int) -> None:
+    assert analyze(Scenario(load_model(model), H100)).memory.weights == size
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "engine", "expected"),
+    [
+        ("llama-3.1-8b", "h100-sxm", "vllm", ("bf16", "bf16", "bf16")),
+        ("deepseek-v3", "h100-sxm", "vllm", ("fp8_block", "fp8_group", "bf16")),
+        ("deepseek-v3", "mi300x", "sglang", ("fp8_block", "fp8_group", "bf16")),
+        ("deepseek-v3", "a100-sxm-80gb", "vllm", ("fp8_block", "bf16", "bf16")),  # no FP8 arithmetic: weights only
+        ("deepseek-v3", "m4-max", None, ("fp16", "fp16", "fp16")),  # llama.cpp has no FP8: its conversion widens it
+        ("gpt-oss-20b", "a100-sxm-80gb", None, ("mxfp4", "bf16", "bf16")),
+        ("gpt-oss-20b", "m4-max", None, ("mxfp4_moe", "fp16", "fp16")),
+        ("gpt-oss-20b", "a100-sxm-80gb", "gpt-fast", ("bf16", "bf16", "bf16")),
+    ],
+)
+def test_as_released(model: str, hardware: str, engine: str | None, expected: tuple[str, str, str]) -> None:
+    device = load_hardware(hardware)
+    assert names(precision_of(load_model(model), device, engine)) == expected
+    scenario = Scenario(load_model(model), device, engine=engine)
+    assert scenario.precision is not None
+    assert names(scenario.precision) == expected
+    options = {} if engine is None else {"engine": engine}
+    assert names(Request(load_model(model), device, options=options).precision) == expected
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        ({"scheme": PLAIN}, ("bf16", "bf16", "bf16")),
+        ({"scheme": "bf16"}, ("bf16", "bf16", "bf16")),
+        ({"scheme": "awq"}, ("awq", "bf16", "bf16")),
+        ({"weights": "int8"}, ("int8", "bf16", "bf16")),
+        ({"kv": "fp8"}, ("fp8_block", "fp8_group", "fp8")),
+        ({"activations": "bf16"}, ("fp8_block", "bf16", "bf16")),
+        ({"scheme": "awq", "kv": "fp8"}, ("awq", "bf16", "fp8")),
+    ],
+)
+def test_what_is_asked_for_comes_first(asked: dict[str, str], expected: tuple[str, str, str]) -> None:
+    assert names(precision_of(load_model("deepseek-v3"), H100, **asked)) == expected
+
+
+def test_a_technique_of_weights_starts_from_16_bits() -> None:
+    asked = request_from({"model": "deepseek-v3", "hw": "h100-sxm", "tp": 8, "with": ["awq"]})
+    (again,) = parse_scenarios([command_line(asked).removeprefix("roofline analyze ")])
+    assert again.scenario().precision == asked.scenario().precision
+    scenario = asked.scenario()
+    assert scenario.precision is not None
+    assert scenario.precision.activations.name == "bf16"
+    assert scenario.precision.weights.linear is not None
+    assert scenario.precision.weights.linear.bits == find_format("awq").bits
+    assert "--quant" not in command_line(asked)
+    cache = Request(load_model("deepseek-v3"), H100, techniques=("fp8-kv",))
+    assert names(cache.scenario().precision or cache.precision)[:2] == ("fp8_block", "fp8_group")
+
+
+def test_other_engines_and_hardware_run_it_as_they_can() -> None:
+    asked = Request(load_model("gpt-oss-20b"), H100)
+    assert asked.precision.weights.name == "mxfp4"
+    assert asked.with_options(engine="llama.cpp").precision.weights.name == "mxfp4_moe"
+    assert asked.on(load_hardware("m4-max")).precision.weights.name == "mxfp4_moe"
+
+
+def test_released_formats_are_never_larger() -> None:
+    for name in ("deepseek-v3", "deepseek-v3.2", "gpt-oss-120b", "kimi-k2", "minimax-m2"):
+        model = load_model(name)
+        weights = [analyze(Scenario(model, H100, precision=chosen)).memory.weights for chosen in (None, BF16)]
+        assert 0.25 * weights[1] < weights[0] < 0.6 * weights[1]
+
+
+BF16 = parse_precision("bf16")
+
+
+# --- specs ------------------------------------------------------------------------------------------------------------
+
+
+def test_spec_of_a_released_scheme() -> None:
+    spec = to_spec(load_model("deepseek-v3"))
+    assert spec["quantization"] == "fp8_block"
+    assert parse_model(spec, "x").quantization == "fp8_block"
+    with pytest.raises(SpecError, match=r"x: 'quantization': .*did you mean 'fp8_block'"):
+        parse_model({**spec, "quantization": "fp8_blok"}, "x")
+
+
+def test_profile_of_an_engine() -> None:
+    content = {"name": "mine", "checkpoints": {"fp8_block": "fp8"}}
+    engine = parse_engine(content, "x")
+    assert names(precision_of(load_model("deepseek-v3"), H100, engine)) == ("fp8", "fp8", "bf16")
+    assert names(precision_of(load_model("gpt-oss-20b"), H100, engine)) == ("bf16", "bf16", "bf16")
+    assert "checkpoints: {fp8_block: fp8}" in render(engine)
+    assert "checkpoints" not in render(load_engine("vllm"))
+    assert "checkpoints: {}" in render(load_engine("gpt-fast"))
+    for wrong in ({"fp8_blok": "fp8"}, {"fp8": "fp9"}, ["fp8"]):
+        with pytest.raises(SpecError, match="'checkpoints'"):
+            parse_engine({"name": "mine", "checkpoints": wrong}, "x")
+
+
+def test_parts_that_a_checkpoint_leaves_out() -> None:
+    """Kimi K2 Thinking: only routed experts are in integers, in all 594 GB; Kimi K2's FP8 takes 1.03 TB."""
+    weights = {}
+    for name in ("kimi-k2-thinking", "kimi-k2"):
+        answer = analyze(Scenario(load_model(name), H100))
+        weights[name] = answer.memory.weights
+    assert weights["kimi-k2-thinking"] == pytest.approx(594e9, rel=1e-3)
+    assert weights["kimi-k2"] == pytest.approx(1.03e12, rel=1e-3)
+    formats = precision_of(load_model("kimi-k2-thinking"), H100).weights
+    found = {part: formats.format_of(part, BF16.base, 61).name for part in ("o_proj", "up_proj", "expert_up_proj")}
+    assert found == {"o_proj": "bf16", "up_proj": "bf16", "expert_up_proj": "int4-g32"}
+    asked = precision_of(load_model("kimi-k2-thinking"), H100, weights="int4-g32").weights
+    assert asked.format_of("o_proj", BF16.base, 61).name == "int4-g32"
+
+
+# --- config.json ------------------------------------------------------------------------------------------------------
+
+
+def config(**section: Any) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((CONFIGS / "llama-3.1-8b.json").read_text())
+    return {**content, "quantization_config": section} if section else content
+
+
+def compressed(weights: dict[str, Any], inputs: dict[str, Any] | None = None) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": inputs}
+    return {"quant_method": "compressed-tensors", "config_groups": {"group_0": group}}
+
+
+def sparse(config_groups: dict[str, Any] | None = None, **sparsity: Any) -> dict[str, Any]:
+    section = compressed({"num_bits": 8, "type": "float", "strategy": "channel"}, {"num_bits": 8, "type": "float"})
+    groups = section["config_groups"] if config_groups is None else config_groups
+    return {**section, "config_groups": groups, "sparsity_config": sparsity}
+
+
+@pytest.mark.parametrize(
+    ("section", "scheme", "bits"),
+    [
+        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, "fp8_block", 8 + 32 / 128**2),
+        ({"quant_method": "fp8", "activation_scheme": "static"}, "fp8", 8),
+        ({"quant_method": "fbgemm_fp8", "activation_scale_ub": 1200.0}, "fp8", 8),
+        ({"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, "awq", 4 + 20 / 128),
+        ({"quant_method": "awq", "bits": 4, "group_size": 64, "zero_point": True}, "awq-g64", 4 + 20 / 64),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 128}, "awq", 4 + 20 / 128),
+        ({"quant_method": "gptq", "bits": 4, "group_size": 32}, "gptq-g32", 4 + 20 / 32),
+        ({"quant_method": "gptq", "bits": 8, "group_size": 128}, "int8-g128", 8 + 16 / 128),
+        ({"quant_method": "gptq", "bits": 3, "group_size": -1}, "W3", 3),
+        ({"quant_method": "auto-round", "bits": 2, "group_size": 128, "sym": True}, "int2-g128", 2 + 16 / 128),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"}, "nf4_single", 4.5),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": False}, "nf4_single", 4.5),
+        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True}, "nf4", 4.126953125),
+        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "int8", 8),
+        ({"quant_method": "bitnet"}, "ternary", 2),
+        ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, "nvfp4", 4.5),
+        ({"quant_method": "modelopt", "quant_algo": "FP8"}, "fp8", 8),
+        (compressed({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32}), "int4-g32", 4.5),
+        (compressed({"num_bits": 8, "type": "int", "strategy": "channel"}), "W8", 8),
+        (
+            compressed({"num_bits": 8, "type": "int", "strategy": "channel"}, {"num_bits": 8, "type": "int"}),
+            "int8",
+            8,
+        ),
+        (
+            compressed({"num_bits": 4, "type": "int", "strategy": "channel"}, {"num_bits": 8, "type": "int"}),
+            "W4A8",
+            4,
+        ),
+        (
+            compressed({"num_bits": 8, "type": "float", "strategy": "channel"}, {"num_bits": 8, "type": "float"}),
+            "fp8",
+            8,
+        ),
+        (
+            compressed({"num_bits": 8, "type": "float", "strategy": "block"}, {"num_bits": 8, "type": "float"}),
+            "fp8_block",
+            None,
+        ),
+        (
+            compressed(
+                {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16},
+                {"num_bits": 4, "type": "float"},
+            ),
+            "nvfp4",
+            4.5,
+        ),
+    ],
+)
+def test_quantization_config(section: dict[str, Any], scheme: str, bits: float | None) -> None:
+    model = parse_model(translate(config(**section), "x", "x"), "x")
+    assert model.quantization == scheme
+    linear = precision_of(model, H100, "vllm").weights.linear
+    assert linear is not None
+    if bits is not None:
+        assert linear.bits == pytest.approx(bits, abs=1e-12)
+    assert parse_model(to_spec(model), "x") == model
+
+
+def test_a_quantised_file_has_fewer_bytes_than_the_plain_one() -> None:
+    section = {"quant_method": "awq", "bits": 4, "group_size": 128}
+    plain, quantised = (
+        analyze(Scenario(parse_model(translate(content, "x", "x"), "x"), H100)).memory.weights
+        for content in (config(), config(**section))
+    )
+    vocabulary = 2 * 128256 * 4096 * 2
+    assert (quantised - vocabulary) / (plain - vocabulary) == pytest.approx((4 + 20 / 128) / 16, rel=1e-3)
+
+
+def test_what_a_nested_text_model_says() -> None:
+    content = json.loads((CONFIGS / "gemma-3-4b.json").read_text())
+    content["text_config"]["quantization_config"] = {"quant_method": "fp8"}
+    assert translate(content, "x", "x")["quantization"] == "fp8"
+    del content["text_config"]["quantization_config"]
+    layers = content["text_config"]["num_hidden_layers"]
+    for named, parts in ((1, []), (layers, ["attention"])):
+        listed = [f"language_model.model.layers.{layer}.self_attn" for layer in range(named)]
+        content["quantization_config"] = ignoring(*listed)
+        assert translate(content, "x", "x").get("unquantised", []) == parts
+
+
+def ignoring(*modules: str) -> dict[str, Any]:
+    return {"quant_method": "fp8", "modules_to_not_convert": list(modules)}
+
+
+@pytest.mark.parametrize(
+    ("modules", "parts"),
+    [
+        (["lm_head", "gate", "e_score_correction_bias"], []),
+        (["lm_head", "re:.*mlp.gate$", "re:.*kv_a_proj_with_mqa$"], []),
+        (["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"], ["attention"]),  # gpt-oss
+        (
+            [
+                "lm_head",
+                "re:.*self_attn.*",
+                "re:.*shared_experts.*",
+                "re:.*mlp\\.(gate|up|gate_up|down)_proj.*",
+            ],
+            ["attention", "mlp"],
+        ),  # Kimi K2 Thinking
+        (["model.layers.3.mlp.shared_expert_gate", "model.layers.3.mlp.gate"], []),
+        ([f"model.layers.{layer}.self_attn.{name}_proj" for layer in range(32) for name in "qkvo"], ["attention"]),
+        ([f"model.layers.{layer}.self_attn.{name}_proj" for layer in (0, 31) for name in "qkvo"], []),
+        ([f"model.layers.{layer}.self_attn" for layer in range(32)], ["attention"]),
+        ([f"model.layers.{layer}.linear_attn" for layer in range(32)], ["linear_attention"]),
+        (["re:(a+)+$" * 5], []),
+    ],
+)
+def test_modules_that_are_not_converted(modules: list[str], parts: list[str]) -> None:
+    found = translate(config(**ignoring(*modules)), "x", "x")
+    assert found.get("unquantised", []) == parts
+    assert parse_model(found, "x").unquantised == tuple(parts)
+
+
+@pytest.mark.parametrize(
+    ("section", "told"),
+    [
+        ({"quant_method": "aqlm"}, "the method 'aqlm'"),
+        ({"quant_method": "gptqq", "bits": 4}, "did you mean 'gptq'"),
+        ({"bits": 4}, "'quant_method' is missing"),
+        ({"quant_method": "awq"}, "'bits' is missing"),
+        ({"quant_method": "gptq", "bits": 16}, "between 1 and 8"),
+        ({"quant_method": "gptq", "bits": 4, "group_size": "x"}, "'group_size' must be an integer"),
+        ({"quant_method": "fp8", "weight_block_size": "x"}, "'weight_block_size' must be a list"),
+        ({"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION"}, "the algorithm 'MIXED_PRECISION'"),
+        ({"quant_method": "fp8", "modules_to_not_convert": [1]}, "must be a list of texts"),
+        (compressed({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}), "attention in MXFP4"),
+        ({"quant_method": "compressed-tensors"}, "without 'config_groups'"),
+        (compressed({"num_bits": 4, "type": "int"}) | {"format": "marlin-24"}, "sparse weights ('marlin-24')"),
+        (sparse(sparsity_structure="2:4", format="dense"), "sparse weights ('2:4') are not read"),
+        (sparse(sparsity_structure="2:4", format="sparse-24-bitmask"), "--with n-m-sparsity"),
+        (sparse(sparsity_structure="unstructured", format="sparse-bitmask"), "sparse weights ('unstructured')"),
+        (sparse(config_groups={}, sparsity_structure="2:4"), "--with n-m-sparsity"),
+        (compressed({"num_bits": 8, "type": "float"}), "8-bit floating-point weights and 16-bit activations"),
+        (compressed({"num_bits": 16, "type": "int"}), "16-bit weights of type 'int'"),
+        ({"quant_method": "compressed-tensors", "config_groups": {"group_0": []}}, "'group_0' must be a mapping"),
+    ],
+)
+def test_what_no_scheme_stands_for_is_refused(section: dict[str, Any], told: str) -> None:
+    with pytest.raises(SpecError) as error:
+        translate(config(**section), "x", "x")
+    assert told in str(error.value)
+    assert str(error.value).count("\n") == 0
+
+
+def test_weights_that_are_stored_whole_are_not_sparse() -> None:
+    for sparsity in ({}, {"format": "dense", "sparsity_structure": "0:0"}, {"sparsity_structure": "unstructured"}):
+        assert translate(config(**sparse(**sparsity)), "x", "x")["quantization"] == "fp8"
+
+
+def test_the_older_name_of_the_section() -> None:
+    section = compressed({"num_bits": 8, "type": "int"})
+    assert translate({**config(), "compression_config": section}, "x", "x")["quantization"] == "W8"
+
+
+def test_experts_in_mxfp4_that_were_packed_elsewhere() -> None:
+    section = compressed({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32})
+    found = translate(config(**section, ignore=["re:.*self_attn.*"]), "x", "x")
+    assert (found["quantization"], found["unquantised"]) == ("mxfp4", ["attention"])
+
+
+def test_what_is_left_out_of_nothing_is_told() -> None:
+    spec = to_spec(load_model("llama-3.1-8b"))
+    with pytest.raises(SpecError, match="'unquantised' says what 'quantization' leaves out"):
+        parse_model({**spec, "unquantised": ["attention"]}, "x")
+    with pytest.raises(SpecError, match="unquantised"):
+        parse_model({**spec, "quantization": "fp8", "unquantised": ["experts"]}, "x")
+
+
+def test_groups_of_several_formats_are_refused() -> None:
+    section = compressed({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128})
+    section["config_groups"]["group_1"] = {"weights": {"num_bits": 8, "type": "int"}}
+    with pytest.raises(SpecError, match="2 groups of formats"):
+        translate(config(**section), "x", "x")
+
+
+def test_integers_in_groups() -> None:
+    assert find_format("int4-g32").bits == 4.5
+    assert find_format("INT8_G128").arithmetic == "int8"
+    with pytest.raises(RooflineError, match="group size"):
+        find_format("int4-g0")
+    with pytest.raises(UnknownNameError):
+        find_format("int9-g32")

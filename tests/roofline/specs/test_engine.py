@@ -1,0 +1,283 @@
+"""Engine profiles: bundled ones, files of one's own, and mistakes in them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from roofline import Precision, Scenario, analyze, load_hardware, load_model, parse_precision
+from roofline.core.documents import read_mapping
+from roofline.core.errors import SpecError, UnknownNameError
+from roofline.graph.parallel import Parallelism
+from roofline.scenario.phase import Phase
+from roofline.scenario.schedule import Settings
+from roofline.specs.engine import (
+    PARAMETERS,
+    ROUTED_EXPERTS,
+    SHARED_EXPERTS,
+    Engine,
+    default_engine,
+    list_engines,
+    load_engine,
+    parse_engine,
+    render,
+)
+from roofline.timing.calibration import load_calibration
+from roofline.whatif.explain.grounds import assumptions
+from roofline.whatif.request import Request
+
+
+def test_the_engines_that_are_promised() -> None:
+    promised = {"ideal", "vllm", "vllm-sync", "vllm-v0", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
+    assert promised <= set(list_engines())
+
+
+@pytest.mark.parametrize("name", list_engines())
+def test_profiles_say_where_they_come_from_and_survive_a_round_trip(name: str, tmp_path: Path) -> None:
+    engine = load_engine(name)
+    assert engine.name == name
+    assert engine.title
+    assert all(engine.sources)
+    assert engine.sources
+    path = tmp_path / "mine.yaml"
+    path.write_text(render(engine), encoding="utf-8")
+    again = parse_engine(read_mapping(path), str(path))
+    assert (again.fusions, again.graphs, again.sources) == (engine.fusions, engine.graphs, engine.sources)
+    assert (again.integers, again.overlap) == (engine.integers, engine.overlap)
+    assert again.own_kernels == engine.own_kernels
+    assert (again.shared_stream, again.all_reduce) == (engine.shared_stream, engine.all_reduce)
+    for parameter in PARAMETERS:
+        assert again[parameter.name] == pytest.approx(engine[parameter.name], rel=1e-3)
+
+
+def test_ideal_has_no_host() -> None:
+    engine = load_engine("ideal")
+    assert all(engine[name] == 0 for name in ("step", "sequence", "gap", "issue"))
+    assert engine.spread == (1.0, 1.0)
+
+
+def test_a_profile_in_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text("name: mine\nparameters: {step: 1 s}\ngraphs: [decode]\n", encoding="utf-8")
+    answer = analyze(Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine=str(path)))
+    assert answer.decode is not None
+    assert answer.decode.expected.mid > 1
+    assert answer.decode.host_time == pytest.approx(1)
+
+
+def _decode(tmp_path: Path, profile: str, batch: int, generate: int = 33) -> Phase:
+    path = tmp_path / "mine.yaml"
+    path.write_text(f"name: mine\n{profile}\n", encoding="utf-8")
+    model, hardware = load_model("llama-3.2-1b"), load_hardware("h100-sxm")
+    decode = analyze(Scenario(model, hardware, batch=batch, generate=generate, engine=str(path))).decode
+    assert decode is not None
+    return decode
+
+
+def test_a_host_that_schedules_ahead_costs_what_exceeds_the_device(tmp_path: Path) -> None:
+    """The pass is max(device, sequence batch) + step, between a host that costs nothing and one that is waited for."""
+    kernels = _decode(tmp_path, "parameters: {step: 1 ms}", 64)
+    device = kernels.expected.mid - 1e-3
+    for share in (0.2, 0.9, 3.0):
+        sequence = share * device / 64
+        parameters = f"parameters: {{step: 1 ms, sequence: {sequence * 1e6!r} us}}"
+        ahead = _decode(tmp_path, f"overlap: true\n{parameters}", 64)
+        waiting = _decode(tmp_path, parameters, 64)
+        assert ahead.expected.mid == pytest.approx(max(device, 64 * sequence) + 1e-3, rel=0.02)
+        assert ahead.host_time == pytest.approx(ahead.expected.mid - device, rel=0.02, abs=1e-6)
+        assert waiting.expected.mid == pytest.approx(device + 64 * sequence + 1e-3, rel=1e-6)
+        assert kernels.expected.mid * (1 - 1e-9) <= ahead.expected.mid < waiting.expected.mid
+
+
+def _seconds(tmp_path: Path, profile: str, **settings: Any) -> Phase:
+    path = tmp_path / "mine.yaml"
+    graphs = "" if "graphs" in profile else "graphs: [decode]\n"
+    path.write_text(f"name: mine\nfusions: [gate_up, experts]\n{graphs}{profile}\n", encoding="utf-8")
+    model = load_model(settings.pop("model"))
+    hardware = load_hardware(settings.pop("hardware", "h200-sxm"))
+    decode = analyze(Scenario(model, hardware, generate=2, context=4096, engine=str(path), **settings)).decode
+    assert decode is not None
+    return decode
+
+
+@pytest.mark.parametrize("batch", [1, 64, 256, 257])
+def test_shared_experts_run_beside_the_routed_ones(tmp_path: Path, batch: int) -> None:
+    """The longer branch counts, up to so many tokens; what is hidden is the shorter one, layer by layer."""
+    setting: dict[str, Any] = {"model": "qwen3.5-35b-a3b", "batch": batch}
+    apart, beside = (_seconds(tmp_path, profile, **setting) for profile in ("", "shared_stream: 256"))
+    if batch > 256:
+        assert beside.hidden == 0
+        assert beside.expected == apart.expected
+        return
+    branches = {True: 0.0, False: 0.0}
+    for op, found in zip(apart.ops, apart.expected_ops, strict=True):
+        if op.name in SHARED_EXPERTS | ROUTED_EXPERTS:
+            branches[op.name in SHARED_EXPERTS] += op.count * found.time.mid
+    assert beside.hidden == pytest.approx(min(branches.values()), rel=0.01)
+    assert beside.expected.mid == pytest.approx(apart.expected.mid - beside.hidden)
+    assert beside.expected.mid > beside.bound_time
+    eager = _seconds(tmp_path, "shared_stream: 256\ngraphs: []", **setting)
+    assert eager.hidden == 0
+
+
+def test_two_branches_take_no_less_than_both_need(tmp_path: Path) -> None:
+    """A model whose branches are long: what both must read and compute bounds what can be hidden."""
+    decode = _seconds(tmp_path, "shared_stream: 4096", model="llama-4-scout", hardware="b200-sxm", batch=64)
+    names = SHARED_EXPERTS | ROUTED_EXPERTS
+    both = sum(op.count * op.bound_time for op in decode.ops if op.name in names)
+    times = zip(decode.ops, decode.expected_ops, strict=True)
+    apart = sum(op.count * found.time.mid for op, found in times if op.name in names)
+    assert 0 < decode.hidden <= apart - both
+
+
+def test_a_published_gain_of_two_streams(tmp_path: Path) -> None:
+    """DeepSeek-R1 in FP8 on eight B200, batch 32: 23.35 ms without, 22.09 ms with (vllm-project/vllm, pull 26440)."""
+    setting: dict[str, Any] = {"model": "deepseek-r1", "hardware": "b200-sxm", "batch": 32}
+    setting["settings"] = Settings(parallel=Parallelism(tensor=8))
+    apart, beside = (_seconds(tmp_path, profile, **setting) for profile in ("", "shared_stream: 256"))
+    assert apart.expected.mid - beside.expected.mid == pytest.approx(23.35e-3 - 22.09e-3, rel=0.25)
+
+
+def test_an_engine_takes_the_faster_all_reduce(tmp_path: Path) -> None:
+    """8 us and twice the time on the link for a small message, NCCL's time for a large one, and on other links."""
+    setting: dict[str, Any] = {"model": "llama-3.1-8b", "settings": Settings(parallel=Parallelism(tensor=8))}
+
+    def reduced(profile: str, **more: Any) -> tuple[float, float]:
+        phase = _seconds(tmp_path, profile, **setting, **more)
+        times = zip(phase.ops, phase.expected_ops, strict=True)
+        return next((found.time.mid, op.bound_time) for op, found in times if op.name == "attn_all_reduce")
+
+    own, link = reduced("all_reduce: {NVLink: 8 us}")
+    assert own == pytest.approx(8e-6 + 2 * link)
+    assert reduced("")[0] > own
+    assert reduced("all_reduce: {PCIe: 8 us}") == reduced("")
+    large = {"batch": 8192}
+    assert reduced("all_reduce: {NVLink: 8 us}", **large)[0] == reduced("", **large)[0]
+
+
+def test_an_engine_of_2024_waits_for_its_host() -> None:
+    """Many sequences of a small model: the host of vLLM V0 takes longer than its device."""
+    model, hardware = load_model("llama-3.2-1b"), load_hardware("h100-sxm")
+    old, new = (
+        analyze(Scenario(model, hardware, batch=256, generate=33, engine=name)).decode for name in ("vllm-v0", "vllm")
+    )
+    assert old is not None
+    assert new is not None
+    assert old.host_time > old.expected.mid / 2
+    assert new.host_time < new.expected.mid / 2
+    between = analyze(Scenario(model, hardware, batch=256, generate=33, engine="vllm-sync")).decode
+    assert between is not None
+    assert between.host_time == pytest.approx(1e-3 + 256 * 18e-6)
+    assert new.expected.mid < between.expected.mid < old.expected.mid
+
+
+def test_an_unknown_engine_is_told_with_the_nearest() -> None:
+    with pytest.raises(UnknownNameError, match="vllm"):
+        Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine="vlm")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ({}, "'name' is missing"),
+        ({"name": "x", "fusion": []}, "unknown key 'fusion'; did you mean 'fusions'"),
+        ({"name": "x", "fusions": "qkv"}, "'fusions' must be a list"),
+        ({"name": "x", "fusions": ["qvk"]}, "did you mean 'qkv'"),
+        ({"name": "x", "graphs": ["decoding"]}, "did you mean 'decode'"),
+        ({"name": "x", "parameters": {"stop": "1 ms"}}, "did you mean 'step'"),
+        ({"name": "x", "parameters": {"step": "fast"}}, "'parameters.step'"),
+        ({"name": "x", "parameters": {"step": 3}}, "'parameters.step'"),
+        ({"name": "x", "parameters": {"launch": -1}}, "outside 0.1 to 10"),
+        ({"name": "x", "parameters": {"launch": "2 us"}}, "expected a number"),
+        ({"name": "x", "parameters": {"memory": float("nan")}}, "outside"),
+        ({"name": "x", "spread": [2, 3]}, "'spread' must be two numbers"),
+        ({"name": "x", "spread": [0.5]}, "'spread' must be two numbers"),
+        ({"name": "x", "parameters": [1]}, "must be a mapping"),
+        ({"name": "x", "sources": "me"}, "'sources' must be a list"),
+        ({"name": "x", "integers": "NVIDIA"}, "'integers' must be a list"),
+        ({"name": "x", "own_kernels": ["cpus"]}, "unknown name 'cpus' in 'own_kernels'; did you mean 'cpu'"),
+        ({"name": "x", "overlap": "decode"}, "'overlap' must be true or false"),
+        ({"name": "x", "shared_stream": True}, "'shared_stream' must be a number of tokens"),
+        ({"name": "x", "shared_stream": -1}, "'shared_stream' must be a number of tokens"),
+        ({"name": "x", "all_reduce": "8 us"}, "'all_reduce' must be a mapping"),
+        ({"name": "x", "all_reduce": {"NVLink": 8}}, "'all_reduce': '8' has no unit"),
+        ({"name": "x", "all_reduce": {"NVLink": "8 s"}}, "'all_reduce': 8 is outside"),
+    ],
+)
+def test_mistakes_in_a_profile(content: dict[str, object], message: str) -> None:
+    with pytest.raises(SpecError, match=message) as caught:
+        parse_engine(content, "mine.yaml")
+    assert str(caught.value).startswith("mine.yaml: ")
+
+
+@pytest.mark.parametrize(
+    ("hardware", "engine"),
+    [("h100-sxm", "vllm"), ("m4-max", "llama.cpp"), ("epyc-9654", "llama.cpp"), ("tpu-v5e", "vllm"), ("t4", "vllm")],
+)
+def test_the_engine_where_none_is_asked_for(hardware: str, engine: str) -> None:
+    device = load_hardware(hardware)
+    assert default_engine(device) == engine
+    assert Scenario(load_model("llama-3.1-8b"), device).engine == engine
+
+
+def formats(
+    hardware: str = "rtx-4090", scheme: str | None = "q4_0", engine: str = "llama.cpp", **given: str
+) -> Precision:
+    precision = parse_precision("fp16", scheme, **given)
+    return analyze(
+        Scenario(load_model("llama-2-7b"), load_hardware(hardware), precision=precision, engine=engine)
+    ).precision
+
+
+@pytest.mark.parametrize("name", ["xeon-platinum-8480plus", "epyc-9654", "core-i9-13900k"])
+def test_processors_have_the_constants_of_pytorch_but_for_engines_with_kernels_of_their_own(name: str) -> None:
+    """Whatever their family: those of GPUs come after the kind's, and alone with llama.cpp."""
+    hardware = load_hardware(name)
+    assert [link.name for link in load_calibration(hardware).chain] == ["cpu", "pooled"]
+    assert [link.name for link in load_calibration(hardware, kind=False).chain] == ["pooled"]
+    for engine in ("hf-eager", "llama.cpp"):
+        options = {"generate": 8, "engine": engine}
+        analysis = analyze(Request(load_model("llama-7b"), hardware, options=options).scenario())
+        said = " ".join(assumptions(analysis))
+        assert ("kernel constants: cpu (family), then pooled" in said) == (engine == "hf-eager")
+        assert ("validate/measurements" in analysis.prefill.basis.source) == (engine == "hf-eager")
+
+
+def test_llama_cpp_rounds_what_meets_integer_weights_to_eight_bits() -> None:
+    for hardware in ("rtx-4090", "t4", "radeon-rx-7900-xtx"):
+        for scheme in ("q4_0", "q8_0", "q4_k_m", "iq4_xs"):
+            found = formats(hardware, scheme)
+            assert found.activations.name == "int8"
+            assert (found.base.name, found.kv.name, found.attention.name) == ("fp16", "fp16", "fp16")
+    assert formats(kv="q8_0").attention.name == "fp16", "the inputs of linear layers are rounded, queries are not"
+
+
+@pytest.mark.parametrize(
+    "kept",
+    [
+        formats("m2-ultra"),  # Metal computes in fp16
+        formats("v100-sxm2-16gb"),  # no integers in its matrix unit
+        formats(scheme=None),
+        formats(scheme="awq"),
+        formats(engine="vllm"),
+        formats(compute="fp16"),
+    ],
+)
+def test_what_llama_cpp_does_not_round(kept: Precision) -> None:
+    assert kept.activations.name == "fp16"
+
+
+def test_a_format_that_is_asked_for_stays() -> None:
+    assert formats(activations="fp8").activations.name == "fp8"
+
+
+def test_the_literatures_counting_knows_no_engine() -> None:
+    model, hardware, precision = load_model("llama-2-7b"), load_hardware("rtx-4090"), parse_precision("fp16", "q4_0")
+    asked = Scenario(model, hardware, precision=precision, engine="llama.cpp", convention="llm-viewer")
+    assert analyze(asked).precision == precision
+
+
+def test_engines_are_keys() -> None:
+    assert hash(Engine("a")) != hash(Engine("a", parameters={"step": 1.0}))

@@ -1,0 +1,100 @@
+"""The bundled specs: complete, sourced, and self-consistent; and the Hugging Face readers against them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from roofline import Model, kv_bytes_per_token, list_hardware, list_models, load_hardware, load_model, parameters
+from roofline.specs.huggingface import READERS
+from roofline.specs.library import spec_files
+from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.precision import parse_precision
+from tests.paths import CONFIGS
+
+FILES = sorted(CONFIGS.glob("*.json"))
+
+REQUIRED_HARDWARE = """
+    a6000 a100-sxm-40gb a100-sxm-80gb a800-sxm-80gb a40 h100-sxm h100-pcie l40 core-i9-13900k t4 a10 a30 l4 l40s h20
+    h800-sxm h200-sxm gh200 b200-sxm b300-sxm gb200 gb300 rtx-3090 rtx-4090 rtx-5090 rtx-pro-6000-workstation
+    rtx-pro-6000-server dgx-spark jetson-agx-orin-64gb mi210 mi250x mi300x mi325x mi355x gaudi-2 gaudi-3 tpu-v4
+    tpu-v5e tpu-v5p tpu-v6e trainium-1 trainium-2 inferentia-2 m1 m1-pro m1-max m1-ultra m2 m2-pro m2-max m2-ultra
+    m3 m3-pro m3-max m3-ultra m4 m4-pro m4-max xeon-platinum-8480plus epyc-9654 arc-b60 v100-sxm2-16gb
+"""
+
+
+def test_the_required_hardware_is_there() -> None:
+    assert set(REQUIRED_HARDWARE.split()) <= set(list_hardware())
+
+
+@pytest.mark.parametrize("name", list_hardware())
+def test_every_hardware_number_has_a_source(name: str) -> None:
+    path = spec_files("hwspecs")[name]
+    content = yaml.safe_load(path.read_text())
+    hardware = load_hardware(name)
+    assert hardware.name == name
+    expected = {"memory.capacity", "memory.bandwidth"}
+    expected |= {f"compute.{key}" for key in ("units", "clock") if key in content["compute"]}
+    expected |= {f"{unit}.{key}" for unit in ("tensor", "vector") for key in content["compute"].get(unit, {})}
+    expected |= {f"interconnects.{i}.bandwidth" for i in range(len(content.get("interconnects", [])))}
+    expected |= {f"power.{key}" for key in content.get("power", {})}
+    assert expected <= set(hardware.sources)
+
+
+@pytest.mark.parametrize("name", list_hardware())
+def test_hardware_is_plausible(name: str) -> None:
+    hardware = load_hardware(name)
+    sixteen = [hardware.matrix_peak(name) for name in ("bf16", "fp16") if hardware.supports(name)]
+    wide = hardware.matrix_peak("fp32") if hardware.supports("fp32") else None
+    if sixteen and wide:
+        assert max(sixteen) >= wide
+    for narrow in ("fp8", "fp4"):
+        if hardware.supports(narrow):
+            assert hardware.matrix_peak(narrow) >= max(sixteen)
+    if hardware.tensor and hardware.vector_peak:
+        assert hardware.vector_peak <= max(hardware.tensor.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "absent"),
+    [
+        ("h100-sxm", {"int4", "fp4"}),
+        ("a100-sxm-80gb", {"fp8", "fp4"}),
+        ("v100-sxm2-16gb", {"bf16", "tf32", "int8", "fp8", "int4"}),
+        ("t4", {"bf16", "tf32", "fp8"}),
+        ("b200-sxm", {"int4"}),
+        ("mi250x", {"fp8"}),
+        ("m2-ultra", {"bf16", "fp8", "int8"}),
+    ],
+)
+def test_formats_that_the_hardware_lacks_are_absent(name: str, absent: set[str]) -> None:
+    assert not absent & set(load_hardware(name).formats)
+
+
+@pytest.mark.parametrize("name", list_models())
+def test_a_model_spec_survives_the_round_trip(name: str) -> None:
+    model = load_model(name)
+    assert model.name == name
+    assert parse_model(to_spec(model), name) == model
+
+
+def architecture(model: Model) -> Model:
+    return replace(model, name="", title="", source=None, parameters=None, active_parameters=None, dtype="")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_config_json_describes_the_same_model_as_the_spec(path: Path) -> None:
+    read, spec = load_model(str(path)), load_model(path.stem)
+    assert architecture(read) == architecture(spec)
+    assert parameters(read) == parameters(spec)
+    precision = parse_precision("bf16")
+    assert kv_bytes_per_token(read, precision) == kv_bytes_per_token(spec, precision)
+
+
+def test_every_reader_has_a_fixture() -> None:
+    import json
+
+    assert {json.loads(path.read_text())["model_type"] for path in FILES} == set(READERS)

@@ -1,0 +1,120 @@
+"""What kernels take beside their forms: closed forms of each correction, and that it reaches the answer."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
+from roofline.bound.roof import TIMES, Placement, Row, place
+from roofline.graph.network import Build, network
+from roofline.graph.parallel import Parallelism
+from roofline.specs.engine import Engine, load_engine
+from roofline.timing.calibration import Calibration, load_calibration
+from roofline.timing.corrections import LAUNCH, OWN_TRIPS, Corrections
+from roofline.timing.launches import launches
+
+H100, LLAMA = load_hardware("h100-sxm"), load_model("llama-3.1-8b")
+IDEAL = load_engine("ideal")
+
+
+def placed(ranks: int = 1, scheme: str | None = None) -> Placement:
+    parallel = Parallelism(tensor=ranks)
+    graph = network(LLAMA, parse_precision("bf16", scheme), Build(("attention",), parallel=parallel))
+    return place(graph, H100, parallel.on(H100).housing)
+
+
+def corrections(placement: Placement, engine: Engine, calibration: Calibration) -> Corrections:
+    return Corrections(placement, engine, launches(placement, engine, calibration))
+
+
+def times(placement: Placement) -> np.ndarray:
+    """A second of everything for each operator."""
+    return np.ones((TIMES, len(placement.ops), 1))
+
+
+def rows(found: Corrections, seconds: float) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    count = len(found.parts)
+    return tuple(np.full((count, 1), seconds * factor) for factor in (0.5, 1.0, 2.0))
+
+
+def test_every_operator_is_part_of_one_kernel() -> None:
+    found = corrections(placed(), IDEAL, load_calibration(H100))
+    np.testing.assert_array_equal(found.parts.sum(axis=0), 1)
+    np.testing.assert_array_equal(found.parts.argmax(axis=0), found.kernel_of)
+
+
+@pytest.mark.parametrize(
+    ("calibration", "some"), [(Calibration("empty", "bound"), True), (load_calibration(H100), False)]
+)
+def test_what_nobody_measured_is_guessed_from_its_bounds(calibration: Calibration, some: bool) -> None:
+    placement = placed()
+    found = corrections(placement, IDEAL, calibration)
+    low, mid, high = rows(found, 7.0)
+    found.guess(times(placement), low, mid, high)
+    guessed = np.array([not kernel.always_measured for kernel in launches(placement, IDEAL, calibration)])
+    assert guessed.any() == some
+    parts = found.parts.sum(axis=1)
+    np.testing.assert_allclose(mid[guessed, 0], LAUNCH + parts[guessed] * np.hypot(1 / 0.6, 1 / 0.8), rtol=1e-12)
+    np.testing.assert_array_equal(mid[~guessed], 7.0)
+    assert ((low < mid) & (mid < high)).all()
+
+
+def test_the_engine_takes_the_faster_all_reduce() -> None:
+    placement, engine = placed(8), load_engine("vllm")
+    found = corrections(placement, engine, load_calibration(H100))
+    assert found.reducing
+    own = engine.all_reduce["NVLink"] + OWN_TRIPS * 1.0
+    for seconds in (own / 2, own * 2):
+        low, mid, high = rows(found, seconds)
+        found.reduce(times(placement), low, mid, high)
+        changed = sorted(found.reducing)
+        np.testing.assert_allclose(mid[changed], min(own, seconds))
+        np.testing.assert_allclose(high[changed] / mid[changed], 2.0)
+        others = np.setdiff1d(np.arange(len(mid)), changed)
+        np.testing.assert_array_equal(mid[others], seconds)
+
+
+def test_kernels_that_wait_for_a_link_take_as_long_as_it() -> None:
+    placement = placed(8)
+    streamed = replace(placement, coefficients=placement.coefficients.copy())
+    streamed.coefficients[Row.LINK_TIME] = 1.0
+    found = corrections(streamed, IDEAL, load_calibration(H100))
+    low, mid, high = rows(found, 0.1)
+    found.wait(times(placement), low, mid, high)
+    linked = found.linked.tolist()
+    np.testing.assert_allclose(mid[linked, 0], found.parts[linked].sum(axis=1) / 0.75)
+    assert (high >= mid).all()
+
+
+def test_converting_weights_costs_time() -> None:
+    precision = parse_precision("bf16", "awq")
+    eager = replace(IDEAL, name="slow conversion", parameters={"dequantisation": 0.01})
+    fast = replace(IDEAL, name="fast conversion", parameters={"dequantisation": 1.0})
+    slow_time, fast_time = (
+        analyze(Scenario(LLAMA, H100, precision=precision, engine=engine)).expected.tpot for engine in (eager, fast)
+    )
+    assert slow_time is not None
+    assert fast_time is not None
+    assert slow_time.mid > 1.5 * fast_time.mid
+
+
+def test_scaling_blocks_of_integers_takes_a_units_cycles() -> None:
+    """1024 products of integers keep a unit busy for so many cycles, whatever the matrix unit could do."""
+    device, parameters = load_hardware("rtx-4090"), {"integer_blocks": 100.0}
+    slow = replace(IDEAL, name="slow scaling", parameters=parameters, integers=("NVIDIA",))
+    precision = parse_precision("fp16", "q4_0")
+    answer = analyze(Scenario(LLAMA, device, precision=precision, prompt=4096, engine=slow))
+    flops = sum(op.count * op.flops for op in answer.prefill.ops if op.arithmetic == "int8")
+    assert device.clock is not None
+    cycles = flops / 2 / 1024 * 100
+    scaling = sum(
+        op.count * found.time.mid
+        for op, found in zip(answer.prefill.ops, answer.prefill.expected_ops, strict=True)
+        if op.arithmetic == "int8"
+    )
+    assert scaling == pytest.approx(cycles / (128 * device.clock), rel=0.01)  # 25 times what the kernels take else
+    unknown = dataclasses.replace(device, clock=None)
+    quick = analyze(Scenario(LLAMA, unknown, precision=precision, prompt=4096, engine=slow)).prefill.expected.mid
+    assert quick < scaling / 5, "a clock that nobody documents is no limit"

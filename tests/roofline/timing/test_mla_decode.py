@@ -1,0 +1,184 @@
+"""Decode attention over latents: its formula, what is published of it, and the operators that it is the time of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.scenario.schedule import Settings, Speculation
+from roofline.timing.calibration import load_calibration
+from roofline.timing.kernels import kernel_bound, kernel_time
+from roofline.timing.kernels.mla import PARAMETERS
+
+H200, H800 = load_hardware("h200-sxm"), load_hardware("h800-sxm")
+DEFAULTS = {parameter.name: parameter.default for parameter in PARAMETERS}
+
+
+def rows(batch: float, keys: Any, heads: float, **more: Any) -> dict[str, Any]:
+    sizes = {"batch": batch, "q_len": 1.0, "kv_len": keys, "heads": heads, "latent": 512.0, "rope": 64.0}
+    return {"dtype": "bf16", "kv_dtype": "bf16", **sizes, **more}
+
+
+def test_many_keys_stream_over_memory() -> None:
+    constants = {**DEFAULTS, "unit_bandwidth": 1e12, "compute_efficiency": 1.0, "sharpness": 20.0}
+    found = float(kernel_time("latent_decode", rows(132, 65536.0, 16), H200, constants))
+    streamed = 132 * 65536 * 576 * 2 / (constants["memory_efficiency"] * H200.memory_bandwidth)
+    assert found == pytest.approx(constants["launch"] + streamed, rel=0.01)
+
+
+def test_tiles_have_64_heads() -> None:
+    constants = {**DEFAULTS, "compute_efficiency": 0.2, "sharpness": 20.0, "wave_quantisation": 0.01}
+    few, one, two = (
+        float(kernel_time("latent_decode", rows(132, 65536.0, heads), H200, constants)) for heads in (8, 64, 65)
+    )
+    assert one == pytest.approx(few, rel=0.01)
+    assert two == pytest.approx(2 * one, rel=0.05)
+    drafts = rows(132, 65536.0, 16, q_len=4.0)
+    assert float(kernel_time("latent_decode", drafts, H200, constants)) == pytest.approx(one, rel=0.01)
+
+
+def test_a_cache_in_eight_bits_is_half_the_bytes() -> None:
+    constants = {**DEFAULTS, "unit_bandwidth": 1e12, "compute_efficiency": 1.0, "launch": 0.5e-6, "sharpness": 20.0}
+    wide, narrow = (
+        float(kernel_time("latent_decode", rows(132, 65536.0, 16, kv_dtype=form), H200, constants))
+        for form in ("bf16", "fp8")
+    )
+    assert narrow == pytest.approx(wide / 2, rel=0.02)
+
+
+def test_the_bound_is_products_or_latents() -> None:
+    for heads, by_compute in ((16.0, False), (128.0, True)):
+        columns = rows(64, 8192.0, heads)
+        compute = 2 * 64 * heads * 8192 * (2 * 512 + 64) / H200.matrix_peak("bf16")
+        memory = 64 * 8192 * 576 * 2 / H200.memory_bandwidth
+        assert (compute > memory) == by_compute
+        assert float(kernel_bound("latent_decode", columns, H200)) == pytest.approx(max(compute, memory))
+
+
+def test_published_rates_of_flashmla() -> None:
+    """deepseek-ai/FlashMLA on H800: 3,000 GB/s where memory binds, 660 TFLOP/s where products do (128 heads)."""
+    calibration = load_calibration(H800)
+    columns = rows(128, 8192.0, 128)
+    seconds = float(calibration.expected("latent_decode", columns, H800).mid)
+    work = 2 * 128 * 128 * 8192 * (2 * 512 + 64)
+    assert work / seconds / 1e12 == pytest.approx(660, rel=0.15)
+    columns = rows(128, 8192.0, 16)
+    seconds = float(calibration.expected("latent_decode", columns, H800).mid)
+    assert 128 * 8192 * 576 * 2 / seconds / 1e9 == pytest.approx(3000, rel=0.15)
+
+
+def test_it_is_the_time_of_steps_alone() -> None:
+    answer = analyze(Scenario(load_model("deepseek-v3"), H200, batch=16, prompt=4096, generate=10))
+    assert answer.decode is not None
+    for phase, basis in ((answer.decode, "family"), (answer.prefill, "calibrated")):
+        assert phase.expected_ops is not None
+        found = [
+            expected.basis
+            for op, expected in zip(phase.ops, phase.expected_ops, strict=True)
+            if op.name == "fused_attention"
+        ]
+        assert set(found) == {basis}
+
+
+def test_tokens_gather_the_latents_that_an_indexer_picked_for_them() -> None:
+    """DeepSeek-V3.2: a prompt's tokens are so many sequences of one query, each with at most 2048 keys of its own."""
+    scenario = Scenario(load_model("deepseek-v3.2"), H200, batch=2, prompt=4096, generate=10)
+    answer = analyze(scenario)
+    assert answer.decode is not None
+    seen = sum(min(token, 2048) for token in range(1, 4097)) / 4096
+    for phase, tokens, keys in ((answer.prefill, 2 * 4096, seen), (answer.decode, 2, 2048)):
+        alone = load_calibration(H200).expected("latent_decode", rows(tokens, keys, 128), H200)
+        found = [
+            expected for op, expected in zip(phase.ops, phase.expected_ops, strict=True) if op.name == "fused_attention"
+        ]
+        for expected in found:
+            assert expected.basis == "family"
+            assert expected.time.mid == pytest.approx(float(alone.mid))
+    assert not any(op.name == "kv_b_proj" for op in answer.prefill.ops)
+
+
+def test_drafted_tokens_gather_keys_each_for_itself() -> None:
+    model = load_model("deepseek-v3.2")
+    verifying = Settings(speculation=Speculation(3, accepted=2.0, verified=3))
+    drafting, plain = (
+        analyze(Scenario(model, H200, batch=batch, prompt=4096, generate=10, settings=settings)).decode
+        for batch, settings in ((16, verifying), (64, Settings()))
+    )
+    times = [
+        next(
+            expected.time.mid
+            for op, expected in zip(phase.ops, phase.expected_ops, strict=True)
+            if op.name == "fused_attention"
+        )
+        for phase in (drafting, plain)
+        if phase is not None
+    ]
+    assert times[0] == pytest.approx(times[1], rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("hardware", "tokens", "heads", "microseconds"),
+    [
+        ("b200-sxm", 1024, 128, 394),  # FlashMLA, vllm-project/vllm, pull request 33451
+        ("b200-sxm", 1024, 32, 439),
+        ("b200-sxm", 8192, 32, 3332),
+        ("b200-sxm", 8192, 16, 3175),
+        ("h200-sxm", 2119, 8, 1057),  # FlashMLA, InternLM/lmdeploy, pull request 4904
+    ],
+)
+def test_published_times_of_sparse_attention_over_prompts(
+    hardware: str, tokens: int, heads: int, microseconds: float
+) -> None:
+    """Nothing was fitted to these: constants are those of decode attention over all latents."""
+    device = load_hardware(hardware)
+    seconds = float(load_calibration(device).expected("latent_decode", rows(tokens, 2048.0, heads), device).mid)
+    assert seconds * 1e6 == pytest.approx(microseconds, rel=0.4)
+
+
+def test_a_grid_is_its_points() -> None:
+    keys = np.array([3.0, 64.0, 65.0, 1000.0, 1e5])
+    together = kernel_time("latent_decode", rows(7.0, keys, 128.0), H200, DEFAULTS)
+    alone = [float(kernel_time("latent_decode", rows(7.0, key, 128.0), H200, DEFAULTS)) for key in keys]
+    np.testing.assert_allclose(together, alone, rtol=1e-12)
+
+
+SMALL = """
+name: {name}
+hidden: 2048
+vocabulary: 32000
+dtype: bf16
+layers: {{count: 4, pattern: [{pattern}]}}
+mlp: {{width: 4096, gated: true, activation: silu}}
+blocks:
+  dense: {{latent_attention: {{{latent}}}}}
+  sparse: {{latent_attention: {{{latent}, indexer: {{heads: 8, head_dim: 128, selected: 1024}}}}}}
+norm: {{kind: rmsnorm}}
+tied_embeddings: false
+"""
+
+
+def test_layers_with_and_without_an_indexer_are_one_model(tmp_path: Path) -> None:
+    """Their kernels are alike in all but what they count; each takes what it does in a model of its own."""
+    latent = "heads: 16, q_rank: 512, kv_rank: 512, nope_dim: 128, rope_dim: 64, value_dim: 128"
+
+    def times(pattern: str) -> list[tuple[float, float]]:
+        path = tmp_path / "small.yaml"
+        path.write_text(SMALL.format(name="small", pattern=pattern, latent=latent), encoding="utf-8")
+        answer = analyze(Scenario(load_model(str(path)), H200, batch=4, prompt=4096, generate=2))
+        assert answer.decode is not None
+        return [
+            (op.count, expected.time.mid)
+            for phase in (answer.prefill, answer.decode)
+            for op, expected in zip(phase.ops, phase.expected_ops, strict=True)
+            if op.name == "fused_attention"
+        ]
+
+    patterns = ("2 x dense, 2 x sparse", "1 x dense, 3 x sparse", "4 x sparse")
+    mixed, dense, sparse = map(times, patterns)
+    assert len(mixed) == len(dense) == 2 * len(sparse) == 4
+    assert [time for _, time in mixed] == [time for _, time in dense]
+    assert [time for _, time in mixed[1::2]] == [time for _, time in sparse]

@@ -1,0 +1,89 @@
+"""Requests as command lines: what is written is read back as the same scenario."""
+
+import shlex
+
+import pytest
+
+from roofline import RooflineError, Scenario, analyze
+from roofline.cli.scenario_options import parse_scenarios
+from roofline.whatif.command_line import command_line, command_words
+from roofline.whatif.options import compose
+from roofline.whatif.request import Request
+
+WRITTEN = [
+    "llama-3.1-8b --hw h100-sxm",
+    "llama-3.1-8b --hw h100-sxm --batch 8 --prompt 100 --generate 7 --context 50 --quant W4 --kv fp8 --fuse qkv",
+    "llama-3.1-8b --hw h100-sxm --weights int8 --activations int8 --no-flash --tp 2 --pp 2 --micro-batches 2",
+    "llama-3.1-8b --hw a6000 --offload weights=0.5,kv=0.25,bandwidth=7000000000.0B/s --engine llama.cpp",
+    "mixtral-8x7b --hw h100-sxm --tp 2 --ep 2 --expert-skew 0.7 --with eagle:accept=2.5 --with awq",
+    "llama-2-7b --hw a6000 --convention llm-viewer",
+    "llama-2-7b --hw a6000 --price 0.5",
+    "llama-2-7b --hw m4-max --engine vllm",
+    "llama-2-7b --hw m4-max --quant q8_0",
+    "llama-2-7b --hw a6000 --flash --convention llm-viewer --prefix 64",
+    "llama-3.1-405b --hw h100-sxm --tp 16",
+    "llama-3.1-405b --hw h100-sxm --tp 16 --nodes 1",
+    "llama-3.1-405b --hw h100-sxm --tp 8 --nodes 2",
+]
+
+
+def totals(scenario: Scenario) -> list[float]:
+    found = analyze(scenario)
+    return [found.prefill.bound_time, found.decode.bound_time, found.memory.total]
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_a_command_line_is_read_back_as_the_same_scenario(text: str) -> None:
+    (request,) = parse_scenarios([text])
+    assert shlex.split(command_line(request))[2:] == command_words(request)
+    (again,) = parse_scenarios([shlex.join(command_words(request))])
+    assert again.scenario().settings == request.scenario().settings
+    assert again.scenario().fusions == request.scenario().fusions
+    assert totals(again.scenario()) == totals(request.scenario())
+    assert command_words(again) == command_words(request)
+    assert sorted(command_words(request)) == sorted(shlex.split(text))
+
+
+def request(**options: object) -> Request:
+    given = {"formats": {}, "degrees": {}, **options}
+    return compose("llama-3.1-8b", "h100-sxm", **given)  # type: ignore[arg-type]
+
+
+def test_devices_are_on_as_many_nodes_as_they_need() -> None:
+    """`h100-sxm` has eight on a node, an NVL72 rack all of them; the last node may have fewer."""
+
+    def nodes(hardware: str, **degrees: int) -> int | None:
+        asked = compose("llama-3.1-405b", hardware, formats={}, degrees={"nodes": None, **degrees})
+        return analyze(asked.scenario()).parallel.nodes
+
+    assert [nodes("h100-sxm", tensor=count) for count in (1, 8, 16, 32)] == [1, 1, 2, 4]
+    assert nodes("h100-sxm", data=12) == 2
+    assert nodes("h100-sxm", data=9) == 2
+    assert nodes("h100-sxm", tensor=16, nodes=1) == 1
+    assert nodes("gb200", tensor=64) == 1
+    request = compose("llama-3.1-405b", "rtx-4090", formats={}, degrees={"tensor": 16})
+    with pytest.raises(RooflineError, match=r"names no interconnect across nodes, of 8 devices each"):
+        analyze(request.scenario())
+
+
+def test_other_hardware_is_named_and_a_path_is_kept(tmp_path) -> None:
+    from roofline import load_hardware
+    from roofline.specs.library import spec_files
+
+    spec = tmp_path / "my gpu.yaml"
+    spec.write_text(spec_files("hwspecs")["h100-sxm"].read_text())
+    asked = compose("llama-3.1-8b", str(spec), formats={}, degrees={})
+    assert command_words(asked) == ["llama-3.1-8b", "--hw", str(spec)]
+    assert shlex.quote(str(spec)) in command_line(asked)
+    assert command_words(asked.on(load_hardware("a6000")))[-1] == "a6000"
+
+
+def test_what_has_no_text_is_refused() -> None:
+    from msgspec.structs import replace
+
+    from roofline.specs.engine import load_engine
+
+    with pytest.raises(RooflineError, match="a grid"):
+        command_line(request(batch=[1, 2]))
+    with pytest.raises(RooflineError, match="engine made by a program"):
+        command_line(request(engine=replace(load_engine("vllm"), name="own")))

@@ -1,0 +1,68 @@
+"""Gains between scenarios, with the interval in which shared errors cancel."""
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roofline import analyze, load_hardware, load_model
+from roofline.scenario.analysis import Analysis
+from roofline.whatif.gain import gain
+from roofline.whatif.request import Request
+
+
+def request(**options: object) -> Request:
+    given = {"batch": 4, "prompt": 1024, "generate": 64, **options}
+    return Request(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), options=given)
+
+
+def analysis(asked: Request) -> Analysis:
+    return analyze(asked.scenario())
+
+
+@pytest.mark.parametrize("metric", ["ttft", "tpot", "total"])
+def test_a_scenario_is_as_fast_as_itself_for_certain(metric) -> None:
+    one = analysis(request())
+    assert tuple(gain(one, analysis(request()), metric)) == pytest.approx((1, 1, 1), abs=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    st.sampled_from(["awq", "fp8", "eagle", "residual-norm-fusion", "h2o", "llmlingua"]),
+    st.integers(1, 256),
+    st.sampled_from(["ttft", "tpot", "total"]),
+)
+def test_the_middle_is_the_ratio_of_middles_and_the_way_back_is_the_inverse(technique, batch, metric) -> None:
+    before, after = analysis(request(batch=batch)), analysis(request(batch=batch).using(technique))
+    there, back = gain(before, after, metric), gain(after, before, metric)
+    assert there.mid == pytest.approx(getattr(before.expected, metric).mid / getattr(after.expected, metric).mid)
+    assert there.low <= there.mid <= there.high
+    assert there.low == pytest.approx(1 / back.high)
+    assert there.high == pytest.approx(1 / back.low)
+
+
+def width(found) -> float:
+    return math.log(found.high / found.low)
+
+
+def test_shared_kernels_make_a_gain_surer_than_the_times() -> None:
+    before, after = analysis(request()), analysis(request().using("residual-norm-fusion"))
+    apart = math.hypot(*(math.log(one.expected.total.high / one.expected.total.low) for one in (before, after)))
+    assert width(gain(before, after)) < apart / 5
+
+
+def test_other_devices_and_engines_err_on_their_own() -> None:
+    one = analysis(request())
+    device = analysis(request().on(load_hardware("h200-sxm")))
+    engine = analysis(request(engine="tensorrt-llm"))
+    assert width(gain(one, device)) > width(gain(one, one)) + 0.05
+    low, high = one.scenario.profile.spread
+    assert width(gain(one, engine)) >= high - low
+
+
+def test_a_model_that_only_encodes_has_a_ttft_alone() -> None:
+    asked = Request(load_model("bert-base"), load_hardware("h100-sxm"))
+    one = analyze(asked.scenario())
+    two = analyze(asked.on(load_hardware("a100-sxm-80gb")).scenario())
+    assert gain(one, two, "ttft").mid == pytest.approx(gain(one, two, "total").mid)

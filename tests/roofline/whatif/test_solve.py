@@ -1,0 +1,328 @@
+"""Inverse questions against brute force over whole grids, at edges, and where the answer is never or always."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import assume, example, given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from roofline import RooflineError, analyze, load_hardware, load_model
+from roofline.core.search import WINDOW, last_by_one, last_holding, last_meeting, smallest_real
+from roofline.timing.estimate import READINGS
+from roofline.whatif.request import Request
+from roofline.whatif.solve import (
+    Targets,
+    break_even,
+    crossover,
+    max_batch,
+    max_bits,
+    max_context,
+    max_draft,
+    min_bandwidth,
+    min_bits,
+    min_gpus,
+    min_memory,
+    min_peak,
+)
+from roofline.whatif.solve.targets import figures, ratios, used
+from roofline.whatif.variation import scaled_bandwidth, scaled_peaks, with_hardware
+
+SMALL = dataclasses.replace(load_hardware("rtx-4090"), memory_capacity=8e9)
+MODEL = load_model("gpt2-xl")
+PLAIN = Request(MODEL, SMALL, options={"prompt": 100, "generate": 20})
+
+
+def brute(make: Any, targets: Targets, limit: int) -> int:
+    """The last count before the first that misses a target, each count tried."""
+    met = np.broadcast_to(used(make(np.arange(1, limit + 1)), targets) <= 1, limit)
+    return limit if met.all() else int(np.argmin(met))
+
+
+@settings(max_examples=110, deadline=None)
+@given(
+    prompt=st.integers(1, 900),
+    generate=st.integers(2, 100),
+    at=st.sampled_from(READINGS),
+    name=st.sampled_from(("ttft", "tpot", "total")),
+    share=st.floats(0.01, 1.2),
+)
+def test_the_largest_batch_is_that_of_brute_force(prompt: int, generate: int, at: Any, name: str, share: float) -> None:
+    request = Request(MODEL, SMALL, options={"prompt": prompt, "generate": generate})
+    make = lambda batch: request.scenario(batch=batch)  # noqa: E731
+    most = brute(make, Targets(), 5000)
+    reference = float(getattr(figures(analyze(make(max(most, 1))), at), name))
+    targets = Targets(**{name: reference * share}, at=at)
+    expected = brute(make, targets, min(most + 1, WINDOW)) if most else 0
+    assume(expected < WINDOW)
+    answer = max_batch(request, targets)
+    assert (answer.value or 0) == expected
+    if answer.verdict == "found":
+        assert answer.check.meets
+        assert answer.neighbour is not None
+        assert answer.neighbour.value == expected + 1
+        assert not answer.neighbour.meets
+    else:
+        assert (answer.verdict, answer.check.meets) == ("never", False)
+
+
+@settings(max_examples=60, deadline=None)
+@given(batch=st.integers(1, 40), generate=st.integers(2, 100), at=st.sampled_from(READINGS), share=st.floats(0.02, 1.2))
+def test_the_longest_prompt_is_that_of_brute_force(batch: int, generate: int, at: Any, share: float) -> None:
+    request = Request(MODEL, SMALL, options={"batch": batch, "generate": generate})
+    longest = 1024 - generate + 1
+    make = lambda prompt: request.scenario(prompt=prompt)  # noqa: E731
+    targets = Targets(ttft=float(figures(analyze(make(longest)), at).ttft) * share, at=at)
+    expected = brute(make, targets, longest)
+    answer = max_context(request, targets)
+    assert (answer.value or 0) == expected
+    assert answer.check.meets is (expected > 0)
+    if expected == longest:
+        assert "maximum context" in answer.note
+
+
+@settings(max_examples=30, deadline=None)
+@given(share=st.floats(0.05, 1.3), at=st.sampled_from(READINGS))
+def test_a_rate_is_reached_by_the_largest_batch_that_meets_all(share: float, at: Any) -> None:
+    batches = np.arange(1, max_batch(PLAIN, Targets()).value + 1)
+    rates = figures(analyze(PLAIN.scenario(batch=batches)), at).tokens_per_second
+    targets = Targets(tokens_per_second=float(rates.max() * share), at=at)
+    reached = np.flatnonzero(rates >= targets.tokens_per_second)
+    answer = max_batch(PLAIN, targets)
+    assert answer.value == (int(batches[reached[-1]]) if reached.size else None)
+
+
+def test_an_edge_is_met_exactly_and_its_neighbour_is_not() -> None:
+    batch = 37
+    need = float(analyze(PLAIN.scenario(batch=batch)).memory.total)
+    exact = PLAIN.on(dataclasses.replace(SMALL, memory_capacity=need))
+    answer = max_batch(exact, Targets())
+    assert (answer.verdict, answer.value, answer.limited_by) == ("found", batch, ("memory",))
+    below = PLAIN.on(dataclasses.replace(SMALL, memory_capacity=float(np.nextafter(need, 0))))
+    assert max_batch(below, Targets()).value == batch - 1
+    edge = float(figures(analyze(PLAIN.scenario(batch=batch)), "mid").tpot)
+    assert max_batch(PLAIN, Targets(tpot=edge)).value >= batch
+    assert max_batch(PLAIN, Targets(tpot=edge * (1 - 1e-9))).value < batch
+
+
+def test_never_and_always() -> None:
+    assert max_batch(PLAIN, Targets(ttft=1e-7)).verdict == "never"
+    assert max_batch(PLAIN.on(dataclasses.replace(SMALL, memory_capacity=1e6)), Targets()).limited_by == ("memory",)
+    assert max_batch(PLAIN, Targets(tokens_per_second=1e9)).verdict == "never"
+    always = max_batch(PLAIN, Targets(total=1e6, fits=False))
+    assert (always.verdict, always.neighbour) == ("always", None)
+    assert min_bandwidth(PLAIN, Targets(tpot=1e-9), chips=()).verdict == "never"
+    assert min_bandwidth(PLAIN, Targets(tpot=1e5), chips=()).verdict == "always"
+    assert (
+        min_bandwidth(PLAIN.on(dataclasses.replace(SMALL, memory_capacity=1e6)), Targets(tpot=1), chips=()).verdict
+        == "never"
+    )
+    assert max_bits(PLAIN, Targets(tpot=1e-9)).verdict == "never"
+    assert min_gpus(PLAIN, Targets(tpot=1e-9)).verdict == "never"
+
+
+@settings(max_examples=6, deadline=None)
+@given(factor=st.floats(0.3, 3), at=st.sampled_from(READINGS))
+def test_the_least_bandwidth_and_peak_meet_their_targets_and_less_does_not(factor: float, at: Any) -> None:
+    asked = PLAIN.scenario()
+    for ask, scaled, name in ((min_bandwidth, scaled_bandwidth, "tpot"), (min_peak, scaled_peaks, "ttft")):
+        changed = with_hardware(asked, lambda device, scaled=scaled: scaled(device, factor))
+        targets = Targets(**{name: float(getattr(figures(analyze(changed), at), name))}, at=at)
+        answer = ask(PLAIN, targets, chips=())
+        if answer.verdict == "found":
+            assert answer.check.meets
+            assert answer.neighbour is not None
+            assert not answer.neighbour.meets
+        else:
+            assert answer.verdict == "always"
+    figure = min_bandwidth(PLAIN, replace(targets, ttft=None, tpot=1.0), chips=())
+    assert figure.check.meets
+
+
+def test_the_bound_of_a_memory_bound_step_names_its_bandwidth() -> None:
+    request = Request(load_model("llama-2-7b"), load_hardware("a100-sxm-80gb"), options={"prompt": 8, "generate": 2})
+    target = 20e-3
+    found = min_bandwidth(request, Targets(tpot=target, at="bound"), chips=()).value
+    moved = analyze(request.scenario()).decode
+    assert moved is not None
+    assert found == pytest.approx(moved.bytes / target, rel=1e-6)
+
+
+def test_the_least_memory_is_the_total_to_the_byte() -> None:
+    answer = min_memory(PLAIN, Targets(), chips=("h100-sxm", "a6000"))
+    assert answer.value == analyze(PLAIN.scenario()).memory.total
+    assert answer.check.meets
+    assert answer.neighbour is not None
+    assert answer.neighbour.missed == ("memory",)
+    assert {entry.value for entry in answer.candidates} == {"h100-sxm", "a6000"}
+
+
+def test_hardware_that_does_is_simulated() -> None:
+    request = Request(load_model("llama-3.1-8b"), load_hardware("l40s"), options={"prompt": 256, "generate": 8})
+    names = ("l4", "a100-sxm-80gb", "h100-sxm", "b200-sxm", "v100-sxm2-16gb")
+    answer = min_bandwidth(request, Targets(tpot=10e-3), chips=names)
+    for name in names:
+        met = used(request.on(load_hardware(name)).scenario(), Targets(tpot=10e-3)) <= 1
+        assert met == (name in {entry.value for entry in answer.candidates})
+
+
+@pytest.mark.parametrize("tpot", [30e-3, 15e-3, 9e-3])
+def test_the_fewest_devices_are_those_of_every_degree_tried(tpot: float) -> None:
+    request = Request(load_model("llama-3.1-70b"), load_hardware("h100-sxm"), options={"generate": 8})
+    answer = min_gpus(request, Targets(tpot=tpot))
+    degrees = [1, 2, 4, 8]
+    met = [degree for degree in degrees if used(request.spread(tensor=degree).scenario(), Targets(tpot=tpot)) <= 1]
+    assert met[:1] == ([answer.value] if answer.value is not None and answer.value <= 8 else [])
+
+
+def test_bits_are_the_most_and_the_fewest_of_all_schemes_that_do() -> None:
+    schemes = ("fp8", "awq", "q8_0", "int8", "KV8")
+    request = Request(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), options={"generate": 8})
+    targets = Targets(tpot=6e-3)
+    met = {}
+    for name in (*schemes, "bf16"):
+        scenario = request.quantised(name).scenario()
+        if used(scenario, targets) <= 1:
+            met[name] = float(analyze(scenario).memory.weights)
+    most, fewest = max_bits(request, targets, schemes), min_bits(request, targets, schemes)
+    assert met[most.value] == max(met.values())
+    assert met[fewest.value] == min(met.values())
+    with pytest.raises(RooflineError, match="leave out --quant"):
+        max_bits(request.quantised("awq"), targets)
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "released"),
+    [
+        ("gpt-oss-20b", {}, "mxfp4"),
+        ("gpt-oss-20b", {"engine": "llama.cpp"}, "mxfp4_moe"),
+        ("deepseek-v3", {}, "fp8_block"),
+    ],
+)
+def test_no_more_bits_than_a_model_was_released_in(model: str, options: dict[str, str], released: str) -> None:
+    request = Request(load_model(model), load_hardware("h200-sxm"), degrees={"tensor": 8}, options=options)
+    answer = max_bits(request, Targets())
+    assert (answer.value, [entry.value for entry in answer.candidates]) == (released, [released])
+    widest = analyze(request.scenario()).memory.weights
+    tried = [min_bits(request, Targets(), [scheme]).value for scheme in ("fp8", "bf16", "q4_k_m")]
+    assert all(analyze(request.quantised(str(name)).scenario()).memory.weights <= widest for name in tried)
+
+
+def test_a_draft_pays_up_to_the_answer_and_no_longer() -> None:
+    request = Request(
+        load_model("llama-3.1-70b"),
+        load_hardware("h100-sxm"),
+        degrees={"tensor": 4},
+        options={"generate": 32},
+        techniques=("speculative-decoding:draft=llama-3.2-1b,acceptance=0.7",),
+    )
+    answer = max_draft(request, Targets())
+
+    def step(*techniques: str) -> float:
+        return float(figures(analyze(request.using(*techniques).scenario()), "mid").tpot)
+
+    draft = "speculative-decoding:draft=llama-3.2-1b,acceptance=0.7,length="
+    assert step(f"{draft}{answer.value}") <= step() < step(f"{draft}{answer.value + 1}")
+    assert answer.neighbour is not None
+    assert answer.neighbour.missed == ("tpot without draft",)
+    assert max_draft(request.using(draft.replace("0.7,length=", "0.02")), Targets()).verdict == "never"
+    for wrong in (("awq",), ("eagle",), ("speculative-decoding:draft=llama-3.2-1b",)):
+        with pytest.raises(RooflineError, match="max-draft needs"):
+            max_draft(request.using(*wrong), Targets())
+
+
+def test_break_even_is_where_the_other_overtakes() -> None:
+    request = Request(load_model("llama-2-7b"), load_hardware("a6000"), options={"prompt": 64, "generate": 16})
+    drafting = request.using("prompt-lookup:accept=2")
+    answer = break_even(drafting, request, Targets(at="bound", fits=False), "tpot")
+
+    def steps(some: Request, batch: int) -> float:
+        return float(figures(analyze(some.scenario(batch=batch)), "bound").tpot)
+
+    assert answer.verdict == "found"
+    batch = answer.value
+    assert steps(drafting, batch) <= steps(request, batch)
+    assert steps(drafting, batch + 1) > steps(request, batch + 1)
+    turned = break_even(request, drafting, Targets(at="bound", fits=False), "tpot")
+    assert (turned.verdict, turned.value) == ("found", batch)
+    assert "the others are ahead up to there" in turned.note
+    slower = request.on(scaled_bandwidth(scaled_peaks(request.hardware, 0.5), 0.5))
+    assert break_even(request, slower, Targets()).verdict == "always"
+    assert break_even(slower, request, Targets()).verdict == "never"
+    with pytest.raises(RooflineError, match="does not fit"):
+        break_even(request.on(dataclasses.replace(SMALL, memory_capacity=1e6)), request, Targets())
+
+
+def test_crossovers_are_the_bounds_of_single_workloads() -> None:
+    request = Request(load_model("llama-2-7b"), load_hardware("a6000"), options={"prompt": 128})
+    found = crossover(request)
+    for entry in found:
+        for change in entry.changes[1:]:
+            for value, at_edge in ((change.start, True), (change.start - 1, False)):
+                options: dict[str, Any] = {entry.axis: value}
+                if entry.phase == "decode" and entry.axis == "batch":
+                    options["context"] = 128
+                phase = getattr(analyze(request.scenario(**options)), entry.phase)
+                ops = {op.name: op.bound for op in phase.ops} | {phase.name: phase.bound}
+                assert (str(ops[entry.name]) == change.bound) is at_edge
+    gemm = next(entry for entry in found if (entry.phase, entry.name, entry.axis) == ("decode", "q_proj", "batch"))
+    device = request.hardware
+    ridge = device.matrix_peak("fp16") / device.memory_bandwidth  # 2 m n k / (2 n k + 2 m (n + k)) with n = k = 4096
+    assert gemm.at == (int(np.ceil(ridge * 4096 / (4096 - 2 * ridge))),)
+
+
+# The search itself
+
+
+@given(edge=st.integers(0, 10**6), low=st.integers(1, 50), extra=st.integers(1, 10**5))
+@settings(max_examples=200, deadline=None)
+def test_a_falling_condition_has_its_edge_found(edge: int, low: int, extra: int) -> None:
+    high = low + edge + extra
+    assert last_holding(lambda values: values < low + edge, low, high) == low + edge - 1
+    assert last_by_one(lambda value: value < low + edge, low, high) == low + edge - 1
+
+
+@given(edge=st.integers(2, WINDOW), lapse=st.data())
+@settings(max_examples=100, deadline=None)
+def test_a_lapse_before_the_edge_is_found(edge: int, lapse: Any) -> None:
+    hole = lapse.draw(st.integers(1, edge - 1))
+    assert last_holding(lambda values: (values != hole) & (values <= edge), 1, 10**6) == hole - 1
+    assert last_meeting(lambda values: values <= hole, 1, edge) == hole
+
+
+@given(edge=st.floats(1e-5, 1e5), power=st.floats(0.1, 3))
+@example(edge=16.0, power=1.0)  # a value that is tried on the way there, and whose logarithm is not exact
+@settings(max_examples=100, deadline=None)
+def test_a_real_edge_is_found_from_above(edge: float, power: float) -> None:
+    tried = []
+
+    def excess(value: float) -> float:
+        tried.append(value)
+        return float(power * np.log(edge / value))
+
+    found = smallest_real(excess, 1.0, 1e-6, 1e6)
+    assert found is not None
+    assert edge <= found <= edge * (1 + 1e-6)
+    assert len(tried) < 60
+    assert smallest_real(lambda value: 1.0, 1.0, 1e-6, 1e6) is None
+
+
+def test_targets_are_told_apart() -> None:
+    with pytest.raises(RooflineError, match="above 0"):
+        Targets(ttft=0)
+    with pytest.raises(RooflineError, match="read at"):
+        Targets(at="sometimes")  # type: ignore[arg-type]
+    with pytest.raises(RooflineError, match="needs a target"):
+        max_batch(PLAIN, Targets(fits=False))
+    with pytest.raises(RooflineError, match="needs a target"):
+        min_bandwidth(PLAIN, Targets())
+    with pytest.raises(RooflineError, match="two generated tokens"):
+        ratios(PLAIN.scenario(generate=1), Targets(tpot=1))
+    with pytest.raises(RooflineError, match="only encodes"):
+        max_batch(Request(load_model("bert-base"), SMALL), Targets(tpot=1))
+    with pytest.raises(RooflineError, match="no expected times"):
+        max_batch(Request(MODEL, SMALL, options={"convention": "llm-viewer"}), Targets(tpot=1))
+    with pytest.raises(RooflineError, match="maximum context"):
+        max_context(Request(MODEL, SMALL, options={"prefix": 1023}), Targets())

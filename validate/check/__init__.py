@@ -1,0 +1,1 @@
+"""The check of CI: committed predictions of published figures and measured kernels."""

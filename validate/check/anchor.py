@@ -1,0 +1,414 @@
+"""Anchors: single published whole-model figures, each with its source and conditions, and what we predict for them.
+
+A file of `validate/anchors/` holds the figures of one source. What its anchors share (source, conditions) stands once
+at its head. A prediction is given in the unit that the source printed, beside the bound that nothing should beat.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from importlib.resources import files
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+from annotated_types import Ge, Gt, Le, Len
+from msgspec import Struct
+from msgspec.structs import replace
+from pydantic import ConfigDict, Strict, TypeAdapter
+from pydantic.dataclasses import dataclass as checked
+
+from roofline.bound.memory import kv_bytes_per_token
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
+from roofline.core.units import Dimension, parse_quantity
+from roofline.graph.parallel import Parallelism
+from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.kv_capacity import VLLM_0, kv_capacity
+from roofline.scenario.scenario import DEFAULT_PROMPT, Scenario
+from roofline.scenario.schedule import Settings
+from roofline.specs.checkpoint import precision_of
+from roofline.specs.hardware import load_hardware
+from roofline.specs.library import validate
+from roofline.specs.modelspec import load_model
+from roofline.specs.precision import Precision
+from roofline.techniques import apply_techniques
+from roofline.timing.estimate import Estimate
+
+FOLDER = Path(str(files("roofline.validate"))) / "anchors"
+
+TIME, MEMORY, RATE, TOKENS = "time", "memory", "rate", "tokens"
+
+
+class Metric(NamedTuple):
+    """What an anchor measures: the kind of its unit and what it means."""
+
+    kind: str
+    meaning: str
+
+
+METRICS: Mapping[str, Metric] = {
+    "ttft": Metric(TIME, "time to first token: the prefill of the whole batch"),
+    "tpot": Metric(TIME, "time per output token: the mean decode step, or the one at `context`"),
+    "total": Metric(TIME, "the whole batch from prompt to last token"),
+    "tokens_per_s": Metric(RATE, "generated tokens of all sequences over the total time"),
+    "decode_tokens_per_s": Metric(RATE, "sequences over the time per output token"),
+    "prefill_tokens_per_s": Metric(RATE, "prompt tokens of all sequences, cached ones left out, over the prefill"),
+    "weight_bytes": Metric(MEMORY, "weights on one device, or in a checkpoint file"),
+    "kv_bytes_per_token": Metric(MEMORY, "what one token of one sequence adds to the cache"),
+    "kv_cache_bytes": Metric(MEMORY, "the cache of the batch when it is fullest, on one device"),
+    "memory_bytes": Metric(MEMORY, "weights, cache, states and activations at their peak, on one device"),
+    "kv_capacity_tokens": Metric(TOKENS, "tokens whose cache fits beside weights and activations"),
+}
+"""The closed vocabulary of what is compared."""
+
+TIMED = (TIME, RATE)
+"""Kinds of figures that depend on speed, and so have a bound and an interval."""
+
+PER: Mapping[str, Callable[[Scenario], int]] = {
+    "": lambda _: 1,
+    "/device": lambda scenario: scenario.settings.parallel.devices,
+    "/node": lambda scenario: scenario.settings.parallel.on(scenario.hardware).nodes or 1,
+    "/sequence": lambda scenario: int(scenario.batch),
+}
+"""What a published rate may be divided by."""
+
+Words = Annotated[str, Strict(), Len(1, 2000)]
+Number = Annotated[int, Strict(), Ge(1)]
+Slug = re.compile(r"[a-z0-9][a-z0-9._-]{1,79}")
+
+
+@checked(frozen=True, config=ConfigDict(extra="forbid"))
+class Conditions:
+    """Under what a figure was measured: the keys of a scenario, named as the options of `roofline analyze` are.
+
+    `utilisation` is the share of a device's memory that the engine may fill (for `kv_capacity_tokens` only).
+    """
+
+    model: Words
+    hw: Words
+    batch: Number = 1
+    prompt: Number = DEFAULT_PROMPT
+    generate: Number = 1
+    prefix: Annotated[int, Strict(), Ge(0)] = 0
+    context: Annotated[int, Strict(), Ge(0)] | None = None
+    quant: Words | None = None
+    weights: Words | None = None
+    activations: Words | None = None
+    kv: Words | None = None
+    tp: Number = 1
+    pp: Number = 1
+    ep: Number = 1
+    dp: Number = 1
+    sp: Number = 1
+    nodes: Number | None = None
+    micro_batches: Number = 1
+    techniques: tuple[Words, ...] = ()
+    engine: Words | None = None
+    utilisation: Annotated[float, Gt(0), Le(1)] | None = None
+
+
+@checked(frozen=True, config=ConfigDict(extra="forbid"))
+class _Entry:
+    id: Words
+    metric: Words
+    value: Words
+    conditions: Conditions
+    source: Words
+    note: Words | None = None
+    faster_than_bound: Words | None = None
+
+
+@checked(frozen=True, config=ConfigDict(extra="forbid"))
+class _File:
+    title: Words
+    source: Words
+    anchors: Annotated[list[dict[str, Any]], Len(1)]
+    note: Words | None = None
+    conditions: dict[str, Any] | None = None
+
+
+class Value(Struct, frozen=True):
+    """A published number in its unit; `scale` leads to base units, `per` names what a rate is divided by."""
+
+    number: float
+    unit: str
+    scale: float
+    per: str
+
+
+class Anchor(Struct, frozen=True):
+    """A published figure.
+
+    `group` is the title of its source, `where` the file it stands in. `faster_than_bound` explains a measurement that
+    beats the bound; without it, one that does is a mistake in the anchor, the spec or the simulator.
+    """
+
+    id: str
+    group: str
+    metric: str
+    value: Value
+    source: str
+    conditions: Conditions
+    where: str
+    note: str | None
+    faster_than_bound: str | None
+
+
+class Prediction(Struct, frozen=True):
+    """What is predicted for an anchor, in its unit: at the bound, and expected with its interval, `low` <= `high`."""
+
+    bound: float
+    low: float
+    mid: float
+    high: float
+
+    def __iter__(self) -> Any:
+        return iter((self.bound, self.low, self.mid, self.high))
+
+
+# --- reading ----------------------------------------------------------------------------------------------------------
+
+
+def load_anchors(folder: Path = FOLDER) -> list[Anchor]:
+    """The anchors of every YAML file in `folder`, ordered by file, as they stand in it.
+
+    Raises SpecError naming the file and the key, and RooflineError where there is no file.
+    """
+    paths = sorted(folder.glob("*.yaml"))
+    if not paths:
+        raise RooflineError(f"{quote(str(folder), 200)} holds no anchors (*.yaml)")
+    anchors: dict[str, Anchor] = {}
+    for path in paths:
+        for anchor in read_anchors(path):
+            if anchor.id in anchors:
+                first = anchors[anchor.id].where
+                raise SpecError(str(path), f"the anchor {quote(anchor.id)} stands in {quote(first, 200)} already")
+            anchors[anchor.id] = anchor
+    return list(anchors.values())
+
+
+def read_anchors(path: Path) -> list[Anchor]:
+    """The anchors of one file."""
+    where = str(path)
+    file = validate(_adapter(_File), read_mapping(path), where, _KEYS)
+    anchors = [_anchor(file, entry, index, where) for index, entry in enumerate(file.anchors)]
+    ids = [anchor.id for anchor in anchors]
+    twice = next((name for name in ids if ids.count(name) > 1), None)
+    if twice is not None:
+        raise SpecError(where, f"two anchors are called {quote(twice)}")
+    return anchors
+
+
+_KEYS: Mapping[str, Iterable[str]] = {
+    "": tuple(_File.__dataclass_fields__),
+    "conditions": tuple(Conditions.__dataclass_fields__),
+}
+
+
+@lru_cache(maxsize=8)
+def _adapter(record: type) -> TypeAdapter[Any]:
+    return TypeAdapter(record)
+
+
+def _anchor(file: _File, entry: Mapping[str, Any], index: int, where: str) -> Anchor:
+    """One entry of a file, with what the head of the file says for all of them."""
+    named = entry.get("id")
+    label = named if isinstance(named, str) and Slug.fullmatch(named) else str(index)
+    own = entry.get("conditions", {})
+    if not isinstance(own, dict):
+        raise SpecError(where, f"'anchors.{label}.conditions': must be a mapping of keys to values")
+    content = {"source": file.source, **entry, "conditions": {**(file.conditions or {}), **own}}
+    keys: dict[str, Iterable[str]] = {**_KEYS, label: tuple(_Entry.__dataclass_fields__)}
+    read: _Entry = validate(_adapter(_Entry), content, where, keys, ("anchors", label))
+    if not Slug.fullmatch(read.id):
+        raise SpecError(where, f"'anchors.{label}.id': {quote(read.id)} is not of small letters, digits, '.' and '-'")
+    try:
+        metric = find_metric(read.metric)
+        value = parse_value(read.value, metric)
+    except RooflineError as error:
+        raise SpecError(where, f"the anchor {quote(read.id)}: {error}") from None
+    note = " ".join(filter(None, (file.note, read.note))) or None
+    return Anchor(
+        read.id, file.title, read.metric, value, read.source, read.conditions, where, note, read.faster_than_bound
+    )
+
+
+def find_metric(name: str) -> Metric:
+    """The metric called `name`; raises UnknownNameError with the nearest one."""
+    if name not in METRICS:
+        raise UnknownNameError("metric", name, METRICS)
+    return METRICS[name]
+
+
+_VALUE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s+(\S+)\s*", re.ASCII)
+_DIMENSIONS = {TIME: Dimension.TIME, MEMORY: Dimension.BYTES}
+_EXAMPLES = {TIME: "'9.53 ms'", MEMORY: "'14.96 GiB'", RATE: "'104.9 tokens/s'", TOKENS: "'117616 tokens'"}
+
+
+def parse_value(text: str, metric: Metric) -> Value:
+    """A published figure such as `104.9 tokens/s`; raises RooflineError where number or unit do not fit the metric."""
+    match = _VALUE.fullmatch(text[:100])
+    if match is None or not 0 < float(match[1]) < math.inf:
+        raise RooflineError(f"cannot read {quote(text)} as a figure such as {_EXAMPLES[metric.kind]}")
+    number, unit = float(match[1]), match[2]
+    if metric.kind in _DIMENSIONS:
+        return Value(number, unit, parse_quantity(f"1 {unit}", _DIMENSIONS[metric.kind]).value, "")
+    stem = "tokens/s" if metric.kind == RATE else "tokens"
+    per = unit.removeprefix(stem)
+    if not unit.startswith(stem) or per not in PER or (per and metric.kind == TOKENS):
+        known = ", ".join(f"{stem}{per}" for per in PER) if metric.kind == RATE else stem
+        raise RooflineError(f"{quote(text)} has the unit {quote(unit)}; known: {known}")
+    return Value(number, unit, 1.0, per)
+
+
+# --- predicting -------------------------------------------------------------------------------------------------------
+
+
+def scenario_of(anchor: Anchor) -> Scenario:
+    """The scenario that an anchor's conditions describe; raises SpecError naming file and anchor where they cannot."""
+    try:
+        return _scenario(anchor.conditions)
+    except RooflineError as error:
+        raise SpecError(anchor.where, f"the anchor {quote(anchor.id)}: {error}") from None
+
+
+def _scenario(given: Conditions) -> Scenario:
+    model, hardware = load_model(given.model), load_hardware(given.hw)
+    precision = precision_of(
+        model,
+        hardware,
+        given.engine,
+        scheme=given.quant,
+        weights=given.weights,
+        activations=given.activations,
+        kv=given.kv,
+    )
+    parallel = Parallelism(
+        tensor=given.tp,
+        pipeline=given.pp,
+        expert=given.ep,
+        data=given.dp,
+        sequence=given.sp,
+        nodes=given.nodes,
+        micro_batches=given.micro_batches,
+    )
+    scenario = Scenario(
+        model,
+        hardware,
+        batch=given.batch,
+        prompt=given.prompt,
+        generate=given.generate,
+        prefix=given.prefix,
+        context=given.context,
+        precision=precision,
+        settings=Settings(parallel=parallel),
+        engine=given.engine,
+    )
+    return apply_techniques(scenario, given.techniques)
+
+
+def predict(anchor: Anchor) -> Prediction:
+    """What the simulator says under an anchor's conditions, in the unit of the published figure.
+
+    Stored bytes and tokens are exact: their four figures are the same. Raises SpecError naming the file and anchor.
+    """
+    scenario = scenario_of(anchor)
+    try:
+        figures = _figures(anchor, scenario)
+    except RooflineError as error:
+        raise SpecError(anchor.where, f"the anchor {quote(anchor.id)}: {error}") from None
+    scale = anchor.value.scale * PER[anchor.value.per](scenario)
+    return Prediction(*(figure / scale for figure in figures))
+
+
+def error(anchor: Anchor, predicted: float) -> float:
+    """How far a prediction is from the published figure: relative, of time for whatever depends on speed.
+
+    A rate is turned into the time that it stands for, so that below zero always says predicted too fast (or too small).
+    """
+    published = anchor.value.number
+    return (published / predicted if METRICS[anchor.metric].kind == RATE else predicted / published) - 1
+
+
+def _figures(anchor: Anchor, scenario: Scenario) -> Prediction:
+    """The prediction in base units, for all devices and sequences together."""
+    answer = analyze(scenario)
+    kind = METRICS[anchor.metric].kind
+    if kind not in TIMED:
+        exact = _stored(anchor, answer)
+        return Prediction(exact, exact, exact, exact)
+    phase, tokens = _timed(anchor, scenario)
+    seconds = _seconds(answer, phase)
+    if seconds is None:
+        raise RooflineError(f"{anchor.metric} needs 'generate' above 1")
+    if kind == TIME:
+        return seconds
+    return Prediction(tokens / seconds.bound, tokens / seconds.high, tokens / seconds.mid, tokens / seconds.low)
+
+
+def _timed(anchor: Anchor, scenario: Scenario) -> tuple[str, float]:
+    """Which time a metric asks for, and how many tokens a rate counts in it."""
+    given = anchor.conditions
+    decode = "tpot" if given.context is None else "decode"
+    useful = scenario.settings.useful
+    return {
+        "ttft": ("ttft", 0.0),
+        "tpot": (decode, 0.0),
+        "total": ("total", 0.0),
+        "tokens_per_s": ("total", given.batch * given.generate * useful),
+        "decode_tokens_per_s": (decode, given.batch * useful),
+        "prefill_tokens_per_s": ("ttft", float(given.batch * given.prompt)),
+    }[anchor.metric]
+
+
+def _seconds(answer: Analysis, which: str) -> Prediction | None:
+    """Seconds of ttft, tpot, total or the decode step shown (a token of it); None without a token after the first.
+
+    The one place that knows where times come from.
+    """
+    expected: Estimate | None
+    if which == "decode":
+        assert answer.decode is not None
+        share = 1 / answer.tokens_per_iteration
+        bound, expected = float(answer.decode.bound_time) * share, answer.decode.expected.times(share)
+    else:
+        bound, expected = getattr(answer.generation, which), getattr(answer.expected, which)
+    if bound is None or expected is None:
+        return None
+    return Prediction(bound, *(float(part) for part in expected))
+
+
+def _stored(anchor: Anchor, answer: Analysis) -> float:
+    """Bytes, or tokens for a capacity."""
+    memory, precision = answer.memory, answer.precision
+    match anchor.metric:
+        case "weight_bytes":
+            return float(memory.weights)
+        case "kv_bytes_per_token":
+            return kv_bytes_per_token(answer.scenario.model, precision)
+        case "kv_cache_bytes":
+            return float(memory.kv_cache)
+        case "memory_bytes":
+            return float(memory.total)
+    return _capacity(anchor, answer)
+
+
+def _capacity(anchor: Anchor, answer: Analysis) -> float:
+    """Tokens of cache that vLLM, whose figures these are, finds room for in `utilisation` of the device."""
+    share, scenario = anchor.conditions.utilisation, answer.scenario
+    if share is None:
+        raise RooflineError("kv_capacity_tokens needs the condition 'utilisation'")
+    reserve = replace(VLLM_0, utilisation=share)
+    found = kv_capacity(scenario.model, scenario.hardware, answer.precision, answer.parallel, reserve)
+    return float(found.tokens or 0)
+
+
+def precision_text(precision: Precision) -> str:
+    """The formats of a scenario in a few words: 'bf16', or 'fp16; weights int8; activations, KV fp8'."""
+    named = {"weights": precision.weights.name, "activations": precision.activations.name, "KV": precision.kv.name}
+    formats = dict.fromkeys(name for name in named.values() if name != precision.base.name)
+    alike = (", ".join(part for part, own in named.items() if own == name) + f" {name}" for name in formats)
+    return "; ".join([precision.base.name, *alike])

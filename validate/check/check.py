@@ -1,0 +1,389 @@
+"""Published figures beside predictions, and today's predictions beside the committed ones: `roofline validate check`.
+
+The committed predictions live in the repository, not in the installed package: a change of the simulator that moves
+one is seen, judged by the errors before and after, and accepted on purpose. Beside the published figures of whole
+models stand kernels that this project measured: what is committed of these is the geometric mean of each class of
+shapes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from decimal import Decimal
+from functools import partial
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError, SpecError
+from roofline.core.files import write_text
+from roofline.validate.check.anchor import (
+    FOLDER,
+    METRICS,
+    TIMED,
+    Anchor,
+    Prediction,
+    error,
+    load_anchors,
+    precision_text,
+    predict,
+    scenario_of,
+)
+from roofline.validate.check.measured import FOLDER as MEASUREMENTS
+from roofline.validate.check.measured import Kept, Predicted, geometric_mean, load_kept, predict_kept
+
+PREDICTIONS = Path(__file__).resolve().parents[2] / "tests" / "golden" / "predictions.yaml"
+"""The committed predictions of a checkout."""
+
+TOLERANCE = 0.005
+"""Relative change of a prediction that is taken for none: rounding, and other versions of the libraries."""
+
+FIGURES = ("bound", "low", "mid", "high")
+DIGITS = 5
+
+HEAD = """\
+# What is predicted for every anchor of validate/anchors, in the unit of the published figure, and for every class of
+# kernels of validate/measurements (geometric means in microseconds); five digits. A single number is exact.
+# Renewed by `roofline validate check --accept`, never by hand.
+"""
+MOVED_HEAD = "# By the last acceptance: predictions before and after, and their errors against the published figures.\n"
+
+
+class Guarded(NamedTuple):
+    """A published or measured figure whose prediction is committed; `error` is that of a prediction, in its unit."""
+
+    id: str
+    unit: str
+    published: float
+    error: Callable[[float], float]
+
+
+class Move(NamedTuple):
+    """A prediction that is not the committed one; None on the side where there is none."""
+
+    guarded: Guarded | None
+    id: str
+    figure: str
+    old: Prediction | None
+    new: Prediction | None
+
+
+def check(
+    anchors: Path | None = None,
+    predictions: Path | None = None,
+    accept: bool = False,
+    tolerance: float = TOLERANCE,
+    measurements: Path | None = None,
+) -> dict[str, Any]:
+    """Predict every anchor and measured kernel and compare with what was measured and with committed predictions.
+
+    `anchors` is a folder (default: the bundled ones), `measurements` one of rows with their provenance (default: the
+    bundled ones, none beside anchors of one's own), `predictions` the committed file (default: the project's). With
+    `accept`, what moved is written to that file; predictions within `tolerance` of the committed ones keep those. The
+    document says whether it `passed` and the `verdict`, and lists `anchors`, `summary`, `kernels` and `moved`. Raises
+    RooflineError for files that cannot be read or written.
+    """
+    path = _committed_path(anchors, predictions, accept)
+    found = load_anchors(FOLDER if anchors is None else anchors)
+    folder = MEASUREMENTS if measurements is None and anchors is None else measurements
+    kernels = [] if folder is None else [(kept, predict_kept(kept)) for kept in load_kept(folder)]
+    today = {anchor.id: predict(anchor) for anchor in found}
+    guarded = {anchor.id: _guarded_anchor(anchor) for anchor in found}
+    for kept, groups in kernels:
+        for id, target, prediction in _classes(kept, groups):
+            guarded[id], today[id] = target, prediction
+    committed = {} if accept and not path.exists() else read_predictions(path)
+    moved = list(_moves(guarded, today, committed, tolerance))
+    if accept and moved:
+        stay = {name: committed[name] for name in today if name in committed}
+        stay |= {move.id: move.new for move in moved if move.new is not None}
+        write_text(path, render_predictions({name: stay[name] for name in today}, moved if committed else ()))
+    rows = [_row(anchor, today[anchor.id]) for anchor in found]
+    document = {
+        "anchors": rows,
+        "kernels": [_kernel_document(kept, groups) for kept, groups in kernels],
+        "summary": list(_summary(rows)),
+        "moved": [_moved_row(move) for move in moved],
+        "metrics": {name: METRICS[name].meaning for name in dict.fromkeys(row["metric"] for row in rows)},
+        "predictions": str(path),
+        "tolerance": tolerance,
+        "accepted": accept and bool(moved),
+        "passed": accept or not moved,
+    }
+    return {"verdict": _verdict(document), **document}
+
+
+def _verdict(document: Mapping[str, Any]) -> str:
+    """The outcome of a check in one sentence."""
+    count, moved = len(document["anchors"]), document["moved"]
+    rows = sum(file["rows"] for file in document["kernels"])
+    beside = f" and those of {rows} measured kernels" if rows else ""
+    if not moved:
+        return f"all {count} predictions{beside} are as committed, within {document['tolerance']:.1%}"
+    kinds = [row["status"] for row in moved]
+    parts = [f"{kinds.count(kind)} {kind}" for kind in ("moved", "added", "removed") if kind in kinds]
+    listed = ", ".join(parts)
+    number = sum(len(group["classes"]) for file in document["kernels"] for group in file["groups"])
+    classes = f" and {number} classes of kernels" if number else ""
+    if document["accepted"]:
+        return f"accepted: {listed} of {count} anchors{classes}, written to {document['predictions']}"
+    return f"{listed} of {count} anchors{classes}; if that is meant, accept it with `roofline validate check --accept`"
+
+
+def _committed_path(anchors: Path | None, given: Path | None, accept: bool) -> Path:
+    if anchors is not None and given is None:
+        raise RooflineError("anchors of your own have predictions of their own; name their file with --predictions")
+    path = PREDICTIONS if given is None else given
+    if given is None and not (path if not accept else path.parent).exists():
+        raise RooflineError(
+            "there are no committed predictions here: tests/golden/predictions.yaml is part of a checkout of the"
+            " project, not of an installation; name another file with --predictions"
+        )
+    return path
+
+
+# --- what moved -------------------------------------------------------------------------------------------------------
+
+
+def _guarded_anchor(anchor: Anchor) -> Guarded:
+    return Guarded(anchor.id, anchor.value.unit, anchor.value.number, partial(error, anchor))
+
+
+def _moves(
+    guarded: Mapping[str, Guarded],
+    today: Mapping[str, Prediction],
+    committed: Mapping[str, Prediction],
+    tolerance: float,
+) -> Iterator[Move]:
+    for target in guarded.values():
+        new, old = today[target.id], committed.get(target.id)
+        if old is None:
+            yield Move(target, target.id, "mid", None, new)
+            continue
+        changes = {name: abs(getattr(new, name) / getattr(old, name) - 1) for name in ("mid", "bound", "low", "high")}
+        figure = max(changes, key=lambda name: changes[name])
+        if not changes[figure] <= tolerance:
+            yield Move(target, target.id, "mid" if changes["mid"] > tolerance else figure, old, new)
+    for name in committed.keys() - today.keys():
+        yield Move(None, name, "mid", committed[name], None)
+
+
+def _moved_row(move: Move) -> dict[str, Any]:
+    old, new = (None if side is None else float(getattr(side, move.figure)) for side in (move.old, move.new))
+    target = move.guarded
+    return {
+        "id": move.id,
+        "status": "added" if old is None else "removed" if new is None else "moved",
+        "figure": move.figure,
+        "unit": None if target is None else target.unit,
+        "published": None if target is None else target.published,
+        "old": old,
+        "new": new,
+        "change": None if old is None or new is None else new / old - 1,
+        "error_before": None if old is None or target is None else target.error(old),
+        "error_after": None if new is None or target is None else target.error(new),
+    }
+
+
+# --- measured kernels -------------------------------------------------------------------------------------------------
+
+
+def _classes(kept: Kept, groups: Sequence[Predicted]) -> Iterator[tuple[str, Guarded, Prediction]]:
+    """What is committed of a file of rows: for each class of shapes the geometric mean, in microseconds."""
+    for group in groups:
+        for label, chosen in group.classes:
+            id = "/".join((kept.name, group.op, group.format, group.kernel, group.cache, label))
+            bound, low, mid, high, measured = (
+                1e6 * geometric_mean(values[chosen])
+                for values in (group.bound, group.low, group.mid, group.high, group.measured)
+            )
+            yield id, Guarded(id, "us", measured, partial(_kernel_error, measured)), Prediction(bound, low, mid, high)
+
+
+def _kernel_error(measured: float, predicted: float) -> float:
+    return predicted / measured - 1
+
+
+def _kernel_document(kept: Kept, groups: Sequence[Predicted]) -> dict[str, Any]:
+    """A file of rows as a part of the answer: where it comes from, and errors by op, format, kernel and caches."""
+    about = kept.provenance
+    everything = [abs(group.mid / group.measured - 1) for group in groups]
+    inside = [(group.low <= group.measured) & (group.measured <= group.high) for group in groups]
+    return {
+        "name": kept.name,
+        "title": about.title,
+        "hardware": kept.hardware.name,
+        "machine": about.machine,
+        "software": about.software,
+        "command": about.command,
+        "date": about.date.isoformat(),
+        "revision": about.revision,
+        "load": about.load,
+        "fitted": about.fitted,
+        "constants": about.constants,
+        "rows": sum(len(group.measured) for group in groups),
+        "median_absolute_error": float(np.median(np.concatenate(everything))),
+        "inside": float(np.mean(np.concatenate(inside))),
+        "groups": [_group_row(group) for group in groups],
+    }
+
+
+def _group_row(group: Predicted) -> dict[str, Any]:
+    figures = group.figures
+    return {
+        "op": group.op,
+        "format": group.format,
+        "kernel": group.kernel,
+        "cache": group.cache,
+        "basis": group.basis,
+        "rows": len(group.measured),
+        "median_absolute_error": figures["median_ape"],
+        "mean_absolute_error": figures["mape"],
+        "bias": figures["bias"],
+        "bound_mean_absolute_error": figures["bound_mape"],
+        "inside": figures["interval_coverage"],
+        "classes": [label for label, _ in group.classes],
+    }
+
+
+# --- the committed file -----------------------------------------------------------------------------------------------
+
+
+def read_predictions(path: Path) -> dict[str, Prediction]:
+    """The committed predictions; raises SpecError where the file is not one of them."""
+    where = str(path)
+    content = read_mapping(path)
+    unknown = sorted(content.keys() - {"moved", "kernels", "predictions"})
+    if unknown or not isinstance(content.get("predictions"), dict):
+        raise SpecError(where, "is not a file of committed predictions (the keys 'moved' and 'predictions')")
+    sections = {name: content.get(name) or {} for name in ("predictions", "kernels")}
+    if not isinstance(sections["kernels"], dict):
+        raise SpecError(where, "'kernels' must be a mapping of classes to predictions")
+    return {
+        str(name): _prediction(where, f"{section}.{name}", entry)
+        for section, entries in sections.items()
+        for name, entry in entries.items()
+    }
+
+
+def _prediction(where: str, name: str, entry: object) -> Prediction:
+    figures: dict[Any, Any] = entry if isinstance(entry, dict) else dict.fromkeys(FIGURES, entry)
+    if set(figures) == set(FIGURES):
+        values = [figures[figure] for figure in FIGURES]
+        if all(type(value) in (int, float) and 0 < value < math.inf for value in values):
+            return Prediction(*(float(value) for value in values))
+    raise SpecError(where, f"'{name}': must be a number above zero, or one for each of {', '.join(FIGURES)}")
+
+
+def render_predictions(predictions: Mapping[str, Prediction], moved: Iterable[Move]) -> str:
+    """The committed file: what the acceptance moved, then a line a class of kernels, then a line an anchor."""
+    lines = [f"  {_key(move.id)}: {_moved_text(_moved_row(move))}\n" for move in moved]
+    head = f"moved:\n{''.join(lines)}" if lines else "moved: {}\n"
+    body = {name: f"  {_key(name)}: {_text(prediction)}\n" for name, prediction in predictions.items()}
+    kernels = "".join(line for name, line in body.items() if _of_kernels(name))
+    anchors = "".join(line for name, line in body.items() if not _of_kernels(name))
+    return f"{HEAD}{MOVED_HEAD}{head}{f'kernels:{chr(10)}{kernels}' if kernels else ''}predictions:\n{anchors}"
+
+
+def _of_kernels(id: str) -> bool:
+    """Whether an id is that of a class of kernels: the parts of its name stand between slashes."""
+    return "/" in id
+
+
+def _key(id: str) -> str:
+    return f"'{id}'" if _of_kernels(id) else id
+
+
+def _text(prediction: Prediction) -> str:
+    figures = [number(value) for value in prediction]
+    if len(set(figures)) == 1:
+        return figures[0]
+    return f"{{{', '.join(f'{name}: {value}' for name, value in zip(FIGURES, figures, strict=True))}}}"
+
+
+def _moved_text(row: Mapping[str, Any]) -> str:
+    values = [f"{side}: {'null' if row[side] is None else number(row[side])}" for side in ("old", "new")]
+    values += [
+        f"{side}: {'null' if row[side] is None else format(row[side], '+.4f')}"
+        for side in ("error_before", "error_after")
+    ]
+    return f"{{figure: {row['figure']}, {', '.join(values)}}}"
+
+
+def number(value: float) -> str:
+    """Five significant digits, without an exponent."""
+    return format(Decimal(f"{value:.{DIGITS - 1}e}"), "f")
+
+
+# --- published beside predicted ---------------------------------------------------------------------------------------
+
+
+def _row(anchor: Anchor, prediction: Prediction) -> dict[str, Any]:
+    """An anchor as a line of the answer, figures in its unit."""
+    published = anchor.value.number
+    timed = METRICS[anchor.metric].kind in TIMED
+    interval = timed and prediction.low < prediction.high
+    return {
+        "id": anchor.id,
+        "group": anchor.group,
+        "source": anchor.source,
+        "metric": anchor.metric,
+        "conditions": conditions_text(anchor),
+        "unit": anchor.value.unit,
+        "published": published,
+        **{name: float(getattr(prediction, name)) for name in FIGURES},
+        "error": error(anchor, prediction.mid),
+        "bound_error": error(anchor, prediction.bound) if timed else None,
+        "inside": prediction.low <= published <= prediction.high if interval else None,
+        "note": anchor.note,
+        "faster_than_bound": anchor.faster_than_bound,
+    }
+
+
+def conditions_text(anchor: Anchor) -> str:
+    """The conditions of an anchor in one line."""
+    given, scenario = anchor.conditions, scenario_of(anchor)
+    devices = scenario.settings.parallel.devices
+    names = ("tp", "pp", "ep", "dp", "sp")
+    degrees = " ".join(f"{name.upper()}{getattr(given, name)}" for name in names if getattr(given, name) > 1)
+    place = f"{devices} x {given.hw} ({degrees})" if devices > 1 else given.hw
+    parts = [f"{given.model} on {place}", precision_text(scenario.run_precision)]
+    if METRICS[anchor.metric].kind in TIMED:
+        parts += [f"batch {given.batch}", f"{given.prompt} in" if given.context is None else f"context {given.context}"]
+        parts += [f"{given.prefix} cached"] if given.prefix else []
+        parts += [f"{given.generate} out"] if given.generate > 1 and given.context is None else []
+        parts += [given.engine] if given.engine else []
+    return ", ".join([*parts, *given.techniques])
+
+
+def _summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Errors by source and metric, then over all sources: by metric, of everything timed and of everything stored."""
+    keys = dict.fromkeys((row["group"], row["metric"]) for row in rows)
+    for group, metric in keys:
+        yield _statistics(group, metric, [row for row in rows if (row["group"], row["metric"]) == (group, metric)])
+    kinds = {metric: [row for row in rows if row["metric"] == metric] for metric in METRICS}
+    kinds["times and rates"] = [row for row in rows if METRICS[row["metric"]].kind in TIMED]
+    kinds["bytes and tokens"] = [row for row in rows if METRICS[row["metric"]].kind not in TIMED]
+    for name, chosen in kinds.items():
+        if chosen:
+            yield _statistics("all sources", name, chosen)
+
+
+def _statistics(group: str, metric: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    bound = [row["bound_error"] for row in rows if row["bound_error"] is not None]
+    inside = [row["inside"] for row in rows if row["inside"] is not None]
+    errors = [row["error"] for row in rows]
+    return {
+        "group": group,
+        "metric": metric,
+        "anchors": len(rows),
+        "median_error": median(errors),
+        "median_absolute_error": median(map(abs, errors)),
+        "mean_absolute_error": fmean(map(abs, errors)),
+        "bound_mean_absolute_error": fmean(map(abs, bound)) if bound else None,
+        "inside": fmean(inside) if inside else None,
+    }

@@ -1,0 +1,1 @@
+"""Fitting: calibration constants from kernel rows, engine profiles from whole-model figures."""

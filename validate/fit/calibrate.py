@@ -1,0 +1,396 @@
+"""Fit calibrations to measurements: robust, bounded, and shrunk towards what relatives have.
+
+The constants x minimise  sum over rows of rho(log(predicted / measured) / s) + sum over constants of rho(log(x / x0) /
+w), with rho(z) = 2 (sqrt(1 + z^2) - 1): a mean absolute logarithmic error that is smooth at zero (s = 5%), so that a
+few odd kernels do not bend the fit. x0 are the constants of the family, or of all hardware, and w says how far one may
+stray from them: 50 measurements move what they can tell, and leave the rest. Choices (a tiling, a dispatch) are tried
+one by one.
+"""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Mapping, Sequence
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.core.parameters import Parameter, Unit
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.timing.calibration import Calibration, Fit, Residuals, Source, load_calibration, render
+from roofline.timing.kernels import Array, Columns, kernel, kernel_regimes, kernel_time
+from roofline.timing.kernels.attention import TILINGS
+from roofline.timing.kernels.gemm import UNGRAPHED
+from roofline.validate.tables.rows import MODULES, Measurements, by_op, headline, only_hardware, read_measurements
+
+ERROR_SCALE = 0.05
+"""Relative errors below this count quadratically, above it linearly."""
+
+PRIOR_WIDTH = {"family": 0.5, "none": 3.0}
+"""How far a constant may stray from its prior, in factors of e: a relative's constants, or only the default value."""
+
+SAMPLE = 2400
+"""Rows that a fit uses at most: more buy nothing for a dozen constants."""
+
+RESTARTS = 3
+"""Starts of a search without a prior."""
+
+FEWEST = 20
+"""Rows that a fit needs where it has a prior; without one it needs three for each constant."""
+
+FREE_CHOICE = 400
+"""Rows from which on choices are fitted, not taken from the prior."""
+
+HALVED = 40
+"""Rows from which on residuals are those of the other half of the shapes."""
+
+QUOTED_SHARE = 0.85
+"""Share of a fit's rows that are such as accuracy is quoted over."""
+
+PERCENTILES = (10.0, 50.0, 90.0)
+
+
+class _Rows(Struct, frozen=True):
+    """Measurements of one op and format on one accelerator, ready for a fit."""
+
+    columns: Columns
+    hardware: Hardware
+    seconds: Array
+    resident: NDArray[np.bool_]
+    alone: NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, part: Measurements, hardware: Hardware) -> _Rows:
+        return cls(part.columns, hardware, part.seconds, part.resident, part.alone)
+
+    def errors(self, op: str, parameters: Mapping[str, float]) -> Array:
+        predicted = kernel_time(op, self.columns, self.hardware, parameters, self.resident, self.alone)
+        return np.log(predicted / self.seconds)
+
+
+def fit(
+    parts: Sequence[Measurements],
+    hardware: Hardware,
+    prior: Calibration | None = None,
+    points: int | None = None,
+    seed: int = 0,
+    source: Source | None = None,
+) -> Calibration:
+    """The calibration of `hardware` from measurements of it.
+
+    `prior` gives the constants to shrink to (the family's or the pooled calibration); `points` uses so many random rows
+    of each op and format. Whole modules are left out. Raises RooflineError where there are too few rows.
+    """
+    fits: dict[tuple[str, str], Fit] = {}
+    for op, part in by_op([part for part in parts if part.op not in MODULES]).items():
+        for format, rows in _ordered(part.formats()):
+            chosen = sample(rows, points or SAMPLE, seed, everything=points is not None)
+            start = _start(op, format, prior, fits)
+            try:
+                found = fit_rows(op, format, [(chosen, hardware)], start, seed)
+            except UnsupportedError:
+                continue
+            fits[op, format] = replace(found, rows=len(chosen) if points else len(rows))
+    if not fits:
+        raise RooflineError(f"{parts[0].where}: nothing in it can be fitted for {hardware.name}")
+    origin = source or describe(parts)
+    return Calibration(hardware.name, "calibrated", fits, origin, tuple(prior.chain) if prior else ())
+
+
+def fitted(path: Path, hardware: str, points: int | None) -> str:
+    """The calibration of `hardware` fitted to the measurements in a file or folder, as YAML.
+
+    It starts from the nearest constants there are: the device's own where they exist, else its family's.
+    """
+    parts = read_measurements(path)
+    only_hardware(parts, str(path))
+    device = load_hardware(hardware)
+    command = f"roofline validate fit {path.name} --hw {device.name}" + (f" --points {points}" if points else "")
+    source = replace(describe(parts), command=command)
+    return render(fit(parts, device, prior=load_calibration(device), points=points, source=source))
+
+
+def describe(parts: Sequence[Measurements]) -> Source:
+    """What measurement files say of their origin."""
+    software: set[str] = set()
+    for part in parts:
+        if "software" in part.frame:
+            software |= set(map(str, part.frame["software"].unique()))
+    return Source(software=tuple(sorted(software)), date=datetime.datetime.now(tz=datetime.UTC).date())
+
+
+def _ordered(formats: Mapping[str, Measurements]) -> list[tuple[str, Measurements]]:
+    """Formats in the order that later ones start from earlier ones: fp8 before fp8_block."""
+    return sorted(formats.items())
+
+
+class Start(Struct, frozen=True):
+    """Where a fit starts: constants, and how far it may stray from them."""
+
+    parameters: Mapping[str, float]
+    width: float
+    informed: bool
+
+
+def _start(op: str, format: str, prior: Calibration | None, own: Mapping[tuple[str, str], Fit]) -> Start:
+    """The relative's constants; for block-scaled products, what the same accelerator's plain FP8 ones have."""
+    parameters = kernel(op).parameters(format)
+    known = {one.name: one.default if one.start is None else one.start for one in parameters}
+    lacking = {one.name: one.default for one in parameters if one.optional}
+    informed = False
+    match = prior.find(op, format) if prior else None
+    sibling = own.get((op, "fp8")) if format == "fp8_block" and op == "gemm" else None
+    for constants in (match.fit.parameters if match else {}, sibling.parameters if sibling else {}):
+        known |= {name: value for name, value in constants.items() if name in known and value != lacking.get(name)}
+        informed = informed or bool(constants)
+    return Start(known, PRIOR_WIDTH["family" if informed else "none"], informed)
+
+
+def sample(part: Measurements, count: int, seed: int, everything: bool = False) -> Measurements:
+    """At most `count` rows: most such as accuracy is quoted over (`headline`), half of them even over the regimes.
+
+    With `everything` they are drawn evenly from the rows that accuracy is quoted over, as somebody would measure them.
+    """
+    generator = np.random.default_rng(seed)
+    quoted = np.flatnonzero(headline(part))
+    rest = np.setdiff1d(np.arange(len(part)), quoted)
+    if everything:
+        return part.rows(np.sort(generator.permutation(quoted if len(quoted) >= count else len(part))[:count]))
+    main = _spread(part, quoted, int(count * QUOTED_SHARE), generator)
+    others = _spread(part, rest, count - len(main), generator)
+    return part.rows(np.sort(np.concatenate([main, others])))
+
+
+def _spread(
+    part: Measurements, positions: NDArray[np.int64], count: int, generator: np.random.Generator
+) -> NDArray[np.int64]:
+    """`count` of `positions`: half drawn evenly, half with the same number from every regime."""
+    if len(positions) <= count:
+        return positions
+    plain = generator.permutation(positions)[: count // 2]
+    left = np.setdiff1d(positions, plain)
+    regimes = kernel_regimes(part.op, part.rows(left).columns)
+    weight = 1.0 / np.bincount(regimes, minlength=regimes.max() + 1)[regimes]
+    more = generator.choice(left, size=count - len(plain), replace=False, p=weight / weight.sum())
+    return np.concatenate([plain, more])
+
+
+def fit_rows(
+    op: str,
+    format: str,
+    parts: Sequence[tuple[Measurements, Hardware]],
+    start: Start,
+    seed: int = 0,
+    free: bool = False,
+) -> Fit:
+    """One set of constants for the measurements of one format, on one accelerator or on several together.
+
+    With `free` choices are fitted however few rows there are: where the start is of other people's libraries. The
+    residuals are those of rows not fitted: of the other half of the shapes, or of each accelerator in turn.
+    """
+    rows = [_Rows.of(part, hardware) for part, hardware in parts]
+    count = sum(len(part) for part, _ in parts)
+    needed = FEWEST if start.informed else 3 * len(_fitted_parameters(op, format, rows))
+    if count < needed:
+        raise RooflineError(f"{count} rows of {op} in {format} are too few to fit; at least {needed} are needed")
+    parameters = _search(op, format, rows, start, free or count >= FREE_CHOICE or not start.informed)
+    errors, labels = [], []
+    for held, fitted in _folds(parts, seed):
+        refitted = parameters
+        if fitted:
+            refit = Start(parameters, start.width, informed=True)
+            fold = [_Rows.of(part, hardware) for part, hardware in fitted]
+            refitted = _search(op, format, fold, refit, free=False)
+        for part, hardware in held:
+            errors.append(-log_errors(part, hardware, refitted))
+            labels.append(kernel_regimes(op, part.columns))
+    residuals = summarise(op, np.concatenate(errors), np.concatenate(labels))
+    return Fit(op, format, parameters, residuals, _ranges(op, [part for part, _ in parts]), count)
+
+
+def log_errors(part: Measurements, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
+    """Logarithms of predicted over measured time."""
+    return _Rows.of(part, hardware).errors(part.op, parameters)
+
+
+_Parts = Sequence[tuple[Measurements, Hardware]]
+
+
+def _folds(parts: _Parts, seed: int) -> list[tuple[_Parts, _Parts]]:
+    """Pairs of (held out, fitted): each accelerator in turn; of one alone, halves of its shapes; else all at once."""
+    if len(parts) > 1:
+        return [([parts[index]], [*parts[:index], *parts[index + 1 :]]) for index in range(len(parts))]
+    part, hardware = parts[0]
+    if len(part) < HALVED:
+        return [([(part, hardware)], [])]
+    held = hold_out(part, seed)
+    if not held.any() or held.all():
+        return [([(part, hardware)], [])]
+    first, second = (part.rows(held), hardware), (part.rows(~held), hardware)
+    return [([first], [second]), ([second], [first])]
+
+
+def hold_out(part: Measurements, seed: int = 0) -> NDArray[np.bool_]:
+    """A random half of the shapes, never of rows: (n, k) pairs, head configurations, expert shapes, message sizes."""
+    names = list(kernel(part.op).held_out)
+    groups = part.frame.groupby(names, sort=True).ngroup().to_numpy()
+    generator = np.random.default_rng(seed)
+    held = generator.permutation(groups.max() + 1) % 2 == 1
+    return np.asarray(held[groups], dtype=bool)
+
+
+def summarise(op: str, errors: Array, regimes: NDArray[np.int64]) -> dict[str, Residuals]:
+    """Percentiles of measured over predicted time, `errors` being its logarithm: under `all`, and by regime."""
+    residuals = {"all": percentiles(errors)}
+    for index, label in enumerate(kernel(op).regimes.labels):
+        chosen = errors[regimes == index]
+        if len(chosen) >= FEWEST:
+            residuals[label] = percentiles(chosen)
+    return residuals
+
+
+def percentiles(errors: Array) -> Residuals:
+    """Of measured over predicted time, `errors` being its logarithm."""
+    low, mid, high = np.exp(np.percentile(errors, PERCENTILES))
+    return Residuals(float(low), float(mid), float(high), len(errors))
+
+
+def _ranges(op: str, parts: Sequence[Measurements]) -> dict[str, tuple[float, float]]:
+    ranges = {}
+    for name in kernel(op).ranged:
+        values = [part.frame[name] for part in parts]
+        ranges[name] = (float(min(v.min() for v in values)), float(max(v.max() for v in values)))
+    return ranges
+
+
+def _search(op: str, format: str, rows: Sequence[_Rows], start: Start, free: bool) -> dict[str, float]:
+    """The best constants over all choices, or with the choices of the start."""
+    parameters = _fitted_parameters(op, format, rows)
+    choices = [parameter for parameter in parameters if parameter.unit is Unit.CHOICE]
+    options = [_options(choice, rows) if free else [int(start.parameters[choice.name])] for choice in choices]
+    best: tuple[float, dict[str, float]] | None = None
+    for option in product(*options):
+        chosen = {choice.name: float(value) for choice, value in zip(choices, option, strict=True)}
+        if op == "gemm" and format in UNGRAPHED and any(row.alone.any() for row in rows):
+            chosen["launch"] = start.parameters["launch"]  # the gaps of such a benchmark hide it
+        loss, found = _minimise(op, parameters, rows, start, chosen)
+        if best is None or loss < best[0]:
+            best = loss, found
+    assert best is not None
+    lacking = {one.name: one.default for one in kernel(op).parameters(format) if one.name not in best[1]}
+    return {**best[1], **lacking}
+
+
+def _fitted_parameters(op: str, format: str, rows: Sequence[_Rows]) -> list[Parameter]:
+    """The parameters of a kernel on such hardware."""
+    kinds = {row.hardware.kind for row in rows}
+    return [one for one in kernel(op).parameters(format) if not one.kind or {one.kind} == kinds]
+
+
+def _options(choice: Parameter, rows: Sequence[_Rows]) -> list[int]:
+    """What a choice may be: processors cut attention in a way of their own."""
+    every = range(int(choice.low), int(choice.high) + 1)
+    own = any(row.hardware.kind == "cpu" for row in rows)
+    return [one for one in every if choice.name != "tiling" or TILINGS[one].processor == own]
+
+
+def _minimise(
+    op: str,
+    parameters: Sequence[Parameter],
+    rows: Sequence[_Rows],
+    start: Start,
+    chosen: Mapping[str, float],
+) -> tuple[float, dict[str, float]]:
+    """The constants of least loss for the `chosen` choices, and that loss (a mean absolute logarithmic error)."""
+    try:
+        from scipy.optimize import least_squares  # type: ignore[import-untyped,unused-ignore]
+    except ImportError:  # pragma: no cover - the extra is not installed
+        raise RooflineError("fitting needs SciPy: pip install 'llm-roofline[fit]'") from None
+
+    free = [parameter for parameter in parameters if parameter.name not in chosen]
+    low = np.log([parameter.low for parameter in free])
+    high = np.log([parameter.high for parameter in free])
+    prior = np.log([start.parameters[parameter.name] for parameter in free])
+    share = [1.0 / np.sqrt(len(row.seconds)) for row in rows]
+    balance = np.sqrt(sum(len(row.seconds) for row in rows) / len(rows))
+
+    def named(point: Array) -> dict[str, float]:
+        values = zip(free, np.exp(point), strict=True)
+        return {**{parameter.name: float(value) for parameter, value in values}, **chosen}
+
+    def residuals(point: Array) -> Array:
+        constants = named(point)
+        data = [row.errors(op, constants) * (weight * balance) for row, weight in zip(rows, share, strict=True)]
+        return np.concatenate([*data, (point - prior) * (ERROR_SCALE / start.width)])
+
+    best: tuple[float, dict[str, float]] | None = None
+    for initial in _starts(prior, low, high, 1 if start.informed else RESTARTS):
+        solution: Any = least_squares(
+            residuals,
+            initial,
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=ERROR_SCALE,
+            max_nfev=60,
+            diff_step=[3e-3] * len(initial),
+        )
+        constants = named(solution.x)
+        loss = float(np.mean([np.mean(np.abs(row.errors(op, constants))) for row in rows]))
+        if best is None or loss < best[0]:
+            best = loss, {parameter.name: constants[parameter.name] for parameter in parameters}
+    assert best is not None
+    return best
+
+
+def _starts(prior: Array, low: Array, high: Array, count: int) -> list[Array]:
+    """The prior, and points between it and others drawn evenly from the bounds: the loss has more than one valley."""
+    generator = np.random.default_rng(0)
+    drawn = [prior, *((prior + generator.uniform(low, high)) / 2 for _ in range(count - 1))]
+    return [np.clip(point, low + 1e-3, high - 1e-3) for point in drawn]
+
+
+def fit_shared(
+    name: str,
+    members: Sequence[tuple[Hardware, Sequence[Measurements]]],
+    prior: Calibration | None = None,
+    seed: int = 0,
+    source: Source | None = None,
+    fewest: int = FEWEST,
+    free: bool = False,
+) -> Calibration:
+    """One calibration for several accelerators: a family, or the pool of all.
+
+    Its residuals are those of each accelerator predicted from the others, so that its intervals tell what hardware
+    without measurements may expect. A family of one has no others: then they are its own, and `widen` makes them
+    honest. Formats with fewer rows than `fewest` are left to the `prior`; `free` is as in `fit_rows`.
+    """
+    gathered: dict[tuple[str, str], list[tuple[Measurements, Hardware]]] = {}
+    for hardware, parts in members:
+        for op, part in by_op([part for part in parts if part.op not in MODULES]).items():
+            for format, rows in part.formats().items():
+                chosen = sample(rows, max(600, SAMPLE * 2 // len(members)), seed)
+                gathered.setdefault((op, format), []).append((chosen, hardware))
+    fits: dict[tuple[str, str], Fit] = {}
+    for (op, format), together in sorted(gathered.items(), key=lambda item: item[0]):
+        start = _start(op, format, prior, fits)
+        if prior is not None and sum(len(part) for part, _ in together) < fewest:
+            continue
+        fits[op, format] = fit_rows(op, format, together, start, seed, free)
+    software = [part for _, parts in members for part in parts]
+    return Calibration(name, "pooled" if name == "pooled" else "family", fits, source or describe(software))
+
+
+def widen(calibration: Calibration, wider: Calibration) -> Calibration:
+    """`calibration` with the residuals of `wider` where that has them: a lone member tells nothing of its siblings."""
+    fits = {key: replace(own, residuals=_wider(own, wider.fits.get(key))) for key, own in calibration.fits.items()}
+    return replace(calibration, fits=fits)
+
+
+def _wider(own: Fit, other: Fit | None) -> Mapping[str, Residuals]:
+    return own.residuals if other is None else {**own.residuals, **other.residuals}

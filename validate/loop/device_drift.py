@@ -1,0 +1,192 @@
+"""Drift: a few rows of a file measured again, to tell whether the machine has changed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.core.errors import RooflineError
+from roofline.timing.kernels.elementwise import PASSES
+from roofline.validate.kernels.benchmark import Benchmark
+from roofline.validate.kernels.registry import benchmarks
+from roofline.validate.kernels.work import work_of
+from roofline.validate.measure.bench import bar, point
+from roofline.validate.measure.device import Device, open_device
+from roofline.validate.tables.rowfile import case_of, read_rows
+
+DRIFT_POINTS = 12
+"""Rows of an op that are measured again."""
+
+LIMITED_POINTS = 36
+"""Rows that bandwidth limits, of all ops together, and as many that arithmetic does."""
+
+LIMITED = 0.6
+"""Share of the highest rate in a file from which on a row is taken to be limited by it."""
+
+DRIFT_MARGIN = 0.03
+"""Relative change below which nothing is said: a card's clock moves as much."""
+
+DRIFT_ERRORS = 2.6
+"""Standard errors of a median on each side of it: 99 of 100 medians of noise alone are within."""
+
+LEAST_NOISE = 0.01
+"""Noise of a ratio that is assumed at least, however well few points agree."""
+
+LONGEST_DRIFT = 60e-3
+"""Seconds: rows that take longer are not measured again."""
+
+
+class Ratio(Struct, frozen=True):
+    """Time now over time then for the rows of an op, or of all that one limit holds back: a median, its interval."""
+
+    op: str
+    rows: int
+    low: float
+    mid: float
+    high: float
+    pooled: bool = False
+
+    @property
+    def change(self) -> str:
+        """What the interval says: `slower`, `faster` or `same`.
+
+        There are many ops and few rows of each, so that an op's whole interval has to be beyond the margin.
+        """
+        low, high = (self.mid, self.mid) if self.pooled else (self.low, self.high)
+        if self.low > 1 and low > 1 + DRIFT_MARGIN:
+            return "slower"
+        return "faster" if self.high < 1 and high < 1 - DRIFT_MARGIN else "same"
+
+
+class Drift(Struct, frozen=True):
+    """What a short second measurement says: ratios by op, and of rows limited by `bandwidth` and by `arithmetic`."""
+
+    path: Path
+    ratios: tuple[Ratio, ...]
+    left_out: int
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def changed(self) -> bool:
+        """Whether the machine is another than it was."""
+        return any(ratio.change != "same" for ratio in self.ratios)
+
+    @property
+    def lines(self) -> list[str]:
+        """For a person."""
+        lines = [f"time now over time in {self.path} (median, and where it lies with 99% confidence)"]
+        for ratio in self.ratios:
+            lines.append(
+                f"  {ratio.op:<20}{ratio.rows:4} rows   {ratio.mid:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
+                f"   {ratio.change}"
+            )
+        lines += [f"  {remark}" for remark in self.remarks]
+        told = ", ".join(f"{ratio.op} {ratio.change}" for ratio in self.ratios if ratio.change != "same")
+        lines.append(f"the machine has changed: {told}" if told else "the machine is as it was")
+        return lines
+
+
+def drift(path: Path, device: str | None = None, points: int = DRIFT_POINTS, threads: int | None = None) -> Drift:
+    """Measure a few rows of a file again and compare; on the device and with the threads that the file names."""
+    rows = read_rows(path)
+    named = "cpu" if rows[0]["threads"] else "cuda"
+    then = int(rows[0]["threads"]) if rows[0]["threads"].isdigit() else None
+    opened = open_device(device or named, threads or then)
+    with bar() as progress:
+        return drift_on(opened, benchmarks(opened.name), rows, path, points, progress)
+
+
+def drift_on(
+    device: Device,
+    known: Mapping[str, Benchmark],
+    rows: Sequence[Mapping[str, str]],
+    path: Path,
+    points: int = DRIFT_POINTS,
+    progress: Any = None,
+) -> Drift:
+    """Measure the calmest rows of every op again on `device`."""
+    limits = _limits(rows, str(path))
+    picked: dict[int, None] = {}
+    for op in dict.fromkeys(row["op"] for row in rows):
+        picked |= dict.fromkeys(_calmest(rows, [index for index, row in enumerate(rows) if row["op"] == op], points))
+    for limit in ("bandwidth", "arithmetic"):
+        those = [index for index, found in enumerate(limits) if found == limit]
+        picked |= dict.fromkeys(_calmest(rows, those, LIMITED_POINTS))
+    logs: dict[str, list[float]] = {}
+    limited: dict[str, list[float]] = {}
+    left_out = 0
+    for done, index in enumerate(picked):
+        row = rows[index]
+        if progress:
+            progress(done / len(picked), row["op"])
+        case = case_of(row, str(path))
+        benchmark = known.get(case.op)
+        sample = point(case, row["kernel"], device, benchmark, row["cache"] != "warm") if benchmark else "no benchmark"
+        if isinstance(sample, str):
+            left_out += 1
+            continue
+        ratio = math.log(sample.median * 1e6 / float(row["latency_us"]))
+        logs.setdefault(case.op, []).append(ratio)
+        limited.setdefault(limits[index], []).append(ratio)
+    if not logs:
+        raise RooflineError(f"{path}: none of its rows can be measured on this machine")
+    limited.pop("", None)
+    ratios = [ratio_of(op, values) for op, values in logs.items()]
+    ratios += [replace(ratio_of(limit, values), pooled=True) for limit, values in limited.items()]
+    now, then = device.software, rows[0]["software"]
+    remarks = [f"the software is another: {then} then, {now} now"] if now != then else []
+    name = device.state.get("device", "")
+    if rows[0]["device"] and name and rows[0]["device"] != name:
+        remarks.append(f"the device is another: {rows[0]['device']} then, {name} now")
+    return Drift(path, tuple(ratios), left_out, tuple(remarks))
+
+
+def _limits(rows: Sequence[Mapping[str, str]], where: str) -> list[str]:
+    """What holds each row back: `bandwidth` or `arithmetic` where it comes near the file's best rate, else nothing."""
+    cases = [case_of(row, where) for row in rows]
+    seconds = np.array([float(row["latency_us"]) * 1e-6 for row in rows])
+    works = [work_of(case) for case in cases]
+    moved = np.array([work.bytes for work in works]) / seconds
+    computed = np.array([work.flops for work in works]) / seconds
+    best = {case.dtype: 0.0 for case in cases}
+    for case, rate in zip(cases, computed, strict=True):
+        best[case.dtype] = max(best[case.dtype], float(rate))
+    near = LIMITED * float(np.percentile(moved, 95))
+    found = []
+    for case, bytes, flops in zip(cases, moved, computed, strict=True):
+        heavy = case.op not in PASSES and flops >= LIMITED * best[case.dtype]
+        found.append("arithmetic" if heavy else "bandwidth" if bytes >= near else "")
+    return found
+
+
+def _calmest(rows: Sequence[Mapping[str, str]], those: Sequence[int], points: int) -> list[int]:
+    """The rows with the smallest spread, among those that do not take long."""
+    short = [index for index in those if float(rows[index]["latency_us"]) < 1e6 * LONGEST_DRIFT]
+    return sorted(short, key=lambda index: _spread(rows[index]))[:points]
+
+
+def _spread(row: Mapping[str, str]) -> float:
+    try:
+        return (float(row["latency_p90_us"]) - float(row["latency_p10_us"])) / float(row["latency_us"])
+    except ValueError:
+        return math.inf
+
+
+def ratio_of(op: str, logs: Sequence[float]) -> Ratio:
+    """The median of ratios and its interval, from their logarithms.
+
+    The standard error of a median is 1.253 s / sqrt(n), with s from the median absolute deviation (1.4826 of it); a
+    few rows are widened as Student's t would.
+    """
+    values = np.asarray(logs)
+    mid = float(np.median(values))
+    deviation = max(1.4826 * float(np.median(np.abs(values - mid))), LEAST_NOISE)
+    few = 1.0 + 6.0 / len(values)
+    half = DRIFT_ERRORS * few * 1.253 * deviation / math.sqrt(len(values))
+    return Ratio(op, len(values), math.exp(mid - half), math.exp(mid), math.exp(mid + half))

@@ -1,0 +1,232 @@
+"""Which points to measure, the most informative first: a run that is stopped early has still seen every regime.
+
+The axes of an op (M, N, K; lengths, batch, heads; tokens and experts; rows and columns) span a box in the logarithm of
+size. Its smallest and its largest corner come first; then, in turn, the candidate farthest from all points before it
+(maximin: it finds the edges) and the next of a Halton sequence (Halton 1960: it fills the inside). Ops and formats take
+turns. Nothing is random: the same limits give the same design.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain, islice, zip_longest
+from types import MappingProxyType
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from roofline.core.errors import UnknownNameError
+from roofline.timing.kernels.common import numbers
+from roofline.timing.kernels.elementwise import PASSES
+from roofline.validate.kernels.work import Case, work_of
+
+CANDIDATES = 600
+"""Points of the box that a design is chosen from."""
+
+PRIMES = (2, 3, 5, 7, 11, 13, 17)
+
+SHARES: Mapping[str, int] = MappingProxyType(
+    {"gemm": 3, "attention_prefill": 2, "attention_decode": 2, "moe": 2, "norm": 1}
+)
+"""Points that an op gets in a round; the others get one every second round: they have two constants."""
+
+STREAMED = 0.25
+"""Share of the traffic that a kernel may have that only streams: its two constants need no more."""
+
+EXPERTS = (
+    (2048, 1408, 6, 64),
+    (2048, 768, 8, 128),
+    (4096, 14336, 2, 8),
+    (6144, 16384, 2, 8),
+    (2880, 2880, 4, 32),
+    (4096, 1536, 8, 128),
+    (7168, 2048, 8, 256),
+    (2048, 1024, 8, 64),
+    (6144, 10752, 4, 16),
+)
+"""Hidden width, expert width, experts a token and experts of published models."""
+
+
+class Limits(Struct, frozen=True):
+    """What one point may take: `memory` and `traffic` in bytes, `flops` in FLOP."""
+
+    memory: float = 8e9
+    flops: float = math.inf
+    traffic: float = math.inf
+
+
+class Axis(Struct, frozen=True):
+    """A shape column: sizes from `low` to `high`, even in their logarithm, in multiples of `step`, or `choices`."""
+
+    name: str
+    low: int = 1
+    high: int = 1
+    step: int = 1
+    choices: tuple[int, ...] = ()
+
+    def at(self, position: float) -> int:
+        """The size at a position from 0 to 1."""
+        if self.choices:
+            return self.choices[min(int(position * len(self.choices)), len(self.choices) - 1)]
+        size = float(self.low * (self.high / self.low) ** position)
+        return max(self.low, round(size / self.step) * self.step)
+
+
+_HEADS = (
+    Axis("kv_heads", choices=(1, 2, 4, 8, 16)),
+    Axis("group", choices=(1, 2, 4, 7, 8)),
+    Axis("head_dim", choices=(64, 128, 128, 128)),
+    Axis("window", choices=(0, 0, 0, 0, 1024)),
+)
+
+AXES: Mapping[str, tuple[Axis, ...]] = MappingProxyType(
+    {
+        "gemm": (Axis("m", 1, 16384), Axis("n", 256, 131072, 64), Axis("k", 512, 32768, 64)),
+        "attention_prefill": (
+            Axis("q_len", 16, 16384),
+            Axis("batch", 1, 64),
+            *_HEADS,
+            Axis("cached", choices=(0, 0, 0, 1, 4)),
+        ),
+        "attention_decode": (Axis("kv_len", 64, 131072), Axis("batch", 1, 256), *_HEADS),
+        "moe": (
+            Axis("tokens", 1, 16384),
+            Axis("shape", choices=tuple(range(len(EXPERTS)))),
+            Axis("ep", choices=(1, 1, 1, 2, 8)),
+        ),
+        **dict.fromkeys(PASSES, (Axis("rows", 1, 65536), Axis("columns", 512, 32768, 128))),
+    }
+)
+"""The box of every op, after the columns of the measurement schema."""
+
+
+def design(formats: Mapping[str, Sequence[str]], limits: Limits, count: int = 100) -> list[Case]:
+    """The cases for ops with their formats (`bf16`, or `bf16/fp8` with the cache's), `count` for each of the two.
+
+    Ordered so that any beginning is a design of its own. An op within whose limits nothing lies has no cases. Raises
+    UnknownNameError for an op without axes.
+    """
+    rounds = []
+    for op, names in formats.items():
+        if op not in AXES:
+            raise UnknownNameError("op", op, AXES)
+        share = SHARES.get(op, 0.5)
+        wanted = math.ceil(count * min(1.0, max(share, 1) / 2))
+        queue = [
+            case
+            for together in zip_longest(*(_cases(op, name, limits, wanted) for name in names))
+            for case in together
+            if case is not None
+        ]
+        rounds.append(_shared(queue, share * len(names)))
+    return list(chain.from_iterable(chain.from_iterable(zip_longest(*rounds, fillvalue=()))))
+
+
+def _shared(queue: Sequence[Case], share: float) -> list[tuple[Case, ...]]:
+    """The queue cut into the turns of rounds, `share` of it a round on average."""
+    edges = [round(index * share + 1e-9) for index in range(math.ceil(len(queue) / share) + 1)]
+    return [tuple(queue[low:high]) for low, high in zip([0, *edges[1:]], [*edges[1:], len(queue)], strict=False)]
+
+
+def _cases(op: str, format: str, limits: Limits, count: int) -> Iterator[Case]:
+    """At most `count` different cases of one op and format within the limits, the most informative first."""
+    found: set[Case] = set()
+    for point in chain(_ends(op, format, limits), _ordered(len(AXES[op]))):
+        if len(found) == count:
+            return
+        case = case_at(op, format, point)
+        if case not in found and fits(case, limits):
+            found.add(case)
+            yield case
+
+
+def _ends(op: str, format: str, limits: Limits) -> Iterator[NDArray[np.float64]]:
+    """The smallest corner of the box, and the largest point on the diagonal from it that is within the limits."""
+    diagonal = np.outer(np.linspace(1.0, 0.0, 33), np.ones(len(AXES[op])))
+    yield diagonal[-1]
+    yield from islice((point for point in diagonal if fits(case_at(op, format, point), limits)), 1)
+
+
+def _ordered(dimensions: int) -> Iterator[NDArray[np.float64]]:
+    """Positions in the unit box: both ends of its diagonal, then farthest points and Halton's in turn."""
+    corners = np.array(
+        [[(index >> axis) & 1 for axis in range(dimensions)] for index in range(2**dimensions)], dtype=np.float64
+    )
+    inside = halton(CANDIDATES, dimensions)
+    points = np.concatenate([corners, inside])
+    order, left = [0, len(corners) - 1], np.ones(len(points), dtype=bool)
+    distance = np.full(len(points), np.inf)
+    following = len(corners)
+    for turn in range(len(points)):
+        if turn < len(order):
+            chosen = order[turn]
+        elif turn % 2:
+            chosen = int(np.argmax(np.where(left, distance, -1.0)))
+        else:
+            while following < len(points) and not left[following]:
+                following += 1
+            chosen = following if following < len(points) else int(np.argmax(np.where(left, distance, -1.0)))
+        left[chosen] = False
+        distance = np.minimum(distance, np.linalg.norm(points - points[chosen], axis=1))
+        yield points[chosen]
+
+
+def halton(count: int, dimensions: int) -> NDArray[np.float64]:
+    """The first points of Halton's sequence in the unit box: digits of the index, mirrored, in a prime base an axis."""
+    points = np.zeros((count, dimensions))
+    for axis, base in enumerate(PRIMES[:dimensions]):
+        index, weight = np.arange(1, count + 1), 1.0
+        while index.any():
+            weight /= base
+            points[:, axis] += weight * (index % base)
+            index = index // base
+    return points
+
+
+def case_at(op: str, format: str, point: Sequence[float] | NDArray[np.float64]) -> Case:
+    """The case at a position in the unit box of `op`; `format` is `dtype`, or `dtype/kv_dtype`."""
+    sizes = {axis.name: axis.at(float(position)) for axis, position in zip(AXES[op], point, strict=True)}
+    dtype, _, stored = format.partition("/")
+    if op.startswith("attention"):
+        queries = sizes.get("q_len", 1)
+        keys = sizes.get("kv_len", queries * (1 + sizes.get("cached", 0)))
+        return Case(
+            op,
+            {
+                "dtype": dtype,
+                "kv_dtype": stored or dtype,
+                "batch": sizes["batch"],
+                "q_len": queries,
+                "kv_len": keys,
+                "heads": sizes["kv_heads"] * sizes["group"],
+                "kv_heads": sizes["kv_heads"],
+                "head_dim": sizes["head_dim"],
+                "window": sizes["window"] if sizes["window"] < keys else 0,
+            },
+        )
+    if op == "moe":
+        hidden, width, top_k, experts = EXPERTS[sizes["shape"]]
+        shape = {"tokens": sizes["tokens"], "hidden": hidden, "intermediate": width, "top_k": top_k, "experts": experts}
+        return Case(op, {"dtype": dtype, **shape, "tp": 1, "ep": sizes["ep"], "routing": "uniform"})
+    return Case(op, {"dtype": dtype, **sizes})
+
+
+def held_bytes(case: Case) -> float:
+    """What the operands of a case occupy: its traffic, and experts that no token reaches, keys beyond the window."""
+    if case.op.startswith("attention"):
+        stored = numbers(str(case.columns["kv_dtype"])).bytes
+        cache = 2.0 * case["batch"] * case["kv_heads"] * case["kv_len"] * case["head_dim"] * stored
+        return max(cache, work_of(case).bytes)
+    if case.op != "moe":
+        return work_of(case).bytes
+    weights = 3.0 * case["experts"] / case["ep"] * case["hidden"] * case["intermediate"] * numbers(case.dtype).bytes
+    return weights + 2.0 * case["tokens"] * (2 + 4 * case["top_k"]) * case["hidden"]
+
+
+def fits(case: Case, limits: Limits) -> bool:
+    """Whether a case is within the limits."""
+    work = work_of(case)
+    traffic = limits.traffic * (STREAMED if case.op in PASSES else 1.0)
+    return work.flops <= limits.flops and work.bytes <= traffic and held_bytes(case) <= limits.memory

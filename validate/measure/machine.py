@@ -1,0 +1,321 @@
+"""What this machine is: a card by its name and what it says of itself, a processor by what the system tells.
+
+A card whose datasheet is bundled is that hardware. Anything else becomes a hardware spec of what can be asked
+(capacity, units, clock, cache) and measured: bandwidth by streaming kernels, peaks by large matrix products, each with
+the source "measured by roofline validate measure".
+"""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import yaml
+from msgspec import Struct, field
+
+from roofline.core.errors import UnknownNameError
+from roofline.core.units import si
+from roofline.specs.hardware import Hardware, load_hardware, parse_hardware
+from roofline.validate.measure.device import Call, Cuda, Device, Processors, cpu_field, is_memory, total_memory
+
+CARDS: tuple[tuple[str, str], ...] = (
+    (r"GH200 144GB", "gh200-144gb"),
+    (r"GH200", "gh200"),
+    (r"GB300", "gb300"),
+    (r"GB200", "gb200"),
+    (r"B300", "b300-sxm"),
+    (r"B200", "b200-sxm"),
+    (r"H800$|H800 SXM", "h800-sxm"),
+    (r"H200$|H200 SXM", "h200-sxm"),
+    (r"H100 PCIe", "h100-pcie"),
+    (r"H100 80GB HBM3|H100 SXM", "h100-sxm"),
+    (r"H20$|H20 ", "h20"),
+    (r"A800-SXM", "a800-sxm-80gb"),
+    (r"A100-SXM4-80GB|A100-SXM-80GB", "a100-sxm-80gb"),
+    (r"A100-SXM4-40GB", "a100-sxm-40gb"),
+    (r"A100[- ]80GB PCIe|A100-PCIE-80GB", "a100-pcie-80gb"),
+    (r"A100-PCIE-40GB", "a100-pcie-40gb"),
+    (r"RTX PRO 6000 Blackwell Server", "rtx-pro-6000-server"),
+    (r"RTX PRO 6000 Blackwell Workstation", "rtx-pro-6000-workstation"),
+    (r"RTX A6000", "a6000"),
+    (r"RTX 5090$", "rtx-5090"),
+    (r"RTX 4090$", "rtx-4090"),
+    (r"RTX 3090$", "rtx-3090"),
+    (r"NVIDIA GB10", "dgx-spark"),
+    (r"V100-SXM2-16GB", "v100-sxm2-16gb"),
+    (r"V100-SXM2-32GB", "v100-sxm2-32gb"),
+    (r"V100-PCIE-16GB", "v100-pcie-16gb"),
+    (r"\bL40S$", "l40s"),
+    (r"\bL40$", "l40"),
+    (r"\bL4$", "l4"),
+    (r"\bA40$", "a40"),
+    (r"\bA30$", "a30"),
+    (r"\bA10$", "a10"),
+    (r"\bT4$", "t4"),
+    (r"MI355X", "mi355x"),
+    (r"MI350X", "mi350x"),
+    (r"MI325X", "mi325x"),
+    (r"MI300X", "mi300x"),
+    (r"MI300A", "mi300a"),
+    (r"MI250X", "mi250x"),
+    (r"MI210", "mi210"),
+)
+"""What drivers call cards, and the bundled specs of them."""
+
+FAMILIES = {
+    (7, 0): "volta",
+    (7, 5): "turing",
+    (8, 0): "ampere",
+    (8, 6): "ampere",
+    (8, 7): "ampere",
+    (8, 9): "ada",
+    (9, 0): "hopper",
+    (10, 0): "blackwell",
+    (10, 3): "blackwell",
+    (12, 0): "blackwell",
+    (12, 1): "blackwell",
+}
+"""Architectures by NVIDIA's compute capability."""
+
+SAME_SIZE = 0.12
+"""How far a card's memory may be from the spec's: firmware and error correction keep a part of it."""
+
+PEAK_TIME = {"cuda": 2e-3, "cpu": 40e-3}
+"""Seconds: products for a peak grow until one takes as long."""
+
+WIDEST = 16384
+"""Rows of the largest product for a peak."""
+
+MATRIX = ("bf16", "fp16", "fp8", "int8")
+"""Formats that a GPU multiplies in its matrix units."""
+
+FORMATS = {"cuda": ("fp32", "fp16", "bf16", "fp8", "int8"), "cpu": ("fp32", "bf16")}
+"""Formats whose peaks are measured."""
+
+TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8"}
+
+
+class Machine(Struct, frozen=True):
+    """What was found: the hardware to predict with, whether its spec is bundled, and what was measured of its roofs.
+
+    `peaks` are achieved FLOP/s by format, `bandwidth` achieved B/s; `spec` is the text of a hardware file for it.
+    """
+
+    hardware: Hardware
+    bundled: bool
+    title: str
+    bandwidth: float
+    peaks: Mapping[str, float] = field(default_factory=dict)
+    spec: str = ""
+
+    @property
+    def lines(self) -> list[str]:
+        """What was found, for a person: each roof, and the fraction of the datasheet's that was reached."""
+        name = self.hardware.name
+        known = "its datasheet is bundled" if self.bundled else "no datasheet is bundled: what was measured is its spec"
+        found = [f"{self.title}: {name} ({known})"]
+        found += [_achieved("bandwidth", self.bandwidth, self.hardware.memory_bandwidth, "B/s", self.bundled)]
+        for format, peak in self.peaks.items():
+            sheet = self.hardware.matrix_peak(format) if self.hardware.supports(format) else None
+            found.append(_achieved(f"{format} products", peak, sheet, "FLOP/s", self.bundled))
+        return found
+
+
+def _achieved(what: str, value: float, sheet: float | None, unit: str, bundled: bool) -> str:
+    if not bundled:
+        return f"  {what}: {si(value, unit)} achieved"
+    if sheet is None:
+        return f"  {what}: {si(value, unit)} achieved; the datasheet gives none"
+    return f"  {what}: {si(value, unit)} achieved, {100 * value / sheet:.0f}% of the datasheet's {si(sheet, unit)}"
+
+
+def examine(device: Device) -> Machine:
+    """What `device` is, and which of its roofs are reached: a few seconds."""
+    bandwidth = achieved_bandwidth(device)
+    peaks = {format: peak for format in formats_of(device) if (peak := achieved_peak(device, format))}
+    if isinstance(device, Cuda):
+        properties = device.torch.cuda.get_device_properties(0)
+        known = bundled(properties.name, float(properties.total_memory), int(properties.multi_processor_count))
+        if known is not None:
+            return Machine(known, True, device.title, bandwidth, peaks)
+        content = _card(properties, device, bandwidth, peaks)
+    else:
+        content = _processor(device, bandwidth, peaks)
+    text = _rendered(content)
+    return Machine(
+        parse_hardware(yaml.safe_load(text), content["name"]), False, content["title"], bandwidth, peaks, text
+    )
+
+
+def bundled(name: str, memory: float, units: int | None) -> Hardware | None:
+    """The hardware that a driver calls `name`, if what the card says of itself agrees with its spec.
+
+    A part of a card (MIG) has fewer units and less memory than the whole, and is no bundled hardware.
+    """
+    for pattern, spec in CARDS:
+        if re.search(pattern, name.strip()):
+            try:
+                hardware = load_hardware(spec)
+            except UnknownNameError:  # pragma: no cover - a test says that all are bundled
+                return None
+            same = abs(memory / hardware.memory_capacity - 1) < SAME_SIZE
+            whole = units is None or hardware.units is None or units == hardware.units
+            return hardware if same and whole else None
+    return None
+
+
+def formats_of(device: Device) -> tuple[str, ...]:
+    """The formats whose peaks are worth measuring: a processor's bf16 only where it has instructions for it."""
+    if device.name != "cpu":
+        return FORMATS[device.name]
+    flags = f" {cpu_field('flags') or cpu_field('Features') or ''} "
+    has = any(f" {name} " in flags for name in ("avx512_bf16", "amx_bf16", "bf16", "avx_ne_convert"))
+    return FORMATS["cpu"] if has else ("fp32",)
+
+
+# --- measuring ---
+
+
+def achieved_bandwidth(device: Device) -> float:
+    """B/s of the fastest of three streaming kernels: a copy, a triad, a sum; of arrays that no cache holds."""
+    torch: Any = device.torch  # type: ignore[attr-defined]
+    count = int(min(max(1.5 * device.cache, 64e6), 0.15 * device.memory)) // 4
+    first, second, third = (torch.ones(count, device=device.name) for _ in range(3))
+    kernels: tuple[tuple[float, Call], ...] = (
+        (8.0, partial(third.copy_, first)),
+        (12.0, partial(torch.add, first, second, alpha=2.0, out=third)),
+        (4.0, first.sum),
+    )
+    best = max(bytes * count / device.time([call], cold=False).percentile(0.1) for bytes, call in kernels)
+    del first, second, third, kernels
+    device.release()
+    return best
+
+
+def achieved_peak(device: Device, format: str) -> float | None:
+    """FLOP/s of square products, grown until one takes long enough; None where the device lacks the format."""
+    best, width = 0.0, 512
+    while width <= WIDEST:
+        try:
+            seconds = device.time([_product(device, format, width)], cold=False).percentile(0.1)
+        except (RuntimeError, TypeError, ValueError, AttributeError, MemoryError) as error:
+            if is_memory(error):
+                break
+            return best or None
+        finally:
+            device.release()
+        best = max(best, 2.0 * width**3 / seconds)
+        if seconds > PEAK_TIME[device.name]:
+            break
+        width *= 2
+    return best or None
+
+
+def _product(device: Device, format: str, width: int) -> Call:
+    """A square product in `format`, its second operand transposed as weights are."""
+    torch: Any = device.torch  # type: ignore[attr-defined]
+    dtype = getattr(torch, TYPES[format])
+    left, right = (_operand(torch, dtype, format, width, device.name) for _ in range(2))
+    if format == "fp8":
+        scale = torch.ones((), device=device.name)
+        return partial(torch._scaled_mm, left, right.t(), scale_a=scale, scale_b=scale, out_dtype=torch.bfloat16)
+    if format == "int8":
+        return partial(torch._int_mm, left, right.t())
+    return partial(torch.mm, left, right.t(), out=torch.empty(width, width, dtype=dtype, device=device.name))
+
+
+def _operand(torch: Any, dtype: Any, format: str, width: int, device: str) -> Any:
+    if format == "int8":
+        return torch.randint(-8, 8, (width, width), dtype=dtype, device=device)
+    return torch.randn(width, width, device=device).to(dtype)
+
+
+# --- a spec of what was found ---
+
+
+def _card(properties: Any, device: Cuda, bandwidth: float, peaks: Mapping[str, float]) -> dict[str, Any]:
+    capability = (int(properties.major), int(properties.minor))
+    amd = bool(getattr(device.torch.version, "hip", None))
+    clock = getattr(properties, "clock_rate", None)
+    cache = getattr(properties, "L2_cache_size", None)
+    return {
+        "name": slug(device.title.removeprefix("NVIDIA ").removeprefix("GeForce ")),
+        "title": device.title,
+        "vendor": "AMD" if amd else "NVIDIA",
+        "family": str(getattr(properties, "gcnArchName", "cdna")).split(":")[0]
+        if amd
+        else FAMILIES.get(capability, f"sm{capability[0]}{capability[1]}"),
+        "kind": "gpu",
+        "capacity": float(properties.total_memory),
+        "bandwidth": bandwidth,
+        "units": int(properties.multi_processor_count),
+        "clock": float(clock) * 1e3 if clock else None,
+        "tensor": {format: peak for format, peak in peaks.items() if format in MATRIX},
+        "vector": {format: peak for format, peak in peaks.items() if format not in MATRIX},
+        "l2": float(cache) if cache else None,
+    }
+
+
+def _processor(device: Device, bandwidth: float, peaks: Mapping[str, float]) -> dict[str, Any]:
+    assert isinstance(device, Processors)
+    title, threads = device.state["device"], device.threads
+    clock = cpu_field("cpu MHz")
+    vendor = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD", "Apple": "Apple"}.get(cpu_field("vendor_id") or "")
+    return {
+        "name": slug(f"{title} {threads} thread{'s' if threads > 1 else ''}"),
+        "title": f"{title}, {threads} thread{'s' if threads > 1 else ''}",
+        "vendor": vendor or cpu_field("vendor_id") or platform.machine() or "unknown",
+        "family": "cpu",
+        "kind": "cpu",
+        "capacity": total_memory(),
+        "bandwidth": bandwidth,
+        "units": threads,
+        "clock": float(clock) * 1e6 if clock else None,
+        "tensor": {},
+        "vector": dict(peaks),
+        "l2": device.cache,
+    }
+
+
+def slug(title: str) -> str:
+    """A name for a spec: lower case, words joined by hyphens."""
+    return re.sub(r"[^a-z0-9.+]+", "-", title.lower()).strip("-")[:72] or "machine"
+
+
+def _rendered(content: Mapping[str, Any]) -> str:
+    """The text of a hardware file."""
+    date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
+    return "\n".join(_spec_lines(content, date)) + "\n"
+
+
+def _spec_lines(content: Mapping[str, Any], date: str) -> Iterator[str]:
+    exact: Callable[[float, str], str] = lambda value, unit: si(value, unit, 5)  # noqa: E731
+    for key in ("name", "title", "vendor", "family", "kind"):
+        yield f"{key}: {_text(content[key])}"
+    yield "memory:"
+    yield f"  capacity: {exact(content['capacity'], 'B')} [system]"
+    yield f"  bandwidth: {exact(content['bandwidth'], 'B/s')} [measured; the fastest of a copy, a triad and a sum]"
+    yield "compute:"
+    yield f"  units: {content['units']} [system]"
+    if content["clock"]:
+        yield f"  clock: {exact(content['clock'], 'Hz')} [system]"
+    for unit in ("tensor", "vector"):
+        if content[unit]:
+            yield f"  {unit}:"
+            for format, peak in content[unit].items():
+                rate = exact(peak, "OP/s" if format.startswith("int") else "FLOP/s")
+                yield f"    {format}: {rate} [measured; achieved in large matrix products]"
+    if content["l2"]:
+        yield "cache:"
+        yield f"  l2: {exact(content['l2'], 'B')} [system; the last level]"
+    yield "sources:"
+    yield f"  measured: measured by roofline validate measure on {date}"
+    yield f"  system: what the operating system and the driver say of the machine, {date}"
+
+
+def _text(value: str) -> str:
+    return "'" + "".join(letter if letter.isprintable() else " " for letter in value).replace("'", "''") + "'"

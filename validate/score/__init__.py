@@ -1,0 +1,1 @@
+"""Scoring: predictions against measured kernels, whole models and memory footprints."""

@@ -1,0 +1,195 @@
+"""Score predictions against measurements: errors by op, format, regime and hardware, the pure roofline beside them.
+
+Errors are of predicted against measured time, as fractions: MAPE, its median and 90th percentile, the signed bias, the
+MAPE of the roofline bound, and the share of rows inside the 80% interval. Public benchmarks replay their buffers, so
+caches are warm in them; rows that say how their caches were (`roofline.validate.tables.rows`) are predicted so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+from numpy.typing import NDArray
+
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.timing.calibration import Calibration, load_calibration
+from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
+from roofline.timing.kernels.elementwise import PASSES
+from roofline.validate.tables.errors import error_figures
+from roofline.validate.tables.rows import MODULES, Measurements, read_measurements
+
+KEYS = ("op", "format", "regime", "hardware")
+"""What groups may be formed by."""
+
+
+class Group(Struct, frozen=True):
+    """Errors of the predictions for one group of measurements, as fractions."""
+
+    op: str
+    format: str
+    regime: str
+    hardware: str
+    rows: int
+    mape: float
+    median_ape: float
+    p90_ape: float
+    bias: float
+    bound_mape: float
+    interval_coverage: float
+
+    def as_dict(self) -> dict[str, Any]:
+        """The group for JSON."""
+        return asdict(self)
+
+
+class Scored(Struct, frozen=True):
+    """Measurements of one op, format and hardware with what was predicted for them, in seconds."""
+
+    part: Measurements
+    format: str
+    hardware: str
+    regimes: NDArray[np.int64]
+    low: Array
+    mid: Array
+    high: Array
+    bound: Array
+
+    def rows(self, chosen: NDArray[np.bool_]) -> Scored:
+        """The predictions at a mask."""
+        arrays: dict[str, Any] = {
+            name: value[chosen] for name, value in asdict(self).items() if isinstance(value, np.ndarray)
+        }
+        return replace(self, part=self.part.rows(chosen), **arrays)
+
+    @property
+    def op(self) -> str:
+        """The kind of kernel."""
+        return self.part.op
+
+    @property
+    def measured(self) -> Array:
+        """The measured times."""
+        return self.part.seconds
+
+    @property
+    def headline(self) -> NDArray[np.bool_]:
+        """The rows that accuracy is quoted over: those of no unusual shape."""
+        return self.regimes < len(kernel(self.op).regimes.sizes)
+
+
+def predict(part: Measurements, hardware: Hardware, calibration: Calibration) -> Iterator[Scored]:
+    """The predictions for measurements of one op on `hardware`, by format; those it cannot compute in are left out."""
+    if part.op in MODULES:
+        return
+    for _, rows in part.formats().items():
+        columns = rows.columns
+        try:
+            expected = calibration.expected(part.op, columns, hardware, rows.resident, rows.alone)
+            bound = kernel_bound(part.op, columns, hardware)
+        except UnsupportedError:
+            continue
+        label = "/".join(
+            dict.fromkeys(str(rows.frame[name].iloc[0]) for name in ("dtype", "kv_dtype") if name in rows.frame)
+        )
+        together = part.op == "collective" or part.op in PASSES  # constants are not by the data type
+        formats = rows.frame["dtype"].astype(str).to_numpy() if together else np.array([label])
+        for format in np.unique(formats):
+            chosen = np.broadcast_to(formats == format, (len(rows),))
+            scored = Scored(
+                rows,
+                str(format),
+                hardware.name,
+                kernel_regimes(part.op, columns),
+                expected.low,
+                expected.mid,
+                expected.high,
+                bound,
+            )
+            yield scored.rows(chosen)
+
+
+def score(
+    parts: Sequence[Measurements],
+    hardware: Hardware | None = None,
+    calibration: Calibration | None = None,
+    by: Sequence[str] = ("op", "format", "regime"),
+) -> list[Group]:
+    """The errors by the keys in `by`; a key that is left out reads `all`.
+
+    Without `hardware`, each row is scored with the accelerator that it names. Raises RooflineError where none is known,
+    or where nothing in the files has a model.
+    """
+    for key in by:
+        if key not in KEYS:
+            raise UnknownNameError("grouping", key, KEYS)
+    scored = [
+        found
+        for part in parts
+        for rows, chosen in _by_hardware(part, hardware)
+        for found in predict(rows, chosen, calibration or load_calibration(chosen))
+    ]
+    if not scored:
+        raise RooflineError("nothing to score: no row is of a kind and format that the hardware and the models have")
+    return summarise(scored, by)
+
+
+def _by_hardware(part: Measurements, hardware: Hardware | None) -> Iterator[tuple[Measurements, Hardware]]:
+    if hardware is not None:
+        yield part, hardware
+        return
+    for name, rows in part.by_hardware().items():
+        try:
+            known = load_hardware(name)
+        except UnknownNameError as error:
+            raise RooflineError(f"{part.where}: {error}; name the hardware to score it as (--hw)") from None
+        yield rows, known
+
+
+def summarise(scored: Sequence[Scored], by: Sequence[str]) -> list[Group]:
+    """Groups of scored measurements, in the order of their keys."""
+    gathered: dict[tuple[str, ...], list[tuple[Scored, Array]]] = {}
+    for part in scored:
+        labels = kernel(part.op).regimes.labels
+        for index in range(len(labels)) if "regime" in by else (None,):
+            chosen = np.ones(len(part.measured), bool) if index is None else part.regimes == index
+            if not chosen.any():
+                continue
+            names = {"op": part.op, "format": part.format, "hardware": part.hardware}
+            names["regime"] = "all" if index is None else labels[index]
+            key = tuple(names[name] if name in by else "all" for name in KEYS)
+            gathered.setdefault(key, []).append((part, chosen))
+    return [_group(key, rows) for key, rows in gathered.items()]
+
+
+def _group(key: tuple[str, ...], rows: Sequence[tuple[Scored, Array]]) -> Group:
+    def joined(name: str) -> Array:
+        return np.concatenate([getattr(part, name)[chosen] for part, chosen in rows])
+
+    measured = joined("measured")
+    figures = error_figures(measured, *(joined(name) for name in ("low", "mid", "high", "bound")))
+    op, format, regime, hardware = key
+    return Group(
+        op=op,
+        format=format,
+        regime=regime,
+        hardware=hardware,
+        rows=len(measured),
+        **figures,
+    )
+
+
+def scored(path: Path, hardware: str | None, by: Sequence[str]) -> Mapping[str, Any]:
+    """The errors of predictions against the measurements in a file or folder, grouped, for JSON."""
+    device = None if hardware is None else load_hardware(hardware)
+    return as_document(score(read_measurements(path), device, by=by))
+
+
+def as_document(groups: Sequence[Group]) -> Mapping[str, Any]:
+    """The groups for JSON."""
+    return {"groups": [group.as_dict() for group in groups]}

@@ -1,0 +1,1 @@
+"""Measurement files: rows of kernels in the measurement schema, and tables of whole-model figures."""

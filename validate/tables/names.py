@@ -1,0 +1,244 @@
+"""Names as measurement files write them, resolved to the bundled specs, formats and engines.
+
+Names that a table writes in its own way are listed here one by one; nothing is guessed. What cannot be resolved raises
+`Unmapped` with the reason, so that the row is listed and counted.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.specs.checkpoint import default_base
+from roofline.specs.formats import FORMATS, Format, find_format, grouped
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.model import Model
+from roofline.specs.modelspec import load_model
+from roofline.specs.precision import Precision, parse_precision
+from roofline.specs.schemes import UNQUANTISED, WEIGHT_SCHEMES, Mixture, WeightScheme
+
+
+class Unmapped(RooflineError):  # noqa: N818 - it says what a row is, not what went wrong
+    """A row that names something this simulator has no spec, format or engine for. Its text is the reason."""
+
+
+class Named(Struct, frozen=True):
+    """A hardware spec and, where the file leaves its variant open, what is taken for it."""
+
+    hardware: Hardware
+    assumed: str = ""
+
+
+MODELS: Mapping[str, str] = MappingProxyType(
+    {
+        "deepseek-v3/r1-671b": "deepseek-v3",
+        "deepseek-r1-671b": "deepseek-r1",
+        "llama-1-7b": "llama-7b",
+        "llama-1-13b": "llama-13b",
+        "llama-1-33b": "llama-30b",  # Meta's 33B is published as llama-30b
+        "llama-2-7b-chat": "llama-2-7b",
+        "mistral-7b-instruct": "mistral-7b",
+        "qwen3-coder-30b-a3b": "qwen3-30b-a3b",  # the same architecture
+    }
+)
+"""Models by the names that files use, where those differ from the spec's."""
+
+FORM_FACTOR = "the file does not say which form factor: SXM"
+LARGEST = "the file does not say how many GPU cores: the largest configuration"
+
+HARDWARE: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {
+        "a100 80gb": ("a100-sxm-80gb", FORM_FACTOR),
+        "a100 80 gb": ("a100-sxm-80gb", FORM_FACTOR),
+        "h100 80gb": ("h100-sxm", FORM_FACTOR),
+        "h100 80 gb": ("h100-sxm", FORM_FACTOR),
+        "tesla v100": ("v100-sxm2-16gb", "the file does not say which form factor and memory: SXM2, 16 GB"),
+        "tesla t4": ("t4", ""),
+        "rtx a6000": ("a6000", ""),
+        "rtx a6000 48gb": ("a6000", ""),
+        "rtx a5000": ("a5000", ""),
+        "rtx a4000": ("a4000", ""),
+        "rtx 3060": ("rtx-3060", "the file does not say which memory: 12 GB"),
+        "rtx 3080": ("rtx-3080", "the file does not say which memory: 10 GB"),
+        "rtx 4060 ti": ("rtx-4060-ti-16gb", "the file does not say which memory: 16 GB"),
+        "rtx 3090 24gb": ("rtx-3090", ""),
+        "rtx 4090 24gb": ("rtx-4090", ""),
+        "rtx pro 6000 blackwell": ("rtx-pro-6000-workstation", "the file does not say which edition: workstation"),
+        "rx 7900 xtx": ("radeon-rx-7900-xtx", ""),
+        "jetson agx orin": ("jetson-agx-orin-64gb", "the file does not say which memory: 64 GB"),
+        "dgx spark gb10": ("dgx-spark", ""),
+        "intel arc pro b60": ("arc-b60", ""),
+        "b200 180gb": ("b200-sxm", ""),
+        "h200 sxm": ("h200-sxm", ""),
+        "h800 sxm": ("h800-sxm", ""),
+        "m4 max 64gb": ("m4-max", ""),
+    }
+)
+"""Accelerators by the names that files use, with what is assumed where a name leaves the variant open."""
+
+_APPLE = re.compile(r"apple (m\d(?: (?:pro|max|ultra))?)(?: \((\d+)-core gpu\))?")
+
+ENGINES: tuple[tuple[str, str], ...] = (
+    ("vllm (2024)", "vllm-v0"),
+    *((f"vllm 0.{minor}.", "vllm-sync") for minor in range(8, 14)),
+    ("vllm", "vllm"),
+    ("tensorrt-llm", "tensorrt-llm"),
+    ("gpt-fast", "gpt-fast"),
+    ("llama.cpp", "llama.cpp"),
+    ("gguf file", "llama.cpp"),
+    ("sglang", "sglang"),
+    ("pytorch hf", "hf-eager"),
+)
+"""Engine profiles by how the engine's name starts in files, in small letters."""
+
+
+def find_model(text: str) -> Model:
+    """The bundled model that a file calls `text`; raises Unmapped."""
+    plain = re.sub(r"\s*\([^)]*\)", "", text).strip().lower()
+    name = re.sub(r"\s+", "-", plain)
+    name = MODELS.get(name, name)
+    if "/" in name or name.endswith((".yaml", ".yml", ".json")):
+        raise Unmapped(f"a model is named, not a file: {quote(text)}")
+    try:
+        return load_model(name)
+    except RooflineError:
+        raise Unmapped(f"no bundled model is {quote(text)}") from None
+
+
+def find_hardware(text: str) -> Named:
+    """The bundled accelerator that a file calls `text`; raises Unmapped."""
+    plain = re.sub(r"^(nvidia|amd radeon) ", "", text.strip().lower())
+    if match := _APPLE.fullmatch(plain):
+        return _apple(match[1].replace(" ", "-"), match[2], text)
+    name, assumed = HARDWARE.get(plain, (re.sub(r"\s+", "-", plain), ""))
+    if "/" in name or name.count("."):
+        raise Unmapped(f"{quote(text)} is more than one accelerator" if "/" in name else f"no spec of {quote(text)}")
+    try:
+        return Named(load_hardware(name), assumed)
+    except RooflineError:
+        raise Unmapped(f"no bundled spec of {quote(text)}") from None
+
+
+def _apple(name: str, cores: str | None, text: str) -> Named:
+    try:
+        hardware = load_hardware(name)
+    except UnknownNameError:
+        raise Unmapped(f"no bundled spec of {quote(text)}") from None
+    if cores is None:
+        return Named(hardware, LARGEST)
+    if hardware.units != int(cores):
+        raise Unmapped(f"the bundled {hardware.title} is not {quote(text)}")
+    return Named(hardware)
+
+
+def find_engine(text: str) -> str:
+    """The name of the engine profile for what a file calls `text`; raises Unmapped."""
+    plain = text.strip().lower()
+    for prefix, name in ENGINES:
+        if plain.startswith(prefix):
+            return name
+    raise Unmapped(f"no engine profile is for {quote(text)}")
+
+
+# --- formats ----------------------------------------------------------------------------------------------------------
+
+_SIXTEEN = frozenset({"", "-", "f16", "fp16", "bf16", "16-bit", "bf16 mla"})
+_GGUF_NAMES = {"mxfp4": "mxfp4_moe"}
+
+GPT_FAST_KEPT = UNQUANTISED - {"lm_head"}
+"""gpt-fast quantises every linear layer, the output head among them (its quantize.py)."""
+
+GPT_FAST: Mapping[str, WeightScheme] = MappingProxyType(
+    {
+        "int8": WeightScheme("int8 (gpt-fast)", FORMATS["int8"], unquantised=GPT_FAST_KEPT),
+        # Groups of 32 share a scale and a zero point of bf16.
+        "int4_g32": WeightScheme(
+            "int4 g32 (gpt-fast)", Format("int4-g32", grouped(4, 32, 16, 16), "int4"), unquantised=GPT_FAST_KEPT
+        ),
+    }
+)
+
+_PROJECTIONS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
+_LATENT = frozenset({"q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "q_absorb", "v_absorb", "o_proj"})
+
+
+def _ends(layer: int, layers: int) -> bool:
+    return layer in (0, layers - 1)
+
+
+def _feed_forward_fp8() -> WeightScheme:
+    """Meta's FP8 checkpoint of Llama 3.1 405B: feed-forward weights only, none of the first and last layer.
+
+    Source: The Llama 3 Herd of Models (2024), section 6.2.
+    """
+    blocks = Mixture(FORMATS["fp8"], FORMATS["bf16"], _ends)
+    special = dict.fromkeys(("gate_proj", "up_proj", "down_proj"), blocks)
+    return WeightScheme("fp8 (feed-forward)", FORMATS["fp8"], MappingProxyType(special), UNQUANTISED | _PROJECTIONS)
+
+
+LLAMA_405B_FP8 = _feed_forward_fp8()
+
+NVFP4_BLOCKS = WeightScheme("nvfp4 (feed-forward)", FORMATS["nvfp4"], unquantised=UNQUANTISED | _LATENT)
+"""NVIDIA's FP4 checkpoint of DeepSeek-R1: experts and dense feed-forward in NVFP4, attention in BF16 (model card)."""
+
+
+def find_precision(weights: str, kv: str, model: Model, hardware: Hardware, engine: str) -> Precision:
+    """The precision that a file's columns of formats mean for a model in an engine; raises Unmapped."""
+    key = re.sub(r"\s*\([^)]*\)", "", weights).strip().lower()
+    chosen = _weights(key, weights, model, hardware, engine.strip().lower())
+    cache = kv.strip().lower()
+    if cache in _SIXTEEN:
+        return chosen
+    try:
+        return replace(chosen, kv=find_format(cache))
+    except RooflineError:
+        raise Unmapped(f"no cache format is {quote(kv)}") from None
+
+
+def _weights(key: str, text: str, model: Model, hardware: Hardware, engine: str) -> Precision:
+    base = default_base(model, hardware)
+    if engine.startswith(("llama.cpp", "gguf")):
+        # llama.cpp multiplies in fp16 whatever the checkpoint was.
+        return _parsed("fp16", None if key in _SIXTEEN else _GGUF_NAMES.get(key, key), text, WEIGHT_SCHEMES)
+    if key in _SIXTEEN:
+        wanted = "fp16" if key in ("f16", "fp16") else "bf16" if key == "bf16" else base
+        return parse_precision(wanted if hardware.supports(wanted) else base)
+    if engine.startswith("gpt-fast"):
+        if key not in GPT_FAST:
+            raise Unmapped(f"gpt-fast has no weight format {quote(text)}")
+        return replace(parse_precision("bf16"), weights=GPT_FAST[key])
+    if key == "fp32":
+        return parse_precision("fp32")
+    if key == "fp8" and model.name == "llama-3.1-405b":
+        return replace(parse_precision(base, "fp8"), weights=LLAMA_405B_FP8)
+    if key == "fp8" and (model.latent or model.name.startswith("qwen3")):
+        return parse_precision(base, "fp8_block")  # their own checkpoints have scales by blocks of 128 x 128
+    if key.startswith("nvfp4 moe"):
+        return replace(parse_precision(base, "nvfp4"), weights=NVFP4_BLOCKS)
+    schemes = {
+        "fp8": "fp8",
+        "nvfp4": "nvfp4",
+        "int8": "int8",  # 8-bit activations too: the sources' int8 rows gain in prefill as much as in decode
+        "w8a8 int8": "int8",
+        "awq int4": "awq",
+        "awq 4b": "awq",
+        "gptq 4b": "gptq",
+        "gptq 4b g128": "gptq",
+        "awq/gptq 4b": "gptq",
+    }
+    if key not in schemes:
+        raise Unmapped(f"no weight format is {quote(text)}")
+    return parse_precision(base, schemes[key])
+
+
+def _parsed(base: str, scheme: str | None, text: str, known: Mapping[str, WeightScheme]) -> Precision:
+    if scheme is None:
+        return parse_precision(base)
+    if scheme not in known:
+        raise Unmapped(f"llama.cpp has no file type {quote(text)}")
+    return parse_precision(base, scheme)

@@ -1,0 +1,158 @@
+"""A CSV file of measurements that grows row by row and survives whatever ends the program.
+
+Every row is one write of one whole line, so that a killed program leaves whole lines. What a lost machine or a full
+disk cut off in the middle is removed when the file is opened again.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import stat
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.timing.kernels import KERNELS
+from roofline.validate.kernels.work import Case
+from roofline.validate.tables.rows import TEXT, shape_names
+
+OPS = tuple(op for op in KERNELS if op != "collective")
+"""What one device measures."""
+
+SHAPES = tuple(dict.fromkeys(name for op in OPS for name in shape_names(op)))
+
+COLUMNS = (
+    *("hardware", "op", *SHAPES, "latency_us", "latency_p10_us", "latency_p90_us", "samples", "kernel", "cache"),
+    *("timing", "software", "device", "driver", "threads", "clock_mhz", "memory_clock_mhz", "temperature_c"),
+    *("revision", "date"),
+)
+"""The columns of a file: those of the measurement schema, the spread, and where the row came from."""
+
+
+def as_line(values: Sequence[object]) -> bytes:
+    """One line of the file."""
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerow(
+        [" ".join(str(value).split()) if isinstance(value, str) else value for value in values]
+    )
+    return text.getvalue().encode()
+
+
+HEADER = as_line(COLUMNS)
+
+
+class RowFile:
+    """A measurement file that rows are appended to. `rows` are those that it had when it was opened.
+
+    Raises SpecError for a file that is something else, RooflineError where it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise RooflineError(f"cannot write {quote(str(path), 200)}: {error.strerror}") from None
+        try:
+            self.rows = self._start()
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _start(self) -> list[dict[str, str]]:
+        if not stat.S_ISREG(os.fstat(self._file).st_mode):
+            self._write(HEADER)
+            return []
+        content = b"".join(iter(lambda: os.read(self._file, 1 << 20), b""))
+        kept, rows = repaired(content, str(self.path), "; name a new file")
+        os.ftruncate(self._file, kept)
+        os.lseek(self._file, kept, os.SEEK_SET)
+        if kept == 0:
+            self._write(HEADER)
+        return rows
+
+    def __enter__(self) -> RowFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        os.close(self._file)
+
+    def append(self, row: Mapping[str, object]) -> None:
+        """Write one row; the file then has all of it, or nothing."""
+        self._write(as_line([row.get(name, "") for name in COLUMNS]))
+        self.rows.append({name: str(row.get(name, "")) for name in COLUMNS})
+
+    def _write(self, line: bytes) -> None:
+        regular = stat.S_ISREG(os.fstat(self._file).st_mode)
+        start = os.lseek(self._file, 0, os.SEEK_CUR) if regular else 0
+        try:
+            written = os.write(self._file, line)
+            if written < len(line):
+                written += os.write(self._file, line[written:])
+        except OSError as error:
+            if regular:
+                os.ftruncate(self._file, start)
+            safe = f"; the rows before this one are safe in it ({len(self.rows)})" if start else ""
+            reason = (error.strerror or "the system refused").lower()
+            raise RooflineError(f"cannot write {quote(str(self.path), 200)}: {reason}{safe}") from None
+
+
+def repaired(content: bytes, where: str, advice: str = "") -> tuple[int, list[dict[str, str]]]:
+    """How much of a file is whole, and its rows: a last line without its end is left out.
+
+    Raises SpecError for content that this program did not write, with `advice` for somebody who would write to it.
+    """
+    end = content.rfind(b"\n") + 1
+    if end == 0 and HEADER.startswith(content):
+        return 0, []
+    lines = content[:end].split(b"\n")[:-1]
+    rows: list[dict[str, str]] = []
+    if not lines or lines[0] + b"\n" != HEADER:
+        raise SpecError(where, f"is no file of `roofline validate measure`: its columns are others{advice}")
+    for number, line in enumerate(lines[1:], 1):
+        cells = next(csv.reader([line.decode("utf-8", "replace")]), [])
+        if len(cells) != len(COLUMNS):
+            if number == len(lines) - 1:
+                return end - len(line) - 1, rows
+            raise SpecError(where, f"has {len(cells)} cells in row {number}; it needs {len(COLUMNS)}")
+        rows.append(dict(zip(COLUMNS, cells, strict=True)))
+    return end, rows
+
+
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The whole rows of a file as text by column; raises SpecError for anything else."""
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise SpecError(quote(str(path), 200), f"cannot be read ({error.strerror})") from None
+    _, rows = repaired(content, str(path))
+    if not rows:
+        raise SpecError(str(path), "has no rows")
+    return rows
+
+
+def case_of(row: Mapping[str, str], where: str = "row") -> Case:
+    """The case that a row measured; raises SpecError for shapes that are no whole numbers."""
+    op = row["op"]
+    if op not in OPS:
+        raise SpecError(where, f"unknown op {quote(op)}")
+    try:
+        columns = {name: row[name] if name in TEXT else int(row[name]) for name in shape_names(op)}
+        float(row["latency_us"])
+    except ValueError:
+        raise SpecError(where, f"a row of {op} has a shape or a latency that is no number") from None
+    return Case(op, columns)
+
+
+def identity(row: Mapping[str, str]) -> tuple[str, ...]:
+    """What makes a row the same measurement as another one: the case, the way, and whether caches were cold."""
+    return (row["op"], *(row[name] for name in shape_names(row["op"])), row["kernel"], row["cache"])
+
+
+def planned(case: Case, way: str, cold: bool) -> tuple[str, ...]:
+    """The identity of a measurement to be taken."""
+    return (case.op, *(str(case.columns[name]) for name in shape_names(case.op)), way, "cold" if cold else "warm")

@@ -1,0 +1,288 @@
+"""Measurement files: one row a measured kernel, Parquet or CSV, checked before anything is fitted or scored.
+
+Columns: `hardware, op`, the shape columns of the op, `latency_us`, and optional `kernel`, `software` and `cache`. Data
+rows are numbered from 1 in messages, header not counted.
+
+`cache` says what the caches held of the operands: nothing (`cold`), or what fits them (`warm`), as `roofline validate
+measure` writes it, which times many calls in a row. Rows without it are those of public benchmarks: these replay a few
+buffers, in a graph of one kernel.
+
+`bare`, where there is one, is 1 for the time of the kernels proper alone, without those that quantise activations, sort
+tokens or write the cache: tables of tuned kernels. A fit takes rows of one sort. `causal` 0 is attention unmasked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from roofline.core.errors import RooflineError, SpecError, quote, suggest
+from roofline.timing.kernels import KERNELS, Columns, kernel
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MODULES = {
+    "mla_prefill_module": ("dtype", "kv_dtype", "gemm_dtype", "model", "batch", "q_len", "kv_len", "heads", "tp"),
+    "mla_decode_module": ("dtype", "kv_dtype", "gemm_dtype", "model", "batch", "q_len", "kv_len", "heads", "tp"),
+}
+"""Whole modules of the schema: they are read and checked, but several kernels together have no single model."""
+
+TEXT = (
+    *("hardware", "op", "dtype", "kv_dtype", "gemm_dtype", "model", "routing", "collective", "variant"),
+    *("kernel", "software"),
+)
+"""Columns that hold names; the other shape columns hold whole numbers."""
+
+MAY_BE_ZERO = ("window",)
+
+OPTIONAL = {"bare": 0.0, "causal": 1.0}
+"""Columns of the formulas that a file may have, and what they are where it has not."""
+
+UNGATED = frozenset({(2688, 1856, 6, 128)})
+"""Expert shapes (hidden, intermediate, top_k, experts) of models whose experts have two matrices, not three."""
+
+CACHES = ("cold", "warm")
+
+MAX_ROWS = 5_000_000
+
+
+class Measurements(Struct, frozen=True):
+    """Checked measurements of one op: `frame` has the columns of the schema; `where` names the file in messages."""
+
+    op: str
+    frame: pd.DataFrame
+    where: str
+
+    def __len__(self) -> int:
+        return len(self.frame)
+
+    @property
+    def seconds(self) -> NDArray[np.float64]:
+        """The measured times."""
+        return self.frame["latency_us"].to_numpy(dtype=np.float64) * 1e-6
+
+    @property
+    def columns(self) -> Columns:
+        """The shape columns as arrays; names that are the same in all rows as text."""
+        return shape_columns(self.op, self.frame)
+
+    @property
+    def resident(self) -> NDArray[np.bool_]:
+        """The rows whose operands stay in the caches as far as these hold them."""
+        return np.asarray(self._cache != "cold", dtype=bool)
+
+    @property
+    def alone(self) -> NDArray[np.bool_]:
+        """The rows of public benchmarks, whose graphs hold a single kernel."""
+        return ~np.isin(self._cache, CACHES)
+
+    @property
+    def _cache(self) -> NDArray[np.str_]:
+        """The column `cache`; empty where there is none."""
+        if "cache" not in self.frame:
+            return np.full(len(self), "", dtype=np.str_)
+        return self.frame["cache"].fillna("").to_numpy(dtype=np.str_)
+
+    def rows(self, chosen: Any) -> Measurements:
+        """The measurements at a mask or at positions."""
+        chosen = np.asarray(chosen)
+        frame = self.frame[chosen] if chosen.dtype == bool else self.frame.iloc[chosen]
+        return Measurements(self.op, frame, self.where)
+
+    def by_hardware(self) -> dict[str, Measurements]:
+        """The measurements by the accelerator that they name, in the order of the rows."""
+        groups = self.frame.groupby(self.frame["hardware"].astype(str), sort=False)
+        return {str(name): Measurements(self.op, frame, self.where) for name, frame in groups}
+
+    def formats(self) -> dict[str, Measurements]:
+        """The measurements by the format that their constants belong to."""
+        names = [name for name in kernel(self.op).formatted if name in self.frame]
+        if not names:
+            return {"any": self}
+        groups = self.frame.groupby(names, sort=True, observed=True)
+        parts = [Measurements(self.op, frame, self.where) for _, frame in groups]
+        return {kernel(self.op).format(part.columns): part for part in parts}
+
+
+def shape_columns(op: str, frame: pd.DataFrame) -> Columns:
+    """The shape columns of `frame` for `roofline.timing.kernels`."""
+    columns: dict[str, Any] = {"op": op}
+    for name in shape_names(op):
+        if name not in TEXT:
+            columns[name] = frame[name].to_numpy(dtype=np.float64)
+        elif name == "routing":
+            columns[name] = frame[name].to_numpy(dtype=object)
+        else:
+            values = frame[name].unique()
+            columns[name] = str(values[0]) if len(values) == 1 else frame[name].to_numpy(dtype=object)
+    if op == "moe":
+        columns["gated"] = gated(frame)
+    if "key_heads" in frame:
+        columns["key_heads"] = frame["key_heads"].fillna(frame["heads"]).to_numpy(dtype=np.float64)
+    for name, usual in OPTIONAL.items():
+        if name in frame:
+            columns[name] = frame[name].fillna(usual).to_numpy(dtype=np.float64)
+    return columns
+
+
+def gated(frame: pd.DataFrame) -> NDArray[np.float64]:
+    """1 for experts of three matrices, 0 for two: by a column `gated`, else by what is known of the shape.
+
+    Models that send a token to 22 of 512 experts have two matrices; in vLLM before 0.15 all experts were measured as
+    three.
+    """
+    if "gated" in frame:
+        return frame["gated"].to_numpy(dtype=np.float64)
+    shapes = frame[["hidden", "intermediate", "top_k", "experts"]].to_numpy()
+    ungated = np.array([tuple(shape) in UNGATED or tuple(shape[2:]) == (22, 512) for shape in shapes.tolist()], bool)
+    if "software" in frame:
+        ungated &= ~frame["software"].astype(str).str.startswith("vLLM 0.14").to_numpy()
+    return np.where(ungated, 0.0, 1.0)
+
+
+def shape_names(op: str) -> tuple[str, ...]:
+    """The shape columns of `op`."""
+    return MODULES[op] if op in MODULES else kernel(op).shape
+
+
+def read_measurements(path: Path) -> list[Measurements]:
+    """All measurements in a Parquet or CSV file, or in the files of a folder, by op and file; each checked.
+
+    Raises SpecError with one sentence that names the file and the first row that is wrong.
+    """
+    if path.is_dir():
+        inside = sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".csv"))
+        if not inside:
+            raise SpecError(str(path), "has no .parquet or .csv file")
+        return [part for file in inside for part in read_measurements(file)]
+    frame = _load(path)
+    return _check(frame, str(path))
+
+
+def _load(path: Path) -> pd.DataFrame:
+    try:
+        import pandas as pd
+    except ImportError:  # pragma: no cover - the extra is not installed
+        raise RooflineError("reading measurements needs pandas: pip install 'llm-roofline[fit]'") from None
+    where = str(path)
+    if path.suffix.lower() not in (".parquet", ".csv"):
+        raise SpecError(quote(where, 200), "is neither .parquet nor .csv")
+    try:
+        if path.stat().st_size == 0:
+            raise SpecError(where, "is empty")
+        return pd.read_parquet(path) if path.suffix.lower() == ".parquet" else pd.read_csv(path)
+    except OSError as error:
+        reason = error.strerror or "it is damaged or cut short"
+        raise SpecError(quote(where, 200), f"cannot be read ({reason})") from None
+    except SpecError:
+        raise
+    except Exception as error:  # the readers raise whatever their parsers do
+        problem = " ".join(str(error).split())[:120]
+        raise SpecError(where, f"is no readable {path.suffix[1:].upper()} file ({problem})") from None
+
+
+def _check(frame: pd.DataFrame, where: str) -> list[Measurements]:
+    if len(frame) == 0:
+        raise SpecError(where, "has no rows")
+    if len(frame) > MAX_ROWS:
+        raise SpecError(where, f"has {len(frame)} rows; at most {MAX_ROWS} are read")
+    _require(frame, ("hardware", "op", "latency_us"), where)
+    frame = frame.reset_index(drop=True)
+    for name in ("hardware", "op"):
+        _refuse(frame[name].isna(), f"the column {quote(name)} is empty", where)
+    known = (*KERNELS, *MODULES)
+    unknown = ~frame["op"].astype(str).isin(known)
+    if unknown.any():
+        op = str(frame["op"][unknown].iloc[0])
+        _refuse(unknown, f"unknown op {quote(op)}{suggest(op, known, listed=20)}", where)
+    if "cache" in frame:
+        _refuse(~frame["cache"].isna() & ~frame["cache"].isin(CACHES), "'cache' is neither cold nor warm", where)
+    _check_latency(frame, where)
+    _refuse(frame.duplicated(), "the row repeats an earlier one", where)
+    parts = []
+    for op in map(str, frame["op"].unique()):
+        part = frame[frame["op"] == op]
+        others = [name for name in part if name not in shape_names(op) and part[name].isna().all()]
+        part = part.drop(columns=others)  # the shapes of other ops in the same file
+        _check_shapes(part, op, where)
+        parts.append(Measurements(op, part, where))
+    return parts
+
+
+def _check_latency(frame: pd.DataFrame, where: str) -> None:
+    import pandas as pd
+
+    latency = pd.to_numeric(frame["latency_us"], errors="coerce")
+    _refuse(latency.isna() | ~np.isfinite(latency), "'latency_us' is no finite number", where)
+    _refuse(latency <= 0, "'latency_us' is not above zero", where)
+    frame["latency_us"] = latency.astype(np.float64)
+
+
+def _check_shapes(frame: pd.DataFrame, op: str, where: str) -> None:
+    import pandas as pd
+
+    _require(frame, shape_names(op), where, f" for {op}")
+    for name in shape_names(op):
+        if name in TEXT:
+            _refuse(frame[name].isna(), f"the column {quote(name)} is empty", where)
+            continue
+        values = pd.to_numeric(frame[name], errors="coerce")
+        _refuse(values.isna() | ~np.isfinite(values), f"{quote(name)} is no finite number", where)
+        least = 0 if name in MAY_BE_ZERO else 1
+        wrong = (values < least) | (values != np.floor(values))
+        _refuse(wrong, f"{quote(name)} is no whole number of at least {least}", where)
+
+
+def _require(frame: pd.DataFrame, names: Sequence[str], where: str, purpose: str = "") -> None:
+    missing = [name for name in names if name not in frame]
+    if missing:
+        columns = "column" if len(missing) == 1 else "columns"
+        raise SpecError(where, f"lacks the {columns} {', '.join(map(quote, missing))}{purpose}")
+
+
+def _refuse(wrong: pd.Series[bool], problem: str, where: str) -> None:
+    """Raise for the rows where `wrong` holds, naming the first few."""
+    if not wrong.any():
+        return
+    rows = [int(index) + 1 for index in wrong.index[wrong]]
+    listed = ", ".join(map(str, rows[:5])) + (f" and {len(rows) - 5} more" if len(rows) > 5 else "")
+    raise SpecError(where, f"{problem} (row {listed})" if len(rows) == 1 else f"{problem} (rows {listed})")
+
+
+def only_hardware(parts: Sequence[Measurements], where: str) -> str:
+    """The one accelerator that all measurements are of; raises SpecError naming the first row of another."""
+    first = str(parts[0].frame["hardware"].iloc[0])
+    for part in parts:
+        other = part.frame["hardware"].astype(str) != first
+        if other.any():
+            row = int(part.frame.index[other][0]) + 1
+            name = str(part.frame["hardware"][other].iloc[0])
+            problem = f"mixes hardware: {quote(first)} and, from row {row}, {quote(name)}; fit one at a time"
+            raise SpecError(part.where if len(parts) > 1 else where, problem)
+    return first
+
+
+def headline(part: Measurements) -> NDArray[np.bool_]:
+    """The rows that accuracy is quoted over: n, k >= 1024 for products; head_dim 128, full window for attention."""
+    unusual = kernel(part.op).regimes.unusual
+    return np.ones(len(part), dtype=bool) if unusual is None else ~unusual.among(part.columns)
+
+
+def by_op(parts: Sequence[Measurements]) -> Mapping[str, Measurements]:
+    """Measurements of the same op joined, whichever files they came from."""
+    import pandas as pd
+
+    grouped: dict[str, list[Measurements]] = {}
+    for part in parts:
+        grouped.setdefault(part.op, []).append(part)
+    joined = {}
+    for op, same in grouped.items():
+        frame = pd.concat([part.frame for part in same], ignore_index=True) if len(same) > 1 else same[0].frame
+        joined[op] = Measurements(op, frame, same[0].where)
+    return joined

@@ -1,0 +1,131 @@
+"""Tables of published figures: CSV files with a header, read whole and checked before anything is scored.
+
+Data rows are numbered from 1 in messages, header not counted. Problems raise SpecError with one sentence.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import Struct
+
+from roofline.core.errors import SpecError, quote
+
+MAX_BYTES = 64 << 20
+MAX_ROWS = 200_000
+
+
+class Line(Struct, frozen=True):
+    """One row of a table as text: its number, the file it is in, and its cells by column."""
+
+    number: int
+    file: str
+    cells: Mapping[str, str]
+
+
+def read_lines(path: Path, columns: Sequence[str]) -> list[Line]:
+    """All rows of a CSV file that has these columns, in any order and with others beside them."""
+    where = str(path)
+    if path.is_dir():
+        raise SpecError(where, "is a folder, not a CSV file")
+    rows = list(_rows(_text(path), where))
+    if not rows:
+        raise SpecError(where, "is empty")
+    header, *body = rows
+    names = [name.strip() for name in header]
+    missing = [name for name in columns if name not in names]
+    if missing:
+        noun = "column" if len(missing) == 1 else "columns"
+        raise SpecError(where, f"lacks the {noun} {', '.join(map(quote, missing))}")
+    twice = [name for name in columns if names.count(name) > 1]
+    if twice:
+        raise SpecError(where, f"has the column {quote(twice[0])} twice")
+    if not body:
+        raise SpecError(where, "has no rows")
+    if len(body) > MAX_ROWS:
+        raise SpecError(where, f"has {len(body)} rows; at most {MAX_ROWS} are read")
+    lines = [Line(number, path.name, dict(zip(names, row, strict=False))) for number, row in enumerate(body, 1)]
+    ragged = [number for number, row in enumerate(body, 1) if len(row) != len(names)]
+    refuse(ragged, f"has not the {len(names)} cells of the header", where)
+    return lines
+
+
+def _text(path: Path) -> str:
+    where = str(path)
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise SpecError(where, f"is larger than {MAX_BYTES >> 20} MiB")
+        text = path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise SpecError(quote(where, 200), f"cannot be read ({error.strerror})") from None
+    except UnicodeDecodeError:
+        raise SpecError(where, "is no CSV file (not UTF-8 text)") from None
+    if "\0" in text:
+        raise SpecError(where, "is no CSV file (it holds null bytes)")
+    return text
+
+
+def _rows(text: str, where: str) -> Iterator[list[str]]:
+    """The rows that are not blank."""
+    try:
+        yield from (row for row in csv.reader(text.splitlines(keepends=True), strict=True) if any(row))
+    except csv.Error as error:
+        raise SpecError(where, f"is no readable CSV file ({error})") from None
+
+
+def refuse(numbers: Sequence[int], problem: str, where: str) -> None:
+    """Raise SpecError for the rows of these numbers, naming the first few."""
+    if not numbers:
+        return
+    listed = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
+    raise SpecError(where, f"{problem} ({'row' if len(numbers) == 1 else 'rows'} {listed})")
+
+
+def numbers_above_zero(lines: Sequence[Line], column: str, where: str) -> list[float]:
+    """The cells of a column as numbers; raises where one is no finite number above zero."""
+    values = [parse_number(line.cells[column]) for line in lines]
+    _refuse_where(lines, lambda index: values[index] is None, f"{quote(column)} is no finite number", where)
+    found = [value for value in values if value is not None]
+    _refuse_where(lines, lambda index: found[index] <= 0, f"{quote(column)} is not above zero", where)
+    return found
+
+
+def check_known(lines: Sequence[Line], column: str, known: Mapping[str, object] | set[str], where: str) -> None:
+    """Raise where a cell of a column is not one of the known words."""
+    wrong = [line for line in lines if line.cells[column].strip() not in known]
+    if wrong:
+        first = wrong[0].cells[column].strip()
+        listed = ", ".join(sorted(known))
+        refuse([line.number for line in wrong], f"unknown {column} {quote(first)}; known: {listed}", where)
+
+
+def check_filled(lines: Sequence[Line], columns: Sequence[str], where: str) -> None:
+    """Raise where a cell of these columns is empty."""
+    for column in columns:
+        refuse(
+            [line.number for line in lines if not line.cells[column].strip()],
+            f"the column {quote(column)} is empty",
+            where,
+        )
+
+
+def _refuse_where(lines: Sequence[Line], wrong: Callable[[int], bool], problem: str, where: str) -> None:
+    refuse([line.number for index, line in enumerate(lines) if wrong(index)], problem, where)
+
+
+def parse_number(text: str) -> float | None:
+    """A finite number, or None."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def parse_count(text: str) -> int | None:
+    """A whole number of at least 0, written with or without a fraction of zero, or None."""
+    value = parse_number(text)
+    return int(value) if value is not None and value >= 0 and value == int(value) else None
