@@ -1,61 +1,59 @@
-# Two commands set everything up on a machine with only Python (3.11 or newer) and make:
-#   make demo   the base package in .venv, and a first real analysis
-#   make test   what the tests need, and all of them
-# and, in about three minutes, kernels of this very machine:
-#   make calibrate-demo   measures, calibrates and scores it, and runs a small model beside its prediction
+# Two commands set everything up on a machine with only Python (3.11 or newer) and make: `make demo` and `make test`.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# Empty is unset: every process of the tests would compile all modules anew.
+# If set, every process that the tests start would compile all modules again.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo calibrate-demo test lint types lowest bench gallery golden browser docs check clean
+.DEFAULT_GOAL := help
+.PHONY: help demo calibrate-demo test lint types lowest bench gallery browser docs check clean
 
-demo: $(VENV)/base
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+demo: $(VENV)/base ## install the base package into .venv and analyse a model
 	$(BIN)/roofline analyze llama-3.1-8b --hw h100-sxm --batch 8 --prompt 2048
 
-calibrate-demo: $(VENV)/validate
+calibrate-demo: $(VENV)/validate ## calibrate this CPU and run a small model beside its prediction, in three minutes
 	$(BIN)/python -m roofline.validate.demo
 
-test: $(VENV)/dev browser
+test: $(VENV)/dev browser ## install what the tests need and run them
 	$(BIN)/python -m pytest --numprocesses auto
 
-lint: $(VENV)/dev
+lint: $(VENV)/dev ## ruff: lint and format
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-types: $(VENV)/dev
+types: $(VENV)/dev ## mypy, strict
 	$(BIN)/mypy
 
-# The tests with the lowest versions of what the package needs, which warn of what they use in newer ones below them; the
-# documentation is made with new ones.
-lowest:
+# Warnings of old versions about newer ones are not errors; the documentation is built with current versions only.
+lowest: ## the tests with the lowest supported versions
 	$(PYTHON) -m venv $(VENV)/lowest
 	$(VENV)/lowest/bin/python -m pip install --quiet --constraint tests/lowest.txt --editable ".[test]"
 	$(VENV)/lowest/bin/python -m pytest --numprocesses auto -W default --ignore tests/test_docs.py
 
-bench: $(VENV)/dev
+bench: $(VENV)/dev ## speed benchmarks
 	$(BIN)/python -m pytest tests/benchmarks -o addopts="-q --import-mode=importlib" --benchmark-only
 
-gallery: $(VENV)/dev
+gallery: $(VENV)/dev ## redraw the gallery from its study files
 	$(BIN)/python -m roofline.reports.gallery
 
-golden: $(VENV)/dev
-	$(BIN)/python -m tests.reports.golden
-
-# Reports are opened in a browser by the tests, where there is one: Debian's is installed if that can be done unasked.
-browser:
+# The tests open reports and documentation in Chromium where there is one; as root on Debian it is installed.
+browser: ## install Chromium for the browser tests, where that needs no password
 	@if command -v chromium > /dev/null || command -v google-chrome > /dev/null || command -v chrome > /dev/null; then :; \
 	elif [ "$$(id -u)" = 0 ] && command -v apt-get > /dev/null; then \
 		{ apt-get update -qq && apt-get install -qq -y --no-install-recommends chromium fonts-dejavu-core; } > /dev/null \
 		|| echo "Chromium could not be installed: tests that open reports in it will be skipped"; \
 	else echo "no Chromium is installed: tests that open reports in it will be skipped"; fi
 
-docs: $(VENV)/dev
+docs: $(VENV)/dev ## renew the generated parts of pages and build the site into build/docs
+	$(BIN)/python -m docs.build
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
-check: lint types test docs
+check: lint types test docs ## what CI runs
+	$(BIN)/roofline validate check > /dev/null
 
 $(VENV)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -73,5 +71,5 @@ $(VENV)/dev: $(VENV)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"
 	touch $(VENV)/base $(VENV)/validate $@
 
-clean:
+clean: ## remove the virtual environment, builds and caches
 	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .benchmarks

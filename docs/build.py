@@ -1,15 +1,19 @@
-"""What MkDocs builds the documentation with: references made from the code, formulas read from it, and a last check.
+"""The generated parts of the documentation, and the hooks of MkDocs.
 
-MkDocs calls the functions `on_...`. The pages of `GENERATED` exist in no file: they are written from the commands, the
-docstrings and the gallery of today, so that they cannot be stale. In other pages a line `<!-- from: MODULE -->` stands
-for the docstring of a module, `<!-- constants: MODULE.NAME -->` for a table of kernel parameters, and
-`<!-- summary: check -->` for the errors of the published figures.
+    python -m docs.build             # write every generated part into the pages
+    python -m docs.build --check     # name the pages that are stale; exit status 1 if there are any
+
+Generated text is committed, so that pages read the same in the repository and on the built site; a test checks that it
+is fresh. In a page, text between `<!-- from: MODULE -->` and `<!-- end -->` is the docstring of the module, after
+`<!-- constants: MODULE.NAME -->` a table of kernel parameters, after `<!-- summary: check -->` the errors against
+published figures. The pages of GENERATED are written whole.
 """
 
 from __future__ import annotations
 
 import inspect
 import re
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from enum import Enum
 from html.parser import HTMLParser
@@ -21,55 +25,15 @@ from typing import Any
 import typer
 
 MODULES = (
-    *("roofline", "roofline.specs.hardware", "roofline.specs.model", "roofline.specs.modelspec"),
-    *("roofline.specs.precision", "roofline.specs.formats", "roofline.specs.schemes"),
-    *("roofline.scenario.scenario", "roofline.scenario.schedule", "roofline.graph.parallel", "roofline.whatif.request"),
-    *(
-        "roofline.scenario.analysis",
-        "roofline.scenario.phase",
-        "roofline.scenario.generation",
-        "roofline.bound.memory",
-        "roofline.scenario.kv_capacity",
-        "roofline.timing.passes",
-        "roofline.timing.estimate",
-        "roofline.timing.corrections",
-        "roofline.timing.intervals",
-        "roofline.specs.engine",
-    ),
-    *(
-        "roofline.timing.calibration",
-        "roofline.scenario.energy",
-        "roofline.scenario.cost",
-        "roofline.whatif.gain",
-        "roofline.whatif.sensitivity",
-    ),
-    *(
-        "roofline.whatif.solve",
-        "roofline.whatif.study",
-        "roofline.whatif.sweep",
-        "roofline.whatif.compare",
-        "roofline.scenario.breakdown",
-    ),
-    *(
-        "roofline.techniques",
-        "roofline.techniques.base",
-        "roofline.timing.kernels",
-        "roofline.core.units",
-        "roofline.core.errors",
-    ),
-    *(
-        "advisor",
-        "roofline.advisor.sizing.sizing",
-        "roofline.advisor.rules",
-        "roofline.advisor.case",
-        "roofline.validate.check.check",
-        "roofline.validate.score.kernels",
-        "roofline.validate.fit.calibrate",
-    ),
+    "roofline",
+    *(f"roofline.{room}" for room in ("core", "specs", "graph", "bound", "timing", "scenario", "techniques", "whatif")),
+    "roofline.advisor",
 )
-"""What the page of the Python interface describes, in its order."""
+"""The public interface: the package and its rooms, in the order in which data flows."""
 
-GALLERY = Path(__file__).parents[1] / "reports" / "gallery"
+DOCS = Path(__file__).resolve().parent
+
+GALLERY = DOCS.parent / "reports" / "gallery"
 """The folder of figures, with their studies and data, that the page of the gallery shows."""
 
 Documents = Mapping[str, Callable[[], str]]
@@ -176,11 +140,14 @@ def literal(text: str) -> str:
 
 
 def python_page() -> str:
-    """The public names of MODULES with their signatures and docstrings."""
-    lines = ["# Python", "", "Public names by module, from their docstrings. Times are in seconds, sizes in bytes.", ""]
+    """The public names of MODULES with their signatures and docstrings, each once: in the room that defines it."""
+    lines = ["# Python", "", "The public interface, room by room. Times are in seconds, sizes in bytes.", ""]
     for name in MODULES:
         module = import_module(name)
         lines += [f"## {name}", "", *documented(inspect.getdoc(module) or ""), ""]
+        if name == MODULES[0]:
+            lines += ["Exports " + ", ".join(f"`{entry}`" for entry, _ in public(module)) + ", described below.", ""]
+            continue
         for entry, value in public(module):
             lines += [*_entry(entry, value), ""]
     return "\n".join(lines)
@@ -220,6 +187,8 @@ def _own_doc(value: Any) -> str:
 
 
 def _signature(value: Any) -> str:
+    if inspect.isclass(value) and issubclass(value, Enum):
+        return ""
     try:
         text = str(inspect.signature(value))
     except (TypeError, ValueError):
@@ -312,19 +281,39 @@ _DIRECTIVES: Mapping[str, Callable[[str], str]] = {
     "constants": constants,
     "summary": check_summary,
 }
-_DIRECTIVE = re.compile(rf"^<!-- ({'|'.join(_DIRECTIVES)}): (\S+) -->$", re.MULTILINE)
+_KINDS = "|".join(_DIRECTIVES)
+_DIRECTIVE = re.compile(
+    rf"^<!-- (?P<kind>{_KINDS}): (?P<name>\S+) -->$(?:\n(?:(?!<!-- (?:{_KINDS}): ).*\n)*?<!-- end -->$)?", re.MULTILINE
+)
 
-GENERATED: Documents = {
-    "reference/cli.md": commands_page,
-    "reference/api.md": python_page,
-    "gallery.md": gallery_page,
-}
-"""Pages that are written when the documentation is built."""
+GENERATED: Documents = {"reference/cli.md": commands_page, "reference/api.md": python_page}
+"""Pages that are generated whole."""
 
 
 def filled(markdown: str) -> str:
-    """A page with what its directives stand for."""
-    return _DIRECTIVE.sub(lambda found: _DIRECTIVES[found[1]](found[2]), markdown)
+    """A page with its generated parts written anew."""
+
+    def fill(found: re.Match[str]) -> str:
+        content = _DIRECTIVES[found["kind"]](found["name"]).strip()
+        return f"<!-- {found['kind']}: {found['name']} -->\n\n{content}\n\n<!-- end -->"
+
+    return _DIRECTIVE.sub(fill, markdown)
+
+
+def generated() -> dict[Path, str]:
+    """The content that every page of the documentation should have, by its file."""
+    whole = {DOCS / name: f"{write().rstrip()}\n" for name, write in GENERATED.items()}
+    pages = (path for path in sorted(DOCS.rglob("*.md")) if path not in whole)
+    return {**{path: filled(path.read_text(encoding="utf-8")) for path in pages}, **whole}
+
+
+def stale() -> dict[Path, str]:
+    """The pages whose generated parts differ from the code, with the content that they should have."""
+    return {
+        path: content
+        for path, content in generated().items()
+        if not path.is_file() or path.read_text(encoding="utf-8") != content
+    }
 
 
 # --- the built pages --------------------------------------------------------------------------------------------------
@@ -358,25 +347,34 @@ def outside(page: str) -> list[str]:
 
 
 def on_files(files: Any, config: Any) -> Any:
-    """Add the generated pages, and the files of the gallery."""
+    """Add the page and the files of the gallery, which lie outside of the documentation's folder."""
     from mkdocs.structure.files import File
 
-    for path, write in GENERATED.items():
-        files.append(File.generated(config, path, content=write()))
+    files.append(File.generated(config, f"{GALLERY.name}.md", content=gallery_page()))
     for path, source in gallery_files().items():
         files.append(File.generated(config, path, abs_src_path=str(source)))
     return files
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in what directives stand for."""
-    return filled(markdown)
-
-
 def on_post_build(config: Any) -> None:
-    """Fail where a built page or style loads something from elsewhere."""
+    """Fail where a built page or style sheet loads anything from another site."""
     from mkdocs.exceptions import PluginError
 
     for path in Path(config.site_dir).rglob("*"):
         if path.suffix in (".html", ".css") and (found := outside(path.read_text(encoding="utf-8"))):
-            raise PluginError(f"{path}: loads {found[0]} from elsewhere when it is opened")
+            raise PluginError(f"{path}: loads {found[0]} from another site")
+
+
+def main(arguments: list[str]) -> int:
+    """Write the generated parts, or with `--check` name the pages where they are stale."""
+    found = stale()
+    for path, content in found.items():
+        if "--check" not in arguments:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content, encoding="utf-8")
+        sys.stdout.write(f"{path.relative_to(DOCS.parent)}: {'stale' if '--check' in arguments else 'written'}\n")
+    return int(bool(found) and "--check" in arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

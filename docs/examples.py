@@ -95,8 +95,9 @@ class Block:
 
 
 def pages() -> list[Path]:
-    """README and every page of the documentation."""
-    return [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    """README and every page of the documentation but the generated reference, whose examples are doctests."""
+    docs = ROOT / "docs"
+    return [ROOT / "README.md", *(page for page in sorted(docs.rglob("*.md")) if page.parent != docs / "reference")]
 
 
 def blocks(path: Path) -> Iterator[Block]:
