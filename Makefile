@@ -38,7 +38,7 @@ bench: $(VENV)/dev ## speed benchmarks
 	$(BIN)/python -m pytest tests/benchmarks -o addopts="-q --import-mode=importlib" --benchmark-only
 
 gallery: $(VENV)/dev ## redraw the gallery from its study files
-	$(BIN)/python -m roofline.reports.gallery
+	$(BIN)/python -m roofline.reports.gallery.build
 
 # The tests open reports and documentation in Chromium where there is one; as root on Debian it is installed.
 browser: ## install Chromium for the browser tests, where that needs no password

@@ -1,4 +1,4 @@
-"""Advice: what holds a scenario back, what to change and what it gains, what is in vain, and a plan.
+"""Advice: what limits a scenario, what to change and what it gains, what has no benefit, and a plan.
 
 >>> from advisor import Goal, Objective, advise
 >>> from roofline import load_hardware, load_model
@@ -6,22 +6,21 @@
 >>> request = Request(load_model("llama-2-13b"), load_hardware("a6000"), options={"prompt": 128})
 >>> advice = advise(request, Goal(Objective.TPOT))
 >>> advice.recommendations[0].move.slot
-'drafting'
+'speculative decoding'
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.advisor.case import Case
-from roofline.advisor.desk import consumer
-from roofline.advisor.rules import Caution, Finding, Hint, Rule, Vain, rules
+from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rules
 from roofline.advisor.search.breakeven import HELPS, Condition
 from roofline.advisor.search.goal import Goal, Price
 from roofline.advisor.search.moves import (
@@ -32,6 +31,7 @@ from roofline.advisor.search.moves import (
     engine_moves,
     engine_techniques,
     hardware_move,
+    is_consumer,
     parallel_moves,
     technique_moves,
 )
@@ -42,20 +42,28 @@ from roofline.scenario.analysis import analyze
 from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.techniques import check_request
 from roofline.techniques.base import Published
-from roofline.timing.estimate import Estimate
+from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line
 from roofline.whatif.request import Request
 
 Progress = Callable[[str], None]
-"""Told what is being worked out, in a few words."""
+"""Called with the name of each stage of the work."""
+
+Findings = Sequence[tuple[str, Finding]]
+"""Findings with the names of their rules."""
+
+COMBINED = (Kind.TECHNIQUE, Kind.PARALLELISM)
+"""Kinds of moves that every plan may combine."""
+
+SHOWN_DEVICES = 3
+TRIED_DEVICES = 8
 
 
 class Recommendation(Struct, frozen=True):
-    """A move that makes the objective better, simulated.
+    """A move that improves the objective, simulated.
 
-    `better` is how many times, with the interval of the gain; `tied` whether the interval could swap it with the one
-    before it. `because` are rules with what they say here; `same` other moves to the same effect, `conditions` where
-    it helps.
+    `better` is the gain with its interval; `tied` whether the interval could swap it with the previous one. `reasons`
+    are rules with their findings, `same` other moves with the same effect, `conditions` where it helps.
     """
 
     move: Move
@@ -63,7 +71,7 @@ class Recommendation(Struct, frozen=True):
     price: Price
     better: Estimate
     tied: bool
-    because: tuple[tuple[str, str], ...]
+    reasons: tuple[tuple[str, str], ...]
     cautions: tuple[str, ...]
     published: tuple[Published, ...]
     same: tuple[str, ...]
@@ -71,7 +79,7 @@ class Recommendation(Struct, frozen=True):
 
     @property
     def certain(self) -> bool:
-        """Whether the whole interval of the gain is one."""
+        """Whether the whole interval is a gain."""
         return certain(self.better)
 
     @property
@@ -84,28 +92,27 @@ class Recommendation(Struct, frozen=True):
         return float(np.asarray(self.trial.figure(name)))
 
 
-class Futile(Struct, frozen=True):
-    """A tempting move that does not help: its gain as simulated, None where it cannot be made, and why."""
+class IneffectiveMove(Struct, frozen=True):
+    """A tempting move without benefit: its simulated gain (None if it cannot be applied), the reason and the rule."""
 
     move: str
     gain: float | None
-    because: str
+    reason: str
     rule: str
 
 
 class Advice(Struct, frozen=True, dict=True):
-    """The answer for one request and goal. `findings` and `cautions` come with the name of their rule.
+    """The answer for one request and goal; `bottlenecks` and `cautions` come with the names of their rules.
 
-    `engines` are those that may be better as well as worse, by what is uncertain about either: they are to be measured,
-    and no plan changes to them.
+    `engines` are those whose gain is uncertain: they should be measured, and no plan changes to them.
     """
 
     case: Case
-    findings: tuple[tuple[str, Finding], ...]
+    bottlenecks: tuple[tuple[str, Bottleneck], ...]
     recommendations: tuple[Recommendation, ...]
     engines: tuple[Recommendation, ...]
     hardware: tuple[Recommendation, ...]
-    futile: tuple[Futile, ...]
+    no_benefit: tuple[IneffectiveMove, ...]
     cautions: tuple[tuple[str, str], ...]
     refused: Mapping[str, str]
     _plan: Callable[[], Plan]
@@ -117,17 +124,17 @@ class Advice(Struct, frozen=True, dict=True):
 
     @property
     def base(self) -> Trial:
-        """The request as it is."""
+        """The unchanged request."""
         return self.case.base
 
     @property
     def surest(self) -> Recommendation | None:
-        """The best single change whose gain is sure, whatever facts the request leaves out."""
+        """The best single change with a sure gain that needs no facts about the workload."""
         surely = (found for found in self.recommendations if found.move.slot not in FACT_SLOTS and sure(found.better))
         return next(surely, None)
 
     def recommendation(self, name: str) -> Recommendation | None:
-        """The recommendation of a move, also where it is told under another of the same effect."""
+        """The recommendation of a move, or of another with the same effect."""
         for found in (*self.recommendations, *self.engines, *self.hardware):
             if name == found.move.name or name in found.same:
                 return found
@@ -142,16 +149,15 @@ def advise(
     top: int = 5,
     progress: Progress = lambda _: None,
 ) -> Advice:
-    """What to change in `request` for `goal`.
+    """Returns what to change in `request` for `goal`.
 
-    `moves` are what may be advised; None is everything: the techniques that the request's engine runs, with `research`
-    all of the catalogue, parallelism over as many devices as the limits let it have (those it has, without a limit),
-    engines, the best batch and hardware. Break-even points are worked out for the first `top`. Raises RooflineError
-    where the request itself cannot be simulated.
+    `moves` limits what may be advised; None is everything: the techniques that the request's engine runs, with
+    `research` the whole catalogue, parallelism within the device limit, engines, the best batch and hardware.
+    Break-even points are computed for the first `top`. Raises RooflineError if the request itself cannot be simulated.
     """
     goal = (Goal() if goal is None else goal).on(request.hardware)
     trials = Trials(request, goal)
-    goal.check(trials.base.analysis)  # what cannot be simulated, or has no such figure, is told at once
+    goal.check(trials.base.analysis)  # fails early
     grid = trials
     if goal.batch_varies:
         grid = Trials(request.with_options(batch=batch_grid(request.options.get("batch", 1))), goal)
@@ -161,63 +167,59 @@ def advise(
     if goal.timed:
         trials.together(frozenset({move}) for move in offered)
     tried = [trial for move in offered if (trial := trials.attempt([move])) is not None]
-    said = [(rule, entry) for rule in rules().values() for entry in rule.look(case)]
+    findings = [(rule.name, finding) for rule in rules().values() for finding in rule.look(case)]
     helping = _ranked(_grouped(_helping(case, tried)))
-    apart: dict[bool, list[list[Trial]]] = {True: [], False: []}
-    for group in helping:
-        apart[_sure(case, group[0])].append(group)
     progress("break-even points")
-    recommendations = tuple(_recommended(case, said, apart[True], top))
-    engines = tuple(_recommendation(case, said, group, None, detailed=False) for group in apart[False])
-    progress("other hardware")
-    devices = _hardware(case, said) if moves is None else ()
-
-    def plan() -> Plan:
-        progress("combinations")
-        alone = {move: trials.attempt([move]) for move in offered if move.kind is Kind.ENGINE}
-        surely = [move for move, trial in alone.items() if trial is not None and _sure(case, trial)]
-        further = () if moves is not None or research else elsewhere(request, surely)
-        plain = [move for move in offered if move.kind in _COMBINED]
-        combined = [move for move in (*plain, *surely, *further) if move.slot not in FACT_SLOTS]
-        return planned(trials, grid, combined)
-
-    findings = sorted(
-        ((rule.name, entry) for rule, entry in said if isinstance(entry, Finding)), key=lambda entry: -entry[1].share
+    recommendations = tuple(
+        _recommended(case, findings, [group for group in helping if _adoptable(case, group[0])], top)
     )
+    uncertain = [group for group in helping if not _adoptable(case, group[0])]
+    engines = tuple(_recommendation(case, findings, group, None, detailed=False) for group in uncertain)
+    progress("other hardware")
+    devices = _hardware(case, findings) if moves is None else ()
+    bottlenecks = [(rule, finding) for rule, finding in findings if isinstance(finding, Bottleneck)]
     return Advice(
         case,
-        tuple(findings),
+        tuple(sorted(bottlenecks, key=lambda entry: -entry[1].share)),
         recommendations,
         engines,
         devices,
-        tuple(_futile(case, said, {name for found in recommendations for name in (found.move.name, *found.same)})),
-        tuple((rule.name, entry.text) for rule, entry in said if isinstance(entry, Caution) and not entry.moves),
+        tuple(_ineffective(case, findings, recommendations)),
+        tuple((rule, found.text) for rule, found in findings if isinstance(found, Caution) and not found.moves),
         {move.name: why for move in offered if (why := trials.refusal(move))},
-        plan,
+        partial(_best_plan, case, grid, moves is None and not research, progress),
     )
 
 
-_COMBINED = (Kind.TECHNIQUE, Kind.PARALLELISM)
+def _best_plan(case: Case, grid: Trials, other_engines: bool, progress: Progress) -> Plan:
+    """The plan of a case; with `other_engines` also of what only surely better engines run."""
+    progress("combinations")
+    trials, offered = case.trials, tuple(case.moves.values())
+    alone = {move: trials.attempt([move]) for move in offered if move.kind is Kind.ENGINE}
+    surely = [move for move, trial in alone.items() if trial is not None and _adoptable(case, trial)]
+    further = elsewhere(trials.request, surely) if other_engines else ()
+    plain = [move for move in offered if move.kind in COMBINED]
+    return planned(trials, grid, [move for move in (*plain, *surely, *further) if move.slot not in FACT_SLOTS])
 
 
-def _sure(case: Case, trial: Trial) -> bool:
-    """Whether a change is one to make: of another engine, only where the whole interval of its gain is one.
+def _adoptable(case: Case, trial: Trial) -> bool:
+    """Whether a plan may adopt a change; another engine only if the whole interval is a gain.
 
-    Engines differ by host time, launches and fusions that were measured on few machines; most lie within what is
-    uncertain about each other.
+    Engines differ by host time, launches and fusions that were measured on few machines; most lie within each other's
+    uncertainty.
     """
     return all(move.kind is not Kind.ENGINE for move in trial.moves) or certain(better(case.base, trial))
 
 
 def all_moves(request: Request, goal: Goal, research: bool = False) -> Iterator[Move]:
-    """Everything that may be advised for a request, but other batches and hardware."""
+    """Everything that may be advised for a request except batches and hardware."""
     yield from technique_moves() if research else engine_techniques(request)
     yield from parallel_moves(request, device_counts(request, goal))
     yield from engine_moves(request)
 
 
 def device_counts(request: Request, goal: Goal) -> list[int]:
-    """How many devices a plan may have: as many as now, or with a limit every power of two up to it."""
+    """Device counts of plans: the present one, or with a limit every power of two up to it."""
     present = request.scenario().settings.parallel.devices
     limit = goal.limits.gpus
     if limit is None:
@@ -227,9 +229,9 @@ def device_counts(request: Request, goal: Goal) -> list[int]:
 
 
 def _helping(case: Case, tried: Iterable[Trial]) -> Iterator[Trial]:
-    """Trials that make the objective better, or meet limits that the request misses; within the quality budget.
+    """Trials within the quality budget that improve the objective or meet limits that the request misses.
 
-    What is missed already may not be missed by more.
+    Limits missed already may not be missed by more.
     """
     missed = case.base.missed
     for trial in tried:
@@ -242,7 +244,7 @@ def _helping(case: Case, tried: Iterable[Trial]) -> Iterator[Trial]:
 
 
 def _grouped(trials: Iterable[Trial]) -> list[list[Trial]]:
-    """Trials of one slot with the same figures: methods that lead to the same formats are as fast as each other."""
+    """Trials grouped by slot and figures: methods with the same formats are equally fast."""
     groups: dict[tuple[object, ...], list[Trial]] = {}
     for trial in trials:
         (move,) = trial.moves
@@ -252,7 +254,7 @@ def _grouped(trials: Iterable[Trial]) -> list[list[Trial]]:
 
 
 def _ranked(groups: list[list[Trial]]) -> list[list[Trial]]:
-    """Those that meet most limits first, then by gain, then by price."""
+    """Groups ordered by limits missed, then gain, then price."""
 
     def rank(group: list[Trial]) -> tuple[object, ...]:
         trial = group[0]
@@ -261,91 +263,78 @@ def _ranked(groups: list[list[Trial]]) -> list[list[Trial]]:
     return sorted(groups, key=rank)
 
 
-def _recommended(
-    case: Case, said: Sequence[tuple[Rule, object]], groups: Sequence[list[Trial]], top: int
-) -> Iterator[Recommendation]:
-    """One recommendation a group; the first of the first slots have their break-even points worked out."""
+def _recommended(case: Case, findings: Findings, groups: Sequence[list[Trial]], top: int) -> Iterator[Recommendation]:
+    """One recommendation per group; the first moves of the first slots have break-even points."""
     before: Trial | None = None
     slots: Counter[str] = Counter()
     for group in groups:
         (move,) = group[0].moves
         slots[move.slot] += 1
         detailed = slots[move.slot] <= (2 if move.kind is Kind.TECHNIQUE else 1) and len(slots) <= top
-        yield _recommendation(case, said, group, before, detailed)
+        yield _recommendation(case, findings, group, before, detailed)
         before = group[0]
 
 
 def _recommendation(
-    case: Case, said: Sequence[tuple[Rule, object]], group: list[Trial], before: Trial | None, detailed: bool
+    case: Case, findings: Findings, group: list[Trial], before: Trial | None, detailed: bool
 ) -> Recommendation:
     trial = group[0]
     (move,) = trial.moves
-    entry = check_request(move.name) if move.kind is Kind.TECHNIQUE else None
+    concerned = [(rule, found) for rule, found in findings if _concerns(found, move)]
     return Recommendation(
         move,
         trial,
         trial.price,
         better(case.base, trial),
         detailed and before is not None and len(before.missed) == len(trial.missed) and _tied(before, trial),
-        tuple(
-            (rule.name, said_here.because)
-            for rule, said_here in said
-            if isinstance(said_here, Hint) and _concerns(said_here.moves, move)
-        ),
-        tuple(
-            said_here.text
-            for _, said_here in said
-            if isinstance(said_here, Caution) and _concerns(said_here.moves, move)
-        ),
-        () if entry is None else entry.published,
+        tuple((rule, found.text) for rule, found in concerned if isinstance(found, Hint)),
+        tuple(found.text for _, found in concerned if isinstance(found, Caution)),
+        check_request(move.name).published if move.kind is Kind.TECHNIQUE else (),
         tuple(name for other in group[1:] for name in other.names),
-        case.break_even.conditions(move) if detailed and move.kind in _COMBINED else (),
+        case.break_even.conditions(move) if detailed and move.kind in COMBINED else (),
     )
 
 
-def _concerns(names: Iterable[str], move: Move) -> bool:
-    return any(name in (move.name, move.slot, move.name.partition(":")[0]) for name in names)
+def _concerns(found: Finding, move: Move) -> bool:
+    """Whether a finding names a move or its slot."""
+    names = {move.name, move.slot, move.name.partition(":")[0]}
+    return not isinstance(found, Bottleneck) and not names.isdisjoint(found.moves)
 
 
 def _tied(one: Trial, other: Trial) -> bool:
-    """Whether the interval of the gain of one over the other holds both orders."""
+    """Whether the interval of the gain of one over the other includes 1."""
     ratio = better(other, one)
     return bool(ratio.low < 1 < ratio.high)
 
 
-def _futile(case: Case, said: Sequence[tuple[Rule, object]], advised: set[str]) -> Iterator[Futile]:
-    """What rules call vain and the simulator does not contradict."""
-    told: set[str] = set()
-    for rule, entry in said:
-        if not isinstance(entry, Vain):
+def _ineffective(
+    case: Case, findings: Findings, recommendations: Iterable[Recommendation]
+) -> Iterator[IneffectiveMove]:
+    """Moves that rules find without benefit and whose simulation agrees."""
+    done = {name for found in recommendations for name in (found.move.name, *found.same)}
+    for rule, found in findings:
+        if not isinstance(found, NoBenefit):
             continue
         for move in case.moves.values():
-            if not _concerns(entry.moves, move) or move.name in told or move.name in advised:
+            if move.name in done or not _concerns(found, move) or (ratio := case.gain(move.name)) > HELPS:
                 continue
-            ratio = case.gain(move.name)
-            if ratio > HELPS:
-                continue
-            told.add(move.name)
-            yield Futile(move.name, ratio if np.isfinite(ratio) else None, entry.because, rule.name)
+            done.add(move.name)
+            yield IneffectiveMove(move.name, ratio if np.isfinite(ratio) else None, found.text, rule)
 
 
-SHOWN_DEVICES = 3
-TRIED_DEVICES = 8
+def _hardware(case: Case, findings: Findings) -> tuple[Recommendation, ...]:
+    """The best other devices of the same kind; those with the best bounds are simulated at expected times.
 
-
-def _hardware(case: Case, said: Sequence[tuple[Rule, object]]) -> tuple[Recommendation, ...]:
-    """The best other devices of the same kind: the best at the bound are simulated at expected times.
-
-    In the place of what stands on a desk, only what is sold for one.
+    For consumer hardware only consumer hardware is considered.
     """
     request, present = case.trials.request, case.hardware
     bound = replace(case.goal, at="bound", limits=replace(case.goal.limits, ttft=None, tpot=None, total=None))
-    promising, least = [], float(case.base.analysis.memory.total) / 2  # no hardware has the formats in less
+    promising, least = [], float(case.base.analysis.memory.total) / 2  # no device stores the formats in less
     for name in list_hardware():
         device = load_hardware(name)
         if device.kind != present.kind or device.name == present.name or device.memory_capacity < least:
             continue
-        if consumer(present) and not consumer(device):
+        if is_consumer(present) and not is_consumer(device):
             continue
         try:
             analysis = analyze(request.on(device).scenario())
@@ -361,6 +350,6 @@ def _hardware(case: Case, said: Sequence[tuple[Rule, object]]) -> tuple[Recommen
     before: Trial | None = None
     found = []
     for group in groups:
-        found.append(_recommendation(case, said, group, before, detailed=True))
+        found.append(_recommendation(case, findings, group, before, detailed=True))
         before = group[0]
     return tuple(found)

@@ -1,4 +1,4 @@
-"""A case: one simulated scenario under advice, and what rules ask of it."""
+"""A case: one simulated scenario under advice, and the figures that rules inspect."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 from msgspec import Struct
 
-from roofline.advisor.formats import Formats, Product, formats_of, product_of
+from roofline.advisor.formats import Formats, WeightGemm, formats_of, largest_gemm
 from roofline.advisor.search.breakeven import BreakEven
 from roofline.advisor.search.goal import Goal, Objective
 from roofline.advisor.search.moves import BATCHES, FACT_SLOTS, Kind, Move, technique_move
@@ -28,7 +28,7 @@ from roofline.specs.precision import Precision
 
 
 class Case(Struct, frozen=True, dict=True):
-    """A request and its goal, simulated once; `moves` are all that may be advised, by name.
+    """A simulated request with its goal; `moves` are all that may be advised, by name.
 
     Shares are of the expected time of the whole generation, prefill and decode together.
     """
@@ -38,27 +38,27 @@ class Case(Struct, frozen=True, dict=True):
 
     @property
     def goal(self) -> Goal:
-        """What is wanted."""
+        """The objective and its limits."""
         return self.trials.goal
 
     @property
     def base(self) -> Trial:
-        """The request as it is."""
+        """The unchanged request."""
         return self.trials.base
 
     @property
     def analysis(self) -> Analysis:
-        """The request, simulated."""
+        """The simulated request."""
         return self.base.analysis
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario, techniques applied."""
+        """The scenario after its techniques."""
         return self.analysis.scenario
 
     @property
     def model(self) -> Model:
-        """The model, techniques applied."""
+        """The model after the scenario's techniques."""
         return self.scenario.model
 
     @property
@@ -73,22 +73,22 @@ class Case(Struct, frozen=True, dict=True):
 
     @property
     def batch(self) -> int:
-        """Sequences of the batch."""
+        """Sequences in the batch."""
         return int(self.scenario.batch)
 
     @cached_property
     def break_even(self) -> BreakEven:
-        """Where moves stop to help."""
+        """Finds where moves stop helping."""
         return BreakEven(self.trials.request, self.goal)
 
     @cached_property
     def generates(self) -> bool:
-        """Whether there are decode steps after the first token."""
+        """Whether there are decode steps."""
         return steps(self.analysis) > 0
 
     @cached_property
     def decode_share(self) -> float:
-        """The share of the whole time that decode steps take."""
+        """Decode's share of the total time."""
         if not self.generates:
             return 0.0
         whole, first = self.analysis.expected.total.mid, self.analysis.expected.ttft.mid
@@ -96,43 +96,43 @@ class Case(Struct, frozen=True, dict=True):
 
     @property
     def prefill_share(self) -> float:
-        """The share of the whole time that prefill takes."""
+        """Prefill's share of the total time."""
         return 1.0 - self.decode_share
 
     @property
     def decode(self) -> Phase:
-        """The decode phase; only of a case that generates."""
+        """The decode phase of a case that generates."""
         assert self.analysis.decode is not None
         return self.analysis.decode
 
     @cached_property
-    def decode_parts(self) -> Breakdown:
+    def decode_breakdown(self) -> Breakdown:
         """Expected seconds of the mean decode step by operator."""
         return decode_expected(self.analysis)
 
     @cached_property
-    def prefill_parts(self) -> Breakdown:
+    def prefill_breakdown(self) -> Breakdown:
         """Expected seconds of prefill by operator."""
         return prefill_expected(self.analysis)
 
     @cached_property
     def host_share(self) -> float:
-        """The share of a decode step in which no kernel runs: scheduling, sampling, gaps between kernels."""
-        parts = self.decode_parts
-        return parts.parts.get(HOST, 0.0) / parts.total if parts.total else 0.0
+        """The share of a decode step without a kernel: scheduling, sampling, gaps between kernels."""
+        breakdown = self.decode_breakdown
+        return breakdown.parts.get(HOST, 0.0) / breakdown.total if breakdown.total else 0.0
 
     def bound_share(self, phase: Phase, bound: Bound) -> float:
-        """The share of a phase's bound time that operators under `bound` take."""
+        """The share of a phase's bound time in operators with this bound."""
         return float(sum(op.share for op in phase.ops if op.bound == bound))
 
     def bytes_share(self, phase: Phase, role: str) -> float:
-        """The share of a phase's bytes that is `weight`, `kv`, `activation` or `state`."""
+        """The share of a phase's bytes of a role: `weight`, `kv`, `activation` or `state`."""
         moved = sum(float(op.count * op.busy * op.bytes) for op in phase.ops)
-        mine = sum(float(op.count * op.busy * getattr(op, f"{role}_bytes")) for op in phase.ops)
-        return mine / moved if moved else 0.0
+        of_role = sum(float(op.count * op.busy * getattr(op, f"{role}_bytes")) for op in phase.ops)
+        return of_role / moved if moved else 0.0
 
     def gain(self, name: str) -> float:
-        """How many times better a single move makes the objective; NaN where it cannot be made."""
+        """How many times better a single move makes the objective; NaN if it cannot be applied."""
         move = self.moves.get(name)
         trial = None if move is None else self.trials.attempt([move])
         if trial is None:
@@ -140,33 +140,31 @@ class Case(Struct, frozen=True, dict=True):
         return float(np.asarray(self.goal.gain(self.base.value, trial.value)))
 
     def in_use(self, slot: str) -> bool:
-        """Whether the request already has a technique of this slot."""
+        """Whether the scenario already has a technique of this slot."""
         from roofline.techniques import check_request
 
         return any(check_request(name).slot == slot for name in self.scenario.techniques)
 
-    # --- what the rules of speed ask: what the objective hangs on, and what moves do to formats ---
-
     @cached_property
     def decode_stake(self) -> float:
-        """How much of the objective is time of decode steps: all of TPOT, nothing of TTFT or memory."""
+        """The fraction of the objective that is decode time: 1 for TPOT, 0 for TTFT and memory."""
         stakes = {Objective.TTFT: 0.0, Objective.MEMORY: 0.0, Objective.TPOT: 1.0 if self.generates else 0.0}
         return stakes.get(self.goal.objective, self.decode_share)
 
     @property
     def prefill_stake(self) -> float:
-        """How much of the objective is time of prefill."""
+        """The fraction of the objective that is prefill time."""
         stakes = {Objective.TTFT: 1.0, Objective.MEMORY: 0.0, Objective.TPOT: 0.0}
         return stakes.get(self.goal.objective, self.prefill_share)
 
     @cached_property
     def formats(self) -> Formats | None:
-        """The formats in use, of the largest products with weights."""
+        """The formats of the largest GEMM."""
         return formats_of(self.analysis)
 
     @cached_property
     def formats_after(self) -> Mapping[str, Formats]:
-        """The formats that moves lead to which change those of weights, activations or cache."""
+        """The formats after each move that changes those of weights, activations or KV cache."""
         found = {}
         for name, trial in self.trials_of("weight format", "KV format"):
             formats = formats_of(trial.analysis)
@@ -176,116 +174,112 @@ class Case(Struct, frozen=True, dict=True):
 
     @cached_property
     def weight_only(self) -> Mapping[str, Formats]:
-        """Moves that store weights in fewer bits and multiply them in arithmetic that is no faster."""
-        return self._formats_where(lambda old, new: new.weights.bits < old.weights.bits and new.peak <= old.peak)
+        """Moves to narrower weights in arithmetic that is no faster."""
+        return self._moves_where(lambda old, new: new.weights.bits < old.weights.bits and new.peak <= old.peak)
 
     @cached_property
     def faster_arithmetic(self) -> Mapping[str, Formats]:
-        """Moves to formats whose products run under a higher roof."""
-        return self._formats_where(lambda old, new: new.peak > old.peak)
+        """Moves to formats with a higher compute peak."""
+        return self._moves_where(lambda old, new: new.peak > old.peak)
 
-    def _formats_where(self, holds: Callable[[Formats, Formats], bool]) -> Mapping[str, Formats]:
+    def _moves_where(self, predicate: Callable[[Formats, Formats], bool]) -> Mapping[str, Formats]:
         old = self.formats
         if old is None:
             return MappingProxyType({})
-        return MappingProxyType({name: new for name, new in self.formats_after.items() if holds(old, new)})
+        return MappingProxyType({name: new for name, new in self.formats_after.items() if predicate(old, new)})
 
     def trials_of(self, *slots: str) -> Iterator[tuple[str, Trial]]:
-        """The moves of slots that can be made, by name, each simulated alone."""
+        """The applicable moves of some slots, by name, each simulated alone."""
         for name, move in self.moves.items():
             if move.slot in slots and (trial := self.trials.attempt([move])) is not None:
                 yield name, trial
 
     @cached_property
-    def prefill_product(self) -> Product | None:
-        """The largest product with weights of prefill."""
-        return product_of(self.analysis.prefill)
+    def prefill_gemm(self) -> WeightGemm | None:
+        """The largest GEMM of prefill."""
+        return largest_gemm(self.analysis.prefill)
 
     @cached_property
-    def decode_product(self) -> Product | None:
-        """The largest product with weights of a decode step; None where nothing is generated."""
-        return product_of(self.decode) if self.generates else None
+    def decode_gemm(self) -> WeightGemm | None:
+        """The largest GEMM of a decode step; None without decode."""
+        return largest_gemm(self.decode) if self.generates else None
 
-    def parts_share(self, phase: Phase, holds: Callable[[OpFigures], bool]) -> float:
-        """The share of a phase's expected time that operators take for which something holds."""
-        spent = [
-            (float(op.count * found.time.mid), holds(op))
-            for op, found in zip(phase.ops, phase.expected_ops, strict=True)
-        ]
+    def time_share(self, phase: Phase, predicate: Callable[[OpFigures], bool]) -> float:
+        """The share of a phase's expected time in operators that satisfy a predicate."""
+        pairs = zip(phase.ops, phase.expected_ops, strict=True)
+        time = sum(float(op.count * expected.time.mid) for op, expected in pairs if predicate(op))
         whole = float(phase.expected.mid)
-        return sum(time for time, held in spent if held) / whole if whole else 0.0
-
-    # --- what the rules of structures, kernels and serving ask ---
+        return time / whole if whole else 0.0
 
     @cached_property
     def kind_shares(self) -> Mapping[str, float]:
-        """The share of the whole expected time of each kind of operator, and of the host under `HOST`."""
+        """The share of the total expected time by kind of operator, and of the host under `HOST`."""
         found: dict[str, float] = {}
-        phases = [(self.prefill_share, self.analysis.prefill, self.prefill_parts)]
+        phases = [(self.prefill_share, self.analysis.prefill, self.prefill_breakdown)]
         if self.generates:
-            phases.append((self.decode_share, self.decode, self.decode_parts))
+            phases.append((self.decode_share, self.decode, self.decode_breakdown))
         for share, phase, breakdown in phases:
             kinds = {op.name: op.kind for op in phase.ops}
-            for name, spent in breakdown.parts.items():
-                kind = kinds.get(name.rpartition(" ")[2], HOST)  # a draft's parts carry its label
-                if name == HIDDEN:  # what is hidden is taken off what is sent
+            for name, time in breakdown.parts.items():
+                kind = kinds.get(name.rpartition(" ")[2], HOST)  # parts of a draft carry its label
+                if name == HIDDEN:  # hidden communication is negative
                     kind = OpKind.COLLECTIVE
-                found[kind] = found.get(kind, 0.0) + share * spent / breakdown.total
+                found[kind] = found.get(kind, 0.0) + share * time / breakdown.total
         return found
 
-    def spent(self, *kinds: str) -> float:
-        """The share of the whole expected time of some kinds of operators."""
+    def kind_share(self, *kinds: str) -> float:
+        """The share of the total expected time of some kinds of operators."""
         return sum(self.kind_shares.get(kind, 0.0) for kind in kinds)
 
     def offered(self, *kinds: Kind) -> list[tuple[Move, Trial]]:
-        """The moves of some kinds that can be made, simulated."""
+        """The applicable moves of some kinds, each simulated alone."""
         moves = [move for move in self.moves.values() if move.kind in kinds]
         return [(move, trial) for move in moves if (trial := self.trials.attempt([move])) is not None]
 
     @cached_property
     def best(self) -> tuple[Move, ...]:
-        """Of each slot the technique or parallelism that gains most within limits and quality budget, best first.
+        """Per slot the technique or parallelism that gains most within limits and quality budget, best first.
 
-        Of those with the same gain it is the first by name, as in the recommendations.
+        Equal gains are ordered by name, as in the recommendations.
         """
         found: dict[str, tuple[float, Move]] = {}
         for move, trial in sorted(self.offered(Kind.TECHNIQUE, Kind.PARALLELISM), key=lambda entry: entry[0].name):
-            held = len(trial.missed) <= len(self.base.missed) and self.goal.quality.allows(trial.price)
+            allowed = len(trial.missed) <= len(self.base.missed) and self.goal.quality.allows(trial.price)
             entry = (self.gain(move.name), move)
             most = found.get(move.slot, (0.0, move))[0]
-            if held and move.slot not in FACT_SLOTS and entry[0] > most * (1 + 1e-9):
+            if allowed and move.slot not in FACT_SLOTS and entry[0] > most * (1 + 1e-9):
                 found[move.slot] = entry
         return tuple(move for _, move in sorted(found.values(), key=lambda entry: (-entry[0], entry[1].name)))
 
     def technique(self, written: str) -> Trial | None:
-        """A technique, simulated whether or not it is offered; None where it cannot be."""
+        """A technique simulated alone, offered or not; None if it cannot be applied."""
         from roofline.techniques import check_request
 
         move = self.moves.get(written) or technique_move(check_request(written), written)
         return self.trials.attempt([move])
 
     def at_batches(self, trial: Trial, batches: list[int]) -> Analysis | None:
-        """A trial at other batches, as one grid; None where that cannot be."""
+        """A trial at several batches as one grid; None where it cannot be simulated."""
         try:
             return analyze(trial.request.scenario(batch=np.array(batches)))
         except RooflineError:
             return None
 
     @cached_property
-    def most_batch(self) -> int:
-        """The largest batch of those that are tried that fits in memory; the request's own where no larger one does."""
+    def max_batch(self) -> int:
+        """The largest of the tried batches that fits in memory; the request's own if no larger one does."""
         found = self.at_batches(self.base, [self.batch, *(batch for batch in BATCHES if batch > self.batch)])
         if found is None:
             return self.batch
         return int(np.asarray(found.scenario.batch)[np.asarray(found.memory.fits)].max(initial=self.batch))
 
 
-LITTLE = 0.1
-"""What takes a smaller share than this is left aside by rules."""
+NEGLIGIBLE = 0.1
+"""Share below which rules ignore a part."""
 
 
 def link_text(analysis: Analysis, span: Span) -> str:
-    """The link that devices of a span talk over, and its bandwidth."""
+    """The link over which devices of a span communicate, with its bandwidth."""
     try:
         link = analysis.scenario.hardware.link(span)
     except RooflineError:

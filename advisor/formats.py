@@ -1,4 +1,4 @@
-"""Formats in use: what the products with weights store, are fed and multiply, and where they turn compute-bound."""
+"""Number formats of the weight GEMMs of a scenario, and the batch at which they become compute-bound."""
 
 from __future__ import annotations
 
@@ -15,30 +15,27 @@ from roofline.specs.formats import WIDTH, Format
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 
-PRODUCTS = ("gemm", "moe")
+GEMMS = ("gemm", "moe")
 
 NARROWER = 0.5
-"""Bits by which another format has to be narrower, to be more than another layout of the same."""
+"""Bits by which a format must be narrower to be more than another layout of the same width."""
 
 
 def weight_bits(model: Model, precision: Precision) -> float:
-    """Bits of a weight of the products that hold most of them: the experts', or the dense blocks'."""
+    """Effective bits per weight of the largest GEMMs: the experts', or those of the dense MLP."""
     largest = "expert_up_proj" if model.experts else "up_proj"
     return precision.weights.format_of(largest, precision.base, model.layers).bits
 
 
-def gains_nothing(model: Model, released: Precision, other: Precision) -> bool:
-    """Whether other formats than a checkpoint's have wider weights, or neither narrower weights nor inputs."""
+def no_narrower(model: Model, released: Precision, other: Precision) -> bool:
+    """Whether other formats than the checkpoint's have wider weights, or neither narrower weights nor inputs."""
     weights = weight_bits(model, other) - weight_bits(model, released)
     inputs = other.activations.bits - released.activations.bits
     return weights >= NARROWER or min(weights, inputs) > -NARROWER
 
 
 class Formats(Struct, frozen=True):
-    """The formats of a scenario: of the weights and inputs of its largest products, of its cache, and its arithmetic.
-
-    `peak` is that of the arithmetic (FLOP/s).
-    """
+    """The formats of a scenario's largest GEMM and KV cache; `peak` is that of its arithmetic (FLOP/s)."""
 
     weights: Format
     inputs: Format
@@ -48,28 +45,28 @@ class Formats(Struct, frozen=True):
 
     @property
     def unsupported(self) -> bool:
-        """Whether weights and inputs are both narrower than any arithmetic that the device has for them."""
+        """Whether weights and inputs are both narrower than the arithmetic they run in."""
         return max(_width(self.weights), _width(self.inputs)) < WIDTH[self.arithmetic]
 
     @property
     def mixed(self) -> bool:
-        """Whether one operand is narrower than the other and gains no arithmetic by it."""
+        """Whether an operand is narrower than the arithmetic it runs in."""
         return min(_width(self.weights), _width(self.inputs)) < WIDTH[self.arithmetic]
 
 
 def _width(format: Format) -> int:
-    """Bits of the arithmetic a format is native to; codes are only numbers once they are decoded, in 16 bits."""
+    """Bits of the arithmetic native to a format; codebook formats decode to 16 bits."""
     return WIDTH.get(format.arithmetic, 16)
 
 
 def formats_of(analysis: Analysis) -> Formats | None:
-    """The formats of an analysis; None where nothing is multiplied by weights."""
+    """The formats of an analysis; None without a GEMM of weights."""
     placement = analysis.prefill.passes[-1].placement
     found = None
     for (op, _, section), arithmetic in zip(placement.ops, placement.arithmetic, strict=True):
-        if section != "head" and arithmetic is not None and _weights(op) is not None and op.kind in PRODUCTS:
+        if section != "head" and arithmetic is not None and _weights(op) is not None and op.kind in GEMMS:
             found = (op, arithmetic)
-            if "up" in op.name:  # the products that every scheme quantises
+            if "up" in op.name:  # every scheme quantizes the up projection
                 break
     if found is None:
         return None
@@ -85,10 +82,10 @@ def _weights(op: Op) -> Format | None:
     return next((tensor.format for tensor in op.operands if tensor.role is Role.WEIGHT), None)
 
 
-class Product(Struct, frozen=True):
-    """The product with weights that a phase reads most of: `rows` tokens multiply each weight of `bits`.
+class WeightGemm(Struct, frozen=True):
+    """The GEMM with most weight bytes of a phase: `rows` tokens share each weight of `bits`.
 
-    `ridge` is that of its arithmetic (FLOP/byte).
+    `ridge` is the ridge point of its arithmetic (FLOP/byte).
     """
 
     figures: OpFigures
@@ -104,8 +101,8 @@ class Product(Struct, frozen=True):
 
     @property
     def sharing(self) -> str:
-        """How many tokens share a weight, in words."""
-        return "one token uses each weight" if self.rows == 1 else f"{counted(self.rows)} tokens share each weight"
+        """Text: the number of tokens that share a weight."""
+        return "one token uses each weight" if self.rows == 1 else f"{count_text(self.rows)} tokens share each weight"
 
     @property
     def crossover(self) -> float:
@@ -113,45 +110,45 @@ class Product(Struct, frozen=True):
         return self.crossover_at(self.bits)
 
     def crossover_at(self, bits: float) -> float:
-        """The same for weights of so many bits in the same arithmetic."""
+        """The crossover for weights of so many bits in the same arithmetic."""
         return self.ridge * bits / 16
 
     @property
-    def saturated_bits(self) -> float:
-        """Bits of a weight at which it turns compute-bound: fewer than these save no time."""
+    def saturation_bits(self) -> float:
+        """Bits per weight at which it becomes compute-bound: fewer save no time."""
         return 16 * self.rows / self.ridge
 
     @property
     def memory_bound(self) -> bool:
-        """Whether it waits for memory."""
+        """Whether it is memory-bound."""
         return bool(self.figures.bound == Bound.MEMORY)
 
     @property
     def evidence(self) -> Mapping[str, str]:
-        """Its numbers, in words."""
+        """Its intensity, ridge point and crossover as text."""
         return {
-            "product": self.name,
-            "intensity": f"{counted(self.figures.intensity)} FLOP/byte",
-            "ridge": f"{counted(self.ridge)} FLOP/byte in {self.arithmetic}",
-            "tokens that share a weight": counted(self.rows),
-            "crossover": f"{counted(self.crossover)} tokens at {self.bits:.3g} bits a weight",
+            "GEMM": self.name,
+            "intensity": f"{count_text(self.figures.intensity)} FLOP/byte",
+            "ridge point": f"{count_text(self.ridge)} FLOP/byte in {self.arithmetic}",
+            "tokens that share a weight": count_text(self.rows),
+            "crossover": f"{count_text(self.crossover)} tokens at {self.bits:.3g} bits per weight",
         }
 
 
-def counted(value: float) -> str:
-    """A count in words: three digits, or all that are whole."""
+def count_text(value: float) -> str:
+    """A count as text: three digits, or all digits from 100."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
-def product_of(phase: Phase) -> Product | None:
-    """The product of a phase that reads most bytes of weights; None where it has none."""
-    best: Product | None = None
+def largest_gemm(phase: Phase) -> WeightGemm | None:
+    """The GEMM of a phase that reads most weight bytes; None without one."""
+    best: WeightGemm | None = None
     for op in phase.ops:
         weights = [tensor for tensor in op.op.operands if tensor.role is Role.WEIGHT]
-        if op.kind not in PRODUCTS or not weights or op.arithmetic is None or not op.ridge or op.section == "head":
+        if op.kind not in GEMMS or not weights or op.arithmetic is None or not op.ridge or op.section == "head":
             continue
         if best is None or op.count * op.weight_bytes > best.figures.count * best.figures.weight_bytes:
             elements = sum(float(tensor.elements.evaluate(op.extents)) for tensor in weights)
             rows = float(op.flops) / (2 * elements) if elements else 0.0
-            best = Product(op, rows, weights[0].format.bits, op.arithmetic, op.ridge)
+            best = WeightGemm(op, rows, weights[0].format.bits, op.arithmetic, op.ridge)
     return best

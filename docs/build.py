@@ -45,10 +45,10 @@ Documents = Mapping[str, Callable[[], str]]
 def commands_page() -> str:
     """Every command with its arguments and options, from the Typer application."""
     from roofline import cli
-    from roofline.cli.scenario_options import scenario_options
+    from roofline.cli.scenario_options import SCENARIO_OPTIONS
 
     root: Any = typer.main.get_command(cli.app)
-    shared = tuple(name for name in scenario_options() if name not in ("model", "hw"))
+    shared = tuple(name for name in SCENARIO_OPTIONS if name not in ("model", "hw"))
     scenario = [param for param in root.commands["analyze"].params if param.name in shared]
     lines = ["# Commands", "", str(root.help), "", "This page is made from the program itself.", ""]
     lines += ["## Options of a scenario", "", "Commands that take a scenario take all of these.", ""]

@@ -1,4 +1,4 @@
-"""Rendering: answers of the simulator as terminal tables, documents, figures and pages.
+"""Rendering: simulation results as terminal tables, documents, figures and pages.
 
 In: analyses, advice, sizings, sweeps and scores. Out: text, JSON, CSV, Markdown, HTML, Parquet, SVG, PNG. No arithmetic
 beyond formatting lives here.

@@ -1,4 +1,4 @@
-"""roofline: how fast an LLM runs on a piece of hardware, what holds it back, and what it needs.
+"""roofline: predicted speed, bottlenecks and memory of LLM inference on an accelerator.
 
 >>> from roofline import Scenario, analyze, load_hardware, load_model
 >>> scenario = Scenario(load_model("llama-2-7b"), load_hardware("a6000"), prompt=2048, generate=128)

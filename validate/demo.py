@@ -1,6 +1,6 @@
-"""`python -m roofline.validate.demo`: the CPU calibrated in a few minutes, and a model beside its prediction.
+"""`python -m roofline.validate.demo`: calibrate the CPU in a few minutes, and compare models with their predictions.
 
-It writes the overlay folder `specs-demo`, anew every time.
+It rewrites the overlay folder `specs-demo`.
 """
 
 from __future__ import annotations
@@ -13,36 +13,38 @@ from pathlib import Path
 
 from roofline.core.errors import RooflineError
 from roofline.core.units import seconds
-from roofline.validate.loop import calibrated, model_run
+from roofline.validate.loop import run_calibrate, run_model
 
 MODELS = ("qwen2.5-0.5b", "llama-3.2-1b")
-"""Small models, run one after the other with as many layers as are quick."""
+"""Small models, run one after the other with as many layers as take two seconds."""
 
 
 def main() -> int:
     """Measure, calibrate, score, and run the models; the exit status."""
     parser = argparse.ArgumentParser(prog="python -m roofline.validate.demo", description=__doc__)
-    parser.add_argument("--minutes", type=float, default=1.5, help="for the measurements [1.5]")
-    parser.add_argument("--folder", type=Path, default=Path("specs-demo"), help="what is written [specs-demo]")
+    parser.add_argument("--minutes", type=float, default=1.5, help="minutes of measuring [1.5]")
+    parser.add_argument(
+        "--folder", type=Path, default=Path("specs-demo"), help="the overlay folder to write [specs-demo]"
+    )
     parser.add_argument("--dtype", default="fp32", help="format of kernels and models [fp32]")
-    asked = parser.parse_args()
+    options = parser.parse_args()
     start = time.monotonic()
 
-    def say(lines: list[str]) -> None:
+    def show(lines: list[str]) -> None:
         sys.stdout.write("\n".join(lines) + "\n")
         sys.stdout.flush()
 
     try:
-        shutil.rmtree(asked.folder, ignore_errors=True)
-        found = calibrated("cpu", asked.minutes, folder=asked.folder, dtypes=(asked.dtype,))
-        say([*found.lines, "", "Whole models beside their predictions:"])
+        shutil.rmtree(options.folder, ignore_errors=True)
+        found = run_calibrate("cpu", options.minutes, folder=options.folder, dtypes=(options.dtype,))
+        show([*found.lines, "", "Predicted and measured times of models:"])
         threads = found.measured.machine.hardware.units
         for model in MODELS:
-            say(model_run(model, "cpu", asked.folder, asked.dtype, threads=threads, longest=2.0).lines)
+            show(run_model(model, "cpu", options.folder, options.dtype, threads=threads, max_prefill=2.0).lines)
     except RooflineError as error:
         sys.stderr.write(f"roofline: {error}\n")
         return 2
-    say(["", f"in {seconds(time.monotonic() - start, 2)}"])
+    show(["", f"in {seconds(time.monotonic() - start, 2)}"])
     return 0
 
 

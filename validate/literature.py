@@ -1,6 +1,6 @@
-"""Published measurements beside simulations of the stated conditions: `python -m roofline.validate.literature`.
+"""`python -m roofline.validate.literature`: compare published speed-ups with simulations of the stated conditions.
 
-Simulated figures are at the roofline's bound. What a paper leaves open is assumed here in one place and said beside it.
+Simulated figures are at the roofline bound. Conditions that a paper does not state are assumed and documented here.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Row(Struct, frozen=True):
 
 
 class Cell(Struct, frozen=True):
-    """One cell of Table 4: a speed-up of W4A16 over FP16; `defect` says why it is not used, if it is not."""
+    """One cell of Table 4: a speed-up of W4A16 over FP16; `defect` is the reason why it is not used, or empty."""
 
     framework: str
     model: str
@@ -43,7 +43,7 @@ class Cell(Struct, frozen=True):
 
 # --- Table 5: speculative decoding ------------------------------------------------------------------------------------
 
-# Method, its technique, and the least and most tokens a step and speed-up that the table gives.
+# Method, its technique, and the ranges of tokens per step and of the speed-up in the table.
 SPECULATION = (
     ("SSD", "self-speculative:{}", (1.64, 1.74), (1.01, 1.23)),
     ("SpD", "speculative-decoding:draft=llama-68m,{}", (1.77, 2.02), (1.05, 1.77)),
@@ -60,11 +60,11 @@ TARGETS = ("llama-7b", "llama-13b", "llama-30b", "llama-2-7b", "llama-2-13b")
 def table_5() -> list[Row]:
     """Speed-ups of six speculative methods over plain decoding (Zhou et al. 2024, Table 5), the range over five models.
 
-    The paper states the models, the dataset (Vicuna-80) and the tokens accepted a step, which are taken as given. It
-    does not state the hardware, the batch, the precision, or how long and wide the drafts are. Assumed here: one A100
-    80GB, which the rest of the paper uses, batch 1, FP16, 128 tokens in and 256 out, and the techniques' defaults. The
-    draft length moves the result most where drafts are dear (SSD), the hardware where many tokens are verified (LADE).
-    The published upper speed-ups of Medusa-1 and Eagle exceed their tokens a step, so that no schedule can reach them.
+    The paper states the models, the dataset (Vicuna-80) and the tokens accepted per step, which are used as given. It
+    does not state the hardware, the batch, the precision, or the size of the drafts. Assumed here: one A100 80GB, which
+    the rest of the paper uses, batch 1, FP16, 128 tokens in and 256 out, and the techniques' defaults. The result
+    depends most on the draft length where drafts are expensive (SSD), on the hardware where many tokens are verified
+    (LADE). The published upper speed-ups of Medusa-1 and Eagle exceed their tokens per step: no schedule reaches them.
     """
     found: dict[str, list[float]] = {}
     published: dict[str, tuple[float, float]] = {}
@@ -89,7 +89,7 @@ def table_5() -> list[Row]:
 
 
 def table_4_cells(path: Path = TABLE_4) -> list[Cell]:
-    """Every cell of Table 4 for prefill and decode, the defective ones with the reason."""
+    """The cells of Table 4 for prefill and decode, defective ones with the reason."""
     with path.open(newline="", encoding="utf-8") as file:
         lines = list(csv.DictReader(file))
     return [cell for line in lines for cell in _cells(line)]
@@ -109,11 +109,11 @@ def _cells(line: dict[str, str]) -> Iterator[Cell]:
 
 
 def table_4() -> list[Row]:
-    """Speed-ups of W4A16 (AWQ) over FP16 on an A100 (Zhou et al. 2024, Table 4): prefill and decode, each usable cell.
+    """Speed-ups of W4A16 (AWQ) over FP16 on an A100 (Zhou et al. 2024, Table 4): the usable cells of both phases.
 
     The paper states models, batch and input length. It does not state the output length, which its own end-to-end
     figures put near the input's, nor whether the A100 has 40 or 80 GB. Assumed here: as many tokens out as in, 80 GB.
-    At the bound, dequantisation hides behind the product, so that prefill never loses as it does in the frameworks.
+    At the bound, dequantisation overlaps with the GEMM, so that prefill is never slower, unlike in the frameworks.
     """
     simulated: dict[tuple[Any, ...], float] = {}
     rows = []
@@ -130,7 +130,7 @@ def table_4() -> list[Row]:
 
 
 def _simulated(model: str, batch: int, context: int) -> dict[tuple[Any, ...], float]:
-    """The gain of AWQ in both phases."""
+    """The speed-up of AWQ in prefill and decode."""
     loaded = load_model(model)
     plain = Scenario(
         loaded,
@@ -157,7 +157,7 @@ def _range(values: tuple[float, float]) -> str:
 
 
 def report(title: str, rows: list[Row]) -> str:
-    """A table of text: each case as measured and as simulated."""
+    """A text table of measured and simulated speed-ups."""
     width = max(len(row.case) for row in rows)
     lines = [
         f"{row.case:{width}}  {row.quantity:8} {_range(row.measured):>11} {_range(row.simulated):>11}" for row in rows
@@ -167,7 +167,7 @@ def report(title: str, rows: list[Row]) -> str:
 
 
 def main() -> None:
-    """Print both tables, and the cells that are left out."""
+    """Print both tables, and the cells that are not used."""
     typer.echo(report("Speed-up of W4A16 over FP16, Zhou et al. 2024, Table 4", table_4()))
     left_out = [cell for cell in table_4_cells() if cell.defect]
     typer.echo(f"\nNot used: {len(left_out)} cells")

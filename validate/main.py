@@ -1,16 +1,20 @@
-"""What the modules share that are run as `python -m validate.NAME`, by those who fit and score what is shipped."""
+"""Shared entry points of the modules that run as `python -m roofline.validate.NAME`."""
 
 from __future__ import annotations
 
 import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from roofline.core.errors import RooflineError
+from roofline.core.files import save_text
 
 
-def answer(parser: ArgumentParser, work: Callable[[Namespace], str], arguments: Sequence[str] | None = None) -> int:
-    """Print what `work` says to the options; returns the exit status: 2, with one sentence, for a mistake."""
+def run_command(
+    parser: ArgumentParser, work: Callable[[Namespace], str], arguments: Sequence[str] | None = None
+) -> int:
+    """Print the text that `work` returns for the options; returns the exit status, 2 with a message for an error."""
     options = parser.parse_args(arguments)
     try:
         text = work(options)
@@ -19,3 +23,18 @@ def answer(parser: ArgumentParser, work: Callable[[Namespace], str], arguments: 
         return 2
     sys.stdout.write(text)
     return 0
+
+
+def run_report(module: str, title: str, report: Callable[[Path], str], arguments: Sequence[str] | None = None) -> int:
+    """Print the report of a folder of measurement files, and write it to `--output`; returns the exit status."""
+    parser = ArgumentParser(prog=f"python -m roofline.validate.{module}", description=title)
+    parser.add_argument("measurements", type=Path, help="folder of measurement files")
+    parser.add_argument("--output", type=Path, help="also write the report to this file")
+
+    def work(options: Namespace) -> str:
+        text = report(options.measurements)
+        if options.output is not None:
+            save_text(options.output, text)
+        return text
+
+    return run_command(parser, work, arguments)

@@ -1,12 +1,12 @@
-"""Rules: what to look at, from the literature; one file a rule, found by being here.
+"""Rules of the literature: each inspects a simulated case and reports findings; the simulator quantifies every move.
 
-A rule never says how much: it reports what it sees in a simulated case, points at moves to try, or at moves that are
-tempting and in vain. The simulator says how much, and whether.
+A rule is a function under `@rule(...)` in one of the modules of this package, from a `Case` to its findings: nothing
+where it does not apply.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from importlib import import_module
 from pkgutil import iter_modules
@@ -17,11 +17,10 @@ from msgspec import Struct, field
 from roofline.advisor.case import Case
 
 
-class Finding(Struct, frozen=True):
-    """What holds a scenario back: one sentence, and the numbers it rests on with their units in the names' text.
+class Bottleneck(Struct, frozen=True):
+    """What limits a scenario: a sentence, and its evidence as text with units.
 
-    `share` is the part of the whole time, or of memory where `of` says so, that it concerns: findings are ordered by
-    it.
+    `share` is the fraction of total time (or of memory, as `of` states) concerned: bottlenecks are sorted by it.
     """
 
     text: str
@@ -31,44 +30,58 @@ class Finding(Struct, frozen=True):
 
 
 class Hint(Struct, frozen=True):
-    """Moves to try, by name or by slot, and why here."""
+    """Moves to try, by name or slot, and why."""
 
     moves: tuple[str, ...]
-    because: str
+    text: str
 
 
-class Vain(Struct, frozen=True):
-    """Moves that are tempting and will not help here, by name or by slot, and why. The simulator has the last word."""
+class NoBenefit(Struct, frozen=True):
+    """Tempting moves, by name or slot, that should not help, and why. A simulated gain overrules it."""
 
     moves: tuple[str, ...]
-    because: str
+    text: str
 
 
 class Caution(Struct, frozen=True):
-    """What to mind, of certain moves (by name or slot) or of the case as a whole."""
+    """A caveat about moves (by name or slot), or without moves about the case."""
 
     text: str
     moves: tuple[str, ...] = ()
 
 
-Said = Finding | Hint | Vain | Caution
+Finding = Bottleneck | Hint | NoBenefit | Caution
+Look = Callable[[Case], Iterator[Finding]]
 
 
 class Rule(Struct, frozen=True):
-    """A rule: a statement in a sentence, where the literature has it, and what looks at a case.
+    """A rule: its statement in a sentence, its sources and the function that applies it.
 
-    `sources` are the numbers of the rules in the research notes, such as "yuan R4", "zhou 2" and "miao D11", and the
-    sections of the papers. `look` says what the rule has to say of a case: nothing where it does not apply.
+    `sources` are the numbers of the rules in the surveys, such as "yuan R4", "zhou 2" and "miao D11".
     """
 
     name: str
     statement: str
     sources: tuple[str, ...]
-    look: Callable[[Case], Iterable[Said]]
+    look: Look
+
+
+_RULES: dict[str, Rule] = {}
+
+
+def rule(name: str, statement: str, *sources: str) -> Callable[[Look], Look]:
+    """A decorator that registers a function as a rule."""
+
+    def register(look: Look) -> Look:
+        _RULES[name] = Rule(name, statement, sources, look)
+        return look
+
+    return register
 
 
 @lru_cache(maxsize=1)
 def rules() -> Mapping[str, Rule]:
-    """Every rule by name: the `RULE` of each module of this package."""
-    found: list[Rule] = [import_module(f"{__name__}.{entry.name}").RULE for entry in iter_modules(__path__)]
-    return MappingProxyType({rule.name: rule for rule in sorted(found, key=lambda rule: rule.name)})
+    """All rules by name, from every module of this package."""
+    for module in iter_modules(__path__):
+        import_module(f"{__name__}.{module.name}")
+    return MappingProxyType(dict(sorted(_RULES.items())))

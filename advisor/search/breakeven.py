@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from roofline.advisor.search.goal import Goal
 from roofline.advisor.search.moves import Move, technique_move
 from roofline.core.errors import RooflineError
-from roofline.core.search import narrowed, whole_series
-from roofline.scenario.analysis import analyze, expect
+from roofline.core.search import bracket_root, integer_geomspace
+from roofline.scenario.analysis import analyze, prefetch_expected
 from roofline.scenario.scenario import MAX_LENGTH
 from roofline.techniques import check_request
 from roofline.whatif.request import Request
@@ -38,15 +38,15 @@ DRAFT_KEYS = ("accept", "acceptance")
 AXES: Mapping[str, tuple[str, ...]] = {
     "KV format": ("batch", "prompt"),
     "attention pattern": ("batch", "prompt"),
-    "cache budget": ("batch", "prompt"),
-    "kv heads": ("batch", "prompt"),
-    "kv sharing": ("batch", "prompt"),
+    "KV cache eviction": ("batch", "prompt"),
+    "KV heads": ("batch", "prompt"),
+    "KV sharing": ("batch", "prompt"),
     "attention kernel": ("prompt",),
     "decode attention kernel": ("batch", "prompt"),
-    "parallelism of sequences": ("batch", "prompt"),
+    "sequence parallelism": ("batch", "prompt"),
     "parallelism": ("batch", "prompt"),
     "prompt": ("batch", "prompt"),
-    "drafting": ("batch", "acceptance"),
+    "speculative decoding": ("batch", "acceptance"),
 }
 """What the help of a slot's moves hangs on; of all others it is the batch."""
 
@@ -129,7 +129,7 @@ class BreakEven:
         after = analyze(changed.scenario(**{variable: values}))
         before = analyze(self._request.scenario(**{variable: np.array(new)})) if new else None
         if goal.timed:
-            expect([after] if before is None else [before, after])
+            prefetch_expected([after] if before is None else [before, after])
         if before is not None:
             known.update(zip(new, np.broadcast_to(goal.value(before), len(new)).tolist(), strict=True))
         return np.array([known[value] for value in values.tolist()]), np.broadcast_to(goal.value(after), values.shape)
@@ -180,7 +180,7 @@ def stretch(helps: Helps, present: int, low: int, high: int, limit: int) -> tupl
 
     They are those of one series up to `limit`, whatever `high` is: what is known of one is of use for another.
     """
-    series = whole_series(low, limit, POINTS).tolist()
+    series = integer_geomspace(low, limit, POINTS).tolist()
     values = np.array(sorted({present, high, *(value for value in series if value < high)}))
     answers = helps(values)
     where = int(np.flatnonzero(values == present)[0])
@@ -219,4 +219,4 @@ def crossing(excess: Callable[[float], float], low: float, high: float) -> float
         return None
     if above <= 0:
         return high
-    return narrowed(excess, low, high, below, above, relative=CLOSE)[1]
+    return bracket_root(excess, low, high, below, above, relative=CLOSE)[1]

@@ -17,7 +17,7 @@ from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.extents import spread
 from roofline.scenario.analysis import Analysis
 from roofline.specs.hardware import Hardware
-from roofline.timing.estimate import Reading
+from roofline.timing.intervals import Reading
 from roofline.whatif.metrics import METRICS, Metric, find_metric
 
 

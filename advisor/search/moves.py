@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.advisor.formats import gains_nothing
+from roofline.advisor.formats import no_narrower
 from roofline.advisor.search.goal import PRICES, Price
 from roofline.advisor.support import engines_with, runs, support
 from roofline.core.errors import RooflineError
@@ -75,13 +75,13 @@ PARALLEL_SLOTS = frozenset(
         "pipeline-parallelism",
         "data-parallelism",
         "expert-parallelism",
-        "parallelism of sequences",
-        "pools",
+        "sequence parallelism",
+        "disaggregation",
     }
 )
 """Slots of the catalogue that moves of parallelism settle, or that take other devices."""
 
-PLAIN_MODEL_SLOTS = frozenset({"model size", "vocabulary", "kv heads"})
+PLAIN_MODEL_SLOTS = frozenset({"model size", "vocabulary", "KV heads"})
 """Slots of the catalogue whose result is a model like any other of its kind, which any engine runs."""
 
 FACT_SLOTS = frozenset({"prefix", "retrieval", "cascade"})
@@ -213,7 +213,7 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
         return changed
 
     price = Price(entry.price.value)
-    if entry.slot == "drafting" and price is Price.LOSSLESS:
+    if entry.slot == "speculative decoding" and price is Price.LOSSLESS:
         price = Price.ENGINEERING  # a draft has to be found or trained
     assumed = "; ".join(
         f"{parameter.meaning}: {parameter.default:g}"
@@ -227,7 +227,7 @@ def _check_narrower(asked: Request, changed: Request) -> None:
     """Refuse to turn a checkpoint that was released quantised into formats in which nothing is narrower."""
     before, after = asked.precision, changed.scenario().precision
     assert isinstance(after, Precision)
-    if gains_nothing(asked.model, before, after):
+    if no_narrower(asked.model, before, after):
         raise RooflineError(f"the checkpoint is in {before.weights.name} already, and nothing would be narrower")
 
 
@@ -332,6 +332,17 @@ def _serves(engine: str, hardware: Hardware) -> bool:
     if engine == "tensorrt-llm":
         return hardware.vendor == "NVIDIA"
     return hardware.kind == "gpu"
+
+
+CONSUMER_FAMILIES = ("apple", "core", "rdna3", "battlemage")
+CONSUMER_NAMES = ("rtx-", "dgx-spark", "jetson")
+"""NVIDIA's consumer devices go by name, since its families also have datacenter devices."""
+
+
+def is_consumer(hardware: Hardware) -> bool:
+    """Whether a device is sold for a desktop computer or is one."""
+    named = hardware.name.startswith(CONSUMER_NAMES) and not hardware.name.endswith("-server")
+    return hardware.family in CONSUMER_FAMILIES or named
 
 
 def hardware_move(hardware: Hardware) -> Move:

@@ -14,7 +14,7 @@ from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import BATCHES, Kind, Move, batch_move, price_of
 from roofline.advisor.search.outcomes import Choice, Outcomes
 from roofline.advisor.search.trials import NOTHING, Moves, Trial, Trials, better, certain, sure
-from roofline.timing.estimate import Estimate
+from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line
 
 

@@ -14,9 +14,9 @@ from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.goal import Goal, Objective, Price, figure, filled
 from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
-from roofline.scenario.analysis import Analysis, analyze, expect
+from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
 from roofline.timing.calibration import Calibrations
-from roofline.timing.estimate import Estimate
+from roofline.timing.intervals import Estimate
 from roofline.whatif.gain import Timed, gain
 from roofline.whatif.request import Request
 
@@ -184,7 +184,7 @@ class Trials:
                     placed.append(self._placed(moves))
                 except RooflineError:
                     continue
-        expect(trial.analysis for trial in placed if trial.fits.any() or not fitting)
+        prefetch_expected(trial.analysis for trial in placed if trial.fits.any() or not fitting)
 
     def _of(self, moves: Moves) -> Trial:
         trial = self._placed(moves)

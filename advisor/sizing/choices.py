@@ -1,4 +1,4 @@
-"""Choices: the best of an aim beside its runner-up, whether the two are tied, and what would change the choice."""
+"""Choices: the best deployment by an objective, its runner-up, and what would change the choice."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from roofline.advisor.sizing.deployments import Aim, Setup
+from roofline.advisor.sizing.deployments import Deployment, RankingObjective
 from roofline.advisor.sizing.queueing import replicas_for
 from roofline.whatif.gain import gain
 
 
 class Change(Struct, frozen=True):
-    """What would change a choice: `what` is rate_above, rate_below, price, price_ratio, tpot or ttft.
+    """A threshold beyond which a choice changes: `what` is rate_above, rate_below, price, price_ratio, tpot or ttft.
 
-    Rates in requests a second: beyond it the runner-up is better. `price` is that of a device of the runner-up below
-    which it is, or of the fewest devices costs less; `price_ratio` the same over the price of the chosen device, where
-    that is unknown: of two setups of the same hardware neither can be told. `tpot` and `ttft` are targets in seconds
-    below which the chosen needs more replicas, or for one user fails.
+    Beyond the rates (requests/s) the runner-up is better. `price` is the runner-up's device price below which it is
+    better, or for `fewest` cheaper; `price_ratio` is the same over the price of the chosen device where that is
+    unknown. Prices need different hardware. Below `tpot` and `ttft` (s) the choice needs more replicas, or for one user
+    fails.
     """
 
     what: str
     value: float
 
 
-APART = 1.01
-"""How many times less the runner-up must draw as modelled for it to be told."""
+NOTABLE_ENERGY_RATIO = 1.01
+"""Ratio of modelled energies from which the runner-up's lower one is reported."""
 
 
 class Choice(Struct, frozen=True):
-    """The best of an aim, the runner-up (on other hardware, where there is any), and what would change the choice.
+    """The best deployment by an objective, the runner-up (on other hardware if any), and what would change the choice.
 
-    `tied` is whether what is uncertain about the times could swap the two.
+    `tied` is whether the uncertainty of the times could swap the two.
     """
 
-    aim: Aim
-    best: Setup
-    runner_up: Setup | None
+    objective: RankingObjective
+    best: Deployment
+    runner_up: Deployment | None
     tied: bool
     changes: tuple[Change, ...]
 
     @property
     def differs(self) -> tuple[str, ...]:
-        """What tells the runner-up from the best, of hardware, parallelism, formats and devices."""
+        """The differences of the two: hardware, parallelism, formats, devices."""
         return () if self.runner_up is None else tuple(_differs(self.best, self.runner_up))
 
     @property
-    def otherwise_modelled(self) -> bool:
-        """Whether the runner-up of the most efficient draws less as modelled: upper ends may be in another order."""
-        if self.aim.name != "efficient" or self.runner_up is None:
+    def runner_up_has_lower_modelled_energy(self) -> bool:
+        """Whether the runner-up by energy at TDP has the lower modelled energy."""
+        if self.objective.name != "efficient" or self.runner_up is None:
             return False
         first, second = self.best.modelled_energy, self.runner_up.modelled_energy
-        return first is not None and second is not None and second * APART < first
+        return first is not None and second is not None and second * NOTABLE_ENERGY_RATIO < first
 
 
-def _differs(best: Setup, runner_up: Setup) -> Iterator[str]:
+def _differs(best: Deployment, runner_up: Deployment) -> Iterator[str]:
     one, other = best.configuration, runner_up.configuration
     if one.request.hardware_name != other.request.hardware_name:
         yield "hardware"
@@ -67,66 +67,68 @@ def _differs(best: Setup, runner_up: Setup) -> Iterator[str]:
         yield "devices"
 
 
-def _weight(aim: Aim, setup: Setup) -> float:
-    """What one replica adds to the aim."""
-    key = aim.key(setup.figures)
+def _weight(objective: RankingObjective, deployment: Deployment) -> float:
+    """The contribution of one replica to the objective."""
+    key = objective.key(deployment.figures)
     assert key is not None
-    return key[0] / setup.replicas
+    return key[0] / deployment.replicas
 
 
-def tied(aim: Aim, best: Setup, runner_up: Setup) -> bool:
-    """Whether the interval of the gain of one over the other holds both orders."""
-    if aim.timed is None:
+def tied(objective: RankingObjective, best: Deployment, runner_up: Deployment) -> bool:
+    """Whether the interval of the gain of one over the other includes 1."""
+    if objective.timed is None:
         return False
-    first, second = (setup.simulated.alone(setup.command_batch) for setup in (best, runner_up))
-    faster = gain(second, first, aim.timed)
+    first, second = (deployment.simulated.alone(deployment.command_batch) for deployment in (best, runner_up))
+    faster = gain(second, first, objective.timed)
     width = math.sqrt(faster.high / faster.mid)
     rate = best.service.rate
-    if not aim.rated or rate is None:
-        keys = [aim.key(setup.figures) for setup in (best, runner_up)]
+    if not objective.rated or rate is None:
+        keys = [objective.key(deployment.figures) for deployment in (best, runner_up)]
         assert keys[0] is not None
         assert keys[1] is not None
         return keys[1][0] / keys[0][0] < width**2
-    worst = _weight(aim, best) * replicas_for(rate, best.most / width)
-    return _weight(aim, runner_up) * replicas_for(rate, runner_up.most * width) <= worst
+    worst = _weight(objective, best) * replicas_for(rate, best.max_rate / width)
+    return _weight(objective, runner_up) * replicas_for(rate, runner_up.max_rate * width) <= worst
 
 
-def changes(aim: Aim, best: Setup, runner_up: Setup | None) -> Iterator[Change]:
-    """What would change the choice of `best`: rates and prices where there is a runner-up, and targets."""
+def changes(objective: RankingObjective, best: Deployment, runner_up: Deployment | None) -> Iterator[Change]:
+    """Thresholds that would change the choice of `best`: rates and prices of a runner-up, and targets."""
     rate = best.service.rate
-    if runner_up is not None and aim.rated and rate is not None:
-        above, below = _crossings(aim, best, runner_up, rate)
+    if runner_up is not None and objective.rated and rate is not None:
+        above, below = _crossings(objective, best, runner_up, rate)
         if above is not None:
             yield Change("rate_above", above)
         if below is not None:
             yield Change("rate_below", below)
     if runner_up is not None and runner_up.hardware.name != best.hardware.name:
         first, second = best.figures, runner_up.figures
-        if aim.name == "cheapest" and first.cost is not None:
+        if objective.name == "cheapest" and first.cost is not None:
             yield Change("price", first.cost / second.devices)
-        elif aim.name == "best value" and first.cost is not None:
+        elif objective.name == "best value" and first.cost is not None:
             yield Change("price", first.cost * first.tpot / second.tpot / second.devices)
-        elif aim.name == "fewest" and first.cost is None and second.cost is None:
+        elif objective.name == "fewest" and first.cost is None and second.cost is None:
             yield Change("price_ratio", first.devices / second.devices)
-        elif aim.name == "fewest" and first.cost is not None and second.cost is None:
+        elif objective.name == "fewest" and first.cost is not None and second.cost is None:
             yield Change("price", first.cost / second.devices)
     yield Change("tpot", getattr(best.tpot, best.at))
     yield Change("ttft", getattr(best.ttft, best.at))
 
 
 REPLICAS_AHEAD = 64
-"""Numbers of replicas beyond the present ones among which a crossing is looked for."""
+"""Replicas beyond the present number that are searched for a crossing."""
 
 
-def _crossings(aim: Aim, best: Setup, runner_up: Setup, rate: float) -> tuple[float | None, float | None]:
-    """The nearest rates above and below at which the runner-up takes less: where a replica comes in or goes."""
-    one, other = _weight(aim, best), _weight(aim, runner_up)
+def _crossings(
+    objective: RankingObjective, best: Deployment, runner_up: Deployment, rate: float
+) -> tuple[float | None, float | None]:
+    """The nearest rates above and below at which the runner-up is better: where a number of replicas changes."""
+    one, other = _weight(objective, best), _weight(objective, runner_up)
 
     def better(at: float) -> bool:
-        return other * replicas_for(at, runner_up.most) < one * replicas_for(at, best.most) * (1 - 1e-12)
+        return other * replicas_for(at, runner_up.max_rate) < one * replicas_for(at, best.max_rate) * (1 - 1e-12)
 
-    up = (best.most * count for count in range(best.replicas, best.replicas + REPLICAS_AHEAD))
-    down = (runner_up.most * count for count in range(min(runner_up.replicas, REPLICAS_AHEAD), 0, -1))
+    up = (best.max_rate * count for count in range(best.replicas, best.replicas + REPLICAS_AHEAD))
+    down = (runner_up.max_rate * count for count in range(min(runner_up.replicas, REPLICAS_AHEAD), 0, -1))
     above = next((edge for edge in up if edge >= rate and better(edge * (1 + 1e-9))), None)
     below = next((edge for edge in down if edge < rate and better(edge)), None)
     return above, below

@@ -1,8 +1,8 @@
-"""Configurations: hardware, parallelism and formats that a model may be served with, and the least each can take.
+"""Configurations: hardware, parallelism and formats that may serve a model, and bounds of their times.
 
-The least time of a pass needs no simulation on the hardware: FLOPs and bytes of a model in given formats and degrees
-are the same on all of it, and no pass is faster than its FLOPs at the highest peak, its bytes at the full bandwidth
-or the host's part of it.
+The bounds need no simulation on each device: FLOPs and bytes of a model in given formats and parallelism are the same
+on all hardware, and no pass is faster than its FLOPs at the highest peak, its bytes at full bandwidth, or its host
+time.
 """
 
 from __future__ import annotations
@@ -16,45 +16,45 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
-from roofline.advisor.desk import consumer
-from roofline.advisor.formats import gains_nothing
+from roofline.advisor.formats import no_narrower
 from roofline.advisor.search.goal import Price, Quality
+from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.queueing import Prefill, Replica
 from roofline.advisor.sizing.workload import NORMAL, Service
 from roofline.advisor.support import runs
 from roofline.core.errors import RooflineError
-from roofline.core.search import whole_series
+from roofline.core.search import integer_geomspace
 from roofline.scenario.analysis import Analysis, analyze
-from roofline.scenario.kv_capacity import Capacity, Reserve, kv_capacity, visible_memory, vllm_1
+from roofline.scenario.kv_capacity import Capacity, Reserve, kv_capacity, visible_memory, vllm_v1
 from roofline.specs.checkpoint import precision_of, released
 from roofline.specs.engine import Engine, default_engine, load_engine
 from roofline.specs.formats import PROMOTIONS
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.model import Model
-from roofline.timing.estimate import Estimate
+from roofline.timing.intervals import Estimate
 from roofline.whatif.request import Request
 
 Array = NDArray[np.float64]
 
 BATCHES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-"""Batches that are simulated; a decode step between two of them is read off the line through both."""
+"""Batches simulated; decode steps between them are interpolated linearly."""
 
 TENSOR = (1, 2, 4, 8)
 PIPELINE = (2, 4)
-"""Devices of a replica within a node, and nodes in a row where the model does not fit in one."""
+"""Tensor-parallel devices within a node, and pipeline stages over nodes where a model does not fit in one."""
 
 DESKTOP = (1, 2)
-"""Devices of one computer."""
+"""Devices of a desktop computer."""
 
 PROMPTS = 8
-"""Prompts of a distribution that are simulated."""
+"""Prompt lengths of a distribution that are simulated."""
 
-FULL = 0.99
-"""How surely the caches of all slots fit at once."""
+CACHE_FIT_PROBABILITY = 0.99
+"""Probability with which the KV caches of all slots fit."""
 
 
 class Configuration(Struct, frozen=True, dict=True):
-    """What a replica is made of. The request has the mean lengths of the service, and a batch of 1.
+    """The configuration of a replica; its request has the service's mean lengths and batch 1.
 
     `engine` is the profile that the request names.
     """
@@ -65,55 +65,55 @@ class Configuration(Struct, frozen=True, dict=True):
 
     @property
     def hardware(self) -> Hardware:
-        """Its devices."""
+        """The device type."""
         return self.request.hardware
 
     @property
     def degrees(self) -> Mapping[str, int]:
-        """Its degrees of parallelism."""
+        """The degrees of parallelism."""
         return self.request.degrees
 
     @property
     def devices(self) -> int:
-        """How many devices it takes."""
+        """Devices of a replica."""
         return int(self.degrees.get("tensor", 1) * self.degrees.get("pipeline", 1))
 
     @property
     def formats(self) -> str:
-        """Its formats in a word: a scheme or the weights' own format, and that of the cache where it differs."""
+        """Text: the scheme or the weights' format, and the KV cache's if set."""
         scheme = self.request.formats.get("scheme") or self.request.precision.weights.name
         kv = self.request.formats.get("kv")
         return f"{scheme}, KV {kv}" if kv else scheme
 
     @property
     def split(self) -> str:
-        """Its parallelism in a word."""
+        """Text: the parallelism, such as `tp=2 pp=4`."""
         flags = {"tensor": "tp", "pipeline": "pp"}
         return " ".join(f"{flags[name]}={value}" for name, value in self.degrees.items() if name in flags and value > 1)
 
     @property
     def prefill(self) -> Request:
-        """The request of a prompt alone: it is not cut into micro-batches."""
+        """The request of a single prompt, without micro-batches."""
         return self.request.spread(micro_batches=1)
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """What FLOPs and bytes depend on."""
+        """The key of all that FLOPs and bytes depend on."""
         as_released = released(self.request.model, self.hardware, self.engine)
         return (*as_released.items(), *self.request.formats.items(), *self.request.degrees.items())
 
     @cached_property
     def arithmetic(self) -> str:
-        """What the inputs of linear layers are native to, as the engine computes: no product is in a faster one."""
+        """The arithmetic native to the inputs of linear layers: no GEMM runs in a faster one."""
         return self.request.scenario().run_precision.activations.arithmetic
 
 
 def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality) -> Iterator[tuple[str, str, Price]]:
-    """Scheme and format of the cache ("" is as the model has it), with their price, within the quality budget.
+    """Yields scheme and KV cache format ("" is as released) with their price, within the quality budget.
 
-    The formats that the model was released in cost nothing. FP8, AWQ's 4-bit weights and an FP8 cache are offered where
-    a document says that the engine runs them there (`roofline.advisor.support`), llama.cpp's own formats on it; in the
-    place of a quantised checkpoint only where something of them is narrower.
+    Released formats cost nothing. FP8, 4-bit AWQ weights and FP8 KV cache are offered where a document states that the
+    engine runs them on this hardware (`roofline.advisor.support`), GGUF formats on llama.cpp; instead of a quantized
+    checkpoint only if they are narrower.
     """
     found = [("", "", Price.LOSSLESS)]
     schemes = [""]
@@ -123,7 +123,7 @@ def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality)
     if model.quantization is not None:
         now = precision_of(model, hardware, engine)
         asked = ((name, precision_of(model, hardware, engine, scheme=name)) for name in schemes if name)
-        schemes = ["", *(name for name, other in asked if not gains_nothing(model, now, other))]
+        schemes = ["", *(name for name, other in asked if not no_narrower(model, now, other))]
     caches = ["", *(["fp8"] if runs("fp8-kv", engine, hardware) else [])]
     found += [(scheme, kv, Price.CALIBRATION) for scheme in schemes for kv in caches]
     seen: set[tuple[str, str]] = set()
@@ -136,13 +136,13 @@ def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality)
 def configurations(
     model: Model, service: Service, hardware: Sequence[str] | None, quality: Quality, engine: str | None
 ) -> Iterator[Configuration]:
-    """Everything that may serve the model: on `hardware`, or all that is known (one user: what stands on a desk)."""
+    """All configurations that may serve the model, on `hardware` or all hardware (one user: consumer hardware)."""
     alone = service.rate is None
     names = list_hardware() if hardware is None else hardware
     profiles: dict[str, Engine] = {}
     for name in names:
         device = load_hardware(name)
-        if hardware is None and alone and not consumer(device):
+        if hardware is None and alone and not is_consumer(device):
             continue
         chosen = engine or default_engine(device)
         if chosen not in profiles:
@@ -158,7 +158,7 @@ def configurations(
 
 
 def _generated(service: Service) -> int:
-    """Tokens of the answers met at a random moment, whose contexts decode steps have."""
+    """Output tokens of the answers in progress at a random moment."""
     return max(2, round(service.answers.biased))
 
 
@@ -180,13 +180,13 @@ def _degrees(hardware: Hardware, alone: bool) -> Iterator[dict[str, int]]:
 
 
 REFERENCE = "h100-sxm"
-"""Any hardware with all links: what is counted here does not depend on it."""
+"""Any hardware with all links: FLOPs and bytes do not depend on it."""
 
 
-class Counted:
-    """FLOPs, bytes and memory of the service in given formats and degrees, on whatever hardware.
+class WorkloadCost:
+    """FLOPs, bytes and memory of the service in given formats and parallelism, on any hardware.
 
-    Raises RooflineError where the model cannot be divided so.
+    Raises RooflineError if the model does not allow this parallelism.
     """
 
     def __init__(self, example: Configuration, service: Service) -> None:
@@ -208,11 +208,11 @@ class Counted:
 
     @property
     def sequence(self) -> float:
-        """Bytes that one sequence of mean length keeps on a device."""
+        """Bytes of KV cache and state of a sequence of mean length, per device."""
         return float(self.memory.kv_cache + self.memory.state)
 
     def capacity(self, hardware: Hardware, reserve: Reserve) -> Capacity:
-        """What is left for caches on a device, as the engine finds it: only the budget differs between hardware."""
+        """The KV cache capacity of a device by the engine's rules; only the budget depends on the hardware."""
         if reserve not in self._capacities:
             scenario = self._request.scenario()
             self._capacities[reserve] = kv_capacity(
@@ -222,48 +222,52 @@ class Counted:
 
 
 def prompt_lengths(service: Service) -> NDArray[np.int64]:
-    """The prompts that are simulated, from the shortest to the longest of the distribution."""
+    """Simulated prompt lengths, from the shortest to the longest of the distribution."""
     sample = service.prompts.sample
     longest = max(sample[-1], service.prompts.quantile(service.quantile or 0.5))
-    return whole_series(sample[0], longest, PROMPTS if sample.size > 1 else 1)
+    return integer_geomspace(sample[0], longest, PROMPTS if sample.size > 1 else 1)
 
 
 def prefill_times(times: Array, lengths: NDArray[np.int64], service: Service) -> Prefill:
-    """Mean, mean square and promised quantile of the prefill, from its times at some lengths."""
+    """Mean, mean square and target quantile of the prefill time, from its times at some lengths."""
     spent = np.interp(service.prompts.sample, lengths, times)
     mean = float(spent.mean())
     share = service.quantile
-    promised = mean if share is None else float(np.interp(service.prompts.quantile(share), lengths, times))
-    return Prefill(mean, float((spent**2).mean()), promised)
+    target = mean if share is None else float(np.interp(service.prompts.quantile(share), lengths, times))
+    return Prefill(mean, float((spent**2).mean()), target)
 
 
-class Prospect(Struct, frozen=True, dict=True):
-    """A configuration with what it can be at best: the sequences that fit, and a replica at the speed of light.
+class Candidate(Struct, frozen=True, dict=True):
+    """A configuration with its bounds: the sequences that fit, and a replica at its roofline bound.
 
-    `hosted` adds the host's part, below which the middle of expected times does not lie, but their low end may.
+    `host_time` adds host time, which is a bound of mid times but not of low ones.
     """
 
     configuration: Configuration
-    counted: Counted
+    counted: WorkloadCost
     service: Service
-    hosted: bool = True
+    host_time: bool = True
 
     @cached_property
     def slots(self) -> int:
-        """Sequences that fit in memory at once, up to what the engine runs; of a single user 1 or none.
+        """Sequences that fit in memory, up to the engine's limit; 1 or 0 for a single user.
 
-        The caches of c sequences of mean length m and deviation d fit with 99% if c m + 2.33 d sqrt(c) tokens do, and
-        so must the longest of a hundred.
+        The KV caches of c sequences of mean length m and standard deviation d fit with 99% probability if
+        c m + 2.33 d sqrt(c) tokens fit; one sequence of the 99th percentile must fit as well.
         """
         counted, hardware = self.counted, self.configuration.hardware
         if self.service.rate is None:
             return int(counted.memory.total <= hardware.memory_capacity)
-        reserve = vllm_1(hardware)
+        reserve = vllm_v1(hardware)
         capacity = counted.capacity(hardware, reserve)
         if capacity.cache <= 0:
             return 0
         prompts, answers = self.service.prompts, self.service.answers
-        spread = NORMAL.inv_cdf(FULL) * capacity.bytes_per_token * np.hypot(prompts.deviation, answers.deviation)
+        spread = (
+            NORMAL.inv_cdf(CACHE_FIT_PROBABILITY)
+            * capacity.bytes_per_token
+            * np.hypot(prompts.deviation, answers.deviation)
+        )
         if counted.sequence + spread > capacity.cache:
             return 0
         mean = max(counted.sequence, 1e-9)
@@ -272,13 +276,13 @@ class Prospect(Struct, frozen=True, dict=True):
 
     @cached_property
     def best(self) -> Replica:
-        """The replica at the speed of light; no slots where nothing fits."""
+        """The replica at its roofline bound; without slots if nothing fits."""
         flops, moved = (np.interp(np.arange(1, self.slots + 1), BATCHES, row) for row in self.counted.decode)
         engine, stages = self.configuration.engine, self.configuration.degrees.get("pipeline", 1)
-        light = self._light(flops, moved)
-        host = engine["step"] + engine.waited(light, np.arange(1, self.slots + 1) / stages)
-        step = light + host * self.hosted
-        prefill = self._light(*self.counted.prefill) + engine["step"] * self.hosted
+        bound = self._bound_time(flops, moved)
+        host = engine["step"] + engine.host_wait(bound, np.arange(1, self.slots + 1) / stages)
+        step = bound + host * self.host_time
+        prefill = self._bound_time(*self.counted.prefill) + engine["step"] * self.host_time
         return Replica(
             prefill_times(prefill, self.counted.lengths, self.service),
             step,
@@ -288,7 +292,7 @@ class Prospect(Struct, frozen=True, dict=True):
 
     @property
     def capable(self) -> bool:
-        """Whether it fits, and meets each target at the speed of light with one sequence."""
+        """Whether it fits and its bound with one sequence meets each target."""
         if not self.slots:
             return False
         return self.best.prefill.quantile <= (self.service.ttft or np.inf) and self.best.step[0] <= (
@@ -297,11 +301,11 @@ class Prospect(Struct, frozen=True, dict=True):
 
     @cached_property
     def ceiling(self) -> float:
-        """No more requests a second than this does one replica serve within the targets."""
+        """An upper bound of the requests/s that one replica serves within the targets."""
         fast = np.flatnonzero(self.best.step <= (self.service.tpot or np.inf))
         return float(self.best.ceilings[fast[-1]]) if fast.size else 0.0
 
-    def _light(self, flops: Array, moved: Array) -> Array:
+    def _bound_time(self, flops: Array, moved: Array) -> Array:
         hardware = self.configuration.hardware
         inputs = self.configuration.arithmetic
         formats = {"bf16", "fp16", *PROMOTIONS[inputs]}
@@ -311,15 +315,15 @@ class Prospect(Struct, frozen=True, dict=True):
 
 
 class Simulated:
-    """A configuration at expected times: the replica at each reading.
+    """A configuration simulated at expected times: the replica at each reading.
 
-    `analyses` are what it rests on, for `roofline.scenario.analysis.expect`. Raises RooflineError where the hardware
-    cannot run it, here or with the first replica.
+    `analyses` are its simulations, for `prefetch_expected`. Raises RooflineError if the hardware cannot run it, here or
+    with the first replica.
     """
 
-    def __init__(self, prospect: Prospect) -> None:
-        self.prospect = prospect
-        configuration, lengths, slots = prospect.configuration, prospect.counted.lengths, prospect.slots
+    def __init__(self, candidate: Candidate) -> None:
+        self.candidate = candidate
+        configuration, lengths, slots = candidate.configuration, candidate.counted.lengths, candidate.slots
         self._batches = np.array([batch for batch in BATCHES if batch < slots] + [slots])
         decode, prefill = configuration.request, configuration.prefill
         if prefill.degrees == decode.degrees:
@@ -335,14 +339,14 @@ class Simulated:
 
     @cached_property
     def _replicas(self) -> Mapping[str, Replica]:
-        prospect, service = self.prospect, self.prospect.service
+        candidate, service = self.candidate, self.candidate.service
         decode = self.analyses[0].expected.tpot
         assert decode is not None
-        prefill, count, lengths = self.analyses[-1].prefill.expected, self._batches.size, prospect.counted.lengths
+        prefill, count, lengths = self.analyses[-1].prefill.expected, self._batches.size, candidate.counted.lengths
         return {
             reading: Replica(
                 prefill_times(prefill_at[-lengths.size :], lengths, service),
-                np.interp(np.arange(1, prospect.slots + 1), self._batches, decode_at[:count]),
+                np.interp(np.arange(1, candidate.slots + 1), self._batches, decode_at[:count]),
                 service.steps,
                 service.inverse_steps,
             )
@@ -350,29 +354,29 @@ class Simulated:
         }
 
     def replica(self, reading: str) -> Replica:
-        """The replica at the optimistic end, middle or pessimistic end of expected times."""
+        """The replica at low, mid or high expected times."""
         return self._replicas[reading]
 
     def alone(self, batch: int) -> Analysis:
-        """The same at one batch, as `roofline analyze` shows it."""
-        return analyze(self.prospect.configuration.request.with_options(batch=batch).scenario())
+        """The analysis at one batch, as of `roofline analyze`."""
+        return analyze(self.candidate.configuration.request.with_options(batch=batch).scenario())
 
 
-class Prospects:
-    """All configurations that a service may choose of; what is counted is counted once for all hardware."""
+class Candidates:
+    """Candidates of a service; FLOPs and bytes are counted once for all hardware."""
 
-    def __init__(self, service: Service, hosted: bool = True) -> None:
-        self.service, self.hosted = service, hosted
+    def __init__(self, service: Service, host_time: bool = True) -> None:
+        self.service, self.host_time = service, host_time
         self.refused: RooflineError | None = None
-        self._counted: dict[Any, Counted | None] = {}
+        self._costs: dict[Any, WorkloadCost | None] = {}
 
-    def of(self, configuration: Configuration) -> Prospect | None:
-        """A configuration's prospect; None where the model cannot be divided so."""
+    def of(self, configuration: Configuration) -> Candidate | None:
+        """The candidate of a configuration; None if the model does not allow its parallelism."""
         key = configuration.key
-        if key not in self._counted:
+        if key not in self._costs:
             try:
-                self._counted[key] = Counted(configuration, self.service)
+                self._costs[key] = WorkloadCost(configuration, self.service)
             except RooflineError as error:
-                self._counted[key], self.refused = None, error
-        counted = self._counted[key]
-        return None if counted is None else Prospect(configuration, counted, self.service, self.hosted)
+                self._costs[key], self.refused = None, error
+        counted = self._costs[key]
+        return None if counted is None else Candidate(configuration, counted, self.service, self.host_time)

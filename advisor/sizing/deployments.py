@@ -1,4 +1,4 @@
-"""Setups: configurations at their load, the figures that they are ranked by, and the aims that rank them."""
+"""Deployments: configurations under load, and the objectives that rank them."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.advisor.sizing.configurations import Configuration, Simulated
-from roofline.advisor.sizing.energy import at_most, modelled
-from roofline.advisor.sizing.queueing import Load, Promise, Replica, load
+from roofline.advisor.sizing.energy import modelled_energy_per_token, tdp_energy_per_token
+from roofline.advisor.sizing.queueing import Load, Replica, Targets, load
 from roofline.advisor.sizing.workload import Service
 from roofline.scenario.analysis import analyze
 from roofline.specs.hardware import Hardware
-from roofline.timing.estimate import Estimate
+from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line
 from roofline.whatif.gain import Timed
 
@@ -24,9 +24,9 @@ At = Literal["low", "mid", "high"]
 
 
 class Figures(Struct, frozen=True):
-    """What configurations are ranked by; times at the reading that is sized for, None is unknown.
+    """The figures by which configurations are ranked; times at the reading sized for, None if unknown.
 
-    `power` is that of all devices, `cost` their USD an hour, or to buy, `energy` joules a token at most.
+    `power` is the TDP of all devices (W), `cost` their USD per hour or to buy, `energy` joules per token at TDP.
     """
 
     devices: int
@@ -37,11 +37,11 @@ class Figures(Struct, frozen=True):
     tpot: float
 
 
-class Setup(Struct, frozen=True, dict=True):
-    """A configuration that meets the service, at its load.
+class Deployment(Struct, frozen=True, dict=True):
+    """A configuration that meets the service, under load.
 
-    `replicas` share the rate, with at most `slots` sequences at once; `load` is what comes of it by slots, at the
-    reading that is sized for. `price` is USD of a device.
+    `replicas` share the rate, each with at most `slots` concurrent sequences; `load` holds their times by number of
+    slots at the reading sized for. `price` is USD per device.
     """
 
     simulated: Simulated
@@ -53,17 +53,17 @@ class Setup(Struct, frozen=True, dict=True):
 
     @property
     def configuration(self) -> Configuration:
-        """What a replica is made of."""
-        return self.simulated.prospect.configuration
+        """The configuration of each replica."""
+        return self.simulated.candidate.configuration
 
     @property
     def service(self) -> Service:
-        """What is served."""
-        return self.simulated.prospect.service
+        """The service."""
+        return self.simulated.candidate.service
 
     @property
     def hardware(self) -> Hardware:
-        """Its devices."""
+        """The device type."""
         return self.configuration.hardware
 
     @property
@@ -72,15 +72,15 @@ class Setup(Struct, frozen=True, dict=True):
         return self.replicas * self.configuration.devices
 
     @cached_property
-    def most(self) -> float:
-        """The requests a second that one replica could serve within the targets; infinite for a single user."""
+    def max_rate(self) -> float:
+        """Requests/s that one replica can serve within the targets; infinite for a single user."""
         if self.service.rate is None:
             return math.inf
-        return promise(self.simulated.replica(self.at), self.service).largest()
+        return targets_of(self.simulated.replica(self.at), self.service).max_rate()
 
     @cached_property
     def batch(self) -> float:
-        """How many sequences decode together on average."""
+        """The mean number of sequences that decode together."""
         if self.service.rate is None:
             return 1.0
         found = load(self.simulated.replica(self.at), self.service.rate / self.replicas)
@@ -88,15 +88,12 @@ class Setup(Struct, frozen=True, dict=True):
 
     @cached_property
     def ttft(self) -> Estimate:
-        """Seconds to the first token of the promised share of requests, waits included.
-
-        Where the pessimistic end cannot carry the rate it is infinite.
-        """
+        """TTFT (s) at the service's quantile, queueing included; infinite at a reading that cannot sustain the rate."""
         return Estimate(*(float(found.ttft[self.slots - 1]) for found in self._loads))
 
     @cached_property
     def tpot(self) -> Estimate:
-        """Seconds a token after it, of the promised share of requests; infinite likewise."""
+        """TPOT (s) at the service's quantile; infinite likewise."""
         return Estimate(*(float(found.tpot[self.slots - 1]) for found in self._loads))
 
     @cached_property
@@ -109,7 +106,7 @@ class Setup(Struct, frozen=True, dict=True):
 
     @property
     def utilisation(self) -> float | None:
-        """The rate over that with which a replica of so many slots would no longer keep up; None for one user."""
+        """The rate over the largest stable rate of the replicas; None for one user."""
         if self.service.rate is None:
             return None
         ceiling = float(self.simulated.replica(self.at).ceilings[self.slots - 1])
@@ -117,7 +114,7 @@ class Setup(Struct, frozen=True, dict=True):
 
     @property
     def figures(self) -> Figures:
-        """What it is ranked by."""
+        """The figures by which it is ranked."""
         return figures_of(
             self.configuration,
             self.service,
@@ -130,24 +127,24 @@ class Setup(Struct, frozen=True, dict=True):
 
     @cached_property
     def modelled_energy(self) -> float | None:
-        """Joules a token at its load, as modelled; None where the hardware's spec has no energy figures."""
-        return modelled(self.simulated, self.at, self.replicas, self.command_batch)
+        """Modelled joules per token under load; None without energy figures in the hardware's spec."""
+        return modelled_energy_per_token(self.simulated, self.at, self.replicas, self.command_batch)
 
     @cached_property
     def command_batch(self) -> int:
-        """The average number of sequences, as a whole number."""
+        """The mean batch, rounded."""
         return max(1, round(self.batch))
 
     @cached_property
     def step(self) -> Estimate:
-        """A decode step at that batch, with no prefill between: the TPOT of `command`."""
+        """A decode step at that batch without prefills between steps: the TPOT of `command`."""
         found = self.simulated.alone(self.command_batch).expected.tpot
         assert found is not None
         return found
 
     @cached_property
     def prefill(self) -> Estimate:
-        """The prefill of one prompt of mean length: the TTFT of `prefill_command`."""
+        """The prefill of a prompt of mean length: the TTFT of `prefill_command`."""
         return analyze(self.configuration.prefill.scenario()).expected.ttft
 
     @property
@@ -161,13 +158,13 @@ class Setup(Struct, frozen=True, dict=True):
         return command_line(self.configuration.prefill)
 
 
-def promise(replica: Replica, service: Service) -> Promise:
-    """What a replica promises to a service."""
-    return Promise(replica, service.ttft or math.inf, service.tpot or math.inf, service.quantile)
+def targets_of(replica: Replica, service: Service) -> Targets:
+    """The service's targets for a replica."""
+    return Targets(replica, service.ttft or math.inf, service.tpot or math.inf, service.quantile)
 
 
 def loaded(replica: Replica, service: Service, replicas: int) -> Load:
-    """What the service's requests meet, by slots, when so many replicas share them; a single user meets no others."""
+    """The load of each of so many replicas by number of slots; a single user never queues."""
     if service.rate is None:
         return Load(np.array([replica.prefill.quantile]), replica.step[:1], np.ones(1))
     return load(replica, service.rate / replicas, service.quantile)
@@ -182,21 +179,20 @@ def figures_of(
     ttft: float,
     tpot: float,
 ) -> Figures:
-    """The figures of so many replicas of a configuration, `price` USD a device, with these times (seconds)."""
+    """The figures of some replicas at a price (USD per device) and with given times (s)."""
     devices, hardware = configuration.devices * replicas, configuration.hardware
     cost = None if price is None else price * devices
     power = math.inf if hardware.tdp is None else hardware.tdp * devices
-    return Figures(devices, power, cost, at_most(hardware, devices, service, replica), ttft, tpot)
+    return Figures(devices, power, cost, tdp_energy_per_token(hardware, devices, service, replica), ttft, tpot)
 
 
 Key = tuple[float, ...]
 
 
-class Aim(Struct, frozen=True):
-    """What a choice is the best of: less of `key` is better, None where it cannot be told.
+class RankingObjective(Struct, frozen=True):
+    """An objective that ranks deployments: a smaller `key` is better, None is unknown.
 
-    `timed` is the time that its uncertainty is of, None where it has none. Where it is `rated` it goes with the number
-    of replicas.
+    `timed` is the time whose interval makes it uncertain, None for none; `rated` whether it scales with the replicas.
     """
 
     name: str
@@ -210,26 +206,26 @@ def _known(value: float | None, *rest: float) -> Key | None:
     return None if value is None else (value, *rest)
 
 
-SERVICE_AIMS = (
-    Aim("cheapest", "USD an hour", lambda f: _known(f.cost, f.devices, f.power, f.tpot), "total"),
-    Aim("fewest", "devices, then W", lambda f: (f.devices, f.power, f.tpot), "total"),
-    Aim("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),
-    Aim("efficient", "J/token at most", lambda f: _known(f.energy, f.devices, f.tpot), "total"),
+SERVICE_OBJECTIVES = (
+    RankingObjective("cheapest", "USD an hour", lambda f: _known(f.cost, f.devices, f.power, f.tpot), "total"),
+    RankingObjective("fewest", "devices, then W", lambda f: (f.devices, f.power, f.tpot), "total"),
+    RankingObjective("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),
+    RankingObjective("efficient", "J/token at most", lambda f: _known(f.energy, f.devices, f.tpot), "total"),
 )
-USER_AIMS = (
-    Aim(
+USER_OBJECTIVES = (
+    RankingObjective(
         "best value",
         "tokens/s for a USD",
         lambda f: _known(None if f.cost is None else f.cost * f.tpot),
         "tpot",
         rated=False,
     ),
-    Aim("cheapest", "USD to buy", lambda f: _known(f.cost, f.tpot), None, rated=False),
-    Aim("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),
-    Aim("efficient", "J/token at most", lambda f: _known(f.energy, f.tpot), "total", rated=False),
+    RankingObjective("cheapest", "USD to buy", lambda f: _known(f.cost, f.tpot), None, rated=False),
+    RankingObjective("fastest", "TPOT, then TTFT", lambda f: (f.tpot, f.ttft), "tpot", rated=False),
+    RankingObjective("efficient", "J/token at most", lambda f: _known(f.energy, f.tpot), "total", rated=False),
 )
 
 
-def aims(service: Service) -> tuple[Aim, ...]:
-    """What is chosen for a service, or for one user."""
-    return USER_AIMS if service.rate is None else SERVICE_AIMS
+def objectives_of(service: Service) -> tuple[RankingObjective, ...]:
+    """The ranking objectives of a service or of one user."""
+    return USER_OBJECTIVES if service.rate is None else SERVICE_OBJECTIVES

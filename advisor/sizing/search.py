@@ -1,4 +1,4 @@
-"""The search: which configurations meet a service, and the best of them by each aim, few of them simulated."""
+"""The search for the best configurations of a service by each objective; few of them are simulated."""
 
 from __future__ import annotations
 
@@ -10,26 +10,36 @@ import numpy as np
 
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.choices import Choice, changes, tied
-from roofline.advisor.sizing.configurations import Configuration, Prospect, Prospects, Simulated, configurations
-from roofline.advisor.sizing.deployments import Aim, At, Figures, Key, Setup, aims, figures_of, loaded, promise
-from roofline.advisor.sizing.queueing import LEAST, load, replicas_for
+from roofline.advisor.sizing.configurations import Candidate, Candidates, Configuration, Simulated, configurations
+from roofline.advisor.sizing.deployments import (
+    At,
+    Deployment,
+    Figures,
+    Key,
+    RankingObjective,
+    figures_of,
+    loaded,
+    objectives_of,
+    targets_of,
+)
+from roofline.advisor.sizing.queueing import MIN_RATE, load, replicas_for
 from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
-from roofline.scenario.analysis import expect
+from roofline.scenario.analysis import prefetch_expected
 from roofline.specs.model import Model
 
 Progress = Callable[[int, int], None]
-"""Told how many of how many configurations are dealt with."""
+"""Called with the configurations done and their total."""
 
 SOON = 24
-"""Configurations of a hardware, in the order of their bounds, that are simulated side by side."""
+"""Configurations of a device type that are simulated together, in order of their bounds."""
 
 NODE, FASTEST_WITHIN = 8, 2
-"""The fastest of a service has at most a node of devices, or twice the fewest: with enough replicas each is idle."""
+"""The fastest deployment has at most a node of devices, or twice the fewest: more replicas would be idle."""
 
 
 class Search:
-    """All configurations of a service; each is simulated when it is needed, once."""
+    """All configurations of a service, each simulated at most once, when needed."""
 
     def __init__(
         self,
@@ -43,21 +53,21 @@ class Search:
         progress: Progress,
     ) -> None:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
-        self.setups: dict[int, Setup | None] = {}
+        self.deployments: dict[int, Deployment | None] = {}
         self._simulated: dict[int, Simulated | None] = {}
-        prospects = Prospects(service, hosted=at != "low")
+        candidates = Candidates(service, host_time=at != "low")
         made = list(configurations(model, service, hardware, quality, engine))
         self.considered = len(made)
-        found = [prospect for entry in made if (prospect := prospects.of(entry)) is not None]
+        found = [candidate for entry in made if (candidate := candidates.of(entry)) is not None]
         if not found:
-            raise prospects.refused or RooflineError("no configuration of this hardware divides the model")
+            raise candidates.refused or RooflineError("no configuration of this hardware divides the model")
         self.divided = found
-        self.fitting = _enough(found)
-        self.capable = [prospect for prospect in self.fitting if prospect.capable]
+        self.fitting = _fitting(found)
+        self.capable = [candidate for candidate in self.fitting if candidate.capable]
 
     @property
     def simulated(self) -> int:
-        """How many were simulated."""
+        """The number of configurations simulated."""
         return len(self._simulated)
 
     @property
@@ -68,7 +78,7 @@ class Search:
         }
 
     def _price(self, configuration: Configuration) -> float | None:
-        """USD an hour of a device, or for one user to buy it: as given, else by its dated spec."""
+        """USD per hour of a device, or for one user to buy it: as given, else from its spec."""
         hardware = configuration.hardware
         for name in (configuration.request.hardware_name, hardware.name):
             if name in self.prices:
@@ -78,80 +88,86 @@ class Search:
         return hardware.price.buy if self.service.rate is None else hardware.price.rent
 
     def choices(self) -> Iterator[Choice]:
-        """The best and the runner-up of each aim that anything can be ranked by."""
+        """The best and the runner-up by each objective with known figures."""
         most = math.inf
-        for aim in aims(self.service):
-            best, runner_up = self._two(aim, most if aim.name == "fastest" else math.inf)
-            if best is not None and aim.name == "fewest":
+        for objective in objectives_of(self.service):
+            best, runner_up = self._best_two(objective, most if objective.name == "fastest" else math.inf)
+            if best is not None and objective.name == "fewest":
                 most = max(NODE, FASTEST_WITHIN * best.devices)
             if best is not None:
-                swapped = runner_up is not None and tied(aim, best, runner_up)
-                yield Choice(aim, best, runner_up, swapped, tuple(changes(aim, best, runner_up)))
+                swapped = runner_up is not None and tied(objective, best, runner_up)
+                yield Choice(objective, best, runner_up, swapped, tuple(changes(objective, best, runner_up)))
 
-    def _two(self, aim: Aim, most: float) -> tuple[Setup | None, Setup | None]:
-        """The best, and the best on other hardware, of at most so many devices.
+    def _best_two(self, objective: RankingObjective, most: float) -> tuple[Deployment | None, Deployment | None]:
+        """The best deployment with at most so many devices, and the best on other hardware.
 
-        What at the speed of light is no better is not simulated; the rest is side by side with others of its hardware.
+        Configurations whose bound is no better are not simulated; others of the same hardware are simulated together.
         """
-        limits = ((self._least(entry, most), index) for index, entry in enumerate(self.capable))
-        ranked = sorted((key, index) for least, index in limits if least.devices <= most and (key := aim.key(least)))
-        alike: dict[str, list[tuple[Key, int]]] = {}
+        limits = ((self._figures_bound(entry, most), index) for index, entry in enumerate(self.capable))
+        ranked = sorted(
+            (key, index) for least, index in limits if least.devices <= most and (key := objective.key(least))
+        )
+        of_hardware: dict[str, list[tuple[Key, int]]] = {}
         for least, index in ranked:
-            alike.setdefault(self._name(index), []).append((least, index))
-        best: tuple[Key, Setup] | None = None
-        second: tuple[Key, Setup] | None = None
+            of_hardware.setdefault(self._name(index), []).append((least, index))
+        best: tuple[Key, Deployment] | None = None
+        second: tuple[Key, Deployment] | None = None
         for done, (least, index) in enumerate(ranked):
             self.progress(done, len(ranked))
             if second is not None and least >= second[0]:
                 break
             name = self._name(index)
-            if best is not None and len(alike) > 1 and name == best[1].hardware.name and least >= best[0]:
+            if best is not None and len(of_hardware) > 1 and name == best[1].hardware.name and least >= best[0]:
                 continue
-            if second is not None and index not in self.setups:
-                soon = (other for bound, other in alike[name] if bound < second[0] and other not in self.setups)
+            if second is not None and index not in self.deployments:
+                soon = (
+                    other for bound, other in of_hardware[name] if bound < second[0] and other not in self.deployments
+                )
                 self._simulate(self.capable[other] for other in islice(soon, SOON))
-            setup = self._setup(index)
-            key = None if setup is None else aim.key(setup.figures)
-            if setup is None or key is None or setup.devices > most:
+            deployment = self._setup(index)
+            key = None if deployment is None else objective.key(deployment.figures)
+            if deployment is None or key is None or deployment.devices > most:
                 continue
-            entry = (key, setup)
-            other = len(alike) > 1 and best is not None and name == best[1].hardware.name
+            entry = (key, deployment)
+            other = len(of_hardware) > 1 and best is not None and name == best[1].hardware.name
             if best is None or key < best[0]:
                 best, second = entry, second if other else best
             elif not other and (second is None or key < second[0]):
                 second = entry
         return best and best[1], second and second[1]
 
-    def _least(self, prospect: Prospect, most: float) -> Figures:
-        """No setup of this configuration, of at most so many devices, has less of anything."""
-        rate, configuration = self.service.rate, prospect.configuration
-        replicas = 1 if rate is None else replicas_for(rate, prospect.ceiling)
-        ttft, tpot = prospect.best.prefill.quantile, float(prospect.best.step[0])
+    def _figures_bound(self, candidate: Candidate, most: float) -> Figures:
+        """Lower bounds of all figures of a configuration's deployments with at most so many devices."""
+        rate, configuration = self.service.rate, candidate.configuration
+        replicas = 1 if rate is None else replicas_for(rate, candidate.ceiling)
+        ttft, tpot = candidate.best.prefill.quantile, float(candidate.best.step[0])
         if rate is not None and most < math.inf:
-            # No fewer requests than this come to a replica, and at the speed of light they meet this.
-            found = loaded(prospect.best, self.service, max(1, int(most // configuration.devices)))
+            # With the most replicas allowed, the load is least and the bound gives its least times.
+            found = loaded(candidate.best, self.service, max(1, int(most // configuration.devices)))
             ttft, tpot = float(found.ttft.min()), float(found.tpot.min())
         price = self._price(configuration)
-        return figures_of(configuration, self.service, price, replicas, prospect.best, ttft, tpot)
+        return figures_of(configuration, self.service, price, replicas, candidate.best, ttft, tpot)
 
-    def _setup(self, index: int) -> Setup | None:
-        if index not in self.setups:
-            self.setups[index] = self._sized(self.capable[index])
-        return self.setups[index]
+    def _setup(self, index: int) -> Deployment | None:
+        if index not in self.deployments:
+            self.deployments[index] = self._deploy(self.capable[index])
+        return self.deployments[index]
 
     def _name(self, index: int) -> str:
         return self.capable[index].configuration.hardware.name
 
-    def _simulation(self, prospect: Prospect) -> Simulated | None:
-        """The prospect at expected times; None where the hardware cannot run it."""
-        self._simulate([prospect])
-        return self._simulated[id(prospect)]
+    def _simulation(self, candidate: Candidate) -> Simulated | None:
+        """The candidate at expected times; None if the hardware cannot run it."""
+        self._simulate([candidate])
+        return self._simulated[id(candidate)]
 
-    def _simulate(self, prospects: Iterable[Prospect]) -> None:
-        """Simulates prospects side by side, each once."""
-        fresh = [prospect for prospect in prospects if id(prospect) not in self._simulated]
-        made = {id(prospect): _made(prospect) for prospect in fresh}
-        expect(analysis for simulated in made.values() if simulated is not None for analysis in simulated.analyses)
+    def _simulate(self, candidates: Iterable[Candidate]) -> None:
+        """Simulates candidates together, each once."""
+        fresh = [candidate for candidate in candidates if id(candidate) not in self._simulated]
+        made = {id(candidate): _simulated_or_none(candidate) for candidate in fresh}
+        prefetch_expected(
+            analysis for simulated in made.values() if simulated is not None for analysis in simulated.analyses
+        )
         for key, simulated in made.items():
             try:
                 if simulated is not None:
@@ -160,22 +176,26 @@ class Search:
                 simulated = None
             self._simulated[key] = simulated
 
-    def _sized(self, prospect: Prospect) -> Setup | None:
-        """The fewest replicas that meet the service; None where no number does."""
-        simulated, service = self._simulation(prospect), self.service
+    def _deploy(self, candidate: Candidate) -> Deployment | None:
+        """The deployment with the fewest replicas that meet the service; None if no number does."""
+        simulated, service = self._simulation(candidate), self.service
         if simulated is None:
             return None
         replica = simulated.replica(self.at)
-        promised = promise(replica, service)
-        replicas = 1 if service.rate is None else promised.fewest(service.rate)
+        targets = targets_of(replica, service)
+        replicas = 1 if service.rate is None else targets.min_replicas(service.rate)
         if not replicas:
             return None
         found = loaded(replica, service, replicas)
-        slots = promised.slots(found)
-        return Setup(simulated, self.at, replicas, slots, found, self._price(prospect.configuration)) if slots else None
+        slots = targets.slots(found)
+        return (
+            Deployment(simulated, self.at, replicas, slots, found, self._price(candidate.configuration))
+            if slots
+            else None
+        )
 
     def nearest(self) -> tuple[tuple[str, ...], Mapping[str, float]]:
-        """The targets that bind where nothing meets all, and the least of each that would do."""
+        """The binding targets where nothing meets all, and the least feasible value of each."""
         if not self.fitting:
             needs = (entry.counted.memory.total for entry in self.divided)
             return ("memory",), {"memory": float(min(needs))}
@@ -189,17 +209,17 @@ class Search:
         return tuple(found), {name: self._reached(name, keep_other=False) for name in found}
 
     def _reached(self, name: str, keep_other: bool) -> float:
-        """The least TTFT or TPOT of anything that fits, at next to no load; within the other target or not."""
+        """The least TTFT or TPOT of all that fits, almost unloaded, with or without the other target."""
         service = self.service
         other = "tpot" if name == "ttft" else "ttft"
         limit = (getattr(service, other) if keep_other else None) or math.inf
-        ranked = [(self._light(prospect, name), index) for index, prospect in enumerate(self.fitting)]
+        ranked = [(self._bound_time(candidate, name), index) for index, candidate in enumerate(self.fitting)]
         least = math.inf
         for done, (bound, index) in enumerate(sorted(ranked)):
             self.progress(done, len(ranked))
             if bound >= least:
                 break
-            if self._light(self.fitting[index], other) > limit:
+            if self._bound_time(self.fitting[index], other) > limit:
                 continue
             simulated = self._simulation(self.fitting[index])
             if simulated is None:
@@ -209,32 +229,32 @@ class Search:
             least = min(least, float(np.min(times[name][met], initial=math.inf)))
         return least
 
-    def _light(self, prospect: Prospect, name: str) -> float:
-        return prospect.best.prefill.quantile if name == "ttft" else float(prospect.best.step[0])
+    def _bound_time(self, candidate: Candidate, name: str) -> float:
+        return candidate.best.prefill.quantile if name == "ttft" else float(candidate.best.step[0])
 
 
-def _made(prospect: Prospect) -> Simulated | None:
+def _simulated_or_none(candidate: Candidate) -> Simulated | None:
     try:
-        return Simulated(prospect)
+        return Simulated(candidate)
     except RooflineError:
         return None
 
 
 def _unloaded(simulated: Simulated, at: At) -> Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
-    """TTFT and TPOT by slots at the least load that counts, or of a single user."""
-    replica, service = simulated.replica(at), simulated.prospect.service
+    """TTFT and TPOT by number of slots at the minimum load, or of a single user."""
+    replica, service = simulated.replica(at), simulated.candidate.service
     if service.rate is None:
         found = loaded(replica, service, 1)
     else:
-        found = load(replica, LEAST * float(replica.ceilings[-1]), service.quantile)
+        found = load(replica, MIN_RATE * float(replica.ceilings[-1]), service.quantile)
     return {"ttft": found.ttft, "tpot": found.tpot}
 
 
-def _enough(prospects: Iterable[Prospect]) -> list[Prospect]:
-    """Those that fit in memory; pipelines over nodes only where no single node does."""
-    fitting = [entry for entry in prospects if entry.slots]
+def _fitting(candidates: Iterable[Candidate]) -> list[Candidate]:
+    """Candidates that fit in memory; pipelines over nodes only where no single node fits."""
+    fitting = [entry for entry in candidates if entry.slots]
 
-    def kind(entry: Prospect) -> tuple[str, ...]:
+    def kind(entry: Candidate) -> tuple[str, ...]:
         formats = entry.configuration.request.formats
         return (entry.configuration.hardware.name, str(formats.get("scheme")), str(formats.get("kv")))
 

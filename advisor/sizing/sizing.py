@@ -1,4 +1,4 @@
-"""Sizing: which hardware, how many devices, how divided, in which formats and with how many sequences at once.
+"""Sizing: hardware, number of devices, parallelism, formats and batch for a service.
 
 >>> from roofline.advisor.sizing.sizing import size
 >>> from roofline.advisor.sizing.workload import Service
@@ -8,9 +8,8 @@
 >>> found.choice("cheapest").best.hardware.name
 'h100-sxm'
 
-Every configuration is first held against the speed of light, which no time is below
-(`roofline.advisor.sizing.configurations`), and simulated at expected times only while it could still be among the best.
-A replica under load is `roofline.advisor.sizing.queueing`.
+Every configuration is first checked at its roofline bound (`roofline.advisor.sizing.configurations`) and simulated at
+expected times only while it could still be among the best. `roofline.advisor.sizing.queueing` models load.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ from roofline.specs.model import Model
 
 
 class Sizing(Struct, frozen=True):
-    """The answer: choices by aim, or why there is none.
+    """The answer: choices by objective, or the targets that nothing meets.
 
-    `binding` are the targets that bind (ttft, tpot or memory); `nearest` the least of each, in seconds or bytes of a
-    device, with which something does, the others as they are (both times, where neither alone would do). `beyond` is
-    the share of requests that are longer, with their answers, than the model's maximum context: counted like others.
-    `considered` counts configurations, `capable` those that the speed of light allows, `simulated` those simulated.
+    `binding` are those targets (ttft, tpot or memory); `nearest` the least value of each, in seconds or bytes per
+    device, that is feasible with the other targets unchanged (or of both times, if changing one is not enough).
+    `beyond` is the share of requests that exceed the model's maximum context with their outputs. `considered` counts
+    configurations, `capable` those whose bound meets the targets, `simulated` those simulated.
     """
 
     model: Model
@@ -59,11 +58,11 @@ class Sizing(Struct, frozen=True):
         return bool(self.choices)
 
     def choice(self, name: str) -> Choice:
-        """The choice of an aim by name; raises RooflineError where there is none."""
+        """The choice by an objective's name; raises UnknownNameError."""
         for found in self.choices:
-            if found.aim.name == name:
+            if found.objective.name == name:
                 return found
-        raise UnknownNameError("choice", name, [found.aim.name for found in self.choices])
+        raise UnknownNameError("choice", name, [found.objective.name for found in self.choices])
 
 
 def size(
@@ -76,10 +75,10 @@ def size(
     at: At = "mid",
     progress: Progress = lambda _done, _all: None,
 ) -> Sizing:
-    """The configurations that meet a service: the cheapest, that of fewest devices, the fastest, the most efficient.
+    """The deployments that meet a service: cheapest, fewest devices, fastest, most efficient.
 
-    `hardware` are names; None is all that is known, for a single user what stands on a desk. `prices` are USD an hour
-    of a device (to buy, for a single user) beside those of the specs. Targets have to hold `at` expected low, mid or
+    `hardware` are names; None is all hardware, for a single user all consumer hardware. `prices` are USD per hour and
+    device (to buy, for a single user) and override those of the specs. Targets must hold `at` expected low, mid or
     high. Raises RooflineError.
     """
     prices = dict(prices or {})
@@ -99,13 +98,13 @@ def size(
         search.considered,
         len(search.capable),
         search.simulated,
-        tuple(sorted({prospect.configuration.hardware.name for prospect in search.capable} - search.priced)),
+        tuple(sorted({candidate.configuration.hardware.name for candidate in search.capable} - search.priced)),
         beyond,
     )
 
 
 def _check(model: Model, hardware: Sequence[str] | None, prices: Mapping[str, float]) -> None:
-    """Raises RooflineError where nothing can be sized."""
+    """Raises RooflineError for a model that does not generate and for invalid hardware or prices."""
     if model.task != "generate":
         raise RooflineError(f"{model.name} only encodes: a service is sized for models that generate")
     if hardware is not None and not hardware:
@@ -113,20 +112,20 @@ def _check(model: Model, hardware: Sequence[str] | None, prices: Mapping[str, fl
     for name, price in prices.items():
         load_hardware(name)
         if hardware is not None and name not in hardware:
-            raise RooflineError(f"a price of {name} is given, which is not among the hardware to choose from")
+            raise RooflineError(f"{name} has a price but is not among the hardware to choose from")
         if not (price > 0 and math.isfinite(price)):
             raise RooflineError(f"the price of {name} must be above 0, got {price:g}")
 
 
 MOST_BEYOND = 0.01
-"""The share of requests beyond the maximum context from which on a service is refused: a tail is ordinary traffic."""
+"""Share of requests beyond the maximum context from which a service is refused: a small tail is ordinary."""
 
 FACTORS = tuple(digits / scale for scale in (100, 1000, 10_000) for digits in range(99, 9, -1))
-"""Times as long as asked for that lengths are tried at, from the longest."""
+"""Factors by which lengths are scaled down, largest first."""
 
 
 def _beyond(model: Model, service: Service) -> float:
-    """The share of requests longer than the model's maximum context; raises RooflineError where it is too large."""
+    """The share of requests longer than the model's maximum context; raises RooflineError from `MOST_BEYOND`."""
     if model.max_context is None or model.tower_kind == "encoder":
         return 0.0
     name, context, prompts, answers = model.name, model.max_context, service.prompts, service.answers
@@ -135,22 +134,22 @@ def _beyond(model: Model, service: Service) -> float:
         return share
     if not prompts.varies and not answers.varies:
         raise RooflineError(
-            f"prompt and answer of {prompts.mean + answers.mean:.0f} tokens are longer than the maximum context of"
+            f"prompt and answer of {prompts.mean + answers.mean:.0f} tokens exceed the maximum context of"
             f" {name}, {context}"
         )
     raise RooflineError(
-        f"{percent(share)} of requests are longer, with their answers, than the maximum context of {name}, {context}"
-        f" tokens, which fewer than {MOST_BEYOND:.0%} may be: {_nearest(prompts, answers, context)}"
+        f"{percent(share)} of requests with their answers exceed the maximum context of {name}, {context} tokens; fewer"
+        f" than {MOST_BEYOND:.0%} may: {_nearest(prompts, answers, context)}"
     )
 
 
 def percent(share: float) -> str:
-    """A share in percent, to two digits."""
+    """A share as percent with two digits."""
     return f"{float(f'{100 * share:.2g}'):g}%"
 
 
 def _nearest(prompts: Lengths, answers: Lengths, context: int) -> str:
-    """The longest prompts of the same kind that are short enough, or answers where no prompts are."""
+    """Text: the scale of prompts, or else of answers, at which few enough requests exceed the context."""
     for what, scaled, other in (("prompts", prompts, answers), ("answers", answers, prompts)):
 
         def enough(factor: float, scaled: Lengths = scaled, other: Lengths = other) -> bool:

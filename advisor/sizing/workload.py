@@ -1,10 +1,10 @@
-"""Workloads of a service: how long prompts and answers are, and what is promised.
+"""The workload of a service: lengths of prompts and answers, and latency targets.
 
 A length is a number or a distribution, written as
 
-    2000                            every one the same
-    uniform:128:1024                any length between, each as likely
-    lognormal:mean=512,p95=1500     a long tail, from two of mean, median and a percentile
+    2000                            constant
+    uniform:128:1024                uniform between two lengths
+    lognormal:mean=512,p95=1500     lognormal, from two of mean, median and a percentile
     exponential:mean=300            memoryless
     lengths.csv                     a histogram: lines of length,count
 """
@@ -49,11 +49,11 @@ class Lengths(Struct, frozen=True, dict=True):
     inverse: Callable[[Any], Any]
 
     def quantile(self, share: float) -> float:
-        """The length that so large a share does not exceed."""
+        """The length at a quantile."""
         return float(np.maximum(self.inverse(np.asarray(share, float)), 1.0))
 
     def beyond(self, lengths: Any) -> Any:
-        """The share that is longer than each of some lengths, to a millionth."""
+        """The shares longer than each of some lengths, to 1e-6."""
         low, high = np.zeros(np.shape(lengths)), np.ones(np.shape(lengths))
         for _ in range(20):
             share = (low + high) / 2
@@ -62,7 +62,7 @@ class Lengths(Struct, frozen=True, dict=True):
         return 1 - np.where(low > 0, high, 0.0)
 
     def times(self, factor: float) -> Lengths:
-        """Lengths so many times as long; written in whole tokens, where they are of no file."""
+        """The distribution scaled by a factor; its text has whole tokens unless it is a file."""
         if not self.written.endswith(".csv"):
             text = _NUMBER.sub(lambda found: str(max(1, int(float(found[0]) * factor))), self.written)
             with suppress(RooflineError):
@@ -76,7 +76,7 @@ class Lengths(Struct, frozen=True, dict=True):
 
     @property
     def varies(self) -> bool:
-        """Whether there is more than one length."""
+        """Whether lengths vary."""
         return self.deviation > 1e-9 * self.mean
 
     @property
@@ -86,12 +86,12 @@ class Lengths(Struct, frozen=True, dict=True):
 
     @property
     def biased(self) -> float:
-        """The mean length met at a random moment: long ones last longer, E[x^2] / E[x] (the inspection paradox)."""
+        """The length-biased mean, E[x^2] / E[x]: that of the sequences in progress at a random moment."""
         return self.second / self.mean
 
     @cached_property
     def sample(self) -> Array:
-        """Quantiles of equal weight, by which a function of the length is averaged."""
+        """Quantiles of equal weight, to average functions of the length."""
         if not self.varies:
             return np.array([self.mean])
         found: Array = np.maximum(self.inverse((np.arange(SAMPLES) + 0.5) / SAMPLES), 1.0)
@@ -101,16 +101,16 @@ class Lengths(Struct, frozen=True, dict=True):
 SAMPLES = 1000
 
 _NUMBER = re.compile(r"(?<![\w.])\d[\d_.]*(?:e[+-]?\d+)?", re.IGNORECASE)
-"""A number of tokens in a written distribution; p95 holds none."""
+"""A number of tokens in a distribution's text, not the 95 of p95."""
 
 
 def longer(one: Lengths, other: Lengths, tokens: float) -> float:
-    """The share of sums of two independent lengths that are more than so many tokens."""
+    """The probability that two independent lengths sum to more than a number of tokens."""
     return float(np.mean(one.beyond(tokens - other.sample)))
 
 
 def parse_lengths(written: float | str | Lengths, what: str = "a length") -> Lengths:
-    """The distribution that a number or a text stands for; raises RooflineError. `what` is its name in errors."""
+    """The distribution of a number or text; raises RooflineError, which names it `what`."""
     if isinstance(written, Lengths):
         return written
     number = _number(written)
@@ -177,7 +177,7 @@ def _lognormal(text: str, rest: str, what: str) -> Lengths:
     if not percentiles:
         mu, square = math.log(given["median"]), 2 * math.log(given["mean"] / given["median"])
         if square <= 0:
-            raise RooflineError(f"{what}: a lognormal distribution's mean lies above its median, got {quote(text)}")
+            raise RooflineError(f"{what}: a lognormal distribution's mean must exceed its median, got {quote(text)}")
         sigma = math.sqrt(square)
     else:
         z, at = NORMAL.inv_cdf(float(percentiles[0][1:]) / 100), given[percentiles[0]]
@@ -191,9 +191,7 @@ def _lognormal(text: str, rest: str, what: str) -> Lengths:
             mu = math.log(given["mean"]) - sigma**2 / 2
         if not sigma > 0:
             limit = "" if math.isinf(farthest) else f" and at most {farthest:.3g} times the mean"
-            raise RooflineError(
-                f"{what}: {percentiles[0]} of a lognormal distribution lies above its middle{limit}, got {quote(text)}"
-            )
+            raise RooflineError(f"{what}: {percentiles[0]} must exceed the mean or median{limit}, got {quote(text)}")
     mean = math.exp(mu + sigma**2 / 2)
     normal = np.frompyfunc(lambda share: NORMAL.inv_cdf(min(max(share, 1e-12), 1 - 1e-12)), 1, 1)
     return Lengths(
@@ -223,7 +221,7 @@ def _histogram(text: str, what: str) -> Lengths:
         with Path(text).open(newline="", encoding="utf-8") as file:
             rows = [row for row in csv.reader(file) if row]
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no CSV file"
+        reason = error.strerror if isinstance(error, OSError) else "not a CSV file"
         raise RooflineError(f"{what}: cannot read {quote(text)}: {reason}") from None
     if rows and _number(rows[0][0]) is None:
         rows = rows[1:]  # a header
@@ -234,7 +232,7 @@ def _histogram(text: str, what: str) -> Lengths:
     values = np.array([pair[0] for pair in pairs], float)
     weights = np.array([pair[1] for pair in pairs], float)
     if not weights.sum() > 0:
-        raise RooflineError(f"{what}: {quote(text)} counts nothing")
+        raise RooflineError(f"{what}: the counts of {quote(text)} sum to 0")
     order = np.argsort(values)
     values, weights = values[order], weights[order] / weights.sum()
     shares = np.cumsum(weights)
@@ -247,20 +245,20 @@ def _histogram(text: str, what: str) -> Lengths:
 
 
 def parse_quantile(text: str) -> float | None:
-    """The share of requests that is promised something; None for `mean`. Raises RooflineError."""
+    """The quantile of a text such as 0.95; None for `mean`. Raises RooflineError."""
     if text.strip().lower() == "mean":
         return None
     share = _number(text)
     if share is None:
-        raise RooflineError(f"the quantile is a share such as 0.95, or mean, got {quote(text)}")
+        raise RooflineError(f"the quantile must be a number such as 0.95, or mean, got {quote(text)}")
     return share
 
 
 class Service(Struct, frozen=True, dict=True):
-    """What a service promises: `rate` requests a second, or None for one user who waits for each answer.
+    """The load and targets of a service: `rate` requests/s, or None for one user with one request at a time.
 
-    `prompt` and `generate` are tokens, as `parse_lengths` reads them. `ttft` and `tpot` are seconds at most, None is no
-    target. They have to hold for the share `quantile` of requests; None is the mean of all. Raises RooflineError.
+    `prompt` and `generate` are token lengths as of `parse_lengths`. `ttft` and `tpot` are targets in seconds (None: no
+    target) at `quantile` of the requests; None is their mean. Raises RooflineError.
     """
 
     rate: float | None
@@ -285,22 +283,22 @@ class Service(Struct, frozen=True, dict=True):
 
     @property
     def prompts(self) -> Lengths:
-        """How long prompts are."""
+        """The prompt lengths."""
         assert isinstance(self.prompt, Lengths)
         return self.prompt
 
     @property
     def answers(self) -> Lengths:
-        """How many tokens are generated."""
+        """The output lengths."""
         assert isinstance(self.generate, Lengths)
         return self.generate
 
     @property
     def steps(self) -> float:
-        """Decode steps of a request: prefill makes its first token."""
+        """Mean decode steps of a request; prefill yields the first token."""
         return self.answers.mean - 1
 
     @cached_property
     def inverse_steps(self) -> float:
-        """The mean of one over the decode steps of a request."""
+        """The mean of 1 / decode steps."""
         return float(np.mean(1 / np.maximum(self.answers.sample - 1, 1)))

@@ -1,1 +1,1 @@
-"""One module for each answer: its JSON document and its page."""
+"""One module per command: its JSON document, and that document as blocks or tables."""

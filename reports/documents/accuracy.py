@@ -1,50 +1,77 @@
-"""Accuracy figures as tables: how far predictions are from measurements."""
+"""Errors of predictions over measurements as tables: `validate score` (kernels) and `validate end-to-end` (models)."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Mapping
 from typing import Any
 
 from rich.text import Text
 
-from roofline.reports.output.export import markdown_table
+from roofline.reports.output.export import csv_text, escape, markdown_table
 from roofline.reports.output.terminal import table
-from roofline.validate.score.kernels import KEYS
 
 FIGURES = ("rows", "mape", "median_ape", "p90_ape", "bias", "bound_mape", "interval_coverage")
-HEADER = (*KEYS, "rows", "MAPE", "median", "P90", "bias", "roofline MAPE", "in interval")
+TITLES = ("rows", "MAPE", "median", "P90", "bias", "roofline MAPE", "in interval")
+
+
+def _keys(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """What the rows are grouped by."""
+    return tuple(name for name in document["groups"][0] if name not in FIGURES)
 
 
 def as_csv(document: Mapping[str, Any]) -> str:
-    """One row a group, fractions."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow((*KEYS, *FIGURES))
-    writer.writerows([group[name] for name in (*KEYS, *FIGURES)] for group in document["groups"])
-    return out.getvalue()
+    """One row per group, errors as fractions."""
+    columns = (*_keys(document), *FIGURES)
+    return csv_text(columns, ([group[name] for name in columns] for group in document["groups"]))
 
 
-def _rows(document: Mapping[str, Any]) -> list[list[str]]:
+def as_markdown(document: Mapping[str, Any]) -> str:
+    """A table, and for whole models the rows that were not scored and the assumptions."""
+    _, header, rows = _table(document)
+    listed = [f"- {escape(' '.join(line.split()))}" for line in _unscored(document)]
+    return "\n".join([*markdown_table(header, rows), *(["", *listed] if listed else []), ""])
+
+
+def parts(document: Mapping[str, Any]) -> list[Any]:
+    """The terminal output."""
+    left, header, rows = _table(document)
+    explanation = "Errors of predicted over measured time; the interval should hold 80% of the measurements."
+    unscored = _unscored(document)
     return [
+        *(table(header, rows, left=left), Text(explanation, "dim")),
+        *([Text("\n".join(unscored))] if unscored else []),
+    ]
+
+
+def _table(document: Mapping[str, Any]) -> tuple[int, tuple[str, ...], list[list[str]]]:
+    """Number of key columns, header and rows; of whole models only the keys that groups differ by, and their total."""
+    keys, groups = _keys(document), list(document["groups"])
+    if "total" in document:
+        keys = tuple(key for key in keys if any(group[key] != "all" for group in groups)) or keys[:1]
+        groups += [document["total"]] if len(groups) > 1 else []
+    rows = [
         [
-            *(str(group[name]) for name in KEYS),
+            *(str(group[name]) for name in keys),
             f"{group['rows']:,}",
             *(f"{group[name]:.1%}" for name in ("mape", "median_ape", "p90_ape")),
             f"{group['bias']:+.1%}",
             *(f"{group[name]:.1%}" for name in ("bound_mape", "interval_coverage")),
         ]
-        for group in document["groups"]
+        for group in groups
     ]
+    return len(keys), (*keys, *TITLES), rows
 
 
-def as_markdown(document: Mapping[str, Any]) -> str:
-    """One table."""
-    return "\n".join([*markdown_table(HEADER, _rows(document)), ""])
-
-
-def parts(document: Mapping[str, Any]) -> list[Any]:
-    """What `roofline validate score` shows."""
-    explained = "Errors of predicted over measured time; the interval should hold 80% of the measurements."
-    return [table(HEADER, _rows(document), left=4), Text(explained, "dim")]
+def _unscored(document: Mapping[str, Any]) -> list[str]:
+    """The whole-model rows that were not simulated and why, and the assumptions about those that were."""
+    if "scored" not in document:
+        return []
+    missing = document["rows"] - document["scored"]
+    lines = [f"{document['scored']:,} of {document['rows']:,} rows simulated"]
+    if missing:
+        lines[0] += f"; {missing:,} could not be:"
+        lines += [f"{entry['rows']:>5,}  {entry['reason']}" for entry in document["reasons"]]
+    if document["assumptions"]:
+        lines.append("Assumed:")
+        lines += [f"{entry['rows']:>5,}  {entry['assumed']}" for entry in document["assumptions"]]
+    return lines + [f"Not read: {entry['file']} ({entry['reason']})" for entry in document["other_files"]]

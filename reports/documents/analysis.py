@@ -1,4 +1,4 @@
-"""Answers as plain documents: nested dictionaries of numbers and text, the form behind JSON and every table."""
+"""JSON documents of analyses, models and hardware: nested dictionaries from which every table is made."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from roofline.scenario.notes import ATTENTION, caches, fused, generates, notes
 from roofline.scenario.phase import Expectation, OpFigures, Phase
 from roofline.specs.modelspec import to_spec
 from roofline.specs.precision import parse_precision
-from roofline.timing.estimate import Estimate
+from roofline.timing.intervals import Estimate
 from roofline.whatif.metrics import AT, devices, find_metric
 
 ANALYSIS_SCHEMA = "roofline.analysis/1"
 
 
 def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", "decode")) -> dict[str, Any]:
-    """The JSON document of one analysed scenario (a single workload, not a grid)."""
-    memory, generation = analysis.memory, analysis.generation
+    """The JSON document of an analysis of a single workload."""
+    generation = analysis.generation
     return {
         "schema": ANALYSIS_SCHEMA,
         "model": analysis.scenario.model.name,
@@ -48,16 +48,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
             for name in phases
             if (phase := getattr(analysis, name)) is not None
         },
-        "memory": {
-            "weights_bytes": number(memory.weights),
-            "kv_cache_bytes": number(memory.kv_cache),
-            "state_bytes": number(memory.state),
-            "activation_peak_bytes": number(memory.activation_peak),
-            "total_bytes": number(memory.total),
-            "capacity_bytes": number(memory.capacity),
-            "headroom_bytes": number(memory.headroom),
-            "fits": bool(memory.fits),
-        },
+        "memory": memory_document(analysis),
         "generation": {
             "batch": generation.batch,
             "prompt": generation.prompt,
@@ -75,31 +66,35 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
     }
 
 
+def memory_document(analysis: Analysis) -> dict[str, Any]:
+    """Memory per device by part, its capacity and headroom, in bytes."""
+    parts = ("weights", "kv_cache", "state", "activation_peak", "total", "capacity", "headroom")
+    sizes = {f"{name}_bytes": number(getattr(analysis.memory, name)) for name in parts}
+    return {**sizes, "fits": bool(analysis.memory.fits)}
+
+
 def rates_document(analysis: Analysis) -> dict[str, Any]:
-    """Generated tokens a second, None for a model that only encodes, and sequences a second, with their intervals."""
-    return {
-        **_read(analysis, "tokens_per_s", "tokens_per_s"),
-        **_read(analysis, "sequences_per_s", "sequences_per_s"),
-    }
+    """Generated tokens/s (None for an encoder) and sequences/s, with their intervals."""
+    return {key: value for name in ("tokens_per_s", "sequences_per_s") for key, value in _read(analysis, name).items()}
 
 
 def energy_document(analysis: Analysis) -> dict[str, Any]:
-    """Joules a token and watts a device at the bound and at expected times; None where the spec gives no figures."""
+    """Joules per token and watts per device, at the bound and at expected times; None if the spec lacks figures."""
     return {
         **_read(analysis, "energy", "j_per_token"),
         **_read(analysis, "energy.prefill", "prefill_j_per_prompt_token"),
         **_read(analysis, "energy.decode", "decode_j_per_token"),
         **_read(analysis, "power", "power_w"),
-        **_read(analysis, "energy.tdp", "at_most_j_per_token"),
-        **_read(analysis, "energy.tdp.prefill", "at_most_prefill_j_per_prompt_token"),
+        **_read(analysis, "energy.tdp", "tdp_j_per_token"),
+        **_read(analysis, "energy.tdp.prefill", "tdp_prefill_j_per_prompt_token"),
     }
 
 
 def cost_document(analysis: Analysis) -> dict[str, Any] | None:
-    """USD for a million tokens, and the price that it rests on; None where nobody says the price."""
-    if cost.rent(analysis) is None:
+    """USD per million tokens and the device prices; None if a price is unknown."""
+    if cost.hourly_rent(analysis) is None:
         return None
-    given, pools = analysis.scenario.price, cost.rented(analysis)
+    given, pools = analysis.scenario.price, cost.billed_pools(analysis)
     return {
         "prices": [
             {
@@ -116,8 +111,9 @@ def cost_document(analysis: Analysis) -> dict[str, Any] | None:
     }
 
 
-def _read(analysis: Analysis, name: str, key: str) -> dict[str, Any]:
-    """A metric at the bound, and its interval at expected times."""
+def _read(analysis: Analysis, name: str, key: str | None = None) -> dict[str, Any]:
+    """A metric at the bound, and its interval at expected times, under `key` (by default its name)."""
+    key = key or name
     readings = (*AT.values(), "low", "high") if analysis.times_are_expected else ("bound",)
     found = {reading: float(find_metric(f"{name}.{reading}", "bound").figure(analysis)) for reading in readings}
     plain = {reading: None if math.isnan(value) else value for reading, value in found.items()}
@@ -128,7 +124,7 @@ def _read(analysis: Analysis, name: str, key: str) -> dict[str, Any]:
 
 
 def generation_expectation(analysis: Analysis) -> dict[str, Any]:
-    """Expected times of a whole generation; `expected_time_s` is the total."""
+    """Expected times of a generation; `expected_time_s` is the total."""
     expected = analysis.expected
     phase = analysis.prefill if analysis.decode is None else analysis.decode
     return {
@@ -141,12 +137,12 @@ def generation_expectation(analysis: Analysis) -> dict[str, Any]:
 
 
 def interval(estimate: Estimate) -> dict[str, float]:
-    """An expected value with the ends of its 80% interval."""
+    """An expected value with its 80% interval."""
     return {"low": estimate.low, "mid": estimate.mid, "high": estimate.high}
 
 
 def scenario_document(analysis: Analysis) -> dict[str, Any]:
-    """What was asked, with every default filled in; None is what the model has no use for (`notes` say so)."""
+    """The scenario with all defaults filled in; None for settings that have no effect on the model (see `notes`)."""
     scenario, precision, generating = analysis.scenario, analysis.precision, generates(analysis)
     return {
         "batch": scenario.batch,
@@ -168,7 +164,7 @@ def scenario_document(analysis: Analysis) -> dict[str, Any]:
 
 
 def phase_document(phase: Phase, expected: bool = True) -> dict[str, Any]:
-    """One phase: totals, then every operator for one instance; with `expected` times where there are any."""
+    """One phase: totals, then figures per instance of every operator, with expected times if `expected`."""
     expectations: tuple[Expectation | None, ...] = phase.expected_ops if expected else (None,) * len(phase.ops)
     return {
         "flops": number(phase.flops),
@@ -182,7 +178,7 @@ def phase_document(phase: Phase, expected: bool = True) -> dict[str, Any]:
 
 
 def phase_expectation(phase: Phase) -> dict[str, Any]:
-    """The expected time of a phase, what most of it rests on, and the share of it outside of the fitted ranges."""
+    """The expected time of a phase, its main basis, and the share of time outside the fitted ranges."""
     basis = phase.basis
     return {
         "expected_time_s": interval(phase.expected),
@@ -194,7 +190,7 @@ def phase_expectation(phase: Phase) -> dict[str, Any]:
 
 
 def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any]:
-    """One operator: figures of one instance, and how many a forward pass has."""
+    """One operator: figures per instance, and the number of instances in a forward pass."""
     return {
         "name": op.name,
         "kind": op.kind,
@@ -230,7 +226,7 @@ def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any
 
 
 def op_expectation(expectation: Expectation) -> dict[str, Any]:
-    """The expected time of an operator and what it rests on."""
+    """The expected time of an operator and its calibration."""
     return {
         "expected_time_s": interval(expectation.time),
         "basis": expectation.basis,
@@ -240,12 +236,12 @@ def op_expectation(expectation: Expectation) -> dict[str, Any]:
 
 
 def number(value: float) -> float:
-    """Counts as integers where they are whole, so that they print exactly."""
+    """`value` as an integer if it is whole."""
     return int(value) if float(value).is_integer() else float(value)
 
 
 def model_document(model: Model, precision: str | None = None) -> dict[str, Any]:
-    """A model's spec with what follows from it."""
+    """A model's spec with its parameter counts and cache sizes."""
     formats = parse_precision(precision or "bf16")
     return {
         **to_spec(model),
@@ -259,7 +255,7 @@ def model_document(model: Model, precision: str | None = None) -> dict[str, Any]
 
 
 def hardware_document(hardware: Hardware) -> dict[str, Any]:
-    """A hardware's spec in base units (bytes, byte/s, FLOP/s, W)."""
+    """A hardware spec in base units (bytes, byte/s, FLOP/s, W)."""
     document = {field.name: _plain(getattr(hardware, field.name)) for field in dataclasses.fields(hardware)}
     return {key: value for key, value in document.items() if value is not None and value != {}}
 

@@ -13,20 +13,20 @@ from roofline.techniques import techniques as every
 
 
 def techniques(name: str | None, level: str | None) -> list[dict[str, Any]]:
-    """The entries asked for: one by name, those of a level, or all."""
+    """The techniques called `name` or of a `level`; all by default."""
     entries = [find_technique(name)] if name is not None else list(every().values())
     return [technique_document(entry) for entry in entries if level is None or entry.level == level]
 
 
 def technique_document(technique: Technique) -> dict[str, Any]:
-    """One entry in plain values."""
+    """The JSON document of a technique."""
     return {
         "name": technique.name,
         "title": technique.title,
         "level": str(technique.level),
         "price": str(technique.price),
         "effect": technique.effect,
-        "settles": technique.slot,
+        "slot": technique.slot,
         "simulated": technique.change is not None,
         "caveat": technique.caveat,
         "reference": technique.reference,
@@ -49,27 +49,27 @@ def technique_document(technique: Technique) -> dict[str, Any]:
 
 
 def parts(documents: Sequence[Mapping[str, Any]], alone: bool) -> list[Any]:
-    """What `roofline techniques` shows: a table, or one entry in full."""
+    """The output of `roofline techniques`: a table, or one technique in full."""
     if alone:
-        return [piece for document in documents for piece in _card(document)]
+        return [part for document in documents for part in _card(document)]
     rows = [[entry["name"], entry["level"], entry["price"], entry["effect"]] for entry in documents]
-    hint = "Use one with --with NAME[:key=value,...]; see it in full with `roofline techniques NAME`."
+    hint = "Apply one with --with NAME[:key=value,...]; details: `roofline techniques NAME`."
     return [table(("technique", "level", "price", "effect"), rows, left=4), Text(hint, "dim")]
 
 
 def _card(document: Mapping[str, Any]) -> list[Any]:
-    rows = [[key, str(document[key])] for key in ("title", "level", "price", "effect", "settles", "reference")]
+    rows = [[key, str(document[key])] for key in ("title", "level", "price", "effect", "slot", "reference")]
     if document["caveat"]:
         rows.append(["limits" if document["simulated"] else "not simulated", document["caveat"]])
     if document["covers"]:
         rows.append(["covers", ", ".join(document["covers"])])
     drawn: list[Any] = [table((document["name"], ""), rows, left=2)]
     if document["parameters"]:
-        knobs = [
+        parameters = [
             [entry["name"], "-" if entry["default"] is None else str(entry["default"]), _range(entry), entry["meaning"]]
             for entry in document["parameters"]
         ]
-        drawn.append(table(("parameter", "default", "range", "meaning"), knobs, left=4))
+        drawn.append(table(("parameter", "default", "range", "meaning"), parameters, left=4))
     if document["published"]:
         figures = [[entry["effect"], entry["conditions"], entry["source"]] for entry in document["published"]]
         drawn.append(table(("published effect", "conditions", "source"), figures, left=3))

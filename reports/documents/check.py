@@ -1,10 +1,8 @@
-"""Published figures beside predictions as tables: terminal, CSV, and Markdown for a pull request."""
+"""The output of `roofline validate check`: terminal tables, CSV, and a Markdown comment for a pull request."""
 
 from __future__ import annotations
 
-import csv
 import html
-import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -14,7 +12,7 @@ from typing import Any
 
 from rich.text import Text
 
-from roofline.reports.output.export import escape, inert, markdown_table
+from roofline.reports.output.export import csv_text, escape, markdown_table
 from roofline.reports.output.terminal import table
 
 FIELDS = (
@@ -26,37 +24,33 @@ SUMMARY_HEADER = ("source", "metric", "anchors", "median", "median abs", "mean a
 MOVED_HEADER = ("anchor", "figure", "published", "old", "new", "change", "error before", "error after")
 KERNEL_HEADER = ("op", "format", "kernel", "caches", "rows", "median abs", "mean abs", "bias", "at bound", "inside")
 KERNEL_READING = (
-    "Errors are predicted over measured time, minus one. Bias: their mean, below zero is too fast. Inside: the share of"
-    " rows in the 80% interval."
+    "Errors are predicted over measured time, minus one. Bias: the mean error; negative means too fast. Inside: the"
+    " share of rows in the 80% interval."
 )
 READING = (
-    "Errors are predicted over published, minus one; of time, also where a rate is published, so that below zero is too"
-    " fast. At bound: the error of the pure roofline. Inside: whether the published figure lies between low and high."
-    " Stored bytes and tokens are exact and have neither."
+    "Errors are predicted over published time, minus one; rates are inverted, so that negative always means too fast."
+    " At bound: the error of the pure roofline. Inside: whether the published figure lies in the 80% interval, between"
+    " low and high. Stored bytes and tokens are exact and have neither."
 )
 
 LIMIT = 64_000
-"""Characters of a comment; GitHub refuses more than 65,536."""
+"""Maximum characters of a comment; GitHub refuses more than 65,536."""
 
 SHOWN, FOLDED = 20, 100
-"""Moved predictions that a comment shows, and those that it folds away beside them."""
+"""Moved predictions that a comment shows, and how many more it folds."""
 
 
 def as_csv(document: Mapping[str, Any]) -> str:
-    """One row an anchor, figures in its unit, errors as fractions; measured kernels are in the other forms."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(FIELDS)
-    writer.writerows([inert(row[name]) for name in FIELDS] for row in document["anchors"])
-    return out.getvalue()
+    """One row per anchor, figures in its unit, errors as fractions; measured kernels are not included."""
+    return csv_text(FIELDS, ([row[name] for name in FIELDS] for row in document["anchors"]))
 
 
 def as_markdown(document: Mapping[str, Any]) -> str:
-    """A comment for a pull request: what moved and whether it came closer, the errors, and the rest folded away.
+    """A comment for a pull request: moved predictions, errors by metric, and details in folded sections.
 
-    Sections that would make it longer than a code host takes are left out, and named.
+    Sections that exceed `LIMIT` are dropped and listed by title.
     """
-    lines = ["## Predictions beside what was published and measured", "", f"**{escape(document['verdict'])}**", ""]
+    lines = ["## Predictions against published and measured figures", "", f"**{escape(document['verdict'])}**", ""]
     if document["moved"]:
         lines += _moved_part(document)
     totals = [row for row in document["summary"] if row["group"] == "all sources"]
@@ -66,13 +60,13 @@ def as_markdown(document: Mapping[str, Any]) -> str:
 
 
 def summary_markdown(document: Mapping[str, Any]) -> str:
-    """The errors by source and metric as a table, how to read it, and a line for each file of measured kernels."""
+    """A table of errors by source and metric, its legend, and one line per file of measured kernels."""
     lines = [*markdown_table(SUMMARY_HEADER, _summary_cells(document["summary"])), "", READING, ""]
     return _quiet("\n".join([*lines, *(escape(kernels_line(file)) + "\n" for file in document["kernels"])]))
 
 
 def _moved_part(document: Mapping[str, Any]) -> list[str]:
-    """What moved, the largest changes of the error first; a long list is folded after the first of them."""
+    """The moved predictions, largest change of error first; a long list is folded after `SHOWN` rows."""
     moved = sorted(document["moved"], key=_weight, reverse=True)
     rows = _moved_cells(moved)
     closer = [row for row in moved if _both(row) and abs(row["error_after"]) < abs(row["error_before"])]
@@ -81,11 +75,11 @@ def _moved_part(document: Mapping[str, Any]) -> list[str]:
     if len(rows) > SHOWN:
         folded = markdown_table(MOVED_HEADER, rows[SHOWN : SHOWN + FOLDED])
         left = len(rows) - SHOWN - FOLDED
-        more = ["", f"{left} more are in the JSON."] if left > 0 else []
+        more = ["", f"The JSON document has {left} more."] if left > 0 else []
         lines += [_details(f"{len(rows) - SHOWN} more", "\n".join([*folded, *more])), ""]
     return [
         *lines,
-        f"{len(closer)} came closer to what was published or measured, {len(farther)} went farther away.",
+        f"{len(closer)} moved closer to the published or measured figure, {len(farther)} moved away.",
         "",
     ]
 
@@ -95,14 +89,14 @@ def _both(row: Mapping[str, Any]) -> bool:
 
 
 def _weight(row: Mapping[str, Any]) -> float:
-    """How much the error of a moved prediction changed; what came or went stands first."""
+    """The change of the error of a moved prediction; infinite if it was added or removed."""
     return abs(row["error_after"] - row["error_before"]) if _both(row) else math.inf
 
 
 def _sections(document: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Title and content of what is folded: the summary by source, each source's anchors, measured kernels, metrics.
+    """Title and content of the folded sections: errors by source, anchors of each source, measured kernels, metrics.
 
-    Errors of kernels that constants were fitted to are no test, and a line in the head is enough of them.
+    Kernels that constants were fitted to are no test; the head has one line on them.
     """
     by_source = [row for row in document["summary"] if row["group"] != "all sources"]
     found = [("Errors by source", "\n".join(markdown_table(SUMMARY_HEADER, _summary_cells(by_source))))]
@@ -119,7 +113,7 @@ def _sections(document: Mapping[str, Any]) -> list[tuple[str, str]]:
 
 
 def _signed_line(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The anchors of a source in a line: how many, how far off in the middle and at most, how many inside."""
+    """The anchors of a source in a line: count, range and median of errors, and how many lie inside the interval."""
     errors = [row["error"] for row in rows]
     inside = [row["inside"] for row in rows if row["inside"] is not None]
     share = f", {sum(inside)} of {len(inside)} inside" if inside else ""
@@ -130,9 +124,9 @@ def _signed_line(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def _fitted(head: str, sections: Sequence[tuple[str, str]]) -> str:
-    """The head, the sections that find room, shorter ones first, the names of others, and how to draw a figure."""
+    """The comment within `LIMIT`: the longest sections are dropped and listed by title."""
     foot = (
-        "Figure of the same: `roofline validate check --format json --output check.json`, then"
+        "To plot these figures: `roofline validate check --format json --output check.json`, then"
         " `roofline plot measured check.json`.\n"
     )
     room = LIMIT - len(head) - len(foot) - 200
@@ -149,18 +143,18 @@ def _fitted(head: str, sections: Sequence[tuple[str, str]]) -> str:
 
 
 def _details(title: str, content: str) -> str:
-    """Something folded: code hosts take its summary for HTML, and what follows a blank line for Markdown."""
+    """A folded section: GitHub renders its summary as HTML, and its content, after a blank line, as Markdown."""
     flat = html.escape(" ".join("".join(char if char.isprintable() else " " for char in title).split()))
     return f"<details><summary>{_quiet(flat)}</summary>\n\n{content}\n\n</details>"
 
 
 def _quiet(text: str) -> str:
-    """Rendered text in which nobody is mentioned, nothing is struck through and nothing is taken for mathematics."""
+    """`text` without active @-mentions, strikethrough and mathematics of GitHub's Markdown."""
     return re.sub(r"(?<!\w)@(?=\w)", "@\N{ZERO WIDTH SPACE}", text.replace("~", "&#126;").replace("$", "&#36;"))
 
 
 def parts(document: Mapping[str, Any]) -> list[Any]:
-    """What `roofline validate check` shows: a table a source, the summary, and what moved."""
+    """The terminal output: a table per source, the summary, and moved predictions."""
     shown: list[Any] = [table(HEADER, map(_row, rows), title=group, left=2) for group, rows in _groups(document)]
     shown += [table(SUMMARY_HEADER, _summary_cells(document["summary"]), title="Summary", left=2), Text(READING, "dim")]
     for file in document["kernels"]:
@@ -173,11 +167,11 @@ def parts(document: Mapping[str, Any]) -> list[Any]:
 
 
 def kernels_line(file: Mapping[str, Any]) -> str:
-    """What a file of measured kernels says of predictions, and whether that is a test of them."""
-    fair = "fitted to these rows, so that errors are no test" if file["fitted"] else "not fitted to these rows"
+    """The errors of a file of measured kernels in a line, and whether constants were fitted to it."""
+    fitted = "fitted to these rows, so the errors are no test" if file["fitted"] else "not fitted to these rows"
     return (
         f"{file['rows']} kernels on {file['hardware']}: median absolute error"
-        f" {file['median_absolute_error']:.1%}, {file['inside']:.0%} inside the interval; constants {fair}:"
+        f" {file['median_absolute_error']:.1%}, {file['inside']:.0%} inside the 80% interval; constants {fitted}:"
         f" {file['constants']}."
     )
 
@@ -202,44 +196,34 @@ def _groups(document: Mapping[str, Any]) -> list[tuple[str, list[Mapping[str, An
 
 
 def _row(row: Mapping[str, Any]) -> list[str]:
-    """An anchor in the terminal."""
-    interval = row["inside"] is not None
-    return [
-        row["id"],
-        row["metric"],
-        f"{figure(row['published'])} {row['unit']}",
-        figure(row["bound"]) if row["bound_error"] is not None else "",
-        figure(row["low"]) if interval else "",
-        figure(row["mid"]),
-        figure(row["high"]) if interval else "",
-        _signed(row["error"]),
-        _signed(row["bound_error"]),
-        _yes(row["inside"]),
-    ]
+    """A row of the terminal table."""
+    low, high = (figure(row[end]) if row["inside"] is not None else "" for end in ("low", "high"))
+    return [row["id"], *_published(row), low, figure(row["mid"]), high, *_errors(row)]
 
 
 _PAGE_HEADER = ("conditions", "metric", "published", "bound", "predicted", "error", "at bound", "inside")
 
 
 def _page_row(row: Mapping[str, Any]) -> list[str]:
-    """An anchor on the page."""
+    """A row of the Markdown table."""
     predicted = figure(row["mid"])
     if row["inside"] is not None:
         predicted += f" ({figure(row['low'])} to {figure(row['high'])})"
-    return [
-        row["conditions"],
-        row["metric"],
-        f"{figure(row['published'])} {row['unit']}",
-        figure(row["bound"]) if row["bound_error"] is not None else "",
-        predicted,
-        _signed(row["error"]),
-        _signed(row["bound_error"]),
-        _yes(row["inside"]),
-    ]
+    return [row["conditions"], *_published(row), predicted, *_errors(row)]
+
+
+def _published(row: Mapping[str, Any]) -> list[str]:
+    bound = figure(row["bound"]) if row["bound_error"] is not None else ""
+    return [row["metric"], f"{figure(row['published'])} {row['unit']}", bound]
+
+
+def _errors(row: Mapping[str, Any]) -> list[str]:
+    inside = "" if row["inside"] is None else "yes" if row["inside"] else "no"
+    return [_signed(row["error"]), _signed(row["bound_error"]), inside]
 
 
 def _remarks(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Sources and notes of a section, each once, then what explains figures that beat the bound."""
+    """Sources and notes of a section, each once, then explanations of figures faster than the bound."""
     sources = dict.fromkeys(str(row["source"]) for row in rows)
     notes = dict.fromkeys(str(row["note"]) for row in rows if row["note"])
     faster = [
@@ -277,7 +261,7 @@ def _moved_cells(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def figure(value: float | None) -> str:
-    """Four significant digits and no exponent; empty where there is none."""
+    """`value` to four significant digits without exponent; empty for None."""
     if value is None:
         return ""
     rounded = float(f"{value:.4g}")
@@ -290,7 +274,3 @@ def _signed(value: float | None, digits: int = 1) -> str:
 
 def _share(value: float | None) -> str:
     return "" if value is None else f"{value:.1%}"
-
-
-def _yes(value: bool | None) -> str:
-    return "" if value is None else "yes" if value else "no"

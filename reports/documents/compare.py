@@ -1,4 +1,4 @@
-"""Scenarios side by side, and which operators make the difference, as documents and tables."""
+"""The document and the blocks of `roofline compare`: scenarios side by side, and waterfalls by operator."""
 
 from __future__ import annotations
 
@@ -6,22 +6,36 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from roofline.core.units import seconds, si
-from roofline.reports.documents.analysis import cost_document, energy_document, interval, rates_document
+from roofline.reports.documents.analysis import (
+    cost_document,
+    energy_document,
+    interval,
+    memory_document,
+    rates_document,
+)
 from roofline.reports.output.blocks import Block, finite
-from roofline.reports.output.export import cost_key, encodes, energy_keys, rates_of, read, spread, times_of
+from roofline.reports.output.export import (
+    cost_key,
+    energy_keys,
+    figure_text,
+    is_encoder,
+    rate_columns,
+    time_columns,
+    time_interval,
+)
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.notes import generates, notes
 from roofline.whatif.compare import METRICS, Metric, readings, waterfall
 
 SCHEMA = "roofline.compare/1"
 
-TITLES = {"ttft": "TTFT", "tpot": "mean decode step (TPOT)", "total": "whole generation"}
+TITLES = {"ttft": "TTFT", "tpot": "mean decode step (TPOT)", "total": "total time"}
 
 
 def compare_document(analyses: Sequence[Analysis], labels: Sequence[str], top: int | None = None) -> dict[str, Any]:
     """The JSON document: every scenario's totals, and waterfalls from the first scenario to each of the others.
 
-    `top` keeps so many parts of a waterfall and adds up the others.
+    `top` limits the parts of a waterfall; the rest is summed.
     """
     first, *others = analyses
     return {
@@ -34,7 +48,7 @@ def compare_document(analyses: Sequence[Analysis], labels: Sequence[str], top: i
 
 
 def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
-    scenario, generation, memory = analysis.scenario, analysis.generation, analysis.memory
+    scenario, generation = analysis.scenario, analysis.generation
     document: dict[str, Any] = {
         "label": label,
         "model": scenario.model.name,
@@ -51,15 +65,7 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
         **rates_document(analysis),
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
-        "memory": {
-            "weights_bytes": finite(memory.weights),
-            "kv_cache_bytes": finite(memory.kv_cache),
-            "state_bytes": finite(memory.state),
-            "activation_peak_bytes": finite(memory.activation_peak),
-            "total_bytes": finite(memory.total),
-            "capacity_bytes": finite(memory.capacity),
-            "fits": bool(memory.fits),
-        },
+        "memory": memory_document(analysis),
         "notes": list(notes(analysis)),
     }
     if analysis.times_are_expected:
@@ -73,7 +79,7 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
 
 
 def _waterfall(before: Analysis, after: Analysis, index: int, metric: Metric, top: int | None) -> dict[str, Any]:
-    """Expected time, bound time and bytes of each part in both scenarios, by the change that matters most."""
+    """Expected time, bound time and bytes of each part in both scenarios, the largest changes first."""
     falls = {reading: waterfall(before, after, metric, reading) for reading in readings(before, after)}
     names = [entry.name for fall in falls.values() for entry in fall.differences]
     ordered = list(dict.fromkeys(names))
@@ -110,27 +116,27 @@ def _waterfall(before: Analysis, after: Analysis, index: int, metric: Metric, to
 
 
 def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:
-    """Totals and memory in a table, a scenario a row, then the waterfalls of one metric."""
+    """Tables of latency, throughput, memory, energy and cost per scenario, then the waterfalls of `metric`."""
     scenarios = document["scenarios"]
     expected = all("expected_total_s" in entry for entry in scenarios)
-    rates, times = rates_of(scenarios), times_of(scenarios)
+    rates, times = rate_columns(scenarios), time_columns(scenarios)
     header = ("", "scenario", *times.values(), *rates.values(), "memory")
-    asked = [f"{index}: {entry['label']}" for index, entry in enumerate(scenarios, 1)]
-    told = [f"note on {index}: {note}" for index, entry in enumerate(scenarios, 1) for note in entry["notes"]]
-    blocks = [Block("Comparison", [*asked, *told])]
+    named = [f"{index}: {entry['label']}" for index, entry in enumerate(scenarios, 1)]
+    noted = [f"note on {index}: {note}" for index, entry in enumerate(scenarios, 1) for note in entry["notes"]]
+    blocks = [Block("Comparison", [*named, *noted])]
     if expected:
         rows = [[str(index), _name(entry), *_expected(entry, times, rates)] for index, entry in enumerate(scenarios, 1)]
-        blocks.append(Block("Expected (8 of 10 measurements)", header=header[:-1], rows=rows, left=2))
+        blocks.append(Block("Expected (80% interval)", header=header[:-1], rows=rows, left=2))
     bounds = ([_name(entry), *_bound(entry, times, rates), _memory(entry)] for entry in scenarios)
     rows = [[str(index), *cells] for index, cells in enumerate(bounds, 1)]
-    blocks.append(Block("At the bound, and memory of a device", header=header, rows=rows, left=2))
-    alike = all(map(encodes, scenarios))
-    kinds = [" (of prompts)" if encodes(entry) and not alike else "" for entry in scenarios]
-    drawn = ([_name(entry), *_drawn(entry, kind)] for entry, kind in zip(scenarios, kinds, strict=True))
-    rows = [[str(index), *cells] for index, cells in enumerate(drawn, 1)]
+    blocks.append(Block("At the bound, and memory per device", header=header, rows=rows, left=2))
+    all_encoders = all(map(is_encoder, scenarios))
+    suffixes = [" (of prompts)" if is_encoder(entry) and not all_encoders else "" for entry in scenarios]
+    costs = ([_name(entry), *_energy_and_cost(entry, end)] for entry, end in zip(scenarios, suffixes, strict=True))
+    rows = [[str(index), *cells] for index, cells in enumerate(costs, 1)]
     if any(cell != "-" for row in rows for cell in row[2:]):
-        of = "prompt token" if alike else "token"
-        titles = ("", "scenario", f"energy a {of}", "power of a device", f"a million {of}s")
+        token = "prompt token" if all_encoders else "token"
+        titles = ("", "scenario", f"energy per {token}", "power per device", f"cost per million {token}s")
         blocks.append(Block("Energy and cost", header=titles, rows=rows, left=2))
     for fall in document["waterfalls"]:
         if fall["metric"] == metric:
@@ -145,7 +151,7 @@ def _name(entry: Mapping[str, Any]) -> str:
 def _expected(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str]) -> list[str]:
     spent, found = [entry[f"expected_{name}_s"] for name in times], [entry[f"expected_{name}"] for name in rates]
     return [
-        *("-" if time is None else spread(time) for time in spent),
+        *("-" if time is None else time_interval(time) for time in spent),
         *("-" if rate is None else f"{rate['mid']:,.4g} ({rate['low']:,.4g} to {rate['high']:,.4g})" for rate in found),
     ]
 
@@ -158,14 +164,14 @@ def _bound(entry: Mapping[str, Any], times: Iterable[str], rates: Iterable[str])
     ]
 
 
-def _drawn(entry: Mapping[str, Any], kind: str) -> list[str]:
-    """Energy, power and cost; `kind` says of what tokens, where not all of the table are alike."""
-    energy, cost, of_prompts = entry["energy"], entry["cost"], encodes(entry)
-    joules, most = (read(energy, key, "J") for key in energy_keys(of_prompts))
-    power = read(energy, "power_w", "W")
-    price = None if cost is None else read(cost, cost_key(of_prompts), "USD")
-    shown = joules if most is None or joules is not None else f"at most {most}"
-    return ["-" if shown is None else f"{shown}{kind}", power or "-", "-" if price is None else f"{price}{kind}"]
+def _energy_and_cost(entry: Mapping[str, Any], suffix: str) -> list[str]:
+    """Energy per token, power and cost; `suffix` marks prompt tokens in a table of mixed models."""
+    energy, cost, of_prompts = entry["energy"], entry["cost"], is_encoder(entry)
+    joules, at_tdp = (figure_text(energy, key, "J") for key in energy_keys(of_prompts))
+    power = figure_text(energy, "power_w", "W")
+    price = None if cost is None else figure_text(cost, cost_key(of_prompts), "USD")
+    shown = joules if at_tdp is None or joules is not None else f"at most {at_tdp}"
+    return ["-" if shown is None else f"{shown}{suffix}", power or "-", "-" if price is None else f"{price}{suffix}"]
 
 
 def _memory(entry: Mapping[str, Any]) -> str:
@@ -182,7 +188,7 @@ def _fall_block(fall: Mapping[str, Any]) -> Block:
         header += [names[key], *(["share"] if key == keys[0] else [])]
     rows = [_fall_row(part["name"], part, fall["totals"], keys) for part in fall["parts"]]
     rows.append(_fall_row("total", fall["totals"], fall["totals"], keys))
-    title = f"From 1 to {fall['to'] + 1}, {TITLES[fall['metric']]}: what makes the difference"
+    title = f"From 1 to {fall['to'] + 1}, {TITLES[fall['metric']]}: change by operator"
     return Block(title, header=header, rows=rows)
 
 
@@ -193,7 +199,7 @@ def _fall_row(name: str, part: Mapping[str, Any], totals: Mapping[str, Any], key
         change, whole = part[key]["change"], totals[key]["change"]
         before, after = shown(part[key]["before"]), shown(part[key]["after"])
         moved = f"{before} → {after}"
-        if key == keys[0]:  # what the table is of; the others stand beside it
+        if key == keys[0]:  # the table is about this figure; the others are for comparison
             row += [f"{moved} ({_signed(change, shown)})", f"{change / whole:.0%}" if whole else "-"]
         else:
             row.append(moved)

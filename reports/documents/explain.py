@@ -1,4 +1,4 @@
-"""Explanations as documents and pages."""
+"""The document and the blocks of `roofline explain`."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def explain_document(found: Explanation, analysis: Analysis) -> dict[str, Any]:
 
 
 def explain_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """The figure and its definition, the formulas, the kernel, what it all rests on, and how to measure it."""
+    """The figure and its definition, the formulas, the kernel, the assumptions, and how to measure it."""
     title = f"{document['subject']}: {document['model']} on {document['hardware']}"
     lines = [document["definition"], f"{document['subject']} = {_shown(document['value'], document['unit'])}"]
     if document["bound"] is not None:
@@ -69,7 +69,7 @@ def explain_blocks(document: Mapping[str, Any]) -> list[Block]:
     blocks = [Block(title, lines), Block(header=("step", "formula", "with numbers", "value"), rows=rows, left=3)]
     if document["kernel"] is not None:
         blocks += _kernel_blocks(document["kernel"])
-    blocks.append(Block("Rests on", document["assumptions"]))
+    blocks.append(Block("Assumptions", document["assumptions"]))
     measured = [f"{entry['tool']}: {entry['command']}" for entry in document["measure_with"]]
     blocks.append(Block("To measure it ($MODEL is a checkpoint)", measured))
     return blocks
@@ -77,10 +77,10 @@ def explain_blocks(document: Mapping[str, Any]) -> list[Block]:
 
 def _margin(bound: Mapping[str, Any], subject: str) -> str:
     if subject == "memory":
-        return f"{bound['bound']}: the capacity is {bound['ratio']:.3g} times the need"
+        return f"{bound['bound']}: the capacity is {bound['ratio']:.3g} times the memory used"
     if bound["ratio"] is None:
         return f"bound by {bound['bound']} alone"
-    return f"bound by {bound['bound']}, {bound['ratio']:.3g} times as long as {bound['next']}"
+    return f"bound by {bound['bound']}, {bound['ratio']:.3g} times the time of {bound['next']}"
 
 
 def _kernel_blocks(kernel: Mapping[str, Any]) -> list[Block]:
@@ -89,20 +89,20 @@ def _kernel_blocks(kernel: Mapping[str, Any]) -> list[Block]:
         f"{BASES[kernel['basis']]}: {kernel['source']}",
     ]
     if not kernel["constants"]:
-        return [Block("The kernel: nobody measured it", lines)]
-    inside = "inside the fitted range" if kernel["in_fitted_range"] else "OUTSIDE of the fitted range"
+        return [Block("Kernel (not measured)", lines)]
+    inside = "inside the fitted range" if kernel["in_fitted_range"] else "OUTSIDE the fitted range"
     lines.append(f"{kernel['measurements']} measurements; this shape is {inside}")
     rows = [
         [entry["name"], _constant(entry["value"], entry["unit"]), entry["meaning"]] for entry in kernel["constants"]
     ]
-    constants = Block("Its constants", header=("constant", "value", "meaning"), rows=rows, left=1)
-    found = [Block(f"The kernel: {kernel['op']} in {kernel['format']}", lines), constants]
+    constants = Block("Fitted constants", header=("constant", "value", "meaning"), rows=rows, left=1)
+    found = [Block(f"Kernel: {kernel['op']} in {kernel['format']}", lines), constants]
     ranges = [
         [name, f"{entry['low']:g} to {entry['high']:g}", "-" if entry["here"] is None else f"{entry['here']:g}"]
         for name, entry in kernel["fitted_range"].items()
     ]
     if ranges:
-        found.append(Block("Its fitted range", header=("column", "fitted", "here"), rows=ranges))
+        found.append(Block("Fitted range", header=("column", "fitted", "here"), rows=ranges))
     return found
 
 
@@ -117,5 +117,5 @@ def _shown(value: float, unit: str) -> str:
 
 
 def definitions() -> list[Block]:
-    """Every figure and its definition."""
+    """A table of every figure and its definition."""
     return [Block("Definitions", header=("figure", "definition"), rows=[[*row] for row in DEFINITIONS.items()], left=2)]

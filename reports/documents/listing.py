@@ -1,4 +1,4 @@
-"""Specs as lists, cards and verdicts."""
+"""The output of `roofline specs`: lists, single specs, validation results and imported models."""
 
 from __future__ import annotations
 
@@ -23,13 +23,7 @@ def models() -> list[dict[str, Any]]:
     """A summary of every known model."""
     documents = [model_document(load_model(name)) for name in list_models()]
     keys = (
-        "name",
-        "title",
-        "parameters",
-        "active_parameters",
-        "kv_bytes_per_token",
-        "max_context",
-        "dtype",
+        *("name", "title", "parameters", "active_parameters", "kv_bytes_per_token", "max_context", "dtype"),
         "quantization",
     )
     return [{key: document.get(key) for key in keys} for document in documents]
@@ -39,22 +33,14 @@ def hardware() -> list[dict[str, Any]]:
     """A summary of all known hardware."""
     documents = [hardware_document(load_hardware(name)) for name in list_hardware()]
     keys = (
-        "name",
-        "title",
-        "vendor",
-        "family",
-        "kind",
-        "memory_capacity",
-        "memory_bandwidth",
-        "tensor",
-        "vector",
+        *("name", "title", "vendor", "family", "kind", "memory_capacity", "memory_bandwidth", "tensor", "vector"),
         "tdp",
     )
     return [{key: document.get(key) for key in keys} for document in documents]
 
 
 def parts(kind: str, documents: Sequence[Mapping[str, Any]]) -> list[Any]:
-    """What `roofline specs list` shows."""
+    """The output of `roofline specs list`."""
     if kind == "models":
         header: Sequence[str] = ("model", "title", "parameters", "KV bytes/token", "max context")
         rows = [
@@ -79,7 +65,7 @@ def parts(kind: str, documents: Sequence[Mapping[str, Any]]) -> list[Any]:
         ]
         for entry in documents
     ]
-    return [table(header, rows, left=2), Text("Dense peaks in OP/s, of the matrix unit where there is one.", "dim")]
+    return [table(header, rows, left=2), Text("Dense peaks in OP/s, of the matrix units if there are any.", "dim")]
 
 
 def _peak(entry: Mapping[str, Any], *formats: str) -> str:
@@ -88,7 +74,7 @@ def _peak(entry: Mapping[str, Any], *formats: str) -> str:
 
 
 def card(document: Mapping[str, Any]) -> list[Any]:
-    """What `roofline specs show` shows: one row a key, nested keys dotted."""
+    """The output of `roofline specs show`: one row per key, nested keys dotted."""
     return [table(("key", "value"), [[key, _text(key, value)] for key, value in _flat(document)], left=2)]
 
 
@@ -105,7 +91,7 @@ UNITS = {
     "tdp": "W",
     "kv_bytes_per_token": "B",
 }
-"""The units of figures, by a part of their dotted key."""
+"""Units by a component of the dotted key."""
 
 
 def _flat(document: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any]]:
@@ -135,7 +121,7 @@ def _text(key: str, value: Any) -> str:
 
 
 def verdict(path: str, spec: Model | Hardware) -> str:
-    """One line on a spec that could be read; raises SpecError where its published size is not met."""
+    """One line on a valid spec. Raises SpecError if the parameter count differs from the published size."""
     if isinstance(spec, Hardware):
         peaks = ", ".join(spec.formats)
         return f"{path}: hardware {spec.name}: {si(spec.memory_capacity, 'B')}, computes in {peaks}"
@@ -144,7 +130,7 @@ def verdict(path: str, spec: Model | Hardware) -> str:
         raise SpecError(
             path, f"'parameters': the spec has {count:,} parameters, the published size is {spec.parameters:,}"
         )
-    published = "as published" if spec.parameters else "no published size to compare with"
+    published = "matches the published size" if spec.parameters else "no published size to compare with"
     return f"{path}: model {spec.name}: {count:,} parameters, {published}"
 
 

@@ -1,4 +1,4 @@
-"""Sensitivities as documents and tables."""
+"""The document and the blocks of `roofline sensitivity`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ COLUMNS = {"ttft": "TTFT", "tpot": "TPOT", "total": "total", "tokens_per_s": "to
 def sensitivity_document(
     readings: Mapping[str, Sequence[Sensitivity]], request: Request, step: float
 ) -> dict[str, Any]:
-    """The JSON document; `readings` are by where times were read, 'mid' and 'bound' for example."""
+    """The JSON document; the keys of `readings` are times: 'mid' or 'bound', for example."""
     scenario = request.scenario()
     return {
         "schema": SCHEMA,
@@ -49,7 +49,7 @@ def _named(figures: Mapping[str, float | None]) -> dict[str, float | None]:
 
 
 def sensitivity_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """The settings that matter most in words, then a table of elasticities for each reading of time."""
+    """Sentences on the most influential settings, then a table of elasticities per reading of time."""
     blocks = [Block(f"Sensitivity: {document['model']} on {document['hardware']}", list(_sentences(document)))]
     for at, entries in document["readings"].items():
         where = "at the bound" if at == "bound" else f"at expected times ({at})"
@@ -57,7 +57,7 @@ def sensitivity_blocks(document: Mapping[str, Any]) -> list[Block]:
             [entry["setting"], *(_elasticity(entry["elasticity"][name]) for name in COLUMNS), entry["meaning"]]
             for entry in entries
         ]
-        header = ("1% more", *(f"{title}, %" for title in COLUMNS.values()), "of")
+        header = ("1% more", *(f"{title}, %" for title in COLUMNS.values()), "meaning")
         blocks.append(Block(f"Elasticities {where}, steps of {document['step']:.1%}", header=header, rows=rows))
     return blocks
 
@@ -69,11 +69,11 @@ def _elasticity(value: float | None) -> str:
 
 
 def _sentences(document: Mapping[str, Any]) -> list[str]:
-    """What 10% more of the settings that matter most does to the time a token takes, or to the time to the first."""
+    """The two settings of which 10% more reduce TTFT and TPOT most."""
     entries = next(iter(document["readings"].values()))
     found = []
     for metric in ("ttft", "tpot"):
         changes = [(entry["change_with_10_percent_more"][metric], entry["setting"]) for entry in entries]
         faster = sorted((change, name) for change, name in changes if change is not None and change < -1e-3)
-        found += [f"{MORE - 1:.0%} more {name} buys {-change:.1%} {COLUMNS[metric]}" for change, name in faster[:2]]
+        found += [f"{MORE - 1:.0%} more {name} cuts {COLUMNS[metric]} by {-change:.1%}" for change, name in faster[:2]]
     return found

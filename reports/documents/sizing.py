@@ -1,4 +1,4 @@
-"""Sizings as documents and pages: what to buy or rent, at what load it runs, and what would change the choice."""
+"""The document and the blocks of `roofline size`: the chosen deployments, their load, and what changes the choice."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from roofline.advisor.sizing.choices import Choice
-from roofline.advisor.sizing.deployments import Setup
+from roofline.advisor.sizing.deployments import Deployment
 from roofline.advisor.sizing.sizing import Sizing, percent
 from roofline.core.errors import RooflineError, quote
 from roofline.core.units import Dimension, parse_quantity, seconds, si
+from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import WIDTH, Block, finite
-from roofline.timing.estimate import Estimate
 
 SCHEMA = "roofline.size/1"
 
-TOLD_BEYOND = 1e-4
-"""The least share of requests beyond the maximum context that is told."""
+MIN_BEYOND = 1e-4
+"""Fraction of requests beyond the maximum context from which a note is shown."""
 
 
 def sizing_document(found: Sizing) -> dict[str, Any]:
@@ -52,57 +52,53 @@ def sizing_document(found: Sizing) -> dict[str, Any]:
 
 def _choice(choice: Choice) -> dict[str, Any]:
     return {
-        "aim": choice.aim.name,
-        "by": choice.aim.meaning,
-        "best": _setup(choice.best),
-        "runner_up": None if choice.runner_up is None else _setup(choice.runner_up),
+        "objective": choice.objective.name,
+        "meaning": choice.objective.meaning,
+        "best": _deployment(choice.best),
+        "runner_up": None if choice.runner_up is None else _deployment(choice.runner_up),
         "differs": list(choice.differs),
         "tied": choice.tied,
-        "otherwise_modelled": choice.otherwise_modelled,
+        "runner_up_has_lower_modelled_energy": choice.runner_up_has_lower_modelled_energy,
         "changes": [{"what": change.what, "value": finite(change.value)} for change in choice.changes],
     }
 
 
-def _setup(setup: Setup) -> dict[str, Any]:
-    configuration, figures = setup.configuration, setup.figures
-    price = setup.hardware.price
+def _deployment(deployment: Deployment) -> dict[str, Any]:
+    configuration, figures = deployment.configuration, deployment.figures
+    price = deployment.hardware.price
     return {
         "hardware": configuration.request.hardware_name,
-        "devices": setup.devices,
-        "replicas": setup.replicas,
+        "devices": deployment.devices,
+        "replicas": deployment.replicas,
         "devices_per_replica": configuration.devices,
         "parallelism": configuration.split,
         "formats": configuration.formats,
         "quality_price": str(configuration.price),
         "engine": configuration.engine.name,
-        "slots": setup.slots,
-        "batch": finite(setup.batch),
-        "utilisation": finite(setup.utilisation),
-        "most_requests_per_s": finite(setup.most),
-        "ttft_s": _interval(setup.ttft),
-        "tpot_s": _interval(setup.tpot),
+        "slots": deployment.slots,
+        "batch": finite(deployment.batch),
+        "utilisation": finite(deployment.utilisation),
+        "max_requests_per_s": finite(deployment.max_rate),
+        "ttft_s": finite(interval(deployment.ttft)),
+        "tpot_s": finite(interval(deployment.tpot)),
         "usd": finite(figures.cost),
-        "usd_per_device": finite(setup.price),
-        "price_date": None if setup.price is None or price is None else price.date.isoformat(),
-        "joules_per_token_at_most": finite(figures.energy),
-        "joules_per_token_modelled": finite(setup.modelled_energy),
-        "step_s": _interval(setup.step),
-        "command": setup.command,
-        "prefill_s": _interval(setup.prefill),
-        "prefill_command": setup.prefill_command,
+        "usd_per_device": finite(deployment.price),
+        "price_date": None if deployment.price is None or price is None else price.date.isoformat(),
+        "joules_per_token_tdp": finite(figures.energy),
+        "joules_per_token_modelled": finite(deployment.modelled_energy),
+        "step_s": finite(interval(deployment.step)),
+        "command": deployment.command,
+        "prefill_s": finite(interval(deployment.prefill)),
+        "prefill_command": deployment.prefill_command,
     }
 
 
-def _interval(estimate: Estimate) -> dict[str, Any]:
-    return {name: finite(value) for name, value in zip(Estimate._fields, estimate, strict=True)}
-
-
 def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """The page: the answer in a line a choice, figures, what would change them, commands, and what the words mean."""
+    """A line per choice, a table of figures, energy, what changes a choice, commands to reproduce it, and a legend."""
     service = document["service"]
     alone = service["requests_per_s"] is None
-    who = "one user" if alone else f"{service['requests_per_s']:g} requests/s"
-    title = f"size: {document['model']} for {who}, {service['prompt']} + {service['generate']} tokens"
+    load = "one user" if alone else f"{service['requests_per_s']:g} requests/s"
+    title = f"size: {document['model']} for {load}, {service['prompt']} + {service['generate']} tokens"
     if not document["feasible"]:
         return [Block(title, [*_infeasible(document), *_beyond(document)], width=WIDTH)]
     lines = [_answer(entry, alone) for entry in document["choices"]]
@@ -111,127 +107,125 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
         _table(document, alone),
         _energy(document),
         Block(
-            "What would change a choice",
+            "What changes a choice",
             [line for entry in document["choices"] for line in _changes(entry, alone)],
             width=WIDTH,
         ),
-        Block("To have the figures again", commands=_commands(document)),
-        Block("What it says", _notes(document, alone), width=WIDTH),
+        Block("Commands that reproduce the figures", commands=_commands(document)),
+        Block("Legend", _legend(document, alone), width=WIDTH),
     ]
 
 
 def _beyond(document: Mapping[str, Any]) -> Iterator[str]:
-    """Where some requests are longer than the model takes, how many."""
+    """A note on the requests that exceed the maximum context."""
     share = document["beyond_context"]
-    if share >= TOLD_BEYOND:
+    if share >= MIN_BEYOND:
         yield (
-            f"note: {percent(share)} of requests are longer, with their answers, than the maximum context of"
-            f" {document['model']}, {document['max_context']} tokens: they are counted as if they were served"
+            f"note: {percent(share)} of requests exceed the maximum context of {document['model']},"
+            f" {document['max_context']} tokens, with their outputs; they are counted as if they were served"
         )
 
 
 def _answer(choice: Mapping[str, Any], alone: bool) -> str:
     best = choice["best"]
     figure = _money(best, alone)
-    if choice["aim"] == "efficient":
+    if choice["objective"] == "efficient":
         modelled = best["joules_per_token_modelled"]
-        figure = f"at most {_joules(best, 'at_most')} J/token"
-        figure += "" if modelled is None else f", {_joules(best, 'modelled')} as modelled"
-    said = f"{choice['aim']}: {_counted(best, choice)}, {best['formats']}, {figure}"
+        figure = f"at most {_joules(best, 'tdp')} J/token"
+        figure += "" if modelled is None else f", {_joules(best, 'modelled')} modelled"
+    answer = f"{choice['objective']}: {_counted(best, choice)}, {best['formats']}, {figure}"
     if not choice["tied"]:
-        return said
+        return answer
     other = _counted(choice["runner_up"], choice)
-    return f"{said}; a tie with {other if _elsewhere(choice) else ', '.join((other, choice['runner_up']['formats']))}"
+    formats = "" if _hardware_differs(choice) else f", {choice['runner_up']['formats']}"
+    return f"{answer}; tied with {other}{formats}"
 
 
-def _elsewhere(choice: Mapping[str, Any]) -> bool:
-    """Whether the hardware tells the runner-up from the best."""
+def _hardware_differs(choice: Mapping[str, Any]) -> bool:
+    """Whether best and runner-up run on different hardware."""
     return not choice["differs"] or "hardware" in choice["differs"]
 
 
-def _parallelism(setup: Mapping[str, Any]) -> str:
-    return setup["parallelism"] or "tp=1"
+def _parallelism(deployment: Mapping[str, Any]) -> str:
+    return deployment["parallelism"] or "tp=1"
 
 
-def _counted(setup: Mapping[str, Any], choice: Mapping[str, Any]) -> str:
-    """Its devices, with the parallelism where the other of the two has the same hardware in another."""
-    if _elsewhere(choice) or "parallelism" not in choice["differs"]:
-        return _named(setup)
-    replicas = "" if setup["replicas"] == 1 else f" ({setup['replicas']} replicas)"
-    return f"{setup['devices']} x {setup['hardware']} {_parallelism(setup)}{replicas}"
+def _counted(deployment: Mapping[str, Any], choice: Mapping[str, Any]) -> str:
+    """The devices of a deployment, with its parallelism if that is what differs from the other one."""
+    if _hardware_differs(choice) or "parallelism" not in choice["differs"]:
+        return _named(deployment)
+    replicas = "" if deployment["replicas"] == 1 else f" ({deployment['replicas']} replicas)"
+    return f"{deployment['devices']} x {deployment['hardware']} {_parallelism(deployment)}{replicas}"
 
 
-def _apart(setup: Mapping[str, Any], choice: Mapping[str, Any]) -> str:
-    """Its hardware, with what tells it from the other of the two where that is the same."""
-    if _elsewhere(choice):
-        return str(setup["hardware"])
-    known = {"parallelism": _parallelism(setup), "formats": setup["formats"]}
+def _apart(deployment: Mapping[str, Any], choice: Mapping[str, Any]) -> str:
+    """The hardware of a deployment, with parallelism and formats if these differ from the other one."""
+    if _hardware_differs(choice):
+        return str(deployment["hardware"])
+    known = {"parallelism": _parallelism(deployment), "formats": deployment["formats"]}
     words = [word for name, word in known.items() if name in choice["differs"]]
-    return f"{setup['hardware']} ({', '.join(words)})" if words else _named(setup)
+    return f"{deployment['hardware']} ({', '.join(words)})" if words else _named(deployment)
 
 
-def _named(setup: Mapping[str, Any]) -> str:
-    each, replicas = setup["devices_per_replica"], setup["replicas"]
-    count = f"{setup['devices']} x {setup['hardware']}"
+def _named(deployment: Mapping[str, Any]) -> str:
+    each, replicas = deployment["devices_per_replica"], deployment["replicas"]
+    count = f"{deployment['devices']} x {deployment['hardware']}"
     return count if each == 1 or replicas == 1 else f"{count} ({replicas} replicas of {each})"
 
 
-def _money(setup: Mapping[str, Any], alone: bool) -> str:
-    if setup["usd"] is None:
+def _money(deployment: Mapping[str, Any], alone: bool) -> str:
+    if deployment["usd"] is None:
         return "price unknown"
-    return f"{setup['usd']:,.0f} USD" if alone else f"{setup['usd']:,.2f} USD/h"
+    return f"{deployment['usd']:,.0f} USD" if alone else f"{deployment['usd']:,.2f} USD/h"
 
 
 def _table(document: Mapping[str, Any], alone: bool) -> Block:
     rows = []
     for choice in document["choices"]:
-        rows.append(_row(choice["aim"], choice["best"], alone))
+        rows.append(_row(choice["objective"], choice["best"], alone))
         if choice["runner_up"] is not None:
-            rows.append(_row("  next", choice["runner_up"], alone))
+            rows.append(_row("  runner-up", choice["runner_up"], alone))
     load = [] if alone else ["batch", "load"]
     header = ("", "devices", "formats", *load, "TTFT", "TPOT (range)", "USD" if alone else "USD/h")
     return Block("Choices", header=header, rows=rows, left=3)
 
 
-def _row(label: str, setup: Mapping[str, Any], alone: bool) -> list[str]:
-    load = [] if alone else [f"{setup['batch']:.2g}", f"{setup['utilisation']:.0%}"]
-    cost = setup["usd"]
+def _row(label: str, deployment: Mapping[str, Any], alone: bool) -> list[str]:
+    load = [] if alone else [f"{deployment['batch']:.2g}", f"{deployment['utilisation']:.0%}"]
+    cost = deployment["usd"]
     return [
         label,
-        _devices(setup),
-        setup["formats"],
+        _devices(deployment),
+        deployment["formats"],
         *load,
-        "-" if setup["ttft_s"]["mid"] is None else seconds(setup["ttft_s"]["mid"], 2),
-        _range(setup["tpot_s"]),
+        "-" if deployment["ttft_s"]["mid"] is None else seconds(deployment["ttft_s"]["mid"], 2),
+        _range(deployment["tpot_s"]),
         "-" if cost is None else f"{cost:,.0f}" if alone or cost >= 100 else f"{cost:,.2f}",
     ]
 
 
-def _devices(setup: Mapping[str, Any]) -> str:
-    count = f"{setup['replicas']} x" if setup["replicas"] > 1 else ""
-    return " ".join(filter(None, (count, setup["hardware"], setup["parallelism"])))
+def _devices(deployment: Mapping[str, Any]) -> str:
+    count = f"{deployment['replicas']} x" if deployment["replicas"] > 1 else ""
+    return " ".join(filter(None, (count, deployment["hardware"], deployment["parallelism"])))
 
 
 def _energy(document: Mapping[str, Any]) -> Block:
-    """What a token draws in both readings, each setup once: a table of its own, since the other is wide enough."""
-    setups = (choice[name] for choice in document["choices"] for name in ("best", "runner_up") if choice[name])
-    rows = {(_devices(setup), setup["formats"]): setup for setup in setups}
-    header = ("devices", "formats", "as modelled", "at most")
-    return Block(
-        "Joules a token",
-        header=header,
-        rows=[[*names, _joules(setup, "modelled"), _joules(setup, "at_most")] for names, setup in rows.items()],
-        left=2,
-    )
+    """Energy per token, modelled and at TDP, each deployment once."""
+    deployments = (choice[name] for choice in document["choices"] for name in ("best", "runner_up") if choice[name])
+    rows = {(_devices(deployment), deployment["formats"]): deployment for deployment in deployments}
+    cells = [
+        [*names, _joules(deployment, "modelled"), _joules(deployment, "tdp")] for names, deployment in rows.items()
+    ]
+    return Block("Joules per token", header=("devices", "formats", "modelled", "at TDP"), rows=cells, left=2)
 
 
-def _joules(setup: Mapping[str, Any], reading: str) -> str:
-    value = setup[f"joules_per_token_{reading}"]
+def _joules(deployment: Mapping[str, Any], reading: str) -> str:
+    value = deployment[f"joules_per_token_{reading}"]
     return "-" if value is None else f"{float(f'{value:.2g}'):g}"
 
 
 def _range(times: Mapping[str, float | None]) -> str:
-    """An interval in the unit of its middle; a load that the pessimistic end cannot carry has no end."""
+    """A time with its interval in one unit; '?' if the load exceeds the capacity at the pessimistic end."""
     middle = seconds(times["mid"] or 0.0, 2)
     unit = middle.split()[1]
     scale = next(factor for factor, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")) if name == unit)
@@ -242,72 +236,65 @@ def _range(times: Mapping[str, float | None]) -> str:
 def _changes(choice: Mapping[str, Any], alone: bool) -> list[str]:
     best, other = choice["best"], choice["runner_up"]
     better = {"cheapest": "cheaper", "efficient": "more efficient", "fewest": "fewer devices"}
-    said = []
+    lines = []
     changes = {change["what"]: change["value"] for change in choice["changes"]}
     named = _apart(other, choice) if other is not None else ""
-    word = better.get(choice["aim"], "better")
+    word = better.get(choice["objective"], "better")
     if "rate_above" in changes:
-        said.append(f"above {changes['rate_above']:.3g} requests/s {named} is {word}")
+        lines.append(f"above {changes['rate_above']:.3g} requests/s {named} is {word}")
     if "rate_below" in changes:
-        said.append(f"at {changes['rate_below']:.3g} requests/s and just below, {named} is {word}")
+        lines.append(f"at {changes['rate_below']:.3g} requests/s and just below, {named} is {word}")
     if "price" in changes:
         unit = "USD" if alone else "USD/h"
-        does = "costs less" if choice["aim"] == "fewest" else "is the choice"
-        said.append(f"{named} {does} below {changes['price']:,.4g} {unit} a device")
+        does = "costs less" if choice["objective"] == "fewest" else "is the choice"
+        lines.append(f"{named} {does} below {changes['price']:,.4g} {unit} per device")
     if "price_ratio" in changes:
-        said.append(
-            f"{_named(other)} costs less where its device costs under {changes['price_ratio']:.3g} times the chosen one"
+        lines.append(
+            f"{_named(other)} costs less if its device costs under {changes['price_ratio']:.3g} times the chosen one"
         )
-    if choice["otherwise_modelled"]:
-        joules = [_joules(setup, "modelled") for setup in (other, best)]
+    if choice["runner_up_has_lower_modelled_energy"]:
+        joules = [_joules(deployment, "modelled") for deployment in (other, best)]
         if joules[0] != joules[1]:
-            said.append(f"as modelled {named} draws less, {' against '.join(joules)} J/token")
-    verb = "no longer does" if alone else "needs more replicas"
+            lines.append(f"by modelled energy {named} is better: {' against '.join(joules)} J/token")
+    verb = "misses" if alone else "needs more replicas for"
     limits = " or ".join(f"{name.upper()} below {seconds(changes[name])}" for name in ("tpot", "ttft"))
-    said.append(f"{_apart(best, choice)} {verb} for a target of {limits}")
-    return [f"{choice['aim']}: {line}" for line in said]
+    lines.append(f"{_apart(best, choice)} {verb} a target of {limits}")
+    return [f"{choice['objective']}: {line}" for line in lines]
 
 
 def _commands(document: Mapping[str, Any]) -> list[str]:
-    """Each command once: a decode step at the batch, and a prefill alone."""
-    found: dict[str, None] = {}
-    for choice in document["choices"]:
-        for name in ("command", "prefill_command"):
-            found[choice["best"][name]] = None
-    return list(found)
-
-
-def _promise(service: Mapping[str, Any]) -> str:
-    if service["quantile"] is None:
-        return "on average"
-    return f"for {service['quantile'] * 100:.4g}% of requests"
+    """The commands of a decode step and of a prefill of each choice, without duplicates."""
+    names = ("command", "prefill_command")
+    return list(dict.fromkeys(choice["best"][name] for choice in document["choices"] for name in names))
 
 
 _AT = {"low": "optimistic end", "mid": "middle", "high": "pessimistic end"}
 
 
-def _notes(document: Mapping[str, Any], alone: bool) -> list[str]:
+def _legend(document: Mapping[str, Any], alone: bool) -> list[str]:
     service = document["service"]
     targets = [f"{name.upper()} {seconds(service[f'{name}_s'])}" for name in ("ttft", "tpot") if service[f"{name}_s"]]
-    promise = "" if alone else f" {_promise(service)}"
+    quantile = service["quantile"]
+    requests = "on average" if quantile is None else f"for {quantile * 100:.4g}% of requests"
     count = "" if alone else "3 x: 3 replicas; "
     notes = [
-        f"targets: {', '.join(targets) or 'none'}{promise}, at the {_AT[document['at']]} of expected times",
-        "TTFT: time to first token; TPOT: time per output token after it (range: of 8 in 10 measurements)",
-        f"{count}tp: devices that share each layer; pp: pipeline stages, one a node; next: runner-up",
-        "awq: 4-bit weights; fp8: 8-bit weights; KV fp8: an 8-bit cache of keys and values; bf16: 16 bits",
-        "J/token: joules a generated token; efficient is the least at most, all devices at rated power (TDP)",
-        "as modelled: what work and waiting draw, of devices whose spec has the figures (- where it has none)",
+        f"targets: {', '.join(targets) or 'none'}{'' if alone else f' {requests}'}, at the {_AT[document['at']]} of"
+        " expected times",
+        "TTFT: time to first token; TPOT: time per output token after the first (range: 80% interval)",
+        f"{count}tp: tensor parallelism; pp: pipeline parallelism, one stage per node",
+        "awq: 4-bit weights; fp8: 8-bit weights; KV fp8: 8-bit KV cache; bf16: 16-bit weights",
+        "J/token: joules per generated token; efficient: least energy at TDP, the upper bound",
+        "modelled: energy of active and idle time, of devices whose spec has the figures (- otherwise)",
     ]
     if not alone:
         notes += [
-            "batch: sequences that decode together on average; load: share of the highest rate kept up with",
-            "TTFT and TPOT hold waits, and prefills between steps; the commands show a step and a prefill alone",
-            "? as an end: at the pessimistic end of expected times the rate is not kept up with",
-            "fewest: of devices, then of power; fastest: with at most 8 devices, or twice the fewest",
-            "replicas are as few as meet the targets: with looser ones the fastest may be slower",
+            "batch: mean number of sequences in decode; load: request rate over the maximum sustainable rate",
+            "TTFT and TPOT include queueing and interleaved prefills; the commands show one step and one prefill",
+            "? as an end of a range: the load is not sustainable at the pessimistic end of expected times",
+            "fewest: devices, then power; fastest: with at most 8 devices, or twice the fewest",
+            "replicas are the fewest that meet the targets: with looser targets the fastest may be slower",
         ]
-    notes.append("a tie: the intervals of the times could swap the two; prices are those of dated specs, or as given")
+    notes.append("tied: the 80% intervals could swap the two; prices are from dated specs or --price")
     if document["unpriced"]:
         names = document["unpriced"]
         shown = ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
@@ -320,20 +307,18 @@ def _infeasible(document: Mapping[str, Any]) -> list[str]:
     if binding == ["memory"]:
         needed = si(nearest["memory"], "B")
         return [
-            f"nothing has the memory: divided over as many devices as are offered, in the smallest format of this"
-            f" quality, at least {needed} a device is needed"
+            "no deployment fits in memory: over the maximum number of devices, in the smallest format that --quality"
+            f" allows, it needs at least {needed} per device"
         ]
-    lines = [
-        "nothing meets the targets, " + ("whatever the load" if service["requests_per_s"] is None else "at any load")
-    ]
+    lines = ["no deployment meets the targets" + ("" if service["requests_per_s"] is None else " at any load")]
     for name in binding:
-        asked, least = (seconds(value, 4) for value in (service[f"{name}_s"], nearest[name]))
-        lines.append(f"{name.upper()} binds: {asked} is asked for, the nearest that can be met is {least}")
+        target, least = (seconds(value, 4) for value in (service[f"{name}_s"], nearest[name]))
+        lines.append(f"{name.upper()} is binding: the target is {target}, the lowest feasible {least}")
     return lines
 
 
 def prices(texts: list[str], alone: bool) -> dict[str, float]:
-    """Prices written as NAME=USD, an hour of a device or, for one user, to buy it; raises RooflineError."""
+    """USD by hardware of texts NAME=USD: per device-hour, or to buy a device for one user. Raises RooflineError."""
     found = {}
     for text in texts:
         name, equals, value = text.rpartition("=")

@@ -1,4 +1,4 @@
-"""Answers to inverse questions as documents and tables."""
+"""The documents and the blocks of `roofline solve`: inverse questions and crossovers."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from typing import Any
 
 from roofline.core.units import seconds, si
 from roofline.reports.output.blocks import Block, finite
-from roofline.reports.output.export import rates_of, times_of
+from roofline.reports.output.export import rate_columns, time_columns
 from roofline.whatif.request import Request
 from roofline.whatif.solve import Answer, Check, Crossover, Targets
 
 SCHEMA = "roofline.solve/1"
 
 TARGETS = {"ttft": "TTFT", "tpot": "TPOT", "total": "total", "tokens_per_second": "tokens/s", "memory": "memory"}
-"""How targets are called."""
+"""Display names of targets."""
 
 
 def answer_document(answer: Answer, request: Request, targets: Targets) -> dict[str, Any]:
-    """The JSON document of an answer; figures of the answer itself, its neighbour and other candidates."""
+    """The JSON document of an answer, with the figures of the answer, its neighbour and other candidates."""
     return {
         "schema": SCHEMA,
-        **_asked(answer.question, request),
+        **_header(answer.question, request),
         "targets": {
             **{f"{name}_s": getattr(targets, name) for name in ("ttft", "tpot", "total")},
             "tokens_per_s": targets.tokens_per_second,
@@ -39,7 +39,7 @@ def answer_document(answer: Answer, request: Request, targets: Targets) -> dict[
     }
 
 
-def _asked(question: str, request: Request) -> dict[str, Any]:
+def _header(question: str, request: Request) -> dict[str, Any]:
     scenario = request.scenario()
     return {
         "question": question,
@@ -68,11 +68,11 @@ def _check(entry: Check) -> dict[str, Any]:
 
 
 def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """The answer in a sentence, then what was simulated."""
+    """The answer in a sentence, then the simulated candidates."""
     first, second = _labels(document)
     others, neighbour = document["candidates"], document["neighbour"]
     entries = [document["answer"], *([] if neighbour is None else [neighbour]), *others]
-    columns = times_of(entries), rates_of(entries)
+    columns = time_columns(entries), rate_columns(entries)
     rows = [_row(document, first, document["answer"], *columns)]
     if neighbour is not None:
         rows.append(_row(document, second, neighbour, *columns))
@@ -84,17 +84,17 @@ def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
         return [*blocks, Block(header=header, rows=rows, left=2)]
     blocks.append(Block(header=header, rows=rows, left=2))
     if others:
-        heading = "Known hardware that does" if _of_device(document) else "Tried"
+        heading = "Known hardware that meets the targets" if _of_device(document) else "Simulated"
         blocks.append(
             Block(heading, header=header[1:], rows=[_row(document, "", entry, *columns)[1:] for entry in others])
         )
     if _of_device(document) and not others and document["verdict"] != "never":
-        blocks.append(Block(lines=["no hardware was looked for, or none that is known does"]))
+        blocks.append(Block(lines=["no known hardware meets the targets, or none was searched"]))
     return blocks
 
 
 def _labels(document: Mapping[str, Any]) -> tuple[str, str]:
-    """What the answer and its neighbour are called."""
+    """Row labels of the answer and its neighbour."""
     question, never = document["question"], document["verdict"] == "never"
     if question == "break-even":
         return "these options", "the others"
@@ -109,20 +109,17 @@ def _of_device(document: Mapping[str, Any]) -> bool:
 
 def _sentence(document: Mapping[str, Any]) -> str:
     targets, verdict = document["targets"], document["verdict"]
-    wanted = [
+    requested = [
         f"{TARGETS[name]} {seconds(targets[f'{name}_s'])}" for name in ("ttft", "tpot", "total") if targets[f"{name}_s"]
     ]
-    wanted += [f"{targets['tokens_per_s']:g} tokens/s"] if targets["tokens_per_s"] else []
-    wanted += ["fitting in memory"] if targets["fits"] else []
+    requested += [f"{targets['tokens_per_s']:g} tokens/s"] if targets["tokens_per_s"] else []
+    requested += ["fits in memory"] if targets["fits"] else []
     reading = {"bound": "the bound", "mid": "expected times"}.get(
         targets["at"], f"the {targets['at']} end of expected times"
     )
-    condition = f"{', '.join(wanted) or 'no target'}, at {reading}"
-    limit = (
-        f"; limited by {', '.join(TARGETS.get(name, name) for name in document['limited_by'])}"
-        if document["limited_by"]
-        else ""
-    )
+    condition = f"{', '.join(requested) or 'no target'}, at {reading}"
+    limits = ", ".join(TARGETS.get(name, name) for name in document["limited_by"])
+    limit = f"; limited by {limits}" if limits else ""
     note = f" ({document['note']})" if document["note"] else ""
     found = "never" if verdict == "never" else _shown(document, document["value"])
     always = "always: " if verdict == "always" else ""
@@ -155,7 +152,7 @@ def crossover_document(found: Sequence[Crossover], request: Request) -> dict[str
     scenario = request.scenario()
     return {
         "schema": SCHEMA,
-        **_asked("crossover", request),
+        **_header("crossover", request),
         "batch": finite(scenario.batch),
         "prompt": finite(scenario.prompt),
         "context": finite(scenario.decode_context),
@@ -174,18 +171,11 @@ def crossover_document(found: Sequence[Crossover], request: Request) -> dict[str
 
 
 def crossover_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """A table a phase and axis: what bounds each thing, and from where on."""
+    """A table per phase and axis: the bound of each operator at 1, and the values at which it changes."""
     title = f"crossover: {document['model']} on {document['hardware']}"
-    asked = ", ".join(f"{name} {document[name]}" for name in ("batch", "prompt", "context"))
-    blocks = [
-        Block(
-            title,
-            [
-                f"{asked}; one is varied at a time",
-                "at the bound; 'from 321: compute' is the first value at which compute bounds it",
-            ],
-        )
-    ]
+    workload = ", ".join(f"{name} {document[name]}" for name in ("batch", "prompt", "context"))
+    legend = "at the bound; 'from 321: compute' means compute-bound from the value 321 on"
+    blocks = [Block(title, [f"{workload}; one is varied at a time", legend])]
     groups = dict.fromkeys((entry["phase"], entry["axis"]) for entry in document["crossovers"])
     for phase, axis in groups:
         entries = [entry for entry in document["crossovers"] if (entry["phase"], entry["axis"]) == (phase, axis)]
@@ -197,13 +187,6 @@ def crossover_blocks(document: Mapping[str, Any]) -> list[Block]:
             ]
             for entry in entries
         ]
-        stop = f"{entries[0]['to']:,}"
-        blocks.append(
-            Block(
-                f"{phase.capitalize()}, {axis} 1 to {stop}",
-                header=("operator", f"at {axis} 1", "then"),
-                rows=rows,
-                left=3,
-            )
-        )
+        title = f"{phase.capitalize()}, {axis} 1 to {entries[0]['to']:,}"
+        blocks.append(Block(title, header=("operator", f"at {axis} 1", "then"), rows=rows, left=3))
     return blocks

@@ -1,4 +1,4 @@
-"""Curves and bars of a sweep: metrics over one axis, a line or a bar for each value of the others."""
+"""Curves and bars of a sweep: metrics over one axis, a line or a bar for each value of the other axes."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
-from roofline.reports.figures.style import BLACK, CATEGORIES, LINES, MARKERS, new_figure, plain, styled, units
-from roofline.reports.figures.table import Table, described, labels, name_of, numeric, shown, tick_unit
+from roofline.reports.figures.style import BLACK, CATEGORIES, LINES, MARKERS, escaped, format_ticks, new_figure, styled
+from roofline.reports.figures.table import Table, describe, display_name, format_value, is_numeric, labels, tick_unit
 from roofline.whatif.axes import Axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 MAX_LINES = 14
-"""Lines that colours and styles tell apart."""
+"""Lines that colours and line styles can distinguish."""
 
 MAX_BARS = 60
 MAX_PANELS = 3
@@ -31,17 +31,17 @@ UNFIT = "does not fit in memory"
 
 @styled
 def curves(table: Table, metrics: Sequence[str], x: str | None = None, title: str | None = None) -> Figure:
-    """Each metric over a numeric axis, by default the last one, with the 80% interval of expected times and rates.
+    """Each metric over the numeric axis `x`, by default the last one, with 80% intervals of expected times and rates.
 
-    Every combination of the other axes is a line. Hollow marks do not fit. Raises RooflineError for a study without a
-    numeric axis, or with more lines than can be told apart.
+    Each combination of the other axes is a line. Hollow markers do not fit in memory. Raises RooflineError for a study
+    without a numeric axis or with more than `MAX_LINES` lines.
     """
     along = _along(table, x)
     others = [axis for axis in table.study.axes if axis is not along]
     lines = list(product(*(range(len(axis)) for axis in others)))
     if len(lines) > MAX_LINES:
-        raise RooflineError(f"{len(lines)} lines cannot be told apart: at most {MAX_LINES} are drawn")
-    heading = title or f"{' and '.join(map(name_of, metrics))} over {along.name}"
+        raise RooflineError(f"the study makes {len(lines)} lines; a figure shows {MAX_LINES} at most")
+    heading = title or f"{' and '.join(map(display_name, metrics))} over {along.name}"
     figure, panels = _panels(metrics, f"{heading}\n{_subject(table, metrics)}", 4.8)
     places = [table.places(axis) for axis in others]
     values = table.numbers(along.name)
@@ -55,7 +55,7 @@ def curves(table: Table, metrics: Sequence[str], x: str | None = None, title: st
         colour = CATEGORIES[index % len(CATEGORIES)]
         style: Any = LINES[(index + index // len(CATEGORIES)) % len(LINES)]
         marker = MARKERS[index % len(MARKERS)] if rows.size <= 24 else ""
-        label = plain(described(others, line)) if others else name_of(metrics[0])
+        label = escaped(describe(others, line)) if others else display_name(metrics[0])
         handles[label] = Line2D([], [], color=colour, linestyle=style, marker=marker, markersize=4, label=label)
         for panel, metric in zip(panels, metrics, strict=True):
             y = table.numbers(metric)[rows]
@@ -82,21 +82,21 @@ def curves(table: Table, metrics: Sequence[str], x: str | None = None, title: st
 
 
 def _subject(table: Table, metrics: Sequence[str]) -> str:
-    """What the figure is of, and what its bands are."""
+    """Line under the title: the scenario, and whether bands are drawn."""
     banded = any(table.reading(metric, "low") for metric in metrics)
     timed = any(table.unit(metric) in ("s", "tokens/s") for metric in metrics)
-    return table.subject(timed) + (" with the interval of 8 of 10 measurements" if banded else "")
+    return table.subject(timed) + (" with 80% intervals" if banded else "")
 
 
 def _along(table: Table, x: str | None) -> Axis:
     if x is not None:
         along = table.axis(x)
-        if not numeric(along):
-            raise RooflineError(f"the values of {along.name} are no numbers: draw bars")
+        if not is_numeric(along):
+            raise RooflineError(f"the values of {along.name} are not numbers: draw bars")
         return along
-    found = next((axis for axis in reversed(table.study.axes) if numeric(axis) and len(axis) > 1), None)
+    found = next((axis for axis in reversed(table.study.axes) if is_numeric(axis) and len(axis) > 1), None)
     if found is None:
-        raise RooflineError("curves run over a numeric axis, like batch=1:256:log16, and the study has none: draw bars")
+        raise RooflineError("curves need a numeric axis, like batch=1:256:log16, and the study has none: draw bars")
     return found
 
 
@@ -119,7 +119,7 @@ def _scales(panel: Axes, table: Table, along: Axis, metric: str) -> None:
     steps = np.diff(np.unique(values))
     even = steps.size == 0 or steps.max() < 1.5 * steps.min()
     unit = table.unit(metric)
-    panel.set(xlabel=along.name, ylabel=plain(name_of(metric)))
+    panel.set(xlabel=along.name, ylabel=escaped(display_name(metric)))
     if not even and values.min() > 0:
         panel.set_xscale("log")
         ticks = np.unique(values)
@@ -131,7 +131,7 @@ def _scales(panel: Axes, table: Table, along: Axis, metric: str) -> None:
         panel.set_yscale("log")
     elif y.min() >= 0:
         panel.set_ylim(bottom=0)
-    units(panel.yaxis, plain(tick_unit(unit)))
+    format_ticks(panel.yaxis, escaped(tick_unit(unit)))
 
 
 def _legend(figure: Figure, handles: Sequence[Line2D | Patch], axes: Sequence[Axis]) -> None:
@@ -143,19 +143,19 @@ def _legend(figure: Figure, handles: Sequence[Line2D | Patch], axes: Sequence[Ax
 
 @styled
 def bars(table: Table, metrics: Sequence[str], title: str | None = None) -> Figure:
-    """Each metric as bars: one a value of the first axis, side by side for those of a second one.
+    """Each metric as bars: one per value of the first axis, grouped by the values of a second one.
 
-    Lines over the bars are the 80% intervals; hatched bars do not fit. Raises RooflineError for more axes or bars than
-    can be read.
+    Lines over the bars are 80% intervals; hatched bars do not fit in memory. Raises RooflineError for more than two
+    axes, or too many bars.
     """
     axes = [axis for axis in table.study.axes if len(axis) > 1] or list(table.study.axes)
     if len(axes) > 2 or len(axes[-1]) > len(CATEGORIES) * (1 if len(axes) == 2 else MAX_BARS):
         names = ", ".join(axis.name for axis in axes)
-        raise RooflineError(f"bars show an axis, and a second one of {len(CATEGORIES)} values at most, not {names}")
+        raise RooflineError(f"bars show one axis, and a second with {len(CATEGORIES)} values at most, not {names}")
     total = int(np.prod([len(axis) for axis in axes]))
     if total > MAX_BARS:
-        raise RooflineError(f"{total} bars cannot be read: at most {MAX_BARS} are drawn")
-    heading = title or f"{', '.join(map(name_of, metrics))} by {' and '.join(axis.name for axis in axes)}"
+        raise RooflineError(f"the study makes {total} bars; a figure shows {MAX_BARS} at most")
+    heading = title or f"{', '.join(map(display_name, metrics))} by {' and '.join(axis.name for axis in axes)}"
     groups = len(axes[1]) if len(axes) == 2 else 1
     figure, panels = _panels(
         metrics, f"{heading}\n{_subject(table, metrics)}", min(12.0, 1.9 + 0.28 * total + 0.1 * len(axes[0]))
@@ -166,13 +166,13 @@ def bars(table: Table, metrics: Sequence[str], title: str | None = None) -> Figu
     colours = np.array(CATEGORIES)[places[1] if groups > 1 else np.zeros(len(spots), dtype=int)]
     for panel, metric in zip(panels, metrics, strict=True):
         _bars(panel, table, metric, spots, height, colours)
-        panel.set_yticks(range(len(axes[0])), labels=list(map(plain, labels(axes[0]))))
+        panel.set_yticks(range(len(axes[0])), labels=list(map(escaped, labels(axes[0]))))
         panel.set_ylim(len(axes[0]) - 0.45, -0.55)
         panel.grid(visible=False, axis="y")
         if panel is not panels[0]:
             panel.tick_params(labelleft=False)
     named = labels(axes[1]) if groups > 1 else []
-    handles = [Patch(color=CATEGORIES[place], label=plain(text)) for place, text in enumerate(named)]
+    handles = [Patch(color=CATEGORIES[place], label=escaped(text)) for place, text in enumerate(named)]
     if not table.fits.all():
         handles.append(Patch(facecolor="0.85", edgecolor="0.3", hatch="xxx", label=UNFIT))
     _legend(figure, handles, axes[1:] if groups > 1 and table.fits.all() else ())
@@ -195,9 +195,9 @@ def _bars(
         reach = np.fmax(reach, high)
     widest = float(np.nanmax(reach))
     for row in np.flatnonzero(np.isfinite(values)).tolist():
-        text = plain(shown(float(values[row]), unit))
+        text = escaped(format_value(float(values[row]), unit))
         panel.text(reach[row] + 0.012 * widest, spots[row], text, va="center", ha="left", fontsize=8)
     panel.set_xlim(0, 1.22 * widest)
-    panel.set_xlabel(plain(name_of(metric)))
-    units(panel.xaxis, plain(tick_unit(unit)))
+    panel.set_xlabel(escaped(display_name(metric)))
+    format_ticks(panel.xaxis, escaped(tick_unit(unit)))
     panel.locator_params(axis="x", nbins=6)

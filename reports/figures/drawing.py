@@ -1,9 +1,7 @@
-"""From what is asked for to a figure with its data: a wish, a source, axes and options."""
+"""Drawing of a `FigureSpec`: the figure with its data as CSV."""
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,11 +19,11 @@ from roofline.reports.figures.heatmap import bound_of, heatmap
 from roofline.reports.figures.measured import kernels, kernels_rows, measured, measured_rows, of_models
 from roofline.reports.figures.operators import operator_rows, rooflines, roofs, roofs_rows
 from roofline.reports.figures.pareto import pareto
-from roofline.reports.figures.request import OF_SCENARIO, Wish, is_yaml, read_wish, scenario_options
-from roofline.reports.figures.scenario import drawn
-from roofline.reports.figures.style import titled
+from roofline.reports.figures.request import OF_SCENARIO, FigureSpec, is_yaml, read_figure_spec, scenario_options
+from roofline.reports.figures.scenario import scenario_figure
+from roofline.reports.figures.style import with_title
 from roofline.reports.figures.table import Table
-from roofline.reports.output.export import inert
+from roofline.reports.output.export import csv_text
 from roofline.reports.tables.rows import CsvEncoding
 from roofline.timing.calibration import load_calibration
 from roofline.whatif.options import scenario_from
@@ -36,106 +34,101 @@ if TYPE_CHECKING:
     from roofline.validate.score.kernels import Scored
 
 FRONT = ("tokens_per_s_per_user", "tokens_per_s_per_gpu")
-"""What a Pareto front is of where nothing is named: what users feel, and what the operator pays for."""
+"""Default metrics of a Pareto front: interactivity, and throughput per device."""
 
 METRIC = "tpot"
-"""What is drawn of a sweep where nothing is named."""
+"""Default metric of a sweep."""
 
 
 class Picture(Struct, frozen=True):
-    """A figure, and what is drawn in it as CSV in base units; empty where the figure has no table."""
+    """A figure and its data as CSV in base units; empty if the figure has no data table."""
 
     figure: Figure
     data: str = ""
 
 
 def draw(
-    wish: Wish,
+    spec: FigureSpec,
     source: str | None,
     over: Iterable[str] = (),
     options: Mapping[str, Any] | None = None,
-    asked: Mapping[str, Any] | None = None,
+    settings: Mapping[str, Any] | None = None,
 ) -> Picture:
-    """The figure that is wished for.
+    """The figure of a specification.
 
-    `source` is a model's name or a study file (of measurements: a file of them), `over` are axes as text, `options`
-    those of a scenario, `asked` the study's `at`, `where` and `pareto`; None says that an option is not given.
-    Raises RooflineError.
+    `source` is a model's name, a study file or a file of measurements, `over` are axes as text, `options` those of a
+    scenario, `settings` the study's `at`, `where` and `pareto`; None means not given. Raises RooflineError.
     """
-    over, options, asked = list(over), options or {}, asked or {}
-    if wish.kind in OF_SCENARIO or wish.kind in ("roofs", "measured"):
-        stray = next((name for name, value in {"--over": over, **_flags(asked)}.items() if value), None)
-        if stray is not None:
-            raise RooflineError(f"the figure {wish.kind} is of no sweep and takes no {stray}")
-    if wish.kind in OF_SCENARIO:
-        return _of_scenario(wish, scenario_from(scenario_options(source, options)))
-    if wish.kind in ("roofs", "measured"):
+    over, options, settings = list(over), options or {}, settings or {}
+    if spec.kind in OF_SCENARIO or spec.kind in ("roofs", "measured"):
+        flags = {"--over": over, **{f"--{name}": value for name, value in settings.items()}}
+        unused = next((name for name, value in flags.items() if value), None)
+        if unused is not None:
+            raise RooflineError(f"the figure {spec.kind} shows no sweep and takes no {unused}")
+    if spec.kind in OF_SCENARIO:
+        return _of_scenario(spec, scenario_from(scenario_options(source, options)))
+    if spec.kind in ("roofs", "measured"):
         unused = next((name for name, value in options.items() if name != "hw" and value is not None), None)
         if unused is not None:
-            raise RooflineError(f"the figure {wish.kind} is of no scenario and takes no --{unused.replace('_', '-')}")
-        return _roofs(wish, source, options) if wish.kind == "roofs" else _measured(wish, source, options.get("hw"))
-    return _swept(wish, source, over, options, asked)
+            raise RooflineError(f"the figure {spec.kind} shows no scenario and takes no --{unused.replace('_', '-')}")
+        return _roofs(spec, source, options) if spec.kind == "roofs" else _measured(spec, source, options.get("hw"))
+    return _swept(spec, source, over, options, settings)
 
 
-def _flags(asked: Mapping[str, Any]) -> dict[str, Any]:
-    return {f"--{name}": value for name, value in asked.items()}
-
-
-def _of_scenario(wish: Wish, scenario: Scenario) -> Picture:
-    if wish.kind != "roofline":
-        return Picture(titled(drawn(wish.kind, scenario), wish.title))
+def _of_scenario(spec: FigureSpec, scenario: Scenario) -> Picture:
+    if spec.kind != "roofline":
+        return Picture(with_title(scenario_figure(spec.kind, scenario), spec.title))
     analysis = analyze(scenario)
-    return Picture(rooflines(analysis, wish.title), _csv(*operator_rows(analysis)))
+    return Picture(rooflines(analysis, spec.title), csv_text(*operator_rows(analysis)))
 
 
 def _swept(
-    wish: Wish, source: str | None, over: list[str], options: Mapping[str, Any], asked: Mapping[str, Any]
+    spec: FigureSpec, source: str | None, over: list[str], options: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Picture:
-    asked = {**asked, "metrics": _needed(wish)}
-    if wish.kind == "pareto":
-        study = assemble(source, over, options, asked)
-        if not study.question.selection.pareto or wish.metric:
-            study = assemble(
-                source, over, options, {**asked, "pareto": asked.get("pareto") or ",".join(wish.metric or FRONT)}
-            )
+    settings = {**settings, "metrics": _needed(spec)}
+    if spec.kind == "pareto":
+        study = assemble(source, over, options, settings)
+        if not study.question.selection.pareto or spec.metric:
+            front = settings.get("pareto") or ",".join(spec.metric or FRONT)
+            study = assemble(source, over, options, {**settings, "pareto": front})
         columns = study.question.selection.pareto
         table = Table.of(_whole(study))
-        return Picture(pareto(table, columns, wish.title), _rows(table))
-    if asked.get("pareto") is not None:
-        raise RooflineError(f"the figure {wish.kind} has no front: --pareto is for roofline plot pareto")
-    study = _whole(assemble(source, over, options, asked))
-    metrics = wish.metric or (METRIC,)
-    if wish.kind == "footprint":
+        return Picture(pareto(table, columns, spec.title), _rows(table))
+    if settings.get("pareto") is not None:
+        raise RooflineError(f"the figure {spec.kind} has no Pareto front: --pareto is for roofline plot pareto")
+    study = _whole(assemble(source, over, options, settings))
+    metrics = spec.metric or (METRIC,)
+    if spec.kind == "footprint":
         table = Table.of(study)
-        return Picture(footprint(table, wish.title), _csv(*footprint_rows(table)))
-    if wish.kind == "heatmap":
+        return Picture(footprint(table, spec.title), csv_text(*footprint_rows(table)))
+    if spec.kind == "heatmap":
         if len(metrics) != 1:
             raise RooflineError(f"a heat map shows one metric, not {len(metrics)}")
         table = Table.of(study)
-        return Picture(heatmap(table, metrics[0], wish.x, wish.y, wish.title), _rows(table))
+        return Picture(heatmap(table, metrics[0], spec.x, spec.y, spec.title), _rows(table))
     table = Table.of(_banded(study, metrics))
-    figure = curves(table, metrics, wish.x, wish.title) if wish.kind == "curves" else bars(table, metrics, wish.title)
+    figure = curves(table, metrics, spec.x, spec.title) if spec.kind == "curves" else bars(table, metrics, spec.title)
     return Picture(figure, _rows(table))
 
 
-def _needed(wish: Wish) -> list[str]:
-    """The metrics that a figure is drawn from."""
-    if wish.kind == "pareto":
+def _needed(spec: FigureSpec) -> list[str]:
+    """The metrics that a figure needs."""
+    if spec.kind == "pareto":
         return ["fits"]
-    if wish.kind == "footprint":
+    if spec.kind == "footprint":
         return ["memory.weights", "memory.kv", "fits"]
-    metrics = list(wish.metric or (METRIC,))
-    bounds = [bound_of(name) for name in metrics] if wish.kind == "heatmap" else []
+    metrics = list(spec.metric or (METRIC,))
+    bounds = [bound_of(name) for name in metrics] if spec.kind == "heatmap" else []
     return [*metrics, *(name for name in bounds if name), "fits"]
 
 
 def _whole(study: Study) -> Study:
-    """The study without a choice among its rows: a figure shows them all."""
+    """The study without a selection of rows: a figure shows all rows."""
     return replace(study, question=replace(study.question, selection=Selection()))
 
 
 def _banded(study: Study, metrics: Sequence[str]) -> Study:
-    """The study with the ends of the intervals of its expected times and rates."""
+    """The study with the ends of the 80% intervals as further outputs."""
     table, question = Table(study, None), study.question  # type: ignore[arg-type]
     ends = [table.reading(name, end) for name in metrics for end in ("low", "high")]
     outputs = tuple(dict.fromkeys((*question.outputs, *(end for end in ends if end))))
@@ -148,48 +141,40 @@ def _rows(table: Table) -> str:
     return (encoding.head + encoding.encode(table.rows)).decode()
 
 
-def _roofs(wish: Wish, source: str | None, options: Mapping[str, Any]) -> Picture:
+def _roofs(spec: FigureSpec, source: str | None, options: Mapping[str, Any]) -> Picture:
     values = scenario_options(source, options)
     if "hw" not in values:
-        raise RooflineError("the roofs are those of hardware: name it with --hw")
+        raise RooflineError("the figure roofs needs hardware: name it with --hw")
     hardware = load_hardware(values["hw"])
-    return Picture(roofs(hardware, wish.formats, wish.title), _csv(*roofs_rows(hardware, wish.formats)))
+    return Picture(roofs(hardware, spec.formats, spec.title), csv_text(*roofs_rows(hardware, spec.formats)))
 
 
-def _csv(header: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(header)
-    writer.writerows([inert(cell) for cell in row] for row in rows)
-    return out.getvalue()
-
-
-def _measured(wish: Wish, source: str | None, hardware: str | None) -> Picture:
-    """Published figures of whole models, or measured kernels, beside predictions."""
-    if source is None or (is_yaml(source) and read_wish(Path(source))[0] == wish):
+def _measured(spec: FigureSpec, source: str | None, hardware: str | None) -> Picture:
+    """Predictions against published figures of whole models, or against measured kernels."""
+    if source is None or (is_yaml(source) and read_figure_spec(Path(source))[0] == spec):
         from roofline.validate.check.check import check
 
-        return _beside(check(), wish)
+        return _beside(check(), spec)
     path = Path(source)
     if path.suffix.lower() == ".json":
-        return _beside(_checked(path), wish)
+        return _beside(_checked(path), spec)
     _needs_fit()
     if _is_of_models(path):
         from roofline.validate.score.end_to_end import end_to_end
 
         if hardware is not None:
-            raise RooflineError("figures of whole models name their hardware: --hw has no place beside")
-        return _beside(of_models(end_to_end(path)), wish)
+            raise RooflineError("figures of whole models name their hardware: remove --hw")
+        return _beside(of_models(end_to_end(path)), spec)
     scored = _scored(path, hardware)
-    return Picture(titled(kernels(scored), wish.title), _csv(*kernels_rows(scored)))
+    return Picture(with_title(kernels(scored), spec.title), csv_text(*kernels_rows(scored)))
 
 
-def _beside(document: Mapping[str, Any], wish: Wish) -> Picture:
-    return Picture(measured(document, wish.title), _csv(*measured_rows(document)))
+def _beside(document: Mapping[str, Any], spec: FigureSpec) -> Picture:
+    return Picture(measured(document, spec.title), csv_text(*measured_rows(document)))
 
 
 def _checked(path: Path) -> Mapping[str, Any]:
-    """A document of `roofline validate check`; raises RooflineError for any other."""
+    """The document of `roofline validate check` in a file; raises RooflineError for any other."""
     document = read_mapping(path)
     rows = document.get("anchors")
     if not isinstance(rows, list) or not all(isinstance(row, dict) and _is_anchor(row) for row in rows):
@@ -213,7 +198,7 @@ def _needs_fit() -> None:
 
 
 def _is_of_models(path: Path) -> bool:
-    """Whether a file, or the first of a folder, holds figures of whole models: their columns name a metric."""
+    """Whether a file, or the first file of a folder, has the columns of whole-model figures."""
     files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
     try:
         with files[0].open(encoding="utf-8", errors="replace") as file:
@@ -224,7 +209,7 @@ def _is_of_models(path: Path) -> bool:
 
 
 def _scored(path: Path, hardware: str | None) -> list[Scored]:
-    """Every measured kernel of a file or folder with what is predicted for it."""
+    """All measured kernels of a file or folder with their predictions."""
     from roofline.validate.score.kernels import predict
     from roofline.validate.tables.rows import read_measurements
 
@@ -234,5 +219,5 @@ def _scored(path: Path, hardware: str | None) -> list[Scored]:
             device = load_hardware(hardware or name)
             found += predict(rows, device, load_calibration(device))
     if not found:
-        raise RooflineError("nothing to draw: no row is of a kind and format that the hardware and the models have")
+        raise RooflineError("nothing to draw: no row has an op and format that the hardware and the models support")
     return found

@@ -1,4 +1,4 @@
-"""What fills memory in each phase, as shares of what the first setting fills."""
+"""Memory of each phase by part, relative to the first setting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from roofline import analyze
 from roofline.bound.memory import activation_peak
 from roofline.core.errors import RooflineError
 from roofline.graph.convention import Convention
-from roofline.reports.figures.style import BLUE, GREEN, ORANGE, new_figure, plain, styled
+from roofline.reports.figures.style import BLUE, GREEN, ORANGE, escaped, new_figure, styled
 from roofline.reports.figures.table import Table, labels
 from roofline.whatif.axes import Axis
 from roofline.whatif.options import OPTIONS, scenario_from
@@ -24,7 +24,7 @@ MAX_GROUPS = 12
 
 
 class Held(NamedTuple):
-    """Bytes that a phase holds in one setting: weights, KV cache and activations."""
+    """Bytes of a phase in one setting: weights, KV cache and activations."""
 
     setting: str
     group: tuple[str, ...]
@@ -34,10 +34,10 @@ class Held(NamedTuple):
 
 @styled
 def footprint(table: Table, title: str | None = None) -> Figure:
-    """Memory of each phase by setting, over that of the first setting.
+    """Memory of each phase by setting, relative to the first setting.
 
-    The first axis of the study is compared (quantisation, mostly); the others make groups. A phase holds weights and
-    cache and the activations of its own passes. Raises RooflineError for more groups than can be read.
+    The first axis of the study holds the settings (mostly quantisation); the other axes make groups. Memory is weights,
+    KV cache and the peak activations of the phase. Raises RooflineError for too many groups or settings.
     """
     held = list(_held(table))
     compared = labels(table.study.axes[0])
@@ -62,7 +62,7 @@ def footprint(table: Table, title: str | None = None) -> Figure:
                 bottom += part
             highest = np.fmax(highest, bottom)
             panel.text(
-                *(spot, -0.01, plain(setting)),
+                *(spot, -0.01, escaped(setting)),
                 transform=panel.get_xaxis_transform(),
                 rotation=90,
                 ha="center",
@@ -72,17 +72,17 @@ def footprint(table: Table, title: str | None = None) -> Figure:
             if np.isfinite(bottom):
                 panel.text(spot, bottom, f"{bottom:.0%}", ha="center", va="bottom", fontsize=7)
     texts = ["\n".join((phase, *group)) for phase, group in groups]
-    panel.set_xticks(range(len(groups)), labels=[plain(text) for text in texts], fontsize=8)
+    panel.set_xticks(range(len(groups)), labels=[escaped(text) for text in texts], fontsize=8)
     panel.tick_params(axis="x", length=0, pad=12 + 4.4 * max(map(len, compared)))
     panel.grid(visible=False, axis="x")
-    panel.set(ylabel=plain(f"memory relative to {compared[0]}"), ylim=(0, 1.14 * highest))
+    panel.set(ylabel=escaped(f"memory relative to {compared[0]}"), ylim=(0, 1.14 * highest))
     panel.yaxis.set_major_formatter(PercentFormatter(1.0))
     panel.legend(fontsize=8, loc="upper center", ncols=3)
     return figure
 
 
 def footprint_rows(table: Table) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """The bytes behind the figure."""
+    """Header and rows: bytes by phase, group and setting."""
     header = ("phase", "group", table.study.axes[0].name, "weights", "kv_cache", "activations")
     return header, [(entry.phase, ", ".join(entry.group), entry.setting, *entry.parts) for entry in _held(table)]
 

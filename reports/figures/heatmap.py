@@ -1,4 +1,4 @@
-"""Heat maps: a metric over two axes as colour, with what does not fit and what computing holds back hatched."""
+"""Heat maps: a metric over two axes, with hatching for compute- and link-bound cells and cells that do not fit."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from matplotlib.ticker import EngFormatter
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
-from roofline.reports.figures.style import SIZE, new_figure, plain, styled
-from roofline.reports.figures.table import Table, labels, name_of, numeric, shown, tick_unit
+from roofline.reports.figures.style import SIZE, escaped, new_figure, styled
+from roofline.reports.figures.table import Table, display_name, format_value, is_numeric, labels, tick_unit
 from roofline.whatif.axes import Axis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 COLOURS = "cividis"
-"""From dark blue to yellow, the same to readers of any colour vision."""
+"""From dark blue to yellow, legible with any colour vision."""
 
 WRITTEN_COLUMNS, WRITTEN_ROWS = 12, 16
-"""Cells hold their values as text in so small a map."""
+"""Size of a map up to which cells show their values."""
 
 TICKS = 16
-"""Values of an axis that are written; of more, some are."""
+"""Maximum number of tick labels of an axis."""
 
 UNFIT = "does not fit in memory"
-ABSENT = "cannot run, or was left out"
+ABSENT = "cannot run, or excluded"
 HATCHES = {"compute-bound": "///", "link-bound": "...", UNFIT: "xxx"}
 EDGES = {"compute-bound": "#ffffffa0", "link-bound": "#ffffffc0", UNFIT: "#b0b0b0"}
 BACKS = {"compute-bound": "0.45", "link-bound": "0.45", UNFIT: "0.9"}
 
 
 def bound_of(metric: str) -> str | None:
-    """The metric that says what holds this one back; None where nothing does."""
+    """The metric with the bound (compute, memory, link) of `metric`; None if it has none."""
     stem = metric.partition(".")[0]
     if stem == "ttft":
         return "prefill_bound"
@@ -47,10 +47,10 @@ def bound_of(metric: str) -> str | None:
 
 @styled
 def heatmap(table: Table, metric: str, x: str | None = None, y: str | None = None, title: str | None = None) -> Figure:
-    """`metric` over the study's two axes: bright is better.
+    """`metric` over the study's two axes; brighter is better.
 
-    `x` names the axis that runs across and `y` the other; by default the first numeric one does. Raises RooflineError
-    for another number of axes or a metric that is no number.
+    `x` and `y` name the axes; by default the first numeric one is horizontal. Raises RooflineError for another number
+    of axes or a metric that is not a number.
     """
     across, up = _axes(table, x, y)
     values = table.numbers(metric)
@@ -61,7 +61,7 @@ def heatmap(table: Table, metric: str, x: str | None = None, y: str | None = Non
     marks = _marks(table, metric, spots, shape)
     coloured = np.where(marks[UNFIT], np.nan, cells) if not marks[UNFIT][there].all() else cells
     unit = table.unit(metric)
-    heading = title or f"{name_of(metric)} over {across.name} and {up.name}"
+    heading = title or f"{display_name(metric)} over {across.name} and {up.name}"
     written = shape[1] <= WRITTEN_COLUMNS and shape[0] <= WRITTEN_ROWS
     figure, (panel,) = new_figure(f"{heading}\n{table.subject()}", size=(SIZE[0], _height(shape[0])))
     panel.grid(visible=False)
@@ -69,10 +69,10 @@ def heatmap(table: Table, metric: str, x: str | None = None, y: str | None = Non
     norm = _norm(coloured)
     mesh = panel.pcolormesh(coloured, cmap=map_, norm=norm, rasterized=cells.size > 2000)
     bar = figure.colorbar(
-        mesh, ax=panel, format=EngFormatter(unit=plain(tick_unit(unit)), sep=" " if tick_unit(unit) else "")
+        mesh, ax=panel, format=EngFormatter(unit=escaped(tick_unit(unit)), sep=" " if tick_unit(unit) else "")
     )
     bar.ax.minorticks_off()
-    bar.set_label(plain(f"{name_of(metric)}{_better(table.better(metric))}"))
+    bar.set_label(escaped(f"{display_name(metric)}{_better(table.better(metric))}"))
     _hatch(panel, marks, there)
     if written:
         shades = np.where(np.isfinite(coloured)[..., np.newaxis], map_(norm(coloured)), (0.9, 0.9, 0.9, 1.0))
@@ -87,14 +87,14 @@ def _axes(table: Table, x: str | None, y: str | None) -> tuple[Axis, Axis]:
         names = ", ".join(axis.name for axis in axes)
         cure = "add one, or draw curves" if len(axes) < 2 else "fix the others"
         raise RooflineError(f"a heat map has two axes, and the study varies {len(axes)} ({names}): {cure}")
-    across = next((axis for axis in axes if numeric(axis)), axes[0])
+    across = next((axis for axis in axes if is_numeric(axis)), axes[0])
     if x is not None:
         across = table.axis(x)
     elif y is not None:
         across = next(axis for axis in axes if axis is not table.axis(y))
     up = next(axis for axis in axes if axis is not across)
     if y is not None and table.axis(y) is not up:
-        raise RooflineError(f"{across.name} cannot run both across and up: the other axis is {up.name}")
+        raise RooflineError(f"{across.name} cannot be both x and y: the other axis is {up.name}")
     return across, up
 
 
@@ -115,7 +115,7 @@ def _better(better: int) -> str:
 
 
 def _marks(table: Table, metric: str, spots: Any, shape: tuple[int, int]) -> dict[str, NDArray[np.bool_]]:
-    """Which cells carry which mark; what does not fit carries no other."""
+    """Mask of cells by mark; cells that do not fit carry no other mark."""
     unfit = np.zeros(shape, dtype=bool)
     unfit[spots] = ~table.fits
     marks = {UNFIT: unfit}
@@ -128,7 +128,7 @@ def _marks(table: Table, metric: str, spots: Any, shape: tuple[int, int]) -> dic
 
 
 def _hatch(panel: Axes, marks: dict[str, NDArray[np.bool_]], there: NDArray[np.bool_]) -> None:
-    """Hatched cells, in runs along the rows, with a legend of the marks that there are."""
+    """Hatch the marked cells, run by run along the rows, and draw a legend."""
     handles = []
     for name, mask in marks.items():
         style: dict[str, Any] = {"edgecolor": EDGES[name], "linewidth": 0, "hatch": HATCHES[name]}
@@ -147,7 +147,7 @@ def _hatch(panel: Axes, marks: dict[str, NDArray[np.bool_]], there: NDArray[np.b
 
 
 def _runs(mask: NDArray[np.bool_]) -> Iterator[tuple[int, int, int]]:
-    """Row, start and end of every run of marked cells."""
+    """Row, start and end of every horizontal run of marked cells."""
     for row, cells in enumerate(mask):
         edges = np.flatnonzero(np.diff(np.concatenate([[0], cells.astype(np.int8), [0]])))
         yield from ((row, int(first), int(last)) for first, last in edges.reshape(-1, 2))
@@ -161,7 +161,7 @@ def _write(panel: Axes, cells: NDArray[np.float64], unit: str, shades: NDArray[n
             panel.text(
                 column + 0.5,
                 row + 0.5,
-                plain(shown(value, unit, 3 if cells.shape[1] <= 8 else 2)),
+                escaped(format_value(value, unit, 3 if cells.shape[1] <= 8 else 2)),
                 color="white" if dark else "black",
                 ha="center",
                 va="center",
@@ -174,10 +174,10 @@ def _ticks(panel: Axes, across: Axis, up: Axis) -> None:
     for axis, set_ticks, most in ((across, panel.set_xticks, TICKS), (up, panel.set_yticks, 2 * TICKS)):
         texts = labels(axis)
         chosen = range(0, len(texts), -(-len(texts) // most))
-        set_ticks([place + 0.5 for place in chosen], labels=[plain(texts[place]) for place in chosen])
+        set_ticks([place + 0.5 for place in chosen], labels=[escaped(texts[place]) for place in chosen])
     if max(map(len, labels(across))) * min(len(across), TICKS) > 90:
         panel.tick_params(axis="x", rotation=90 if max(map(len, labels(across))) > 12 else 45)
-    if not numeric(up):
+    if not is_numeric(up):
         panel.invert_yaxis()
     panel.set(xlabel=across.name, ylabel=up.name)
     panel.tick_params(length=0)

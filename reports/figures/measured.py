@@ -1,4 +1,4 @@
-"""Predictions with their intervals beside measurements: whole models and single kernels."""
+"""Predictions with 80% intervals against measurements: whole models, kernels, and residuals of fits."""
 
 from __future__ import annotations
 
@@ -8,11 +8,22 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator
+from matplotlib.ticker import EngFormatter, FixedLocator, NullLocator, PercentFormatter
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
-from roofline.reports.figures.style import BLACK, CATEGORIES, new_figure, plain, series, styled
+from roofline.reports.figures.style import (
+    BLACK,
+    BLUE,
+    CATEGORIES,
+    ORANGE,
+    VERMILION,
+    escaped,
+    new_figure,
+    series,
+    styled,
+)
+from roofline.timing.calibration import Residuals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,15 +32,18 @@ if TYPE_CHECKING:
 
 RATIOS = (0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10)
 FEW = 150
-"""Kernels whose intervals are drawn one by one."""
+"""Kernels up to which each interval is drawn."""
+
+BASIS_COLOURS = {"calibrated": BLUE, "family": ORANGE, "pooled": VERMILION}
+MAX_RESIDUALS = 24
+"""Kernels of a figure of residuals."""
 
 
 @styled
 def measured(document: Mapping[str, Any], title: str | None = None) -> Figure:
-    """Predictions with their intervals against published figures: the document of `roofline validate check`.
+    """Predicted over published times with 80% intervals, from the document of `roofline validate check`.
 
-    All are compared as times: above 1 is slower than published, also where a rate is. Raises RooflineError where no
-    figure has an interval.
+    Rates are inverted to times: above 1 the prediction is slower. Raises RooflineError if no figure has an interval.
     """
     groups: dict[str, list[tuple[float, float, float]]] = {}
     for row in document["anchors"]:
@@ -40,7 +54,7 @@ def measured(document: Mapping[str, Any], title: str | None = None) -> Figure:
     ratios = np.array([ratio for rows in groups.values() for ratio in rows])
     inside = ((ratios[:, 0] <= 1) & (ratios[:, 2] >= 1)).mean()
     figure, (panel,) = new_figure(
-        f"{title or 'Predicted against published times'}\n{len(ratios)} figures, {inside:.0%} in the interval",
+        f"{title or 'Predicted against published times'}\n{len(ratios)} figures, {inside:.0%} inside the 80% interval",
         size=(9.5, 5.6),
     )
     starts = accumulate((len(rows) for rows in groups.values()), initial=0)
@@ -56,17 +70,17 @@ def measured(document: Mapping[str, Any], title: str | None = None) -> Figure:
             linewidth=0.8,
             color=colour,
             markerfacecolor=colour if index < len(CATEGORIES) else "white",
-            label=plain(name),
+            label=escaped(name),
         )
     _ratio_axis(panel, ratios)
-    panel.set(xlabel="published figures, by source; lines are the intervals of 8 of 10 measurements", xticks=[])
+    panel.set(xlabel="published figures, by source; lines are 80% intervals", xticks=[])
     columns = 3 if len(groups) > 6 else 2
     figure.legend(fontsize=8, loc="outside lower center", ncols=columns)
     return figure
 
 
 def _ratios(row: Mapping[str, Any]) -> tuple[float, float, float]:
-    """The low, middle and high prediction over what was published, as times."""
+    """Low, mid and high predicted time over the published time."""
     ends = [row[name] / row["published"] for name in ("low", "mid", "high")]
     if str(row.get("unit", "")).endswith("/s"):
         ends = [1 / end for end in ends]
@@ -85,14 +99,14 @@ def _ratio_axis(panel: Axes, ratios: NDArray[np.float64]) -> None:
 
 
 def measured_rows(document: Mapping[str, Any]) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """The published figures with predictions in their units."""
+    """Header and rows: published figures with predictions in their units."""
     header = ("id", "group", "unit", "published", "low", "mid", "high")
     rows = [[row.get(name, "") for name in header] for row in document["anchors"] if row["inside"] is not None]
     return header, rows
 
 
 def of_models(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document of `roofline validate end-to-end` as `measured` takes one: times of whole models."""
+    """The document of `roofline validate end-to-end` in the form that `measured` expects."""
     rows = [
         {
             "id": f"{row['file']} row {row['row']}",
@@ -109,15 +123,15 @@ def of_models(document: Mapping[str, Any]) -> dict[str, Any]:
 
 @styled
 def kernels(scored: Sequence[Scored]) -> Figure:
-    """Predicted over measured times of single kernels against the measured time, by kind and format.
+    """Predicted over measured times of kernels over the measured time, by op and format.
 
-    The legend says how far off the median is and how many lie in the interval; of few kernels each interval is drawn.
+    The legend has the median error and the fraction inside the 80% interval. Intervals are drawn for up to `FEW`.
     """
     groups: dict[str, list[Scored]] = {}
     for part in scored:
         groups.setdefault(f"{part.op}, {part.format}".replace("_", " "), []).append(part)
     figure, (panel,) = new_figure(
-        f"Predicted against measured kernels: {', '.join(dict.fromkeys(part.hardware for part in scored))}",
+        f"Predicted over measured kernel times: {', '.join(dict.fromkeys(part.hardware for part in scored))}",
         size=(9.5, 6.0),
     )
     total = sum(len(part.measured) for part in scored)
@@ -139,7 +153,7 @@ def kernels(scored: Sequence[Scored]) -> Figure:
             color=colour,
             alpha=0.8 if total <= FEW else 0.4,
             linewidths=0,
-            label=plain(label),
+            label=escaped(label),
             rasterized=total > 2000,
         )
     panel.set(xscale="log", xlabel="measured time")
@@ -150,10 +164,26 @@ def kernels(scored: Sequence[Scored]) -> Figure:
 
 
 def kernels_rows(scored: Sequence[Scored]) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """Measured and predicted times in seconds."""
+    """Header and rows: measured and predicted kernel times in seconds."""
     header = ("hardware", "op", "format", "measured", "low", "mid", "high")
     rows: list[Sequence[Any]] = []
     for part in scored:
         columns = (part.measured.tolist(), part.low.tolist(), part.mid.tolist(), part.high.tolist())
         rows += [(part.hardware, part.op, part.format, *times) for times in zip(*columns, strict=True)]
     return header, rows
+
+
+@styled
+def residuals(found: Sequence[tuple[str, str, Residuals]], title: str) -> Figure:
+    """The p10 to p90 interval of each kernel (name, basis, residuals) with its median: what a fit left unexplained."""
+    found = found[:MAX_RESIDUALS]
+    figure, (panel,) = new_figure(title, size=(9.0, 1.6 + 0.3 * len(found)))
+    for row, (_, basis, left) in enumerate(found):
+        panel.hlines(row, left.low - 1, left.high - 1, color=BASIS_COLOURS.get(basis, BLACK), linewidth=4, alpha=0.7)
+        panel.plot([left.mid - 1], [row], marker="|", markersize=10, color=BLACK)
+    panel.axvline(0, color=BLACK, linewidth=0.8)
+    panel.set_yticks(range(len(found)), labels=[escaped(name) for name, _, _ in found], fontsize=8)
+    panel.set_ylim(len(found) - 0.4, -0.6)
+    panel.xaxis.set_major_formatter(PercentFormatter(1.0))
+    panel.set_xlabel("measured over predicted time, minus one: 80% interval and median")
+    return figure

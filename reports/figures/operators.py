@@ -1,4 +1,4 @@
-"""Rooflines: the operators of a scenario under the roofs of its hardware, and the roofs alone."""
+"""Rooflines: the operators of a scenario on the roofline of its hardware, and rooflines without operators."""
 
 from __future__ import annotations
 
@@ -12,8 +12,17 @@ from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
 from roofline import Analysis, Hardware
 from roofline.core.units import seconds, si
-from roofline.reports.figures.labels import number
-from roofline.reports.figures.style import BLACK, BOUND_COLOURS, CATEGORIES, LINES, named, new_figure, plain, styled
+from roofline.reports.figures.style import (
+    BLACK,
+    BOUND_COLOURS,
+    CATEGORIES,
+    LINES,
+    base_title,
+    escaped,
+    new_figure,
+    number_points,
+    styled,
+)
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,10 +30,12 @@ if TYPE_CHECKING:
 
 @styled
 def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
-    """Every operator of both phases under the roofs of the hardware: bubbles as large as their share of the phase."""
+    """The operators of both phases on the roofline of the hardware; the area of a bubble is its share of the phase."""
     phases = [phase for phase in (analysis.prefill, analysis.decode) if phase is not None]
     figure, axes = new_figure(
-        title or f"{named(analysis.scenario)}: operators under their roofs", len(phases), (5.6 * len(phases) + 1, 7.2)
+        title or f"{base_title(analysis.scenario)}: operators on the roofline",
+        len(phases),
+        (5.6 * len(phases) + 1, 7.2),
     )
     spots: list[tuple[Axes, list[tuple[float, float]]]] = []
     for panel, phase in zip(axes, phases, strict=True):
@@ -41,7 +52,7 @@ def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
         panel.set(xscale="log", yscale="log", xlabel="arithmetic intensity (FLOP/byte)", ylabel="attainable (FLOP/s)")
         panel.yaxis.set_major_formatter(EngFormatter())
         shares = {spot: sum(part for *_, part in same) for spot, same in together.items()}
-        largest = sorted(together, key=lambda spot: -shares[spot])[:MOST_NAMED]
+        largest = sorted(together, key=lambda spot: -shares[spot])[:MAX_NAMED]
         marked = [together[spot] for spot in largest if shares[spot] >= NAMED_SHARE]
         handles = [
             Line2D([], [], color=colour, marker="o", linestyle="", alpha=0.55, label=f"{name}-bound")
@@ -57,12 +68,12 @@ def rooflines(analysis: Analysis, title: str | None = None) -> Figure:
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # numbers are set where things stand now
     for panel, points in spots:
-        number(figure, panel, points)
+        number_points(figure, panel, points)
     return figure
 
 
 def _roofs(panel: Axes, analysis: Analysis, arithmetic: Iterable[str | None]) -> None:
-    """The memory's slope and the peak of each format in use, with its ridge."""
+    """Draw the memory roof and the peak of each format in use."""
     hardware = analysis.scenario.hardware
     peaks = {name: hardware.matrix_peak(name) for name in arithmetic if name is not None}
     if hardware.vector_peak is not None:
@@ -80,20 +91,20 @@ def _roofs(panel: Axes, analysis: Analysis, arithmetic: Iterable[str | None]) ->
 
 
 NAMED_SHARE = 0.002
-"""Operators that take less of a phase together are drawn, but not named."""
+"""Share of the phase below which overlapping operators are drawn without a number."""
 
-MOST_NAMED = 8
+MAX_NAMED = 8
 
 
 def _together(same: Sequence[tuple[float, float, str, float]]) -> str:
-    """Operators at one spot: the largest first, with what they take of the phase together."""
+    """Legend entry of overlapping operators: the largest first, with their total share of the phase."""
     names = list(dict.fromkeys(name for _, _, name, _ in same))
     rest = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return plain(f"{', '.join(names[:3])}{rest} ({sum(part for *_, part in same):.1%})")
+    return escaped(f"{', '.join(names[:3])}{rest} ({sum(part for *_, part in same):.1%})")
 
 
 def operator_rows(analysis: Analysis) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """What `rooflines` places: an operator a row, rates in FLOP/s, times in seconds."""
+    """Header and rows of the data of `rooflines`: one operator per row, rates in FLOP/s, times in seconds."""
     header = ("phase", "operator", "count", "flops", "bytes", "intensity", "attainable", "bound", "bound_time", "share")
     phases = [phase for phase in (analysis.prefill, analysis.decode) if phase is not None]
     rows = [
@@ -108,30 +119,30 @@ def operator_rows(analysis: Analysis) -> tuple[Sequence[str], Sequence[Sequence[
 
 
 def _chosen(hardware: Hardware, formats: Sequence[str]) -> dict[str, float]:
-    """The peaks of matrix products in these formats, or in all that the hardware has, highest first."""
+    """The GEMM peaks (FLOP/s) in `formats`, by default all of the hardware, highest first."""
     names = formats or tuple(hardware.tensor) or hardware.formats
     peaks = {name: hardware.matrix_peak(name) for name in names}
     return dict(sorted(peaks.items(), key=lambda item: -item[1]))
 
 
 def roofs_rows(hardware: Hardware, formats: Sequence[str] = ()) -> tuple[Sequence[str], Sequence[Sequence[Any]]]:
-    """Peaks (FLOP/s), bandwidth (B/s) and ridges (FLOP/byte) of formats."""
+    """Header and rows: peak (FLOP/s), bandwidth (B/s) and ridge point (FLOP/byte) by format."""
     bandwidth = hardware.memory_bandwidth
     rows = [(name, peak, bandwidth, peak / bandwidth) for name, peak in _chosen(hardware, formats).items()]
     return ("format", "peak", "bandwidth", "ridge"), rows
 
 
 def _rate(peak: float, unit: str) -> str:
-    """A peak with its unit, to four digits, without zeros at the end: 154.8 TFLOP/s, 9 PFLOP/s."""
+    """A peak with unit to four digits, without trailing zeros: 154.8 TFLOP/s, 9 PFLOP/s."""
     number, prefixed = si(peak, unit, 4).split(" ")
     return f"{float(number):g} {prefixed}"
 
 
 @styled
 def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = None) -> Figure:
-    """The roofs of hardware alone: what it attains at each arithmetic intensity, in each format, with the ridges.
+    """The roofline of hardware by format, with ridge points.
 
-    Raises UnsupportedError for a format that it does not compute in.
+    Raises UnsupportedError for a format that the hardware does not support.
     """
     peaks = _chosen(hardware, formats)
     bandwidth, highest, lowest = hardware.memory_bandwidth, max(peaks.values()), min(peaks.values())
@@ -145,7 +156,7 @@ def roofs(hardware: Hardware, formats: Sequence[str] = (), title: str | None = N
         ridge, colour = peak / bandwidth, CATEGORIES[index % len(CATEGORIES)]
         panel.plot([ridge, high], [peak, peak], color=colour, linewidth=2, linestyle=LINES[index % len(LINES)])
         counted = "OP/s" if all(name.startswith("int") for name in names) else "FLOP/s"
-        text = plain(f"{', '.join(names)}: {_rate(peak, counted)}")
+        text = escaped(f"{', '.join(names)}: {_rate(peak, counted)}")
         panel.annotate(text, (high, peak), ha="right", va="bottom", fontsize=9, color=colour)
         panel.plot([ridge, ridge], [bottom, peak], color=colour, linewidth=0.8, linestyle=":")
         panel.annotate(

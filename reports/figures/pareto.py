@@ -1,4 +1,4 @@
-"""Pareto fronts: every point of a sweep over two metrics, and those that no other beats in both."""
+"""Pareto fronts: every point of a sweep over two metrics, and those that no other point dominates."""
 
 from __future__ import annotations
 
@@ -11,9 +11,17 @@ from matplotlib.lines import Line2D
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
-from roofline.reports.figures.labels import number
-from roofline.reports.figures.style import BLACK, CATEGORIES, MARKERS, new_figure, plain, styled, units
-from roofline.reports.figures.table import Table, described, labels, name_of, tick_unit
+from roofline.reports.figures.style import (
+    BLACK,
+    CATEGORIES,
+    MARKERS,
+    escaped,
+    format_ticks,
+    new_figure,
+    number_points,
+    styled,
+)
+from roofline.reports.figures.table import Table, describe, display_name, labels, tick_unit
 from roofline.whatif.axes import Axis
 from roofline.whatif.selection import front
 
@@ -21,24 +29,24 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 TURNS = (0, 30, -30, 60, -60, 90, -90)
-"""Numbers of the front lie on its better side, where there are no points."""
+"""Directions of labels in degrees from the better side of the front, which has no points."""
 
 MANY = 2000
-"""Points that are drawn one by one: of more the file holds an image."""
+"""Points up to which the file is pure vector graphics; more are rasterized."""
 
 NAMED = 12
-"""Points of the front that are told apart by number; of more, so many from end to end."""
+"""Maximum number of labelled points of the front, evenly spaced."""
 
 
 @styled
 def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None = None) -> Figure:
-    """The points over two metrics, with the front of those that fit drawn and numbered.
+    """All points over two metrics, and the numbered Pareto front of those that fit in memory.
 
-    `columns` are the metrics with 1 where more is better and -1 where less is. Points that do not fit are crosses, and
+    `columns` are the metrics, each with 1 if more is better and -1 if less is. Points that do not fit are crosses and
     never on the front. Raises RooflineError for another number of metrics.
     """
     if len(columns) != 2:
-        raise RooflineError(f"a figure shows the front of two metrics, not of {len(columns)}")
+        raise RooflineError(f"a Pareto figure shows the front of two metrics, not of {len(columns)}")
     (across, _), (up, _) = columns
     x, y = table.numbers(across), table.numbers(up)
     known = np.isfinite(x) & np.isfinite(y)
@@ -46,7 +54,7 @@ def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None
     if not fits.any():
         raise RooflineError("there is no front: nothing in the study fits in memory")
     best = _front(table, columns, fits)
-    heading = title or f"{name_of(up)} against {name_of(across)}: what no other setting beats in both"
+    heading = title or f"{display_name(up)} over {display_name(across)}: Pareto front"
     figure, (panel,) = new_figure(f"{heading}\n{table.subject()}", size=(11.0, 5.8))
     handles = _points(panel, table, x, y, fits)
     if (known & ~fits).any():
@@ -65,12 +73,12 @@ def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None
         fillstyle="none",
         zorder=4,
     )
-    handles.append(Line2D([], [], color=BLACK, marker="o", fillstyle="none", label=f"the front: {best.size} points"))
+    handles.append(Line2D([], [], color=BLACK, marker="o", fillstyle="none", label=f"Pareto front: {best.size} points"))
     marked = best[np.unique(np.linspace(0, best.size - 1, min(best.size, NAMED)).round().astype(int))]
     varied = [axis for axis in table.study.axes if len(axis) > 1] or list(table.study.axes)
     places = [table.places(axis) for axis in varied]
     for index, row in enumerate(marked.tolist(), 1):
-        label = described(varied, [column[row] for column in places])
+        label = describe(varied, [column[row] for column in places])
         handles.append(
             Line2D(
                 [],
@@ -79,7 +87,7 @@ def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None
                 marker=f"${index}$",
                 markersize=5 if index < 10 else 9,
                 color=BLACK,
-                label=plain(label),
+                label=escaped(label),
             )
         )
     _scales(panel, table, (across, x[fits]), (up, y[fits]))
@@ -87,14 +95,14 @@ def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None
     panel.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
     figure.draw_without_rendering()
     towards = math.degrees(math.atan2(columns[1][1], columns[0][1]))
-    number(
+    number_points(
         figure, panel, [(float(x[row]), float(y[row])) for row in marked.tolist()], [towards + turn for turn in TURNS]
     )
     return figure
 
 
 def _front(table: Table, columns: tuple[tuple[str, int], ...], fits: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """The rows of the front from left to right."""
+    """The rows of the Pareto front from left to right."""
     costs = np.stack([-better * table.numbers(name) for name, better in columns], axis=1)
     costs[~fits] = np.nan
     found = np.flatnonzero(front(costs))
@@ -102,7 +110,7 @@ def _front(table: Table, columns: tuple[tuple[str, int], ...], fits: NDArray[np.
 
 
 def _coloured(table: Table) -> Axis | None:
-    """The first axis with as many values as there are colours, categories before numbers."""
+    """The axis shown by colour: the first with few enough values, categories before numbers."""
     few = [axis for axis in table.study.axes if 1 < len(axis) <= len(CATEGORIES)]
     return next((axis for axis in few if not axis.option.kind.counts), few[0] if few else None)
 
@@ -110,7 +118,7 @@ def _coloured(table: Table) -> Axis | None:
 def _points(
     panel: Axes, table: Table, x: NDArray[np.float64], y: NDArray[np.float64], fits: NDArray[np.bool_]
 ) -> list[Line2D]:
-    """All points that fit, light, coloured by an axis of few values where there is one."""
+    """Draw all points that fit, coloured by an axis with few values; returns the legend handles."""
     axis, many = _coloured(table), bool(np.isfinite(x).sum() > MANY)
     if axis is None:
         panel.scatter(x[fits], y[fits], s=14, color=CATEGORIES[0], alpha=0.35, linewidths=0, rasterized=many)
@@ -122,7 +130,7 @@ def _points(
         panel.scatter(
             x[chosen], y[chosen], s=16, color=colour, marker=marker, alpha=0.35, linewidths=0, rasterized=many
         )
-        label = plain(f"{axis.name} {text}")
+        label = escaped(f"{axis.name} {text}")
         handles.append(Line2D([], [], linestyle="", marker=marker, color=colour, alpha=0.5, label=label))
     return handles
 
@@ -130,16 +138,16 @@ def _points(
 def _scales(panel: Axes, table: Table, *columns: tuple[str, NDArray[np.float64]]) -> None:
     for (name, values), which in zip(columns, ("x", "y"), strict=True):
         unit = table.unit(name)
-        label = plain(name_of(name))
+        label = escaped(display_name(name))
         axis = panel.xaxis if which == "x" else panel.yaxis
         if values.min() > 0 and values.max() > 20 * values.min():
             panel.set(**{f"{which}scale": "log"})
         axis.set_label_text(label)
-        units(axis, plain(tick_unit(unit)))
+        format_ticks(axis, escaped(tick_unit(unit)))
 
 
 def _direction(panel: Axes, columns: tuple[tuple[str, int], ...]) -> None:
-    """An arrow in the corner towards which both metrics get better."""
+    """Draw an arrow to the corner where both metrics are best."""
     right, top = (better > 0 for _, better in columns)
     corner = (0.985 if right else 0.015, 0.98 if top else 0.02)
     start = (corner[0] + (-0.1 if right else 0.1), corner[1] + (-0.1 if top else 0.1))

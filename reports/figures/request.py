@@ -1,4 +1,4 @@
-"""What a figure is to show: the section `figure` of a study file, or the options of `roofline plot`.
+"""Figure specifications: the section `figure` of a study file, or the options of `roofline plot`.
 
 model: llama-3.1-8b
 hw: h100-sxm
@@ -28,7 +28,7 @@ from roofline.whatif.options import names_in
 OF_SCENARIO = ("roofline", "batch", "prompt", "memory")
 OF_SWEEP = ("heatmap", "pareto", "curves", "bars")
 KINDS = (*OF_SCENARIO, *OF_SWEEP, "roofs", "footprint", "measured")
-"""Figures of a scenario; of a sweep; of hardware, of the memory of phases, and of predictions beside measurements."""
+"""Figures of a scenario; of a sweep; of hardware, of memory by phase, and of predictions against measurements."""
 
 TAKES: Mapping[str, tuple[str, ...]] = {
     "heatmap": ("metric", "x", "y"),
@@ -37,17 +37,17 @@ TAKES: Mapping[str, tuple[str, ...]] = {
     "bars": ("metric",),
     "roofs": ("formats",),
 }
-"""The settings that a kind of figure has beside its title."""
+"""The settings of each kind of figure besides its title."""
 
 SECTION = "figure"
-"""The key of a study file under which it says what is drawn of it."""
+"""The key of the figure specification in a study file."""
 
 
-class Wish(Struct, frozen=True):
+class FigureSpec(Struct, frozen=True):
     """A kind of figure and its settings.
 
-    `metric` are the metrics drawn, `x` and `y` the axes that run across and up, `formats` those whose roofs are drawn.
-    `caption` and `source` are for the gallery: what one sees, and what a published figure of the same shows.
+    `metric` are the metrics shown, `x` and `y` the axes, `formats` the formats of a roofline. `caption` and `source`
+    are for the gallery; `source` describes the published figure that this one reproduces.
     """
 
     kind: str
@@ -66,30 +66,30 @@ class Wish(Struct, frozen=True):
             if getattr(self, name) and name not in TAKES.get(self.kind, ()):
                 raise RooflineError(f"the figure {self.kind} takes no {name}")
 
-    def with_options(self, **given: Any) -> Wish:
-        """The same with the settings that are given (not None, not empty) in place of its own."""
+    def with_options(self, **given: Any) -> FigureSpec:
+        """The same with `given` settings replaced, unless None or empty."""
         return replace(self, **{name: value for name, value in given.items() if value})
 
 
 def is_yaml(name: str) -> bool:
-    """Whether a name is that of a YAML file, by its ending."""
+    """Whether a name ends like a YAML file."""
     return name.lower().endswith((".yaml", ".yml"))
 
 
-def read_wish(path: Path) -> tuple[Wish | None, dict[str, Any]]:
-    """What a study file says of a figure, None where it says nothing, and the rest of the file.
+def read_figure_spec(path: Path) -> tuple[FigureSpec | None, dict[str, Any]]:
+    """The figure specification of a study file, None if it has none, and the rest of the file.
 
-    Raises SpecError where the file cannot be read or the section is wrong.
+    Raises SpecError if the file cannot be read or the section is wrong.
     """
     content = read_mapping(path)
     if SECTION not in content:
         return None, content
     section = as_mapping(content.pop(SECTION), str(path), SECTION)
-    check_keys(section, list(Wish.__struct_fields__), str(path), SECTION)
+    check_keys(section, list(FigureSpec.__struct_fields__), str(path), SECTION)
     if "kind" not in section:
-        raise SpecError(str(path), f"the section {quote(SECTION)} says no kind: one of {', '.join(KINDS)}")
+        raise SpecError(str(path), f"the section {quote(SECTION)} has no kind: one of {', '.join(KINDS)}")
     try:
-        return Wish(**{key: _value(key, value, path) for key, value in section.items()}), content
+        return FigureSpec(**{key: _value(key, value, path) for key, value in section.items()}), content
     except SpecError:
         raise
     except RooflineError as error:
@@ -105,29 +105,29 @@ def _value(key: str, value: object, path: Path) -> Any:
     return names_in(value) if listed else " ".join(value.split())
 
 
-def wish_for(figure: str, source: str | None) -> tuple[Wish, str | None]:
-    """What `roofline plot FIGURE [SOURCE]` asks for, and its source: a kind of figure, or a study file that names one.
+def figure_spec_for(figure: str, source: str | None) -> tuple[FigureSpec, str | None]:
+    """The specification and the source of `roofline plot FIGURE [SOURCE]`; FIGURE is a kind or a study file.
 
-    Raises RooflineError where it is neither.
+    Raises RooflineError if it is neither.
     """
     if is_yaml(figure) and figure not in KINDS:
-        wish, _ = read_wish(Path(figure))
+        spec, _ = read_figure_spec(Path(figure))
         if source is not None:
-            raise RooflineError(f"{quote(figure, 200)} is drawn as it says itself: {quote(source)} has no place beside")
-        if wish is None:
+            raise RooflineError(f"{quote(figure, 200)} is a study with its own figure: remove {quote(source)}")
+        if spec is None:
             raise SpecError(figure, f"has no section {quote(SECTION)}; name a figure: roofline plot heatmap {figure}")
-        return wish, figure
+        return spec, figure
     if figure not in KINDS:
         raise UnknownNameError("figure", figure, KINDS)
     if source is not None and figure != "measured" and is_yaml(source) and Path(source).is_file():
-        wish, _ = read_wish(Path(source))
-        if wish is not None and wish.kind == figure:
-            return wish, source
-    return Wish(figure), source
+        spec, _ = read_figure_spec(Path(source))
+        if spec is not None and spec.kind == figure:
+            return spec, source
+    return FigureSpec(figure), source
 
 
 def scenario_options(source: str | None, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a scenario: those of a study file without axes, or a model's name, and those `given` beside it."""
+    """The options of a scenario: from a study file without axes or a model's name, overridden by `given`."""
     from roofline.whatif.options import find_option
 
     values: dict[str, Any] = {}

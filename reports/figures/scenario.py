@@ -1,4 +1,4 @@
-"""Figures of one scenario: its operators, its times over batch and prompt, its memory."""
+"""Figures of one scenario: its roofline, its times over batch and prompt, its memory."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from matplotlib.ticker import EngFormatter
 from msgspec.structs import replace
 
 from roofline import Analysis, Scenario, analyze
-from roofline.core.search import whole_series
+from roofline.core.search import integer_geomspace
 from roofline.reports.figures.operators import rooflines
-from roofline.reports.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, named, new_figure, styled
-from roofline.timing.estimate import Estimate
+from roofline.reports.figures.style import BLACK, BLUE, GREEN, ORANGE, PURPLE, VERMILION, base_title, new_figure, styled
+from roofline.timing.intervals import Estimate
 
 BATCHES = tuple(2**power for power in range(10))
-"""Batches that curves are drawn over."""
+"""Batches of the x axis."""
 
 PROMPTS = tuple(2**power for power in range(7, 16))
-"""Lengths of prompts that curves are drawn over, as far as the model was made for."""
+"""Prompt lengths of the x axis, up to the maximum context."""
 
 
-def drawn(kind: str, scenario: Scenario) -> Figure:
-    """The figure of a scenario by its name: roofline, batch, prompt or memory."""
+def scenario_figure(kind: str, scenario: Scenario) -> Figure:
+    """The figure of a scenario by its kind: roofline, batch, prompt or memory."""
     match kind:
         case "batch":
             return over_batch(scenario, BATCHES)
@@ -32,22 +32,22 @@ def drawn(kind: str, scenario: Scenario) -> Figure:
             longest = scenario.model.max_context or PROMPTS[-1]
             return over_prompt(scenario, [prompt for prompt in PROMPTS if prompt <= longest] or [longest])
         case "memory":
-            return memory(scenario, whole_series(1, BATCHES[-1], 60).tolist())
+            return memory(scenario, integer_geomspace(1, BATCHES[-1], 60).tolist())
     return rooflines(analyze(scenario))
 
 
 @styled
 def over_batch(scenario: Scenario, batches: Sequence[int]) -> Figure:
-    """TTFT, TPOT and throughput against the batch: expected with its 80% band, and the bound."""
+    """TTFT, TPOT and throughput over the batch: expected with its 80% interval, and the bound."""
     answer = analyze(replace(scenario, batch=np.array(batches)))
-    return _curves(answer, np.array(batches), "sequences in the batch", f"{named(scenario)} over the batch")
+    return _curves(answer, np.array(batches), "batch (sequences)", f"{base_title(scenario)} over the batch")
 
 
 @styled
 def over_prompt(scenario: Scenario, prompts: Sequence[int]) -> Figure:
-    """TTFT, TPOT and throughput against the length of the prompt."""
+    """TTFT, TPOT and throughput over the prompt length."""
     answer = analyze(replace(scenario, prompt=np.array(prompts), context=None))
-    return _curves(answer, np.array(prompts), "tokens of the prompt", f"{named(scenario)} over the prompt")
+    return _curves(answer, np.array(prompts), "prompt (tokens)", f"{base_title(scenario)} over the prompt length")
 
 
 def _curves(answer: Analysis, values: Any, axis: str, title: str) -> Figure:
@@ -64,10 +64,10 @@ def _curves(answer: Analysis, values: Any, axis: str, title: str) -> Figure:
         )
         latency.fill_between(values, estimate.low, estimate.high, color=colour, alpha=0.18, linewidth=0)
         latency.plot(values, bound, color=colour, linestyle=":", linewidth=1, label=f"{name}, at the bound")
-    latency.set(xscale="log", yscale="log", xlabel=axis, ylabel="seconds")
+    latency.set(xscale="log", yscale="log", xlabel=axis, ylabel="time")
     latency.yaxis.set_major_formatter(EngFormatter(unit="s"))
     latency.legend(fontsize=8)
-    # A model that only encodes generates nothing: its rate is of sequences.
+    # An encoder generates no tokens: its throughput is in sequences/s.
     batch, total = answer.scenario.batch, expected.total
     speed = expected.tokens_per_second if answer.decode else Estimate(*(batch / time for time in reversed(total)))
     bound = generation.tokens_per_second if answer.decode else batch / generation.total
@@ -92,10 +92,10 @@ def _curves(answer: Analysis, values: Any, axis: str, title: str) -> Figure:
 
 @styled
 def memory(scenario: Scenario, batches: Sequence[int]) -> Figure:
-    """What fills the memory of a device against the batch, under its capacity."""
+    """The parts of the memory of a device over the batch, and its capacity."""
     values = np.array(batches)
     held = analyze(replace(scenario, batch=values)).memory
-    figure, (panel,) = new_figure(f"{named(scenario)}: memory of a device")
+    figure, (panel,) = new_figure(f"{base_title(scenario)}: memory per device")
     parts = {
         "weights": np.full(values.shape, held.weights, dtype=float),
         "KV cache": np.broadcast_to(held.kv_cache, values.shape),
@@ -107,7 +107,7 @@ def memory(scenario: Scenario, batches: Sequence[int]) -> Figure:
         values, *shown.values(), labels=list(shown), colors=[BLUE, ORANGE, PURPLE, GREEN][: len(shown)], alpha=0.75
     )
     panel.axhline(held.capacity, color=BLACK, linestyle="--", linewidth=1.2, label="capacity")
-    panel.set(xscale="log", xlabel="sequences in the batch", ylabel="bytes")
+    panel.set(xscale="log", xlabel="batch (sequences)", ylabel="memory")
     panel.yaxis.set_major_formatter(EngFormatter(unit="B"))
     panel.legend(fontsize=8, loc="upper left")
     return figure

@@ -1,14 +1,15 @@
-"""How figures look and how they are saved: colours, sizes, names as plain text, files that are the same twice.
+"""Style and saving of figures: colours, sizes, escaped text, labels that do not overlap, reproducible files.
 
-Colours are those of Okabe and Ito (2008), which colour-blind readers can tell apart; line styles, markers and hatching
-repeat what colours say.
+Colours are those of Okabe and Ito (2008), which colour-blind readers can distinguish; line styles, markers and hatching
+encode the same as colours.
 """
 
 from __future__ import annotations
 
 import io
+import math
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter
 
 from roofline import Scenario
@@ -30,17 +32,17 @@ BLUE, ORANGE, GREEN, VERMILION, PURPLE, SKY, YELLOW, BLACK = (
     "#000000",
 )
 CATEGORIES = (BLUE, VERMILION, GREEN, ORANGE, PURPLE, SKY, BLACK)
-"""Colours of categories, in the order in which they come."""
+"""Colours of categories, in order."""
 
 MARKERS = "os^Dv*P"
 LINES = ("-", "--", "-.", ":")
 BOUND_COLOURS = {"compute": VERMILION, "memory": BLUE, "link": GREEN}
 FORMATS = ("svg", "png", "pdf")
 SIZE = (9.0, 5.6)
-"""Inches of a figure."""
+"""Default size of a figure in inches."""
 
 WIDTH = 11
-"""Characters of a title that an inch holds."""
+"""Characters of a title per inch."""
 
 STYLE: Mapping[Any, Any] = {
     "font.size": 10,
@@ -57,7 +59,7 @@ STYLE: Mapping[Any, Any] = {
 
 
 def series(index: int) -> tuple[str, str]:
-    """Colour and marker of the one of many series that comes so late: no other of the first 49 has both."""
+    """Colour and marker of a series by its index, unique for the first 49."""
     colours = len(CATEGORIES)
     return CATEGORIES[index % colours], MARKERS[(index // colours + index) % len(MARKERS)]
 
@@ -67,7 +69,7 @@ Result = TypeVar("Result")
 
 
 def styled(draw: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
-    """`draw` under this module's style, whatever the user's own is."""
+    """`draw` with this module's matplotlib style."""
 
     @wraps(draw)
     def drawn(*arguments: Arguments.args, **options: Arguments.kwargs) -> Result:
@@ -78,21 +80,21 @@ def styled(draw: Callable[Arguments, Result]) -> Callable[Arguments, Result]:
 
 
 def check_ending(path: Path) -> str:
-    """The kind of file that a path's ending asks for; raises RooflineError for one that is no figure's."""
+    """The file format of a path by its ending. Raises RooflineError if that is not a figure format."""
     kind = path.suffix.lower().removeprefix(".")
     if kind not in FORMATS:
-        raise RooflineError(f"a figure is written as {', '.join(FORMATS)}; {quote(path.name)} ends in none of them")
+        raise RooflineError(f"a figure is written as {', '.join(FORMATS)}; {quote(path.name)} has another ending")
     return kind
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write `figure` whole or not at all; the ending says how. Raises RooflineError for another ending."""
+    """Write `figure` in the format of the ending, atomically. Raises RooflineError for an unknown ending."""
     write_bytes(path, as_bytes(figure, check_ending(path)))
 
 
 @styled
 def as_bytes(figure: Figure, kind: str) -> bytes:
-    """The figure as a file of a kind: svg, png or pdf."""
+    """The figure as SVG, PNG or PDF."""
     out = io.BytesIO()
     metadata = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind)
     figure.savefig(out, format=kind, dpi=160, metadata=metadata)
@@ -104,28 +106,68 @@ def new_figure(title: str, panels: int = 1, size: tuple[float, float] = SIZE) ->
     figure = Figure(figsize=size, layout="constrained")
     FigureCanvasAgg(figure)
     axes = [figure.add_subplot(1, panels, index + 1) for index in range(panels)]
-    return titled(figure, title), axes
+    return with_title(figure, title), axes
 
 
-def titled(figure: Figure, title: str | None) -> Figure:
-    """The figure with a title in place of its own; with its own where there is none."""
+def with_title(figure: Figure, title: str | None) -> Figure:
+    """The figure with `title`, wrapped, in place of its own title; unchanged if None or empty."""
     if title:
         wide = int(WIDTH * figure.get_figwidth())
         lines = [part for line in title.split("\n") for part in textwrap.wrap(line, wide) or [""]]
-        figure.suptitle(plain("\n".join(lines)), fontsize=11)
+        figure.suptitle(escaped("\n".join(lines)), fontsize=11)
     return figure
 
 
-def plain(text: str) -> str:
-    """Text from specs and studies, without what matplotlib would read as mathematics; line breaks stay."""
+def escaped(text: str) -> str:
+    """`text` on printable characters with mathematics of matplotlib escaped; line breaks stay."""
     return "".join(char if char.isprintable() or char == "\n" else " " for char in text).replace("$", r"\$")
 
 
-def named(scenario: Scenario) -> str:
-    """What a figure of a scenario is of."""
+def base_title(scenario: Scenario) -> str:
+    """Model and hardware of a scenario for a title."""
     return f"{scenario.model.name} on {scenario.hardware.name}"
 
 
-def units(axis: Any, unit: str) -> None:
-    """Ticks of an axis with SI prefixes and a unit."""
+def format_ticks(axis: Any, unit: str) -> None:
+    """Format the ticks of an axis with SI prefixes and a unit."""
     axis.set_major_formatter(EngFormatter(unit=unit, sep=" " if unit else ""))
+
+
+AROUND = (-45.0, 135.0, 90.0, -90.0, 45.0, -135.0, 0.0, 180.0)
+"""Directions from a point in degrees, in order of preference."""
+
+
+def number_points(
+    figure: Figure, panel: Axes, points: Sequence[tuple[float, float]], directions: Sequence[float] = AROUND
+) -> None:
+    """Number the points, each label at the nearest free place in one of `directions`.
+
+    The layout of the figure must be final.
+    """
+    renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
+    turns = [math.radians(angle) for angle in directions]
+    places = [(radius * math.cos(turn), radius * math.sin(turn)) for radius in range(12, 120, 8) for turn in turns]
+    taken: list[Any] = []
+    for index, point in enumerate(points, 1):
+        for place in places:
+            note = panel.annotate(
+                str(index),
+                point,
+                xytext=place,
+                textcoords="offset points",
+                fontsize=9,
+                ha="center",
+                va="center",
+                arrowprops={"arrowstyle": "-", "linewidth": 0.5, "alpha": 0.6, "shrinkB": 0},
+            )
+            note.update_positions(renderer)
+            box = Text.get_window_extent(note, renderer).padded(2)  # without the line to its point
+            if _inside(panel, box) and not any(box.overlaps(other) for other in taken):
+                taken.append(box)
+                break
+            note.remove()
+
+
+def _inside(panel: Axes, box: Any) -> bool:
+    frame = panel.get_window_extent()
+    return bool(frame.x0 <= box.x0 and box.x1 <= frame.x1 and frame.y0 <= box.y0 and box.y1 <= frame.y1)

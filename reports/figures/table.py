@@ -1,4 +1,4 @@
-"""The rows of a sweep as figures need them: names with units, numbers as text, what was fixed."""
+"""The rows of a sweep for figures: names, units, numbers as text, and the fixed options."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from roofline.whatif.study import Study
 from roofline.whatif.sweep import sweep
 
 MAX_POINTS = 100_000
-"""More points than anybody tells apart in a figure."""
+"""Maximum number of points of a figure."""
 
 LONGEST = 32
-"""Characters of a value that are written."""
+"""Maximum characters of a label."""
 
 NAMES = {
     "ttft": "TTFT",
@@ -43,20 +43,20 @@ NAMES = {
     "gpus": "devices",
 }
 RATES = ("tokens/s", "sequences/s")
-"""Units that figures name, and numbers in them do not."""
+"""Units that axis titles show and numbers omit."""
 
 READINGS = {"bound": "at the bound", "low": "10th percentile", "mid": "expected", "high": "90th percentile"}
 
 
 class Table(Struct, frozen=True):
-    """The rows of a study, which a figure is drawn from."""
+    """A study and its rows."""
 
     study: Study
     rows: Rows
 
     @classmethod
     def of(cls, study: Study) -> Table:
-        """Runs the study. Raises RooflineError where it has more points than a figure shows, or no rows."""
+        """Runs the study. Raises RooflineError if it has more than `MAX_POINTS` points or no rows."""
         if study.points > MAX_POINTS:
             raise RooflineError(
                 f"a figure shows {MAX_POINTS:,} points at most, and the study has {study.points:,}: take fewer values"
@@ -65,11 +65,11 @@ class Table(Struct, frozen=True):
         return cls(study, sweep(study).rows)
 
     def column(self, name: str) -> NDArray[Any]:
-        """The values of an axis or a metric, one a row."""
+        """The values of an axis or a metric, one per row."""
         return self.rows.array(name)
 
     def numbers(self, name: str) -> NDArray[np.float64]:
-        """A metric or a numeric axis. Raises RooflineError where it is no number, or nowhere has a value."""
+        """A metric or a numeric axis. Raises RooflineError if it is not a number or has no value in any row."""
         if self.study.question.columns[name] is not Type.NUMBER:
             raise RooflineError(f"{name} is {self.study.question.columns[name]}, and only numbers can be drawn")
         values = self.column(name).astype(np.float64)
@@ -79,11 +79,11 @@ class Table(Struct, frozen=True):
 
     @property
     def fits(self) -> NDArray[np.bool_]:
-        """Which rows memory holds."""
+        """Which rows fit in memory."""
         return self.column("fits").astype(bool)
 
     def axis(self, name: str) -> Axis:
-        """The axis over an option; raises RooflineError where the study has none."""
+        """The axis of an option; raises RooflineError if the study has none."""
         key = find_option(name).name
         for axis in self.study.axes:
             if axis.name == key:
@@ -91,25 +91,25 @@ class Table(Struct, frozen=True):
         raise UnknownNameError("axis of this study", name, (axis.name for axis in self.study.axes))
 
     def places(self, axis: Axis) -> NDArray[np.int64]:
-        """Which value of an axis each row has, by its place among the axis's values."""
+        """The index of each row's value among the values of an axis."""
         order = {label: place for place, label in enumerate(_labels(axis))}
         return np.array([order[value] for value in self.column(axis.name).tolist()], dtype=np.int64)
 
     def unit(self, name: str) -> str:
-        """The unit of a metric; none for an axis."""
+        """The unit of a metric; empty for an axis."""
         return "" if name in self.study.question.axes else find_metric(name, self.study.question.at).unit
 
     def better(self, name: str) -> int:
-        """1 where more of a metric is better, -1 where less is, 0 where neither."""
+        """1 if more of a metric is better, -1 if less is, 0 if neither."""
         return 0 if name in self.study.question.axes else find_metric(name, self.study.question.at).better
 
     def reading(self, name: str, end: str) -> str | None:
-        """The name of another reading of an expected time or rate, such as its `low` end; None where it has none."""
+        """The name of another reading of an expected time or rate, such as `low`; None if there is none."""
         other = f"{name}.{end}"
         return other if self.study.question.at == "expected" and other in METRICS else None
 
     def subject(self, times: bool = True) -> str:
-        """What every row is of, what was fixed, and how `times` are read, for a line under the title."""
+        """Model, hardware, fixed options and the kind of `times`, for the line under the title."""
         fixed = dict(self.study.question.fixed)
         model, hardware = fixed.pop("model", None), fixed.pop("hw", None)
         fixed.pop("engine", None)
@@ -125,11 +125,11 @@ class Table(Struct, frozen=True):
 
 
 def labels(axis: Axis) -> list[str]:
-    """The values of an axis as text, short enough to stand in a figure: of a file its name."""
+    """The values of an axis as short text; files by name."""
     return [_short(_text(label)) for label in _labels(axis)]
 
 
-def numeric(axis: Axis) -> bool:
+def is_numeric(axis: Axis) -> bool:
     """Whether the values of an axis are numbers."""
     return all(isinstance(label, (int, float)) and not isinstance(label, bool) for label in _labels(axis))
 
@@ -151,16 +151,16 @@ def _short(text: str) -> str:
     return name if len(name) <= LONGEST else f"{name[: LONGEST - 1]}…"
 
 
-def name_of(metric: str) -> str:
-    """A metric as a reader knows it: `ttft.bound` is TTFT, at the bound."""
+def display_name(metric: str) -> str:
+    """The display name of a metric: `ttft.bound` is 'TTFT, at the bound'."""
     if metric in NAMES:
         return NAMES[metric]
     stem, _, reading = metric.rpartition(".")
-    return f"{name_of(stem)}, {READINGS[reading]}" if stem and reading in READINGS else metric.replace("_", " ")
+    return f"{display_name(stem)}, {READINGS[reading]}" if stem and reading in READINGS else metric.replace("_", " ")
 
 
-def shown(value: float, unit: str, digits: int = 3) -> str:
-    """A number as text with its unit and a prefix; rates without their unit, which the figure names."""
+def format_value(value: float, unit: str, digits: int = 3) -> str:
+    """A number with SI prefix and unit; rates without their unit, which axis titles show."""
     if not math.isfinite(value):
         return "-"
     if unit == "s":
@@ -173,12 +173,12 @@ def shown(value: float, unit: str, digits: int = 3) -> str:
 
 
 def tick_unit(unit: str) -> str:
-    """The unit that ticks carry: rates and counts carry none."""
+    """The unit on ticks: none for rates."""
     return "" if unit in RATES else unit
 
 
-def described(axes: Sequence[Axis], row: Sequence[int]) -> str:
-    """Values of several axes as text: 'hw h100-sxm, tp 4'; of one axis the value alone."""
+def describe(axes: Sequence[Axis], row: Sequence[int]) -> str:
+    """Values of several axes as text: 'hw h100-sxm, tp 4'; the value alone if there is one axis."""
     if len(axes) == 1:
         return labels(axes[0])[row[0]]
     return ", ".join(f"{axis.name} {labels(axis)[place]}" for axis, place in zip(axes, row, strict=True))

@@ -1,5 +1,1 @@
-"""The gallery: study files, each drawn as it says, with what is in the figure beside it as CSV."""
-
-from roofline.reports.gallery.build import FOLDER, build, write
-
-__all__ = ["FOLDER", "build", "write"]
+"""The gallery: study files with their figures (SVG) and data (CSV), and an index."""

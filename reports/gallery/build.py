@@ -1,13 +1,16 @@
-"""Builds the gallery: for each study file the figure, its data and a place in the index.
+"""Builds the gallery: the figure, the data and an entry in the index for each study file.
 
-Numbers in data files have ten digits, so that the same specs give the same files on any machine.
+Numbers in data files have ten digits, so that the same specs give the same files on any machine. Run it with
+`python -m roofline.reports.gallery.build [--output FOLDER]`.
 """
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
-from collections.abc import Iterable, Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -15,7 +18,7 @@ from msgspec import Struct
 from roofline.core.errors import RooflineError, SpecError
 from roofline.core.files import cannot_write, write_bytes
 from roofline.reports.figures.drawing import draw
-from roofline.reports.figures.request import Wish, read_wish
+from roofline.reports.figures.request import FigureSpec, read_figure_spec
 from roofline.reports.figures.style import as_bytes
 from roofline.reports.gallery.table_1 import table_1
 from roofline.reports.output.export import escape
@@ -27,58 +30,58 @@ DIGITS = 10
 HEAD = """\
 # Gallery
 
-Figures of `roofline plot`, each drawn from the study file beside it, with what is in it as CSV. `make gallery` draws
-them anew, and a test fails where they are not what today's simulator gives.
+Figures of `roofline plot`, each from the study file beside it, with its data as CSV. `make gallery` redraws them; a
+test fails if they differ from the current simulator.
 """
 PAPER = """\
 ## The LLM-Viewer paper
 
 Table 1 and Figures 4 to 8 of Yuan et al. 2024, *LLM Inference Unveiled: Survey and Roofline Model Insights*
-(arXiv 2402.16363), counted by that paper's own convention (`--convention llm-viewer`) where it differs from ours.
+(arXiv 2402.16363), with FLOPs and bytes counted as in that paper (`--convention llm-viewer`).
 """
 MORE = "## Models and accelerators\n"
 
 
-class Piece(Struct, frozen=True):
-    """A study file of the gallery and how it is drawn."""
+class Entry(Struct, frozen=True):
+    """A study file of the gallery and its figure specification."""
 
     path: Path
-    wish: Wish
+    spec: FigureSpec
 
     @property
     def name(self) -> str:
-        """The name of its files, without endings."""
+        """The name of its files without endings."""
         return self.path.stem
 
 
-def pieces(folder: Path = FOLDER) -> list[Piece]:
-    """The study files of a folder by name; raises RooflineError where there are none or one lacks a figure."""
+def entries(folder: Path = FOLDER) -> list[Entry]:
+    """The study files of a folder by name. Raises RooflineError if there are none or one lacks a figure."""
     found = []
     for path in sorted(folder.glob("*.yaml")):
-        wish, _ = read_wish(path)
-        if wish is None or not wish.title or not wish.caption:
-            raise SpecError(str(path), "a piece of the gallery needs a section 'figure' with kind, title and caption")
-        found.append(Piece(path, wish))
+        spec, _ = read_figure_spec(path)
+        if spec is None or not spec.title or not spec.caption:
+            raise SpecError(str(path), "a study of the gallery needs a section 'figure' with kind, title and caption")
+        found.append(Entry(path, spec))
     if not found:
         raise RooflineError("there is no gallery here: its study files are part of a checkout of the project")
     return found
 
 
 def build(folder: Path = FOLDER) -> dict[str, bytes]:
-    """Every file of the gallery by name: an SVG and a CSV for each piece, and the index. Raises RooflineError."""
+    """Every file of the gallery by name: an SVG and a CSV per study, and the index. Raises RooflineError."""
     files: dict[str, bytes] = {}
-    found = pieces(folder)
-    for piece in found:
-        picture = draw(piece.wish, str(piece.path))
-        files[f"{piece.name}.svg"] = as_bytes(picture.figure, "svg")
+    found = entries(folder)
+    for entry in found:
+        picture = draw(entry.spec, str(entry.path))
+        files[f"{entry.name}.svg"] = as_bytes(picture.figure, "svg")
         if picture.data:
-            files[f"{piece.name}.csv"] = rounded(picture.data).encode()
+            files[f"{entry.name}.csv"] = rounded(picture.data).encode()
     files[INDEX] = _index(found, files).encode()
     return files
 
 
 def write(files: Mapping[str, bytes], folder: Path) -> None:
-    """Writes the files of the gallery into a folder; raises RooflineError where it cannot."""
+    """Writes the files of the gallery to a folder. Raises RooflineError."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -88,7 +91,7 @@ def write(files: Mapping[str, bytes], folder: Path) -> None:
 
 
 def rounded(data: str) -> str:
-    """CSV with its fractions to ten digits."""
+    """CSV data with fractions rounded to `DIGITS`."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerows([_rounded(cell) for cell in row] for row in csv.reader(io.StringIO(data)))
@@ -104,20 +107,38 @@ def _rounded(cell: str) -> str:
         return cell
 
 
-def _index(found: Iterable[Piece], files: Mapping[str, bytes]) -> str:
-    found = list(found)
+def _index(found: Sequence[Entry], files: Mapping[str, bytes]) -> str:
     lines = [HEAD, PAPER, *table_1(), ""]
-    lines += [line for piece in found if piece.wish.source for line in _section(piece, files)]
-    lines += [MORE, *(line for piece in found if not piece.wish.source for line in _section(piece, files))]
+    lines += [line for entry in found if entry.spec.source for line in _section(entry, files)]
+    lines += [MORE, *(line for entry in found if not entry.spec.source for line in _section(entry, files))]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _section(piece: Piece, files: Mapping[str, bytes]) -> Iterator[str]:
-    name, title = piece.name, escape(piece.wish.title or "")
+def _section(entry: Entry, files: Mapping[str, bytes]) -> Iterator[str]:
+    name, title = entry.name, escape(entry.spec.title or "")
     yield f"### {title}\n"
     yield f"![{title}]({name}.svg)\n"
-    yield f"{escape(piece.wish.caption)}\n"
-    if piece.wish.source:
-        yield f"{escape(piece.wish.source)}\n"
+    yield f"{escape(entry.spec.caption)}\n"
+    if entry.spec.source:
+        yield f"{escape(entry.spec.source)}\n"
     data = f", [data]({name}.csv)" if f"{name}.csv" in files else ""
     yield f"[study]({name}.yaml){data}: `roofline plot reports/gallery/{name}.yaml --output {name}.svg`\n"
+
+
+def main() -> int:
+    """Builds and writes the gallery; exit status 2 on errors."""
+    parser = argparse.ArgumentParser(prog="python -m roofline.reports.gallery.build", description="Redraw the gallery.")
+    parser.add_argument("--output", type=Path, default=FOLDER, help="folder to write to [default: the gallery's own]")
+    folder: Path = parser.parse_args().output
+    try:
+        files = build()
+        write(files, folder)
+    except RooflineError as error:
+        sys.stderr.write(f"roofline: {error}\n")
+        return 2
+    sys.stdout.write(f"wrote {len(files)} files to {folder}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""Table 1 of the LLM-Viewer paper: what `roofline analyze --convention llm-viewer` gives beside what it printed."""
+"""Table 1 of the LLM-Viewer paper: `roofline analyze --convention llm-viewer` against the printed values."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ DAMAGED = frozenset(
         *(("decode", name, what) for name in ("qk_matmul", "sv_matmul") for what in ("operations", "bytes")),
     }
 )
-"""Cells that are unreadable in the text of the paper that was at hand: what stands for them was worked out."""
+"""Cells that are illegible in our copy of the paper; their values were derived from its formulas."""
 
 
 def table_1() -> list[str]:
-    """Lines of Markdown: a table a phase, each cell beside the printed one. Raises RooflineError without the cells."""
+    """The table in Markdown, one per phase, with our values beside the printed ones. Raises RooflineError."""
     if not PUBLISHED.is_file():
         raise RooflineError("Table 1 is part of a checkout of the project: tests/data/llm_viewer_table1.csv is missing")
     answer = analyze(
@@ -42,8 +42,8 @@ def table_1() -> list[str]:
         lines += [f"{phase.capitalize()}:", "", *markdown_table(HEADER, rows), ""]
     return [
         *lines,
-        "All cells agree to the digits printed. Those marked † are unreadable in the text of the paper that was at"
-        " hand, and are what its formulas give.",
+        "All cells agree to the printed digits. Cells marked † are illegible in our copy of the paper; their values"
+        " follow from its formulas.",
     ]
 
 
@@ -64,7 +64,7 @@ def _row(printed: dict[str, str], op: Any) -> list[str]:
 
 
 def as_printed(value: float) -> str:
-    """A number as the paper prints it: the nearest integer of its SI prefix."""
+    """A number in the paper's format: the nearest integer with SI prefix."""
     for scale, prefix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "K")):
         if value >= scale:
             return f"{value / scale:.0f}{prefix}"

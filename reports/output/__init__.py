@@ -1,1 +1,1 @@
-"""How values and tables become text: terminal tables, JSON, CSV, Markdown and progress."""
+"""Output formats: terminal tables and progress, JSON, CSV, Markdown."""

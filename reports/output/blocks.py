@@ -1,7 +1,8 @@
-"""Blocks: a page as titled lines and tables, the same for the terminal and for Markdown."""
+"""Blocks: titled lines and tables that render to the terminal, to Markdown and to HTML."""
 
 from __future__ import annotations
 
+import math
 import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -10,18 +11,17 @@ from typing import Any
 from msgspec import Struct
 from rich.text import Text
 
-from roofline.reports.output.export import escape, markdown_table
+from roofline.reports.output.export import escape, markdown_table, printable
 from roofline.reports.output.terminal import table
 
 WIDTH = 100
-"""Columns that pages of advice and sizing keep to."""
+"""Maximum width in columns of advice and sizing output."""
 
 
 class Block(Struct, frozen=True):
-    """A heading, lines of text, a table of which the first `left` columns are text, and commands to copy.
+    """A heading, lines of text, a table whose first `left` columns are left-aligned, and shell commands.
 
-    Lines, commands and tables are at most `width` columns wide on the terminal, 0 leaves that to it; leading spaces say
-    how deep a line is.
+    `width` limits the columns on the terminal, 0 means no limit. Leading spaces of a line are its indentation.
     """
 
     title: str = ""
@@ -34,25 +34,25 @@ class Block(Struct, frozen=True):
 
 
 def parts(blocks: Iterable[Block]) -> list[Any]:
-    """What the terminal shows."""
+    """The blocks as Rich renderables."""
     drawn: list[Any] = []
     for index, block in enumerate(blocks):
         if index and block.title and not block.header:
             drawn.append(Text())
         if block.title and not block.header:
-            drawn += [Text(part, style="bold") for part in _wrapped(plain_text(block.title), block.width)]
-        drawn += [Text(part) for line in block.lines for part in _wrapped(plain_text(line), block.width)]
+            drawn += [Text(part, style="bold") for part in _wrapped(printable(block.title), block.width)]
+        drawn += [Text(part) for line in block.lines for part in _wrapped(printable(line), block.width)]
         if block.header:
             drawn += [Text()] if block.lines else []
             drawn.append(table(block.header, block.rows, block.title or None, block.left, block.width))
         for command in block.commands:
-            lines = _continued(plain_text(command), block.width - 2) if block.width else [plain_text(command)]
+            lines = _continued(printable(command), block.width - 2) if block.width else [printable(command)]
             drawn += [Text(f"  {line}", no_wrap=True) for line in lines]
     return drawn
 
 
 def as_markdown(blocks: Iterable[Block]) -> str:
-    """The same as Markdown."""
+    """The blocks as Markdown, the first title as heading 1."""
     lines: list[str] = []
     for index, block in enumerate(blocks):
         lines += block_markdown(block, "#" if index == 0 else "##")
@@ -67,7 +67,7 @@ def block_markdown(block: Block, heading: str) -> list[str]:
     lines += [f"{_indent(line)}- {escape(line.strip())}" for line in block.lines] + ([""] if block.lines else [])
     if block.header:
         lines += [*markdown_table([escape(name) for name in block.header], block.rows, block.left), ""]
-    lines += ["```sh", *map(plain_text, block.commands), "```", ""] if block.commands else []
+    lines += ["```sh", *map(printable, block.commands), "```", ""] if block.commands else []
     return lines
 
 
@@ -76,14 +76,14 @@ def _indent(line: str) -> str:
 
 
 def _wrapped(line: str, width: int) -> list[str]:
-    """A line cut to columns; the rest of it is indented."""
+    """A line wrapped to `width` columns with a hanging indent."""
     if not width:
         return [line]
     return textwrap.wrap(line, width, subsequent_indent=f"{_indent(line)}  ", break_on_hyphens=False)
 
 
 def _continued(command: str, width: int) -> Iterator[str]:
-    """A shell command on lines that go on after a backslash, cut before options; an option keeps its value."""
+    """A shell command wrapped with backslashes before options; an option stays with its value."""
     parts: list[str] = []
     for word in shlex.split(command, posix=False):
         if parts and not word.startswith("--"):
@@ -100,20 +100,12 @@ def _continued(command: str, width: int) -> Iterator[str]:
     yield line
 
 
-def plain_text(text: str) -> str:
-    """Text on one line, with what cannot be printed, or turns the direction of what is, replaced."""
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
 def finite(value: Any) -> Any:
-    """A number for JSON: whole counts as integers, what is not finite as null."""
+    """`value` for JSON, also nested: NaN and infinity become None, NumPy scalars floats."""
     if isinstance(value, Mapping):
         return {key: finite(entry) for key, entry in value.items()}
     if isinstance(value, (list, tuple)):
         return [finite(entry) for entry in value]
     if value is None or isinstance(value, (str, bool, int)):
         return value
-    number = float(value)
-    if number != number or abs(number) == float("inf"):
-        return None
-    return number
+    return float(value) if math.isfinite(value) else None

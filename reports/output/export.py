@@ -1,4 +1,4 @@
-"""Analyses and lists as text in one of the formats of the command line: JSON, CSV and Markdown."""
+"""An analysis as JSON, CSV and Markdown, and the text of figures that all reports share."""
 
 from __future__ import annotations
 
@@ -13,50 +13,45 @@ from roofline.graph.network import ENDS
 
 OP_COLUMNS = (
     *("name", "kind", "section", "count", "arithmetic", "flops", "bytes", "link_bytes", "weight_bytes"),
-    *(
-        "activation_bytes",
-        "kv_bytes",
-        "state_bytes",
-        "upcast_flops",
-        "intensity",
-        "ridge",
-        "attainable_flops_per_s",
-        "bound",
-        "bound_time_s",
-        "share",
-    ),
+    *("activation_bytes", "kv_bytes", "state_bytes", "upcast_flops", "intensity", "ridge"),
+    *("attainable_flops_per_s", "bound", "bound_time_s", "share"),
 )
-
-
 EXPECTED_COLUMNS = ("expected_time_low_s", "expected_time_mid_s", "expected_time_high_s", "basis")
 
 
 def as_json(document: Mapping[str, Any]) -> str:
-    """The document as indented JSON; NaN and infinity are refused."""
+    """The document as indented JSON; raises ValueError for NaN and infinity."""
     return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
 
 
 def as_csv(document: Mapping[str, Any]) -> str:
-    """The operators of every phase, one row each, in base units."""
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(("model", "hardware", "phase", *OP_COLUMNS, *EXPECTED_COLUMNS))
+    """The operators of every phase as CSV, one row each, in base units."""
+    rows = []
     for phase, content in document["phases"].items():
         for op in content["ops"]:
             row = (document["model"], document["hardware"], phase, *(op[column] for column in OP_COLUMNS))
             expected = op.get("expected_time_s", {})
             times = (*(expected.get(end, "") for end in ("low", "mid", "high")), op.get("basis", ""))
-            writer.writerow([inert(cell) for cell in (*row, *times)])
+            rows.append((*row, *times))
+    return csv_text(("model", "hardware", "phase", *OP_COLUMNS, *EXPECTED_COLUMNS), rows)
+
+
+def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
+    """A CSV file whose cells are safe in a spreadsheet."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([csv_safe(cell) for cell in row] for row in rows)
     return out.getvalue()
 
 
-def inert(cell: object) -> object:
-    """Text that a spreadsheet would run as a formula is quoted so that it stays text."""
+def csv_safe(cell: object) -> object:
+    """`cell`, quoted if a spreadsheet would execute it as a formula."""
     return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
 
 
 def as_markdown(document: Mapping[str, Any]) -> str:
-    """The analysis as Markdown: summary, then one table a phase."""
+    """The analysis as Markdown: a summary, then one table per phase."""
     parts = [f"# {escape(document['model'])} on {escape(document['hardware'])}", ""]
     parts += [f"- {escape(line)}" for line in summary_lines(document)] + [""]
     for name, phase in document["phases"].items():
@@ -67,7 +62,7 @@ def as_markdown(document: Mapping[str, Any]) -> str:
 
 
 def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> list[str]:
-    """The lines of a Markdown table whose first `left` columns are text; every cell is escaped."""
+    """The lines of a Markdown table whose first `left` columns are left-aligned; cells are escaped."""
     return [
         f"| {' | '.join(header)} |",
         f"|{'|'.join('---' if index < left else '---:' for index in range(len(header)))}|",
@@ -76,7 +71,7 @@ def markdown_table(header: Sequence[str], rows: Iterable[Sequence[str]], left: i
 
 
 def escape(text: str) -> str:
-    """`text` on one line with everything that Markdown or HTML would interpret made literal."""
+    """`text` on one line, escaped for Markdown and HTML."""
     flat = "".join(char if char.isprintable() else " " for char in str(text))
     flat = flat.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     for char in "\\`*_[]|#":
@@ -84,120 +79,124 @@ def escape(text: str) -> str:
     return flat
 
 
+def printable(text: str) -> str:
+    """`text` with unprintable characters, line breaks and bidirectional controls replaced."""
+    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
 def summary_lines(document: Mapping[str, Any]) -> list[str]:
-    """The answer in a few lines: what was asked, does it fit, how fast at the bound."""
+    """The workload, memory, latency, throughput, energy and cost of an analysis, one line each, then its notes."""
     scenario, memory, generation = document["scenario"], document["memory"], document["generation"]
-    asked = f"batch {scenario['batch']}, prompt {scenario['prompt']}"
-    asked += "" if scenario["generate"] is None else f", generate {scenario['generate']}"
+    workload = f"batch {scenario['batch']}, prompt {scenario['prompt']}"
+    workload += "" if scenario["generate"] is None else f", generate {scenario['generate']}"
     if scenario["prefix"]:
-        asked += f", cached prefix {scenario['prefix']}"
+        workload += f", cached prefix {scenario['prefix']}"
     formats = f"weights {scenario['weights']}, activations {scenario['activations']}"
     formats += "" if scenario["kv"] is None else f", KV {scenario['kv']}"
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
-    room = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " too much")
+    headroom = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " over capacity")
     rate, unit = rate_of(generation)
     bound = f"{rate_text(generation[rate])} {unit}"
     devices = _devices(document["parallelism"])
     lines = [
-        f"{asked}; {formats}" + ("; FlashAttention" if scenario["flash"] else ""),
-        *([f"on {devices}; operators and memory are those of one device"] if devices else []),
-        f"memory: {si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}: {verdict}, {room}"
+        f"{workload}; {formats}" + ("; FlashAttention" if scenario["flash"] else ""),
+        *([f"on {devices}; operators and memory are per device"] if devices else []),
+        f"memory: {si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}: {verdict}, {headroom}"
         f" ({', '.join(_memory_parts(memory))})",
-        f"at the bound: {_times(generation, '', seconds)}total {seconds(generation['total_s'])}, {bound}",
+        f"at the bound: {_latencies(generation, '', seconds)}total {seconds(generation['total_s'])}, {bound}",
         *(expected_lines(scenario["engine"], generation) if "expected_time_s" in generation else []),
     ]
-    of_prompts = encodes(generation)
+    of_prompts = is_encoder(generation)
     lines += [*energy_lines(document["energy"], of_prompts), *cost_lines(document["cost"], of_prompts)]
     if generation["tokens_per_iteration"] != 1:
-        lines.append(f"a decode iteration yields {generation['tokens_per_iteration']:.3g} tokens a sequence")
+        lines.append(f"a decode iteration yields {generation['tokens_per_iteration']:.3g} tokens per sequence")
     if document["techniques"]:
         lines.append(f"techniques: {', '.join(document['techniques'])}")
     if scenario["convention"] != "physical":
-        lines.append(f"counted by the {scenario['convention']} convention")
+        lines.append(f"FLOPs and bytes counted by the {scenario['convention']} convention")
     return [*lines, *(f"note: {note}" for note in document["notes"])]
 
 
-def encodes(rates: Mapping[str, Any]) -> bool:
-    """Whether figures with rates are those of a model that only encodes: it generates no tokens."""
+def is_encoder(rates: Mapping[str, Any]) -> bool:
+    """Whether the rates are those of an encoder, which generates no tokens."""
     return rates.get("tokens_per_s") is None
 
 
 def rate_of(rates: Mapping[str, Any]) -> tuple[str, str]:
-    """The rate that matters, and its unit: generated tokens, or sequences where none are generated."""
-    return ("sequences_per_s", "sequences/s") if encodes(rates) else ("tokens_per_s", "tokens/s")
+    """Key and unit of the throughput: sequences/s of an encoder, else generated tokens/s."""
+    return ("sequences_per_s", "sequences/s") if is_encoder(rates) else ("tokens_per_s", "tokens/s")
 
 
-def rates_of(entries: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
-    """The rates that matter of several scenarios, with what their columns are called."""
-    found = {rate_of(entry) for entry in entries}
-    return dict(sorted(found, reverse=True))
+def rate_columns(entries: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
+    """Column titles by key of the throughputs of several scenarios."""
+    return dict(sorted({rate_of(entry) for entry in entries}, reverse=True))
 
 
-def times_of(entries: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
-    """The times of several scenarios that matter, with what their columns are called: encoders have the whole alone."""
-    whole = {"total": "total"}
-    return whole if all(map(encodes, entries)) else {"ttft": "TTFT", "tpot": "TPOT", **whole}
+def time_columns(entries: Iterable[Mapping[str, Any]]) -> Mapping[str, str]:
+    """Column titles by key of the latencies of several scenarios: the total alone if all are encoders."""
+    total = {"total": "total"}
+    return total if all(map(is_encoder, entries)) else {"ttft": "TTFT", "tpot": "TPOT", **total}
 
 
-def _times(generation: Mapping[str, Any], prefix: str, shown: Callable[[Any], str]) -> str:
-    """TTFT and TPOT, which a model that only encodes has not: all its time is the total."""
-    if encodes(generation):
+def _latencies(generation: Mapping[str, Any], prefix: str, shown: Callable[[Any], str]) -> str:
+    """TTFT and TPOT; empty for an encoder."""
+    if is_encoder(generation):
         return ""
     tpot = generation[f"{prefix}tpot_s"]
     return f"TTFT {shown(generation[f'{prefix}ttft_s'])}, TPOT {'-' if tpot is None else shown(tpot)}, "
 
 
 def rate_interval(rate: Mapping[str, float]) -> str:
-    """A rate with the ends of its interval."""
+    """A rate with its 80% interval."""
     return f"{rate_text(rate['mid'])} ({rate_text(rate['low'])} to {rate_text(rate['high'])})"
 
 
 def expected_lines(engine: str, generation: Mapping[str, Any]) -> list[str]:
-    """The expected times of a generation with their 80% intervals, and what they rest on."""
+    """The expected times of a generation with their 80% intervals, and their calibration."""
     name, unit = rate_of(generation)
     rate = f"{rate_interval(generation[f'expected_{name}'])} {unit}"
     return [
-        f"expected on {engine}: {_times(generation, 'expected_', spread)}"
-        f"total {spread(generation['expected_time_s'])}, {rate}",
-        f"in brackets 8 of 10 measurements; {BASES[generation['basis']]} ({generation['source']})",
+        f"expected on {engine}: {_latencies(generation, 'expected_', time_interval)}"
+        f"total {time_interval(generation['expected_time_s'])}, {rate}",
+        f"80% intervals in parentheses; {BASES[generation['basis']]} ({generation['source']})",
     ]
 
 
 def energy_lines(energy: Mapping[str, Any], of_prompts: bool = False) -> list[str]:
-    """What a token draws, generated or of a prompt, modelled or at most; nothing where neither is known."""
-    modelled, most = (read(energy, key, "J") for key in energy_keys(of_prompts))
+    """Energy per generated or prompt token, modelled or else the upper bound at TDP; empty if neither is known."""
+    modelled, at_tdp = (figure_text(energy, key, "J") for key in energy_keys(of_prompts))
     token = "prompt token" if of_prompts else "token"
     if modelled is not None:
         power = energy.get("expected_power_w", {"mid": energy["power_w"]})["mid"]
-        return [f"energy: {modelled} a {token}, {power:,.0f} W a device (modelled)"]
-    return [] if most is None else [f"energy: at most {most} a {token}, all devices at their TDP"]
+        return [f"energy: {modelled} per {token}, {power:,.0f} W per device (modelled)"]
+    return [] if at_tdp is None else [f"energy: at most {at_tdp} per {token}, all devices at TDP"]
 
 
 def energy_keys(of_prompts: bool) -> tuple[str, str]:
-    """Where the energy of a token stands: modelled, and at most."""
+    """Keys of the energy per token: modelled, and at TDP."""
     if of_prompts:
-        return "prefill_j_per_prompt_token", "at_most_prefill_j_per_prompt_token"
-    return "j_per_token", "at_most_j_per_token"
+        return "prefill_j_per_prompt_token", "tdp_prefill_j_per_prompt_token"
+    return "j_per_token", "tdp_j_per_token"
 
 
 def cost_key(of_prompts: bool) -> str:
-    """Where the cost of a million tokens stands: where none are generated, those processed are the prompts'."""
+    """Key of the cost per million generated tokens; of an encoder, which generates none, per million processed."""
     return "usd_per_million_processed_tokens" if of_prompts else "usd_per_million_tokens"
 
 
 def cost_lines(cost: Mapping[str, Any] | None, of_prompts: bool = False) -> list[str]:
-    """What a million tokens cost, generated or of prompts, and the price it rests on; nothing where it is unknown."""
-    if cost is None or (shown := read(cost, cost_key(of_prompts), "USD")) is None:
+    """Cost per million tokens, generated or of prompts, and the device prices; empty if unknown."""
+    if cost is None or (shown := figure_text(cost, cost_key(of_prompts), "USD")) is None:
         return []
     prices = " and ".join(
-        f"{price['usd_per_hour']:g} USD an hour" + ("" if price["date"] is None else f" ({price['date']})")
+        f"{price['usd_per_hour']:g} USD/h" + ("" if price["date"] is None else f" ({price['date']})")
         for price in cost["prices"]
     )
-    return [f"cost: {shown} a million {'prompt' if of_prompts else 'generated'} tokens, a device at {prices}"]
+    return [f"cost: {shown} per million {'prompt' if of_prompts else 'generated'} tokens, devices at {prices}"]
 
 
-def read(figures: Mapping[str, Any], key: str, unit: str) -> str | None:
-    """A figure at expected times with its interval, else at the bound; None where there is none."""
+def figure_text(figures: Mapping[str, Any], key: str, unit: str) -> str | None:
+    """A figure at expected times with its 80% interval, else at the bound; None if unknown."""
     if (expected := figures.get(f"expected_{key}")) is not None:
         return f"{expected['mid']:.3g} {unit} ({expected['low']:.3g} to {expected['high']:.3g})"
     return None if figures[key] is None else f"{figures[key]:.3g} {unit} at the bound"
@@ -209,11 +208,11 @@ BASES = {
     "pooled": "calibrated on other hardware",
     "bound": "not calibrated",
 }
-"""What an expected time rests on, in words."""
+"""Descriptions of the basis of an expected time."""
 
 
-def spread(interval: Mapping[str, float]) -> str:
-    """An expected time with the ends of its interval: '12.3 ms (11.0 to 14.1)', in one unit where it can be."""
+def time_interval(interval: Mapping[str, float]) -> str:
+    """An expected time with its 80% interval: '12.3 ms (11.0 to 14.1)'."""
     low, mid, high = (seconds(interval[name]) for name in ("low", "mid", "high"))
     unit = mid.split()[-1]
     ends = [end.removesuffix(f" {unit}") if end.endswith(f" {unit}") else end for end in (low, high)]
@@ -221,7 +220,7 @@ def spread(interval: Mapping[str, float]) -> str:
 
 
 def rate_text(value: float) -> str:
-    """A rate, with digits enough that a slow one does not read as nothing."""
+    """A rate with three significant digits, or rounded from 100 on."""
     return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
 
 
@@ -231,18 +230,18 @@ def _memory_parts(memory: Mapping[str, Any]) -> list[str]:
 
 
 def _devices(parallelism: Mapping[str, Any]) -> str:
-    """The devices of a parallel run in words, empty for a single one."""
+    """The devices and parallelism; empty for a single device."""
     more = parallelism["decode_devices"]
     if parallelism["devices"] == 1:
-        return "1 device, and another one that decodes" if more else ""
+        return "1 device for prefill and 1 for decode" if more else ""
     kinds = ("tensor", "pipeline", "expert", "data", "sequence")
     degrees = ", ".join(f"{kind} {parallelism[kind]}" for kind in kinds if parallelism[kind] > 1)
     nodes = f" on {parallelism['nodes']} nodes" if parallelism["nodes"] > 1 else ""
-    return f"{parallelism['devices']} devices{nodes} ({degrees})" + (f", and {more} more that decode" if more else "")
+    return f"{parallelism['devices']} devices{nodes} ({degrees})" + (f", and {more} more for decode" if more else "")
 
 
 def phase_line(phase: Mapping[str, Any]) -> str:
-    """The totals of a phase in a line, and its expected time in another."""
+    """The totals of a phase, and its expected time on a second line."""
     sent = f" {si(phase['link_bytes'], 'B')} sent," if phase["link_bytes"] else ""
     line = (
         f"{si(phase['flops'], 'FLOP')}, {si(phase['bytes'], 'B')},{sent}"
@@ -250,15 +249,15 @@ def phase_line(phase: Mapping[str, Any]) -> str:
     )
     if "expected_time_s" not in phase:
         return line
-    host = f", {seconds(phase['host_time_s'])} of it the host's" if phase["host_time_s"] else ""
-    return f"{line}\nexpected {spread(phase['expected_time_s'])}{host}"
+    host = f", including {seconds(phase['host_time_s'])} host time" if phase["host_time_s"] else ""
+    return f"{line}\nexpected {time_interval(phase['expected_time_s'])}{host}"
 
 
 OP_HEADER = ("operator", "count", "FLOP", "bytes", "FLOP/B", "attainable", "bound", "at bound", "expected", "share")
 
 
 def op_rows(phase: Mapping[str, Any]) -> tuple[Sequence[str], list[list[str]]]:
-    """The operator table of a phase, formatted; figures are for one instance, share for all of them."""
+    """Header and rows of the operator table of a phase; figures are per instance, the share is of all instances."""
     several = len({op["section"] for op in phase["ops"]} - ENDS) > 1
     rows = [
         [

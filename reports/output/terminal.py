@@ -1,9 +1,12 @@
-"""Tables for the terminal, drawn by Rich. Text from specs is never read as markup."""
+"""Terminal output with Rich: tables, and a progress line. Text from specs is never parsed as markup."""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Iterable, Mapping, Sequence
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import groupby
 from typing import Any
 
@@ -13,13 +16,33 @@ from rich.constrain import Constrain
 from rich.table import Table
 from rich.text import Text
 
-from roofline.reports.output.export import op_rows, phase_line, summary_lines
+from roofline.reports.output.export import op_rows, phase_line, printable, summary_lines
 
 BOUND_STYLE = {"compute": "magenta", "memory": "cyan", "link": "yellow"}
+PROGRESS_DELAY = 1.0
+"""Seconds before the progress line appears."""
+
+
+@contextmanager
+def progress_line() -> Iterator[Callable[[str], None]]:
+    """Yields a function that shows the current step on standard error; it does nothing if that is no terminal."""
+    if not sys.stderr.isatty():
+        yield lambda _: None
+        return
+    start = time.monotonic()
+    with Console(stderr=True).status("") as status:
+        status.stop()
+
+        def update(text: str) -> None:
+            status.update(f"{text} ...")
+            if time.monotonic() - start > PROGRESS_DELAY:
+                status.start()
+
+        yield update
 
 
 def render(parts: Iterable[Any], console: Console | None = None) -> str:
-    """The parts as text, with colours only where the given console has them."""
+    """The renderables as text, coloured if `console` supports colours."""
     target = console or Console(file=io.StringIO(), width=130)
     with target.capture() as capture:
         for whole, alike in groupby(parts, lambda part: isinstance(part, Text) and bool(part.no_wrap)):
@@ -30,10 +53,9 @@ def render(parts: Iterable[Any], console: Console | None = None) -> str:
 def table(
     header: Sequence[str], rows: Iterable[Sequence[str]], title: str | None = None, left: int = 1, width: int = 0
 ) -> Any:
-    """A plain table; the first `left` columns are text, the others are right-aligned figures.
+    """A plain table whose first `left` columns are left-aligned and the others right-aligned.
 
-    Where it is too wide its widest columns are broken, nothing is cut off. With a `width` it is at most so many
-    characters wide, and only its first column gives way.
+    Wide columns wrap and are never truncated. `width` limits the characters; then only the first column wraps.
     """
     drawn = Table(
         box=SIMPLE_HEAD, title=title, title_justify="left", pad_edge=False, title_style="bold", padding=(0, 0, 0, 1)
@@ -46,20 +68,16 @@ def table(
             overflow="fold",
         )
     for row in rows:
-        drawn.add_row(*(Text(_printable(cell), style=BOUND_STYLE.get(cell, "")) for cell in row))
+        drawn.add_row(*(Text(printable(cell), style=BOUND_STYLE.get(cell, "")) for cell in row))
     return Constrain(drawn, width) if width else drawn
 
 
-def _printable(text: str) -> str:
-    return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
 def analysis_parts(document: Mapping[str, Any]) -> list[Any]:
-    """What `roofline analyze` shows: the answer, then one table a phase."""
-    title = Text(_printable(f"{document['model']} on {document['hardware']}"), style="bold")
-    parts: list[Any] = [title, *(Text(_printable(line)) for line in summary_lines(document)), Text()]
+    """The output of `roofline analyze`: a summary, then one table per phase."""
+    title = Text(printable(f"{document['model']} on {document['hardware']}"), style="bold")
+    parts: list[Any] = [title, *(Text(printable(line)) for line in summary_lines(document)), Text()]
     for name, phase in document["phases"].items():
         header, rows = op_rows(phase)
         parts.append(table(header, rows, title=f"{name.capitalize()}: {phase_line(phase)}"))
-    parts.append(Text("FLOP, bytes and times of one instance; share of the phase's bound time for all of them.", "dim"))
+    parts.append(Text("FLOP, bytes and times per instance; share of the phase's bound time for all instances.", "dim"))
     return parts

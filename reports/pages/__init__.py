@@ -1,5 +1,5 @@
-"""Reports: one page about a scenario, or several side by side, as a self-contained HTML file or as Markdown.
+"""Reports on one or several scenarios as a self-contained HTML file or as Markdown.
 
-`subjects.py` says what is reported, `knobs.py` what can be turned, `grid.py` works it all out, `content.py` writes what
-both pages say, `web.py` and `markdown.py` are the pages.
+`subjects.py` reads the scenarios, `content.py` has the sections of both formats, `controls.py` the interactive controls
+and `grid.py` their precomputed figures, `web.py` renders HTML, `write.py` Markdown and files.
 """

@@ -1,4 +1,4 @@
-"""What a report says, on either page: sections of lines and tables, the answer first."""
+"""The content of a report in both formats: sections of lines and tables, the summary first."""
 
 from __future__ import annotations
 
@@ -13,41 +13,41 @@ from roofline.advisor import Goal, advise
 from roofline.core.errors import RooflineError
 from roofline.core.units import seconds, si
 from roofline.reports.documents.advice import advice_blocks, advice_document
-from roofline.reports.documents.analysis import analysis_document, rates_document
+from roofline.reports.documents.analysis import analysis_document, interval, rates_document
 from roofline.reports.documents.explain import definitions
 from roofline.reports.output.blocks import Block
 from roofline.reports.output.export import (
     BASES,
-    encodes,
+    is_encoder,
     op_rows,
     phase_line,
+    rate_columns,
     rate_interval,
     rate_of,
     rate_text,
-    rates_of,
-    spread,
     summary_lines,
+    time_interval,
 )
-from roofline.reports.pages.controls import has_flash, quantised, schemes
+from roofline.reports.pages.controls import flash_fusions, has_flash, quantised, schemes
 from roofline.reports.pages.subjects import Subject
 from roofline.scenario.phase import Phase
-from roofline.timing.calibration import Fit, Match
+from roofline.timing.calibration import Match
 from roofline.whatif.command_line import command_line
-from roofline.whatif.explain.grounds import assumptions
+from roofline.whatif.explain.assumptions import assumptions
 from roofline.whatif.request import Request
 from roofline.whatif.study import source_digest
 
 Progress = Callable[[str], None]
 
 TOP = 5
-"""Single changes of the advice that are shown."""
+"""Number of single changes in the advice."""
 
-MOST_ROWS = 200
-"""Operators of a table: of more, those that take longest."""
+MAX_ROWS = 200
+"""Maximum number of operators of a table; those that take longest are kept."""
 
 
 class Section(Struct, frozen=True):
-    """A part of the page under a heading of its own; `anchor` is its place in links."""
+    """A section of the page; `anchor` is its id in links."""
 
     anchor: str
     title: str
@@ -55,7 +55,7 @@ class Section(Struct, frozen=True):
 
 
 class Content(Struct, frozen=True):
-    """All that is said: the answer, the operators of each phase by scenario, and what it rests on."""
+    """The summary, the operators of each phase by scenario, and the other sections."""
 
     title: str
     lead: Sequence[str]
@@ -65,7 +65,7 @@ class Content(Struct, frozen=True):
 
 
 def content(subjects: Sequence[Subject], title: str | None, advice: bool, progress: Progress) -> Content:
-    """The content of a report about these scenarios. Raises RooflineError."""
+    """The content of a report on these scenarios. Raises RooflineError."""
     progress("scenarios")
     documents = [analysis_document(subject.analysis) for subject in subjects]
     several = len(subjects) > 1
@@ -74,9 +74,9 @@ def content(subjects: Sequence[Subject], title: str | None, advice: bool, progre
         progress("advice")
         rest.append(Section("advice", "Advice and plan", list(_each(subjects, _advice))))
     rest += [
-        Section("accuracy", "How far off the expected times are", list(_each(subjects, _accuracy))),
-        Section("definitions", "What every figure means", [changed(block, title="") for block in definitions()]),
-        Section("reproduce", "To have it again", list(_reproduce(subjects))),
+        Section("accuracy", "Accuracy of the expected times", list(_each(subjects, _accuracy))),
+        Section("definitions", "Definitions", [changed(block, title="") for block in definitions()]),
+        Section("reproduce", "Reproduce", list(_reproduce(subjects))),
     ]
     lines = [
         Block(subject.label if several else "", summary_lines(document))
@@ -89,18 +89,18 @@ def content(subjects: Sequence[Subject], title: str | None, advice: bool, progre
             f"{subject.label}: {_answer(document)}" if several else _answer(document)
             for subject, document in zip(subjects, documents, strict=True)
         ],
-        answer=Section("answer", "The answer", [*beside, *lines]),
+        answer=Section("answer", "Summary", [*beside, *lines]),
         operators=Section("operators", "Operators", list(_operators(subjects, documents))),
         rest=rest,
     )
 
 
-def _each(subjects: Sequence[Subject], say: Callable[[Subject], Iterator[Block]]) -> Iterator[Block]:
-    """What is said of every scenario, under its label where there are several."""
+def _each(subjects: Sequence[Subject], blocks: Callable[[Subject], Iterator[Block]]) -> Iterator[Block]:
+    """The blocks of every scenario, under its label if there are several."""
     for subject in subjects:
         if len(subjects) > 1:
             yield Block(subject.label)
-        yield from say(subject)
+        yield from blocks(subject)
 
 
 def _title(subjects: Sequence[Subject]) -> str:
@@ -109,12 +109,12 @@ def _title(subjects: Sequence[Subject]) -> str:
 
 
 def _answer(document: dict[str, Any]) -> str:
-    """Does it fit, how fast is it, what bounds it: in a sentence or two."""
+    """Memory, latency, throughput and bounds in a few sentences."""
     memory, generation = document["memory"], document["generation"]
-    verdict = "Fits" if memory["fits"] else "Does not fit"
-    room = f"{si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}"
-    bounds = ", ".join(f"{name} is {phase['bound']}-bound" for name, phase in document["phases"].items())
-    return f"{verdict} ({room}). {'; '.join(_speeds(generation))}. Mostly, {bounds}."
+    verdict = "Fits in memory" if memory["fits"] else "Does not fit in memory"
+    used = f"{si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}"
+    bounds = ", ".join(f"{name} is mostly {phase['bound']}-bound" for name, phase in document["phases"].items())
+    return f"{verdict} ({used}). {'; '.join(_speeds(generation))}. {bounds[0].upper()}{bounds[1:]}."
 
 
 def _speeds(generation: dict[str, Any]) -> Iterator[str]:
@@ -124,9 +124,13 @@ def _speeds(generation: dict[str, Any]) -> Iterator[str]:
         tpot = generation["tpot_s"]
         yield f"At the bound TTFT {seconds(generation['ttft_s'])}" + ("" if tpot is None else f", TPOT {seconds(tpot)}")
         return
-    yield f"TTFT {spread(generation['expected_ttft_s'])}" if decodes else spread(generation["expected_time_s"])
+    yield (
+        f"TTFT {time_interval(generation['expected_ttft_s'])}"
+        if decodes
+        else time_interval(generation["expected_time_s"])
+    )
     if generation["expected_tpot_s"] is not None and decodes:
-        yield f"TPOT {spread(generation['expected_tpot_s'])}"
+        yield f"TPOT {time_interval(generation['expected_tpot_s'])}"
     rate, unit = rate_of(generation)
     yield f"{rate_interval(generation[f'expected_{rate}'])} {unit}"
 
@@ -135,17 +139,17 @@ def _speeds(generation: dict[str, Any]) -> Iterator[str]:
 
 
 Row = tuple[str, list[str], dict[str, Any], list[str]]
-"""A setting of a table: its label, does it fit and how fast is it, its rates, and what bounds it."""
+"""A setting of a table: its label; whether it fits, memory and latencies; its throughputs; its bounds."""
 
 
 def _row(label: str, answer: Analysis) -> Row:
-    """The figures of a setting. Raises RooflineError where it has none."""
+    """The row of a setting. Raises RooflineError if it cannot be simulated."""
     memory = answer.memory
     cells = ["yes" if memory.fits else "NO", si(float(memory.total), "B")]
     if answer.times_are_expected:
         expected = answer.expected
-        tpot = "-" if expected.tpot is None or answer.decode is None else _spread(expected.tpot)
-        cells += [_spread(expected.ttft), tpot]
+        tpot = "-" if expected.tpot is None or answer.decode is None else time_interval(interval(expected.tpot))
+        cells += [time_interval(interval(expected.ttft)), tpot]
     else:
         generation = answer.generation
         cells += [seconds(generation.ttft), "-" if generation.tpot is None else seconds(generation.tpot)]
@@ -154,10 +158,10 @@ def _row(label: str, answer: Analysis) -> Row:
 
 
 def _speeds_block(title: str, first: str, rows: Sequence[Row]) -> Block:
-    """A table of settings, with the times and rates that matter: where nothing is generated, prefill is all."""
-    rates = rates_of(found for _, _, found, _ in rows)
+    """A table of settings; encoders have only prefill."""
+    rates = rate_columns(found for _, _, found, _ in rows)
     phases = {"TTFT": "prefill", "TPOT": "decode"}
-    if all(encodes(found) for _, _, found, _ in rows):
+    if all(is_encoder(found) for _, _, found, _ in rows):
         phases = {"total": "bound"}
     count = len(phases)
     lines = [
@@ -174,34 +178,27 @@ def _rate_cell(rates: dict[str, Any], name: str) -> str:
     return rate_text(rates[name]) if expected is None else rate_interval(expected)
 
 
-def _spread(estimate: Any) -> str:
-    return spread({"low": estimate.low, "mid": estimate.mid, "high": estimate.high})
-
-
 def _beside(subjects: Sequence[Subject], documents: Sequence[dict[str, Any]]) -> Block:
-    read = "expected times with the interval of 8 of 10 measurements"
-    if not all("expected_time_s" in document["generation"] for document in documents):
-        read = "times at the bound"
+    expected = all("expected_time_s" in document["generation"] for document in documents)
+    times = "expected times with 80% intervals" if expected else "times at the bound"
     rows = [_row(subject.label, subject.analysis) for subject in subjects]
-    return _speeds_block(f"Side by side: {read}", "scenario", rows)
+    return _speeds_block(f"Side by side: {times}", "scenario", rows)
 
 
 # --- what if ----------------------------------------------------------------------------------------------------------
 
 
 def _what_if(subject: Subject) -> Iterator[Block]:
-    """Every quantisation with and without FlashAttention, all else as asked."""
+    """Every quantisation with and without FlashAttention, all else as requested."""
     request, rows, failed = subject.request, [], []
     for label, scheme in schemes(request):
         formats = request if scheme is None else quantised(request, scheme)
         for flash in (True, False):
-            others = tuple(name for name in request.options.get("fusions") or () if name != "attention")
-            fusions = ("attention", *others) if flash else others
-            asked = " (asked for)" if scheme is None and flash is has_flash(request) else ""
+            requested = " (requested)" if scheme is None and flash is has_flash(request) else ""
             name = f"{label}, {'with' if flash else 'without'} FlashAttention"
             try:
-                answer = analyze(formats.with_options(fusions=fusions).scenario())
-                rows.append(_row(f"{name}{asked}", answer))
+                answer = analyze(formats.with_options(fusions=flash_fusions(request, flash)).scenario())
+                rows.append(_row(f"{name}{requested}", answer))
             except RooflineError as error:
                 failed.append(f"{name}: {error}")
     yield _speeds_block("", "setting", rows)
@@ -213,11 +210,11 @@ def _what_if(subject: Subject) -> Iterator[Block]:
 
 
 def _advice(subject: Subject) -> Iterator[Block]:
-    """What the advisor says of the whole time, with its plan."""
+    """Advice on the total time, with a plan."""
     try:
         yield from advice_blocks(advice_document(advise(subject.request, Goal(), top=TOP), TOP))
     except RooflineError as error:
-        yield Block(lines=[f"There is no advice for this scenario: {error}."])
+        yield Block(lines=[f"No advice for this scenario: {error}."])
 
 
 # --- operators --------------------------------------------------------------------------------------------------------
@@ -226,35 +223,23 @@ def _advice(subject: Subject) -> Iterator[Block]:
 def _operators(subjects: Sequence[Subject], documents: Sequence[dict[str, Any]]) -> Iterator[Block]:
     for subject, document in zip(subjects, documents, strict=True):
         for name, phase in document["phases"].items():
-            shown = sorted(phase["ops"], key=lambda op: -op["share"])[:MOST_ROWS]
+            shown = sorted(phase["ops"], key=lambda op: -op["share"])[:MAX_ROWS]
             names = {id(op) for op in shown}
             cut = {**phase, "ops": [op for op in phase["ops"] if id(op) in names]}
             header, rows = op_rows(cut)
             title = f"{subject.label}: {name}" if len(subjects) > 1 else name.capitalize()
             lines = phase_line(phase).split("\n")
             if len(phase["ops"]) > len(shown):
-                lines.append(f"of {len(phase['ops'])} operators the {len(shown)} that take longest")
+                lines.append(f"the {len(shown)} of {len(phase['ops'])} operators that take longest")
             yield Block(title, lines)
             yield Block(header=header, rows=rows)
 
 
-# --- what it rests on -------------------------------------------------------------------------------------------------
+# --- accuracy and versions--------------------------------------------------------------------------------------------
 
 
-class Used(Struct, frozen=True):
-    """Constants that kernels of a scenario rest on, and the operators that those kernels compute."""
-
-    match: Match
-    operators: tuple[str, ...]
-
-    @property
-    def fit(self) -> Fit:
-        """The constants."""
-        return self.match.fit
-
-
-def used(answer: Analysis) -> list[Used]:
-    """The fits behind the expected times, in the order in which they are first needed."""
+def used_fits(answer: Analysis) -> list[tuple[Match, tuple[str, ...]]]:
+    """The fits behind the expected times in order of first use, each with the operators of its kernels."""
     found: dict[tuple[str, str, str], tuple[Match, dict[str, None]]] = {}
     for phase in (answer.prefill, answer.decode):
         if phase is None:
@@ -263,62 +248,62 @@ def used(answer: Analysis) -> list[Used]:
             kernels = phase.timed(run)
             for entry in kernels.kernels:
                 names = [kernels.placement.ops[part][0].name for part in entry.parts]
-                for match in _spoken(entry.matches.values(), phase):
+                for match in _of_phase(entry.matches.values(), phase):
                     key = (match.fit.op, match.fit.format, match.calibration)
                     found.setdefault(key, (match, {}))[1].update(dict.fromkeys(names))
-    return [Used(match, tuple(names)) for match, names in found.values()]
+    return [(match, tuple(names)) for match, names in found.values()]
 
 
-def _spoken(matches: Any, phase: Phase | None) -> Iterator[Match]:
-    """The matches of a kernel that a phase needs: attention has one for each."""
-    other = "attention_decode" if phase is not None and phase.name == "prefill" else "attention_prefill"
+def _of_phase(matches: Any, phase: Phase) -> Iterator[Match]:
+    """The matches of a kernel in a phase: attention has one for prefill and one for decode."""
+    other = "attention_decode" if phase.name == "prefill" else "attention_prefill"
     yield from (match for match in matches if match.fit.op != other)
 
 
-_RESIDUALS = ("kernel", "format", "computes", "basis", "measurements", "low", "middle", "high", "times wider")
+_RESIDUALS = ("kernel", "format", "computes", "basis", "measurements", "p10", "p50", "p90", "widened by")
 
 
 def _accuracy(subject: Subject) -> Iterator[Block]:
-    """The grounds of expected times, and what the fits of its kernels left over."""
+    """The assumptions of the expected times, and the residuals of the fits of the kernels."""
     answer = subject.analysis
     yield Block(lines=list(assumptions(answer)))
     if not answer.times_are_expected:
         return
     rows = []
-    for entry in used(answer):
-        left = entry.fit.residuals.get("all")
-        cells = ["-"] * 3 if left is None else [f"{value:.3g}" for value in (left.low, left.mid, left.high)]
-        basis = BASES[entry.match.basis] if entry.fit.rows else "a prior"
-        wider = "" if entry.match.widening == 1 else f"{entry.match.widening:.3g}"
-        names = ", ".join(entry.operators[:6]) + (", ..." if len(entry.operators) > 6 else "")
-        rows.append([entry.fit.op, entry.fit.format, names, basis, f"{entry.fit.rows:,}", *cells, wider])
+    for match, operators in used_fits(answer):
+        fit, residuals = match.fit, match.fit.residuals.get("all")
+        cells = ["-"] * 3 if residuals is None else [f"{getattr(residuals, end):.3g}" for end in ("low", "mid", "high")]
+        basis = BASES[match.basis] if fit.rows else "prior"
+        widening = "" if match.widening == 1 else f"{match.widening:.3g}"
+        names = ", ".join(operators[:6]) + (", ..." if len(operators) > 6 else "")
+        rows.append([fit.op, fit.format, names, basis, f"{fit.rows:,}", *cells, widening])
     yield Block(
         lines=[
-            "What the fits left over: measured over predicted time of kernels kept aside, 10th, 50th and 90th"
-            " percentile over all shapes; constants of other hardware or formats widen the interval"
+            "Residuals of the fits: measured over predicted time of held-out kernels, p10, p50 and p90 over all shapes;"
+            " constants of other hardware or formats widen the interval"
         ]
     )
     yield Block(header=_RESIDUALS, rows=rows, left=4)
 
 
 def _reproduce(subjects: Sequence[Subject]) -> Iterator[Block]:
-    """The commands, and the versions of what they read."""
+    """The commands, and the versions of the specs that they read."""
     commands = []
     for subject in subjects:
         try:
             commands += [command_line(subject.request, name) for name in ("report", "analyze", "advise")]
         except RooflineError as error:
             yield Block(lines=[str(error)])
-    yield Block(lines=["The commands that give these figures:"], commands=commands)
+    yield Block(lines=["Commands:"], commands=commands)
     rows = [["roofline", __version__, ""]]
     for request in (subject.request for subject in subjects):
         rows += _versions(request)
-    yield Block(lines=["The versions that they rest on:"])
-    yield Block(header=("what", "version", "source"), rows=list(map(list, dict.fromkeys(map(tuple, rows)))), left=3)
+    yield Block(lines=["Versions:"])
+    yield Block(header=("input", "version", "source"), rows=list(map(list, dict.fromkeys(map(tuple, rows)))), left=3)
 
 
 def _versions(request: Request) -> Iterator[list[str]]:
-    """What a request reads, each with a digest of what it says."""
+    """Name, digest and source of the specs that a request reads."""
     scenario = request.scenario()
     yield [f"model {scenario.model.name}", source_digest("model", request.model_name), scenario.model.source or ""]
     hardware = scenario.hardware

@@ -1,7 +1,8 @@
-"""Knobs: what a reader can turn, and the values that each has, the one that was asked for among them."""
+"""The controls of an interactive report and their values, including the requested ones."""
 
 from __future__ import annotations
 
+from itertools import product, starmap
 from typing import Any
 
 import numpy as np
@@ -16,27 +17,27 @@ PROMPTS = (128, 512, 2048, 8192, 32768)
 DEGREES = (1, 2, 4, 8)
 
 NUMBERS = 900_000
-"""Figures of operators that are worked out at most: pages stay below 3 MB, and take seconds."""
+"""Maximum number of operator figures of a page, which keeps it below 3 MB and fast to build."""
 
 SIZES = ((6, 6, 4, 4), (5, 5, 4, 3), (5, 5, 3, 3), (4, 4, 3, 2), (3, 3, 2, 2), (2, 2, 2, 1), (1, 1, 1, 1))
-"""Values of batch, prompt, quantisation and tensor parallelism, from many to few."""
+"""Numbers of values of batch, prompt, quantisation and tensor parallelism, from most to fewest."""
 
 _PER_POINT, _PER_OPERATOR = 9, 100
-"""Figures of an operator at each batch and prompt, and what it takes beside in each setting."""
+"""Figures of an operator per batch and prompt, and its fixed size per setting in the same unit."""
 
 
 class Setting(Struct, frozen=True):
-    """A place of the knobs that need an analysis of their own: an index into the values of each."""
+    """Indices into the values of the controls that need separate analyses."""
 
     quant: int
     flash: int
     tp: int
 
 
-class Knobs(Struct, frozen=True):
-    """The values of each knob of a scenario, and which of them was asked for.
+class Controls(Struct, frozen=True):
+    """The values of each control of a scenario, and the requested ones.
 
-    `quants` are (label, scheme), the scheme None for the formats that were asked for.
+    `quants` are (label, scheme), with scheme None for the requested formats.
     """
 
     request: Request
@@ -45,54 +46,50 @@ class Knobs(Struct, frozen=True):
     quants: tuple[tuple[str, str | None], ...]
     flashes: tuple[bool, ...]
     degrees: tuple[int, ...]
-    asked: Setting
-    asked_batch: int
-    asked_prompt: int
+    requested: Setting
+    requested_batch: int
+    requested_prompt: int
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Batches and prompts: what one analysis spans."""
+        """Numbers of batches and prompts, the grid of one analysis."""
         return len(self.batches), len(self.prompts)
 
     @property
     def settings(self) -> list[Setting]:
-        """Every place of the other knobs."""
-        return [
-            Setting(quant, flash, degree)
-            for quant in range(len(self.quants))
-            for flash in range(len(self.flashes))
-            for degree in range(len(self.degrees))
-        ]
+        """Every combination of the other controls."""
+        return list(starmap(Setting, product(*(range(len(v)) for v in (self.quants, self.flashes, self.degrees)))))
 
     def at(self, setting: Setting, **options: Any) -> Request:
-        """The request with the knobs turned there."""
+        """The request at a setting."""
         _, scheme = self.quants[setting.quant]
         request = self.request if scheme is None else quantised(self.request, scheme)
-        fusions = _with_flash(request, self.flashes[setting.flash])
+        fusions = flash_fusions(request, self.flashes[setting.flash])
         return request.spread(tensor=self.degrees[setting.tp]).with_options(fusions=fusions, **options)
 
     def grid(self, setting: Setting) -> Request:
-        """The same over all batches and prompts at once."""
+        """The request at a setting over all batches and prompts."""
         return self.at(setting, batch=np.array(self.batches)[:, None], prompt=np.array(self.prompts)[None, :])
 
 
 def quantised(request: Request, scheme: str) -> Request:
-    """The request in the formats of a scheme alone."""
+    """The request in the formats of a scheme."""
     return replace(request, formats={"scheme": scheme})
 
 
 def has_flash(request: Request) -> bool:
-    """Whether the attention products are fused."""
+    """Whether attention is fused (FlashAttention)."""
     return "attention" in (request.options.get("fusions") or ())
 
 
-def _with_flash(request: Request, flash: bool) -> tuple[str, ...]:
+def flash_fusions(request: Request, flash: bool) -> tuple[str, ...]:
+    """The fusions of the request with FlashAttention on or off."""
     others = tuple(name for name in request.options.get("fusions") or () if name != "attention")
     return ("attention", *others) if flash else others
 
 
 def schemes(request: Request) -> list[tuple[str, str | None]]:
-    """The formats that were asked for, or released, then those worth a look on the hardware: (label, scheme)."""
+    """(label, scheme) of the requested or released formats, then of common formats that the hardware supports."""
     given = {name: text for name, text in request.formats.items() if text is not None}
     precision = request.precision
     own, plain = precision.weights.name, precision.base.name
@@ -110,60 +107,48 @@ def schemes(request: Request) -> list[tuple[str, str | None]]:
     return found
 
 
-def knobs(subject: Subject, reports: int = 1) -> Knobs:
-    """The knobs of a scenario, with as many values as a page of so many `reports` has room for."""
+def controls(subject: Subject, reports: int = 1) -> Controls:
+    """The controls of a scenario, with as many values as fit on a page with `reports` scenarios."""
     request, analysis = subject.request, subject.analysis
     flash = has_flash(request)
     attends = any("attention" in (entry.name, str(entry.kind)) for entry in analysis.prefill.ops)
     flashes = (flash, not flash) if attends else (flash,)
     longest = request.model.max_context or PROMPTS[-1]
-    batch, prompt = int(request.options.get("batch", 1)), int(_asked_prompt(subject))
+    prompt = request.options.get("prompt")
+    prompt = int(analysis.scenario.prompt if prompt is None else prompt)
+    batch = int(request.options.get("batch", 1))
     degree = int(request.degrees.get("tensor", 1))
-    operators = min(len(analysis.prefill.ops) + (len(analysis.decode.ops) if analysis.decode else 0), 2 * MOST_OPS)
+    operators = min(len(analysis.prefill.ops) + (len(analysis.decode.ops) if analysis.decode else 0), 2 * MAX_OPS)
     batches = _values(BATCHES, batch)
     prompts = _values([value for value in PROMPTS if value <= longest], prompt)
     quants, degrees = schemes(request), _values(DEGREES, degree)
     for sizes in SIZES:
-        room = [
-            min(size, have) for size, have in zip(sizes, map(len, (batches, prompts, quants, degrees)), strict=True)
+        counts = [
+            min(size, len(values)) for size, values in zip(sizes, (batches, prompts, quants, degrees), strict=True)
         ]
-        settings, points = room[2] * room[3] * len(flashes), room[0] * room[1]
+        settings, points = counts[2] * counts[3] * len(flashes), counts[0] * counts[1]
         if settings * operators * (points * _PER_POINT + _PER_OPERATOR) * reports <= NUMBERS:
             break
-    batches, prompts = _near(batches, batch, room[0]), _near(prompts, prompt, room[1])
-    degrees, kept = _near(degrees, degree, room[3]), quants[: room[2]]
-    return Knobs(
-        request,
-        batches,
-        prompts,
-        tuple(kept),
-        flashes,
-        degrees,
-        Setting(0, 0, degrees.index(degree)),
-        batches.index(batch),
-        prompts.index(prompt),
-    )
+    batches, prompts = _thinned(batches, batch, counts[0]), _thinned(prompts, prompt, counts[1])
+    degrees, quants = _thinned(degrees, degree, counts[3]), quants[: counts[2]]
+    requested = Setting(0, 0, degrees.index(degree)), batches.index(batch), prompts.index(prompt)
+    return Controls(request, batches, prompts, tuple(quants), flashes, degrees, *requested)
 
 
-MOST_OPS = 160
-"""Operators of a phase that are embedded: of more, those that take longest."""
+MAX_OPS = 160
+"""Maximum number of embedded operators of a phase; those that take longest are kept."""
 
 
-def _asked_prompt(subject: Subject) -> int:
-    prompt = subject.request.options.get("prompt")
-    return int(subject.analysis.scenario.prompt if prompt is None else prompt)
+def _values(usual: Any, requested: int) -> tuple[int, ...]:
+    return tuple(sorted({*usual, requested}))
 
 
-def _values(usual: Any, asked: int) -> tuple[int, ...]:
-    return tuple(sorted({*usual, asked}))
-
-
-def _near(values: tuple[int, ...], asked: int, count: int) -> tuple[int, ...]:
-    """So many of the values, spread evenly, the one asked for among them."""
+def _thinned(values: tuple[int, ...], requested: int, count: int) -> tuple[int, ...]:
+    """`count` of the values, spread evenly, including the requested one."""
     if len(values) <= count:
         return values
     picked = {round(place) for place in np.linspace(0, len(values) - 1, count).tolist()}
-    place = values.index(asked)
+    place = values.index(requested)
     if place not in picked:
         picked.remove(min(picked, key=lambda other: abs(other - place)))
         picked.add(place)

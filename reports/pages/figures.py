@@ -1,4 +1,4 @@
-"""The figures of a report that do not move, as SVG."""
+"""The static figures of a report as SVG."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from functools import partial
 from matplotlib.figure import Figure
 from msgspec import Struct
 
-from roofline.reports.figures import drawn
-from roofline.reports.figures.residuals import residuals
+from roofline.reports.figures import scenario_figure
+from roofline.reports.figures.measured import residuals
 from roofline.reports.figures.style import as_bytes
-from roofline.reports.pages.content import used
+from roofline.reports.pages.content import used_fits
 from roofline.reports.pages.subjects import Subject
 
 KINDS = {
-    "roofline": "Operators under their roofs",
-    "memory": "Memory against the batch",
-    "batch": "Times and throughput against the batch",
-    "prompt": "Times and throughput against the prompt",
+    "roofline": "Roofline",
+    "memory": "Memory over the batch",
+    "batch": "Latency and throughput over the batch",
+    "prompt": "Latency and throughput over the prompt length",
 }
-"""Figures of a scenario, in the order of the page, and what they show."""
+"""Figures of a scenario and their captions, in the order of the page."""
 
 
-class Drawn(Struct, frozen=True):
-    """A figure: the section or kind that it belongs to, the name of its file, what it shows, and how it is drawn."""
+class ReportFigure(Struct, frozen=True):
+    """A figure: its section or kind, file name, caption and drawing function."""
 
     place: str
     name: str
@@ -33,35 +33,35 @@ class Drawn(Struct, frozen=True):
 
     @property
     def svg(self) -> bytes:
-        """The picture, drawn now."""
+        """The figure as SVG."""
         return as_bytes(self.draw(), "svg")
 
 
-def of_scenarios(subjects: Sequence[Subject]) -> Iterator[Drawn]:
-    """The figures of every scenario; times at the bound alone have no curves."""
+def of_scenarios(subjects: Sequence[Subject]) -> Iterator[ReportFigure]:
+    """The figures of every scenario; without expected times there are no curves."""
     for number, subject in enumerate(subjects, 1):
         label = f" ({subject.label})" if subject.label else ""
         end = f"-{number}" if len(subjects) > 1 else ""
         for kind, text in KINDS.items():
             if kind in ("batch", "prompt") and not subject.analysis.times_are_expected:
                 continue
-            draw = partial(drawn, kind, subject.analysis.scenario)
-            yield Drawn(kind, f"{kind}{end}", f"{text}: {subject.name}{label}", draw)
+            draw = partial(scenario_figure, kind, subject.analysis.scenario)
+            yield ReportFigure(kind, f"{kind}{end}", f"{text}: {subject.name}{label}", draw)
 
 
-def of_accuracy(subjects: Sequence[Subject]) -> Iterator[Drawn]:
-    """What the fits behind expected times left over."""
+def of_accuracy(subjects: Sequence[Subject]) -> Iterator[ReportFigure]:
+    """The residuals of the fits behind expected times, one figure per scenario."""
     for number, subject in enumerate(subjects, 1):
         if not subject.analysis.times_are_expected:
             continue
         found = [
-            (f"{entry.fit.op} {entry.fit.format} ({entry.match.calibration})", entry.match.basis, left)
-            for entry in used(subject.analysis)
-            if (left := entry.fit.residuals.get("all")) is not None
+            (f"{match.fit.op} {match.fit.format} ({match.calibration})", match.basis, left)
+            for match, _ in used_fits(subject.analysis)
+            if (left := match.fit.residuals.get("all")) is not None
         ]
         if not found:
             continue
         label = f" ({subject.label})" if subject.label else ""
         end = f"-{number}" if len(subjects) > 1 else ""
         title = f"Kernels of {subject.name}: measured over predicted time"
-        yield Drawn("accuracy", f"accuracy{end}", f"{title}{label}", partial(residuals, found, title))
+        yield ReportFigure("accuracy", f"accuracy{end}", f"{title}{label}", partial(residuals, found, title))

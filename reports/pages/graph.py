@@ -1,4 +1,4 @@
-"""The network as it is drawn: sections one below the other, in each the operators in rows, and what flows between."""
+"""Layout of the network diagram: sections, the operators of each in rows, and the tensors between them."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from itertools import groupby
 from typing import Any
 
 from roofline.graph.op import Op
-from roofline.reports.output.blocks import plain_text
+from roofline.reports.output.export import printable
 from roofline.scenario.phase import Phase
 
 
 def rows_of(phase: Phase, places: Sequence[int]) -> list[dict[str, Any]]:
-    """The sections of a phase with the operators at these places, by their index among them.
+    """The sections of a phase with the operators at `places`, referred to by index into `places`.
 
-    An operator stands in the row below all that it reads from; an edge is a tensor that one writes and another reads.
+    An operator is in a row below all operators that it reads from; an edge is a tensor written by one operator and read
+    by another.
     """
     ops = phase.ops
     indices = {place: index for index, place in enumerate(places)}
@@ -32,7 +33,7 @@ def rows_of(phase: Phase, places: Sequence[int]) -> list[dict[str, Any]]:
             rows[row].append(indices[member])
         sections.append(
             {
-                "name": plain_text(section),
+                "name": printable(section),
                 "count": int(count) if count == int(count) else count,
                 "rows": rows,
                 "edges": [[indices[members[start]], indices[members[end]]] for start, end in edges],
@@ -46,12 +47,12 @@ def _one(value: Any) -> Any:
 
 
 def _edges(ops: Sequence[Op]) -> list[tuple[int, int]]:
-    """(writer, reader) of every tensor that passes between operators of a section; reading comes after writing."""
+    """(writer, reader) of every tensor between operators of a section."""
     writer: dict[str, int] = {}
     found: dict[tuple[int, int], None] = {}
     for index, op in enumerate(ops):
         for tensor in op.reads:
-            name = tensor.name.removesuffix("_cache")  # what a pass appends to a cache it reads there with the rest
+            name = tensor.name.removesuffix("_cache")  # operators read appended cache entries from the cache
             if name in writer:
                 found[writer[name], index] = None
         for tensor in op.writes:

@@ -1,15 +1,14 @@
-"""The grid: everything that a page shows at every place of the knobs, worked out beforehand and written compactly.
+"""The figures of a page at every setting of its controls, computed in advance and encoded compactly as JSON.
 
-A page holds `numbers`, figures that the simulator gave over the batches and prompts, each once however many operators
-and settings share it: a number where it is the same everywhere, else a list whose first entry says what it runs over
-(0 batches, 1 prompts, 2 both). Everything else refers to them by their places.
+`numbers` holds each distinct figure over batches and prompts once: a number if it is constant, else a list whose first
+entry is the axis (0 batches, 1 prompts, 2 both). Everything else refers to numbers and texts by index.
 """
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,8 @@ from numpy.typing import NDArray
 from roofline import Analysis, analyze
 from roofline.core.errors import RooflineError
 from roofline.graph.size import Size
-from roofline.reports.output.blocks import plain_text
-from roofline.reports.output.export import BASES
-from roofline.reports.pages.controls import MOST_OPS, Knobs, Setting, knobs
+from roofline.reports.output.export import BASES, printable
+from roofline.reports.pages.controls import MAX_OPS, Controls, Setting, controls
 from roofline.reports.pages.graph import rows_of
 from roofline.reports.pages.subjects import Subject
 from roofline.scenario.phase import Phase
@@ -31,28 +29,28 @@ from roofline.whatif.metrics import find_metric
 from roofline.whatif.request import Request
 
 DIGITS = 5
-"""Significant digits of an embedded figure."""
+"""Significant digits of embedded figures."""
 
 BOUNDS = ("compute", "memory", "link")
 READINGS = ("bound", "low", "mid", "high")
 TIMED = ("ttft", "tpot", "total", "tokens_per_s", "sequences_per_s", "energy", "cost")
-"""Metrics with readings that a page shows; those that are unknown are left out."""
+"""Metrics with a bound and an interval; unknown ones are omitted."""
 
 SIZED = ("memory", "memory.weights", "memory.kv", "memory.state", "memory.activations", "headroom")
 
 ANY_BATCH, ANY_PROMPT = 9_999_991, 999_999_937
-"""What stands for the batch and the prompt of a command until a reader has chosen them."""
+"""Placeholders of batch and prompt in a command."""
 
 
 class Pool:
-    """Texts of JSON, each once; what is added is referred to by its place."""
+    """Distinct JSON texts by index."""
 
     def __init__(self) -> None:
         self._places: dict[Any, int] = {}
         self._texts: list[str] = []
 
     def add(self, text: str, key: Any = None) -> int:
-        """The place of a text; `key` tells it apart where it is not the text itself."""
+        """The index of a text, identified by `key` or by itself."""
         name = text if key is None else key
         if name not in self._places:
             self._places[name] = len(self._texts)
@@ -60,16 +58,16 @@ class Pool:
         return self._places[name]
 
     def find(self, key: Any) -> int | None:
-        """The place of what was added under a key."""
+        """The index of a key; None if it was not added."""
         return self._places.get(key)
 
     @property
     def json(self) -> str:
-        """All of them as an array."""
+        """The texts as a JSON array."""
         return f"[{','.join(self._texts)}]"
 
 
-class Book:
+class PagePools:
     """The pools of a page: numbers, texts, operators and graphs."""
 
     def __init__(self) -> None:
@@ -77,14 +75,14 @@ class Book:
         self._known: dict[Any, int] = {}
 
     def text(self, text: object) -> int:
-        """The place of a text that is safe to show."""
+        """The index of a text, with unprintable characters replaced."""
         key = str(text)
         if key not in self._known:
-            self._known[key] = self.texts.add(json.dumps(plain_text(key), ensure_ascii=False))
+            self._known[key] = self.texts.add(json.dumps(printable(key), ensure_ascii=False))
         return self._known[key]
 
     def number(self, value: Any, shape: tuple[int, int], digits: int | None = DIGITS) -> int:
-        """The place of a figure over the grid; `digits` None writes it exactly."""
+        """The index of a figure over the grid, rounded to `digits` unless None."""
         array = np.asarray(value, dtype=float)
         seen = (array.shape, digits, array.tobytes())
         if seen not in self._known:
@@ -103,16 +101,11 @@ class Book:
     @property
     def pools(self) -> dict[str, str]:
         """The pools as JSON by name."""
-        return {
-            "numbers": self.numbers.json,
-            "texts": self.texts.json,
-            "ops": self.ops.json,
-            "graphs": self.graphs.json,
-        }
+        return {name: getattr(self, name).json for name in ("numbers", "texts", "ops", "graphs")}
 
 
 def _reduced(array: NDArray[np.float64], shape: tuple[int, int]) -> tuple[int | None, NDArray[np.float64]]:
-    """A figure without the axes that it does not change over, and which are left."""
+    """The axes over which a figure varies (0 batches, 1 prompts, 2 both, None), and its values over these."""
     if array.ndim == 0:
         return None, array.reshape(1)
     full = np.broadcast_to(array, shape)
@@ -144,53 +137,59 @@ def _number(value: float, digits: int | None) -> str:
 
 
 def embedded(subjects: Sequence[Subject]) -> str:
-    """The JSON of a page about these scenarios. Raises RooflineError where one cannot be simulated."""
-    book = Book()
-    scenarios = [_scenario(book, subject, knobs(subject, len(subjects))) for subject in subjects]
-    parts = {**book.pools, "scenarios": f"[{','.join(scenarios)}]"}
+    """The JSON data of a page. Raises RooflineError if a scenario cannot be simulated."""
+    pools = PagePools()
+    scenarios = [_scenario(pools, subject, controls(subject, len(subjects))) for subject in subjects]
+    parts = {**pools.pools, "scenarios": f"[{','.join(scenarios)}]"}
     text = "{" + ",".join(f"{json.dumps(name)}:{value}" for name, value in parts.items()) + "}"
-    # Nothing in it ends the element that holds it, or begins a comment.
+    # Escaped so that nothing ends the script element or starts a comment.
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 
 
-def _scenario(book: Book, subject: Subject, found: Knobs) -> str:
-    asked = [found.asked_batch, found.asked_prompt, found.asked.quant, found.asked.flash, found.asked.tp]
+def _scenario(pools: PagePools, subject: Subject, found: Controls) -> str:
+    requested = [
+        found.requested_batch,
+        found.requested_prompt,
+        found.requested.quant,
+        found.requested.flash,
+        found.requested.tp,
+    ]
     document = {
-        "name": book.text(subject.name),
-        "label": book.text(subject.label or subject.name),
-        "engine": book.text(subject.analysis.scenario.profile.name),
+        "name": pools.text(subject.name),
+        "label": pools.text(subject.label or subject.name),
+        "engine": pools.text(subject.analysis.scenario.profile.name),
         "expected": subject.analysis.times_are_expected,
         "decodes": subject.analysis.decode is not None,
         "values": [
             list(found.batches),
             list(found.prompts),
-            [plain_text(label) for label, _ in found.quants],
+            [printable(label) for label, _ in found.quants],
             ["on" if flash else "off" for flash in found.flashes],
             list(found.degrees),
         ],
-        "asked": asked,
-        "steps": _steps(book, subject.analysis),
+        "requested": requested,
+        "steps": _steps(pools, subject.analysis),
     }
-    settings = ",".join(_setting(book, found, setting) for setting in found.settings)
+    settings = ",".join(_setting(pools, found, setting) for setting in found.settings)
     return f'{json.dumps(document, ensure_ascii=False)[:-1]},"settings":[{settings}]}}'
 
 
-def _setting(book: Book, found: Knobs, setting: Setting) -> str:
-    """Everything at one place of the knobs that need an analysis of their own, over batches and prompts."""
+def _setting(pools: PagePools, found: Controls, setting: Setting) -> str:
+    """The figures, command, roofs and phases at one setting, over batches and prompts."""
     try:
         answer = analyze(found.grid(setting).scenario())
         document = {
-            "figures": _figures(book, answer, found.shape),
-            "command": book.text(_command(found.at(setting, batch=ANY_BATCH, prompt=ANY_PROMPT))),
-            "roofs": _peaks(book, answer),
+            "figures": _figures(pools, answer, found.shape),
+            "command": pools.text(_command(found.at(setting, batch=ANY_BATCH, prompt=ANY_PROMPT))),
+            "roofs": _peaks(pools, answer),
         }
         phases = [
-            f"{json.dumps(phase.name)}:{_phase(book, phase, answer.times_are_expected, found.shape)}"
+            f"{json.dumps(phase.name)}:{_phase(pools, phase, answer.times_are_expected, found.shape)}"
             for phase in (answer.prefill, answer.decode)
             if phase is not None
         ]
     except RooflineError as error:
-        return json.dumps({"error": book.text(error)})
+        return json.dumps({"error": pools.text(error)})
     return f'{json.dumps(document)[:-1]},"phases":{{{",".join(phases)}}}}}'
 
 
@@ -198,12 +197,12 @@ def _command(request: Request) -> str:
     return command_line(request).replace(str(ANY_BATCH), "{batch}").replace(str(ANY_PROMPT), "{prompt}")
 
 
-def _figures(book: Book, answer: Analysis, shape: tuple[int, int]) -> dict[str, int]:
-    """Metrics, the bounds of the phases, and what memory holds."""
+def _figures(pools: PagePools, answer: Analysis, shape: tuple[int, int]) -> dict[str, int]:
+    """Indices of metrics, of memory by part, and of totals and bounds of the phases."""
     figures: dict[str, Any] = {}
     for name in TIMED:
         if name == "sequences_per_s" and answer.decode is not None:
-            continue  # the page shows tokens there
+            continue  # the page shows tokens/s
         for reading in READINGS if answer.times_are_expected else READINGS[:1]:
             values = np.asarray(find_metric(f"{name}.{reading}", "bound").figure(answer), dtype=float)
             if np.isfinite(values).any():
@@ -217,7 +216,7 @@ def _figures(book: Book, answer: Analysis, shape: tuple[int, int]) -> dict[str, 
             if answer.times_are_expected:
                 figures |= {f"{phase.name}.time.{name}": getattr(phase.expected, name) for name in READINGS[1:]}
             figures[f"{phase.name}.flops"], figures[f"{phase.name}.bytes"] = phase.flops, phase.bytes
-    return {name: book.number(value, shape) for name, value in figures.items()}
+    return {name: pools.number(value, shape) for name, value in figures.items()}
 
 
 def _codes(bound: Any) -> Any:
@@ -225,8 +224,8 @@ def _codes(bound: Any) -> Any:
     return np.select([names == name for name in BOUNDS], range(len(BOUNDS)), default=0)
 
 
-def _peaks(book: Book, answer: Analysis) -> dict[str, Any]:
-    """The roofs of the hardware in the formats that are in use: [name, FLOP/s], and B/s."""
+def _peaks(pools: PagePools, answer: Analysis) -> dict[str, Any]:
+    """The bandwidth (B/s), and [name, peak in FLOP/s] of each format in use."""
     hardware = answer.scenario.hardware
     phases = [phase for phase in (answer.prefill, answer.decode) if phase is not None]
     used = dict.fromkeys(op.arithmetic for phase in phases for op in phase.ops if op.arithmetic is not None)
@@ -235,20 +234,20 @@ def _peaks(book: Book, answer: Analysis) -> dict[str, Any]:
         peaks["vector"] = hardware.vector_peak
     return {
         "bandwidth": hardware.memory_bandwidth,
-        "peaks": [[book.text(name), peak] for name, peak in sorted(peaks.items(), key=lambda item: -item[1])],
+        "peaks": [[pools.text(name), peak] for name, peak in sorted(peaks.items(), key=lambda item: -item[1])],
     }
 
 
 def kept(phase: Phase) -> list[int]:
-    """The places of the operators that are shown: all, or of very many those that take longest."""
-    if len(phase.ops) <= MOST_OPS:
+    """Indices of the operators shown: the `MAX_OPS` with the largest share."""
+    if len(phase.ops) <= MAX_OPS:
         return list(range(len(phase.ops)))
     share = [float(np.max(op.share)) for op in phase.ops]
-    return sorted(sorted(range(len(share)), key=lambda place: (-share[place], place))[:MOST_OPS])
+    return sorted(sorted(range(len(share)), key=lambda place: (-share[place], place))[:MAX_OPS])
 
 
-def _phase(book: Book, phase: Phase, expected: bool, shape: tuple[int, int]) -> str:
-    """The operators of a phase: each [operator, share], and the graph that they make."""
+def _phase(pools: PagePools, phase: Phase, expected: bool, shape: tuple[int, int]) -> str:
+    """JSON of a phase: [operator, share] of each operator, and the index of the graph."""
     places = kept(phase)
     ops, expectations = phase.ops, phase.expected_ops if expected else ()
     entries = []
@@ -278,27 +277,27 @@ def _phase(book: Book, phase: Phase, expected: bool, shape: tuple[int, int]) -> 
             figures["inside"] = found.inside
             texts |= {"basis": BASES[found.basis], "source": found.source}
         document = {
-            "n": {name: book.number(value, shape) for name, value in figures.items()},
-            "t": {name: book.text(text) for name, text in texts.items()},
+            "n": {name: pools.number(value, shape) for name, value in figures.items()},
+            "t": {name: pools.text(text) for name, text in texts.items()},
             "ridge": None if op.ridge is None else float(f"{op.ridge:.{DIGITS}g}"),
-            "tensors": [_tensor(book, tensor, op.extents, shape) for tensor in op.op.tensors],
+            "tensors": [_tensor(pools, tensor, op.extents, shape) for tensor in op.op.tensors],
         }
-        entries.append(f"[{book.ops.add(json.dumps(document))},{book.number(op.share, shape)}]")
-    graph = book.graphs.add(json.dumps(rows_of(phase, places), ensure_ascii=False))
+        entries.append(f"[{pools.ops.add(json.dumps(document))},{pools.number(op.share, shape)}]")
+    graph = pools.graphs.add(json.dumps(rows_of(phase, places), ensure_ascii=False))
     return f'{{"ops":[{",".join(entries)}],"graph":{graph},"left_out":{len(ops) - len(places)}}}'
 
 
-def _tensor(book: Book, tensor: Any, numbers: Mapping[str, Any], shape: tuple[int, int]) -> list[Any]:
+def _tensor(pools: PagePools, tensor: Any, numbers: Mapping[str, Any], shape: tuple[int, int]) -> list[Any]:
     """Name, role, shape in symbols, shape in numbers, format, bytes."""
     symbols = " \N{MULTIPLICATION SIGN} ".join(in_symbols(dim) or "0" for dim in tensor.shape)
-    sides = [book.number(_sized(dim, numbers), shape, None) for dim in tensor.shape]
+    sides = [pools.number(_sized(dim, numbers), shape, None) for dim in tensor.shape]
     return [
-        book.text(tensor.name),
-        book.text(tensor.role),
-        book.text(symbols),
+        pools.text(tensor.name),
+        pools.text(tensor.role),
+        pools.text(symbols),
         sides,
-        book.text(tensor.format.name),
-        book.number(_sized(tensor.bytes, numbers), shape),
+        pools.text(tensor.format.name),
+        pools.number(_sized(tensor.bytes, numbers), shape),
     ]
 
 
@@ -306,11 +305,11 @@ def _sized(dim: int | Size, numbers: Mapping[str, Any]) -> Any:
     return dim if isinstance(dim, int) else dim.evaluate(numbers)
 
 
-def _steps(book: Book, answer: Analysis) -> dict[str, list[list[Any]]]:
-    """How each operator's times follow, step by step with numbers, in the scenario that was asked for."""
+def _steps(pools: PagePools, answer: Analysis) -> dict[str, list[list[Any]]]:
+    """The derivation of each operator's times with numbers, in the requested scenario."""
     return {
         phase.name: [
-            [book.text(f"{phase.ops[place].section}/{phase.ops[place].name}"), _lines(book, answer, phase, place)]
+            [pools.text(f"{phase.ops[place].section}/{phase.ops[place].name}"), _lines(pools, answer, phase, place)]
             for place in kept(phase)
         ]
         for phase in (answer.prefill, answer.decode)
@@ -318,17 +317,19 @@ def _steps(book: Book, answer: Analysis) -> dict[str, list[list[Any]]]:
     }
 
 
-def _lines(book: Book, answer: Analysis, phase: Phase, place: int) -> list[list[Any]]:
+def _lines(pools: PagePools, answer: Analysis, phase: Phase, place: int) -> list[list[Any]]:
     _, lines, _, _ = operator_at(answer, phase, place)
     return [
-        [book.text(line.name), book.text(line.formula), book.text(line.substituted), _value(line), book.text(line.unit)]
-        for line in _timed(lines)
+        [
+            pools.text(line.name),
+            pools.text(line.formula),
+            pools.text(line.substituted),
+            _value(line),
+            pools.text(line.unit),
+        ]
+        for line in lines
+        if not line.formula.startswith("[")  # tensors have a table of their own
     ]
-
-
-def _timed(lines: Iterable[Line]) -> list[Line]:
-    """The steps that are no tensor: tensors are listed beside."""
-    return [line for line in lines if not line.formula.startswith("[")]
 
 
 def _value(line: Line) -> float | None:

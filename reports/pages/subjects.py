@@ -1,4 +1,4 @@
-"""What a report is about: one scenario, or the few that the axes of a study make."""
+"""The scenarios of a report: one, or all combinations of the axes of a study."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ from roofline.whatif.options import find_option, request_from
 from roofline.whatif.request import Request
 from roofline.whatif.study import assemble
 
-MOST = 8
-"""Scenarios that can be read side by side."""
+MAX_SUBJECTS = 8
+"""Maximum number of scenarios side by side."""
 
 
 class Subject(Struct, frozen=True, dict=True):
-    """A scenario, and what tells it from the others of the report: nothing where it is alone."""
+    """A scenario, and its label among several; empty if there is only one."""
 
     request: Request
     label: str = ""
 
     @cached_property
     def analysis(self) -> Analysis:
-        """The scenario on the roofline."""
+        """The analysis of the scenario."""
         return analyze(self.request.scenario())
 
     @property
@@ -41,16 +41,18 @@ class Subject(Struct, frozen=True, dict=True):
 
 
 def subjects(source: str | None, over: Iterable[str], options: Mapping[str, Any]) -> list[Subject]:
-    """The scenarios that `roofline report [MODEL|STUDY]` names; None says that an option is not given.
+    """The scenarios of `roofline report [MODEL|STUDY]`: every combination of the axes of the study, or of `over`.
 
-    Every combination of the axes of a study, or of `over`, is one. Raises RooflineError, also for more than `MOST`.
+    Options that are None are not given. Raises RooflineError, also for more than `MAX_SUBJECTS`.
     """
     over = list(over)
     if not over and not _has_axes(source):
         return [Subject(request_from(scenario_options(source, options)))]
     study = assemble(source, over, options, {})
-    if study.points > MOST:
-        raise RooflineError(f"a report shows {MOST} scenarios side by side at most, and the axes make {study.points}")
+    if study.points > MAX_SUBJECTS:
+        raise RooflineError(
+            f"a report shows {MAX_SUBJECTS} scenarios side by side at most, and the axes make {study.points}"
+        )
     values = [[find_option(axis.name).read(label) for label in _labels(axis.labels)] for axis in study.axes]
     found = []
     for chosen in product(*values):
@@ -69,8 +71,6 @@ def _labels(labels: Any) -> list[Any]:
 
 
 def _text(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
     if isinstance(value, (list, tuple)):
         return "+".join(map(str, value)) or "none"
-    return "none" if value is None else str(value)
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else "none" if value is None else str(value)

@@ -1,4 +1,4 @@
-"""The report as one HTML file: it asks for nothing outside of itself, and says so to the browser."""
+"""The report as one self-contained HTML file, with a content security policy that forbids requests."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from importlib.resources import files
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from roofline.reports.output.blocks import plain_text
+from roofline.reports.output.export import printable
 from roofline.reports.pages.content import Content
-from roofline.reports.pages.figures import Drawn
+from roofline.reports.pages.figures import ReportFigure
 from roofline.reports.pages.grid import embedded
 from roofline.reports.pages.subjects import Subject
 
 
-def web_page(subjects: Sequence[Subject], content: Content, figures: Sequence[Drawn], date: str | None) -> str:
-    """The page. Everything from a spec, a study or a path is escaped; the same input gives the same text."""
+def web_page(subjects: Sequence[Subject], content: Content, figures: Sequence[ReportFigure], date: str | None) -> str:
+    """The HTML page. All text is escaped, and the output is deterministic."""
     style, script = _source("report.css"), _source("report.js")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
@@ -61,5 +61,5 @@ def _environment() -> Environment:
 
 
 def _shown(value: object) -> object:
-    """Text without what cannot be printed or turns the direction of what is around it."""
-    return plain_text(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+    """Text with unprintable and bidirectional characters replaced."""
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value

@@ -1,18 +1,20 @@
-"""Writing a report: everything is worked out before the first file is touched."""
+"""Writing of a report as HTML or Markdown; everything is computed before the first file is written."""
 
 from __future__ import annotations
 
 import datetime
 import errno
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote as in_link
 
 from roofline.core.errors import RooflineError, quote
 from roofline.core.files import cannot_write, write_bytes, write_text
-from roofline.reports.pages.content import content
-from roofline.reports.pages.figures import of_accuracy, of_scenarios
-from roofline.reports.pages.markdown import markdown_page
+from roofline.reports.output.blocks import block_markdown
+from roofline.reports.output.export import escape
+from roofline.reports.pages.content import Content, Section, content
+from roofline.reports.pages.figures import KINDS, ReportFigure, of_accuracy, of_scenarios
 from roofline.reports.pages.subjects import subjects
 from roofline.reports.pages.web import web_page
 
@@ -29,9 +31,9 @@ def write_report(
     advice: bool = True,
     progress: Callable[[str], None] = lambda _: None,
 ) -> list[Path]:
-    """Writes the report to `output`, whose ending says how, and returns all files written.
+    """Writes the report to `output` in the format of its ending, and returns all files written.
 
-    Figures of Markdown lie in a folder beside it. Raises RooflineError, and leaves nothing half-written then.
+    The figures of Markdown go to a folder beside it. Raises RooflineError, and then leaves no partial files.
     """
     kind = output.suffix.lower()
     if kind not in ENDINGS:
@@ -40,15 +42,14 @@ def write_report(
         raise cannot_write(output, FileNotFoundError(errno.ENOENT, ""))
     day = None if date is None else _day(date)
     found = subjects(source, over, options)
-    said = content(found, title, advice, progress)
+    sections = content(found, title, advice, progress)
     progress("figures")
     if kind.startswith(".htm"):
-        page = web_page(found, said, list(of_accuracy(found)), day)
-        write_text(output, page)
+        write_text(output, web_page(found, sections, list(of_accuracy(found)), day))
         return [output]
     folder = output.with_name(f"{output.stem}-figures")
     figures = [*of_scenarios(found), *of_accuracy(found)]
-    page, pictures = markdown_page(said, figures, folder.name, day), [figure.svg for figure in figures]
+    page, pictures = markdown_page(sections, figures, folder.name, day), [figure.svg for figure in figures]
     try:
         folder.mkdir(exist_ok=True)
     except (OSError, ValueError) as error:
@@ -65,3 +66,31 @@ def _day(text: str) -> str:
         return datetime.date.fromisoformat(text).isoformat()
     except ValueError:
         raise RooflineError(f"a date is written like 2026-11-22, got {quote(text)}") from None
+
+
+def markdown_page(content: Content, figures: Sequence[ReportFigure], folder: str, date: str | None) -> str:
+    """The Markdown page; `folder` is the relative path of its figures."""
+    lines = [f"# {escape(content.title)}", ""]
+    for sentence in content.lead:
+        lines += [f"**{escape(sentence)}**", ""]
+    if date is not None:
+        lines += [f"Date: {escape(date)}", ""]
+    lines += _section(content.answer, figures, folder)
+    for kind in KINDS:
+        lines += _pictures(figures, kind, folder)
+    for section in (content.operators, *content.rest):
+        lines += _section(section, figures, folder)
+    return "\n".join(lines).rstrip("\n") + "\n"
+
+
+def _section(section: Section, figures: Sequence[ReportFigure], folder: str) -> Iterator[str]:
+    yield from (f"## {escape(section.title)}", "")
+    for block in section.blocks:
+        yield from block_markdown(block, "###")
+    yield from _pictures(figures, section.anchor, folder)
+
+
+def _pictures(figures: Sequence[ReportFigure], place: str, folder: str) -> Iterator[str]:
+    for figure in figures:
+        if figure.place == place:
+            yield from (f"![{escape(figure.text)}]({in_link(folder)}/{figure.name}.svg)", "")

@@ -1,1 +1,1 @@
-"""Sweeps as rows: CSV, Parquet and resumable files."""
+"""Rows of sweeps: terminal tables, CSV, JSON lines, Parquet and resumable files."""

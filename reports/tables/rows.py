@@ -1,4 +1,4 @@
-"""Rows of a sweep as CSV, JSON lines, Arrow and Parquet, in pieces of any size."""
+"""Encoding of rows of a sweep as CSV, JSON lines, Arrow and Parquet, batch by batch."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from roofline.core.errors import RooflineError
 from roofline.core.expressions import Type
-from roofline.reports.output.export import inert
+from roofline.reports.output.export import csv_safe
 from roofline.whatif.options import OPTIONS
 from roofline.whatif.selection import Rows
 from roofline.whatif.study import ERROR
@@ -23,29 +23,29 @@ Columns = Mapping[str, Type]
 
 
 class Encoding(Protocol):
-    """How rows become bytes: what comes before the first, and what stands for some of them."""
+    """An encoding of rows as bytes, with a header."""
 
     head: bytes
 
     def encode(self, rows: Rows) -> bytes:
-        """The bytes of these rows, which follow those of the rows before."""
+        """The rows as bytes, to be appended to the rows before."""
 
 
 class CsvEncoding:
-    """Comma-separated values: numbers in full precision and base units, nothing where there is no figure."""
+    """Comma-separated values: numbers in full precision and base units; empty if there is no figure."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
         self.head = (",".join(map(_csv_cell, columns)) + "\n").encode()
 
     def encode(self, rows: Rows) -> bytes:
-        """One line a row."""
+        """One line per row."""
         cells = [_cells(rows, name, kind, _csv_cell, "") for name, kind in self._columns.items()]
         return ("\n".join(map(",".join, zip(*cells, strict=False))) + "\n").encode() if rows.count else b""
 
 
 class JsonLinesEncoding:
-    """One JSON object a line; null where there is no figure."""
+    """One JSON object per line; null if there is no figure."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -53,7 +53,7 @@ class JsonLinesEncoding:
         self._template = "{" + ", ".join(f"{_json_cell(name)}: %s" for name in columns) + "}"
 
     def encode(self, rows: Rows) -> bytes:
-        """One line a row."""
+        """One line per row."""
         cells = [_cells(rows, name, kind, _json_cell, "null") for name, kind in self._columns.items()]
         lines = map(self._template.__mod__, zip(*cells, strict=False))
         return ("\n".join(lines) + "\n").encode() if rows.count else b""
@@ -73,16 +73,16 @@ class JsonLinesEncoding:
 
 
 def broken_rows(rows: Rows, name: str) -> Any:
-    """Which rows have no truth value in a column of figures, as they cannot run; None where all have."""
+    """Mask of rows without a truth value in a column of figures because they cannot run; None if all have one."""
     if ERROR not in rows.columns or name in OPTIONS:
         return None
     return rows.array(ERROR) != ""
 
 
 def _csv_cell(text: str) -> str:
-    """Text as a cell, quoted where it must be and inert in a spreadsheet."""
+    """Text as a CSV cell, quoted if needed and safe in a spreadsheet."""
     out = io.StringIO()
-    csv.writer(out, lineterminator="").writerow([inert(text)])
+    csv.writer(out, lineterminator="").writerow([csv_safe(text)])
     return out.getvalue() if text else ""
 
 
@@ -91,7 +91,7 @@ def _json_cell(text: str) -> str:
 
 
 def _cells(rows: Rows, name: str, kind: Type, quoted: Callable[[str], str], missing: str) -> Any:
-    """The cells of a column; endless repetitions where all rows share one value."""
+    """The cells of a column as text, lazily repeated if all rows share one value."""
     column = rows.columns[name]
     shared = not isinstance(column, np.ndarray)
     values = [column] if shared else column.tolist()
@@ -110,7 +110,7 @@ def _cells(rows: Rows, name: str, kind: Type, quoted: Callable[[str], str], miss
 
 
 def arrow() -> Any:
-    """The pyarrow package; raises RooflineError where it is not installed."""
+    """The pyarrow package; raises RooflineError if it is not installed."""
     try:
         import_module("pyarrow.parquet")
         return import_module("pyarrow")
@@ -119,7 +119,7 @@ def arrow() -> Any:
 
 
 class ArrowEncoding:
-    """Arrow record batches, each piece a stream of its own, so that pieces can be put together later."""
+    """Arrow record batches, each a stream of its own, so that they can be concatenated later."""
 
     def __init__(self, columns: Columns) -> None:
         self._arrow = arrow()
@@ -168,11 +168,11 @@ def _counts(name: str) -> bool:
 
 
 ROW_GROUP = 1 << 18
-"""Rows of a group of a Parquet file: what is kept until it is written."""
+"""Rows per group of a Parquet file, which are buffered until written."""
 
 
 class ParquetFile:
-    """Record batches into one Parquet file, a row group at a time."""
+    """Writer of record batches to a Parquet file by row groups."""
 
     def __init__(self, file: BinaryIO, encoding: ArrowEncoding) -> None:
         self._arrow = arrow()
@@ -193,12 +193,12 @@ class ParquetFile:
         self._waiting, self._rows = [], 0
 
     def finish(self) -> None:
-        """Writes what waits, and the end of the file."""
+        """Writes the buffered rows and the footer."""
         self._flush()
         self._writer.close()
 
 
 def sliced(rows: Rows, size: int = 1 << 15) -> Iterator[Rows]:
-    """The rows in pieces of `size`."""
+    """The rows in slices of `size`."""
     for start in range(0, rows.count, size):
         yield rows.take(np.arange(start, min(start + size, rows.count)))

@@ -1,8 +1,8 @@
-"""A file that grows chunk by chunk and can be continued: beside it stands a manifest of the chunks that are done.
+"""Resumable files: chunks are appended to a partial file, and a manifest lists the complete ones.
 
-`answer.csv.part` holds the chunks one after the other, `answer.csv.part.manifest` a line of JSON about the sweep and a
-line for each chunk: its number, bytes and checksum, and what became of its points. What the manifest does not prove,
-because a run was cut off while it wrote or the disk lost the end, is cut away and done again.
+`answer.csv.part` holds the chunks in order, `answer.csv.part.manifest` a line of JSON on the sweep and one per chunk:
+its number, bytes, checksum, and counts of points and rows. Data that the manifest does not verify, after an interrupted
+run for example, is truncated and computed again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SCHEMA = "roofline.sweep/1"
 
 
 class Done(Struct, frozen=True):
-    """A chunk in the file: its number, bytes and CRC-32, and its points, rows and reasons why points cannot run."""
+    """A complete chunk: its number, bytes and CRC-32, its points and rows, and counts of reasons for invalid points."""
 
     number: int
     bytes: int
@@ -34,7 +34,7 @@ class Done(Struct, frozen=True):
 
 
 class Spool:
-    """The growing file of a sweep known by `key`, and its manifest. A context manager; raises RooflineError."""
+    """The partial file of a sweep identified by `key`, and its manifest. A context manager; raises RooflineError."""
 
     def __init__(self, output: Path, key: str, head: bytes = b"") -> None:
         self.output = output
@@ -49,7 +49,7 @@ class Spool:
     def __enter__(self) -> Spool:
         try:
             if self.output.exists() and not self.output.is_file():
-                raise RooflineError(f"only a file can be resumed, and {quote(str(self.output), 200)} is none")
+                raise RooflineError(f"only a file can be resumed, and {quote(str(self.output), 200)} is not a file")
             if self.manifest.exists():
                 self._check_manifest()
             self._file = self.path.open("r+b" if self.path.exists() else "w+b")
@@ -64,15 +64,17 @@ class Spool:
         self._log.close()
 
     def _check_manifest(self) -> None:
-        """Refuses to continue what is no sweep, or another one."""
+        """Raises RooflineError if the manifest is not of this sweep."""
         with self.manifest.open("rb") as file:
             first = _record(file.readline())
         if first is None or first.get("schema") != SCHEMA:
-            raise RooflineError(f"{quote(str(self.manifest), 200)} is no manifest of a sweep; delete it to start anew")
+            raise RooflineError(
+                f"{quote(str(self.manifest), 200)} is not the manifest of a sweep; delete it to start over"
+            )
         if first.get("sweep") != self._about["sweep"]:
             raise RooflineError(
                 f"{quote(str(self.path), 200)} is of another sweep, or of other specs, another version or chunk size;"
-                " delete it to start anew, or write elsewhere with --output"
+                " delete it to start over, or write to another file with --output"
             )
 
     def _lock(self) -> None:
@@ -86,7 +88,7 @@ class Spool:
             raise RooflineError(f"another process is writing {quote(str(self.path), 200)}") from None
 
     def _recover(self) -> None:
-        """Keeps the chunks that the manifest proves, from the first on without a gap."""
+        """Keeps the leading chunks that the manifest verifies, and truncates the rest."""
         length = len(self._head)
         if self._file.read(length) == self._head and self.manifest.exists():
             with self.manifest.open("rb") as file:
@@ -113,7 +115,7 @@ class Spool:
         self._log.flush()
 
     def append(self, data: bytes, number: int, points: int, rows: int, reasons: Mapping[str, int]) -> None:
-        """Adds the chunk of this number: its bytes first, then the line that proves them."""
+        """Appends a chunk: first its bytes, then its line of the manifest."""
         entry = Done(number, len(data), zlib.crc32(data), points, rows, reasons)
         try:
             self._file.write(data)
@@ -130,7 +132,7 @@ class Spool:
             yield self._file.read(entry.bytes)
 
     def become_output(self) -> None:
-        """Makes the file the output, now that every chunk is in it, and forgets the manifest."""
+        """Renames the complete file to the output, and deletes the manifest."""
         try:
             self.path.replace(self.output)
         except OSError as error:
@@ -138,7 +140,7 @@ class Spool:
         self.manifest.unlink(missing_ok=True)
 
     def discard(self) -> None:
-        """Deletes both: the output was made of them."""
+        """Deletes the partial file and its manifest."""
         self.path.unlink(missing_ok=True)
         self.manifest.unlink(missing_ok=True)
 

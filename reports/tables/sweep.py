@@ -1,4 +1,4 @@
-"""Sweeps on the screen or in a file: a table, CSV, JSON lines or Parquet, written whole or so as to be continued."""
+"""Output of sweeps: a table on the terminal, or a CSV, JSON lines or Parquet file, also resumable."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ from roofline.whatif.study import Question, Study
 from roofline.whatif.sweep import CHUNK, Answer, Chunks, Collector, Tally, answers
 
 TABLE_ROWS = 100
-"""Rows that a table shows: more belong in a file."""
+"""Maximum number of rows of a table."""
 
 
 class SweepFormat(StrEnum):
-    """How the rows of a sweep are written."""
+    """The output format of a sweep."""
 
     TABLE = "table"
     CSV = "csv"
@@ -53,7 +53,7 @@ class SweepFormat(StrEnum):
 
 
 class Run(Struct, frozen=True):
-    """How a study is run: where, in chunks of how many points, and whether a partial file is kept and continued."""
+    """How a study runs: its workers, the points per chunk, and whether a partial file is resumed."""
 
     pool: Pool
     size: int | None = None
@@ -62,12 +62,12 @@ class Run(Struct, frozen=True):
 
     @property
     def chunk(self) -> int:
-        """Points of a chunk."""
+        """Points per chunk."""
         return CHUNK if self.size is None else self.size
 
 
 def format_of(output: Path | None) -> SweepFormat:
-    """The format that a file's name asks for; a table on the screen."""
+    """The format of a file by its ending; a table if there is no file."""
     if output is None:
         return SweepFormat.TABLE
     suffix = output.suffix.lower().removeprefix(".")
@@ -77,9 +77,9 @@ def format_of(output: Path | None) -> SweepFormat:
 
 
 def write_sweep(study: Study, format: SweepFormat, output: Path, run: Run) -> Tally:
-    """Runs a study and writes its rows to a file; returns what became of its points. Raises RooflineError.
+    """Runs a study, writes its rows to a file and returns the tally of points. Raises RooflineError.
 
-    Nothing is left where it fails, unless the run can be resumed: then what is done stays beside the output.
+    A failed run leaves no file, unless it is resumable: then the complete chunks stay beside the output.
     """
     if run.resume:
         return _write_resumable(study, format, output, run)
@@ -88,16 +88,16 @@ def write_sweep(study: Study, format: SweepFormat, output: Path, run: Run) -> Ta
 
 
 def stream_sweep(study: Study, format: SweepFormat, out: BinaryIO, run: Run) -> Tally:
-    """Runs a study and writes its rows to a stream as they come; raises RooflineError."""
+    """Runs a study and writes its rows to a stream as they arrive. Raises RooflineError."""
     if run.resume:
         raise RooflineError("--resume needs a file to continue: name it with --output")
     if format is SweepFormat.PARQUET:
-        raise RooflineError("Parquet is no text: name a file with --output")
+        raise RooflineError("Parquet is a binary format: name a file with --output")
     return _write(study, format, out, run)
 
 
 def table_sweep(study: Study, run: Run) -> tuple[Rows, Tally]:
-    """Runs a study and returns the rows that a table shows; raises RooflineError."""
+    """Runs a study and returns the rows of a table. Raises RooflineError."""
     if run.resume:
         raise RooflineError("--resume needs a file to continue: name it with --output")
     tally, collector = Tally(), Collector(study.question.selection)
@@ -116,7 +116,7 @@ def table_sweep(study: Study, run: Run) -> tuple[Rows, Tally]:
 
 
 def _write(study: Study, format: SweepFormat, file: BinaryIO, run: Run) -> Tally:
-    """The rows as they come; or, where some of them are chosen, all that were chosen once they are known."""
+    """Writes rows as they arrive or, with a selection, the selected rows at the end."""
     tally, collector = Tally(), Collector(study.question.selection)
     with _writer(study.question, format, file) as write:
         for answer in _watched(study, run, 0):
@@ -139,7 +139,7 @@ def _write_chosen(rows: Rows, write: Callable[[Rows], None]) -> int:
 
 @contextmanager
 def _writer(question: Question, format: SweepFormat, file: BinaryIO) -> Iterator[Callable[[Rows], None]]:
-    """A function that writes rows in a format; a header comes with the first of them, so that nothing is nothing."""
+    """A function that writes rows in a format; the header comes with the first rows, so no rows give an empty file."""
     if format is SweepFormat.PARQUET:
         encoding = ArrowEncoding(question.columns)
         parquet = ParquetFile(file, encoding)
@@ -164,9 +164,9 @@ def _encoding(question: Question, format: SweepFormat) -> Encoding:
 
 
 def _write_resumable(study: Study, format: SweepFormat, output: Path, run: Run) -> Tally:
-    """Chunk by chunk into a file that a later run continues, and from there to the output.
+    """Writes chunks to a partial file that a later run resumes, and then the output.
 
-    Text grows as it will be read. Rows of Parquet, and those among which some are chosen at the end, wait in the file.
+    Text without a selection is the output itself; Parquet and selections are converted at the end.
     """
     question = study.question
     grows = question.selection.everything and format is not SweepFormat.PARQUET
@@ -213,7 +213,7 @@ def _chosen(spool: Spool, encoding: JsonLinesEncoding, question: Question) -> Ro
 
 
 def _watched(study: Study, run: Run, start: int) -> Iterator[Answer]:
-    """The answers from a chunk on, with a progress bar on the terminal where one is wanted."""
+    """The answers from chunk `start` on, with a progress bar if `run.progress`."""
     found = answers(study, run.pool.executor, chunk=run.chunk, start=start, ahead=run.pool.ahead)
     if not run.progress:
         yield from found
@@ -232,12 +232,12 @@ def _watched(study: Study, run: Run, start: int) -> Iterator[Answer]:
 
 
 def on_terminal() -> bool:
-    """Whether somebody watches the progress."""
+    """Whether standard error is a terminal."""
     return sys.stderr is not None and sys.stderr.isatty()
 
 
-def drawn(question: Question, rows: Rows, tally: Tally, to_terminal: bool) -> str:
-    """What `roofline sweep` shows, as wide as it is: cut off columns would be of no use to anybody."""
+def table_text(question: Question, rows: Rows, tally: Tally, to_terminal: bool) -> str:
+    """The output of `roofline sweep` at full width, so that no column is truncated."""
     found = parts(question, rows, tally)
     console = Console() if to_terminal else Console(file=io.StringIO())
     endless = console.options.update(width=10_000)
@@ -246,7 +246,7 @@ def drawn(question: Question, rows: Rows, tally: Tally, to_terminal: bool) -> st
 
 
 def parts(question: Question, rows: Rows, tally: Tally) -> list[Any]:
-    """A table of the rows, with units, and what it leaves out."""
+    """A table of the rows with units, and the number of omitted rows."""
     columns = question.columns
     header = [re.sub("(_per_gpu|_per_user|_bound)$", r"\n\1", name) for name in columns]
     shown = []
@@ -262,7 +262,7 @@ def parts(question: Question, rows: Rows, tally: Tally) -> list[Any]:
         drawing.columns[-1].justify = "left"
     found: list[Any] = [drawing]
     if rows.count < tally.rows:
-        rest = f"{tally.rows - rows.count:,} more rows: choose with --top or --where, or write all with --output"
+        rest = f"{tally.rows - rows.count:,} more rows: select with --top or --where, or write all with --output"
         found.append(Text(rest, "dim"))
     return found
 
@@ -288,7 +288,7 @@ def _shown(value: Any, unit: str | None, kind: Type) -> str:
 
 
 def closing(question: Question, tally: Tally) -> str:
-    """The line at the end: how many points there were, how many rows they gave, and how many cannot run and why."""
+    """The last line: numbers of points, rows and invalid points, with the most frequent reason."""
     line = f"{_many(tally.points, 'point')}, {_many(tally.rows, 'row')}"
     if not tally.invalid:
         return line

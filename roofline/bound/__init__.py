@@ -1,7 +1,7 @@
-"""What physics allows: the roofline bound of every operator, and the memory that a network needs.
+"""The roofline bound of every operator, and the memory of a network.
 
-In: a `Network` and a `Hardware`. Out: bound times in seconds, what binds (compute, memory or link), and bytes of
-weights, KV cache, recurrent state and activations.
+In: a `Network` and a `Hardware`. Out: bound times in seconds with their limit (compute, memory or link), and bytes of
+weights, KV cache, recurrent states and activations.
 """
 
 from roofline.bound.memory import Memory, active_parameters, kv_bytes_per_token, parameters, state_bytes_per_sequence

@@ -1,4 +1,4 @@
-"""Memory: weights exactly, the KV cache and recurrent states, and the activation peak by liveness over the graph."""
+"""Memory of a network: weights, KV cache, recurrent states, and the activation peak by liveness analysis."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.bound.roof import Work, coefficient_rows, monomial_values, monomials_of, together
+from roofline.bound.roof import Work, coefficient_rows, concatenate, monomial_values, monomials_of
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step
-from roofline.graph.network import EMBEDDING, HEAD, Network, Section, network
+from roofline.graph.network import EMBEDDING, HEAD, Build, Network, Section, network
 from roofline.graph.op import Op
+from roofline.graph.parallel import SINGLE, Parallelism, stages
 from roofline.graph.size import Size, total
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.model import Model
@@ -27,7 +28,7 @@ Stages: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 class Memory(Struct, frozen=True):
-    """Bytes on a device while a scenario runs; arrays where the workload is a grid."""
+    """Memory of a device in bytes; arrays where the workload is a grid."""
 
     weights: float
     kv_cache: Any
@@ -37,25 +38,22 @@ class Memory(Struct, frozen=True):
 
     @property
     def total(self) -> Any:
-        """Everything that must be resident at once."""
+        """The sum of all parts."""
         return self.weights + self.kv_cache + self.state + self.activation_peak
 
     @property
     def fits(self) -> Any:
-        """Whether it does."""
+        """Whether the total is within the capacity."""
         return self.total <= self.capacity
 
     @property
     def headroom(self) -> Any:
-        """Bytes left over; negative says by how much it does not fit."""
+        """Free bytes; negative if the total exceeds the capacity."""
         return self.capacity - self.total
 
 
 def stored_tensors(sections: Iterable[Section], role: Role) -> Iterator[tuple[Tensor, float]]:
-    """Every stored tensor of a role once, with how many copies the model keeps: one a layer.
-
-    A tied embedding is met at both ends of the network and stored once.
-    """
+    """Every stored tensor of a role, with its number of copies (layers). A tied embedding is stored once."""
     ends: set[str] = set()
     for section in sections:
         here: set[str] = set()
@@ -69,13 +67,13 @@ def stored_tensors(sections: Iterable[Section], role: Role) -> Iterator[tuple[Te
 
 
 def _stored_bytes(sections: Iterable[Section], role: Role) -> Size:
-    """Bytes kept of all tensors of a role."""
-    kept = stored_tensors(sections, role)
-    return total(tensor.stored_elements * (count * tensor.format.bytes) for tensor, count in kept)
+    """Stored bytes of all tensors of a role."""
+    stored = stored_tensors(sections, role)
+    return total(tensor.stored_elements * (count * tensor.format.bytes) for tensor, count in stored)
 
 
 def _stage_sections(graph: Network, layers: Stages) -> list[list[Section]]:
-    """The sections that each pipeline stage holds: its layers, and the ends on the first and last one."""
+    """The sections of each pipeline stage: its layers, and the ends on the first and last stage."""
     if not layers:
         return [list(graph.sections)]
     parts: list[list[Section]] = []
@@ -92,9 +90,14 @@ def _stage_sections(graph: Network, layers: Stages) -> list[list[Section]]:
     return parts
 
 
+def pipeline_stages(model: Model, parallel: Parallelism) -> Stages:
+    """The layers of each pipeline stage; empty for a single stage."""
+    return stages(model, parallel.pipeline) if parallel.pipeline > 1 else ()
+
+
 @lru_cache(maxsize=512)
 def weight_bytes(graph: Network, layers: Stages = ()) -> float:
-    """Bytes of all stored weights: on the fullest device, where `layers` names those of each pipeline stage."""
+    """Bytes of all stored weights, on the fullest device of a pipeline with stages `layers`."""
     return max(float(_stored_bytes(part, Role.WEIGHT).evaluate({})) for part in _stage_sections(graph, layers))
 
 
@@ -104,7 +107,7 @@ def _reference(model: Model) -> Network:
 
 @lru_cache(maxsize=512)
 def parameters(model: Model) -> int:
-    """How many parameters the model stores, its tower included."""
+    """The number of stored parameters, including the encoder's."""
     weights = stored_tensors(_reference(model).sections, Role.WEIGHT)
     own: int = sum(round(count * tensor.stored_elements.evaluate({})) for tensor, count in weights)
     return own + model.extra_parameters + (parameters(model.tower) if model.tower else 0)
@@ -112,17 +115,17 @@ def parameters(model: Model) -> int:
 
 @lru_cache(maxsize=512)
 def active_parameters(model: Model) -> int:
-    """How many parameters one token's forward pass uses: all but the routed experts that are not picked."""
+    """The parameters that one token uses: all but the inactive routed experts."""
     idle: int = sum(
-        round(count * tensor.stored_elements.evaluate({}) * (1 - used))
+        round(count * tensor.stored_elements.evaluate({}) * (1 - active))
         for tensor, count in stored_tensors(_reference(model).sections, Role.WEIGHT)
-        if (used := _used_share(model, tensor)) < 1
+        if (active := _active_share(model, tensor)) < 1
     )
     return parameters(model) - idle
 
 
-def _used_share(model: Model, tensor: Tensor) -> float:
-    """The share of an expert tensor that one token touches."""
+def _active_share(model: Model, tensor: Tensor) -> float:
+    """The fraction of a tensor that one token uses: top_k / experts for routed experts."""
     if not tensor.name.startswith("expert_"):
         return 1.0
     experts = tensor.stored_shape[0]
@@ -130,52 +133,49 @@ def _used_share(model: Model, tensor: Tensor) -> float:
 
 
 @lru_cache(maxsize=512)
-def _kept(graph: Network, role: Role, layers: Stages) -> Any:
-    """Stored bytes of a role as coefficients: monomials and one row for each distinct stage."""
+def _resident_rows(graph: Network, role: Role, layers: Stages) -> Any:
+    """Stored bytes of a role: monomials, and one row of coefficients for each distinct stage."""
     sizes = list(dict.fromkeys(_stored_bytes(part, role) for part in _stage_sections(graph, layers)))
     monomials = monomials_of(sizes)
     return monomials, coefficient_rows(sizes, monomials)
 
 
-def kept_bytes(graph: Network, role: Role, step: Step, layers: Stages = ()) -> Any:
-    """Bytes of a role in memory after a forward pass, on the fullest device; flat over the step's grid."""
-    monomials, rows = _kept(graph, role, layers)
+def resident_bytes(graph: Network, role: Role, step: Step, layers: Stages = ()) -> Any:
+    """Bytes of a role in memory after a forward pass on the fullest device, for each point of the flattened grid."""
+    monomials, rows = _resident_rows(graph, role, layers)
     if not monomials:
         return np.zeros(max(1, math.prod(step.shape)))
     return (rows @ monomial_values(monomials, step, graph)).max(axis=0)
 
 
-def kv_bytes_per_token(model: Model, precision: Precision) -> float:
-    """Bytes that one token of one sequence adds to the cache, as long as no window drops older ones."""
-    return float(kept_bytes(network(model, precision), Role.KV, Step(1, 1, 0))[0])
+def kv_bytes_per_token(model: Model, precision: Precision, parallel: Parallelism = SINGLE) -> float:
+    """KV cache bytes per token on the fullest rank, below the window of sliding-window attention."""
+    graph = network(model, precision, Build(("attention",), parallel=parallel))
+    return float(resident_bytes(graph, Role.KV, Step(1, 1, 0), pipeline_stages(model, parallel))[0])
 
 
 def state_bytes_per_sequence(model: Model, precision: Precision) -> float:
-    """Bytes of recurrent state that one sequence keeps, whatever its length."""
-    return float(kept_bytes(network(model, precision), Role.STATE, Step(1, 1, 0))[0])
+    """Bytes of recurrent state per sequence."""
+    return float(resident_bytes(network(model, precision), Role.STATE, Step(1, 1, 0))[0])
 
 
 @lru_cache(maxsize=1024)
 def _live(ops: tuple[Op, ...]) -> Work:
-    """Bytes of the activations alive while each operator of a section runs, `ops` in their order.
+    """Bytes of live activations during each operator of a section.
 
-    A tensor lives from the operator that writes it to the last that reads it. What no operator of the section writes
-    comes from before it; what none reads is its result and lives to the end.
+    A tensor is live from the operator that writes it (the first, for inputs of the section) to the last that reads it
+    (the last of the section, for outputs).
     """
     born: dict[str, int] = {}
     last: dict[str, int] = {}
     tensors: dict[str, Tensor] = {}
     for index, op in enumerate(ops):
-        for tensor in op.reads:
+        for tensor in op.tensors:
             if tensor.role is Role.ACTIVATION:
-                born.setdefault(tensor.name, 0)
+                written = tensor in op.writes
+                born.setdefault(tensor.name, index if written else 0)
                 last[tensor.name] = index
-                tensors.setdefault(tensor.name, tensor)
-        for tensor in op.writes:
-            if tensor.role is Role.ACTIVATION:
-                born.setdefault(tensor.name, index)
-                last[tensor.name] = index
-                tensors[tensor.name] = tensor
+                tensors[tensor.name] = tensor if written else tensors.get(tensor.name, tensor)
     read = {tensor.name for op in ops for tensor in op.reads}
     first = np.array([born[name] for name in tensors])
     final = np.array([last[name] if name in read else len(ops) - 1 for name in tensors])
@@ -186,28 +186,27 @@ def _live(ops: tuple[Op, ...]) -> Work:
     return Work(monomials, (alive @ coefficient_rows(sizes, monomials))[np.newaxis])
 
 
-def written_sizes(section: Section) -> list[Size]:
-    """The LLM-Viewer convention: the sum of all activations that the operators of a block write."""
-    return [total(tensor.bytes for op in section.ops for tensor in op.writes if tensor.role is Role.ACTIVATION)]
-
-
 @lru_cache(maxsize=512)
 def _activation_rows(graph: Network, by_block: bool) -> tuple[Any, Any]:
     if by_block:
-        sizes = [size for section in graph.sections if section.name != HEAD for size in written_sizes(section)]
+        blocks = (section.ops for section in graph.sections if section.name != HEAD)
+        sizes = [
+            total(tensor.bytes for op in ops for tensor in op.writes if tensor.role is Role.ACTIVATION)
+            for ops in blocks
+        ]
         monomials = monomials_of(sizes)
         return monomials, coefficient_rows(sizes, monomials)
-    alive = together([_live(section.ops) for section in graph.sections])
+    alive = concatenate([_live(section.ops) for section in graph.sections])
     return alive.monomials, alive.rows[0]
 
 
 def activation_peak(graph: Network, step: Step, convention: Convention) -> Any:
-    """The most bytes of activations alive at once during a forward pass; flattened over the grid's points."""
+    """The activation peak of a forward pass in bytes, for each point of the flattened grid."""
     monomials, rows = _activation_rows(graph, convention.block_activations)
     return (rows @ monomial_values(monomials, step, graph)).max(axis=0)
 
 
 @lru_cache(maxsize=512)
 def viewer_weight_bytes(graph: Network) -> float:
-    """The LLM-Viewer convention: weights of the blocks only, without embedding and output head."""
-    return weight_bytes(replace(graph, sections=tuple(s for s in graph.sections if s.name != "head")))
+    """Bytes of the blocks' weights, without embedding and lm_head, for the LLM-Viewer convention."""
+    return weight_bytes(replace(graph, sections=tuple(s for s in graph.sections if s.name != HEAD)))

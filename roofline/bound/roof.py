@@ -1,10 +1,9 @@
-"""The roofline: a graph placed on hardware, and the speed of light of each operator.
+"""The roofline: a graph placed on hardware, and the bound time of each operator.
 
     bound = max(matrix FLOPs / matrix peak, vector FLOPs / vector peak, bytes / bandwidth, link bytes / link bandwidth)
 
-Every count is linear in a few monomials of the workload's extents (`roofline.graph.size`). Placing a graph writes their
-coefficients into one matrix, so that all operators of all points of a grid are one matrix product away. What a section
-does is written once, whatever it is placed on.
+Counts are linear in a few monomials of the workload's extents (`roofline.graph.size`). Placing a graph collects the
+coefficients in one array, so that one matrix multiplication evaluates all operators at all points of a grid.
 """
 
 from __future__ import annotations
@@ -41,11 +40,10 @@ class Bound(StrEnum):
 
 
 def arithmetic_of(op: Op, hardware: Hardware, base: str, forced: str | None = None) -> str | None:
-    """The arithmetic in which the operands of `op` meet on this hardware; None if it multiplies no matrices.
+    """The arithmetic of a GEMM on this hardware; None for operators without matrix FLOPs.
 
-    It is the narrowest that every operand can be promoted to and that the hardware offers: INT4 weights meet 16-bit
-    activations in 16 bits, INT4 meets INT4 in INT8 where there is no INT4 unit. Of two equally narrow ones it is the
-    model's own, `base`.
+    The narrowest arithmetic that the hardware supports and that every operand can be promoted to: 16 bits for INT4
+    weights with 16-bit activations, INT8 for INT4 x INT4 without an INT4 unit. Of equal widths, the model's own `base`.
     """
     if not op.operands:
         return None
@@ -65,7 +63,7 @@ def arithmetic_of(op: Op, hardware: Hardware, base: str, forced: str | None = No
 
 
 class Row(IntEnum):
-    """What a row of the coefficients counts, for one instance of an operator."""
+    """The rows of `Placement.coefficients`, for one instance of an operator."""
 
     MATRIX_TIME = 0
     VECTOR_TIME = 1
@@ -82,20 +80,18 @@ class Row(IntEnum):
 
 
 ROLES = (Role.WEIGHT, Role.ACTIVATION, Role.KV, Role.STATE)  # in the order of their rows
-TIMES = Row.FLOPS  # the rows before it are times
-LINEAR = slice(Row.FLOPS, Row.WEIGHT_BYTES)  # totals of a pass that are sums over its operators
+TIMES = Row.FLOPS  # the number of time rows, which come first
+LINEAR = slice(Row.FLOPS, Row.WEIGHT_BYTES)  # the rows whose totals are sums over operators
 
 
-_BLOCK = 8192  # grid points evaluated together: the working set of one block stays in the cache
+_BLOCK = 8192  # grid points per block, whose working set fits in the CPU cache
 
 
 class Placement(Struct, frozen=True, eq=False, dict=True):
-    """A network on hardware: for each operator its arithmetic and its counts as coefficients of `monomials`.
+    """A network on hardware: the arithmetic of each operator, and its counts as coefficients of `monomials`.
 
-    `coefficients` has shape (len(Row), operators, monomials): seconds on the matrix unit, on the vector unit, in
-    memory and on the link, FLOPs, bytes in all, over the link and by role, and FLOPs of upcasting. `roofs` are the
-    peaks (FLOP/s) each operator is held against: the matrix unit's if it multiplies matrices, else the vector
-    unit's; None where none is known.
+    `coefficients` has shape (len(Row), operators, monomials), with times in seconds. `roofs` are the compute peaks of
+    the operators in FLOP/s: of the matrix unit for GEMMs, else of the vector unit; None where it is unknown.
     """
 
     network: Network
@@ -109,18 +105,20 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
     nodes: Nodes = ONE_NODE
 
     def values(self, step: Step) -> Array:
-        """The monomials' values for a forward pass: shape (monomials, points of the broadcast grid)."""
+        """The values of the monomials for a forward pass: shape (monomials, points of the broadcast grid)."""
         return monomial_values(self.monomials, step, self.network)
 
     @cached_property
-    def exchanges(self) -> NDArray[np.intp]:
-        """The operators whose time can be hidden behind that of the others: none where nothing overlaps."""
-        overlapped = self.network.overlapped
-        return np.array([i for i, (op, _, _) in enumerate(self.ops) if overlapped and op.exchange], dtype=np.intp)
+    def all_to_alls(self) -> NDArray[np.intp]:
+        """The indices of the all-to-alls that overlap with computation; empty without two-batch overlap."""
+        two_batch_overlap = self.network.two_batch_overlap
+        return np.array(
+            [i for i, (op, _, _) in enumerate(self.ops) if two_batch_overlap and op.is_all_to_all], dtype=np.intp
+        )
 
     @cached_property
     def _timed(self) -> tuple[Array, Array]:
-        """The time rows of operators that cost the same, once each, and how often each runs."""
+        """The distinct time rows of operators, and how often each runs."""
         rows = self.coefficients[:TIMES].transpose(1, 0, 2).copy()
         counts: dict[bytes, float] = {}
         for row, count in zip(rows, self.counts.tolist(), strict=True):
@@ -128,15 +126,15 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
         distinct = np.frombuffer(b"".join(counts)).reshape(len(counts), TIMES, -1)
         return np.ascontiguousarray(distinct.transpose(1, 0, 2)), np.array(list(counts.values()))
 
-    def _exchanged(self, values: Array) -> Array:
-        """Bound seconds of what may be hidden, for each point."""
-        rows = self.coefficients[:TIMES, self.exchanges] @ values
-        seconds: Array = self.counts[self.exchanges] @ rows.max(axis=0)
+    def _all_to_all_time(self, values: Array) -> Array:
+        """Bound seconds of the all-to-alls that overlap, for each point."""
+        rows = self.coefficients[:TIMES, self.all_to_alls] @ values
+        seconds: Array = self.counts[self.all_to_alls] @ rows.max(axis=0)
         return seconds
 
     @cached_property
     def _counted(self) -> Array:
-        """FLOPs and bytes of the whole pass: linear, so that the sum over operators comes before any workload."""
+        """Coefficients of FLOPs, bytes and link bytes of the whole pass."""
         linear: Array = np.tensordot(self.counts, self.coefficients[LINEAR], axes=(0, 1))
         return linear
 
@@ -145,12 +143,12 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
         rows, counts = self._timed
         times = [counts @ (rows @ block).max(axis=0) for block in blocks(values)]
         time = times[0] if len(times) == 1 else np.concatenate(times)
-        return time - hidden(self._exchanged(values), time) if self.exchanges.size else time
+        return time - hidden(self._all_to_all_time(values), time) if self.all_to_alls.size else time
 
     def summary(self, values: Array) -> Array:
-        """Of the whole pass, with shape (6, points).
+        """Totals of the pass, with shape (6, points).
 
-        Bound seconds; those of memory-bound and of link-bound operators; FLOPs, bytes, bytes over the link.
+        Bound seconds; those of memory-bound and of link-bound operators; FLOPs, bytes, link bytes.
         """
         if values.shape[1] > _BLOCK:
             return np.concatenate([self.summary(block) for block in blocks(values)], axis=1)
@@ -162,28 +160,28 @@ class Placement(Struct, frozen=True, eq=False, dict=True):
         on_link = link > device
         in_memory = (memory > compute) & ~on_link
         timed = [counts @ time, counts @ np.where(in_memory, time, 0.0), counts @ np.where(on_link, time, 0.0)]
-        if self.exchanges.size:
-            timed = self._overlapping(timed, self._exchanged(values))
+        if self.all_to_alls.size:
+            timed = self._overlap(timed, self._all_to_all_time(values))
         return np.concatenate([timed, self._counted @ values])
 
-    def _overlapping(self, timed: list[Array], exchanged: Array) -> list[Array]:
-        """Seconds in all, bound by memory and by links, where the shorter of exchanges and the rest is hidden."""
+    def _overlap(self, timed: list[Array], all_to_all: Array) -> list[Array]:
+        """Total, memory-bound and link-bound seconds with two-batch overlap."""
         time, in_memory, on_link = timed
-        longer = exchanged > time - exchanged
+        longer = all_to_all > time - all_to_all
         return [
-            time - hidden(exchanged, time),
+            time - hidden(all_to_all, time),
             np.where(longer, 0.0, in_memory),
-            np.where(longer, exchanged, on_link - exchanged),
+            np.where(longer, all_to_all, on_link - all_to_all),
         ]
 
 
-def hidden(exchanged: Any, time: Any) -> Any:
-    """Seconds of `time` that are hidden where two batches take turns: the shorter part runs beside the longer one."""
-    return np.minimum(exchanged, time - exchanged)
+def hidden(all_to_all: Any, time: Any) -> Any:
+    """The seconds that two-batch overlap hides: the shorter of all-to-alls and all else in `time`."""
+    return np.minimum(all_to_all, time - all_to_all)
 
 
 def blocks(values: Array, points: int = _BLOCK) -> Iterator[Array]:
-    """`values` cut along the points, so many of them at a time."""
+    """`values` in blocks of at most `points` points."""
     for start in range(0, values.shape[1], points):
         yield np.ascontiguousarray(values[:, start : start + points])
 
@@ -215,7 +213,7 @@ def monomials_of(sizes: Sequence[Size]) -> tuple[Monomial, ...]:
 
 
 def coefficient_rows(sizes: Sequence[Size], monomials: Sequence[Monomial]) -> Array:
-    """One row of coefficients a size, in the order of `monomials`."""
+    """The coefficients of `sizes`, with shape (sizes, monomials)."""
     columns = {names: column for column, names in enumerate(monomials)}
     rows = np.zeros((len(sizes), len(monomials)))
     for row, size in enumerate(sizes):
@@ -226,16 +224,16 @@ def coefficient_rows(sizes: Sequence[Size], monomials: Sequence[Monomial]) -> Ar
 
 @lru_cache(maxsize=1024)
 def place(network: Network, hardware: Hardware, nodes: Nodes = ONE_NODE, offload: Offload = RESIDENT) -> Placement:
-    """`network`, of one rank where it is parallel, on `hardware`.
+    """The network of one rank on `hardware`.
 
-    Raises UnsupportedError where an operator has no arithmetic to run in or no link to send over.
+    Raises UnsupportedError where the hardware lacks an operator's arithmetic or link.
     """
     arithmetic = [_arithmetic(part.ops, hardware, network.base, network.compute) for part in network.sections]
     works = [_work(part.ops, chosen) for part, chosen in zip(network.sections, arithmetic, strict=True)]
     ops = network.ops
     chosen = tuple(format for part in arithmetic for format in part)
     peaks, vector = [hardware.matrix_peak(format) if format else None for format in chosen], hardware.vector_peak
-    monomials, coefficients = _counted(together(works), [op for op, _, _ in ops], peaks, hardware, nodes, offload)
+    monomials, coefficients = _counted(concatenate(works), [op for op, _, _ in ops], peaks, hardware, nodes, offload)
     return Placement(
         network=network,
         hardware=hardware,
@@ -251,22 +249,19 @@ def place(network: Network, hardware: Hardware, nodes: Nodes = ONE_NODE, offload
 
 @lru_cache(maxsize=4096)
 def _arithmetic(ops: tuple[Op, ...], hardware: Hardware, base: str, forced: str | None) -> tuple[str | None, ...]:
-    """The arithmetic of the operators of a section."""
+    """The arithmetic of each operator of a section."""
     return tuple(arithmetic_of(op, hardware, base, forced) for op in ops)
 
 
 class Work(NamedTuple):
-    """What operators do, whatever the hardware: kinds of counts as coefficients of `monomials`.
-
-    `rows` has shape (kinds, operators, monomials).
-    """
+    """Hardware-independent counts of operators: `rows` of shape (kinds, operators, monomials)."""
 
     monomials: tuple[Monomial, ...]
     rows: Array
 
 
-class Done(IntEnum):
-    """What a row of Work counts; bytes by role come after them, in the order of ROLES."""
+class WorkRow(IntEnum):
+    """The first rows of `Work`; bytes by role follow, in the order of ROLES."""
 
     MATRIX_FLOPS = 0
     VECTOR_FLOPS = 1
@@ -276,10 +271,7 @@ class Done(IntEnum):
 
 @lru_cache(maxsize=2048)
 def _work(ops: tuple[Op, ...], arithmetic: tuple[str | None, ...]) -> Work:
-    """The work of a section: FLOPs and bytes in the order of Done and ROLES.
-
-    Elements of tensors are written as coefficients once; bytes and FLOPs of upcasting are multiples of them.
-    """
+    """The work of a section, in the order of WorkRow and ROLES."""
     touched = [(index, tensor) for index, op in enumerate(ops) for tensor in op.tensors]
     converted = [(index, tensor) for index, op in enumerate(ops) for tensor in _converted(op, arithmetic[index])]
     sizes = [op.matrix_flops for op in ops] + [op.vector_flops for op in ops]
@@ -289,17 +281,17 @@ def _work(ops: tuple[Op, ...], arithmetic: tuple[str | None, ...]) -> Work:
     starts = np.cumsum([len(ops), len(ops), len(ops), len(touched)])
     matrix, vector, sent, elements, foreign = np.split(coefficient_rows(sizes, monomials), starts)
 
-    rows = np.zeros((len(Done) + len(ROLES), len(ops), len(monomials)))
-    rows[Done.MATRIX_FLOPS], rows[Done.VECTOR_FLOPS], rows[Done.LINK_BYTES] = matrix, vector, sent
-    np.add.at(rows[Done.UPCAST_FLOPS], [index for index, _ in converted], DEQUANTISE_FLOPS * foreign)
+    rows = np.zeros((len(WorkRow) + len(ROLES), len(ops), len(monomials)))
+    rows[WorkRow.MATRIX_FLOPS], rows[WorkRow.VECTOR_FLOPS], rows[WorkRow.LINK_BYTES] = matrix, vector, sent
+    np.add.at(rows[WorkRow.UPCAST_FLOPS], [index for index, _ in converted], DEQUANTISE_FLOPS * foreign)
     owners = [ROLES.index(tensor.role) for _, tensor in touched], [index for index, _ in touched]
     scale = np.array([tensor.format.bits / 8 for _, tensor in touched]).reshape(-1, 1)
-    np.add.at(rows[len(Done) :], owners, elements * scale)
+    np.add.at(rows[len(WorkRow) :], owners, elements * scale)
     return Work(monomials, rows)
 
 
-def together(works: Sequence[Work]) -> Work:
-    """The work of sections one after the other; the constant is among the monomials, for latencies."""
+def concatenate(works: Sequence[Work]) -> Work:
+    """The work of consecutive sections; the monomials include the constant, for latencies."""
     monomials = tuple(sorted({(), *(names for work in works for names in work.monomials)}))
     columns = {names: column for column, names in enumerate(monomials)}
     rows = np.zeros((works[0].rows.shape[0], sum(work.rows.shape[1] for work in works), len(monomials)))
@@ -312,16 +304,11 @@ def together(works: Sequence[Work]) -> Work:
 
 
 def _counted(
-    work: Work,
-    ops: Sequence[Op],
-    peaks: Sequence[float | None],
-    hardware: Hardware,
-    nodes: Nodes,
-    offload: Offload,
+    work: Work, ops: Sequence[Op], peaks: Sequence[float | None], hardware: Hardware, nodes: Nodes, offload: Offload
 ) -> tuple[tuple[Monomial, ...], Array]:
-    """The counts of operators in the order of Row, (rows, operators, monomials); a peak nobody documents is no roof."""
-    matrix, vector, upcast, sent = work.rows[: len(Done)]
-    by_role = work.rows[len(Done) :]
+    """The coefficients of a placement, (len(Row), operators, monomials); an undocumented peak counts as infinite."""
+    matrix, vector, upcast, sent = work.rows[: len(WorkRow)]
+    by_role = work.rows[len(WorkRow) :]
     moved = by_role.sum(axis=0)
     streamed = offload.weights * by_role[ROLES.index(Role.WEIGHT)] + offload.kv * by_role[ROLES.index(Role.KV)]
     on_link = np.zeros(sent.shape)
@@ -349,7 +336,7 @@ def _counted(
 
 
 def _converted(op: Op, arithmetic: str | None) -> Iterator[Tensor]:
-    """The operands that are stored in another format than the arithmetic: vector FLOPs convert them."""
+    """The operands that are upcast to the arithmetic, by vector FLOPs."""
     return (tensor for tensor in op.operands if arithmetic is not None and tensor.format.arithmetic != arithmetic)
 
 

@@ -1,6 +1,6 @@
-"""The command line: a command parses its options, calls the library and prints the answer.
+"""The command line: a command parses its options, calls the library and prints the result.
 
-In: words of a command line. Out: a table, JSON, CSV, Markdown or a file, and an exit status. No arithmetic lives here.
+In: arguments. Out: a table, JSON, CSV, Markdown or a file, and an exit status. Commands do no arithmetic.
 """
 
 from roofline.cli.program import app, main

@@ -1,4 +1,4 @@
-"""`roofline advise` and `size`: what to change, and what to rent or buy."""
+"""The commands `roofline advise` and `roofline size`."""
 
 from __future__ import annotations
 
@@ -14,49 +14,37 @@ from roofline.cli.options import (
     FormatOption,
     ModelArgument,
     OutputOption,
-    answered,
-    drawn,
+    TotalOption,
+    TpotOption,
+    TtftOption,
+    print_document,
+    rendered,
     seconds,
-    time_option,
 )
 from roofline.cli.scenario_options import scenario_command
 
 if TYPE_CHECKING:
     from roofline.whatif.request import Request
 
+ObjectiveChoice = StrEnum("ObjectiveChoice", ["TOTAL", "TTFT", "TPOT", "THROUGHPUT", "MEMORY", "COST", "ENERGY"])
+QualityChoice = StrEnum("QualityChoice", ["LOSSLESS", "CALIBRATED", "LOSSY", "RETRAIN"])
 
-class ObjectiveChoice(StrEnum):
-    """What advice is to make better."""
-
-    TOTAL = "total"
-    TTFT = "ttft"
-    TPOT = "tpot"
-    THROUGHPUT = "throughput"
-    MEMORY = "memory"
-    COST = "cost"
-    ENERGY = "energy"
+QualityOption = Annotated[
+    QualityChoice, typer.Option(help="Allowed effect on model quality: each level includes those before it.")
+]
 
 
-class QualityChoice(StrEnum):
-    """How much changes may ask for."""
-
-    LOSSLESS = "lossless"
-    CALIBRATED = "calibrated"
-    LOSSY = "lossy"
-    RETRAIN = "retrain"
-
-
-def _list_rules(asked: bool) -> None:
-    if asked:
+def _list_rules(requested: bool) -> None:
+    if requested:
         from roofline.reports.documents import advice as page
         from roofline.reports.output import blocks
 
-        typer.echo(drawn(blocks.parts(page.rules_blocks(page.rules_document())), True), nl=False)
+        typer.echo(rendered(blocks.parts(page.rules_blocks(page.rules_document())), True), nl=False)
         raise typer.Exit
 
 
 def _usd_per_hour(text: str | None) -> float | None:
-    """USD an hour: a number, with or without /h behind it; raises RooflineError."""
+    """The number of a text such as 20, 20/h or $20 (USD/h); raises RooflineError."""
     from roofline.core.errors import RooflineError, quote
 
     if text is None:
@@ -65,7 +53,7 @@ def _usd_per_hour(text: str | None) -> float | None:
     try:
         value = float(number)
     except ValueError:
-        raise RooflineError(f"a budget is USD an hour, such as 20/h, got {quote(text)}") from None
+        raise RooflineError(f"a budget is in USD/h, such as 20/h, got {quote(text)}") from None
     if not 0 < value < float("inf"):
         raise RooflineError(f"a budget must be above 0, got {quote(text)}")
     return value
@@ -74,47 +62,47 @@ def _usd_per_hour(text: str | None) -> float | None:
 @scenario_command
 def advise(
     request: Request,
-    objective: Annotated[ObjectiveChoice, typer.Option(help="What is to get better.")] = ObjectiveChoice.TOTAL,
-    ttft: Annotated[str | None, time_option("--ttft", "Time to first token")] = None,
-    tpot: Annotated[str | None, time_option("--tpot", "Time per output token")] = None,
-    total: Annotated[str | None, time_option("--total", "Time of the whole batch")] = None,
-    memory: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory of a device at most, such as 80GB.")
-    ] = None,
+    objective: Annotated[ObjectiveChoice, typer.Option(help="The metric to improve.")] = ObjectiveChoice.TOTAL,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    total: TotalOption = None,
+    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Maximum memory per device, such as 80GB.")] = None,
     gpus: Annotated[
-        int | None, typer.Option(min=1, help="Devices at most. [default: as many as the scenario has]")
+        int | None, typer.Option(min=1, help="Maximum number of devices. [default: those of the scenario]")
     ] = None,
     budget: Annotated[
-        str | None, typer.Option(metavar="USD/h", help="Rent of all devices at most, such as 20/h.")
+        str | None, typer.Option(metavar="USD/h", help="Maximum rent of all devices, such as 20/h.")
     ] = None,
-    quality: Annotated[
-        QualityChoice, typer.Option(help="How much changes may ask for: each allows those before it.")
-    ] = QualityChoice.CALIBRATED,
+    quality: QualityOption = QualityChoice.CALIBRATED,
     at: AtOption = AtChoice.MID,
     vary_batch: Annotated[
         bool | None,
         typer.Option(
             "--vary-batch/--keep-batch",
-            help="Whether other batches may be advised. [default: for throughput, cost and energy]",
+            help="Consider other batch sizes, or keep it. [default: vary for throughput, cost and energy]",
         ),
     ] = None,
     research: Annotated[
-        bool, typer.Option("--research", help="Also techniques that no document says the engine runs.")
+        bool, typer.Option("--research", help="Include techniques without documented support in the engine.")
     ] = False,
-    top: Annotated[int, typer.Option(min=1, help="Single changes shown.")] = 5,
-    list_rules: Annotated[  # noqa: ARG001 - its callback does all
+    top: Annotated[int, typer.Option(min=1, help="Number of single changes to show.")] = 5,
+    list_rules: Annotated[  # noqa: ARG001 - handled by its callback
         bool,
         typer.Option("--list-rules", help="List the advisor's rules and exit.", callback=_list_rules, is_eager=True),
     ] = False,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Advise what to change: simulated gains, what they ask for, where they stop, what is in vain, and a plan."""
+    """Recommend changes with simulated gains, and a plan.
+
+    Each recommendation has its gain, its requirements and the batch up to which it pays off. Changes without benefit
+    are listed with reasons, and a plan combines those that help.
+    """
     from roofline.advisor import Goal, Limits, Objective, Quality
-    from roofline.advisor import advise as ask
+    from roofline.advisor import advise as recommend
     from roofline.core.units import Dimension, parse_quantity
     from roofline.reports.documents import advice as page
-    from roofline.reports.output.progress import told
+    from roofline.reports.output.terminal import progress_line
 
     limits = Limits(
         ttft=seconds(ttft),
@@ -125,13 +113,14 @@ def advise(
         budget=_usd_per_hour(budget),
     )
     goal = Goal(Objective(objective), limits, Quality(quality), at.value, vary_batch)
-    with told() as progress:
-        document = page.advice_document(ask(request, goal, research=research, top=top, progress=progress), top)
-    answered(document, page.advice_blocks(document), format, output)
+    with progress_line() as progress:
+        advice = recommend(request, goal, research=research, top=top, progress=progress)
+        document = page.advice_document(advice, top)
+    print_document(document, page.advice_blocks(document), format, output)
 
 
 class SizeAt(StrEnum):
-    """Which expected times a sizing goes by."""
+    """Expected times of a sizing: p10, p50 or p90."""
 
     LOW = "low"
     MID = "mid"
@@ -141,62 +130,59 @@ class SizeAt(StrEnum):
 def size(
     model: ModelArgument,
     rate: Annotated[
-        float | None, typer.Option(metavar="N", help="Requests a second. [default: one user, who waits]")
+        float | None, typer.Option(metavar="N", help="Requests/s. [default: one user, one request at a time]")
     ] = None,
     prompt: Annotated[
-        str, typer.Option(metavar="LENGTH", help="Tokens: 2000, uniform:128:1024, lognormal:mean=512,p95=1500,")
+        str,
+        typer.Option(
+            metavar="LENGTH",
+            help="Prompt tokens: 2000, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300, or a CSV"
+            " file of length,count.",
+        ),
     ] = "512",
-    generate: Annotated[
-        str, typer.Option(metavar="LENGTH", help="exponential:mean=300, or a CSV file of length,count.")
-    ] = "128",
-    ttft: Annotated[str | None, time_option("--ttft", "Time to first token, waits included,")] = None,
-    tpot: Annotated[str | None, time_option("--tpot", "Time per output token")] = None,
+    generate: Annotated[str, typer.Option(metavar="LENGTH", help="Generated tokens, written likewise.")] = "128",
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
     quantile: Annotated[
-        str, typer.Option(metavar="SHARE", help="Share of requests that targets hold for, or mean.")
+        str, typer.Option(metavar="FRACTION", help="Fraction of requests that must meet the targets, or mean.")
     ] = "0.95",
     hw: Annotated[
-        str | None, typer.Option(metavar="NAMES", help="Hardware to choose from. [default: all; one user: desktops]")
+        str | None,
+        typer.Option(metavar="NAMES", help="Hardware to choose from. [default: all; for one user consumer hardware]"),
     ] = None,
     price: Annotated[
         list[str] | None,
-        typer.Option(metavar="NAME=USD", help="USD an hour of a device (one user: to buy it); repeatable."),
+        typer.Option(metavar="NAME=USD", help="USD/h of a device (one user: purchase price); repeatable."),
     ] = None,
-    quality: Annotated[
-        QualityChoice, typer.Option(help="How much formats may ask for: each allows those before it.")
-    ] = QualityChoice.CALIBRATED,
+    quality: QualityOption = QualityChoice.CALIBRATED,
     engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Engine. [default: vllm; on CPUs and Apple's llama.cpp]")
+        str | None, typer.Option(metavar="NAME", help="Engine. [default: vllm; llama.cpp on CPUs and Apple silicon]")
     ] = None,
-    at: Annotated[SizeAt, typer.Option(help="Targets hold at expected low, mid or high.")] = SizeAt.MID,
+    at: Annotated[SizeAt, typer.Option(help="Expected times that meet the targets: p10, p50, p90.")] = SizeAt.MID,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Choose hardware, devices, parallelism, formats and batch for a service, or for one user.
+    """Choose a deployment for a request rate, or for one user.
 
-    The cheapest, that of fewest devices, the fastest and the most efficient, with the runner-up of each and what would
-    change the choice.
+    Hardware, devices, parallelism, formats and batch: the cheapest, with the fewest devices, the fastest and the most
+    energy-efficient deployment, each with its runner-up and the price that would change the choice. TTFT includes
+    queueing.
     """
     from roofline import load_model
     from roofline.advisor import Quality
-    from roofline.advisor.sizing.sizing import size as choose
+    from roofline.advisor.sizing.sizing import size as search_deployments
     from roofline.advisor.sizing.workload import Service, parse_quantile
     from roofline.reports.documents import sizing as page
-    from roofline.reports.output.progress import told
+    from roofline.reports.output.terminal import progress_line
     from roofline.whatif.options import names_in
 
     service = Service(rate, prompt, generate, seconds(ttft), seconds(tpot), parse_quantile(quantile))
-    listed = None if hw is None else names_in(hw)
-    given = page.prices(price or [], rate is None)
-    with told() as tell:
-        found = choose(
-            load_model(model),
-            service,
-            listed,
-            Quality(quality),
-            given,
-            engine,
-            at.value,
-            lambda done, every: tell(f"configuration {done} of {every}"),
+    hardware = None if hw is None else names_in(hw)
+    prices = page.prices(price or [], rate is None)
+    with progress_line() as progress:
+        report = lambda done, every: progress(f"configuration {done} of {every}")  # noqa: E731
+        found = search_deployments(
+            load_model(model), service, hardware, Quality(quality), prices, engine, at.value, report
         )
         document = page.sizing_document(found)
-    answered(document, page.sizing_blocks(document), format, output)
+    print_document(document, page.sizing_blocks(document), format, output)

@@ -1,4 +1,4 @@
-"""What commands of the program share: the options that many have, and how an answer reaches the terminal or a file."""
+"""Options that several commands share, and output to the terminal or a file."""
 
 from __future__ import annotations
 
@@ -9,28 +9,15 @@ from typing import Annotated, Any
 import typer
 
 PIPED_WIDTH = 130
-"""Columns of a table that goes to a file or another program: wide enough for the longest operator names."""
+"""Columns of a table in a file or a pipe: wide enough for the longest operator names."""
 
-
-class OutputFormat(StrEnum):
-    """How an answer is printed."""
-
-    TABLE = "table"
-    JSON = "json"
-    CSV = "csv"
-    MARKDOWN = "markdown"
-
-
-class AnswerFormat(StrEnum):
-    """How an answer to a question is printed."""
-
-    TABLE = "table"
-    JSON = "json"
-    MARKDOWN = "markdown"
+OutputFormat = StrEnum("OutputFormat", ["TABLE", "JSON", "CSV", "MARKDOWN"])
+AnswerFormat = StrEnum("AnswerFormat", ["TABLE", "JSON", "MARKDOWN"])
+MetricChoice = StrEnum("MetricChoice", ["TTFT", "TPOT", "TOTAL"])
 
 
 class AtChoice(StrEnum):
-    """Where times are read: the speed of light, or the optimistic end, middle or pessimistic end of expected ones."""
+    """Reading of times: the bound, or p10, p50 or p90 of expected times."""
 
     BOUND = "bound"
     LOW = "low"
@@ -38,25 +25,20 @@ class AtChoice(StrEnum):
     HIGH = "high"
 
 
-class MetricChoice(StrEnum):
-    """What two settings are compared by."""
-
-    TTFT = "ttft"
-    TPOT = "tpot"
-    TOTAL = "total"
-
-
 ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, a spec file or a config.json.")]
 HardwareOption = Annotated[str, typer.Option("--hw", metavar="HW", help="Hardware: a name or a spec file.")]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
 ]
-FormatOption = Annotated[AnswerFormat, typer.Option("--format", help="How to print.")]
-AtOption = Annotated[AtChoice, typer.Option("--at", help="Read times at the bound or at expected low, mid or high.")]
+FORMAT = typer.Option("--format", help="Output format.")
+FormatOption = Annotated[AnswerFormat, FORMAT]
+AtOption = Annotated[
+    AtChoice, typer.Option("--at", help="Times: the bound, or expected p10, p50, p90 (low, mid, high).")
+]
 
 
-def drawn(parts: list[Any], to_terminal: bool) -> str:
-    """The parts as text: as wide as the terminal, with its colours, or plain for a file."""
+def rendered(parts: list[Any], to_terminal: bool) -> str:
+    """The parts as text: in the terminal's width and colours, or plain for a file."""
     from rich.console import Console
 
     from roofline.reports.output.terminal import render
@@ -68,7 +50,7 @@ def drawn(parts: list[Any], to_terminal: bool) -> str:
 
 
 def emit(text: str, output: Path | None) -> None:
-    """Print `text`, or write it to a file; raises RooflineError where that cannot be written."""
+    """Print `text`, or write it to a file; raises RooflineError if the file cannot be written."""
     if output is None:
         typer.echo(text, nl=False)
         return
@@ -77,20 +59,24 @@ def emit(text: str, output: Path | None) -> None:
     write_text(output, text)
 
 
-def time_option(name: str, meaning: str) -> Any:
-    """An option that takes a time at most."""
-    return typer.Option(name, metavar="TIME", help=f"{meaning} at most, such as 500ms.")
+def _limit(name: str, metric: str) -> Any:
+    return Annotated[str | None, typer.Option(name, metavar="TIME", help=f"Maximum {metric}, such as 500ms.")]
+
+
+TtftOption = _limit("--ttft", "TTFT")
+TpotOption = _limit("--tpot", "TPOT")
+TotalOption = _limit("--total", "E2E latency of the batch")
 
 
 def seconds(text: str | None) -> float | None:
-    """A time such as 500ms in seconds; raises RooflineError for anything else."""
+    """The seconds of a time such as 500ms; raises RooflineError for other text."""
     from roofline.core.units import Dimension, parse_quantity
 
     return None if text is None else parse_quantity(text, Dimension.TIME).value
 
 
-def answered(document: dict[str, Any], blocks: list[Any], format: AnswerFormat, output: Path | None) -> None:
-    """Print an answer, or write it to a file: `document` is its JSON, `blocks` its page."""
+def print_document(document: dict[str, Any], blocks: list[Any], format: AnswerFormat, output: Path | None) -> None:
+    """Print a document, or write it to a file: `document` as JSON, or `blocks` as a table or Markdown."""
     from roofline.reports.output import blocks as page
     from roofline.reports.output import export
 
@@ -100,4 +86,4 @@ def answered(document: dict[str, Any], blocks: list[Any], format: AnswerFormat, 
         case AnswerFormat.MARKDOWN:
             emit(page.as_markdown(blocks), output)
         case _:
-            emit(drawn(page.parts(blocks), output is None), output)
+            emit(rendered(page.parts(blocks), output is None), output)

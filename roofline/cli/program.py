@@ -1,4 +1,4 @@
-"""The command line: a command parses, calls and prints; no arithmetic lives here."""
+"""The program `roofline`: its commands, imported when they are called, and its exit status."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "validate": ("roofline.cli.validate", "validate_app"),
     }
 )
-"""Where each command is: a function, or a Typer of several."""
+"""Module and name of each command: a function, or a Typer of several."""
 
 SETTINGS = {"compare": {"ignore_unknown_options": True}}
-"""What a command's parser does otherwise than the others'."""
+"""Parser settings of single commands."""
 
 
 @cache
-def _made(name: str) -> Any:
+def _command(name: str) -> Any:
     """The parser of a command."""
     module, attribute = COMMANDS[name]
     found = getattr(import_module(module), attribute)
@@ -53,11 +53,11 @@ def _made(name: str) -> Any:
     return command
 
 
-class Lazily(Mapping[str, Any]):
-    """The commands by name, each made when it is asked for."""
+class LazyCommands(Mapping[str, Any]):
+    """The commands by name, each imported on first use."""
 
     def __getitem__(self, name: str) -> Any:
-        return _made(name)
+        return _command(name)
 
     def __iter__(self) -> Iterator[str]:
         return iter(COMMANDS)
@@ -67,25 +67,25 @@ class Lazily(Mapping[str, Any]):
 
 
 class Program(TyperGroup):
-    """All commands. Typer would make every one of them for each call, which took a tenth of the time of a short one."""
+    """The group of all commands. Typer alone would import all of them for each call: a tenth of a short call's time."""
 
     def __init__(self, **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.commands = cast(MutableMapping[str, Any], Lazily())
+        self.commands = cast(MutableMapping[str, Any], LazyCommands())
 
 
 app = typer.Typer(
     cls=Program,
     name="roofline",
-    help="How fast an LLM runs on a piece of hardware, what holds it back, and what it needs.",
+    help="Predict LLM inference on given hardware: latency, throughput, memory, bottlenecks, and how to improve them.",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
 
-def _version(asked: bool) -> None:
-    if asked:
+def _version(requested: bool) -> None:
+    if requested:
         from roofline import __version__
 
         typer.echo(f"roofline {__version__}")
@@ -101,16 +101,16 @@ def _root(
     pass
 
 
-SELDOM = 1_000_000
-"""Objects made between two looks of the garbage collector: a command makes hundreds of thousands that it keeps (graphs,
-specs) and hardly a cycle; the usual 700 cost it a sixth of its time, and each look at all of them a thirtieth."""
+GC_THRESHOLD = 1_000_000
+"""Allocations between garbage collections. A command keeps hundreds of thousands of objects (graphs, specs) and makes
+hardly any cycle; Python's default of 700 costs a sixth of its time, each full collection a thirtieth."""
 
 
 def main() -> None:
-    """Run the command line: mistakes end with one sentence on stderr and exit status 2, never with a traceback."""
-    gc.set_threshold(SELDOM)
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # it would look for some in every installed package
-    atexit.register(_leave)
+    """Run the command line: a user error prints one sentence on stderr and exits with status 2, without a traceback."""
+    gc.set_threshold(GC_THRESHOLD)
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # skips a search of all installed packages
+    atexit.register(_skip_final_collection)
     try:
         status = app(standalone_mode=False)
         if sys.stdout is not None:
@@ -121,7 +121,7 @@ def main() -> None:
     except SystemExit:
         if not type(sys.stdout).__name__.endswith("PacifyFlushWrapper"):
             raise
-        status = 0  # Typer met a broken pipe: whoever read our output has had enough of it.
+        status = 0  # Typer met a broken pipe: the reader of our output has closed it.
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     except OSError as error:
@@ -131,27 +131,27 @@ def main() -> None:
     sys.exit(status if isinstance(status, int) else 0)
 
 
-def _leave() -> None:
-    """As the process ends it would look for cycles once more, for a sixth of the time that an advice takes.
+def _skip_final_collection() -> None:
+    """Skip the garbage collection at exit, a sixth of the time of `roofline advise`.
 
-    Triton's bindings want that: they print what is left of them.
+    Triton's bindings need it: they print objects that are left.
     """
     if "triton" not in sys.modules:
         gc.freeze()
 
 
 def _explain(error: Exception) -> int:
-    """Status of a mistake in what was asked; any other exception is a defect of ours and raised again."""
+    """The exit status of a user error, after its message; raises any other exception again, as a bug of ours."""
     from roofline.core.errors import RooflineError
 
     if isinstance(error, RooflineError):
         return _complain(str(error))
-    # A usage error of the option parser, whose class differs between versions of Typer.
+    # A usage error of Typer's parser; its class depends on the version.
     message = getattr(error, "format_message", None)
     if message is None:
         raise error
     context = getattr(error, "ctx", None)
-    # Older ones repeat what was given, however long it is.
+    # Older versions repeat arguments of any length.
     sentence = re.sub(r"\S{100,}", lambda found: f"{found[0][:40]}...", message())
     return _complain(sentence, f"; see '{context.command_path} --help'" if context else "")
 

@@ -1,4 +1,4 @@
-"""The options of a scenario: read into a request, and given to every command that takes one."""
+"""The options of a scenario on the command line, and commands that take a request made of them."""
 
 from __future__ import annotations
 
@@ -23,142 +23,95 @@ class ConventionChoice(StrEnum):
     LLM_VIEWER = "llm-viewer"
 
 
-def requested(
-    model: ModelArgument,
-    hw: HardwareOption,
-    batch: Annotated[int, typer.Option(help="Sequences in the batch.")] = 1,
-    prompt: Annotated[int | None, typer.Option(help="Prompt tokens of each sequence. [default: 512]")] = None,
-    generate: Annotated[int, typer.Option(help="Tokens to generate for each sequence.")] = 128,
-    context: Annotated[
-        int | None, typer.Option(help="Tokens in the cache at the decode step shown. [default: prefix + prompt]")
-    ] = None,
-    prefix: Annotated[int, typer.Option(help="Tokens of the prompt's start that are already cached.")] = 0,
-    quant: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SCHEME", help="W4, W8A8, W4A16KV8, KV8, fp8, awq, nvfp4, q4_k_m, ... [default: as released]"
-        ),
-    ] = None,
-    weights: Annotated[str | None, typer.Option(metavar="FORMAT", help="Format of the weights alone.")] = None,
-    activations: Annotated[str | None, typer.Option(metavar="FORMAT", help="Format of linear layers' inputs.")] = None,
-    kv: Annotated[str | None, typer.Option(metavar="FORMAT", help="Format of the KV cache alone.")] = None,
-    flash: Annotated[
-        bool | None,
-        typer.Option(
-            "--flash/--no-flash", help="FlashAttention. [default: flash; no-flash by the llm-viewer convention]"
-        ),
-    ] = None,
-    fuse: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME", help="Further fusions: qkv, gate_up, gate_up_act, residual_norm."),
-    ] = None,
-    images: Annotated[int, typer.Option(help="Images of each sequence, for models that see.")] = 0,
-    tp: Annotated[int, typer.Option(help="Tensor-parallel devices.")] = 1,
-    pp: Annotated[int, typer.Option(help="Pipeline stages.")] = 1,
-    ep: Annotated[int, typer.Option(help="Expert-parallel devices: beyond --tp, attention runs data-parallel.")] = 1,
-    dp: Annotated[int, typer.Option(help="Data-parallel replicas; the batch is shared by them.")] = 1,
-    sp: Annotated[int, typer.Option(help="Sequence-parallel (context-parallel) devices.")] = 1,
-    nodes: Annotated[
-        int | None, typer.Option(help="Nodes that the devices are spread over. [default: as many as they need]")
-    ] = None,
-    micro_batches: Annotated[int, typer.Option(help="Parts of the batch that fill a pipeline.")] = 1,
-    expert_skew: Annotated[
-        float, typer.Option(help="Skew of expert routing: popularity falls with rank to this power; 0 is uniform.")
-    ] = 0.0,
-    offload: Annotated[
-        str | None,
-        typer.Option(metavar="SHARES", help="Kept off the device, streamed to it: weights=0.5,kv=1[,bandwidth=7GB/s]."),
-    ] = None,
-    technique: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--with", metavar="NAME[:KEY=VALUE,...]", help="A technique (see `roofline techniques`); repeatable."
-        ),
-    ] = None,
-    engine: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Engine that expected times are for: vllm (0.8 to 0.13: vllm-sync, 2024: vllm-v0), tensorrt-llm,"
-            " sglang, llama.cpp, gpt-fast, hf-eager, ideal (kernels alone), or a profile's file."
-            " [default: vllm; on CPUs and Apple's llama.cpp]",
-        ),
-    ] = None,
-    price: Annotated[
-        float | None,
-        typer.Option(metavar="USD", help="USD an hour of a device, for costs. [default: the dated price of its spec]"),
-    ] = None,
-    convention: Annotated[
-        ConventionChoice, typer.Option(help="How FLOPs and bytes are counted.")
-    ] = ConventionChoice.PHYSICAL,
-) -> Any:
-    """The `Request` that the options of a scenario describe: every command that takes a scenario takes these."""
-    from roofline.whatif.options import compose
+def _option(name: str, type_: Any, help: str, default: Any = None, metavar: str | None = None) -> inspect.Parameter:
+    """An option of a command. `with_` is `--with`, a switch has `--no-` as well."""
+    flag = f"--{name.removesuffix('_').replace('_', '-')}"
+    flags = f"{flag}/--no-{name}" if type_ is bool else flag
+    annotation = Annotated[type_ | None, typer.Option(flags, help=help, metavar=metavar)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
-    return compose(
-        model,
-        hw,
-        formats={"scheme": quant, "weights": weights, "activations": activations, "kv": kv},
-        degrees={
-            "tensor": tp,
-            "pipeline": pp,
-            "expert": ep,
-            "data": dp,
-            "sequence": sp,
-            "nodes": nodes,
-            "micro_batches": micro_batches,
-        },
-        flash=flash,
-        fuse=fuse or [],
-        expert_skew=expert_skew,
-        offload=offload,
-        techniques=technique or [],
-        convention=str(convention),
-        batch=batch,
-        prompt=prompt,
-        generate=generate,
-        context=context,
-        prefix=prefix,
-        images=images,
-        engine=engine,
-        price=price,
+
+SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
+    option.name: option
+    for option in (
+        inspect.Parameter("model", inspect.Parameter.KEYWORD_ONLY, annotation=ModelArgument),
+        inspect.Parameter("hw", inspect.Parameter.KEYWORD_ONLY, annotation=HardwareOption),
+        _option("batch", int, "Sequences in the batch.", 1),
+        _option("prompt", int, "Prompt tokens per sequence. [default: 512]"),
+        _option("generate", int, "Tokens to generate per sequence.", 128),
+        _option("context", int, "Tokens in the KV cache at the decode step shown. [default: prefix + prompt]"),
+        _option("prefix", int, "Cached prefix tokens, before those of --prompt.", 0),
+        _option(
+            "quant", str, "W4, W8A8, W4A16KV8, KV8, fp8, awq, nvfp4, q4_k_m, ... [default: as released]", None, "SCHEME"
+        ),
+        _option("weights", str, "Format of the weights alone.", None, "FORMAT"),
+        _option("activations", str, "Format of linear layers' inputs.", None, "FORMAT"),
+        _option("kv", str, "Format of the KV cache alone.", None, "FORMAT"),
+        _option("flash", bool, "FlashAttention. [default: flash; no-flash under the llm-viewer convention]"),
+        _option("fuse", list[str], "More fusions: qkv, gate_up, gate_up_act, residual_norm.", None, "NAME"),
+        _option("images", int, "Images per sequence, for vision-language models.", 0),
+        _option("tp", int, "Tensor-parallel devices.", 1),
+        _option("pp", int, "Pipeline stages.", 1),
+        _option("ep", int, "Expert-parallel devices; beyond --tp, attention is data-parallel.", 1),
+        _option("dp", int, "Data-parallel replicas that share the batch.", 1),
+        _option("sp", int, "Sequence-parallel (context-parallel) devices.", 1),
+        _option("nodes", int, "Nodes that hold the devices. [default: as few as possible]"),
+        _option("micro_batches", int, "Micro-batches that fill the pipeline.", 1),
+        _option("expert_skew", float, "Skew of expert routing: popularity ~ rank^-SKEW; 0 is uniform.", 0.0),
+        _option(
+            "offload",
+            str,
+            "Fractions kept in CPU memory and streamed: weights=0.5,kv=1[,bandwidth=7GB/s].",
+            None,
+            "FRACTIONS",
+        ),
+        _option(
+            "with_", list[str], "A technique (see `roofline techniques`); repeatable.", None, "NAME[:KEY=VALUE,...]"
+        ),
+        _option(
+            "engine",
+            str,
+            "Engine of expected times: vllm (0.8 to 0.13: vllm-sync, 2024: vllm-v0), tensorrt-llm, sglang, llama.cpp,"
+            " gpt-fast, hf-eager, ideal (kernels alone), or a profile file. [default: vllm; llama.cpp on CPUs and"
+            " Apple silicon]",
+            None,
+            "NAME",
+        ),
+        _option("price", float, "Price of a device in USD/h. [default: the dated price in its spec]", None, "USD"),
+        _option("convention", ConventionChoice, "How FLOPs and bytes are counted.", ConventionChoice.PHYSICAL),
     )
-
-
-@cache
-def scenario_options() -> Mapping[str, inspect.Parameter]:
-    """The options of a scenario by name: the parameters of `requested`."""
-    return inspect.signature(requested, eval_str=True).parameters
+}
+"""The options of a scenario as parameters of a command, by name; `roofline.whatif.options` reads their values."""
 
 
 def scenario_command(command: Callable[..., None]) -> Callable[..., None]:
-    """`command(..., request, ...)` as a command line: in the place of the request the options of a scenario."""
+    """`command(..., request, ...)` as a command with the options of a scenario in the place of `request`."""
     own = inspect.signature(command, eval_str=True, locals={"Request": Any}).parameters.values()
-    shared = list(scenario_options().values())
 
     @wraps(command)
     def run(**given: Any) -> None:
-        request = requested(**{entry.name: given.pop(entry.name) for entry in shared})
-        command(request=request, **given)
+        from roofline.whatif.options import request_from
 
-    spread = [inner for entry in own for inner in (shared if entry.name == "request" else [entry])]
+        command(request=request_from({name: given.pop(name) for name in SCENARIO_OPTIONS}), **given)
+
+    spread = [inner for entry in own for inner in (SCENARIO_OPTIONS.values() if entry.name == "request" else [entry])]
     command_line: Callable[..., None] = _with_parameters(run, spread)
     return command_line
 
 
-def options_of_a_scenario(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of a scenario, each None where it is not given."""
+def with_scenario_options(command: Callable[..., None]) -> Callable[..., None]:
+    """`command` with the options of a scenario as further keywords, None by default."""
     own = inspect.signature(command, eval_str=True).parameters
     kept = [entry for entry in own.values() if entry.kind is not inspect.Parameter.VAR_KEYWORD]
     added = [
-        entry.replace(default=None) for name, entry in scenario_options().items() if name not in own and name != "model"
+        entry.replace(default=None) for name, entry in SCENARIO_OPTIONS.items() if name not in own and name != "model"
     ]
     command_line: Callable[..., None] = _with_parameters(command, [*kept, *added])
     return command_line
 
 
 def _with_parameters(function: Any, parameters: Iterable[inspect.Parameter]) -> Any:
-    """A function of any keywords, made to look as if it had these parameters: the option parser goes by looks."""
+    """`function`, which takes any keywords, with the signature that Typer reads its options from."""
     entries = [entry.replace(kind=inspect.Parameter.KEYWORD_ONLY) for entry in parameters]
     function.__signature__ = inspect.Signature(entries)
     function.__annotations__ = {entry.name: entry.annotation for entry in entries}
@@ -167,29 +120,30 @@ def _with_parameters(function: Any, parameters: Iterable[inspect.Parameter]) -> 
 
 
 @cache
-def _reader() -> Any:
-    """The parser of `MODEL --hw HW [OPTIONS]`: it returns the options."""
+def _parser() -> Any:
+    """The parser of `MODEL --hw HW [OPTIONS]`; its result is a mapping of options."""
     reader = typer.Typer(rich_markup_mode=None, add_completion=False)
-    reader.command(add_help_option=False)(_with_parameters(lambda **options: options, scenario_options().values()))
+    reader.command(add_help_option=False)(_with_parameters(lambda **options: options, SCENARIO_OPTIONS.values()))
     return typer.main.get_command(reader)
 
 
-def parse_scenarios(texts: list[str], given: Mapping[str, Any] | None = None) -> list[Request]:
-    """Scenarios written as `MODEL --hw HW [OPTIONS]`; what one leaves out is as in the first, or as `given`."""
+def parse_scenarios(texts: list[str], defaults: Mapping[str, Any] | None = None) -> list[Request]:
+    """The requests of texts `MODEL --hw HW [OPTIONS]`; `defaults`, else the first text, fill in missing options."""
     import shlex
 
     from roofline.core.errors import RooflineError, quote
+    from roofline.whatif.options import request_from
 
-    parser = _reader()
-    names = {entry.name for entry in parser.params}
-    known = None if given is None else {name: value for name, value in given.items() if name in names}
+    parser = _parser()
+    if defaults is not None:
+        defaults = {name: value for name, value in defaults.items() if name in SCENARIO_OPTIONS}
     found = []
     for text in texts:
         try:
             words = shlex.split(text)
         except ValueError:
-            raise RooflineError(f"{quote(text)} has a quotation mark that nothing closes") from None
-        options = parser.main(words, prog_name="roofline analyze", standalone_mode=False, default_map=known)
-        known = options if known is None else known
-        found.append(requested(**options))
+            raise RooflineError(f"{quote(text)} has an unclosed quotation mark") from None
+        options = parser.main(words, prog_name="roofline analyze", standalone_mode=False, default_map=defaults)
+        defaults = options if defaults is None else defaults
+        found.append(request_from(options))
     return found

@@ -1,4 +1,4 @@
-"""The commands of `roofline validate`: each parses, calls and prints; what they call is imported when they run."""
+"""The commands of `roofline validate`."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.cli.options import HardwareOption, ModelArgument, OutputFormat, OutputOption, drawn, emit
+from roofline.cli.options import FORMAT, HardwareOption, ModelArgument, OutputFormat, OutputOption, emit, rendered
 
 validate_app = typer.Typer(
-    help="Measure, fit, score, check: predictions beside real kernels.", rich_markup_mode=None, add_completion=False
+    help="Measure kernels, fit and score predictions.", rich_markup_mode=None, add_completion=False
 )
 
-
-class DeviceChoice(StrEnum):
-    """What kernels are measured on."""
-
-    CUDA = "cuda"
-    CPU = "cpu"
-
+DeviceChoice = StrEnum("DeviceChoice", ["CUDA", "CPU"])
 
 MeasurementsArgument = Annotated[
     Path, typer.Argument(metavar="MEASUREMENTS", help="A measurement file (Parquet or CSV) or a folder of them.")
@@ -32,10 +26,10 @@ MeasurementsArgument = Annotated[
 def fit(
     measurements: MeasurementsArgument,
     hw: HardwareOption,
-    points: Annotated[int | None, typer.Option(help="Use so many random rows of each kernel and format only.")] = None,
+    points: Annotated[int | None, typer.Option(help="Random rows per kernel and format. [default: all]")] = None,
     output: OutputOption = None,
 ) -> None:
-    """Fit a calibration for hardware from measured kernels and write it as YAML."""
+    """Fit a calibration (YAML) to measured kernels."""
     from roofline.validate.fit.calibrate import fitted
 
     emit(fitted(measurements, hw, points), output)
@@ -45,37 +39,43 @@ def fit(
 def score(
     measurements: MeasurementsArgument,
     hw: Annotated[
-        str | None, typer.Option("--hw", metavar="HW", help="Score as this hardware, not as the rows say.")
+        str | None, typer.Option("--hw", metavar="HW", help="Score as this hardware. [default: that of each row]")
     ] = None,
     by: Annotated[
-        str, typer.Option(metavar="KEYS", help="Group by these: op, format, regime, hardware.")
+        str, typer.Option(metavar="KEYS", help="Columns to group by: op, format, regime, hardware.")
     ] = "op,format,regime",
-    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
+    format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Score predictions against measured kernels: errors, bias and interval coverage, beside the pure roofline."""
+    """Score predictions against measured kernels.
+
+    Errors, bias and interval coverage, beside those of the bound.
+    """
     from roofline.reports.documents import accuracy
-    from roofline.validate.score.kernels import scored
+    from roofline.validate.score.kernels import score_file
     from roofline.whatif.options import names_in
 
-    document = scored(measurements, hw, names_in(by))
+    document = score_file(measurements, hw, names_in(by))
     _print(document, accuracy, format, output)
 
 
 @validate_app.command("end-to-end")
 def end_to_end(
-    figures: Annotated[Path, typer.Argument(help="A CSV file of whole-model figures, or a folder of them.")],
+    figures: Annotated[Path, typer.Argument(help="A CSV file of whole-model measurements, or a folder of them.")],
     engine: Annotated[
-        str | None, typer.Option(metavar="ENGINE", help="Score as this engine, not as the rows say.")
+        str | None, typer.Option(metavar="ENGINE", help="Score as this engine. [default: that of each row]")
     ] = None,
     by: Annotated[
-        str, typer.Option(metavar="KEYS", help="Group by these: file, engine, metric, model, hardware.")
+        str, typer.Option(metavar="KEYS", help="Columns to group by: file, engine, metric, model, hardware.")
     ] = "file,metric",
-    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
+    format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Score predicted TTFT, TPOT, latency and throughput of whole models against published figures."""
-    from roofline.reports.documents import end_to_end as pages
+    """Score predictions against whole-model measurements.
+
+    TTFT, TPOT, latency and throughput.
+    """
+    from roofline.reports.documents import accuracy as pages
     from roofline.validate.score import end_to_end as figures_of_models
     from roofline.whatif.options import names_in
 
@@ -91,11 +91,14 @@ def check(
     predictions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Committed predictions. [default: the project's]")
     ] = None,
-    accept: Annotated[bool, typer.Option("--accept", help="Write what moved to the committed predictions.")] = False,
-    format: Annotated[OutputFormat, typer.Option(help="How to print.")] = OutputFormat.TABLE,
+    accept: Annotated[bool, typer.Option("--accept", help="Write changed predictions to the committed file.")] = False,
+    format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Published figures beside predictions; fails where a prediction is not the committed one."""
+    """Check predictions against the committed ones.
+
+    Shows published measurements beside predictions; exit status 1 if a prediction differs from its committed value.
+    """
     from roofline.reports.documents import check as page
     from roofline.validate.check import check as checking
 
@@ -107,7 +110,7 @@ def check(
 
 
 def _print(document: Mapping[str, Any], page: Any, format: OutputFormat, output: Path | None) -> None:
-    """A document in one of the formats, by the module that draws it: `as_csv`, `as_markdown` and `parts`."""
+    """Print a document with its module `page`: `as_csv`, `as_markdown` and `parts`."""
     from roofline.reports.output import export
 
     match format:
@@ -118,23 +121,21 @@ def _print(document: Mapping[str, Any], page: Any, format: OutputFormat, output:
         case OutputFormat.MARKDOWN:
             text = page.as_markdown(document)
         case _:
-            text = drawn(page.parts(document), output is None)
+            text = rendered(page.parts(document), output is None)
     emit(text, output)
 
 
-DeviceOption = Annotated[DeviceChoice, typer.Option(help="Measure the CUDA device or the processors.")]
-MinutesOption = Annotated[float, typer.Option(help="Measure for so long at most; what is left is for another run.")]
+DeviceOption = Annotated[DeviceChoice, typer.Option(help="Measure the CUDA device or the CPU.")]
+MinutesOption = Annotated[float, typer.Option(help="Maximum duration; a later run continues.")]
 OpsOption = Annotated[
-    str | None, typer.Option(metavar="OPS", help="Only these, such as gemm,attention_decode,norm. [default: all]")
+    str | None, typer.Option(metavar="OPS", help="Operators, such as gemm,attention_decode,norm. [default: all]")
 ]
 DtypesOption = Annotated[
-    str | None, typer.Option("--dtype", metavar="FORMATS", help="Only these formats, such as bf16,fp8. [default: all]")
+    str | None, typer.Option("--dtype", metavar="FORMATS", help="Formats, such as bf16,fp8. [default: all]")
 ]
-ThreadsOption = Annotated[
-    int | None, typer.Option(help="Threads on processors. [default: those that no other program keeps busy]")
-]
+ThreadsOption = Annotated[int | None, typer.Option(help="CPU threads. [default: the idle ones]")]
 OverlayOption = Annotated[
-    Path, typer.Option("--specs", metavar="FOLDER", help="The overlay folder of this machine's spec and calibration.")
+    Path, typer.Option("--specs", metavar="FOLDER", help="Folder of this machine's spec and calibration.")
 ]
 
 
@@ -144,22 +145,23 @@ def measure(
     minutes: MinutesOption = 20.0,
     ops: OpsOption = None,
     dtype: DtypesOption = None,
-    way: Annotated[
-        str | None, typer.Option("--kernel", metavar="KERNELS", help="Only these: torch, triton. [default: all]")
+    backend: Annotated[
+        str | None, typer.Option("--kernel", metavar="KERNELS", help="Kernel sources: torch, triton. [default: all]")
     ] = None,
     output: Annotated[
-        Path, typer.Option("--output", "-o", help="The measurement file; one that is there is continued.")
+        Path, typer.Option("--output", "-o", help="The measurement file; an existing one is continued.")
     ] = Path("measured.csv"),
-    warm: Annotated[
-        bool, typer.Option("--warm", help="Replay one set of buffers: caches keep what fits them.")
-    ] = False,
+    warm: Annotated[bool, typer.Option("--warm", help="Reuse one set of buffers, so that caches are warm.")] = False,
     threads: ThreadsOption = None,
 ) -> None:
-    """Measure kernels of this machine into a file, most informative first; say which part of each peak it reaches."""
+    """Measure kernels on this machine.
+
+    The most informative come first. Prints the fraction of each peak that they reach.
+    """
     from roofline.whatif.options import names_in
 
-    found = _loop().measured(
-        str(device), minutes, names_in(ops), output, warm, names_in(dtype), ways=names_in(way), threads=threads
+    found = _loop().run_measure(
+        str(device), minutes, names_in(ops), output, warm, names_in(dtype), backends=names_in(backend), threads=threads
     )
     emit("\n".join(found.lines) + "\n", None)
 
@@ -173,10 +175,13 @@ def calibrate(
     specs: OverlayOption = Path("specs"),
     threads: ThreadsOption = None,
 ) -> None:
-    """Measure this machine, fit its kernels, write spec, calibration and engine profile, and say how far off it is."""
+    """Measure and calibrate this machine.
+
+    Measures and fits kernels, writes spec, calibration and engine profile, and prints the errors of the fit.
+    """
     from roofline.whatif.options import names_in
 
-    found = _loop().calibrated(str(device), minutes, names_in(ops), specs, names_in(dtype), threads)
+    found = _loop().run_calibrate(str(device), minutes, names_in(ops), specs, names_in(dtype), threads)
     emit("\n".join(found.lines) + "\n", None)
 
 
@@ -186,16 +191,19 @@ def model(
     device: DeviceOption = DeviceChoice.CUDA,
     specs: OverlayOption = Path("specs"),
     dtype: Annotated[
-        str | None, typer.Option(metavar="FORMAT", help="fp32, bf16 or fp16. [default: bf16; on processors fp32]")
+        str | None, typer.Option(metavar="FORMAT", help="fp32, bf16 or fp16. [default: bf16; fp32 on CPUs]")
     ] = None,
     batch: Annotated[int, typer.Option(help="Sequences in the batch.")] = 1,
-    prompt: Annotated[int, typer.Option(help="Prompt tokens of each sequence.")] = 128,
-    generate: Annotated[int, typer.Option(help="Tokens to generate for each sequence.")] = 32,
-    layers: Annotated[int | None, typer.Option(help="Run so many of its layers. [default: what fits]")] = None,
+    prompt: Annotated[int, typer.Option(help="Prompt tokens per sequence.")] = 128,
+    generate: Annotated[int, typer.Option(help="Tokens to generate per sequence.")] = 32,
+    layers: Annotated[int | None, typer.Option(help="Number of layers to run. [default: as many as fit]")] = None,
     threads: ThreadsOption = None,
 ) -> None:
-    """Run a decoder of a model's architecture with random weights, and set the measured times beside the predicted."""
-    found = _loop().model_run(model, str(device), specs, dtype, batch, prompt, generate, layers, threads)
+    """Run a model with random weights, and score its times.
+
+    Measured and predicted times of a decoder of the model's architecture.
+    """
+    found = _loop().run_model(model, str(device), specs, dtype, batch, prompt, generate, layers, threads)
     emit("\n".join(found.lines) + "\n", None)
 
 
@@ -206,15 +214,18 @@ def drift(
     ],
     threads: ThreadsOption = None,
 ) -> None:
-    """Measure a few rows of a file again and say whether the machine has changed; exit status 1 if it has."""
-    found = _loop().drift(measurements, threads=threads)
+    """Detect a changed machine by measuring rows again.
+
+    Exit status 1 if the machine has changed.
+    """
+    found = _loop().run_drift(measurements, threads=threads)
     emit("\n".join(found.lines) + "\n", None)
     if found.changed:
         raise typer.Exit(1)
 
 
 def _loop() -> Any:
-    """What measures this machine; PyTorch and what fits are not part of the base install."""
+    """The module that measures this machine; it needs PyTorch and SciPy, which the base install lacks."""
     from roofline.core.errors import RooflineError
 
     try:

@@ -1,7 +1,7 @@
-"""What every room uses and what knows nothing of models: quantities, errors, files, expressions, caches, root finding.
+"""Utilities without any model of inference: quantities, errors, files, expressions, caches, root finding.
 
-In: text, files, functions. Out: numbers in SI units, parsed documents, roots, and errors written for a person.
-Imports nothing of roofline.
+In: text, files, functions. Out: numbers in SI units, parsed documents, roots, and one-sentence errors for users.
+Imports nothing else of roofline.
 """
 
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError

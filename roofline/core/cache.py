@@ -1,4 +1,4 @@
-"""What was worked out lately, by what it depends on: for answers whose questions hold arrays."""
+"""A thread-safe LRU cache for results whose keys include arrays."""
 
 from __future__ import annotations
 
@@ -7,38 +7,38 @@ from collections.abc import Hashable
 from threading import Lock
 from typing import Generic, TypeVar
 
-SMALL = 2048
-"""Numbers that an answer has at most for it to be kept; a larger one is of a sweep, which asks nothing twice."""
+MAX_CACHED_VALUES = 2048
+"""Results of more values than this are not cached: they belong to sweeps, which do not repeat a point."""
 
 Value = TypeVar("Value")
 
 
-class Remembered(Generic[Value]):
-    """The values that were asked for last, at most `most`; threads may share it."""
+class LruCache(Generic[Value]):
+    """At most `capacity` values; the least recently used one is evicted."""
 
-    def __init__(self, most: int) -> None:
-        self.most = most
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
         self._values: OrderedDict[Hashable, Value] = OrderedDict()
         self._lock = Lock()
 
-    def find(self, key: Hashable) -> Value | None:
-        """The value of `key`; None where it is not known any more, or never was."""
+    def get(self, key: Hashable) -> Value | None:
+        """The value of `key`, or None if it is not cached."""
         with self._lock:
             found = self._values.get(key)
             if found is not None:
                 self._values.move_to_end(key)
             return found
 
-    def keep(self, key: Hashable, value: Value) -> None:
-        """Keeps a value, in the place of the one that was not asked for longest."""
+    def put(self, key: Hashable, value: Value) -> None:
+        """Cache a value; evict the least recently used one if the cache is full."""
         with self._lock:
             self._values[key] = value
-            if len(self._values) > self.most:
+            if len(self._values) > self.capacity:
                 self._values.popitem(last=False)
 
     def __len__(self) -> int:
         return len(self._values)
 
     def clear(self) -> None:
-        """Forgets everything."""
+        """Evict everything."""
         self._values.clear()

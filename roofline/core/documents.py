@@ -1,8 +1,8 @@
-"""Reading a file of keys and values: YAML, or JSON where its name says so.
+"""Safe parsing of YAML and JSON mappings.
 
-Files are hostile until checked: only safe YAML and JSON are read, of bounded size and depth, without duplicate keys,
-and every problem becomes a SpecError that names the file. YAML is put together from the parser's events, without
-recursion and in half the time of PyYAML's own nodes; scalars are what its safe constructor makes of them.
+Input is untrusted: only safe YAML and JSON are read, of bounded size and depth, without duplicate keys, and every
+problem is a SpecError that names the file. YAML is composed from the parser's events, without recursion and in half
+the time of PyYAML's node composer; scalars are converted by PyYAML's safe constructor.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ import yaml
 from roofline.core.errors import SpecError, quote
 
 MAX_BYTES = 4 << 20
-"""Larger than any honest spec or config.json."""
+"""Larger than any legitimate spec or config.json."""
 
 MAX_DEPTH = 100
-"""Deeper than any honest spec."""
+"""Deeper than any legitimate spec."""
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML or JSON file; raises SpecError for anything else."""
+    """The mapping in a JSON (`.json`) or YAML file; raises SpecError for anything else."""
     where = str(path)
     try:
         if path.is_dir():
@@ -48,7 +48,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def reason(error: Exception) -> str:
-    """Why a path cannot be read, in a few words."""
+    """A short text of why a path cannot be read."""
     return (error.strerror or type(error).__name__) if isinstance(error, OSError) else "not a valid path"
 
 
@@ -76,29 +76,29 @@ def _parse_json(text: str, where: str) -> object:
 
 def _parse_yaml(text: str, where: str) -> object:
     try:
-        return _composed(text)
+        return _compose(text)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise SpecError(where, f"is not valid YAML ({line}{error.problem or 'syntax error'})") from None
     except yaml.YAMLError as error:
         problem = " ".join(str(getattr(error, "reason", None) or error).split())
         raise SpecError(where, f"is not valid YAML ({problem[:200]})") from None
-    except Exception:  # the constructors of PyYAML raise whatever their conversions do
+    except Exception:  # PyYAML's constructors pass on any exception of a conversion
         raise SpecError(where, "is not valid YAML (a value that its type does not have, or out of range)") from None
 
 
 _PARSER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _TAG = "tag:yaml.org,2002:"
 _MERGE = object()
-"""What the key `<<` is read as."""
+"""The value of the scalar `<<`."""
 
 
 class _Problem(yaml.YAMLError):
-    """What a document may not have."""
+    """Content that specs do not allow."""
 
 
-class _Open:
-    """A list or mapping whose end has not come: its content, the key that waits for a value, the levels inside it."""
+class _Container:
+    """A list or mapping under construction: its content, the pending key, and its depth in `levels`."""
 
     __slots__ = ("anchor", "content", "key", "levels")
 
@@ -107,10 +107,10 @@ class _Open:
         self.key: str | None = None
 
     def add(self, value: Any) -> None:
-        """The next value, or the key of the next."""
+        """Append a list entry, or take a key or its value in turn."""
         content = self.content
         if value is _MERGE:
-            raise _Problem("merge keys ('<<') are not part of the vocabulary")
+            raise _Problem("merge keys ('<<') are not supported")
         if isinstance(content, list):
             content.append(value)
         elif self.key is not None:
@@ -124,27 +124,27 @@ class _Open:
 
 
 class _Composer:
-    """Puts a document together, event by event."""
+    """Builds a document from parser events."""
 
     def __init__(self) -> None:
-        self._documents = _Open([], None)
+        self._documents = _Container([], None)
         self._open = [self._documents]
-        self._anchors: dict[str, tuple[Any, int]] = {}  # values, and how many levels they have
+        self._anchors: dict[str, tuple[Any, int]] = {}  # values and their depth
 
     @property
     def content(self) -> object:
-        """The content of the document, None of an empty one."""
+        """The content of the document; None if it is empty."""
         return next(iter(self._documents.content), None)
 
     def take(self, event: Any) -> None:
-        """The next event."""
+        """Process the next event."""
         if isinstance(event, yaml.ScalarEvent):
             value = _scalar(event)
             if event.anchor is not None:
                 self._anchors[event.anchor] = value, 0
             self._open[-1].add(value)
         elif isinstance(event, yaml.CollectionStartEvent):
-            self._open.append(_Open(_empty(event), event.anchor))
+            self._open.append(_Container(_empty(event), event.anchor))
             self._check_depth(0)
         elif isinstance(event, yaml.CollectionEndEvent):
             closed = self._open.pop()
@@ -174,7 +174,7 @@ class _Composer:
         return self._anchors[name]
 
 
-def _composed(text: str) -> object:
+def _compose(text: str) -> object:
     composer = _Composer()
     parser: Any = _PARSER(text)
     try:
@@ -189,7 +189,7 @@ def _composed(text: str) -> object:
 
 
 def _empty(event: yaml.CollectionStartEvent) -> list[Any] | dict[str, Any]:
-    """What a list or mapping begins as; other collections are no part of the vocabulary."""
+    """An empty list or mapping; raises _Problem for other collections."""
     in_order = isinstance(event, yaml.SequenceStartEvent)
     if event.tag not in (None, "!", _TAG + ("seq" if in_order else "map")):
         raise _Problem(f"the tag {quote(event.tag)} is not one of a {'list' if in_order else 'mapping'}")
@@ -204,7 +204,7 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
 
 @lru_cache(maxsize=4096)
 def _plain(value: str) -> Any:
-    """What a scalar without quotes or tag stands for. 1:30 is text, not ninety."""
+    """The value of a scalar without quotes or tag. 1:30 is text, not the sexagesimal 90."""
     resolvers = yaml.SafeLoader.yaml_implicit_resolvers
     patterns = [*resolvers.get(value[:1], []), *resolvers.get(None, [])]
     tag = next((tag for tag, pattern in patterns if pattern.match(value)), _TAG + "str")
@@ -220,7 +220,7 @@ _SCALARS = frozenset(_TAG + name for name in ("str", "int", "float", "bool", "nu
 
 
 def _constructed(tag: str, value: str) -> Any:
-    """What PyYAML's safe constructor makes of a scalar with a tag."""
+    """A tagged scalar, converted by PyYAML's safe constructor."""
     if tag not in _SCALARS:
         raise _Problem(f"the tag {quote(tag)} is not one of a single value")
     return yaml.constructor.SafeConstructor().construct_object(yaml.ScalarNode(tag, value))

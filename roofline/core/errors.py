@@ -1,4 +1,4 @@
-"""What can go wrong for the person, in one sentence each. The command line prints these and exits with status 2."""
+"""User errors, one sentence each. The CLI prints them and exits with status 2."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from difflib import get_close_matches
 
 
 class RooflineError(Exception):
-    """A mistake in what the program was given. Its text is one sentence that says what would be right."""
+    """Invalid input. The message is one sentence that states what is valid."""
 
 
 class UnknownNameError(RooflineError):
@@ -18,18 +18,18 @@ class UnknownNameError(RooflineError):
 
 
 class SpecError(RooflineError):
-    """A file that cannot be read as a spec. `where` names the file, and the key inside it where there is one."""
+    """An invalid spec file. `where` names the file, and the key in it if the error concerns one."""
 
     def __init__(self, where: str, problem: str) -> None:
         super().__init__(f"{where if where.isprintable() else quote(where, 200)}: {problem}")
 
 
 class UnsupportedError(RooflineError):
-    """A well-formed request for something the simulator cannot express."""
+    """A well-formed request that the simulator does not support."""
 
 
 def quote(value: object, limit: int = 60) -> str:
-    """`value` for a message: quoted, on one line, control characters escaped, cut to `limit` characters."""
+    """`value` for a message: quoted, on one line, control characters escaped, truncated to `limit` characters."""
     text = (value if isinstance(value, str) else _shown(value))[: limit + 1]
     text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     if len(text) > limit:
@@ -38,7 +38,7 @@ def quote(value: object, limit: int = 60) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value that is no text: scalars as they are, containers by their kind (aliases make some of them endless)."""
+    """The text of a value other than a string; of a container only the kind, since YAML aliases can nest endlessly."""
     if isinstance(value, (dict, list, tuple, set)):
         return "a mapping" if isinstance(value, dict) else "a list"
     try:
@@ -47,12 +47,15 @@ def _shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
+MAX_COMPLETIONS = 6
+
+
 def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
-    """The end of a message about an unknown name: those that go on from it, else the nearest, or all where few."""
+    """The end of a message about an unknown name: its completions, else the closest name, else all if few."""
     options = sorted(set(known))
-    longer = [quote(option) for option in options if _goes_on(option.lower(), str(name).lower())]
-    if longer:
-        shown = [*longer[:CONTINUED], *(["others"] if len(longer) > CONTINUED else [])]
+    completions = [quote(option) for option in options if _completes(option.lower(), str(name).lower())]
+    if completions:
+        shown = [*completions[:MAX_COMPLETIONS], *(["others"] if len(completions) > MAX_COMPLETIONS else [])]
         return f"; did you mean {' or '.join(filter(None, (', '.join(shown[:-1]), shown[-1])))}?"
     nearest = get_close_matches(str(name).lower(), options, n=1, cutoff=0.5)
     if nearest:
@@ -62,19 +65,15 @@ def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
     return ""
 
 
-CONTINUED = 6
-"""Names that are listed at most where several go on from what was asked for."""
-
-
-def _goes_on(option: str, name: str) -> bool:
-    """Whether `name` is the first words of `option`, however joined: h100 of h100-sxm, llama3 of llama-3-8b."""
-    wanted = [char for char in name if char.isalnum()]
-    if len(wanted) < 2:
+def _completes(option: str, name: str) -> bool:
+    """Whether `option` begins with the words of `name`, separators aside: h100-sxm for h100, llama-3-8b for llama3."""
+    typed = [char for char in name if char.isalnum()]
+    if len(typed) < 2:
         return False
     rest = list(option)
-    for char in wanted:
+    for char in typed:
         while rest and not rest[0].isalnum():
             rest.pop(0)
         if not rest or rest.pop(0) != char:
             return False
-    return not rest or not rest[0].isalnum() or rest[0].isdigit() != wanted[-1].isdigit()
+    return not rest or not rest[0].isalnum() or rest[0].isdigit() != typed[-1].isdigit()

@@ -1,8 +1,8 @@
 """Conditions over the axes and metrics of a study: `fits and ttft < 0.5 and quant != "W4"`.
 
-Comparisons, and/or/not, parentheses, + - * /, numbers with or without units (30ms, 80GB), and text in quotes. The text
-is parsed as Python's grammar has it, every node is checked against the few kinds that are known, and what comes out is
-a function over arrays: nothing of the text is ever run.
+Comparisons, and/or/not, in, parentheses, + - * /, numbers with or without units (30ms, 80GB), and quoted text. The text
+is parsed with Python's grammar, each AST node is checked against an allow-list, and the result is a function over
+arrays: the text is never evaluated.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
-from roofline.core.units import BINARY, DECIMAL, SMALL
+from roofline.core.units import BINARY, DECIMAL, SUBMULTIPLES
 
 MAX_CHARACTERS = 4000
 MAX_DEPTH = 100
 
 UNITS: Mapping[str, float] = {
-    **{f"{prefix}s": factor for prefix, factor in {"": 1.0, **SMALL}.items()},
+    **{f"{prefix}s": factor for prefix, factor in {"": 1.0, **SUBMULTIPLES}.items()},
     "min": 60.0,
     **{f"{prefix}B": factor for prefix, factor in {**DECIMAL, **BINARY}.items()},
     "%": 0.01,
 }
-"""What may follow a number, in base units."""
+"""Units that may follow a number, in base units."""
 
 _LITERAL = re.compile(
     r"""(?P<text>"[^"]*"|'[^']*')|(?<![\w.])(?P<word>with)(?!\w)|(?<![\w.])(?P<number>\d+(?:_\d+)*(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)"""
@@ -45,7 +45,7 @@ Function = Callable[[Values], Any]
 
 
 class Type(StrEnum):
-    """What a name or a part of an expression is."""
+    """The type of a name or subexpression."""
 
     NUMBER = "a number"
     TRUTH = "true or false"
@@ -53,7 +53,7 @@ class Type(StrEnum):
 
 
 class Expression(Struct, frozen=True):
-    """A condition that was read: its text, the names in it, and its type."""
+    """A parsed expression: its text, the names in it, and its type."""
 
     text: str
     names: frozenset[str]
@@ -61,7 +61,7 @@ class Expression(Struct, frozen=True):
     _function: Function
 
     def __call__(self, values: Values) -> Any:
-        """The expression for values by name, numbers or arrays; division by zero follows IEEE 754."""
+        """Evaluate for numbers or arrays by name; division by zero follows IEEE 754."""
         with np.errstate(all="ignore"):
             return self._function(values)
 
@@ -83,10 +83,10 @@ _COMPARISONS: Mapping[type[ast.AST], Callable[[Any, Any], Any]] = {
 
 
 def parse_condition(text: str, types: Mapping[str, Type]) -> Expression:
-    """The condition that `text` states over names of these types.
+    """Parse a condition over names of these types.
 
-    Raises RooflineError where it cannot be read, compares what cannot be compared, or is not true or false;
-    UnknownNameError for a name that is not in `types`.
+    Raises RooflineError for a syntax or type error or a result that is not a condition, UnknownNameError for a name
+    that is not in `types`.
     """
     expression = parse_expression(text, types)
     if expression.type is not Type.TRUTH:
@@ -95,9 +95,9 @@ def parse_condition(text: str, types: Mapping[str, Type]) -> Expression:
 
 
 def parse_expression(text: str, types: Mapping[str, Type]) -> Expression:
-    """The expression that `text` states over names of these types; raises RooflineError as `parse_condition` does."""
+    """Parse an expression over names of these types; raises RooflineError like `parse_condition`."""
     if len(text) > MAX_CHARACTERS:
-        raise RooflineError(f"the expression has {len(text)} characters; at most {MAX_CHARACTERS} are read")
+        raise RooflineError(f"the expression has {len(text)} characters; at most {MAX_CHARACTERS} are allowed")
     try:
         tree = ast.parse(_plain(text).strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -108,7 +108,7 @@ def parse_expression(text: str, types: Mapping[str, Type]) -> Expression:
 
 
 def _plain(text: str) -> str:
-    """The text with numbers in base units, and with `with`, which Python keeps for itself, as a name."""
+    """The text with numbers in base units, and the Python keyword `with` replaced by a name."""
 
     def literal(match: re.Match[str]) -> str:
         if match["word"]:
@@ -121,7 +121,7 @@ def _plain(text: str) -> str:
 
 
 class _Reader:
-    """Turns the nodes of an expression into functions, each with the type of its result."""
+    """Compiles AST nodes into functions and checks their types."""
 
     def __init__(self, text: str, types: Mapping[str, Type]) -> None:
         self.text = text
@@ -130,7 +130,7 @@ class _Reader:
         self._depth = 0
 
     def read(self, node: ast.expr) -> tuple[Type, Function]:
-        """The type and the function of a node."""
+        """The type of a node and the function that evaluates it."""
         self._depth += 1
         if self._depth > MAX_DEPTH:
             raise RooflineError("the expression is nested too deeply")
@@ -146,25 +146,25 @@ class _Reader:
             case ast.Name() | ast.Attribute():
                 return self._name(node)
             case ast.BoolOp(op, parts):
-                return self._joined(isinstance(op, ast.And), [self._of(Type.TRUTH, part) for part in parts])
+                return self._combined(isinstance(op, ast.And), [self._typed(Type.TRUTH, part) for part in parts])
             case ast.UnaryOp(ast.Not(), part):
-                truth = self._of(Type.TRUTH, part)
+                truth = self._typed(Type.TRUTH, part)
                 return Type.TRUTH, lambda values: np.logical_not(truth(values))
             case ast.UnaryOp(ast.USub(), part):
-                number = self._of(Type.NUMBER, part)
+                number = self._typed(Type.NUMBER, part)
                 return Type.NUMBER, lambda values: np.negative(number(values))
             case ast.UnaryOp(ast.UAdd(), part):
-                return Type.NUMBER, self._of(Type.NUMBER, part)
+                return Type.NUMBER, self._typed(Type.NUMBER, part)
             case ast.BinOp(left, op, right) if type(op) in _ARITHMETIC:
-                apply, a, b = _ARITHMETIC[type(op)], self._of(Type.NUMBER, left), self._of(Type.NUMBER, right)
+                apply, a, b = _ARITHMETIC[type(op)], self._typed(Type.NUMBER, left), self._typed(Type.NUMBER, right)
                 return Type.NUMBER, lambda values: apply(a(values), b(values))
             case ast.Compare(left, ops, others):
                 parts = [left, *others]
-                pairs = [self._compared(op, parts[index], parts[index + 1]) for index, op in enumerate(ops)]
-                return self._joined(True, pairs)
+                pairs = [self._comparison(op, parts[index], parts[index + 1]) for index, op in enumerate(ops)]
+                return self._combined(True, pairs)
         raise RooflineError(
-            f"{quote(self._shown(node))} is not part of expressions: they have comparisons, and, or, not, in,"
-            " parentheses, + - * /, numbers with units, text in quotes and names"
+            f"{quote(self._shown(node))} is not part of expressions, which support comparisons, and, or, not, in,"
+            " parentheses, + - * /, numbers with units, quoted text and names"
         )
 
     def _constant(self, value: object) -> tuple[Type, Function]:
@@ -175,7 +175,7 @@ class _Reader:
         try:
             number = float(value)  # type: ignore[arg-type]
         except (TypeError, ValueError, OverflowError):
-            raise RooflineError(f"the expression has {quote(value)}, which is no number that is known here") from None
+            raise RooflineError(f"the expression has {quote(value)}, which is no number") from None
         return Type.NUMBER, lambda _: number
 
     def _name(self, node: ast.expr) -> tuple[Type, Function]:
@@ -186,7 +186,7 @@ class _Reader:
         return self.types[name], lambda values: values[name]
 
     def _dotted(self, node: ast.expr) -> str:
-        """A name, or one with an end of its interval: ttft.high."""
+        """A name, or a name with an interval end such as ttft.high."""
         match node:
             case ast.Name(name):
                 return "with" if name == _WITH else name
@@ -194,7 +194,7 @@ class _Reader:
                 return f"{self._dotted(inner)}.{name}"
         raise RooflineError(f"{quote(self._shown(node))} is no name")
 
-    def _joined(self, every: bool, parts: list[Function]) -> tuple[Type, Function]:
+    def _combined(self, every: bool, parts: list[Function]) -> tuple[Type, Function]:
         join = np.logical_and if every else np.logical_or
 
         def function(values: Values) -> Any:
@@ -205,14 +205,14 @@ class _Reader:
 
         return Type.TRUTH, function
 
-    def _compared(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Function:
+    def _comparison(self, op: ast.cmpop, left: ast.expr, right: ast.expr) -> Function:
         if isinstance(op, (ast.In, ast.NotIn)) and isinstance(right, (ast.Tuple, ast.List)):
             if not right.elts:
-                raise RooflineError(f"{quote(self.text)} looks for something in an empty list")
-            _, among = self._joined(False, [self._compared(ast.Eq(), left, entry) for entry in right.elts])
+                raise RooflineError(f"{quote(self.text)} tests membership in an empty list")
+            _, among = self._combined(False, [self._comparison(ast.Eq(), left, entry) for entry in right.elts])
             return among if isinstance(op, ast.In) else (lambda values: np.logical_not(among(values)))
         if type(op) not in _COMPARISONS:
-            raise RooflineError(f"{quote(self.text)} has a comparison that is not one of < <= > >= == != in")
+            raise RooflineError(f"{quote(self.text)} has a comparison other than < <= > >= == != in")
         compare, (kind, a), (other, b) = _COMPARISONS[type(op)], self.read(left), self.read(right)
         if kind is not other:
             what = f"{self._shown(left)} is {kind} and {self._shown(right)} is {other}"
@@ -221,10 +221,10 @@ class _Reader:
             raise RooflineError(f"{self._shown(left)} is {kind}, which is compared with == and != only")
         return lambda values: compare(a(values), b(values))
 
-    def _of(self, kind: Type, node: ast.expr) -> Function:
+    def _typed(self, kind: Type, node: ast.expr) -> Function:
         found, function = self.read(node)
         if found is not kind:
-            hint = "; compare it with something" if kind is Type.TRUTH else ""
+            hint = "; compare it with a value" if kind is Type.TRUTH else ""
             raise RooflineError(f"{quote(self._shown(node))} is {found} where {kind} is needed{hint}")
         return function
 

@@ -1,4 +1,4 @@
-"""Writing results: whole or not at all."""
+"""Atomic file writes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,7 @@ from roofline.core.errors import RooflineError, quote
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write `text` to `path` in one step: a reader sees the old file or the new one, never a part.
-
-    Raises RooflineError where it cannot be written; nothing is left behind then.
-    """
+    """Write `text` to `path` atomically (`whole_file`); raises RooflineError if that fails."""
     try:
         content = text.encode("utf-8")
     except UnicodeEncodeError:
@@ -26,7 +23,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def save_text(path: Path, text: str) -> None:
-    """Write `text` to `path` as `write_text` does, and make the folders that it lies in."""
+    """Write `text` to `path` atomically, and create missing parent folders."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -35,17 +32,17 @@ def save_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write `content` to `path` in one step, as `write_text` does."""
+    """Write `content` to `path` atomically (`whole_file`)."""
     with whole_file(path) as file:
         file.write(content)
 
 
 @contextmanager
 def whole_file(path: Path) -> Iterator[BinaryIO]:
-    """A file to write to that becomes `path` once all is written: a reader sees the old file or the new one.
+    """A temporary file that replaces `path` when the block succeeds: a reader sees the old file or the new one.
 
-    Devices and pipes are written to as they are. Raises RooflineError where it cannot be written, and leaves nothing
-    behind then, nor where what is written fails.
+    Devices and pipes are written directly. If the block or the write fails, no file is left behind; raises
+    RooflineError if the file cannot be written.
     """
     temporary = None
     try:
@@ -69,12 +66,12 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
 
 
 def _target(path: Path) -> tuple[Path, bool]:
-    """The file behind a path, and whether it is one that can be replaced: a device or a pipe is none."""
+    """The file behind a path, and whether it can be replaced: a device or a pipe cannot."""
     try:
         if path.is_dir():
             raise RooflineError(f"cannot write {quote(str(path), 200)}: it is a folder")
         target = path.resolve()
-        if target.is_symlink():  # in a circle: up to Python 3.12 that is a RuntimeError
+        if target.is_symlink():  # a cycle; up to Python 3.12 resolve() raises RuntimeError
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
         return target, path.is_file() or not path.exists()
     except (ValueError, RuntimeError) as error:
@@ -82,7 +79,7 @@ def _target(path: Path) -> tuple[Path, bool]:
 
 
 def cannot_write(path: Path, error: Exception) -> RooflineError:
-    """The sentence for an error of the file system, or of a path that is none."""
+    """The error for a failed write or an invalid path."""
     reason = "not a valid path"
     if isinstance(error, OSError):
         reason = os.strerror(error.errno) if error.errno else str(error).partition("\n")[0] or reason

@@ -1,4 +1,4 @@
-"""Names that a package exports and imports only when they are asked for, so that a command loads what it needs."""
+"""Lazy package exports: submodules are imported on first access, which keeps CLI startup short."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The `__getattr__` (PEP 562) of `package`: `names` says which module below it defines each exported name."""
+    """The module `__getattr__` (PEP 562) of `package`; `names` maps each exported name to its submodule."""
 
     def getattr_(name: str) -> Any:
         if name not in names:

@@ -1,4 +1,4 @@
-"""Fitted physical constants: unit, believable range and default of each."""
+"""Fitted constants of the kernel models and engine profiles: unit, plausible range and default of each."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class Unit(StrEnum):
 
 
 class Parameter(Struct, frozen=True):
-    """A physical constant of a kernel model, with the range that is believable and the value before any data.
+    """A constant of a kernel model or engine profile, with its plausible range and its default without data.
 
-    An `optional` one is a term that a calibration may lack: its default is too small to matter, and a fit begins at
-    `start` instead, from where it can feel its way. One of a `kind` is fitted on hardware of that kind alone.
+    An `optional` parameter belongs to a term that a calibration may lack: its default makes the term negligible, where
+    a fit has no gradient, so the fit starts at `start`. With a `kind` it is fitted on hardware of that kind only.
     """
 
     name: str
@@ -34,5 +34,5 @@ class Parameter(Struct, frozen=True):
 
     @property
     def optional(self) -> bool:
-        """Whether a calibration may lack it."""
+        """Whether a calibration may lack this parameter."""
         return self.start is not None

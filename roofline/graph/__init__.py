@@ -1,7 +1,7 @@
-"""What runs: the operators of a model, each a FLOP count and the tensors that it touches.
+"""The operators of a model, each a FLOP count and its tensors.
 
-In: a `Model`, a `Precision`, fusions and a parallel layout. Out: a `Network` of `Op`s whose sizes are polynomials in
-batch, query and key lengths. Knows nothing of time.
+In: a `Model`, a `Precision`, fusions and parallelism. Out: a `Network` of `Op`s whose sizes are polynomials in batch,
+query and key lengths.
 """
 
 from roofline.graph.convention import Convention

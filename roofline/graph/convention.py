@@ -1,8 +1,8 @@
-"""How things are counted: physically, or as the LLM-Viewer paper counts, so that its printed results can be checked.
+"""Counting conventions: physical, or that of the LLM-Viewer paper, to reproduce its printed results.
 
 The paper (Yuan et al. 2024, "LLM Inference Unveiled") counts no causal halving, one operand of a residual addition,
 7 operations an element for any norm without reading its weight, the MLP activation at the hidden width, and only the
-operators of its block plus a simplified lm_head. Nothing here is used unless `--convention llm-viewer` asks for it.
+operators of its block plus a simplified lm_head. The code here runs only with `--convention llm-viewer`.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ UNCOUNTED = frozenset({"embedding", "embedding_norm", "final_norm", "q_norm", "k
 
 
 class Convention(StrEnum):
-    """A way of counting FLOPs, bytes and memory."""
+    """A convention for counting FLOPs, bytes and memory."""
 
     PHYSICAL = "physical"
     LLM_VIEWER = "llm-viewer"
 
     @property
     def context_includes_new_token(self) -> bool:
-        """Whether a decode step's context already counts the token that it adds."""
+        """Whether the context of a decode step includes its new token."""
         return self is Convention.LLM_VIEWER
 
     @property
     def block_activations(self) -> bool:
-        """Whether activation memory is the sum of what a block writes, rather than the peak of what is alive."""
+        """Whether activation memory is the sum of all tensors that a block writes, instead of the liveness peak."""
         return self is Convention.LLM_VIEWER
 
 
 def viewer_inputs(model: Model, precision: Precision) -> tuple[Model, Precision]:
-    """The model without what the paper leaves out (rotation, head norms, biases) and its simpler precision.
+    """The model without RoPE, head norms and biases, which the paper omits, and the paper's precision.
 
-    Its precision has three widths: weights everywhere, one for every activation, one for the cache; arithmetic is
-    INT8 when all three are at most 8 bits and FP16 otherwise.
+    The paper has one width each for weights, activations and KV cache; arithmetic is INT8 if all three are at most 8
+    bits, else FP16.
     """
 
     def plain(layer: Layer) -> Layer:
@@ -83,7 +83,7 @@ def _recount(op: Op, hidden: int) -> Op:
     if op.kind is Kind.ELEMENTWISE:
         return replace(op, reads=op.reads[1:])
     if op.kind is Kind.ACTIVATION:
-        # Two inputs and one output, all at the hidden width instead of the MLP's.
+        # Two inputs and one output, at the hidden width instead of the MLP's.
         written = op.writes[0]
         narrow = replace(written, shape=(*written.shape[:-1], hidden))
         return replace(
@@ -93,7 +93,7 @@ def _recount(op: Op, hidden: int) -> Op:
             vector_flops=narrow.elements * ACTIVATION_OPERATIONS,
         )
     if op.name == "lm_head":
-        # One operation for a multiply-add, and one row of inputs and logits whatever the batch.
+        # A multiply-add counts as one operation; inputs and logits have one row whatever the batch.
         source, weight = op.operands
         row = _single(source)
         return replace(

@@ -1,9 +1,8 @@
 """The extents of one forward pass: the only way in which the workload enters the graph.
 
-A forward pass runs `queries` new tokens for each of `batch` sequences that already have `cached` tokens. Prefill is
-many queries on an empty cache (or on a cached prefix), decode is one query on a full one: the same graph, other
-numbers. What the sizes of the graph depend on beside batch and queries is derived from them by a few named rules:
-what a query sees (`View`), and how many experts a batch of tokens touches (`Pool`).
+A forward pass runs `queries` new tokens for each of `batch` sequences that already have `cached` tokens: many queries
+on an empty cache (or a cached prefix) in prefill, one query on a full cache in decode. Rules derive further extents:
+visible keys and query-key pairs (`AttentionMask`), and the experts that a batch of tokens touches (`Pool`).
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ TOKENS = BATCH * QUERIES
 
 
 class Step(NamedTuple):
-    """One forward pass: sequences, new tokens of each, tokens of each already cached; numbers or arrays.
+    """One forward pass: sequences, new and cached tokens per sequence; numbers or arrays.
 
-    `source` is the length of the encoder's output that cross attention sees, `encoded` how much of it is projected to
-    keys and values in this pass: all or nothing.
+    `source` is the length of the encoder output in cross attention; `encoded` is the part of it that this pass projects
+    to keys and values, all or nothing.
     """
 
     batch: Any
@@ -39,7 +38,7 @@ class Step(NamedTuple):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The grid that they broadcast to; () for a single pass."""
+        """The shape that the extents broadcast to; () for a single pass."""
         shapes = {value.shape for value in self if isinstance(value, np.ndarray)}
         if len(shapes) > 1:
             return np.broadcast_shapes(*shapes)
@@ -47,7 +46,7 @@ class Step(NamedTuple):
 
     @property
     def points(self) -> list[bytes]:
-        """What stands for each point of the grid, flattened: equal where all of its numbers are."""
+        """A hashable key of each point of the flattened grid."""
         rows = np.empty((*self.shape, len(self)))
         for column, value in enumerate(self):
             rows[..., column] = value
@@ -56,17 +55,17 @@ class Step(NamedTuple):
 
 
 class Rule(Protocol):
-    """Something that turns a step into extents."""
+    """A rule that derives extents from a step."""
 
     def values(self, step: Step) -> dict[str, Any]:
         """The extents by name."""
 
 
-class View(Struct, frozen=True):
-    """What the queries of a layer see, as `roofline.specs.model.Attention` describes it.
+class AttentionMask(Struct, frozen=True):
+    """The keys that the queries of a layer see, as `roofline.specs.model.Attention` describes them.
 
-    Sequence parallelism: in a `ring` each rank has its share of the queries and meets all keys, which travel round;
-    with `shards` each has all queries and its share of the keys. Either way a rank keeps its share of the cache.
+    Sequence parallelism divides the queries in a `ring` of ranks through which all keys pass (ring attention), or the
+    keys into `shards`. Either way the KV cache is divided among the ranks.
     """
 
     window: int | None = None
@@ -80,7 +79,7 @@ class View(Struct, frozen=True):
 
     @property
     def suffix(self) -> str:
-        """Tells this view's extents from those of others."""
+        """The suffix that distinguishes the extents of different masks."""
         parts = [
             *([] if self.window is None else [f"window {self.window}"]),
             *([f"extra {self.extra}"] if self.extra else []),
@@ -95,28 +94,28 @@ class View(Struct, frozen=True):
 
     @property
     def keys(self) -> Size:
-        """Keys of one sequence that its queries read between them."""
+        """Distinct keys of one sequence that its queries read."""
         return symbol(f"keys{self.suffix}")
 
     @property
     def pairs(self) -> Size:
-        """Query-key pairs of one sequence that are multiplied."""
+        """Query-key pairs of one sequence that the mask leaves."""
         return symbol(f"pairs{self.suffix}")
 
     @property
     def held(self) -> Size:
-        """Tokens of one sequence whose keys and values are in memory after the pass."""
+        """Tokens of one sequence in the KV cache after the pass."""
         return symbol(f"held{self.suffix}")
 
     @property
     def reach(self) -> int | None:
-        """Most keys that one query can see; None without limit."""
+        """The maximum number of keys that one query sees; None without limit."""
         limits = [self.window + self.extra] if self.window is not None else []
         limits += [self.selected] if self.selected is not None else []
         return min(limits, default=None)
 
     @property
-    def knees(self) -> tuple[int, ...]:
+    def saturation_points(self) -> tuple[int, ...]:
         """Cached tokens at which an extent stops growing during decode."""
         limits = [self.kept] if self.kept is not None else []
         limits += [self.window + self.extra - 1] if self.window is not None else []
@@ -126,8 +125,8 @@ class View(Struct, frozen=True):
     def values(self, step: Step) -> dict[str, Any]:
         """Keys, pairs and held tokens for `step`.
 
-        Query i (from 0) of a sequence with c cached tokens sees min(c + i + 1, reach) keys; without the causal mask
-        every query is counted against all keys that any sees.
+        Query i (from 0) of a sequence with c cached tokens sees min(c + i + 1, reach) keys; without causality each
+        query sees all keys up to `reach`.
         """
         _, queries, cached, source, _ = step
         queries = queries * self.ring
@@ -146,7 +145,7 @@ class View(Struct, frozen=True):
         elif reach is None:
             pairs = queries * past + queries * (queries + 1) / 2
         else:
-            growing = most(least(reach - past, queries), 0)  # queries whose view the limit does not cut yet
+            growing = most(least(reach - past, queries), 0)  # queries that see fewer keys than the limit
             pairs = growing * past + growing * (growing + 1) / 2 + (queries - growing) * reach
         held = past + queries
         if self.window is not None:
@@ -162,25 +161,25 @@ class View(Struct, frozen=True):
         }
 
 
-def view_of(attention: Attention, cross: bool = False, ring: int = 1, shards: int = 1) -> View:
-    """The view of a softmax attention."""
+def mask_of(attention: Attention, cross: bool = False, ring: int = 1, shards: int = 1) -> AttentionMask:
+    """The mask of softmax attention."""
     if cross:
-        return View(cross=True, causal=False)
+        return AttentionMask(cross=True, causal=False)
     limits = (attention.window, attention.extra, attention.selected, attention.kept)
-    return View(*limits, causal=attention.causal, ring=ring, shards=shards)
+    return AttentionMask(*limits, causal=attention.causal, ring=ring, shards=shards)
 
 
-def latent_view(attention: LatentAttention) -> View:
-    """The view of a latent attention: with an indexer, only what it selects."""
-    return View(selected=attention.indexer.selected if attention.indexer else None)
+def mla_mask(attention: LatentAttention) -> AttentionMask:
+    """The mask of MLA: with a DSA indexer, only the selected keys."""
+    return AttentionMask(selected=attention.indexer.selected if attention.indexer else None)
 
 
 class Pool(Struct, frozen=True):
-    """A set of `size` weights blocks of which every token uses `used`: experts, or neurons that are active.
+    """A set of `size` weight blocks (experts, or MLP neurons) of which each token uses `used`.
 
     With probability p_e that a token uses block e, T tokens touch sum of 1 - (1 - p_e)^T blocks; uniform routing has
-    p_e = used / size. `skew` > 0 makes p_e proportional to rank^-skew, at most 1. `spread`: the blocks serve the tokens
-    of so many ranks.
+    p_e = used / size. `skew` > 0 makes p_e proportional to rank^-skew, at most 1. `spread` is the number of ranks whose
+    tokens the blocks serve.
     """
 
     size: int
@@ -190,31 +189,31 @@ class Pool(Struct, frozen=True):
 
     @property
     def suffix(self) -> str:
-        """Tells this pool's extents from those of others."""
+        """The suffix that distinguishes the extents of different pools."""
         skew = f", skew {self.skew:g}" if self.skew else ""
         spread = f", {self.spread} ranks" if self.spread > 1 else ""
         return f"[{self.used:g} of {self.size}{skew}{spread}]"
 
     @property
     def touched(self) -> Size:
-        """Distinct blocks that the tokens of the pass use between them."""
+        """Distinct blocks that the tokens of the pass use."""
         return symbol(f"touched{self.suffix}")
 
     def values(self, step: Step) -> dict[str, Any]:
-        """The distinct blocks touched, for the tokens of `step`."""
+        """The expected number of distinct blocks that the tokens of `step` touch."""
         tokens = step.batch * step.queries * self.spread
         return {f"touched{self.suffix}": touched(self.size, self.used, tokens, self.skew)}
 
 
 class Convolution(Struct, frozen=True):
-    """A causal convolution as long as the sequence: summed directly, or by three fast Fourier transforms.
+    """A causal convolution as long as the sequence, computed directly or by three FFTs, whichever is cheaper.
 
-    Directly, token i takes i + 1 multiply-adds. A transform is over twice the sequence, so that it does not wrap, at
-    5 N log2 N FLOPs for N points, and its cost is shared by the new tokens.
+    Directly, token i takes i + 1 multiply-adds. Each FFT is over N points, twice the (padded) sequence, at 5 N log2 N
+    FLOPs, amortised over the new tokens.
     """
 
     def values(self, step: Step) -> dict[str, Any]:
-        """FLOPs a new token and channel, and the tokens before them."""
+        """FLOPs per new token and channel, and the tokens before."""
         length = step.cached + step.queries
         direct = 2.0 * step.cached + step.queries + 1
         transformed = 3 * 5 * 2 * length * np.log2(2.0 * length) / step.queries
@@ -258,16 +257,16 @@ def extents(step: Step, rules: Iterable[Rule]) -> dict[str, Any]:
 
 
 def spread(value: Any, shape: tuple[int, ...]) -> Any:
-    """A number or an array in a grid's shape: the array itself where it has that already."""
+    """`value` broadcast to `shape`."""
     return value if np.shape(value) == shape else np.broadcast_to(value, shape)
 
 
 def on_grid(flat: Any, step: Step, shape: tuple[int, ...]) -> Any:
-    """Figures of a step's points, flat in their last axis, in the shape of the grid that holds them."""
+    """Figures of a step's points, flat in their last axis, broadcast to the grid's `shape`."""
     if not shape:
         return flat[..., 0]
     rows, own = flat.shape[:-1], step.shape
-    leading = (1,) * (len(shape) - len(own))  # so that it broadcasts after the axes of rows
+    leading = (1,) * (len(shape) - len(own))  # broadcast after the axes of rows
     return spread(flat.reshape(*rows, *leading, *own), (*rows, *shape))
 
 

@@ -1,4 +1,4 @@
-"""Fusions by name: which operators of a layer become one kernel, each by the same `roofline.graph.op.fuse`."""
+"""Fusions by name: the operators of a layer that become one kernel, by `roofline.graph.op.fuse`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from roofline.graph.op import Kind, Op, fuse
 
 
 class Fusion(NamedTuple):
-    """A run of operators that one kernel replaces."""
+    """A sequence of operators, `parts`, that one kernel replaces."""
 
     name: str
     kind: Kind
@@ -25,23 +25,23 @@ FUSIONS: Mapping[str, Fusion] = MappingProxyType(
             "fused_attention",
             Kind.ATTENTION,
             ("qk_matmul", "softmax", "sv_matmul"),
-            "FlashAttention: scores and probabilities stay on the chip",
+            "FlashAttention: scores and probabilities stay in on-chip SRAM",
         ),
         "qkv": Fusion("qkv_proj", Kind.GEMM, ("q_proj", "k_proj", "v_proj"), "the input is read once for Q, K and V"),
         "gate_up": Fusion("gate_up_proj", Kind.GEMM, ("gate_proj", "up_proj"), "the input is read once for both"),
         "gate_up_act": Fusion(
-            "gate_up_act", Kind.GEMM, ("gate_proj", "up_proj", "mlp_act"), "gate and up never leave the chip"
+            "gate_up_act", Kind.GEMM, ("gate_proj", "up_proj", "mlp_act"), "gate and up stay in on-chip SRAM"
         ),
         "residual_norm": Fusion(
-            "attn_add_norm", Kind.NORM, ("attn_add", "mlp_norm"), "the sum is normalised while it is on the chip"
+            "attn_add_norm", Kind.NORM, ("attn_add", "mlp_norm"), "the sum is normalised in on-chip SRAM"
         ),
     }
 )
-"""The fusions by the name they are asked for with."""
+"""The fusions by option name."""
 
 
 def check_fusions(names: Iterable[str]) -> tuple[str, ...]:
-    """`names` without repeats, in the catalogue's order; raises UnknownNameError for others."""
+    """`names` without duplicates, in the order of FUSIONS; raises UnknownNameError for others."""
     chosen = set(names)
     for name in chosen:
         if name not in FUSIONS:
@@ -50,10 +50,7 @@ def check_fusions(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def apply_fusion(ops: list[Op], fusion: Fusion) -> list[Op]:
-    """`ops` with every run of the fusion's parts replaced by one kernel; unchanged where a part is missing.
-
-    A kernel for attention serves cross attention as well.
-    """
+    """`ops` with the fusion's parts replaced by one kernel, also in cross attention; unchanged if a part is missing."""
     for prefix in ("", "cross_") if fusion.kind is Kind.ATTENTION else ("",):
         ops = _replaced(ops, fusion, prefix)
     return ops

@@ -1,4 +1,4 @@
-"""An operator is a FLOP count and the tensors it touches; everything else about it follows."""
+"""Operators: a FLOP count and the tensors that they touch, from which everything else follows."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from operator import add
 
 from msgspec import Struct
 
-from roofline.graph.extents import View
+from roofline.graph.extents import AttentionMask
 from roofline.graph.parallel import Collective
 from roofline.graph.size import ZERO, Size, total
 from roofline.graph.tensor import Role, Tensor
 
 
 class Kind(StrEnum):
-    """What sort of kernel runs an operator: kernels of one kind share a calibration."""
+    """The kind of kernel that runs an operator; kernels of one kind share a calibration."""
 
     GEMM = "gemm"
     ATTENTION = "attention"
@@ -28,16 +28,16 @@ class Kind(StrEnum):
     GATHER = "gather"
     MOE = "moe"
     SCAN = "scan"
-    DELTA_RULE = "delta_rule"
+    GATED_DELTA_RULE = "gated_delta_rule"
     TOP_K = "top_k"
     COLLECTIVE = "collective"
 
 
 class Link(Struct, frozen=True):
-    """What an operator sends from its device to others: bytes, and latencies in a row, among `ranks` devices.
+    """The bytes that an operator sends to other devices, in `steps` sequential latencies, among `ranks` devices.
 
-    `reach` is the distance between the farthest of them in devices: within a node or across. `collective` names the
-    exchange where it is a single one.
+    The ranks lie within `reach` neighbouring devices, in one node or several. `collective` is None for several fused
+    collectives.
     """
 
     bytes: Size
@@ -52,14 +52,11 @@ class Link(Struct, frozen=True):
 
 
 class Op(Struct, frozen=True, eq=False):
-    """One kernel: multiply-adds on the matrix unit, other arithmetic on the vector unit, and its tensors.
+    """One kernel: FLOPs on the matrix unit (tensor cores) and the vector unit, its tensors and communication.
 
-    It is a node of a graph and equals itself only: graphs share the operators that they have in common, and what
-    follows from an operator is worked out once.
-
-    `link` is what it sends to other devices. `operands` are the tensors among `reads` that the matrix unit multiplies:
-    their formats decide at which peak it runs and what has to be converted first (see `roofline.bound.roof`). `view` is
-    what the queries of attention products see.
+    `operands` are the tensors among `reads` that the matrix unit multiplies: their formats determine its peak and the
+    upcasts (`roofline.bound.roof`). `mask` is that of attention GEMMs. Operators compare by identity: graphs share
+    them, and caches are keyed by them.
     """
 
     name: str
@@ -70,51 +67,33 @@ class Op(Struct, frozen=True, eq=False):
     vector_flops: Size = ZERO
     operands: tuple[Tensor, ...] = ()
     link: Link | None = None
-    view: View | None = None
+    mask: AttentionMask | None = None
 
     @property
     def flops(self) -> Size:
-        """All arithmetic of one instance, in FLOP; a multiply-add is 2."""
+        """FLOPs of one instance; a multiply-add is 2."""
         return self.matrix_flops + self.vector_flops
 
     @property
-    def exchange(self) -> bool:
-        """Whether it sends rows to the ranks of their experts, or back."""
+    def is_all_to_all(self) -> bool:
+        """Whether it is the dispatch or combine of expert parallelism."""
         return self.link is not None and self.link.collective is Collective.ALL_TO_ALL
 
     @property
     def tensors(self) -> tuple[Tensor, ...]:
-        """Everything it touches, reads first."""
+        """All tensors, reads first."""
         return self.reads + self.writes
 
     @property
     def bytes(self) -> Size:
-        """Traffic of one instance with memory, in bytes: each operand moves once."""
+        """Memory traffic of one instance in bytes: each operand moves once."""
         return total(tensor.bytes for tensor in self.tensors)
-
-    def bytes_of(self, role: Role) -> Size:
-        """The part of the traffic that tensors of `role` cause."""
-        return total(tensor.bytes for tensor in self.tensors if tensor.role is role)
 
 
 @lru_cache(maxsize=1 << 14)
 def shared(op: Op) -> Op:
-    """The one operator of this content.
-
-    Graphs that differ in a format, a degree or a draft have most operators in common. Where those are the same
-    objects, what follows from an operator, or from a section of them, is found again.
-    """
-    return _shared(
-        op.name,
-        op.kind,
-        op.reads,
-        op.writes,
-        op.matrix_flops,
-        op.vector_flops,
-        op.operands,
-        op.link,
-        op.view,
-    )
+    """The interned operator equal to `op`, so that caches keyed by operators hit across graphs."""
+    return _shared(*(getattr(op, field) for field in op.__struct_fields__))
 
 
 _shared = lru_cache(maxsize=1 << 14)(Op)
@@ -123,8 +102,8 @@ _shared = lru_cache(maxsize=1 << 14)(Op)
 def fuse(name: str, kind: Kind, parts: Iterable[Op], needed: Iterable[str] = ()) -> Op:
     """One kernel that does the work of `parts`.
 
-    What one part writes and only another part reads never leaves the chip; what several parts read is read once.
-    `needed` names tensors that operators outside the fusion read as well: those are still written.
+    Activations that only the parts exchange stay on the chip; tensors that several parts read are read once. `needed`
+    are the names of tensors that operators outside the fusion read, which are still written.
     """
     parts = tuple(parts)
     return _fused(name, kind, parts, frozenset(needed) & {tensor.name for part in parts for tensor in part.writes})
@@ -132,7 +111,7 @@ def fuse(name: str, kind: Kind, parts: Iterable[Op], needed: Iterable[str] = ())
 
 @lru_cache(maxsize=4096)
 def _fused(name: str, kind: Kind, parts: tuple[Op, ...], needed: frozenset[str]) -> Op:
-    """Layers that share the parts share the kernel."""
+    """`fuse`, cached: layers with the same parts share the kernel."""
     written = {tensor.name for part in parts for tensor in part.writes}
     read = {tensor.name for part in parts for tensor in part.reads}
     inside = {
@@ -153,5 +132,5 @@ def _fused(name: str, kind: Kind, parts: tuple[Op, ...], needed: frozenset[str])
         vector_flops=total(part.vector_flops for part in parts),
         operands=tuple(tensor for part in parts for tensor in part.operands),
         link=reduce(add, links) if links else None,
-        view=next((part.view for part in parts if part.view is not None), None),
+        mask=next((part.mask for part in parts if part.mask is not None), None),
     )

@@ -1,8 +1,8 @@
-"""Parallelism: what one device of many computes, and what it sends.
+"""Parallelism: the work and communication of one rank.
 
-A parallel run is one rank's network: the model with its dimensions divided (`rank_model`), and collectives between
-(`Collective`). Tensor parallelism divides heads, widths and the vocabulary; expert parallelism divides the experts;
-data parallelism divides the batch, pipeline parallelism the layers, sequence parallelism the tokens and the cache.
+A parallel run is one rank's network: the model with its dimensions divided (`rank_model`), and collectives
+(`Collective`). Tensor parallelism divides heads, widths and the vocabulary, expert parallelism the experts, data
+parallelism the batch, pipeline parallelism the layers, and sequence parallelism the tokens and the KV cache.
 """
 
 from __future__ import annotations
@@ -53,16 +53,16 @@ NAMES: Mapping[str, str] = {
 
 
 class Nodes(Struct, frozen=True):
-    """How devices are housed: so many neighbours in each node; None where one node has them all."""
+    """The number of neighbouring devices in each node; None for a single node."""
 
     devices: int | None = None
 
     def span(self, reach: int) -> Span:
-        """How far a group of so many neighbouring devices reaches."""
+        """The span of a group of `reach` neighbouring devices."""
         return Span(reach, self.devices is not None and reach > self.devices)
 
     def members(self, reach: int, ranks: int) -> int:
-        """How many of so many devices, evenly apart over a reach, are in the same node."""
+        """Ranks per node, for `ranks` devices evenly spaced over `reach` neighbours."""
         return ranks if self.devices is None else max(1, min(ranks, self.devices * ranks // reach))
 
 
@@ -70,13 +70,12 @@ ONE_NODE = Nodes()
 
 
 class Parallelism(Struct, frozen=True):
-    """How many devices share the work, and how.
+    """The degrees of parallelism.
 
-    There are tensor * pipeline * data * sequence devices on `nodes` nodes; None is as many as they need on their
-    hardware (`on`). `expert` ranks share the experts of a layer; they are the tensor and data ranks of a stage: where
-    more expert ranks are asked for than those, attention runs data-parallel on the others. `micro_batches` cut the
-    batch to keep the stages of a pipeline busy, as far as there is a sequence for each. With `grid` the tensor ranks
-    cut matrices along rows and columns (2-D tensor parallelism).
+    There are tensor * pipeline * data * sequence devices on `nodes` nodes; None is the fewest that the hardware allows
+    (`on`). `expert` ranks, which are the tensor and data ranks of a stage, share the experts of a layer; a larger
+    `expert` sets `data`, so that attention runs data-parallel. `micro_batches` fill the pipeline, as far as there are
+    sequences. `grid`: tensor ranks divide matrices along rows and columns (2-D tensor parallelism).
     """
 
     tensor: int = 1
@@ -99,11 +98,10 @@ class Parallelism(Struct, frozen=True):
             raise RooflineError(f"2-D tensor parallelism needs a square number of devices, got {self.tensor}")
         if self.expert > self.tensor * self.data:
             if self.expert % self.tensor:
-                why = "expert ranks are whole groups of tensor ranks"
-                raise RooflineError(f"--ep {self.expert} is not divisible by --tp {self.tensor}: {why}")
+                raise RooflineError(f"--ep {self.expert} is not divisible by --tp {self.tensor}")
             if self.data > 1:
                 ranks = f"{self.tensor * self.data} devices of --tp {self.tensor} and --dp {self.data}"
-                raise RooflineError(f"--ep {self.expert} is more than the {ranks}: leave --dp out, or say more")
+                raise RooflineError(f"--ep {self.expert} exceeds the {ranks}: omit or increase --dp")
             force_setattr(self, "data", self.expert // self.tensor)
         if (self.tensor * self.data) % self.expert:
             raise RooflineError(
@@ -111,65 +109,64 @@ class Parallelism(Struct, frozen=True):
                 f" and --dp {self.data}"
             )
         if self.nodes is not None and self.nodes > self.devices:
-            raise RooflineError(f"--nodes {self.nodes} are more than the {self.devices} devices")
+            raise RooflineError(f"--nodes {self.nodes} exceeds the {self.devices} devices")
 
     @property
     def devices(self) -> int:
-        """All devices."""
+        """The number of devices."""
         return self.tensor * self.pipeline * self.data * self.sequence
 
     def on(self, hardware: Hardware) -> Parallelism:
-        """The same on the nodes that so many devices of this hardware are in, unless their number is given."""
-        return self if self.nodes is not None else _housed(self, hardware.nodes(self.devices))
+        """The same with `nodes` set to those that the devices occupy on `hardware`, unless given."""
+        return self if self.nodes is not None else _on_nodes(self, hardware.nodes(self.devices))
 
     @property
     def devices_per_node(self) -> int:
-        """Devices of one node; the last may have fewer."""
+        """Devices per node; the last may have fewer."""
         return -(-self.devices // (self.nodes or 1))
 
     @property
     def expert_width_ranks(self) -> int:
-        """Ranks that share the width of one expert."""
+        """Ranks that divide the width of an expert."""
         return self.tensor * self.data // self.expert if self.expert > 1 else self.tensor
 
     @property
     def expert_tokens(self) -> int:
-        """Ranks whose tokens an expert rank serves: all data ranks if experts are shared, else its own."""
+        """The number of data ranks whose tokens an expert rank serves."""
         return self.data if self.expert > 1 else 1
 
     @property
-    def exchanging(self) -> bool:
-        """Whether experts are shared by ranks with tokens of their own, which they have to send."""
+    def all_to_all(self) -> bool:
+        """Whether expert ranks exchange tokens by all-to-all."""
         return self.expert > 1 and self.data > 1
 
     @property
     def of_stage(self) -> Parallelism:
-        """What the operators of a stage depend on: all degrees that lead to the same ones are the same here.
+        """The same with the degrees that the operators of a stage do not depend on set to 1 (a cache key).
 
-        They do not hang on the other stages, nor, unless ranks share experts or sequences, on how many others do the
-        same. On several nodes all degrees say what an exchange reaches.
+        Data parallelism matters only with expert or sequence parallelism; on several nodes all degrees matter.
         """
         return _of_stage(self)
 
     @property
     def without_experts(self) -> Parallelism:
-        """What the operators of a stage depend on that are not of a mixture of experts."""
+        """`of_stage` for operators outside MoE blocks."""
         return _of_stage(replace(self, expert=1)) if self.expert > 1 else _of_stage(self)
 
     @property
-    def housing(self) -> Nodes:
-        """The nodes that its devices are in."""
+    def node_layout(self) -> Nodes:
+        """The nodes of its devices."""
         return ONE_NODE if self.nodes in (None, 1) else Nodes(self.devices_per_node)
 
     def span(self, reach: int) -> Span:
-        """How far a group of so many neighbouring devices reaches."""
-        return self.housing.span(reach)
+        """The span of a group of `reach` neighbouring devices."""
+        return self.node_layout.span(reach)
 
     def stage_transfers(self, bridge: int | None = None) -> Mapping[int, int]:
-        """How far the stream reaches from a stage to the next, in devices, and how many times so far; nearest first.
+        """The reach, in devices, of send/receives between stages, and the number of each; nearest first.
 
-        A stage's devices are neighbours, and each sends to its counterpart. Where any of them does so over the edge of
-        a node, or of the `bridge` cards that a bridge joins, the transfer takes the link beyond it.
+        The devices of a stage are neighbours, and each sends to its counterpart. A transfer across a node boundary, or
+        out of the `bridge` cards that a bridge joins, takes the link beyond it.
         """
         stage, node = self.devices // self.pipeline, self.devices_per_node
         reaches: Counter[int] = Counter()
@@ -181,19 +178,16 @@ class Parallelism(Struct, frozen=True):
 
 
 def micro_batches(parallelism: Parallelism, batch: Any) -> Any:
-    """The micro-batches that a batch, or each of an array of them, is cut into.
-
-    They fill a pipeline, and are no more than a rank has sequences.
-    """
-    asked = parallelism.micro_batches if parallelism.pipeline > 1 else 1
-    return asked if asked == 1 else np.minimum(asked, np.ceil(np.asarray(batch) / parallelism.data))
+    """The number of micro-batches of a pipeline, at most the sequences of a rank; an array for an array of batches."""
+    count = parallelism.micro_batches if parallelism.pipeline > 1 else 1
+    return count if count == 1 else np.minimum(count, np.ceil(np.asarray(batch) / parallelism.data))
 
 
 SINGLE = Parallelism()
 
 
 @lru_cache(maxsize=1024)
-def _housed(parallelism: Parallelism, nodes: int) -> Parallelism:
+def _on_nodes(parallelism: Parallelism, nodes: int) -> Parallelism:
     return replace(parallelism, nodes=nodes)
 
 
@@ -205,8 +199,8 @@ def _of_stage(parallelism: Parallelism) -> Parallelism:
     return replace(parallelism, pipeline=1, micro_batches=1, data=parallelism.data if shared else 1)
 
 
-def beside(parallelism: Parallelism, model: Model) -> Parallelism:
-    """How a small model runs on the devices of a large one: tensor- and data-parallel like it, on a single stage."""
+def auxiliary_parallelism(parallelism: Parallelism, model: Model) -> Parallelism:
+    """The parallelism of a draft or cascade model: tensor- and data-parallel like the large model, on one stage."""
     group = parallelism.tensor * parallelism.data
     return replace(
         parallelism,
@@ -219,9 +213,9 @@ def beside(parallelism: Parallelism, model: Model) -> Parallelism:
 
 
 class Offload(Struct, frozen=True):
-    """Shares of weights and KV cache that are kept off the device and streamed to it in every pass.
+    """The fractions of weights and KV cache that are stored off the device and streamed to it in every pass.
 
-    They come over the host link, or at `bandwidth` (B/s) where something slower, such as a disk, is behind it.
+    They are streamed over the host link, or at `bandwidth` (B/s) from slower storage such as an SSD.
     """
 
     weights: float = 0.0
@@ -231,14 +225,14 @@ class Offload(Struct, frozen=True):
     def __post_init__(self) -> None:
         for name in ("weights", "kv"):
             if not 0 <= getattr(self, name) <= 1:
-                raise RooflineError(f"the offloaded share of {name} must be between 0 and 1, got {getattr(self, name)}")
+                raise RooflineError(f"--offload {name} must be between 0 and 1, got {getattr(self, name)}")
 
 
 RESIDENT = Offload()
 
 
 def parse_offload(text: str | None) -> Offload:
-    """The offload that `weights=0.5,kv=1,bandwidth=7GB/s` describes; None or empty keeps everything on the device."""
+    """The offload that `weights=0.5,kv=1,bandwidth=7GB/s` describes; None keeps everything on the device."""
     if text is None:
         return RESIDENT
     given: dict[str, float] = {}
@@ -255,12 +249,12 @@ def parse_offload(text: str | None) -> Offload:
         try:
             given[key] = float(value)
         except ValueError:
-            raise RooflineError(f"--offload: {quote(part)} is no share; write it like weights=0.5") from None
+            raise RooflineError(f"--offload: {quote(part)} is not a fraction; write it like weights=0.5") from None
     return Offload(**given)
 
 
 class Collective(StrEnum):
-    """The collectives, by their usual names."""
+    """The collectives, and send/receive."""
 
     ALL_REDUCE = "all_reduce"
     ALL_GATHER = "all_gather"
@@ -269,82 +263,77 @@ class Collective(StrEnum):
     POINT_TO_POINT = "point_to_point"
 
 
-def link_share(collective: Collective, ranks: int) -> float:
-    """Bytes a rank sends for each byte of its message, with ring or direct algorithms (Thakur et al. 2005)."""
-    return {
-        Collective.ALL_REDUCE: 2 * (ranks - 1) / ranks,
-        Collective.ALL_GATHER: (ranks - 1) / ranks,
-        Collective.REDUCE_SCATTER: (ranks - 1) / ranks,
-        Collective.ALL_TO_ALL: (ranks - 1) / ranks,
-        Collective.POINT_TO_POINT: 1.0,
-    }[collective]
+def bus_factor(collective: Collective, ranks: int) -> float:
+    """Bytes sent per rank and byte of the message, with ring or direct algorithms (Thakur et al. 2005).
+
+    The factor between algorithm and bus bandwidth in nccl-tests.
+    """
+    if collective is Collective.POINT_TO_POINT:
+        return 1.0
+    return (2 if collective is Collective.ALL_REDUCE else 1) * (ranks - 1) / ranks
 
 
 RINGS = frozenset({Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER})
-"""Collectives whose parts within a node and across nodes can go on side by side."""
+"""Ring collectives, whose transfers within and across nodes overlap."""
 
 
 def ring_members(nodes: Nodes, kind: Collective | None, reach: int, ranks: int) -> int:
-    """The ranks of a ring in each of the nodes that it goes over; 0 within a node, and for other exchanges."""
+    """The ranks per node of a ring over several nodes; 0 within a node, and for other collectives."""
     return nodes.members(reach, ranks) if kind in RINGS and nodes.span(reach).across_nodes else 0
 
 
 def over_link(
     hardware: Hardware, nodes: Nodes, kind: Collective | None, reach: int, ranks: int, steps: int
 ) -> tuple[float, float]:
-    """Bytes a second of what each of `ranks` devices sends over such a reach, and seconds of its steps in a row.
+    """The bandwidth of each of `ranks` devices over `reach` in B/s, and the seconds of its sequential latencies.
 
-    A ring over nodes takes some steps within each, and one less than nodes across (`Hardware.over_nodes`).
+    A ring over n nodes takes n - 1 steps across nodes, the others within (`Hardware.ring_bandwidth`).
     """
     link = hardware.link(nodes.span(reach))
     far, members = link.latency or 0.0, ring_members(nodes, kind, reach, ranks)
     if not members:
-        return link.among(ranks), steps * far
+        return link.bandwidth_among(ranks), steps * far
     near = hardware.link(Span(members, across_nodes=False)).latency or 0.0 if members > 1 else 0.0
     rounds = steps / (ranks - 1)
     crossing = -(-ranks // members) - 1
-    return hardware.over_nodes(ranks, members), rounds * (crossing * far + (members - 1) * near)
+    return hardware.ring_bandwidth(ranks, members), rounds * (crossing * far + (members - 1) * near)
 
 
-def grid_exchange(rows: Size, outer: int, inner: int, ranks: int) -> tuple[Size, int]:
-    """Elements a rank sends for a pair of matrix products on a square grid of ranks, and latencies in a row.
+def grid_traffic(rows: Size, outer: int, inner: int, ranks: int) -> tuple[Size, int]:
+    """Elements sent per rank for a pair of GEMMs on a square grid of ranks, and sequential latencies.
 
-    Of activations with `rows` rows, the outer width is gathered and scattered over one side of the grid and the inner
-    width over the other: 2 rows (outer / X + inner / Y), least at 4 rows sqrt(outer inner / ranks) (Pope et al. 2022,
-    2-D weight-stationary). An all-reduce of one dimension sends 2 rows outer, however many ranks there are.
+    All-gathers and reduce-scatters of the outer width over one side of the grid and of the inner width over the other
+    send 2 rows (outer / X + inner / Y) elements, at least 4 rows sqrt(outer inner / ranks) (Pope et al. 2022, 2-D
+    weight-stationary). A 1-D all-reduce sends 2 rows outer, whatever the number of ranks.
     """
     side = math.isqrt(ranks)
     return rows * (4 * math.sqrt(outer * inner / ranks) * (side - 1) / side), 4 * (side - 1)
 
 
 def link_steps(collective: Collective, ranks: int) -> int:
-    """Latencies in a row: a ring passes the message on ranks - 1 times, twice for an all-reduce."""
-    return {
-        Collective.ALL_REDUCE: 2 * (ranks - 1),
-        Collective.ALL_GATHER: ranks - 1,
-        Collective.REDUCE_SCATTER: ranks - 1,
-        Collective.ALL_TO_ALL: 1,
-        Collective.POINT_TO_POINT: 1,
-    }[collective]
+    """Sequential latencies: ranks - 1 steps of a ring, twice that for an all-reduce."""
+    if collective not in RINGS:
+        return 1
+    return (2 if collective is Collective.ALL_REDUCE else 1) * (ranks - 1)
 
 
 def check_stages(model: Model, parallelism: Parallelism) -> None:
-    """Raises RooflineError where a stage has no layer left."""
+    """Raises RooflineError if there are more pipeline stages than layers."""
     if parallelism.pipeline > model.layers:
         raise RooflineError(f"--pp {parallelism.pipeline}: {model.name} has only {model.layers} layers")
 
 
 @lru_cache(maxsize=512)
 def rank_model(model: Model, parallelism: Parallelism) -> Model:
-    """The model that one rank of a stage holds; raises RooflineError where a degree does not divide a dimension."""
+    """The model of one rank of a stage; raises RooflineError where a degree does not divide a dimension."""
     check_stages(model, parallelism)
     if parallelism.expert > 1 and not model.experts:
-        raise RooflineError(f"--ep {parallelism.expert}: {model.name} has no experts to share")
+        raise RooflineError(f"--ep {parallelism.expert}: {model.name} has no experts")
     if parallelism.sequence > 1 and any(not isinstance(group.layer.mixer, Attention) for group in model.groups):
         raise UnsupportedError(f"--sp is simulated for softmax attention only; {model.name} has other layers")
     degree = parallelism.tensor
-    if parallelism.sequence > 1 and model.latent:
-        raise UnsupportedError("--sp is simulated for softmax attention only, not for latent attention")
+    if parallelism.sequence > 1 and model.uses_mla:
+        raise UnsupportedError("--sp is simulated for softmax attention only, not for MLA")
     if degree == 1 and parallelism.expert == 1:
         return model
     groups = tuple(replace(group, layer=_rank_layer(group.layer, model.name, parallelism)) for group in model.groups)
@@ -364,11 +353,11 @@ def _divide(value: int, ranks: int, what: str, model: str, flag: str = "--tp") -
 
 
 def _kv_heads(kv_heads: int, ranks: int, model: str) -> int:
-    """Key and value heads of a rank: past their number each rank keeps a copy of one."""
+    """KV heads of a rank; with more ranks than KV heads, each rank holds a replica of one."""
     if kv_heads >= ranks:
-        return _divide(kv_heads, ranks, "key and value heads", model)
+        return _divide(kv_heads, ranks, "KV heads", model)
     if ranks % kv_heads:
-        raise RooflineError(f"--tp {ranks} is not a multiple of the {kv_heads} key and value heads of {model}")
+        raise RooflineError(f"--tp {ranks} is not a multiple of the {kv_heads} KV heads of {model}")
     return 1
 
 
@@ -395,7 +384,7 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
             values = _divide(mixer.value_heads, ranks, "value heads", model)
             mixer = dataclasses.replace(mixer, key_heads=keys, value_heads=values)
         case Hyena() if ranks > 1:
-            raise UnsupportedError(f"--tp: no way to divide the long convolutions of {model} is simulated")
+            raise UnsupportedError(f"--tp is not simulated for the long convolutions of {model}")
     block = layer.feed_forward
     if isinstance(block, Mlp):
         block = dataclasses.replace(block, width=_divide(block.width, ranks, "MLP channels", model))
@@ -411,7 +400,7 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
 
 
 def imbalance(spec: MixtureOfExperts, ranks: int, skew: float) -> float:
-    """Load of the busiest of `ranks` expert ranks over the mean, experts dealt to ranks in the order of popularity."""
+    """Load of the busiest expert rank over the mean, with experts assigned round-robin in order of popularity."""
     if ranks == 1 or not skew:
         return 1.0
     shares = popularity(spec.experts, spec.top_k, skew)
@@ -420,7 +409,7 @@ def imbalance(spec: MixtureOfExperts, ranks: int, skew: float) -> float:
 
 
 def stages(model: Model, pipeline: int) -> tuple[tuple[str, ...], ...]:
-    """The layers of each pipeline stage: as even as whole layers allow, the first stages taking the rest."""
+    """The layers of each pipeline stage, evenly divided; the first stages take the remainder."""
     size, rest = divmod(model.layers, pipeline)
     cuts = [index * size + min(index, rest) for index in range(pipeline + 1)]
     return tuple(model.pattern[start:stop] for start, stop in pairwise(cuts))

@@ -1,4 +1,4 @@
-"""Rewrites of linear layers: each replaces one operator by operators that compute something else in its place."""
+"""Rewrites: rules that replace an operator, such as a linear layer, by other operators."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Rewrite(Protocol):
     """A rule that replaces an operator; hashable, so that graphs are built once."""
 
     def apply(self, op: Op) -> list[Op]:
-        """The operators in the place of `op`: itself, where the rule does not concern it."""
+        """The operators that replace `op`; `[op]` where the rule does not apply."""
 
 
 def _plain_linear(op: Op) -> tuple[Tensor, Tensor] | None:
-    """Input and weight of an ordinary linear layer, None for any other operator."""
+    """Input and weight of a dense linear layer, None for any other operator."""
     if op.kind is not Kind.GEMM or len(op.operands) != 2:
         return None
     source, weight = op.operands
@@ -28,7 +28,7 @@ def _plain_linear(op: Op) -> tuple[Tensor, Tensor] | None:
 
 
 def _factors(op: Op, source: Tensor, weight: Tensor, rank: int) -> list[Op]:
-    """`op` computed through a bottleneck: x A^T, then B of it."""
+    """`op` computed through a bottleneck: (x A^T) B^T."""
     outputs, inputs = weight.shape
     rows = source.shape[:-1] if product(source.shape[-1:]) == inputs else source.shape[:-2]
     low = Tensor(f"{op.name}_low", Role.ACTIVATION, (*rows, rank), source.format)
@@ -38,22 +38,18 @@ def _factors(op: Op, source: Tensor, weight: Tensor, rank: int) -> list[Op]:
     first = Op(f"{op.name}_a", Kind.GEMM, (source, down), (low,), 2 * count * rank * inputs, operands=(source, down))
     others = tuple(tensor for tensor in op.reads if tensor is not source and tensor is not weight)
     second = replace(
-        op,
-        name=f"{op.name}_b",
-        reads=(low, up, *others),
-        matrix_flops=2 * count * rank * outputs,
-        operands=(low, up),
+        op, name=f"{op.name}_b", reads=(low, up, *others), matrix_flops=2 * count * rank * outputs, operands=(low, up)
     )
     return [first, second]
 
 
 class LowRank(Struct, frozen=True):
-    """Every linear layer W (o x i) as B (o x r) A (r x i), r such that the factors keep this share of its weights."""
+    """Every linear layer W (o x i) as B (o x r) A (r x i), with the fraction `share` of its weights."""
 
     share: float
 
     def apply(self, op: Op) -> list[Op]:
-        """Two operators for a linear layer whose rank is below the full one."""
+        """Two GEMMs in place of a linear layer."""
         found = _plain_linear(op)
         if found is None or op.name == "router":
             return [op]
@@ -64,7 +60,7 @@ class LowRank(Struct, frozen=True):
 
 
 class Adapter(Struct, frozen=True):
-    """LoRA: beside every linear layer a product of rank `rank`, added to its output, its weights in the base format."""
+    """LoRA: a low-rank path of rank `rank`, added to every linear layer's output, with weights in the base format."""
 
     rank: int
 
@@ -89,23 +85,23 @@ class Adapter(Struct, frozen=True):
 
 
 class Rotation(Struct, frozen=True):
-    """SliceGPT: the residual stream is turned into the next block's basis before each addition, by a square matrix."""
+    """SliceGPT: a square matrix rotates the residual stream into the next block's basis before each addition."""
 
     def apply(self, op: Op) -> list[Op]:
-        """The product with the matrix, and the addition of what it turned."""
+        """The rotation and the addition."""
         if op.name not in ("attn_add", "mlp_add"):
             return [op]
         stream, update = op.reads
         width = stream.shape[-1]
         weight = Tensor(f"{op.name}_rotation.weight", Role.WEIGHT, (width, width), stream.format)
-        turned = replace(stream, name=f"{stream.name}_turned")
+        rotated = replace(stream, name=f"{stream.name}_rotated")
         flops = 2 * stream.elements * as_size(width)
-        turn = Op(f"{op.name}_rotation", Kind.GEMM, (stream, weight), (turned,), flops, operands=(stream, weight))
-        return [turn, replace(op, reads=(turned, update))]
+        rotate = Op(f"{op.name}_rotation", Kind.GEMM, (stream, weight), (rotated,), flops, operands=(stream, weight))
+        return [rotate, replace(op, reads=(rotated, update))]
 
 
 class Predictor(Struct, frozen=True):
-    """Deja Vu: before the MLP two small products, through a bottleneck of `rank`, say which neurons a token needs."""
+    """Deja Vu: two small GEMMs before the MLP, through a bottleneck of `rank`, predict its active neurons."""
 
     rank: int
 
@@ -115,30 +111,30 @@ class Predictor(Struct, frozen=True):
             return [op]
         source, target = op.operands[0], op.writes[0]
         scores = replace(target, name="neuron_scores")
-        weight = Tensor("neurons.weight", Role.WEIGHT, (target.shape[-1], source.shape[-1]), target.format)
-        whole = Op("neurons", Kind.GEMM, (source, weight), (scores,), operands=(source, weight))
+        weight = Tensor("neuron_predictor.weight", Role.WEIGHT, (target.shape[-1], source.shape[-1]), target.format)
+        whole = Op("neuron_predictor", Kind.GEMM, (source, weight), (scores,), operands=(source, weight))
         return [*_factors(whole, source, weight, self.rank), op]
 
 
 class ProjectedKeys(Struct, frozen=True):
-    """Linformer: keys and values are projected along the sequence to as many as each query then sees.
+    """Linformer: keys and values are projected along the sequence to a fixed length.
 
-    Projecting them is as many multiply-adds as multiplying with what comes out.
+    The projections take as many FLOPs as the attention GEMMs on their output.
     """
 
     def apply(self, op: Op) -> list[Op]:
-        """The product with the projection before it."""
+        """The attention GEMM with the FLOPs of its projection."""
         projected = op.name in ("qk_matmul", "sv_matmul")
         return [replace(op, matrix_flops=2 * op.matrix_flops) if projected else op]
 
 
 class SharedWeights(Struct, frozen=True):
-    """Each weight of the layers is stored once for `repeats` of them; every layer still reads it."""
+    """Cross-layer weight sharing: `repeats` layers share each stored weight; every layer still reads it."""
 
     repeats: int
 
     def apply(self, op: Op) -> list[Op]:
-        """The operator with weights of which only a part is stored for each layer."""
+        """The operator with 1 / `repeats` of its weights stored per layer."""
 
         def shared(tensor: Tensor) -> Tensor:
             if tensor.role is not Role.WEIGHT:

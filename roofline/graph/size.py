@@ -1,9 +1,8 @@
-"""Sizes that keep the workload symbolic.
+"""Symbolic sizes: polynomials in the workload's extents.
 
-How many elements a tensor has and how many FLOPs an operator does depends on the workload only through a few
-extents: sequences in the batch, query tokens per sequence, keys that they see, and query-key pairs. A `Size` is a
-polynomial in those extents, so the graph of a network is built once and then *evaluated* for one workload, or for
-a whole grid of them, by substituting numbers or arrays:
+Tensor elements and FLOPs depend on the workload only through a few extents: batch, queries per sequence, visible keys,
+and query-key pairs. A `Size` is a polynomial in them, so that a graph is built once and then *evaluated* for a workload
+or a grid of workloads:
 
 >>> batch, queries = symbol("batch"), symbol("queries")
 >>> flops = 2 * batch * queries * 4096 * 4096
@@ -19,7 +18,7 @@ from operator import mul
 from typing import Any, TypeAlias
 
 Monomial: TypeAlias = tuple[str, ...]
-"""The extents multiplied in one term, sorted; `()` is the constant term."""
+"""The sorted extents of one term; `()` is the constant term."""
 
 
 class Size:
@@ -74,12 +73,12 @@ class Size:
         return " + ".join(term(*item) for item in self.terms.items()) or "0"
 
     def evaluate(self, extents: Mapping[str, Any]) -> Any:
-        """The size for the given extents: a number, or an array where any of them is an array."""
+        """The value for the given extents: a number, or an array where any of them is an array."""
         return sum(reduce(mul, (extents[name] for name in names), value) for names, value in self.terms.items())
 
 
 Dim: TypeAlias = int | Size
-"""One dimension of a shape: a fixed length or one that the workload decides."""
+"""One dimension of a shape: a fixed length, or a Size that depends on the workload."""
 
 ZERO = Size({})
 

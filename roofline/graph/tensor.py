@@ -1,4 +1,4 @@
-"""Tensors: what an operator reads and writes. Bytes follow from shape and format and are never written by hand."""
+"""Tensors: the operands of operators. Bytes follow from shape and format."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from roofline.specs.formats import Format
 
 
 class Role(StrEnum):
-    """What a tensor is to the model; traffic and memory are reported by role."""
+    """The role of a tensor in the model; traffic and memory are reported by role."""
 
     WEIGHT = "weight"
     ACTIVATION = "activation"
@@ -21,10 +21,10 @@ class Role(StrEnum):
 
 
 class Tensor(Struct, frozen=True):
-    """One operand: `shape` as one kernel touches it, in `format`.
+    """One operand: the `shape` that one kernel touches, in `format`.
 
-    `stored` is the shape it is kept in where that differs: an embedding gather touches one row a token of a table
-    that is stored whole, a decode step some experts of all, sparse attention some keys of the cache.
+    `stored` is the shape in memory where it differs: an embedding gather touches one row per token of the table, a
+    decode step some of the experts, sparse attention some keys of the cache.
     """
 
     name: str
@@ -35,26 +35,26 @@ class Tensor(Struct, frozen=True):
 
     @property
     def elements(self) -> Size:
-        """How many elements the kernel touches."""
+        """The elements that the kernel touches."""
         return product(self.shape)
 
     @property
     def bytes(self) -> Size:
-        """Bytes the kernel moves for this tensor, scales and zero points included."""
+        """The bytes that the kernel moves, including scales and zero points."""
         return moved(self.shape, self.format.bits)
 
     @property
     def stored_shape(self) -> tuple[Dim, ...]:
-        """The shape the tensor is kept in."""
+        """The shape in memory."""
         return self.shape if self.stored is None else self.stored
 
     @property
     def stored_elements(self) -> Size:
-        """How many elements are kept."""
+        """The elements in memory."""
         return product(self.stored_shape)
 
 
 @lru_cache(maxsize=1 << 14)
 def moved(shape: tuple[Dim, ...], bits: float) -> Size:
-    """Bytes of a tensor of this shape with so many bits an element."""
+    """Bytes of a tensor of `shape` with `bits` per element."""
     return product(shape) * (bits / 8)

@@ -1,4 +1,4 @@
-"""One question and its answer: a model on hardware with a workload, analysed.
+"""A scenario (a model on hardware with a workload) and its analysis.
 
 In: a `Scenario`. Out: an `Analysis` with prefill and decode operator by operator, the whole generation, memory, KV
 cache capacity, energy and cost.

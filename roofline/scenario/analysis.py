@@ -1,35 +1,42 @@
-"""From a scenario to its answer: both phases operator by operator, the generation, and the memory."""
+"""The analysis of a scenario: prefill and decode operator by operator, the whole generation, and memory."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from roofline.bound.memory import Memory, activation_peak, kept_bytes, viewer_weight_bytes, weight_bytes
+from roofline.bound.memory import (
+    Memory,
+    Stages,
+    activation_peak,
+    pipeline_stages,
+    resident_bytes,
+    viewer_weight_bytes,
+    weight_bytes,
+)
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step, on_grid, spread
 from roofline.graph.network import Build, Network
-from roofline.graph.parallel import Parallelism, stages
+from roofline.graph.parallel import Parallelism
 from roofline.graph.tensor import Role
 from roofline.scenario.generation import smooth_contexts, sum_smooth, sum_steps
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass, Schedule
-from roofline.timing.batches import Asking, answered, beside, together
 from roofline.timing.calibration import Calibrations
-from roofline.timing.estimate import Estimate
+from roofline.timing.evaluation import Deferred, gather, prefetch, resolve
+from roofline.timing.intervals import Estimate
 
 
 class Generation(Struct, frozen=True):
-    """A static batch from prompt to last token.
+    """A static batch from prompt to last token; times in seconds.
 
-    `ttft`: time to first token, the prefill. `tpot`: time per output token after the first, the mean decode step
-    (None when only one token is generated, NaN in arrays). `total`: ttft plus generated - 1 decode steps.
-    `tokens_per_second`: generated tokens of all sequences over `total`. Times in seconds.
+    `ttft` is the prefill time. `tpot` is the mean decode step (None when only one token is generated, NaN in arrays).
+    `total` is ttft plus generated - 1 decode steps. `tokens_per_second` counts the tokens of all sequences.
     """
 
     batch: Any
@@ -42,7 +49,7 @@ class Generation(Struct, frozen=True):
 
 
 class ExpectedGeneration(NamedTuple):
-    """A static batch at expected times, in seconds: see `Generation`. `tpot` is None where one token is generated."""
+    """`Generation` with expected times: estimates with an 80% interval."""
 
     ttft: Estimate
     tpot: Estimate | None
@@ -51,10 +58,10 @@ class ExpectedGeneration(NamedTuple):
 
 
 class Analysis:
-    """The answer to a scenario. Phases, generation and memory are worked out when they are asked for.
+    """The analysis of a scenario; phases, generation and memory are computed lazily.
 
-    Figures of operators, FLOPs, bytes and memory are those of one device; `parallel.devices` share the work. `decode`
-    is one iteration, which yields `tokens_per_iteration` tokens a sequence; it is None for a model that only encodes.
+    FLOPs, bytes and memory are those of one of `parallel.devices` devices. `decode` is one iteration, which yields
+    `tokens_per_iteration` tokens per sequence; it is None for a model that only encodes.
     """
 
     def __init__(self, scenario: Scenario, calibrations: Calibrations | None = None) -> None:
@@ -64,91 +71,83 @@ class Analysis:
         self.precision = precision
         self.fusions = tuple(scenario.fusions or ())
         self._convention = scenario.convention
-        self._schedule = Schedule(
-            scenario.model,
-            scenario.hardware,
-            precision,
-            Build(self.fusions, scenario.convention),
-            scenario.settings,
-        )
-        passes = self._schedule.prefill(scenario.prefill_step, scenario.tower_step)
+        build = Build(self.fusions, scenario.convention)
+        self.schedule = Schedule(scenario.model, scenario.hardware, precision, build, scenario.settings)
+        passes = self.schedule.prefill(scenario.prefill_step, scenario.tower_step)
         self._calibrations = Calibrations() if calibrations is None else calibrations
         self.prefill = Phase("prefill", passes, scenario.shape, scenario.profile, self._calibrations)
         self.decode: Phase | None = None
         if scenario.model.task == "generate":
-            self.decode = self.decoding(scenario.decode_step, scenario.shape)
+            self.decode = self.decode_phase(scenario.decode_step, scenario.shape)
         self._expected: ExpectedGeneration | None = None
 
-    def decoding(self, step: Step, shape: tuple[int, ...] = ()) -> Phase:
-        """One decode iteration at another step, of a grid of such a shape."""
-        return Phase("decode", self._schedule.decode(step), shape, self.scenario.profile, self._calibrations)
+    def decode_phase(self, step: Step, shape: tuple[int, ...] = ()) -> Phase:
+        """A decode iteration at `step`, whose grid has `shape`."""
+        return Phase("decode", self.schedule.decode(step), shape, self.scenario.profile, self._calibrations)
 
     @property
     def network(self) -> Network:
         """The graph of prefill."""
-        return self._schedule.networks[0]
-
-    @property
-    def schedule(self) -> Schedule:
-        """The passes that its phases are made of."""
-        return self._schedule
+        return self.schedule.networks[0]
 
     @property
     def times_are_expected(self) -> bool:
-        """Whether expected times mean anything: the LLM-Viewer paper's counting leaves out what kernels do."""
+        """Whether expected times exist: the LLM-Viewer convention omits operators that real kernels run."""
         return self._convention is Convention.PHYSICAL
 
     @property
     def parallel(self) -> Parallelism:
-        """How many devices share the work, and how, on the hardware of prefill."""
+        """The parallelism on the hardware of prefill."""
         return self.scenario.settings.parallel.on(self.scenario.hardware)
 
     @property
     def tokens_per_iteration(self) -> float:
-        """Tokens that a decode iteration yields for each sequence."""
-        return self._schedule.tokens_per_iteration
+        """Tokens per decode iteration and sequence."""
+        return self.schedule.tokens_per_iteration
 
     @cached_property
     def memory(self) -> Memory:
-        """Memory of the fullest device at the end of the generation; activations at the worst of all passes."""
-        scenario, convention = self.scenario, self._convention
-        model, parallel, precision = scenario.model, self.parallel, self.precision
-        prefill, decode = self._schedule.networks
-        layers = stages(model, parallel.pipeline) if parallel.pipeline > 1 else ()
-        weights = weight_bytes(prefill, layers) + model.extra_parameters * precision.base.bytes
-        if convention is Convention.LLM_VIEWER:
-            weights = viewer_weight_bytes(prefill)
-        settings, schedule = scenario.settings, self._schedule
-        if model.tower is not None:
-            weights += weight_bytes(self._schedule.tower) + model.tower.extra_parameters * precision.base.bytes
-        runs = [run for phase in (self.prefill, self.decode) if phase for run in phase.passes]
-        peaks = [self._shaped(_most_alive(run, convention), run.step) for run in runs]
-        peak = peaks[0]
-        for more in peaks[1:]:
-            peak = np.maximum(peak, more)
-        last = self._schedule.kept_step(scenario.last_step)
-        cache = self._shaped(kept_bytes(decode, Role.KV, last, layers), last)
-        state = self._shaped(kept_bytes(decode, Role.STATE, last, layers), last)
+        """Memory of the fullest device at the end of the generation, with the highest activation peak of all passes."""
+        scenario, settings, schedule = self.scenario, self.scenario.settings, self.schedule
+        graph = schedule.networks[1]
+        layers = pipeline_stages(scenario.model, self.parallel)
+        last = schedule.allocated_step(scenario.last_step)
+        weights = self._weight_bytes(layers) * (1 - settings.offload.weights)
+        cache, state = (self._resident(graph, role, last, layers) for role in (Role.KV, Role.STATE))
         for shared in schedule.shared_steps(scenario.prefill_step, last):
-            cache = cache - self._shaped(kept_bytes(decode, Role.KV, shared, layers), shared)
-        weights *= 1 - settings.offload.weights
+            cache = cache - self._resident(graph, Role.KV, shared, layers)
         cache = cache * (1 - settings.offload.kv)
         if settings.host is not None:
-            kept = settings.host.memory if settings.host.kv is None else settings.host.kv
-            weights, cache = weights * (1 - settings.host.memory), cache * (1 - kept)
-        for graph in schedule.others:
-            weights += weight_bytes(graph)
-            cache = cache + self._shaped(kept_bytes(graph, Role.KV, last), last)
-            state = state + self._shaped(kept_bytes(graph, Role.STATE, last), last)
-        if model.task == "encode":
+            on_host = settings.host.memory if settings.host.kv is None else settings.host.kv
+            weights, cache = weights * (1 - settings.host.memory), cache * (1 - on_host)
+        for auxiliary in schedule.auxiliary_networks:
+            weights += weight_bytes(auxiliary)
+            cache = cache + self._resident(auxiliary, Role.KV, last)
+            state = state + self._resident(auxiliary, Role.STATE, last)
+        if scenario.model.task == "encode":
             cache = cache * 0.0
+        runs = [run for phase in (self.prefill, self.decode) if phase for run in phase.passes]
+        peak = reduce(np.maximum, (self._shaped(_activation_peak(run, self._convention), run.step) for run in runs))
         plain = (lambda value: value) if scenario.shape else float
         capacity = min(pool.memory_capacity for pool in (scenario.hardware, schedule.decoder))
         return Memory(weights, plain(cache), plain(state), plain(peak), capacity)
 
+    def _weight_bytes(self, layers: Stages) -> float:
+        """Bytes of the weights of the fullest pipeline stage, and of the encoder."""
+        model, base, graph = self.scenario.model, self.precision.base, self.network
+        weights = weight_bytes(graph, layers) + model.extra_parameters * base.bytes
+        if self._convention is Convention.LLM_VIEWER:
+            weights = viewer_weight_bytes(graph)
+        if model.tower is not None:
+            weights += weight_bytes(self.schedule.tower) + model.tower.extra_parameters * base.bytes
+        return weights
+
+    def _resident(self, graph: Network, role: Role, step: Step, layers: Stages = ()) -> Any:
+        return self._shaped(resident_bytes(graph, role, step, layers), step)
+
     @property
     def beyond_max_context(self) -> bool:
-        """Whether any sequence grows longer than the model was made for."""
+        """Whether any sequence grows beyond the model's maximum context."""
         scenario, limit = self.scenario, self.scenario.model.max_context
         last = scenario.last_step
         longest = scenario.prompt_tokens if self.decode is None else last.cached + last.queries
@@ -161,11 +160,10 @@ class Analysis:
 
     @cached_property
     def generation(self) -> Generation:
-        """The whole static batch: prefill, then generate - 1 further tokens."""
-        scenario = self.scenario
+        """The whole static batch at bound times: prefill, then generate - 1 further tokens."""
+        scenario, steps = self.scenario, self._steps
         ttft = self.prefill.bound_time
-        steps = self._flat(scenario.generate) - 1 if self.decode else np.zeros(self._flat(scenario.batch).size)
-        decode = self._decode_sum(steps) if self.decode else steps
+        decode = self._step_sum(_bound_seconds, steps) if self.decode else steps
         with np.errstate(invalid="ignore"):
             per_token = decode / steps
         tpot: Any
@@ -189,20 +187,19 @@ class Analysis:
     @property
     def expected(self) -> ExpectedGeneration:
         """The whole static batch at expected times."""
-        return answered(self.expecting())
+        return resolve(self.deferred())
 
-    def expecting(self) -> Asking[ExpectedGeneration]:
-        """The same, asking for the times of its kernels."""
+    def deferred(self) -> Deferred[ExpectedGeneration]:
+        """`expected` as a generator that yields requests for kernel times, to evaluate many scenarios at once."""
         if self._expected is None:
-            scenario = self.scenario
-            steps = self._flat(scenario.generate) - 1 if self.decode else np.zeros(self._flat(scenario.batch).size)
-            parts = [self.prefill.expecting(), *([self._expecting_decode(steps)] if self.decode else [])]
-            ttft, decode = [*(yield from beside(parts)), Estimate(steps, steps, steps)][:2]
+            steps = self._steps
+            parts = [self.prefill.deferred(), *([self._deferred_decode(steps)] if self.decode else [])]
+            ttft, decode = [*(yield from gather(parts)), Estimate(steps, steps, steps)][:2]
             self._expected = self._generated(ttft, decode, steps)
         return self._expected
 
     def _generated(self, ttft: Estimate, decode: Estimate, steps: Any) -> ExpectedGeneration:
-        """The whole batch, from the time of its prefill and that of all its `steps`."""
+        """The whole batch, from the times of prefill and of all decode `steps`."""
         scenario = self.scenario
         shaped = (lambda flat: flat.reshape(scenario.shape)) if scenario.shape else (lambda flat: float(flat[0]))
         total = ttft.plus(Estimate(*map(shaped, decode)))
@@ -214,16 +211,16 @@ class Analysis:
         tpot = None if not scenario.shape and not steps[0] else per_token
         return ExpectedGeneration(ttft, tpot, total, rate)
 
-    def _expecting_decode(self, steps: Any) -> Asking[Estimate]:
-        """Seconds of decoding after the first token, for each point of the flattened grid."""
+    def _deferred_decode(self, steps: Any) -> Deferred[Estimate]:
+        """Expected seconds of all decode steps, for each point of the flattened grid."""
         scenario, phase = self.scenario, self.decode
         assert phase is not None
         batch, source = self._flat(scenario.batch), self._flat(scenario.decode_step.source)
         cached = smooth_contexts(self._flat(scenario.first_cached), steps)
         size = cached.size // batch.size  # several contexts of each point at once
         step = Step(np.tile(batch, size), np.ones(cached.size), cached, np.tile(source, size))
-        passes, total = self._schedule.decode(step), Estimate(0.0, 0.0, 0.0)
-        flats = yield from beside(phase.timed(run).expecting(run.step, "decode") for run in passes)
+        passes, total = self.schedule.decode(step), Estimate(0.0, 0.0, 0.0)
+        flats = yield from gather(phase.timed(run).deferred(run.step, "decode") for run in passes)
         for run, flat in zip(passes, flats, strict=True):
             total = total.plus(flat.times(run.repeat))
         return Estimate(*(sum_smooth(part, steps) for part in total)).times(1 / self.tokens_per_iteration)
@@ -231,35 +228,31 @@ class Analysis:
     def _flat(self, value: Any) -> Any:
         return spread(np.asarray(value, float), self.scenario.shape).reshape(-1)
 
-    def _decode_sum(self, steps: Any) -> Any:
-        """Seconds of decoding after the first token, for each point of the flattened grid.
+    @property
+    def _steps(self) -> Any:
+        """Decode steps of each point of the flattened grid."""
+        scenario = self.scenario
+        return self._flat(scenario.generate) - 1 if self.decode else np.zeros(self._flat(scenario.batch).size)
 
-        Each token takes its share of an iteration at the context that it finds.
-        """
-        return self._step_sum(lambda run: run.placement.total_time(run.placement.values(run.step)), steps)
-
-    def decode_summed(self, weigh: Callable[[Pass], Any]) -> Any:
-        """The sum over all decode steps after the first token of a count that is linear in a pass's monomials.
-
-        `weigh` gives the coefficients of a pass; 0 where nothing is decoded.
-        """
+    def decode_summed(self, coefficients: Callable[[Pass], Any]) -> Any:
+        """The sum over all decode steps of a count that is linear in a pass's monomials, given its coefficients."""
         scenario = self.scenario
         if self.decode is None:
             return np.zeros(scenario.shape) if scenario.shape else 0.0
-        rows: dict[int, Any] = {}  # by placement: the schedule keeps its placements from step to step
+        rows: dict[int, Any] = {}  # by placement: the schedule returns the same placements at every step
 
         def count(run: Pass) -> Any:
             key = id(run.placement)
             if key not in rows:
-                rows[key] = weigh(run)
+                rows[key] = coefficients(run)
             return rows[key] @ run.placement.values(run.step) * run.busy
 
-        flat = self._step_sum(count, self._flat(scenario.generate) - 1)
+        flat = self._step_sum(count, self._steps)
         return flat.reshape(scenario.shape) if scenario.shape else float(flat[0])
 
     def _step_sum(self, count: Callable[[Pass], Any], steps: Any) -> Any:
-        """The sum of a count of passes over all decode steps, for each point of the flattened grid."""
-        scenario, schedule = self.scenario, self._schedule
+        """The sum of a count over the passes of all decode steps, for each point of the flattened grid."""
+        scenario, schedule = self.scenario, self.schedule
         first, batch = self._flat(scenario.first_cached), self._flat(scenario.batch)
         source = self._flat(scenario.decode_step.source)
 
@@ -268,32 +261,40 @@ class Analysis:
             counts = [run.repeat * count(run) for run in schedule.decode(step)]
             return counts[0] if len(counts) == 1 else np.sum(counts, axis=0)
 
-        knees = {knee for run in schedule.decode(scenario.decode_step) for knee in run.placement.network.knees}
-        return sum_steps(of_step, first, first + steps - 1, knees) / self.tokens_per_iteration
+        saturation_points = {
+            saturation_point
+            for run in schedule.decode(scenario.decode_step)
+            for saturation_point in run.placement.network.saturation_points
+        }
+        return sum_steps(of_step, first, first + steps - 1, saturation_points) / self.tokens_per_iteration
 
 
-def _most_alive(run: Pass, convention: Convention) -> Any:
-    """The most bytes of activations alive at once in a pass: of all batches that take turns in it."""
+def _bound_seconds(run: Pass) -> Any:
+    return run.placement.total_time(run.placement.values(run.step))
+
+
+def _activation_peak(run: Pass, convention: Convention) -> Any:
+    """The activation peak of a pass in bytes, for all micro-batches that overlap."""
     graph = run.placement.network
-    return activation_peak(graph, run.step, convention) * graph.turns
+    return activation_peak(graph, run.step, convention) * graph.overlap_batches
 
 
-def expect(parts: Iterable[Analysis | Phase]) -> None:
-    """Works out the expected times of several scenarios, or phases, side by side: sooner than one after the other.
+def prefetch_expected(parts: Iterable[Analysis | Phase]) -> None:
+    """Computes the expected times of several scenarios or phases in batches, faster than one after the other.
 
-    One that has none raises its RooflineError where it is asked for them.
+    Errors are raised later, where the expected times are read.
     """
-    together(part.expecting() for part in parts)
+    prefetch(part.deferred() for part in parts)
 
 
 def analyze(scenario: Scenario, calibrations: Calibrations | None = None) -> Analysis:
-    """Place `scenario` on the roofline; `calibrations` are those that were loaded already.
+    """The analysis of `scenario`; `calibrations` reuses those already loaded.
 
     >>> from roofline import Scenario, analyze, load_hardware, load_model
     >>> answer = analyze(Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), batch=8, prompt=2048))
     >>> str(answer.decode.bound), answer.memory.fits
     ('memory', True)
 
-    Raises UnsupportedError where the hardware cannot compute in the formats asked for.
+    Raises UnsupportedError where the hardware cannot compute in the requested formats.
     """
     return Analysis(scenario, calibrations)

@@ -1,14 +1,13 @@
-"""Breakdowns: a prefill and a mean decode step, operator by operator, whose parts add up to TTFT and TPOT.
+"""Breakdowns of prefill and the mean decode step by operator, whose parts add up to TTFT and TPOT.
 
-Parts of the same name in all sections and passes are one: `decoder` and `dense` layers both have a `down_proj`. What a
-second model adds (a draft, a tower) keeps its label. The mean decode step is over the steps of the whole generation:
+Operators of the same name in all sections are one part; those of a draft or encoder are labelled. The mean decode step
+is the mean over all steps of the generation, per emitted token where an iteration yields several:
 
     bound      sum over steps of each operator's own bound time, exactly (`scenario.generation.sum_steps`) / steps
     bytes      likewise
-    expected   each operator's part of its kernel at the three contexts that TPOT is integrated from, so weighted
+    expected   each operator's part of its kernel at the three quadrature contexts of TPOT, weighted
 
-An expected pass is more than its kernels: what the host, gaps between kernels and waiting for their issue add is the
-part `HOST`. All parts are those of one emitted token where an iteration yields several.
+Expected time without a kernel (host, gaps between kernels, launch-bound waiting) is the part `HOST`.
 """
 
 from __future__ import annotations
@@ -25,19 +24,19 @@ from roofline.graph.extents import Step
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.generation import NODES, WEIGHTS, sum_steps
 from roofline.scenario.phase import Phase
-from roofline.scenario.schedule import Pass, hiding
+from roofline.scenario.schedule import Pass, overlaps
 
 HOST = "host and gaps"
-"""The part of a pass's expected time that no kernel has."""
+"""The part of the expected time in which no kernel runs."""
 
-HIDDEN = "hidden behind others"
-"""What runs beside other parts, of two batches that take turns or of two branches of experts: it is taken off."""
+HIDDEN = "hidden by overlap"
+"""The negative part for what overlaps: two-batch overlap, or shared experts beside routed ones."""
 
 Parts = Mapping[str, float]
 
 
 class Breakdown(Struct, frozen=True):
-    """Seconds or bytes of a phase by part; `total` is their sum, `reference` what the simulator says it is."""
+    """Seconds or bytes of a phase by part; `reference` is the simulated total of the phase."""
 
     parts: Parts
     reference: float
@@ -67,26 +66,26 @@ def _of_ops(phase: Phase, name: str, reference: float) -> Breakdown:
 
 
 def _less_hidden(parts: dict[str, float], passes: Iterable[Pass], reference: Any) -> dict[str, float]:
-    """The parts of a bound time, and what of them is hidden: operators beside each other count once."""
-    if hiding(passes):
+    """The parts of a bound time, less what overlaps."""
+    if overlaps(passes):
         parts[HIDDEN] = float(reference) - sum(parts.values())
     return parts
 
 
 def prefill_expected(analysis: Analysis) -> Breakdown:
-    """Expected seconds of prefill by operator, and the host's."""
+    """Expected seconds of prefill by operator, and host time."""
     phase = analysis.prefill
     return _of_expected(phase, phase.expected.mid, np.ones(1))
 
 
 def _of_expected(phase: Phase, reference: float, weights: NDArray[np.float64]) -> Breakdown:
-    """Expected parts of a phase over points that are weighted; the engine's factor on prefill is in them."""
+    """Expected parts of a phase, summed over points with `weights`; includes the engine's prefill factor."""
     parts: dict[str, float] = {}
     for key, op, found in zip(_keys(phase.passes), phase.ops, phase.expected_ops, strict=True):
         spent = float(np.sum(weights * (op.count * found.time.mid)))
         parts[key] = parts.get(key, 0.0) + spent
     if np.any(phase.hidden):
-        parts[HIDDEN] = -phase.engine.slower(phase.name) * float(np.sum(weights * phase.hidden))
+        parts[HIDDEN] = -phase.engine.kernel_slowdown(phase.name) * float(np.sum(weights * phase.hidden))
     parts[HOST] = float(reference) - sum(parts.values())
     return Breakdown(parts, float(reference))
 
@@ -97,7 +96,7 @@ def steps(analysis: Analysis) -> int:
 
 
 def decode_expected(analysis: Analysis) -> Breakdown:
-    """Expected seconds of the mean decode step by operator, and the host's, for one emitted token."""
+    """Expected seconds of the mean decode step by operator, and host time, per emitted token."""
     count, phase = steps(analysis), mean_step(analysis)
     assert analysis.expected.tpot is not None
     if not count:
@@ -107,32 +106,32 @@ def decode_expected(analysis: Analysis) -> Breakdown:
 
 
 def mean_contexts(analysis: Analysis) -> NDArray[np.float64]:
-    """The three contexts that stand for all steps of the generation (see `scenario.generation.smooth_contexts`)."""
+    """The three quadrature contexts of the generation (`scenario.generation.smooth_contexts`)."""
     count, first = max(steps(analysis), 1), float(analysis.scenario.first_cached)
     return np.maximum(first + (count - 1) / 2 + max(count, 1) / 2 * NODES, 0.0)
 
 
 def mean_step(analysis: Analysis) -> Phase:
-    """The decode phase at the three contexts of the mean step."""
+    """The decode phase at the three quadrature contexts."""
     scenario = analysis.scenario
     contexts = mean_contexts(analysis)
-    source = np.full(contexts.size, float(scenario.decode_step.source))
-    batch, ones = np.full(contexts.size, float(scenario.batch)), np.ones(contexts.size)
-    return analysis.decoding(Step(batch, ones, contexts, source), (contexts.size,))
+    shape = contexts.shape
+    batch, source = (np.full(shape, float(value)) for value in (scenario.batch, scenario.decode_step.source))
+    return analysis.decode_phase(Step(batch, np.ones(shape), contexts, source), shape)
 
 
 def decode_bound(analysis: Analysis) -> Breakdown:
-    """Bound seconds of the mean decode step by operator, for one emitted token."""
+    """Bound seconds of the mean decode step by operator, per emitted token."""
     return _summed(analysis, times=True)
 
 
 def decode_bytes(analysis: Analysis) -> Breakdown:
-    """Bytes of the mean decode step by operator, for one emitted token."""
+    """Bytes of the mean decode step by operator, per emitted token."""
     return _summed(analysis, times=False)
 
 
 def _summed(analysis: Analysis, times: bool) -> Breakdown:
-    """Each operator's bound time or bytes summed over all steps, exactly, over their number."""
+    """Each operator's bound time or bytes, averaged exactly over all steps."""
     count = steps(analysis)
     if not count:
         return Breakdown({}, 0.0)
@@ -149,7 +148,7 @@ def _summed(analysis: Analysis, times: bool) -> Breakdown:
             return np.einsum("ron,no->ro", rows[:, ops], now.placement.values(now.step)).max(axis=0)
 
         first = np.full(len(placement.ops), float(scenario.first_cached))
-        summed = sum_steps(figure, first, first + count - 1, placement.network.knees)
+        summed = sum_steps(figure, first, first + count - 1, placement.network.saturation_points)
         for key, (_, number, _), spent in zip(_pass_keys(run), placement.ops, summed, strict=True):
             instances = run.repeat * number * (1.0 if times else run.busy)
             parts[key] = parts.get(key, 0.0) + float(instances * spent / count / tokens)
@@ -164,6 +163,6 @@ def _keys(passes: tuple[Pass, ...]) -> list[str]:
 
 
 def _pass_keys(run: Pass) -> list[str]:
-    """What parts are called: the operator's name, after the label of a pass that is not the model's own."""
-    label = run.label.removeprefix("verify").strip()  # verifying drafts is the model's own decode step
+    """The names of a pass's parts: operator names, prefixed by the label of a draft, encoder, cascade or host."""
+    label = run.label.removeprefix("verify").strip()  # verification is the model's own decode step
     return [f"{label} {op.name}" if label else op.name for op, _, _ in run.placement.ops]

@@ -1,21 +1,20 @@
-"""Energy: what a static batch draws, from the figures of the hardware's spec.
+"""Energy of a static batch, from the energy figures of the hardware's spec.
 
-The energy of a pass on a device is what it draws while it is on, and what its work adds:
+    energy = static power x time + J/FLOP x FLOPs + J/byte x bytes + J/byte sent x bytes over links
 
-    energy = static x time + joules a FLOP x FLOPs + joules a byte x bytes + joules a byte sent x bytes over links
+The first three terms are those of Choi et al., A roofline model of energy, IPDPS 2013. J/FLOP depends on the number
+format. A format without a figure is assumed to draw the same peak power as the format that has one, and where none has,
+the TDP less the static power. Links without a figure are not counted. No phase draws more than the TDP: the device
+would throttle.
 
-FLOPs cost what their format does. Where a document gives no joules for a format, the unit is taken to draw the same
-power at its peak as in the format that is given, and where none is given, what the TDP leaves: a chip is cooled for
-what it draws at its peak. The first three terms are those of Choi et al., A roofline model of energy, IPDPS 2013. Links
-that have no figure are not counted. No phase draws more than the TDP: a device that would is throttled.
-
-All devices are counted, and are on for the whole time: where prefill and decode have devices of their own, each waits
-for the other. Hosts, switches, cooling and power supplies are not counted.
+All devices are counted for the whole time; with disaggregated phases, each pool idles during the other's phase. Hosts,
+switches, cooling and power supplies are not counted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, TypeAlias
 from weakref import WeakKeyDictionary
 
@@ -28,11 +27,11 @@ from roofline.core.errors import UnsupportedError
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.schedule import Pass
 from roofline.specs.hardware import EnergyFigures, Hardware
-from roofline.timing.estimate import Reading
+from roofline.timing.intervals import Reading
 
 
 class Times(Struct, frozen=True):
-    """Seconds of prefill, of all decode steps, and of both; arrays for a grid."""
+    """Seconds of prefill, of all decode steps, and their sum; arrays for a grid."""
 
     prefill: Any
     decode: Any
@@ -40,7 +39,7 @@ class Times(Struct, frozen=True):
 
 
 def times(analysis: Analysis, reading: Reading) -> Times:
-    """The times of a static batch at a reading: the bound, or a percentile of expected times."""
+    """The times of a static batch at the bound or at a percentile of the expected times."""
     if reading == "bound":
         prefill, total = analysis.generation.ttft, analysis.generation.total
     elif not analysis.times_are_expected:
@@ -50,17 +49,17 @@ def times(analysis: Analysis, reading: Reading) -> Times:
     return Times(prefill, total - prefill, total)
 
 
-def pools(analysis: Analysis) -> tuple[Hardware, ...]:
-    """The hardware of every pool of devices: that of prefill, of decode if it has its own, a host that computes."""
+def device_pools(analysis: Analysis) -> tuple[Hardware, ...]:
+    """The hardware of every pool of devices: prefill, disaggregated decode, and a CPU that computes."""
     settings = analysis.scenario.settings
     found = [analysis.scenario.hardware, settings.decode_hardware, settings.host.hardware if settings.host else None]
     return tuple(hardware for hardware in found if hardware is not None)
 
 
-class Draw(Struct, frozen=True):
-    """Joules of all devices during a phase, by what draws them; arrays for a grid.
+class PhaseEnergy(Struct, frozen=True):
+    """Joules of all devices during a phase by component; arrays for a grid.
 
-    `limit` is what they draw at their TDP for as long; infinite where a TDP is unknown.
+    `limit` is the energy at TDP for the same time, infinite where a TDP is unknown.
     """
 
     static: Any
@@ -71,16 +70,16 @@ class Draw(Struct, frozen=True):
 
     @property
     def total(self) -> Any:
-        """The sum of the parts, at most the limit: a device that would draw more is throttled."""
+        """The sum of the components, at most the limit."""
         found = np.minimum(self.static + self.compute + self.memory + self.link, self.limit)
         return found if np.shape(found) else float(found)
 
 
-class Consumption(Struct, frozen=True):
-    """Joules of all devices for a static batch by phase; `power` is the mean draw of a device in watts."""
+class BatchEnergy(Struct, frozen=True):
+    """Joules of all devices for a static batch by phase, and the mean power of a device in watts."""
 
-    prefill: Draw
-    decode: Draw
+    prefill: PhaseEnergy
+    decode: PhaseEnergy
     power: Any
 
     @property
@@ -89,50 +88,45 @@ class Consumption(Struct, frozen=True):
         return self.prefill.total + self.decode.total
 
 
-def known(hardware: Iterable[Hardware]) -> bool:
-    """Whether the specs have the figures that energy is modelled from."""
+def has_energy_figures(hardware: Iterable[Hardware]) -> bool:
+    """Whether all specs have energy figures."""
     return all(pool.energy is not None for pool in hardware)
 
 
-def consumption(analysis: Analysis, reading: Reading) -> Consumption | None:
+def batch_energy(analysis: Analysis, reading: Reading) -> BatchEnergy | None:
     """The modelled energy of a static batch; None where a spec gives no energy figures."""
-    hardware = pools(analysis)
-    if not known(hardware):
+    hardware = device_pools(analysis)
+    if not has_energy_figures(hardware):
         return None
     spent, devices = times(analysis, reading), analysis.parallel.devices
-    static = devices * static_power(hardware)
+    static, tdp = devices * static_power(hardware), tdp_power(hardware)
     prefill, decode = (
-        Draw(static * time, compute, memory, link, _limit(hardware, devices, time))
+        PhaseEnergy(static * time, compute, memory, link, np.inf if tdp is None else tdp * devices * time)
         for time, (compute, memory, link) in zip((spent.prefill, spent.decode), _work(analysis), strict=True)
     )
     power = (prefill.total + decode.total) / (spent.total * devices * len(hardware))
-    return Consumption(prefill, decode, power)
+    return BatchEnergy(prefill, decode, power)
 
 
-def most(hardware: Iterable[Hardware]) -> float | None:
-    """Watts that one device of each pool draws at most, together; None where a TDP is unknown."""
+def tdp_power(hardware: Iterable[Hardware]) -> float | None:
+    """The summed TDP of one device of each pool in watts; None where one is unknown."""
     limits = [pool.tdp for pool in hardware]
     return None if None in limits else float(sum(limit for limit in limits if limit is not None))
 
 
-def most_joules(hardware: Iterable[Hardware], devices: int, spent: Any) -> Any:
-    """Joules of so many devices of each pool at their TDP for `spent` seconds; None where a TDP is unknown."""
-    limit = most(hardware)
+def tdp_energy(hardware: Iterable[Hardware], devices: int, spent: Any) -> Any:
+    """Joules of `devices` devices of each pool at TDP for `spent` seconds; None where a TDP is unknown."""
+    limit = tdp_power(hardware)
     return None if limit is None else limit * devices * spent
 
 
-def at_most(analysis: Analysis, reading: Reading) -> Any:
-    """Joules of all devices at their TDP for the whole time; None where a TDP is unknown."""
-    return most_joules(pools(analysis), analysis.parallel.devices, times(analysis, reading).total)
-
-
-def _limit(hardware: Iterable[Hardware], devices: int, spent: Any) -> Any:
-    limit = most_joules(hardware, devices, spent)
-    return np.inf if limit is None else limit
+def energy_at_tdp(analysis: Analysis, reading: Reading) -> Any:
+    """Joules of all devices at TDP for the whole batch; None where a TDP is unknown."""
+    return tdp_energy(device_pools(analysis), analysis.parallel.devices, times(analysis, reading).total)
 
 
 def static_power(hardware: Iterable[Hardware]) -> float:
-    """Watts that one device of each pool draws while it is on and does nothing, together."""
+    """The summed static power of one device of each pool in watts."""
     return sum(_figures(pool).static for pool in hardware)
 
 
@@ -146,52 +140,41 @@ _WORK: WeakKeyDictionary[Analysis, Work] = WeakKeyDictionary()
 
 
 def _work(analysis: Analysis) -> Work:
-    """Joules of compute, memory and links of all devices, the same however long it takes: of prefill, and of decode."""
+    """Joules of compute, memory and links on all devices, which do not depend on time: of prefill, and of decode."""
     if analysis not in _WORK:
-        prefill, decode = zip(*(_part(analysis, part) for part in range(3)), strict=True)
-        _WORK[analysis] = prefill, decode
+        parts = [partial(_joules, part=part, devices=analysis.parallel.devices) for part in range(3)]
+        _WORK[analysis] = tuple(map(analysis.prefill.summed, parts)), tuple(map(analysis.decode_summed, parts))
     return _WORK[analysis]
 
 
-def _part(analysis: Analysis, part: int) -> tuple[Any, Any]:
-    """Joules of compute, memory or links of all devices: of prefill, and of all decode steps."""
-    parallel = analysis.parallel
-
-    def weigh(run: Pass) -> NDArray[np.float64]:
-        row: NDArray[np.float64] = _rows(run.placement)[part] * parallel.devices
-        return row
-
-    return analysis.prefill.summed(weigh), analysis.decode_summed(weigh)
+def _joules(run: Pass, part: int, devices: int) -> NDArray[np.float64]:
+    joules: NDArray[np.float64] = _rows(run.placement)[part] * devices
+    return joules
 
 
 def _rows(placement: Placement) -> NDArray[np.float64]:
-    """Joules of compute, memory and links of a whole pass on one device, as coefficients of its monomials."""
+    """Joules of compute, memory and links of a pass on one device, as coefficients of its monomials."""
     hardware, rows, counts = placement.hardware, placement.coefficients, placement.counts
     energy = _figures(hardware)
     matrix = np.array([0.0 if name is None else matrix_power(hardware, name) for name in placement.arithmetic])
     computed = (counts * matrix) @ rows[Row.MATRIX_TIME]
     if hardware.vector_peak:
-        computed = computed + vector_power(hardware) * (counts @ rows[Row.VECTOR_TIME])
+        computed = computed + _peak_power(hardware) * (counts @ rows[Row.VECTOR_TIME])
     moved = energy.memory * (counts @ rows[Row.BYTES])
     sent = (energy.link or 0.0) * (counts @ rows[Row.LINK_BYTES])
     return np.stack([computed, moved, sent])
 
 
 def matrix_power(hardware: Hardware, arithmetic: str) -> float:
-    """Watts on top of the static ones that matrix products in `arithmetic` draw at their peak."""
+    """Dynamic power in watts of GEMMs in `arithmetic` at peak throughput."""
     energy = _figures(hardware)
     if arithmetic in energy.compute:
         return energy.compute[arithmetic] * hardware.matrix_peak(arithmetic)
     return _peak_power(hardware)
 
 
-def vector_power(hardware: Hardware) -> float:
-    """Watts on top of the static ones that ordinary arithmetic draws at its peak."""
-    return _peak_power(hardware)
-
-
 def _peak_power(hardware: Hardware) -> float:
-    """Watts at the peak of a format without a figure: as in the formats that have one, else what the TDP leaves."""
+    """Dynamic power in watts at the peak of formats without a figure, and of vector arithmetic."""
     energy = _figures(hardware)
     given = [joules * hardware.matrix_peak(name) for name, joules in energy.compute.items() if hardware.supports(name)]
     if given:
@@ -200,12 +183,12 @@ def _peak_power(hardware: Hardware) -> float:
 
 
 def explain_missing(hardware: Hardware) -> UnsupportedError:
-    """What to tell where energy is asked for and the spec has no figures."""
+    """The error for energy without figures."""
     return UnsupportedError(
-        f"the spec of {hardware.name} has no energy figures (energy: static and memory); energy.tdp is an upper end"
+        f"the spec of {hardware.name} has no energy figures (energy: static and memory); energy.tdp is an upper bound"
     )
 
 
 def explain_missing_tdp(hardware: Hardware) -> UnsupportedError:
-    """What to tell where the energy at the TDP is asked for and the spec has none."""
+    """The error for energy at TDP without a TDP."""
     return UnsupportedError(f"the spec of {hardware.name} has no TDP (power: tdp)")

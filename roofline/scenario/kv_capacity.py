@@ -1,9 +1,8 @@
-"""KV cache capacity: how many tokens of cache a serving engine finds room for.
+"""KV cache capacity: the tokens that fit in a serving engine's KV cache.
 
-    cache = utilisation * visible memory - weights - activations of a profiling pass - runtime context
+    KV cache = utilisation * visible memory - weights - activations of a profiling pass - CUDA context
 
-and tokens = cache / bytes a token, in whole blocks. Weights, activations and bytes a token are those of one rank. What
-the engine sets is a `Reserve`, each of its numbers with its source.
+and tokens = KV cache / bytes per token, in whole blocks, all on one rank. The engine's settings are a `Reserve`.
 """
 
 from __future__ import annotations
@@ -13,12 +12,9 @@ from functools import lru_cache
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.bound.memory import kept_bytes
+from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.errors import RooflineError
-from roofline.graph.extents import Step
-from roofline.graph.network import Build, network
-from roofline.graph.parallel import SINGLE, Parallelism, stages
-from roofline.graph.tensor import Role
+from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Settings
@@ -30,35 +26,34 @@ from roofline.specs.precision import Precision
 GIB = 2.0**30
 
 NOMINAL_SHARE = 0.99
-"""Of a card sold as n GB, CUDA reports 0.99 n GiB: 79.15 to 79.22 of 80, 47.54 of 48, 23.58 to 23.69 of 24.
+"""CUDA reports 0.99 n GiB for a card of nominally n GB: 79.15 to 79.22 of 80, 47.54 of 48, 23.58 to 23.69 of 24.
 
-As vLLM prints them when it profiles (`total_gpu_memory`; vLLM pull requests 10511, 10909, 12126 and 14447).
+Source: `total_gpu_memory` in vLLM's profiling logs (vLLM pull requests 10511, 10909, 12126 and 14447).
 """
 
 ECC_SHARE = 15 / 16
-"""What error correction leaves of GDDR6, which keeps its check bits in the memory itself (44.5 of an L40S's 48)."""
+"""Usable fraction of GDDR6 with in-band ECC (44.5 of an L40S's 48 GiB)."""
 
 ECC_CARDS = frozenset({"a10", "a40", "l4", "l40", "l40s", "t4"})
-"""Cards of GDDR6 that come with error correction on."""
+"""GDDR6 cards with ECC on by default."""
 
 SAMPLER_BYTES = 41.0
-"""Bytes of an entry of the logits while vLLM profiles sampling: logits, sorted logits, probabilities, their sums,
-log-probabilities, noise and what is scattered back (fp32), positions and their copy (int64), a mask.
+"""Bytes per logit while vLLM profiles sampling: logits, sorted logits, probabilities, their cumulative sums,
+log-probabilities, noise and the scattered result (fp32), indices and their copy (int64), a mask.
 
-vLLM pull request 10511: a peak of 1.26 GiB for 256 sequences of 128,256 entries.
+vLLM pull request 10511: a peak of 1.26 GiB for 256 sequences of 128,256 logits.
 """
 
 
 class Reserve(Struct, frozen=True):
-    """What a serving engine sets before it gives the rest of the memory to the cache.
+    """A serving engine's memory settings, which determine the size of its KV cache.
 
-    `utilisation`: share of the device's memory it may use. `block`: tokens that are allocated at a time. `tokens`: of
-    the profiling pass (None: the longest context, at least 2048). `sequences`: sampled at once there. `context`: bytes
-    of the runtime on one device (the CUDA context and the libraries' workspaces), and `group_context` where ranks
-    communicate (NCCL's buffers beside them). `profiles`: whether activations are taken from the share, or from what it
-    leaves. `of_rest`: whether `utilisation` is a share of what is left beside weights, activations and context, and not
-    of the device. The defaults of both contexts are read from vLLM's own reports, which lie at 0.2 to 1.8 GiB on one
-    device and 2 to 3.6 GiB on several.
+    `utilisation`: usable fraction of device memory (gpu_memory_utilization). `block`: tokens per KV cache block.
+    `tokens`, `sequences`: tokens (None: the maximum context, at least 2048) and sampled sequences of the profiling
+    pass. `context`: bytes of CUDA context and library workspaces on a single device; `group_context`: the same with
+    NCCL buffers. `profiles`: whether activations count against `utilisation`. `of_rest`: whether `utilisation` is a
+    fraction of the memory left beside weights, activations and context. The defaults of both contexts are from vLLM's
+    logs, which report 0.2 to 1.8 GiB on one device and 2 to 3.6 GiB on several.
     """
 
     utilisation: float = 0.9
@@ -72,29 +67,29 @@ class Reserve(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if not 0 < self.utilisation <= 1:
-            raise RooflineError(f"the share of memory to use must be above 0 and at most 1, got {self.utilisation}")
+            raise RooflineError(f"the memory utilisation must be above 0 and at most 1, got {self.utilisation}")
         for name in ("block", "sequences", *(() if self.tokens is None else ("tokens",))):
             if getattr(self, name) < 1:
                 raise RooflineError(f"{name} must be at least 1, got {getattr(self, name)}")
 
 
-VLLM_0 = Reserve()
-"""vLLM's first engine (2023 to early 2025): gpu_memory_utilization 0.9, blocks of 16, 256 sequences (EngineArgs)."""
+VLLM_V0 = Reserve()
+"""vLLM V0 (2023 to early 2025): gpu_memory_utilization 0.9, blocks of 16, 256 sequences (EngineArgs)."""
 
 SGLANG = Reserve(utilisation=0.88, block=1, profiles=False)
-"""SGLang: mem_fraction_static holds weights and cache, activations live in the rest (its server arguments, 2025)."""
+"""SGLang: mem_fraction_static holds weights and KV cache, activations use the rest (its server arguments, 2025)."""
 
 TENSORRT_LLM = Reserve(block=64, tokens=8192, sequences=1, of_rest=True)
-"""TensorRT-LLM: the cache takes 0.9 of what is free once the model is loaded (kv_cache_free_gpu_mem_fraction, 2024)."""
+"""TensorRT-LLM: 0.9 of the free memory after the model is loaded (kv_cache_free_gpu_mem_fraction, 2024)."""
 
 LONGEST_WHOLE = 32768
-"""Tokens of context up to which vLLM's first engine profiled a whole prompt; longer ones it cut into chunks of 2048."""
+"""The longest context that vLLM V0 profiled as one prompt, in tokens; beyond, it profiled chunks of 2048."""
 
 LARGE_DEVICE = 70 * GIB
 
 
-def vllm_1(hardware: Hardware) -> Reserve:
-    """vLLM's second engine as a server: 8192 tokens and 1024 sequences on large devices but A100, else 2048 and 256.
+def vllm_v1(hardware: Hardware) -> Reserve:
+    """vLLM V1 as a server: 8192 tokens and 1024 sequences on large devices except A100, else 2048 and 256.
 
     Source: `EngineArgs.get_batch_defaults` of vLLM 0.10 and later.
     """
@@ -104,11 +99,11 @@ def vllm_1(hardware: Hardware) -> Reserve:
 
 
 class Capacity(Struct, frozen=True):
-    """Where the memory of one rank goes, in bytes, and the tokens of cache that fit.
+    """The memory of one rank in bytes, and the tokens that fit in its KV cache.
 
-    The engine may use `budget` of the `visible` memory, and give the cache `share` of what is left. `cache` is negative
-    by what is missing where nothing is left; `tokens` is then 0. `bytes_per_token` is 0 for a model
-    that keeps no cache, and `tokens` None.
+    The engine may use `budget` of the `visible` memory, and gives the fraction `share` of the remainder to the KV
+    cache. A negative `cache` is the missing memory; `tokens` is then 0. For a model without KV cache `bytes_per_token`
+    is 0 and `tokens` None.
     """
 
     visible: float
@@ -122,19 +117,19 @@ class Capacity(Struct, frozen=True):
 
     @property
     def cache(self) -> float:
-        """Bytes left for the cache."""
+        """Bytes left for the KV cache."""
         return self.share * (self.budget - self.weights - self.activations - self.context)
 
     @property
     def tokens(self) -> int | None:
-        """Tokens of cache that fit, in whole blocks."""
+        """Tokens that fit, in whole blocks."""
         if self.bytes_per_token == 0:
             return None
         return max(0, int(self.cache / (self.bytes_per_token * self.block))) * self.block
 
 
 def visible_memory(hardware: Hardware) -> float:
-    """Bytes that a program finds on the device: what its spec says, or the usual share of what it is sold as."""
+    """Device memory that a program can allocate, in bytes: from the spec, or the usual fraction of nominal memory."""
     if hardware.memory_visible is not None:
         return hardware.memory_visible
     if hardware.vendor != "NVIDIA" or hardware.kind != "gpu":
@@ -143,15 +138,8 @@ def visible_memory(hardware: Hardware) -> float:
     return share * hardware.memory_capacity / 1e9 * GIB
 
 
-def token_bytes(model: Model, precision: Precision, parallel: Parallelism = SINGLE) -> float:
-    """Bytes that a token of a sequence adds to the cache of the fullest rank, as long as no window drops older ones."""
-    layers = stages(model, parallel.pipeline) if parallel.pipeline > 1 else ()
-    graph = network(model, precision, Build(("attention",), parallel=parallel, decode=model.latent))
-    return float(kept_bytes(graph, Role.KV, Step(1, 1, 0), layers)[0])
-
-
 def profiling_tokens(model: Model, reserve: Reserve) -> int:
-    """Tokens of the pass that an engine measures its activations with."""
+    """Tokens of the engine's profiling pass."""
     if reserve.tokens is not None:
         return reserve.tokens
     longest = max(model.max_context or 2048, 2048)
@@ -164,12 +152,12 @@ def kv_capacity(
     hardware: Hardware,
     precision: Precision | None = None,
     parallel: Parallelism = SINGLE,
-    reserve: Reserve = VLLM_0,
+    reserve: Reserve = VLLM_V0,
 ) -> Capacity:
-    """The tokens of KV cache that fit on each rank beside the model, and where the rest of the memory goes.
+    """The KV cache capacity of each rank, and the use of the rest of its memory.
 
-    Activations are the larger of two peaks: a forward pass over the profiling tokens, and the sampler's over the whole
-    vocabulary. Raises RooflineError where the parallelism does not divide the model.
+    Activations are the larger peak of the profiling pass and of its sampler over the whole vocabulary. Raises
+    RooflineError where the parallelism does not divide the model.
 
     >>> from roofline import load_hardware, load_model
     >>> kv_capacity(load_model("llama-3-8b"), load_hardware("h100-sxm")).tokens
@@ -191,28 +179,27 @@ def kv_capacity(
         weights=memory.weights,
         activations=activations,
         context=reserve.group_context if parallel.devices > 1 else reserve.context,
-        bytes_per_token=token_bytes(model, chosen, parallel),
+        bytes_per_token=kv_bytes_per_token(model, chosen, parallel),
         block=reserve.block,
         share=reserve.utilisation if reserve.of_rest else 1.0,
     )
 
 
-def waves(batch: int, length: int, found: Capacity) -> tuple[int, ...]:
-    """The sizes in which a batch of sequences that grow to `length` tokens is served where it does not fit at once.
+def waves(batch: int, length: int, capacity: Capacity) -> tuple[int, ...]:
+    """The consecutive batch sizes of `batch` sequences of `length` tokens, limited by the KV cache capacity.
 
-    Sequences of one length end together, so that the next ones find the whole cache free. Raises RooflineError where
-    not even one fits.
+    Sequences of one length end together and free the whole cache. Raises RooflineError where not even one fits.
 
     >>> waves(10, 100, Capacity(0, 1024, 0, 0, 0, 2.0, 16))
     (4, 4, 2)
     """
-    if found.tokens is None:
+    if capacity.tokens is None:
         return (batch,)
-    blocks = -(-length // found.block)
-    at_once = found.tokens // (blocks * found.block)
+    blocks = -(-length // capacity.block)
+    at_once = capacity.tokens // (blocks * capacity.block)
     if at_once < 1:
         raise RooflineError(
-            f"not one sequence of {length} tokens fits beside the model: {found.tokens} tokens of cache"
+            f"no sequence of {length} tokens fits beside the model: the KV cache has room for {capacity.tokens} tokens"
         )
     full, rest = divmod(batch, at_once)
     return (at_once,) * full + ((rest,) if rest else ())

@@ -1,7 +1,6 @@
-"""Notes: what to know of a scenario beside its figures, a sentence each; first of all what it asks for in vain.
+"""Notes on a scenario, one sentence each: options that have no effect, and contexts beyond the model's maximum.
 
-An option that a model has no use for is no mistake, as sweeps over models give all of them the same options: it changes
-nothing, and a note says so.
+An option without effect is a no-op rather than an error, because sweeps over models give all of them the same options.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 from roofline.core.units import si
 from roofline.graph.convention import Convention
-from roofline.graph.extents import Convolution, View
+from roofline.graph.extents import AttentionMask, Convolution
 from roofline.graph.fusion import FUSIONS
 from roofline.graph.network import Network
 from roofline.graph.tensor import Role
@@ -22,20 +21,20 @@ ATTENTION = "attention"
 
 
 def notes(analysis: Analysis) -> tuple[str, ...]:
-    """The notes on a single scenario: what it asks for in vain, and whether its sequences grow too long."""
-    found = [f"{reason}: {what} nothing" for reason, what in _in_vain(analysis)]
+    """The notes on a single scenario."""
+    found = [f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis)]
     if analysis.beyond_max_context:
         found.append("the sequences grow beyond the model's maximum context")
     return tuple(found)
 
 
 def generates(analysis: Analysis) -> bool:
-    """Whether tokens are generated, one after another; a model that only encodes has no use for their number."""
+    """Whether the model generates tokens; False for a model that only encodes."""
     return analysis.decode is not None
 
 
 def caches(analysis: Analysis) -> bool:
-    """Whether keys and values are kept, or at least read, in the format of the cache: by the model, or by a draft."""
+    """Whether the model or a draft reads a KV cache."""
     return _reads_cache(_graphs(analysis))
 
 
@@ -44,59 +43,57 @@ def _reads_cache(graphs: Iterable[Network]) -> bool:
 
 
 def fused(analysis: Analysis) -> tuple[str, ...]:
-    """The fusions asked for that join operators of this model."""
+    """The requested fusions that match operators of this model."""
     names = _operators(analysis)
     return tuple(name for name in analysis.fusions if {FUSIONS[name].name, f"cross_{FUSIONS[name].name}"} & names)
 
 
-def _in_vain(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    """What is asked for in vain: the reason, and what it is that changes (nothing)."""
-    yield from _of_workload(analysis)
+def _no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    """The options that have no effect, each with the reason."""
+    yield from _workload_no_ops(analysis)
     scenario, model = analysis.scenario, analysis.scenario.model
-    asked, precision = scenario.settings.offload, analysis.precision
+    precision, parallel = analysis.precision, analysis.parallel
     if scenario.settings.expert_skew and not model.experts:
-        yield f"{model.name} has no experts", "the expert skew changes"
+        yield "--expert-skew", f"{model.name} has no experts"
     for name in analysis.fusions:
         if name != ATTENTION and name not in fused(analysis):
-            yield f"{model.name} nowhere runs {', '.join(FUSIONS[name].parts)} in this order", f"fusing {name} changes"
-    ranks = analysis.parallel
-    if ranks.micro_batches > 1 and ranks.pipeline == 1:
-        yield "there is no pipeline", f"cutting the batch into {ranks.micro_batches} micro-batches changes"
+            yield f"--fuse {name}", f"{model.name} has no sequence of {', '.join(FUSIONS[name].parts)}"
+    if parallel.micro_batches > 1 and parallel.pipeline == 1:
+        yield f"--micro-batches {parallel.micro_batches}", "there is no pipeline (--pp 1)"
     default = scenario.convention is Convention.PHYSICAL
     if (ATTENTION in analysis.fusions) is not default and not _attends(analysis):
-        yield f"{model.name} has no softmax attention", "FlashAttention on or off changes"
+        yield "--flash" if ATTENTION in analysis.fusions else "--no-flash", f"{model.name} has no softmax attention"
     if precision.kv != precision.base and not caches(analysis):
-        yield f"{model.name} has no KV cache", f"its format {precision.kv.name} changes"
+        yield f"the KV cache format {precision.kv.name}", f"{model.name} has no KV cache"
+    yield from _offload_no_ops(analysis)
+
+
+def _offload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
+    offload, hardware = analysis.scenario.settings.offload, analysis.scenario.hardware
     streams = _reads_cache(analysis.schedule.networks)  # a draft stays on the device
-    if asked.kv and not streams:
-        yield f"{model.name} has no KV cache", "offloading it changes"
-    if asked.bandwidth is not None:
-        rate = si(asked.bandwidth, "B/s")
-        if not asked.weights and not (asked.kv and streams):
-            yield "no weights and no cache are offloaded", f"a bandwidth of {rate} for them changes"
-        elif asked.bandwidth >= (link := scenario.hardware.host_bandwidth):
-            reason = f"the host's link of {scenario.hardware.name} carries {si(link, 'B/s')}"
-            yield reason, f"a bandwidth of {rate} changes"
+    if offload.kv and not streams:
+        yield f"--offload kv={offload.kv:g}", f"{analysis.scenario.model.name} has no KV cache"
+    if offload.bandwidth is not None:
+        option = f"an offload bandwidth of {si(offload.bandwidth, 'B/s')}"
+        if not offload.weights and not (offload.kv and streams):
+            yield option, "neither weights nor KV cache are offloaded"
+        elif offload.bandwidth >= (link := hardware.host_bandwidth):
+            yield option, f"the host link of {hardware.name} is limited to {si(link, 'B/s')}"
 
 
-def _of_workload(analysis: Analysis) -> Iterator[tuple[str, str]]:
-    """Counts of the workload that are given in vain."""
+def _workload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
     scenario, name = analysis.scenario, analysis.scenario.model.name
+    context = [] if scenario.context is None else [f"--context {scenario.context}"]
     if not generates(analysis):
-        if scenario.generate != DEFAULT_GENERATE:
-            yield f"{name} only encodes", f"generate {scenario.generate} changes"
-        if scenario.context is not None:
-            yield f"{name} only encodes", f"a context of {scenario.context} changes"
-    elif not _looks_back(analysis):
-        reason = f"{name} keeps a state of one size whatever came before"
-        if scenario.prefix:
-            yield reason, f"a cached prefix of {scenario.prefix} changes"
-        if scenario.context is not None:
-            yield reason, f"a context of {scenario.context} changes"
+        generate = [] if scenario.generate == DEFAULT_GENERATE else [f"--generate {scenario.generate}"]
+        yield from ((option, f"{name} only encodes") for option in (*generate, *context))
+    elif not _depends_on_past(analysis):
+        prefix = [f"--prefix {scenario.prefix}"] if scenario.prefix else []
+        yield from ((option, f"{name} keeps a state of fixed size") for option in (*prefix, *context))
 
 
 def _graphs(analysis: Analysis) -> tuple[Network, ...]:
-    """The graphs that run: of the model, of its tower, of a draft."""
+    """The graphs of all passes: of the model, its encoder and a draft."""
     phases = (analysis.prefill, analysis.decode)
     return tuple(dict.fromkeys(run.placement.network for phase in phases if phase is not None for run in phase.passes))
 
@@ -106,11 +103,11 @@ def _operators(analysis: Analysis) -> set[str]:
 
 
 def _attends(analysis: Analysis) -> bool:
-    """Whether anything is there that FlashAttention computes."""
+    """Whether any operator is softmax attention, fused or not."""
     parts = (*FUSIONS[ATTENTION].parts, FUSIONS[ATTENTION].name)
     return not _operators(analysis).isdisjoint((*parts, *(f"cross_{part}" for part in parts)))
 
 
-def _looks_back(analysis: Analysis) -> bool:
-    """Whether anything grows with the tokens that came before."""
-    return any(isinstance(rule, (View, Convolution)) for graph in _graphs(analysis) for rule in graph.rules)
+def _depends_on_past(analysis: Analysis) -> bool:
+    """Whether any extent grows with the cached tokens."""
+    return any(isinstance(rule, (AttentionMask, Convolution)) for graph in _graphs(analysis) for rule in graph.rules)

@@ -14,14 +14,14 @@ from roofline.graph.extents import Step, extents, on_grid
 from roofline.graph.op import Op
 from roofline.scenario.schedule import Pass
 from roofline.specs.engine import Engine
-from roofline.timing.batches import Asking, answered, beside
 from roofline.timing.calibration import Basis, Calibrations
-from roofline.timing.estimate import Estimate
-from roofline.timing.passes import Ground, Timing, timing
+from roofline.timing.evaluation import Deferred, gather, resolve
+from roofline.timing.intervals import Estimate
+from roofline.timing.passes import Provenance, Timing, timing
 
 
 class TensorFigures(Struct, frozen=True):
-    """One operand with the workload's numbers in its shape."""
+    """One operand of an operator, with numbers for its shape and bytes."""
 
     name: str
     role: str
@@ -31,13 +31,13 @@ class TensorFigures(Struct, frozen=True):
 
 
 class OpFigures(NamedTuple):
-    """One operator on the roofline. All figures are for one instance; a phase has time for `count` of them.
+    """One operator on the roofline; all figures are for one of its `count` instances.
 
-    `busy` is the share of these that are run: in bubbles of a pipeline none is.
-    `section` is the group of layers, or the end of the network, it belongs to. `arithmetic` is what its operands are
-    multiplied in, `upcast_flops` the vector work to convert them there (not part of `flops`). `intensity` and `ridge`
-    are in FLOP/byte, `attainable` in FLOP/s, `bound_time` in seconds, `share` the fraction of the phase's bound time
-    that all instances take. `op` is the symbolic operator, `extents` the numbers to put into it.
+    `busy` is the fraction of the instances that run; the others are pipeline bubbles. `section` is the layer group or
+    the end of the network. `arithmetic` is the format of the matrix unit, `upcast_flops` the vector work to convert
+    operands to it (not part of `flops`). `intensity` and `ridge` are in FLOP/byte, `attainable` in FLOP/s, `bound_time`
+    in seconds; `share` is the fraction of the phase's bound time that all instances take. `op` is the symbolic
+    operator, `extents` the numbers that its sizes are evaluated for.
     """
 
     name: str
@@ -65,7 +65,7 @@ class OpFigures(NamedTuple):
 
     @property
     def tensors(self) -> tuple[TensorFigures, ...]:
-        """What it reads and writes, with the workload's numbers in the shapes."""
+        """The tensors that it reads and writes."""
         return tuple(
             TensorFigures(
                 tensor.name,
@@ -79,7 +79,10 @@ class OpFigures(NamedTuple):
 
 
 class Expectation(NamedTuple):
-    """The expected time of one instance of an operator: what it rests on, and whether the fits saw such shapes."""
+    """The expected time of one instance of an operator, its basis and source.
+
+    `inside`: whether the shape is within the range of the fitted measurements.
+    """
 
     time: Estimate
     basis: Basis
@@ -88,14 +91,14 @@ class Expectation(NamedTuple):
 
 
 _WORK = slice(3, None)
-"""Rows of `Roofs.summary` that count work, the others being times."""
+"""Rows of `Placement.summary` that count work; the rows before are times."""
 
 
 class Phase:
-    """The forward passes of one phase on the roofline: totals, and the operators they are made of.
+    """The forward passes of one phase on the roofline: totals and operators.
 
-    Figures are numbers for a single workload and arrays of the grid's shape for a grid. `bound_time` sums the
-    operators' bound times (they run one after the other); `bound` is the roof under which most of it is spent.
+    Figures are numbers for a single workload and arrays of the grid's shape for a grid. `bound_time` sums the bound
+    times of the operators, which run sequentially; `bound` is what limits most of it.
     """
 
     def __init__(
@@ -114,9 +117,9 @@ class Phase:
         self._calibrations = Calibrations() if calibrations is None else calibrations
 
     def timed(self, run: Pass, engine: Engine | None = None) -> Timing:
-        """The kernels of a pass on the engine, or on another."""
+        """The kernels of a pass, on this phase's engine by default."""
         engine, hardware = engine or self.engine, run.placement.hardware
-        return timing(run.placement, engine, self._calibrations[hardware, engine.shares_kernels(hardware)])
+        return timing(run.placement, engine, self._calibrations[hardware, engine.uses_calibrated_kernels(hardware)])
 
     @cached_property
     def _values(self) -> list[Any]:
@@ -124,7 +127,7 @@ class Phase:
 
     @cached_property
     def _totals(self) -> Any:
-        """The rows of `Roofs.summary`: bubbles of a pipeline take time, and do no work."""
+        """The rows of `Placement.summary` over all passes; pipeline bubbles take time without work."""
         summaries = []
         for run, values in zip(self.passes, self._values, strict=True):
             summary = self._shaped(run.placement.summary(values), run.step) * run.repeat
@@ -133,50 +136,49 @@ class Phase:
         return summaries[0] if len(summaries) == 1 else sum(summaries[1:], start=summaries[0])
 
     def _shaped(self, flat: Any, step: Step) -> Any:
-        """Rows of points as rows of the grid's shape."""
         return on_grid(flat, step, self._shape)
 
-    def _plain(self, value: Any) -> Any:
-        return value if self._shape else float(value)
+    def _plain(self, value: Any, scalar: type[float] | type[bool] = float) -> Any:
+        return value if self._shape else scalar(value)
 
     @property
     def bound_time(self) -> Any:
-        """Seconds at the speed of light."""
+        """The bound time in seconds."""
         return self._plain(self._totals[0])
 
     @property
     def bound(self) -> Any:
-        """The Bound under which most of the bound time is spent."""
+        """The Bound that limits most of the bound time."""
         total, memory, link = self._totals[:3]
         return _choose(total - memory - link, memory, link)
 
     @property
     def flops(self) -> Any:
-        """FLOPs of a device in the phase."""
+        """FLOPs per device."""
         return self._plain(self._totals[3])
 
     @property
     def bytes(self) -> Any:
-        """Bytes that a device moves to and from its memory during the phase."""
+        """Memory traffic per device in bytes."""
         return self._plain(self._totals[4])
 
     @property
     def link_bytes(self) -> Any:
-        """Bytes that a device sends to others during the phase."""
+        """Bytes that a device sends to others."""
         return self._plain(self._totals[5])
 
-    def summed(self, weigh: Callable[[Pass], Any]) -> Any:
-        """The sum over passes with work of a count that is linear in their monomials: `weigh` gives coefficients."""
+    def summed(self, coefficients: Callable[[Pass], Any]) -> Any:
+        """The sum over all passes of a count that is linear in their monomials, given its coefficients."""
         return self._plain(
             sum(
-                self._shaped(weigh(run) @ values, run.step) * run.repeat * run.busy
+                self._shaped(coefficients(run) @ values, run.step) * run.repeat * run.busy
                 for run, values in zip(self.passes, self._values, strict=True)
             )
         )
 
     @cached_property
     def ops(self) -> tuple[OpFigures, ...]:
-        """Every operator in the order they run, each make once."""
+        """Every distinct operator in execution order."""
         total_time = self.bound_time
         return tuple(
             figures
@@ -190,15 +192,15 @@ class Phase:
 
     @property
     def expected(self) -> Estimate:
-        """Expected seconds on the engine: 10th, 50th and 90th percentile."""
-        return answered(self.expecting())
+        """Expected seconds on the engine: p10, p50 and p90."""
+        return resolve(self.deferred())
 
-    def expecting(self) -> Asking[Estimate]:
-        """The same, asking for the times of its kernels."""
+    def deferred(self) -> Deferred[Estimate]:
+        """`expected` as a generator that yields requests for kernel times, to evaluate many phases at once."""
         if self._expected is None:
             total = Estimate(0.0, 0.0, 0.0)
-            flats = yield from beside(
-                times.expecting(run.step, self.name) for run, times in zip(self.passes, self._timings, strict=True)
+            flats = yield from gather(
+                times.deferred(run.step, self.name) for run, times in zip(self.passes, self._timings, strict=True)
             )
             for run, flat in zip(self.passes, flats, strict=True):
                 total = total.plus(Estimate(*(self._shaped(part, run.step) for part in flat)).times(run.repeat))
@@ -207,15 +209,18 @@ class Phase:
 
     @cached_property
     def expected_ops(self) -> tuple[Expectation, ...]:
-        """The expected time of every operator, in the order of `ops`; the host's part is in none of them."""
+        """The expected time of every operator in the order of `ops`, without host time."""
         return tuple(
             Expectation(
                 Estimate(
-                    *(self._plain(self.engine.slower(self.name) * self._shaped(part, run.step)) for part in estimate)
+                    *(
+                        self._plain(self.engine.kernel_slowdown(self.name) * self._shaped(part, run.step))
+                        for part in estimate
+                    )
                 ),
                 (kernel := times.kernels[times.kernel_of[index]]).basis(run.step.queries),
                 kernel.source(run.step.queries),
-                self._inside(detail.inside[times.kernel_of[index]], run.step),
+                self._plain(self._shaped(detail.inside[times.kernel_of[index]], run.step), bool),
             )
             for run, times, detail in self._details
             for index, estimate in enumerate(times.operators(detail))
@@ -225,33 +230,28 @@ class Phase:
     def _details(self) -> list[Any]:
         return [(run, times, times.detail(run.step)) for run, times in zip(self.passes, self._timings, strict=True)]
 
-    def _inside(self, flat: Any, step: Step) -> Any:
-        shaped = self._shaped(flat, step)
-        return shaped if self._shape else bool(shaped)
-
     @cached_property
-    def basis(self) -> Ground:
-        """What most of the expected time rests on, and the share of it in shapes outside of the fitted ranges."""
+    def basis(self) -> Provenance:
+        """The basis of most of the expected time, and the fraction of it in shapes outside the fitted ranges."""
         spent = [times.spent(detail).sum() * np.mean(run.repeat) for run, times, detail in self._details]
         run, times, detail = self._details[int(np.argmax(spent))]
-        ground: Ground = times.basis(detail, run.step)
-        return ground
+        provenance: Provenance = times.basis(detail, run.step)
+        return provenance
 
     @cached_property
     def hidden(self) -> Any:
-        """Seconds of its kernels' expected times that run beside others."""
-        total: Any = 0.0
-        for run, times, detail in self._details:
-            total = total + self._shaped(times.hidden(detail, run.step, self.name), run.step) * run.repeat
-        return self._plain(total)
+        """Expected seconds of kernels that overlap with other kernels."""
+        return self._sum(lambda run, times, detail: times.hidden(detail, run.step, self.name))
 
     @cached_property
     def host_time(self) -> Any:
-        """Seconds of the expected time in which no kernel runs: what the host adds, and gaps."""
-        total: Any = 0.0
-        for run, times, detail in self._details:
-            total = total + self._shaped(times.host_time(detail, run.step, self.name), run.step) * run.repeat
-        return self._plain(total)
+        """Expected seconds in which no kernel runs: host time and gaps between kernels."""
+        return self._sum(lambda run, times, detail: times.host_time(detail, run.step, self.name))
+
+    def _sum(self, seconds: Callable[[Pass, Timing, Any], Any]) -> Any:
+        """The sum over all passes of the `seconds` of each point."""
+        parts = (self._shaped(seconds(*details), details[0].step) * details[0].repeat for details in self._details)
+        return self._plain(sum(parts, start=0.0))
 
     def _of_pass(self, run: Pass, values: Any, total_time: Any) -> list[OpFigures]:
         placement = run.placement
@@ -276,7 +276,7 @@ def _figures(run: Pass, index: int, row: Any, total_time: Any, numbers: Mapping[
     time = np.maximum(np.maximum(compute, memory), link) if grid else max(compute, memory, link)
     attainable, roof = _ratio(flops, time), placement.roofs[index]
     if roof is not None:
-        # A fused kernel keeps both units busy; it is held against the roof of the one that multiplies.
+        # A fused kernel uses both units; its roof is that of the matrix unit.
         attainable = np.minimum(attainable, roof) if grid else min(attainable, roof)
     return OpFigures(
         name=op.name,
@@ -315,7 +315,7 @@ def _ratio(upper: Any, lower: Any) -> Any:
 
 
 def _choose(compute: Any, memory: Any, link: Any) -> Any:
-    """The Bound whose time is the longest."""
+    """The Bound with the longest time."""
     if isinstance(compute, np.ndarray):
         on_device = np.where(memory > compute, str(Bound.MEMORY), str(Bound.COMPUTE))
         return np.where(link > np.maximum(compute, memory), str(Bound.LINK), on_device)

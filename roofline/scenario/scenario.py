@@ -1,4 +1,4 @@
-"""A scenario: everything a prediction depends on. A technique is a function from one scenario to another."""
+"""A scenario: everything that a prediction depends on. A technique is a function from one scenario to another."""
 
 from __future__ import annotations
 
@@ -16,48 +16,46 @@ from roofline.graph.extents import Step
 from roofline.graph.fusion import check_fusions
 from roofline.scenario.schedule import PLAIN_SETTINGS, Settings
 from roofline.specs.checkpoint import precision_of
-from roofline.specs.engine import Engine, default_engine, profile_on
+from roofline.specs.engine import Engine, default_engine, resolve_engine
 from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 
 MAX_LENGTH = 10**9
-"""Tokens: longer sequences are taken for a mistake."""
+"""The largest accepted sequence length in tokens."""
 
 WORKLOAD = ("batch", "prompt", "generate", "prefix", "images")
-"""The counts of a scenario that may be arrays, beside the context."""
+"""The counts of a scenario that may be arrays, besides the context."""
 
 DEFAULT_PROMPT = 512
-"""Tokens of a prompt where none is given, as llama.cpp's benchmark has them."""
+"""Prompt tokens by default, as in llama.cpp's llama-bench."""
 
 DEFAULT_GENERATE = 128
-"""Tokens to generate for each sequence where none are given."""
+"""Tokens generated per sequence by default."""
 
 MAX_BATCH = 10**7
-"""Sequences: larger batches are taken for a mistake."""
-
+"""The largest accepted batch in sequences."""
 
 INTEGER = find_format("int8")
-"""What engines round activations to that are multiplied with integer weights."""
+"""The format to which some engines quantize activations that meet integer weights."""
 
 MAX_PRICE = 1e6
-"""USD an hour of a device: higher prices are taken for a mistake."""
+"""The highest accepted price in USD per device hour."""
 
 
 class Scenario(Struct, frozen=True, eq=False, dict=True):
-    """A model on a piece of hardware under a workload.
+    """A model on hardware with a workload, formats, parallelism and an engine. Errors are RooflineError.
 
-    `batch`, `prompt`, `generate`, `context` and `prefix` are integers or NumPy integer arrays that broadcast: tokens a
-    sequence, but `batch` counts sequences. `prefix` tokens are already cached when prefill starts. `context` is what
-    the single decode step reported beside prefill has in the cache; by default prefix + prompt, the first step of a
-    generation. `precision` defaults to what the model was released in, as far as engine and hardware run that (see
-    `roofline.specs.checkpoint`). `fusions` name kernels that replace several (see `roofline.graph.fusion`);
-    FlashAttention is "attention", and the only one by default. `images` of each sequence go through the model's vision
-    tower and join the prompt. An encoder-decoder's prompt is what its encoder reads. `settings` say how it runs:
-    parallelism, speculation, chunks. `engine` is the profile that expected times are for, by name or path, or one made
-    from another (see `roofline.specs.engine`): by default llama.cpp on processors and Apple's computers, else vLLM.
-    `price` is what a device costs in USD an hour, if not the price of its spec. Errors are RooflineError.
+    `batch` (sequences), `prompt`, `generate`, `context` and `prefix` (tokens per sequence) are integers or NumPy
+    integer arrays that broadcast. `prefix` tokens are cached before prefill. `context` is the number of cached tokens
+    at the reported decode step, by default prefix + prompt, the first step of a generation. `precision` defaults to
+    the released checkpoint's, as far as engine and hardware support it (`roofline.specs.checkpoint`). `fusions` are
+    names of `roofline.graph.fusion`; the default is FlashAttention, "attention". The `images` of each sequence pass
+    through the model's vision encoder and join the prompt. The prompt of an encoder-decoder is its encoder's input.
+    `settings`: parallelism, speculative decoding, chunked prefill, ... `engine` is the profile of expected times, a
+    name, a path or an `Engine` (`roofline.specs.engine`): by default llama.cpp on CPUs and Apple silicon, else vLLM.
+    `price` is USD per device hour, by default that of the hardware's spec.
     """
 
     model: Model
@@ -97,12 +95,12 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
             "precision": self.precision or precision_of(self.model, self.hardware, self.engine),
         }
         if self.price is not None and not 0 <= self.price < MAX_PRICE:
-            raise RooflineError(f"the price must be USD an hour of a device, 0 or more, got {self.price}")
+            raise RooflineError(f"--price must be USD per device hour, at least 0, got {self.price}")
         engine = default_engine(self.hardware)
         if self.engine is None:
             settings["engine"] = engine
         elif self.engine != engine:
-            self.profile  # noqa: B018 - an unknown engine is told at once
+            self.profile  # noqa: B018 - raises for an unknown engine
         least = 1 if convention.context_includes_new_token else 0
         if self.context is not None:
             settings["context"] = _count("context", self.context, least, 2 * MAX_LENGTH)
@@ -114,29 +112,33 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
     @cached_property
     def profile(self) -> Engine:
         """The engine's profile."""
-        return profile_on(self.hardware, self.engine)
+        return resolve_engine(self.hardware, self.engine)
 
     @cached_property
-    def following(self) -> dict[str, Scenario]:
-        """What became of it under single techniques, by how they are written."""
+    def technique_cache(self) -> dict[str, Scenario]:
+        """The scenarios that techniques made of this one, by the technique as written."""
         return {}
 
     @cached_property
     def run_precision(self) -> Precision:
-        """The formats as the engine computes in them: some engines round what meets integer weights to 8 bits."""
+        """The formats that the engine computes in: some quantize activations that meet integer weights to 8 bits."""
         precision = self.precision
         assert precision is not None
         linear, hardware = precision.weights.linear, self.hardware
         if linear is None or linear.arithmetic != INTEGER.arithmetic or self.convention is not Convention.PHYSICAL:
             return precision
-        asked = precision.activations != precision.base or precision.compute is not None
-        if asked or hardware.vendor not in self.profile.integers or not hardware.supports(INTEGER.arithmetic):
+        requested = precision.activations != precision.base or precision.compute is not None
+        if (
+            requested
+            or hardware.vendor not in self.profile.int8_activations
+            or not hardware.supports(INTEGER.arithmetic)
+        ):
             return precision
         return replace(precision, activations=INTEGER, queries=precision.attention)
 
     @property
     def _default_prompt(self) -> int:
-        """512 tokens, or a whole sequence of a model that only encodes shorter ones."""
+        """512 tokens, or the maximum context of a shorter encoder."""
         longest = self.model.max_context if self.model.task == "encode" else None
         return min(DEFAULT_PROMPT, longest or DEFAULT_PROMPT)
 
@@ -144,8 +146,8 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
         model = self.model
         if _any(settings["images"]) and model.tower_kind != "vision":
             if model.title.endswith("(text decoder only)"):
-                raise RooflineError(f"{model.name} is described without its vision tower: images are not simulated")
-            raise RooflineError(f"{model.name} has no vision tower for images")
+                raise RooflineError(f"the spec of {model.name} has no vision encoder: images are not simulated")
+            raise RooflineError(f"{model.name} has no vision encoder for images")
         if _any(settings["prefix"]) and (model.tower_kind == "encoder" or model.task == "encode"):
             raise RooflineError(f"{model.name} has an encoder, which cannot start from a cached prefix")
 
@@ -155,17 +157,17 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def prompt_tokens(self) -> Any:
-        """Tokens that the decoder reads in prefill: the prompt and what images add, or an encoder-decoder's start."""
+        """Tokens of the decoder's prefill: prompt and image tokens, or the start token of an encoder-decoder."""
         return 1 if self._encoder else self.prompt + self.images * self.model.image_tokens
 
     @property
     def first_cached(self) -> Any:
-        """Tokens in the cache at the first decode step."""
+        """Cached tokens at the first decode step."""
         return self.prefix + self.prompt_tokens
 
     @property
     def tower_step(self) -> Step | None:
-        """The pass of the model's tower that precedes prefill, if there is one to run."""
+        """The pass of the model's encoder before prefill, if any."""
         if self._encoder:
             return Step(self.batch, self.prompt, 0)
         if self.model.tower_tokens is None or not _any(self.images):
@@ -180,17 +182,17 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def decode_step(self) -> Step:
-        """One forward pass over a single new token for each sequence, with `decode_context` tokens in the cache."""
+        """The reported decode step, with `decode_context` cached tokens."""
         return self.step_at(self.decode_context)
 
     @property
     def decode_context(self) -> Any:
-        """Tokens in the cache at the decode step shown: `context`, or those at the first step of a generation."""
+        """Cached tokens at the reported decode step: `context`, or those of the first step of a generation."""
         return self.first_cached if self.context is None else self.context
 
     @property
     def last_step(self) -> Step:
-        """The last decode step: when the cache is fullest."""
+        """The last decode step, with the largest KV cache."""
         if Convention(self.convention).context_includes_new_token or self.model.task == "encode":
             return self.decode_step
         context = np.maximum(self.first_cached + self.generate - 2, self.decode_context)
@@ -217,11 +219,7 @@ def _any(value: Any) -> bool:
 
 
 def _check_shapes(values: dict[str, Any]) -> None:
-    if all(type(value) is int for value in values.values()):
-        return
     shapes = {name: np.shape(value) for name, value in values.items() if type(value) is not int}
-    if len(set(shapes.values())) == 1:
-        return
     try:
         np.broadcast_shapes(*shapes.values())
     except ValueError:
@@ -241,7 +239,7 @@ def _count(name: str, value: Any, low: int, high: int) -> Any:
             raise RooflineError(f"{name} must be integers in a rectangular array") from None
         if (
             array.dtype.kind not in "iuf"
-            or array.size == 0
+            or not array.size
             or not (np.isfinite(array) & (np.floor(array) == array)).all()
         ):
             raise RooflineError(f"{name} must be integers, got an array of {array.size} values of type {array.dtype}")

@@ -1,8 +1,8 @@
-"""The schedule: the forward passes that a scenario's phases are made of.
+"""The schedule: the forward passes of prefill and of a decode iteration.
 
-A plain scenario runs one pass a phase. A tower runs before prefill; a prompt may be cut into chunks; speculation runs
-drafts before each verifying pass; a pipeline runs micro-batches; disaggregated phases run on different hardware. Every
-one of them is a list of passes: a network on hardware, its step, and how often it runs.
+A plain scenario runs one pass per phase. An encoder adds a pass before prefill, chunked prefill several, speculative
+decoding those of the draft; pipelines run micro-batches, and disaggregated phases run on different hardware. Each is a
+list of passes: a network on hardware, its step, and how often it runs.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from roofline.bound.memory import stored_tensors
 from roofline.bound.roof import Placement, place
 from roofline.core.errors import RooflineError
 from roofline.graph.extents import Step
-from roofline.graph.network import EMBEDDING, HEAD, TURNS, Build, Network, Section, network
+from roofline.graph.network import EMBEDDING, HEAD, OVERLAP_BATCHES, Build, Network, Section, network
 from roofline.graph.op import Kind, Link, Op
-from roofline.graph.parallel import RESIDENT, SINGLE, Nodes, Offload, Parallelism, beside, micro_batches
+from roofline.graph.parallel import RESIDENT, SINGLE, Nodes, Offload, Parallelism, auxiliary_parallelism, micro_batches
 from roofline.graph.rewrite import Rewrite
 from roofline.graph.size import total
 from roofline.graph.tensor import Role
@@ -32,14 +32,12 @@ from roofline.specs.precision import Precision
 
 
 class Speculation(Struct, frozen=True):
-    """Drafting several tokens and verifying them in one pass of the target.
+    """Speculative decoding: draft tokens, verified in one pass of the target model.
 
-    An iteration drafts `length` tokens and verifies `verified` of them and one more (a tree has more than its depth).
-    It yields `accepted` tokens on average, the one that the target adds included: either given, or from the chance
-    `acceptance` that a token of a sequence is accepted, (1 - a^(g+1)) / (1 - a) (Leviathan et al. 2023).
-    `draft` is the model that drafts, run once a token of the length over `draft_width` tokens; None drafts for free
-    (n-grams, retrieval). `draft_depth` drafts with that share of the target's own layers. `shares_ends`: the draft uses
-    the target's embedding and output head, so that they are stored once.
+    An iteration drafts `length` tokens, verifies `verified` draft tokens (a tree has more than its depth) plus one,
+    and yields `accepted` tokens on average, including the target's own. The `draft` model runs `length` times over
+    `draft_width` tokens; None drafts for free (n-grams, retrieval). `draft_depth` drafts with that fraction of the
+    target's layers. `shares_ends`: the draft uses the target's embedding and lm_head.
     """
 
     length: int
@@ -53,12 +51,12 @@ class Speculation(Struct, frozen=True):
 
     @property
     def drafts(self) -> int:
-        """Passes of the draft in an iteration: one a token of the length, unless it proposes several at once."""
+        """Passes of the draft per iteration: `length`, unless it proposes several tokens at once."""
         return self.length if self.draft_passes is None else self.draft_passes
 
 
 def accepted_tokens(acceptance: float, length: int) -> float:
-    """Expected tokens of an iteration that drafts a sequence of `length`, each accepted with this chance."""
+    """Expected tokens per iteration with acceptance rate a, (1 - a^(length+1)) / (1 - a) (Leviathan et al. 2023)."""
     if not 0 <= acceptance <= 1:
         raise RooflineError(f"the acceptance rate must be between 0 and 1, got {acceptance}")
     if acceptance == 1:
@@ -67,14 +65,14 @@ def accepted_tokens(acceptance: float, length: int) -> float:
 
 
 class Part(StrEnum):
-    """What a second processor shares in: everything, the products with the cache in decode, or feed-forward blocks."""
+    """The operators that a host computes: all, attention in decode, or MLP blocks."""
 
     ALL = "all"
     ATTENTION = "attention"
     BLOCKS = "blocks"
 
     def covers(self, op: Op) -> bool:
-        """Whether an operator is of this part."""
+        """Whether this part includes `op`."""
         match self:
             case Part.ATTENTION:
                 return op.kind is Kind.ATTENTION or op.name.endswith("softmax")
@@ -84,10 +82,9 @@ class Part(StrEnum):
 
 
 class Host(Struct, frozen=True):
-    """A second processor: it does a share `work` of one `part` of every pass.
+    """A CPU that computes the fraction `work` of one `part` of every pass, in turn with the accelerator.
 
-    It keeps the shares `memory` of the weights and `kv` of the cache (None: the same). The two work one after the
-    other.
+    Its memory holds the fraction `memory` of the weights and `kv` of the KV cache (None: the same).
     """
 
     hardware: Hardware
@@ -98,10 +95,9 @@ class Host(Struct, frozen=True):
 
 
 class Cascade(Struct, frozen=True):
-    """A smaller model that answers first; the model itself is asked for the rest only.
+    """A smaller `model` that answers first, and the fraction of requests that it `answered`; the model runs the rest.
 
-    `answered` is the share of requests that the smaller one settles. Times are means over requests, those of the
-    second round gathered into full batches.
+    Times are means over requests; the remaining requests are gathered into full batches.
     """
 
     model: Model
@@ -109,17 +105,15 @@ class Cascade(Struct, frozen=True):
 
 
 class Settings(Struct, frozen=True):
-    """How a scenario runs, beside model, hardware and workload.
+    """The settings of a scenario besides model, hardware and workload.
 
-    `chunk`: tokens of a prompt that are prefilled at once (None: all). `decode_hardware`: where decode runs, if not
-    where prefill does; the cache is sent over. `depth`: the share of layers that a decoded token runs through, or a
-    sequence of a model that only encodes.
-    `beams`: sequences that are decoded for each one prefilled. `useful`: tokens that anyone wants for each that a
-    sequence generates: below 1 where the rest pads a static batch, above 1 where beams are parts of one answer.
-    `padding`: prompt tokens computed over those wanted. KV memory: `kv_block` tokens
-    are allocated at a time, `kv_reserved` tokens for every sequence whatever its length, and if `shared_prefix` the
-    prefix is kept once for all sequences and the prompt once for all its beams. `overlapped` are the phases in which a
-    batch is cut into two that take turns, so that one computes while what experts exchange is sent for the other.
+    `chunk`: tokens per prefill chunk (None: the whole prompt). `decode_hardware`: the hardware of decode where phases
+    are disaggregated; the KV cache is transferred to it. `depth`: fraction of the layers that a decoded token (or a
+    sequence of an encoder) runs through. `beams`: sequences decoded per prompt. `useful`: useful tokens per generated
+    token: below 1 with padding in a static batch, above 1 where beams are parts of one answer. `padding`: prompt tokens
+    computed per prompt token. KV memory is allocated in blocks of `kv_block` tokens, with at least `kv_reserved` tokens
+    per sequence; with `shared_prefix` the prefix is stored once for all sequences and the prompt once for all its
+    beams. `two_batch_overlap`: the phases in which one micro-batch computes during the all-to-all of another.
     """
 
     parallel: Parallelism = SINGLE
@@ -139,20 +133,20 @@ class Settings(Struct, frozen=True):
     expert_skew: float = 0.0
     expert_capacity: float = 1.0
     rewrites: tuple[Rewrite, ...] = ()
-    overlapped: frozenset[str] = frozenset()
+    two_batch_overlap: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         if not 0 <= self.expert_skew <= 10:
-            raise RooflineError(f"the skew of expert routing must be between 0 and 10, got {self.expert_skew}")
+            raise RooflineError(f"--expert-skew must be between 0 and 10, got {self.expert_skew}")
 
 
 PLAIN_SETTINGS = Settings()
 
 
 class Pass(NamedTuple):
-    """One forward pass of a phase: a network on hardware, its step, and how often it runs.
+    """One forward pass of a phase: a network on hardware, its step, and how often it runs (`repeat`).
 
-    `busy` is the share of those times, and of the stages of a pipeline, that have work: the others are bubbles.
+    `busy` is the fraction of these runs, over all pipeline stages, that have work; the others are pipeline bubbles.
     """
 
     placement: Placement
@@ -162,13 +156,13 @@ class Pass(NamedTuple):
     busy: Any = 1.0
 
 
-def hiding(passes: Iterable[Pass]) -> bool:
-    """Whether any of the passes hides exchanges behind other work."""
-    return any(run.placement.exchanges.size for run in passes)
+def overlaps(passes: Iterable[Pass]) -> bool:
+    """Whether any pass overlaps all-to-alls with computation."""
+    return any(run.placement.all_to_alls.size for run in passes)
 
 
-def _shallow(graph: Network, depth: float) -> Network:
-    """The graph with that share of its layers run, and its ends whole."""
+def _truncated(graph: Network, depth: float) -> Network:
+    """The graph with the fraction `depth` of its layers, and both ends."""
     if depth == 1:
         return graph
     ends = (EMBEDDING, HEAD)
@@ -177,12 +171,12 @@ def _shallow(graph: Network, depth: float) -> Network:
 
 
 def _without(graph: Network, *ends: str) -> Network:
-    """The graph without some of its ends."""
+    """The graph without the named sections."""
     return replace(graph, sections=tuple(section for section in graph.sections if section.name not in ends))
 
 
 def _filtered(graph: Network, part: Part, inside: bool) -> Network:
-    """The operators of a graph that belong to a part, or those that do not."""
+    """The graph with only the operators inside (or outside) a part."""
     sections = (
         replace(section, ops=tuple(op for op in section.ops if part.covers(op) is inside)) for section in graph.sections
     )
@@ -190,7 +184,7 @@ def _filtered(graph: Network, part: Part, inside: bool) -> Network:
 
 
 class Schedule:
-    """The passes of a model under one precision and settings."""
+    """The passes of a model with one precision and one set of settings."""
 
     def __init__(
         self, model: Model, hardware: Hardware, precision: Precision, build: Build, settings: Settings
@@ -200,7 +194,7 @@ class Schedule:
         self.precision = precision
         self.settings = settings
         self._build = build
-        self._placed: dict[str, Placement] = {}
+        self._verifiers: dict[float, Placement] = {}
 
     def _graph(self, hardware: Hardware, phase: str, *, decode: bool, every_position: bool = False) -> Network:
         settings = self.settings
@@ -213,137 +207,133 @@ class Schedule:
             rewrites=settings.rewrites,
             every_position=every_position,
             bridge=hardware.bridge if settings.parallel.pipeline > 1 else None,
-            overlapped=phase in settings.overlapped,
+            two_batch_overlap=phase in settings.two_batch_overlap,
         )
         return network(self.model, self.precision, build)
 
-    def _second(
+    def _place_auxiliary(
         self, model: Model, hardware: Hardware, *, decode: bool, every_position: bool = False, head: bool = True
     ) -> Placement:
-        """Another model beside the main one, which no technique changes and which stays on the device."""
-        parallel = beside(self.settings.parallel.on(hardware), model)
-        build = replace(self._build, parallel=parallel, decode=decode and model.latent, every_position=every_position)
+        """A draft or cascade model on the same devices; techniques and offloading do not apply to it."""
+        parallel = auxiliary_parallelism(self.settings.parallel.on(hardware), model)
+        build = replace(self._build, parallel=parallel, decode=decode and model.uses_mla, every_position=every_position)
         graph = network(model, self.precision, build)
-        return place(graph if head else _without(graph, HEAD), hardware, parallel.housing)
+        return place(graph if head else _without(graph, HEAD), hardware, parallel.node_layout)
 
     def _place(self, graph: Network, hardware: Hardware) -> Placement:
-        return place(graph, hardware, self.settings.parallel.on(hardware).housing, self.settings.offload)
+        return place(graph, hardware, self.settings.parallel.on(hardware).node_layout, self.settings.offload)
 
     @property
     def decoder(self) -> Hardware:
-        """Where decode runs."""
+        """The hardware of decode."""
         return self.settings.decode_hardware or self.hardware
 
     @cached_property
     def networks(self) -> tuple[Network, Network]:
-        """The graphs of prefill and decode: another one only where decode computes differently."""
-        prefill, apart = self._graph(self.hardware, "prefill", decode=False), self._decodes_apart
-        if not apart and self.decoder is self.hardware and not self.settings.overlapped:
+        """The graphs of prefill and decode, the same object unless decode computes differently."""
+        prefill, own = self._graph(self.hardware, "prefill", decode=False), self._own_decode_graph
+        if not own and self.decoder is self.hardware and not self.settings.two_batch_overlap:
             return prefill, prefill
-        return prefill, self._graph(self.decoder, "decode", decode=apart)
+        return prefill, self._graph(self.decoder, "decode", decode=own)
 
     @property
-    def _decodes_apart(self) -> bool:
-        """Whether a step for single queries computes differently."""
-        return self.model.latent or self.settings.parallel.sequence > 1
+    def _own_decode_graph(self) -> bool:
+        """Whether decode has a graph of its own: absorbed MLA, or a KV cache sharded over ranks."""
+        return self.model.uses_mla or self.settings.parallel.sequence > 1
 
     @cached_property
     def draft(self) -> Placement | None:
-        """The model that drafts, on the hardware that decodes."""
+        """The draft model on the hardware of decode."""
         speculation = self.settings.speculation
         if speculation is None or speculation.draft is None:
             return None
-        return self._second(speculation.draft, self.decoder, decode=True, every_position=speculation.draft_width > 1)
+        return self._place_auxiliary(
+            speculation.draft, self.decoder, decode=True, every_position=speculation.draft_width > 1
+        )
 
     @cached_property
     def cascade(self) -> Placement | None:
-        """The smaller model that is asked first."""
+        """The smaller model of a cascade on the hardware of decode."""
         cascade = self.settings.cascade
-        return None if cascade is None else self._second(cascade.model, self.decoder, decode=True)
+        return None if cascade is None else self._place_auxiliary(cascade.model, self.decoder, decode=True)
 
     @property
-    def others(self) -> tuple[Network, ...]:
-        """The graphs of further models in memory, without the ends that they share with the main one."""
+    def auxiliary_networks(self) -> tuple[Network, ...]:
+        """The graphs of draft and cascade models, without the ends that they share with the main model."""
         graphs = [placed.network for placed in (self.draft, self.cascade) if placed is not None]
         if self.settings.speculation is not None and self.settings.speculation.shares_ends:
             graphs[0] = _without(graphs[0], EMBEDDING, HEAD)
         return tuple(graphs)
 
     @cached_property
-    def _checked(self) -> Network:
-        """The graph of decode with logits at every position, as verification needs them."""
-        return self._graph(self.decoder, "decode", decode=self._decodes_apart, every_position=True)
+    def _verifier_graph(self) -> Network:
+        return self._graph(self.decoder, "decode", decode=self._own_decode_graph, every_position=True)
 
     def _verifier(self, depth: float) -> Placement:
-        """The model, or the share `depth` of its layers, with logits at every position."""
-        key = f"verifier {depth}"
-        if key not in self._placed:
-            self._placed[key] = self._place(_shallow(self._checked, depth), self.decoder)
-        return self._placed[key]
+        """The fraction `depth` of the model's layers, with logits at every position for verification."""
+        if depth not in self._verifiers:
+            self._verifiers[depth] = self._place(_truncated(self._verifier_graph, depth), self.decoder)
+        return self._verifiers[depth]
 
     @cached_property
     def tower(self) -> Network:
-        """The graph of the model's tower, which tensor ranks share as they share the model."""
+        """The graph of the model's encoder, tensor-parallel as the model is."""
         assert self.model.tower is not None
         ranks = Parallelism(tensor=self.settings.parallel.tensor)
-        # An encoder's layers are rewritten with the model's, a vision tower's are not.
+        # Rewrites apply to the encoder of an encoder-decoder, not to a vision encoder.
         rewrites = self.settings.rewrites if self.model.tower_kind == "encoder" else ()
         return network(self.model.tower, self.precision, Build(self._build.fusions, parallel=ranks, rewrites=rewrites))
 
     @cached_property
-    def _prefiller(self) -> Placement:
-        """The model as it reads the prompt."""
+    def _prefill_placement(self) -> Placement:
         depth = self.settings.depth if self.model.task == "encode" else 1.0
-        return self._place(_shallow(self.networks[0], depth), self.hardware)
+        return self._place(_truncated(self.networks[0], depth), self.hardware)
 
     @cached_property
-    def _stepper(self) -> Placement:
-        """The model as it decodes a token at a time."""
-        return self._place(_shallow(self.networks[1], self.settings.depth), self.decoder)
+    def _chunk_placement(self) -> Placement:
+        """Prefill of a chunk before the last, which needs no logits."""
+        return self._place(_without(self.networks[0], HEAD), self.hardware)
+
+    @cached_property
+    def _decode_placement(self) -> Placement:
+        return self._place(_truncated(self.networks[1], self.settings.depth), self.decoder)
 
     def prefill(self, step: Step, tower: Step | None) -> tuple[Pass, ...]:
-        """The passes of prefill: the tower's, if there is one, and the prompt's, whole or in chunks."""
+        """The passes of prefill: encoder, chunks of the prompt, KV cache transfer, and the draft's own prefill."""
         passes: list[Pass] = []
         if tower is not None and self.model.tower is not None:
-            graph = self.tower
-            placed, local = self._place(graph, self.hardware), self._local(tower, micro=False)
-            passes.append(Pass(placed, local, 1.0, "tower", self._aside))
+            placed, local = self._place(self.tower, self.hardware), self._local(tower, micro=False)
+            passes.append(Pass(placed, local, 1.0, "encoder", self._single_stage))
         bubbles, busy = self._bubbles(step, decode=False)
         if self.settings.padding != 1:
             step = step._replace(queries=np.ceil(step.queries * self.settings.padding))
-        *chunks, last = self._chunks(step)
-        for part, runs in chunks:
-            local = self._local(part, split=True)
-            passes += self._split(Pass(self._headless, local, bubbles * runs, busy=busy), decode=False)
-        local = self._local(last[0], split=True)
-        passes += self._split(Pass(self._prefiller, local, bubbles * last[1], busy=busy), decode=False)
+        chunks = self._chunks(step)
+        for index, (part, runs) in enumerate(chunks, 1):
+            placed = self._prefill_placement if index == len(chunks) else self._chunk_placement
+            run = Pass(placed, self._local(part, split=True), bubbles * runs, busy=busy)
+            passes += self._with_host(run, decode=False)
         if self.settings.decode_hardware is not None:
-            passes.append(Pass(self._transfer, self._local(step, micro=False), 1.0, "transfer", self._aside))
+            passes.append(Pass(self._transfer, self._local(step, micro=False), 1.0, "transfer", self._single_stage))
         speculation, cascade = self.settings.speculation, self.settings.cascade
         whole = self._local(step, micro=False)
         if speculation and speculation.draft and any(group.layer.mixer for group in speculation.draft.groups):
-            # A draft that attends needs the prompt in its own cache; nobody asks for its logits there.
-            placed = self._second(speculation.draft, self.decoder, decode=False, head=False)
-            passes.append(Pass(placed, whole, 1.0, "draft", self._aside))
+            # A draft with attention or a state has a prefill of its own, without logits.
+            placed = self._place_auxiliary(speculation.draft, self.decoder, decode=False, head=False)
+            passes.append(Pass(placed, whole, 1.0, "draft", self._single_stage))
         if cascade is None:
             return tuple(passes)
-        first = Pass(self._second(cascade.model, self.hardware, decode=False), whole, busy=self._aside)
-        return self._cascaded(tuple(passes), first)
-
-    @cached_property
-    def _headless(self) -> Placement:
-        """Prefill of a chunk that more follow: nobody asks for its logits."""
-        return self._place(_without(self.networks[0], HEAD), self.hardware)
+        placed = self._place_auxiliary(cascade.model, self.hardware, decode=False)
+        return self._cascaded(tuple(passes), Pass(placed, whole, busy=self._single_stage))
 
     def _cascaded(self, passes: tuple[Pass, ...], first: Pass) -> tuple[Pass, ...]:
-        """A pass of the smaller model for all requests, and the passes of the model for those that it leaves."""
+        """The smaller model's pass for all requests, and the model's passes for the remaining ones."""
         assert self.settings.cascade is not None
         left = 1 - self.settings.cascade.answered
         return first._replace(label="cascade"), *(run._replace(repeat=run.repeat * left) for run in passes)
 
     @cached_property
     def _transfer(self) -> Placement:
-        """Sending a prompt's cache and states to the hardware that decodes, over the network."""
+        """The transfer of a prompt's KV cache and states to the hardware of decode, over the network."""
         graph = self.networks[0]
         kept = [pair for role in (Role.KV, Role.STATE) for pair in stored_tensors(graph.sections, role)]
         sent = total(tensor.stored_elements * (count * tensor.format.bytes) for tensor, count in kept)
@@ -353,14 +343,12 @@ class Schedule:
         return place(moving, self.hardware, Nodes(parallel.devices_per_node))
 
     def _chunks(self, step: Step) -> list[tuple[Step, Any]]:
-        """The prompt in chunks: all whole ones as the one in their middle, then the rest.
+        """The chunks of a prompt with their counts: all full chunks as the one in the middle, then the last.
 
-        The cost of a chunk grows linearly with what is cached before it, so that the middle one stands for all.
+        The cost of a chunk is linear in the tokens cached before it, so that the middle chunk is the mean.
         """
         size = self.settings.chunk
-        if size is None:
-            return [(step, 1.0)]
-        if np.max(step.queries) <= size:
+        if size is None or np.max(step.queries) <= size:
             return [(step, 1.0)]
         whole = np.floor((step.queries - 1) / size)
         middle = np.maximum(step.cached + (whole - 1) / 2 * size, step.cached)
@@ -369,33 +357,32 @@ class Schedule:
         return [(full, whole), (last, 1.0)]
 
     def decode(self, step: Step) -> tuple[Pass, ...]:
-        """The passes of one decode iteration: drafts, if any, and the step or the verification."""
+        """The passes of one decode iteration: the decode step, or draft passes and verification."""
         step = step._replace(batch=step.batch * self.settings.beams)
         if self.cascade is None:
             return self._iteration(step)
-        # An iteration of the model yields several tokens where it speculates, one of the smaller model a single one.
-        first = Pass(self.cascade, self._local(step, micro=False), self.tokens_per_iteration, busy=self._aside)
+        # The smaller model decodes one token per pass, the model several per iteration with speculative decoding.
+        first = Pass(self.cascade, self._local(step, micro=False), self.tokens_per_iteration, busy=self._single_stage)
         return self._cascaded(self._iteration(step), first)
 
     def _iteration(self, step: Step) -> tuple[Pass, ...]:
         speculation, local = self.settings.speculation, self._local(step)
         repeat, busy = self._bubbles(step, decode=True)
         if speculation is None:
-            return self._split(Pass(self._stepper, local, repeat, busy=busy))
+            return self._with_host(Pass(self._decode_placement, local, repeat, busy=busy))
         drafted = self._local(step, micro=False) if self.draft else local
         middle = drafted._replace(queries=speculation.draft_width, cached=drafted.cached + (speculation.length - 1) / 2)
         passes: list[Pass] = []
         if self.draft is not None:
-            passes.append(Pass(self.draft, middle, float(speculation.drafts), "draft", self._aside))
+            passes.append(Pass(self.draft, middle, float(speculation.drafts), "draft", self._single_stage))
         elif speculation.draft_depth:
-            shallow = self._verifier(speculation.draft_depth)
-            passes += self._split(Pass(shallow, middle, repeat * speculation.drafts, "draft", busy))
+            self_draft = self._verifier(speculation.draft_depth)
+            passes += self._with_host(Pass(self_draft, middle, repeat * speculation.drafts, "draft", busy))
         verifier, several = self._verifier(self.settings.depth), local._replace(queries=speculation.verified + 1)
-        verify = Pass(verifier, several, repeat, "verify", busy)
-        return (*passes, *self._split(verify))
+        return (*passes, *self._with_host(Pass(verifier, several, repeat, "verify", busy)))
 
-    def _split(self, run: Pass, *, decode: bool = True) -> tuple[Pass, ...]:
-        """A pass shared with the host, one after the other: what is not shared, and the shares of what is."""
+    def _with_host(self, run: Pass, *, decode: bool = True) -> tuple[Pass, ...]:
+        """A pass divided between device and host: what only the device runs, then the fraction that each runs."""
         host = self.settings.host
         if host is None or (host.part is Part.ATTENTION and not decode):
             return (run,)
@@ -414,12 +401,12 @@ class Schedule:
 
     @property
     def tokens_per_iteration(self) -> float:
-        """Tokens that one decode iteration yields for each sequence."""
+        """Tokens per decode iteration and sequence."""
         speculation = self.settings.speculation
         return speculation.accepted if speculation else 1.0
 
-    def kept_step(self, step: Step) -> Step:
-        """The step after which the cache is measured, on one rank: sequences as long as they are allocated."""
+    def allocated_step(self, step: Step) -> Step:
+        """The last step on one rank with sequences of their allocated length."""
         settings = self.settings
         tokens = step.cached + step.queries
         if settings.kv_reserved is not None:
@@ -430,43 +417,40 @@ class Schedule:
         return local._replace(queries=1, cached=tokens - 1)
 
     def shared_steps(self, prompt: Step, last: Step) -> tuple[Step, ...]:
-        """Steps after which the cache is as large as what sharing spares: of the prefix, and of the prompt by beams."""
+        """Steps whose KV cache is what sharing saves: copies of the prefix, and of the prompt with beams."""
         if not self.settings.shared_prefix:
             return ()
-        answers = last.batch / self.settings.beams
         prefix = last._replace(batch=last.batch - 1, queries=0, cached=prompt.cached)
         if self.settings.beams == 1:
             return (prefix,)
-        copies = last.batch - answers
-        whole = last._replace(batch=copies, queries=0, cached=prompt.cached + prompt.queries)
-        return prefix._replace(batch=answers - 1), whole
+        prompts = last.batch / self.settings.beams
+        whole = last._replace(batch=last.batch - prompts, queries=0, cached=prompt.cached + prompt.queries)
+        return prefix._replace(batch=prompts - 1), whole
 
     def _local(self, step: Step, *, micro: bool = True, split: bool = False) -> Step:
-        """The step of one rank: its share of the batch and, where the tokens are `split` as in prefill, of those."""
+        """The step of one rank: its part of the batch and, where sequence ranks `split` them in prefill, the tokens."""
         parallel = self.settings.parallel
-        turns = self._turns("prefill" if split else "decode")
-        cuts = parallel.data * (micro_batches(parallel, step.batch) * turns if micro else 1)
+        overlap = self._overlap_batches("prefill" if split else "decode")
+        cuts = parallel.data * (micro_batches(parallel, step.batch) * overlap if micro else 1)
         batch = step.batch if np.all(cuts == 1) else np.maximum(np.ceil(step.batch / cuts), 1)
         ranks = parallel.sequence if split else 1
         return step._replace(batch=batch, queries=step.queries if ranks == 1 else step.queries / ranks)
 
     def _bubbles(self, step: Step, *, decode: bool) -> tuple[Any, Any]:
-        """Passes of the whole pipeline that a phase takes, and the share of them in which a stage has work.
+        """Passes through the whole pipeline per phase, and the fraction of them in which a stage has work.
 
-        One pass is all stages in a row for one micro-batch. With m micro-batches and p stages prefill takes
-        (m + p - 1) / p of them, bubbles at both ends included. Decode goes round: a step takes m / p once there are
-        enough micro-batches to fill the pipeline.
+        One pass is one micro-batch through all p stages. With m micro-batches prefill takes (m + p - 1) / p passes,
+        bubbles included, and a decode step max(m, p) / p.
         """
         parallel = self.settings.parallel
         stages, batches = parallel.pipeline, micro_batches(parallel, step.batch)
         passes = np.maximum(batches, stages) if decode else batches + stages - 1
-        return self._turns("decode" if decode else "prefill") * passes / stages, batches / passes
+        return self._overlap_batches("decode" if decode else "prefill") * passes / stages, batches / passes
 
     @property
-    def _aside(self) -> float:
-        """The share of a pipeline that is busy in a pass which runs on a single stage."""
+    def _single_stage(self) -> float:
+        """The busy fraction of a pass that runs on a single pipeline stage."""
         return 1 / self.settings.parallel.pipeline
 
-    def _turns(self, phase: str) -> int:
-        """The batches that take turns on a device."""
-        return TURNS if phase in self.settings.overlapped else 1
+    def _overlap_batches(self, phase: str) -> int:
+        return OVERLAP_BATCHES if phase in self.settings.two_batch_overlap else 1

@@ -1,18 +1,18 @@
-"""Engines: what the software around the kernels adds to their time, and what it fuses.
+"""Engine profiles: fusions, CUDA graphs, and the host time of the serving software.
 
-A forward pass on an engine takes
+A forward pass takes
 
     t = max(kernels + gap N, [no CUDA graph] issue N) + step + sequence batch
     t = max(kernels + gap N, [no CUDA graph] issue N, sequence batch) + step        with overlap scheduling
 
-for N kernels. `kernels` is the sum of their times, with the engine's own `launch`, `memory`, `kv_reread`,
-`collective`, `dequantisation`, `integer_blocks` and `kv_conversion` in them, times `prefill` in that phase. The host
-issues kernels ahead of the device, so that the slower of the two counts; a replayed CUDA graph spares the issuing.
-`step` and `sequence` are scheduling, sampling and detokenising between two passes. With overlap scheduling (vLLM's
-asynchronous scheduling) the host works on the sequences of the next pass while the device computes this one; what stays
-between two passes is `step`. Of shared experts that run beside routed ones (`shared_stream`) only the longer branch is
-in `kernels`, and never less than what both of them must compute and read. The profile of an engine belongs to a version
-and a harness: its file says which.
+for N kernels. `kernels` is the sum of their times, which include the engine's `launch`, `memory`, `kv_reread`,
+`collective`, `dequantisation`, `integer_blocks` and `kv_conversion`, multiplied by `prefill` in that phase. The host
+launches kernels ahead of the device, so the slower of the two counts; a CUDA graph removes the launches (`issue`).
+`step` and `sequence` are scheduling, sampling and detokenisation between two passes. With overlap scheduling (vLLM's
+asynchronous scheduling) the host prepares the sequences of the next pass while the device computes this one, and only
+`step` stays between two passes. When shared experts run concurrently with routed experts (`shared_stream`), `kernels`
+has the longer branch, and at least the bound of both together. A profile holds for one version and one benchmark
+harness, which its file states.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from roofline.specs.precision import check_scheme
 PHASES = ("prefill", "decode")
 
 GATED_DELTA_RULE_KERNELS = CHUNKED, _ = ("chunked", "fused")
-"""Kernels of the gated delta rule: one for each chunk of a prompt in turn, or one for the whole prompt."""
+"""Prefill kernels of the gated delta rule: several kernels over chunks of the prompt, or one fused kernel."""
 
-KERNELS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
+FUSIONS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
     {
         "qkv": (("q_proj", "q_gate_proj", "k_proj", "v_proj"),),
         "latent_down": (("q_a_proj", "kv_a_proj"),),
@@ -51,51 +51,57 @@ KERNELS: Mapping[str, tuple[tuple[str, ...], ...]] = MappingProxyType(
         "experts": (("expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"),),
     }
 )
-"""Operators that one kernel computes, by the name of the fusion. The graph that is shown keeps them apart."""
+"""The operators that each fusion computes in one kernel. Reports list the operators separately."""
 
 SHARED_EXPERTS = frozenset(
     {"shared_gate_proj", "shared_up_proj", "shared_act", "shared_down_proj", "shared_expert_gate", "shared_gating"}
 )
 ROUTED_EXPERTS = frozenset(
-    {"router", "routing", "expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"}
+    {"router", "router_topk", "expert_gate_proj", "expert_up_proj", "expert_act", "expert_down_proj", "expert_combine"}
 )
-"""The two branches of a layer's experts, which read the same input and meet in a sum."""
+"""The two branches of an MoE layer: they read the same input and their outputs are added."""
 
 PARAMETERS = (
     Parameter("step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time between two passes"),
-    Parameter("sequence", Unit.SECONDS, 0.0, 10e-3, 0.0, "host time of one sequence in a pass"),
+    Parameter("sequence", Unit.SECONDS, 0.0, 10e-3, 0.0, "host time per sequence and pass"),
     Parameter("gap", Unit.SECONDS, 0.0, 100e-6, 0.0, "idle time between two kernels"),
-    Parameter("issue", Unit.SECONDS, 0.0, 1e-3, 0.0, "host time to issue a kernel, where no CUDA graph is replayed"),
-    Parameter("launch", Unit.RATIO, 0.1, 10.0, 1.0, "launch of a kernel over that of the calibration"),
-    Parameter("memory", Unit.RATIO, 0.1, 1.5, 1.0, "bandwidth that kernels achieve over that of the calibration"),
-    Parameter("kv_reread", Unit.RATIO, 0.0, 1.0, 0.0, "share of a group's further heads that read the cache again"),
-    Parameter("collective", Unit.RATIO, 0.05, 20.0, 1.0, "time of collectives over that of the calibration"),
-    Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill's kernels over that of the calibration"),
-    Parameter("dequantisation", Unit.RATIO, 0.005, 1.0, 0.5, "share of the vector peak reached in converting weights"),
+    Parameter("issue", Unit.SECONDS, 0.0, 1e-3, 0.0, "host time to launch a kernel without a CUDA graph"),
+    Parameter("launch", Unit.RATIO, 0.1, 10.0, 1.0, "kernel launch time relative to the calibration"),
+    Parameter("memory", Unit.RATIO, 0.1, 1.5, 1.0, "achieved memory bandwidth relative to the calibration"),
     Parameter(
-        "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "cycles of a unit for 1024 products of integers in scaled blocks"
+        "kv_reread",
+        Unit.RATIO,
+        0.0,
+        1.0,
+        0.0,
+        "fraction of a GQA group's further query heads that read the KV cache again",
     ),
-    Parameter("kv_conversion", Unit.RATIO, 0.0, 500.0, 5.0, "FLOP an element of a cache that software converts"),
+    Parameter("collective", Unit.RATIO, 0.05, 20.0, 1.0, "time of collectives relative to the calibration"),
+    Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill kernels relative to the calibration"),
+    Parameter("dequantisation", Unit.RATIO, 0.005, 1.0, 0.5, "fraction of the vector peak that dequantisation reaches"),
+    Parameter(
+        "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "SM cycles for 1024 multiplications of block-scaled integers"
+    ),
+    Parameter("kv_conversion", Unit.RATIO, 0.0, 500.0, 5.0, "FLOPs per KV cache element that software converts"),
 )
-"""What a profile says in numbers; what it leaves out has the default."""
+"""The numeric parameters of a profile, with their defaults."""
 
-_ALL_REDUCE = Parameter("all_reduce", Unit.SECONDS, 1e-6, 1e-3, 1e-5, "the engine's own all-reduce of a tiny message")
+_ALL_REDUCE = Parameter("all_reduce", Unit.SECONDS, 1e-6, 1e-3, 1e-5, "latency of the engine's own all-reduce kernel")
 
 
 class Engine(Struct, frozen=True, dict=True):
-    """An engine's profile: `fusions` among KERNELS, the phases whose CUDA graphs it replays, and its parameters.
+    """An engine profile.
 
-    With `overlap` the host schedules the next pass while the device is busy with this one. In passes that it replays,
-    of up to `shared_stream` tokens, shared experts run on a stream of their own beside the routed ones. `all_reduce`:
-    seconds that its own kernel takes for a tiny message, by the first word of a link's kind; of that and the one of the
-    calibration (NCCL) it takes the faster. `delta_rule` is the sort of kernels that it prefers for gated delta rules
-    (`roofline.timing.kernels.gated_delta_rule`).
-    On devices of the vendors in `integers` its kernels round the inputs of linear layers to 8 bits where the weights
-    are integers, and multiply integers. On hardware of the kinds in `own_kernels` it runs none of those that the kind's
-    calibration is of (PyTorch's on processors). `checkpoints` are the schemes of released checkpoints that it runs, and
-    what it runs them in; it widens others to 16 bits first (None: it runs all as they are). `spread` is the 10th and
-    90th percentile of measured over predicted whole-model time, beside what the kernels' own intervals say; `sources`
-    says what it was fitted to.
+    `fusions`: names of FUSIONS. `graphs`: phases that replay CUDA graphs. `overlap`: the host schedules the next pass
+    while the device computes this one. `shared_stream`: passes of up to this many tokens, if replayed, run shared
+    experts on a second stream. `all_reduce`: latency in seconds of the engine's own all-reduce kernel, by the first
+    word of a link's kind; the faster of it and the calibration's (NCCL) is used. `gated_delta_rule`: its prefill kernel
+    (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors on whose devices linear layers with
+    integer weights quantise their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose calibration
+    does not apply, because it measured other kernels (PyTorch's on CPUs). `checkpoints`: quantisation schemes of
+    released checkpoints that it runs, and the scheme it runs each in; others are dequantised to 16 bits (None: all run
+    as released). `spread`: p10 and p90 of measured over predicted whole-model time, on top of the kernels' own
+    intervals. `sources`: the data that the profile was fitted to.
     """
 
     name: str
@@ -105,57 +111,54 @@ class Engine(Struct, frozen=True, dict=True):
     parameters: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     spread: tuple[float, float] = (1.0, 1.0)
     sources: tuple[str, ...] = ()
-    integers: tuple[str, ...] = ()
+    int8_activations: tuple[str, ...] = ()
     checkpoints: Mapping[str, str] | None = None
     overlap: bool = False
     shared_stream: int = 0
     all_reduce: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    delta_rule: str = CHUNKED
+    gated_delta_rule: str = CHUNKED
     own_kernels: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
-        flags = (self.overlap, self.shared_stream, self.delta_rule, *self.own_kernels, *self.all_reduce.items())
+        flags = (self.overlap, self.shared_stream, self.gated_delta_rule, *self.own_kernels, *self.all_reduce.items())
         return hash((self.name, self.graphs, self.fusions, *flags, *self.parameters.items()))
 
-    def shares_kernels(self, hardware: Hardware) -> bool:
-        """Whether the calibration of the hardware's kind is of kernels that it runs there."""
+    def uses_calibrated_kernels(self, hardware: Hardware) -> bool:
+        """Whether the calibration of the hardware's kind measured the kernels that this engine runs."""
         return hardware.kind not in self.own_kernels
 
     def __getitem__(self, name: str) -> float:
-        """A parameter in base units."""
+        """The value of a parameter, in base units."""
         return self.parameters[name] if name in self.parameters else DEFAULTS[name]
 
-    def waited(self, busy: Any, sequences: Any) -> Any:
-        """Seconds that a pass waits for the host's work on its sequences, beside a device that is `busy` seconds."""
+    def host_wait(self, busy: Any, sequences: Any) -> Any:
+        """Seconds that a pass waits for host work on its sequences while the device is `busy` for that many seconds."""
         work = self["sequence"] * sequences
         return np.maximum(work - busy, 0.0) if self.overlap else work
 
-    def slower(self, phase: str) -> float:
-        """How many times longer than those of the calibration its kernels take in a phase."""
+    def kernel_slowdown(self, phase: str) -> float:
+        """Kernel time of a phase relative to the calibration."""
         return self["prefill"] if phase == "prefill" else 1.0
 
     @cached_property
     def kernels(self) -> tuple[tuple[str, ...], ...]:
-        """The sets of operators that one kernel computes."""
-        return tuple(names for fusion in self.fusions for names in KERNELS[fusion])
+        """The sets of operators that are fused into one kernel."""
+        return tuple(names for fusion in self.fusions for names in FUSIONS[fusion])
 
 
 DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.default for parameter in PARAMETERS})
 
 
 def default_engine(hardware: Hardware) -> str:
-    """The engine that expected times are for where none is asked for.
-
-    That is llama.cpp on processors and Apple's computers, else vLLM, also as a stand-in for a vendor's fork of it.
-    """
+    """The default engine: llama.cpp on CPUs and Apple silicon, else vLLM, which also stands in for a vendor's fork."""
     return "llama.cpp" if hardware.kind == "cpu" or hardware.family == "apple" else "vllm"
 
 
-def profile_on(hardware: Hardware, asked: Engine | str | None) -> Engine:
-    """The profile that is asked for, itself or by name or path, else the hardware's; raises as `load_engine` does."""
-    if isinstance(asked, Engine):
-        return asked
-    return load_engine(default_engine(hardware) if asked is None else asked)
+def resolve_engine(hardware: Hardware, requested: Engine | str | None) -> Engine:
+    """The requested profile (or its name or path), else the hardware's default; raises like `load_engine`."""
+    if isinstance(requested, Engine):
+        return requested
+    return load_engine(default_engine(hardware) if requested is None else requested)
 
 
 def list_engines() -> list[str]:
@@ -165,13 +168,13 @@ def list_engines() -> list[str]:
 
 @lru_cache(maxsize=1)
 def _bundled() -> Mapping[str, Path]:
-    """The files of the bundled profiles by name."""
+    """The bundled profile files by name."""
     found = (Path(str(entry)) for entry in (files("roofline.specs") / "engines").iterdir())
     return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
 
 
 def load_engine(name: str) -> Engine:
-    """The profile called `name`, or in the YAML file at that path; raises UnknownNameError or SpecError."""
+    """The bundled profile `name`, or the YAML file at that path; raises UnknownNameError or SpecError."""
     if name.endswith((".yaml", ".yml")) or "/" in name:
         path = Path(name)
     elif name in _bundled():
@@ -186,26 +189,11 @@ def _load(path: Path, _modified: int) -> Engine:
     return parse_engine(read_mapping(path), str(path))
 
 
-_KEYS = (
-    "name",
-    "title",
-    "fusions",
-    "graphs",
-    "overlap",
-    "shared_stream",
-    "all_reduce",
-    "delta_rule",
-    "integers",
-    "own_kernels",
-    "checkpoints",
-    "parameters",
-    "spread",
-    "sources",
-)
+_KEYS = Engine.__struct_fields__
 
 
 def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
-    """An Engine from the mapping of a file; `where` names the file in errors."""
+    """The engine that a profile's mapping describes; `where` names the file in errors."""
     for key in content:
         if key not in _KEYS:
             raise SpecError(where, f"unknown key {quote(key)}{suggest(key, _KEYS)}")
@@ -215,18 +203,20 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
     return Engine(
         name=name,
         title=str(content.get("title", "")),
-        fusions=_names(content.get("fusions", []), KERNELS, "fusions", where),
+        fusions=_names(content.get("fusions", []), FUSIONS, "fusions", where),
         graphs=_names(content.get("graphs", []), PHASES, "graphs", where),
         parameters=_parameters(content.get("parameters", {}), where),
         spread=_spread(content.get("spread", [1, 1]), where),
         sources=tuple(map(str, _list(content.get("sources", []), "sources", where))),
-        integers=tuple(map(str, _list(content.get("integers", []), "integers", where))),
+        int8_activations=tuple(map(str, _list(content.get("int8_activations", []), "int8_activations", where))),
         checkpoints=_checkpoints(content.get("checkpoints"), where),
         overlap=_flag(content.get("overlap", False), "overlap", where),
         shared_stream=_tokens(content.get("shared_stream", 0), "shared_stream", where),
         all_reduce=_all_reduce(content.get("all_reduce", {}), where),
         own_kernels=_names(content.get("own_kernels", []), KINDS, "own_kernels", where),
-        delta_rule=_names([content.get("delta_rule", CHUNKED)], GATED_DELTA_RULE_KERNELS, "delta_rule", where)[0],
+        gated_delta_rule=_names(
+            [content.get("gated_delta_rule", CHUNKED)], GATED_DELTA_RULE_KERNELS, "gated_delta_rule", where
+        )[0],
     )
 
 
@@ -244,7 +234,7 @@ def _tokens(content: object, key: str, where: str) -> int:
 
 def _all_reduce(content: object, where: str) -> Mapping[str, float]:
     if not isinstance(content, Mapping):
-        raise SpecError(where, "'all_reduce' must be a mapping of kinds of links to times")
+        raise SpecError(where, "'all_reduce' must map link kinds to times")
     return MappingProxyType(
         {str(kind): _value(text, _ALL_REDUCE, "all_reduce", where) for kind, text in content.items()}
     )
@@ -268,7 +258,7 @@ def _checkpoints(content: object, where: str) -> Mapping[str, str] | None:
     if content is None:
         return None
     if not isinstance(content, Mapping):
-        raise SpecError(where, "'checkpoints' must be a mapping of schemes to schemes")
+        raise SpecError(where, "'checkpoints' must map schemes to schemes")
     for name in (*content.keys(), *content.values()):
         check_scheme(str(name), where, "checkpoints")
     return MappingProxyType({str(released): str(run) for released, run in content.items()})
@@ -276,7 +266,7 @@ def _checkpoints(content: object, where: str) -> Mapping[str, str] | None:
 
 def _parameters(content: object, where: str) -> Mapping[str, float]:
     if not isinstance(content, Mapping):
-        raise SpecError(where, "'parameters' must be a mapping of keys to values")
+        raise SpecError(where, "'parameters' must map names to values")
     known = {parameter.name: parameter for parameter in PARAMETERS}
     values = {}
     for name, text in content.items():
@@ -308,12 +298,12 @@ def _spread(content: object, where: str) -> tuple[float, float]:
     entries = _list(content, "spread", where)
     numbers = [entry for entry in entries if isinstance(entry, (int, float)) and not isinstance(entry, bool)]
     if len(entries) != 2 or len(numbers) != 2 or not 0 < numbers[0] <= 1 <= numbers[1] < math.inf:
-        raise SpecError(where, "'spread' must be two numbers, one from 0 to 1 and one from 1 on")
+        raise SpecError(where, "'spread' must be two numbers, the first above 0 and up to 1, the second 1 or more")
     return float(numbers[0]), float(numbers[1])
 
 
 def render(engine: Engine) -> str:
-    """The text of a profile; `parse_engine` reads it back."""
+    """The YAML text of a profile; `parse_engine` reads it back."""
     lines = [f"name: {engine.name}", f"title: {_quoted(engine.title)}"]
     lines += [f"fusions: [{', '.join(engine.fusions)}]", f"graphs: [{', '.join(engine.graphs)}]"]
     lines += ["overlap: true"] if engine.overlap else []
@@ -321,9 +311,11 @@ def render(engine: Engine) -> str:
     if engine.all_reduce:
         times = (f"{_quoted(kind)}: {seconds * 1e6:.4g} us" for kind, seconds in engine.all_reduce.items())
         lines += [f"all_reduce: {{{', '.join(times)}}}"]
-    lines += [f"delta_rule: {engine.delta_rule}"] if engine.delta_rule != CHUNKED else []
+    lines += [f"gated_delta_rule: {engine.gated_delta_rule}"] if engine.gated_delta_rule != CHUNKED else []
     lines += [f"own_kernels: [{', '.join(engine.own_kernels)}]"] if engine.own_kernels else []
-    lines += [f"integers: [{', '.join(map(_quoted, engine.integers))}]"] if engine.integers else []
+    lines += (
+        [f"int8_activations: [{', '.join(map(_quoted, engine.int8_activations))}]"] if engine.int8_activations else []
+    )
     if engine.checkpoints is not None:
         lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]
     lines += ["parameters:"]

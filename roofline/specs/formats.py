@@ -1,4 +1,4 @@
-"""Number formats: how many bits an element really takes, and what arithmetic it is native to."""
+"""Number formats: effective bits per element, and native arithmetic."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from roofline.core.errors import RooflineError, UnknownNameError, quote
 
 
 class Format(Struct, frozen=True):
-    """A number format: `bits` an element with its share of scales and zero points; `arithmetic` it is native to.
+    """A number format: effective `bits` per element, scales and zero points included, and native `arithmetic`.
 
-    `density` is the share of elements that a product has to multiply: below 1 for structured sparsity.
+    `density` is the fraction of elements that a GEMM multiplies: below 1 for structured sparsity.
     """
 
     name: str
@@ -27,12 +27,12 @@ class Format(Struct, frozen=True):
 
     @property
     def bytes(self) -> float:
-        """Bytes an element."""
+        """Bytes per element."""
         return self.bits / 8
 
 
 def grouped(element: float, group: int, scale: float, zero: float = 0.0) -> float:
-    """Effective bits of an element when each `group` of elements shares a scale and a zero point of these bits."""
+    """Effective bits per element if each `group` of elements shares a scale and a zero point of these bits."""
     return element + (scale + zero) / group
 
 
@@ -41,19 +41,19 @@ _FORMATS = (
     Format("tf32", 32, "tf32"),  # stored as fp32, multiplied with a 10-bit mantissa (NVIDIA A100 whitepaper)
     Format("bf16", 16, "bf16"),
     Format("fp16", 16, "fp16"),
-    Format("fp8", 8, "fp8"),  # one scale a tensor
+    Format("fp8", 8, "fp8"),  # one scale per tensor
     Format("fp8_block", grouped(8, 128 * 128, 32), "fp8"),  # DeepSeek-V3 (2024) section 3.3: 128x128 weight blocks
     Format("fp8_group", grouped(8, 128, 32), "fp8"),  # the same paper: activations in groups of 1x128
-    Format("int8", 8, "int8"),  # one scale a channel
+    Format("int8", 8, "int8"),  # one scale per channel
     Format("int4", 4, "int4"),  # idealised: the literature's "W4", scales not counted
     Format("awq", grouped(4, 128, 16, 4), "int4"),  # Lin et al. 2023: groups of 128, fp16 scale, 4-bit zero point
     Format("gptq", grouped(4, 128, 16, 4), "int4"),  # Frantar et al. 2022, the usual groups of 128
-    # Dettmers et al. 2023 (QLoRA): blocks of 64 with an 8-bit scale, themselves scaled by an fp32 for each 256.
+    # Dettmers et al. 2023 (QLoRA): blocks of 64 with an 8-bit scale, themselves with an fp32 scale per 256.
     Format("nf4", grouped(4, 64, 8 + 32 / 256), "fp4"),
     Format("nf4_single", grouped(4, 64, 32), "fp4"),  # bitsandbytes without bnb_4bit_use_double_quant: fp32 scales
     Format("mxfp4", grouped(4, 32, 8), "fp4"),  # OCP Microscaling Formats 1.0: E2M1, blocks of 32, E8M0 scale
     Format("nvfp4", grouped(4, 16, 8), "fp4"),  # NVIDIA: E2M1, blocks of 16, E4M3 scale
-    # llama.cpp block formats: bytes a block / elements a block (ggml-common.h)
+    # llama.cpp block formats: bytes per block / elements per block (ggml-common.h)
     Format("q8_0", 34 * 8 / 32, "int8"),
     Format("q6_k", 210 * 8 / 256, "int8"),
     Format("q5_k", 176 * 8 / 256, "int8"),
@@ -78,11 +78,11 @@ _FORMATS = (
 )
 
 FORMATS: Mapping[str, Format] = MappingProxyType({f.name: f for f in _FORMATS})
-"""Every named format. Beside them there are `int1` to `int8`, and with groups of N elements `int4-gN` (a scale of 16
-bits and no zero point; other widths likewise), `awq-gN` and `gptq-gN`."""
+"""Every named format. `find_format` also accepts `int1` to `int8` and, with groups of N elements, `int4-gN` (a 16-bit
+scale, no zero point; other widths likewise), `awq-gN` and `gptq-gN`."""
 
 UNQUANTISED_FORMATS = ("fp32", "tf32", "bf16", "fp16")
-"""Formats that a whole model is kept in."""
+"""Formats of unquantised models."""
 
 _SIXTEEN = ("fp16", "bf16", "tf32", "fp32")
 PROMOTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
@@ -95,18 +95,18 @@ PROMOTIONS: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "fp4": ("fp4", "fp8", *_SIXTEEN),
         "int8": ("int8", *_SIXTEEN),
         "int4": ("int4", "int8", "fp8", *_SIXTEEN),
-        "code": _SIXTEEN,  # codes of a table, or of a range within a group: numbers only once they are decoded
+        "code": _SIXTEEN,  # codebook indices, or codes of a range within a group: usable only once decoded
     }
 )
-"""The arithmetic an operand of each format can be multiplied in, the native one first, wider ones after it."""
+"""The arithmetics an operand of each format can be multiplied in, native first, then wider."""
 
 WIDTH: Mapping[str, int] = MappingProxyType(
     {"int4": 4, "fp4": 4, "int8": 8, "fp8": 8, "fp16": 16, "bf16": 16, "tf32": 19, "fp32": 32}
 )
-"""Bits that an arithmetic multiplies: among the possible ones the narrowest is the fastest."""
+"""Operand bits of each arithmetic; of the possible ones the narrowest is the fastest."""
 
 DEQUANTISE_FLOPS = 2
-"""Vector FLOPs to upcast an element: subtract the zero point, multiply by the scale (one fused multiply-add)."""
+"""Vector FLOPs to dequantise an element: zero point and scale in one fused multiply-add."""
 
 
 @lru_cache(maxsize=512)
@@ -134,13 +134,13 @@ def _group(name: str, digits: str) -> int:
 
 
 def pruned(format: Format, sparsity: float, index_bits: float) -> Format:
-    """A format whose zeros are not stored: each element kept has an index beside it, and all are multiplied."""
+    """Unstructured sparsity: zeros are not stored, each nonzero has an index, and all elements are multiplied."""
     kept = 1 - sparsity
     return replace(format, name=f"{format.name}-sparse-{sparsity:g}", bits=kept * (format.bits + index_bits))
 
 
 def structured(format: Format, kept: int, of: int) -> Format:
-    """N:M sparsity: `kept` of every `of` elements are stored, with the position of each, and multiplied."""
+    """N:M sparsity: `kept` of every `of` elements are stored, each with its position, and multiplied."""
     share = kept / of
     bits = share * (format.bits + math.log2(of))
     return replace(format, name=f"{format.name}-{kept}:{of}", bits=bits, density=share)

@@ -1,4 +1,4 @@
-"""Hardware: what a spec file says about an accelerator, in SI base units."""
+"""Hardware specs: peaks, memory, links, energy and price of an accelerator, in SI base units."""
 
 from __future__ import annotations
 
@@ -20,23 +20,22 @@ from roofline.core.units import Dimension, Quantity, parse_quantity
 from roofline.specs.library import as_mapping, check_keys, find_spec, modified, spec_files, validate
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
-"""Formats a peak may be given for."""
+"""Formats for which a spec may give a peak."""
 
-BOX = 8
-"""Cards that a box holds: as many as HGX boards, and as PCIe servers such as ASUS's ESC8000."""
-
+SERVER_DEVICES = 8
+"""Accelerators per server: HGX boards, and PCIe servers such as the ASUS ESC8000."""
 
 Kind = Literal["gpu", "cpu", "soc", "npu"]
 KINDS: tuple[str, ...] = get_args(Kind)
-"""Sorts of hardware."""
+"""Hardware kinds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Interconnect:
-    """A link of one device: `bandwidth` in one direction (B/s), `latency` in seconds where a document gives it.
+    """A link of one device: `bandwidth` per direction (B/s), and `latency` in seconds if documented.
 
-    On a `mesh` the bandwidth is that to all others together, each of which has a part of it; a `switch` gives any one
-    of them all of it.
+    In a `mesh` the bandwidth is split evenly over the links to all other devices; a `switch` gives all of it to any one
+    of them.
     """
 
     kind: str
@@ -47,24 +46,25 @@ class Interconnect:
     topology: Literal["switch", "mesh"] = "switch"
 
     def __post_init__(self) -> None:
-        """Refuses a mesh of nobody knows how many."""
+        """Reject a mesh without a device count."""
         if self.topology == "mesh" and (self.devices or 0) < 2:
             raise ValueError("a mesh needs the number of 'devices' that it joins, at least 2")
 
-    def among(self, ranks: int) -> float:
-        """The bandwidth of a device to `ranks - 1` others (B/s)."""
+    def bandwidth_among(self, ranks: int) -> float:
+        """The bandwidth of a device to `ranks - 1` other devices (B/s)."""
         if self.topology == "switch" or self.devices is None:
             return self.bandwidth
         return self.bandwidth * min(1.0, max(ranks - 1, 1) / (self.devices - 1))
 
     @property
     def bridged(self) -> int | None:
-        """The cards that a bridge joins, fewer than a node has; None where the link joins whole nodes."""
-        return self.devices if self.scope == "node" and self.devices is not None and self.devices < BOX else None
+        """The cards that an NVLink or similar bridge joins, fewer than a server has; None if the link joins all."""
+        few = self.scope == "node" and self.devices is not None and self.devices < SERVER_DEVICES
+        return self.devices if few else None
 
 
 class Span(Struct, frozen=True):
-    """How far a group of devices reaches: `reach` neighbours, within a node or not."""
+    """The extent of a device group: `reach` neighbouring devices, within a node or across nodes."""
 
     reach: int
     across_nodes: bool
@@ -76,7 +76,7 @@ NETWORK = Span(2, across_nodes=True)
 
 @dataclass(frozen=True, slots=True)
 class Price:
-    """A dated price: `rent` in USD an hour, `buy` in USD."""
+    """A dated price: `rent` in USD/h, `buy` in USD."""
 
     date: datetime.date
     rent: float | None = None
@@ -85,10 +85,10 @@ class Price:
 
 @dataclass(frozen=True)
 class EnergyFigures:
-    """What a device draws: `static` in watts while it is ready to run, and joules on top for what it does.
+    """Energy coefficients: `static` power in watts when ready to run, and dynamic energy in joules.
 
     `memory` is per byte moved to or from memory, `compute` per FLOP by arithmetic format, `link` per byte sent or
-    streamed over a link; None or absent where no document gives it (see `roofline.scenario.energy`).
+    streamed over a link; None or absent if undocumented (see `roofline.scenario.energy`).
     """
 
     static: float
@@ -101,8 +101,9 @@ class EnergyFigures:
 class Hardware:
     """One accelerator. Peaks are dense, in FLOP/s (OP/s for integers), by arithmetic format.
 
-    `tensor` holds the matrix unit's peaks, `vector` those of the ordinary units; a format the unit lacks is absent.
-    `sources` gives the document behind each number, by dotted key.
+    `tensor` has the peaks of the matrix units (tensor cores), `vector` those of the vector units (CUDA cores);
+    unsupported formats are absent. `units` are SMs, CUs or cores. `sources` has the source of each number, by
+    dotted key.
     """
 
     name: str
@@ -134,7 +135,7 @@ class Hardware:
         return arithmetic in self.tensor or arithmetic in self.vector
 
     def matrix_peak(self, arithmetic: str) -> float:
-        """The best peak for matrix products in `arithmetic`: the matrix unit's, else the vector unit's (FLOP/s)."""
+        """The peak for GEMMs in `arithmetic`: of the matrix units, else of the vector units (FLOP/s)."""
         peak = self.tensor.get(arithmetic) or self.vector.get(arithmetic)
         if peak is None:
             raise UnsupportedError(f"{self.name} has no peak for {arithmetic}{suggest(arithmetic, self.formats)}")
@@ -142,71 +143,71 @@ class Hardware:
 
     @property
     def vector_peak(self) -> float | None:
-        """The peak of ordinary arithmetic (FLOP/s): fp32, or 16-bit where only that is documented, or None."""
+        """The vector peak (FLOP/s): fp32, or 16-bit if only that is documented, or None."""
         return next((self.vector[name] for name in ("fp32", "bf16", "fp16") if name in self.vector), None)
 
     @property
     def node_devices(self) -> int:
-        """Devices of one node: those that its link joins, or a box of cards that talk over the host's link as well."""
+        """Devices per node: those the link joins, or a whole server if the cards also communicate over the host."""
         scopes = {link.scope: link for link in self.interconnects}
         joined = scopes["node"].devices if "node" in scopes else None
-        return BOX if joined is None or (joined < BOX and "host" in scopes) else joined
+        return SERVER_DEVICES if joined is None or (joined < SERVER_DEVICES and "host" in scopes) else joined
 
     def nodes(self, devices: int) -> int:
-        """The nodes that so many devices are in."""
+        """The number of nodes for `devices` devices."""
         return -(-devices // self.node_devices)
 
     def link(self, span: Span) -> Interconnect:
         """The link between the devices of a span.
 
-        Devices without a link of their own within a node talk over the host's, and so do those beyond a bridge, which
-        joins fewer than a box holds. Raises UnsupportedError where the spec names none.
+        Within a node, devices without a link of their own, and those beyond a bridge, communicate over the host link.
+        Raises UnsupportedError if the spec has no such link.
         """
         scopes = ("network",) if span.across_nodes else ("node", "host")
         found = [link for scope in scopes for link in self.interconnects if link.scope == scope]
         if not found:
             across = f"across nodes, of {self.node_devices} devices each (scope: network)"
             where = across if span.across_nodes else "within a node (scope: node or host)"
-            raise UnsupportedError(f"the spec of {self.name} names no interconnect {where}")
+            raise UnsupportedError(f"the spec of {self.name} has no interconnect {where}")
         return next((link for link in found if link.bridged is None or span.reach <= link.bridged), found[0])
 
-    def over_nodes(self, ranks: int, members: int) -> float:
-        """Bytes a second that a ring of `ranks` devices over nodes sends, `members` of them in each.
+    def ring_bandwidth(self, ranks: int, members: int) -> float:
+        """Ring bandwidth (B/s) of `ranks` devices over several nodes, `members` of them in each.
 
-        Each device has a port of its own to the network, so that the rings of a node cross it side by side: a message M
-        is reduced within nodes, across them 1 / d of it by each of d members, and gathered within nodes. Both go on at
-        a time: max((n-1)/n M / (d network), (d-1)/d M / link), twice for an all-reduce.
+        Each device has its own network port, so the d rings of a node run in parallel: a message M is reduced within
+        each node, then 1 / d of it across nodes by each of the d members, then gathered within each node. The two
+        levels overlap: max((n-1)/n M / (d network), (d-1)/d M / link), twice for an all-reduce.
         """
         network, nodes = self.link(NETWORK).bandwidth, -(-ranks // members)
         crossing = (nodes - 1) / nodes / (members * network)
         if members == 1:
             return (ranks - 1) / ranks / crossing
-        inside = self.link(Span(members, across_nodes=False)).among(members)
+        inside = self.link(Span(members, across_nodes=False)).bandwidth_among(members)
         return (ranks - 1) / ranks / max(crossing, (members - 1) / members / inside)
 
     @property
     def bridge(self) -> int | None:
-        """The cards that a bridge joins, fewer than a node has; None where there is none."""
+        """The cards that a bridge joins; None without a bridge."""
         return next((link.bridged for link in self.interconnects if link.bridged is not None), None)
 
     @property
     def host_bandwidth(self) -> float:
-        """Bytes a second between host memory and device, one direction; raises UnsupportedError where it is unknown."""
+        """Bandwidth between CPU memory and device (B/s), per direction; raises UnsupportedError if unknown."""
         for link in self.interconnects:
             if link.scope == "host":
                 return link.bandwidth
-        raise UnsupportedError(f"the spec of {self.name} names no interconnect to the host (scope: host)")
+        raise UnsupportedError(f"the spec of {self.name} has no interconnect to the host (scope: host)")
 
     @property
     def formats(self) -> tuple[str, ...]:
-        """The formats it computes in, widest first."""
+        """The supported arithmetic formats, widest first."""
         return tuple(name for name in ARITHMETIC if self.supports(name))
 
 
 def load_hardware(name: str) -> Hardware:
-    """The hardware called `name`, or described by the YAML file at that path.
+    """The hardware `name`, or that of the YAML file at that path.
 
-    Raises UnknownNameError with the nearest name, or SpecError naming the file and the key.
+    Raises UnknownNameError with the nearest name, or SpecError with the file and the key.
     """
     path = find_spec(name, "hwspecs", "hardware")
     return _load(path, modified(path))
@@ -242,7 +243,7 @@ _SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
     "energy.compute": dict.fromkeys(ARITHMETIC, Dimension.ENERGY_PER_FLOP),
     "price": {"rent": Dimension.MONEY_RATE, "buy": Dimension.MONEY},
 }
-"""The quantities of each section of a hardware file."""
+"""The dimension of each quantity, by section of a hardware file."""
 
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "": (
@@ -264,21 +265,21 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 
 @lru_cache(maxsize=1)
 def _adapter() -> Any:
-    """The shape of a hardware file, once its quantities are parsed."""
+    """The validator of a hardware file with parsed quantities."""
     from pydantic import TypeAdapter
 
     return TypeAdapter(Hardware)
 
 
 def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
-    """A Hardware from the mapping of a spec file; `where` names the file in errors."""
+    """The hardware that a spec file's mapping describes; `where` names the file in errors."""
     reader = _Reader(where, content.get("sources"))
     top = reader.section(content, "")
     memory = reader.section(top.get("memory"), "memory", required=("capacity", "bandwidth"))
     compute = reader.section(top.get("compute"), "compute", required=())
     peaks = {unit: reader.section(compute.get(unit), unit, place=f"compute.{unit}") for unit in ("tensor", "vector")}
     if not peaks["tensor"] and not peaks["vector"]:
-        raise SpecError(where, "'compute' gives no peak: name at least one, such as tensor.fp16: 312 TFLOP/s")
+        raise SpecError(where, "'compute' has no peak: give at least one, such as tensor.fp16: 312 TFLOP/s")
     cache, power = reader.section(top.get("cache"), "cache"), reader.section(top.get("power"), "power")
     links = top.get("interconnects")
     links = [] if links is None else links
@@ -315,18 +316,18 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
         raise SpecError(where, f"'memory.kind' must be text, got {quote(memory['kind'])}")
     hardware: Hardware = validate(_adapter(), fields, where, _KEYS)
     if len(hardware.name) > 80 or not hardware.name.strip() or not hardware.name.isprintable():
-        raise SpecError(where, "'name' must be 1 to 80 characters that can be printed")
+        raise SpecError(where, "'name' must be 1 to 80 printable characters")
     return hardware
 
 
 class _Reader:
-    """Reads the sections of one file: unknown keys are refused, quantities parsed, their sources resolved."""
+    """Reads the sections of one file: rejects unknown keys, parses quantities, resolves their sources."""
 
     def __init__(self, where: str, documents: object) -> None:
         if documents is not None and not (
             isinstance(documents, dict) and all(isinstance(text, str) for text in documents.values())
         ):
-            raise SpecError(where, "'sources' must map a short key to the title of a document")
+            raise SpecError(where, "'sources' must map short keys to titles of documents")
         self.where = where
         self.documents: Mapping[str, str] = documents or {}
         self.used: dict[str, str] = {}
@@ -334,7 +335,7 @@ class _Reader:
     def section(
         self, content: object, name: str, required: tuple[str, ...] = (), place: str | None = None
     ) -> dict[str, Any]:
-        """The content of section `name`, its quantities in base units; `place` is its key path in the file."""
+        """The content of section `name`, with quantities in base units; `place` is its key path in the file."""
         source_place = name if name in ("tensor", "vector") else place or name
         place = place or name
         if content is None and not required:

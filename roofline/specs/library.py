@@ -1,4 +1,4 @@
-"""Finding spec files, bundled ones and those of `ROOFLINE_SPECS` and any path, and checking what they hold."""
+"""Locating spec files (bundled, in `ROOFLINE_SPECS`, or by path) and validating them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
 
 SEARCH_PATH = "ROOFLINE_SPECS"
-"""Environment variable: folders or files with more specs, separated as PATH is; they come before the bundled ones."""
+"""Environment variable: further spec folders or files, separated like PATH; they override the bundled ones."""
 
 
 def spec_files(package: str) -> dict[str, Path]:
@@ -33,7 +33,7 @@ def spec_files(package: str) -> dict[str, Path]:
 
 
 def _extra_roots() -> Iterator[Path]:
-    """The files and folders that `ROOFLINE_SPECS` names; raises RooflineError for one that does not exist."""
+    """The files and folders in `ROOFLINE_SPECS`; raises RooflineError for one that does not exist."""
     for entry in filter(None, os.environ.get(SEARCH_PATH, "").split(os.pathsep)):
         root = Path(entry)
         try:
@@ -54,7 +54,7 @@ def _extra_files(package: str) -> Iterator[Path]:
 
 def find_file(relative: str, package: str) -> Path | None:
     """The file `relative` in a folder of `ROOFLINE_SPECS`, or in its folder `package`, else in the bundled package."""
-    # With strings: every simulated scenario looks for its calibration.
+    # Strings, not Paths, for speed: every simulated scenario locates its calibration.
     folders = [str(folder) for root in _extra_roots() for folder in (root, root / package)]
     for folder in (*folders, _bundled(package)):
         path = f"{folder}/{relative}"
@@ -74,7 +74,7 @@ def _bundled(package: str) -> str:
 
 
 def modified(path: Path) -> int:
-    """When a file was last changed, in ns; 0 where there is none (reading it says why)."""
+    """A file's modification time in ns; 0 if it cannot be accessed (reading it raises the error)."""
     try:
         return path.stat().st_mtime_ns
     except (OSError, ValueError):
@@ -82,12 +82,12 @@ def modified(path: Path) -> int:
 
 
 def is_hardware(path: Path) -> bool:
-    """Whether a user's spec describes hardware: only such a file has a `memory`."""
+    """Whether a spec file describes hardware: only those have the key `memory`."""
     return "memory" in read_mapping(path)
 
 
 def find_spec(name: str, package: str, kind: str) -> Path:
-    """The file that `name` means: a path if it looks like one, else the spec of that name."""
+    """The spec file of `name`: a path if it looks like one, else the spec of that name."""
     if name.endswith((".yaml", ".yml", ".json")) or "/" in name or os.sep in name:
         return Path(name)
     bundled = Path(_bundled(package), f"{name}.yaml")
@@ -102,14 +102,14 @@ def find_spec(name: str, package: str, kind: str) -> Path:
 
 
 def as_mapping(content: object, where: str, key: str) -> Mapping[str, Any]:
-    """`content`, which is what the file has under `key`; raises SpecError where it is no mapping."""
+    """`content`, the value of `key` in the file; raises SpecError if it is not a mapping."""
     if not isinstance(content, Mapping):
         raise SpecError(where, f"{quote(key)} must be a mapping of keys to values")
     return content
 
 
 def check_keys(content: Mapping[str, Any], known: Iterable[str], where: str, place: str = "") -> None:
-    """Raise SpecError, with the nearest valid key, for a key that the section at the key path `place` has not."""
+    """Raise SpecError, with the nearest valid key, for an unknown key in the section at the key path `place`."""
     known = tuple(known)
     for key in content:
         if key not in known:
@@ -132,7 +132,7 @@ def validate(
     known: Mapping[str, Iterable[str]] | None = None,
     prefix: tuple[str, ...] = (),
 ) -> Record:
-    """`content` as the adapter's type; `prefix` is the key path of the section that it is.
+    """Validate `content`, the section at the key path `prefix`, as the adapter's type.
 
     Raises SpecError with the key and, for an unknown key, the nearest valid one.
     """
@@ -147,9 +147,9 @@ def validate(
 
 
 def explain(error: ValidationError, known: Mapping[str, Iterable[str]], prefix: tuple[str, ...] = ()) -> str:
-    """One sentence for the first problem of a validation error; `known` maps a section to its valid keys.
+    """One sentence for the first problem of a validation error; `known` maps sections to their valid keys.
 
-    A misspelt key is told before the key that is missing because of it.
+    A misspelt key is reported before the key that is missing because of it.
     """
     problems = error.errors(include_url=False, include_context=True)
     misspelt = (problem for problem in problems if problem["type"] in _UNKNOWN_KEY)

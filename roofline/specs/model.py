@@ -1,7 +1,7 @@
-"""Models: the records that say what a network is made of. `roofline.specs.modelspec` reads them from files.
+"""Model architectures as records; `roofline.specs.modelspec` reads them from files.
 
-A layer is a mixer (something that moves information between tokens) and a feed-forward block (something done to each
-token), each with its norms, added to the residual stream.
+A layer is a token mixer (attention or a recurrence) and a feed-forward block, each with its norms, added to the
+residual stream.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ CLOSED = {"extra": "forbid"}
 
 @dataclass(frozen=True, slots=True)
 class Attention:
-    """Softmax attention with `heads` query heads and `kv_heads` key and value heads of `head_dim` each.
+    """Softmax attention with `heads` query heads and `kv_heads` KV heads of `head_dim` each (MHA, GQA or MQA).
 
-    What a query sees: all earlier tokens, or the last `window` of them (its own included) and `extra` others (global
-    or random ones), of those only the best `selected`; without `causal` later tokens as well. `kept` bounds how
-    many tokens the cache keeps. `qk_norm`: a norm over each head of q and k, or over all heads together ("full"),
-    or over each without learned weights ("unweighted"). `sinks`: a learned logit a head. `gate`: the output is
-    gated by a second query-sized projection. `rotary` (default: as the model's positions) turns rotation off for
-    single layers. `kv_shared`: keys and values are those of an earlier layer. `values` are projected; "normalised":
-    then each head of them is, without learned weights; "keys": so are the projected keys, in place of a projection.
+    A query attends to all earlier tokens, or to the last `window` of them (its own included) and `extra` others (global
+    or random), of those only to the top `selected`; without `causal` to later tokens as well. `kept`: maximum number
+    of tokens in the KV cache. `qk_norm`: a norm over each head of q and k, over all heads together ("full"), or over
+    each head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a second query-sized
+    projection gates the output. `rotary` (default: as the model's positions) disables RoPE for single layers.
+    `kv_shared`: keys and values are those of an earlier layer. `values`: "projected"; "normalised": also normalised per
+    head without learned weights; "keys": the projected keys, normalised, instead of a value projection.
     """
 
     __pydantic_config__ = CLOSED
@@ -60,15 +60,15 @@ class Attention:
 
     @property
     def group(self) -> int:
-        """Query heads that share a key and value head."""
+        """Query heads per KV head."""
         return self.heads // self.kv_heads
 
 
 @dataclass(frozen=True, slots=True)
 class Indexer:
-    """DeepSeek sparse attention: a scorer of `heads` small heads picks the `selected` keys a query attends to.
+    """The indexer of DeepSeek sparse attention: `heads` small heads score all keys and select the top `selected`.
 
-    `shared`: the keys are those that an earlier layer's scorer picked (IndexShare, GLM-5.2), and nothing is scored.
+    `shared`: the layer reuses the selection of an earlier layer's indexer (IndexShare, GLM-5.2).
     """
 
     __pydantic_config__ = CLOSED
@@ -81,11 +81,11 @@ class Indexer:
 
 @dataclass(frozen=True, slots=True)
 class LatentAttention:
-    """Multi-head latent attention (DeepSeek-V2): keys and values are kept as one latent vector a token.
+    """Multi-head latent attention (MLA, DeepSeek-V2): the KV cache holds one latent vector per token.
 
-    The cache holds `kv_rank` + `rope_dim` elements a token. Each head has a part of `nope_dim` from the latent and a
-    rotary part of `rope_dim` that all heads share; values are `value_dim` wide. `q_rank`: queries are projected down
-    to it and up again; None projects them directly.
+    The cache holds `kv_rank` + `rope_dim` elements per token. The key of a head has `nope_dim` elements projected from
+    the latent and a rotary part of `rope_dim` that all heads share; values are `value_dim` wide. `q_rank`: rank of the
+    query projection; None projects queries directly.
     """
 
     __pydantic_config__ = CLOSED
@@ -99,17 +99,17 @@ class LatentAttention:
     indexer: Indexer | None = None
 
     @property
-    def scorer(self) -> Indexer | None:
-        """The indexer that this layer runs itself."""
+    def own_indexer(self) -> Indexer | None:
+        """The indexer that this layer runs; None without one, or if it reuses an earlier layer's selection."""
         return None if self.indexer is None or self.indexer.shared else self.indexer
 
 
 @dataclass(frozen=True, slots=True)
 class Mamba:
-    """The selective state-space layer of Mamba: `inner` channels with a state of `state` elements each.
+    """The selective SSM of Mamba: `inner` channels with a state of `state` elements each.
 
-    `dt_rank` is the width of the time-step projection, `conv` the length of the causal convolution. `norms`: the
-    time step, B and C are normalised (Jamba).
+    `dt_rank`: rank of the time-step projection. `conv`: length of the causal convolution. `norms`: the time step, B and
+    C are normalised (Jamba).
     """
 
     __pydantic_config__ = CLOSED
@@ -125,9 +125,9 @@ class Mamba:
 
 @dataclass(frozen=True, slots=True)
 class Mamba2:
-    """The layer of Mamba-2: `heads` heads of `head_dim` channels, each with a head_dim x `state` matrix of state.
+    """The SSM of Mamba-2: `heads` heads of `head_dim` channels, each with a head_dim x `state` state matrix.
 
-    B and C are shared by the heads of each of `groups` groups. A gated norm precedes the output projection.
+    The heads of each of `groups` groups share B and C. A gated norm precedes the output projection.
     """
 
     __pydantic_config__ = CLOSED
@@ -143,7 +143,7 @@ class Mamba2:
 
 @dataclass(frozen=True, slots=True)
 class DeltaNet:
-    """Gated delta network (Qwen3-Next): `value_heads` heads, each with a key_dim x value_dim matrix of state."""
+    """Gated DeltaNet (Qwen3-Next): `value_heads` heads, each with a key_dim x value_dim state matrix."""
 
     __pydantic_config__ = CLOSED
 
@@ -157,9 +157,9 @@ class DeltaNet:
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Retention (RetNet), or linear attention when not `gated`: `heads` heads with a key_dim x value_dim state.
+    """Retention (RetNet), or linear attention if not `gated`: `heads` heads with a key_dim x value_dim state.
 
-    `norm_weight`: the norm over each head's output has learned weights, which the heads share.
+    `norm_weight`: the norm over each head's output has learned weights, shared by the heads.
     """
 
     __pydantic_config__ = CLOSED
@@ -175,8 +175,8 @@ class Retention:
 class Rwkv:
     """The time mixing of RWKV `version` 4, 6 or 7, with `heads` heads of `head_dim`.
 
-    Version 4 keeps vectors as state, later ones a head_dim x head_dim matrix a head. The ranks are those of the low-
-    rank projections that make mixing and decay depend on the data.
+    The state of version 4 is vectors, that of later versions a head_dim x head_dim matrix per head. The ranks are those
+    of the low-rank projections for data-dependent mixing and decay.
     """
 
     __pydantic_config__ = CLOSED
@@ -217,7 +217,7 @@ MIXERS: dict[str, type] = {
     "rwkv": Rwkv,
     "hyena": Hyena,
 }
-"""The mixers by the key of their section in a spec file."""
+"""Token mixers by their section key in a spec file."""
 
 
 # --- feed-forward blocks ----------------------------------------------------------------------------------------------
@@ -225,11 +225,11 @@ MIXERS: dict[str, type] = {
 
 @dataclass(frozen=True, slots=True)
 class Mlp:
-    """The feed-forward block: up and down projections of `width`, and a gate beside the up projection if `gated`.
+    """A dense MLP: up and down projections of `width`, and a gate projection if `gated`.
 
-    `active`: the share of neurons that a token needs, where a predictor picks them (contextual sparsity).
-    `receptance`: the output is gated by one more square projection, and `shift` learned vectors mix each token with
-    the one before it (RWKV's channel mixing).
+    `active`: fraction of the neurons that a predictor activates per token (contextual sparsity). `receptance`: a
+    further square projection gates the output, and `shift` learned vectors mix each token with the previous one
+    (RWKV's channel mixing).
     """
 
     __pydantic_config__ = CLOSED
@@ -245,10 +245,10 @@ class Mlp:
 
 @dataclass(frozen=True, slots=True)
 class MixtureOfExperts:
-    """`experts` blocks of `width`, of which a router picks `top_k` for each token, beside one that always runs.
+    """`experts` routed experts of `width`, of which each token is sent to `top_k`, and optional shared experts.
 
-    `shared_width` is the total width of the shared experts (0: none); `shared_gate` a learned gate on their output.
-    `router_bias`: a learned bias an expert. `bias`: biases in the experts' projections.
+    `shared_width`: total width of the shared experts (0: none). `shared_gate`: a learned gate on their output.
+    `router_bias`: a learned bias per expert. `bias`: biases in the experts' projections.
     """
 
     __pydantic_config__ = CLOSED
@@ -267,7 +267,7 @@ class MixtureOfExperts:
 FeedForward: TypeAlias = Mlp | MixtureOfExperts
 
 FEED_FORWARDS: dict[str, type] = {"mlp": Mlp, "moe": MixtureOfExperts}
-"""The feed-forward blocks by the key of their section in a spec file."""
+"""Feed-forward blocks by their section key in a spec file."""
 
 
 # --- layers and networks ----------------------------------------------------------------------------------------------
@@ -275,9 +275,10 @@ FEED_FORWARDS: dict[str, type] = {"mlp": Mlp, "moe": MixtureOfExperts}
 
 @dataclass(frozen=True, slots=True)
 class Norm:
-    """The norm around sub-layers: before each (pre), after each (post), both (sandwich), or on its output (output).
+    """The norm of sub-layers and its placement.
 
-    Post norms come after the residual addition (BERT), output norms before it (OLMo 2).
+    pre: on the input; post: after the residual addition (BERT); sandwich: on input and output; output: on the output
+    only, before the residual addition (OLMo 2).
     """
 
     __pydantic_config__ = CLOSED
@@ -289,15 +290,15 @@ class Norm:
 
     @property
     def vectors(self) -> int:
-        """Learned vectors of one norm: a weight, and for layernorm a bias."""
+        """Learned vectors of one norm: a weight, and for LayerNorm a bias."""
         return self.weight + (self.kind == "layernorm" and self.bias and self.weight)
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """How positions enter: rotary (rope), an attention bias (alibi), a learned table of `count` rows, or not at all.
+    """The position encoding: RoPE, ALiBi, a learned table of `count` rows, or none.
 
-    "relative" is T5's learned bias by distance: `count` buckets for each head, stored once.
+    "relative" is T5's learned bias by distance: `count` buckets per head, stored once.
     """
 
     __pydantic_config__ = CLOSED
@@ -308,10 +309,10 @@ class Positions:
 
 @dataclass(frozen=True, slots=True)
 class Conditioning:
-    """What a diffusion transformer is told beside the image (DiT's adaLN-Zero): a timestep and one of `classes`.
+    """The conditioning of a diffusion transformer (DiT's adaLN-Zero) on a timestep and one of `classes`.
 
-    Both are embedded into one vector a sample, the timestep from `frequencies` of it; every layer projects that vector
-    to a shift, a scale and a gate for each of its two sub-layers.
+    Both are embedded into one vector per sample, the timestep from `frequencies` sinusoids; each layer projects that
+    vector to a shift, a scale and a gate for each of its two sub-layers.
     """
 
     __pydantic_config__ = CLOSED
@@ -321,9 +322,9 @@ class Conditioning:
 
 
 class Layer(Struct, frozen=True):
-    """One layer: a mixer and a feed-forward block, either of which may be missing, added to the residual stream.
+    """One layer: a token mixer and a feed-forward block (either may be absent), sequential or in parallel.
 
-    They run one after the other or in parallel. `cross` attends to the encoder's output between the two.
+    `cross` attends to the encoder's output between the two.
     """
 
     norm: Norm
@@ -335,7 +336,7 @@ class Layer(Struct, frozen=True):
 
 
 class LayerGroup(Struct, frozen=True):
-    """`count` layers of one make; `name` tells groups apart where a model has several."""
+    """`count` identical layers under one name."""
 
     name: str
     count: int
@@ -343,15 +344,15 @@ class LayerGroup(Struct, frozen=True):
 
 
 class Model(Struct, frozen=True, dict=True):
-    """A transformer or one of its relatives. `pattern` names the group of every layer, first to last.
+    """A transformer or state-space model. `pattern` is the group name of every layer, first to last.
 
-    `task` says what it does: generate tokens, or encode a sequence in one pass. `tower` is a network that runs first:
-    an "encoder" whose output the layers' `cross` attends to, or a "vision" encoder whose `tower_tokens` outputs an
-    image join the prompt. `dtype` is the format of what the checkpoint keeps unquantised, `quantization` the scheme of
-    the rest as `--quant` has it; `unquantised` are parts that it leaves out beside the usual ones. `mtp` counts the
-    multi-token-prediction modules of a checkpoint, which are not part of the main model. `conditioning` is a diffusion
-    transformer's. `extra_parameters` are stored weights that no operator of inference touches (poolers, unused heads).
-    `parameters` is the published size where one exists; the derived one is `roofline.bound.memory.parameters(model)`.
+    `task`: generate tokens, or encode a sequence in one pass. `tower`: a network that runs first, either an "encoder"
+    for the layers' `cross` attention, or a "vision" encoder whose `tower_tokens` outputs per image are added to the
+    prompt. `dtype`: format of the unquantised weights. `quantization`: scheme of the others, in the notation of
+    `--quant`. `unquantised`: parts left unquantised beside the usual ones. `mtp`: number of multi-token-prediction
+    modules in the checkpoint, not part of the main model. `extra_parameters`: stored weights that inference does not
+    use (poolers, unused heads). `parameters`: the published size, if any; the derived size is
+    `roofline.bound.memory.parameters(model)`.
     """
 
     name: str
@@ -390,29 +391,29 @@ class Model(Struct, frozen=True, dict=True):
 
     @property
     def layers(self) -> int:
-        """How many layers it has."""
+        """Number of layers."""
         return len(self.pattern)
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
-        """The distinct softmax attentions of its layers, cross attention included."""
+        """The distinct softmax attentions of the layers, cross-attention included."""
         found = (part for group in self.groups for part in (group.layer.mixer, group.layer.cross))
         return tuple(dict.fromkeys(part for part in found if isinstance(part, Attention)))
 
     @property
     def experts(self) -> tuple[MixtureOfExperts, ...]:
-        """The distinct mixtures of experts of its layers."""
+        """The distinct MoE blocks of the layers."""
         found = (group.layer.feed_forward for group in self.groups)
         return tuple(dict.fromkeys(part for part in found if isinstance(part, MixtureOfExperts)))
 
     @property
-    def latent(self) -> bool:
-        """Whether any layer has latent attention."""
+    def uses_mla(self) -> bool:
+        """Whether any layer has MLA."""
         return any(isinstance(group.layer.mixer, LatentAttention) for group in self.groups)
 
     @property
     def image_tokens(self) -> int:
-        """Tokens that one image adds to the prompt: the vision tower's positions, merged where its projector does."""
+        """Prompt tokens per image: the vision encoder's patches, after merging by the projector."""
         if self.tower is None or self.tower_kind != "vision" or not self.tower_tokens:
             return 0
         merged = self.tower.projector[0] // self.tower.hidden if self.tower.projector else 1

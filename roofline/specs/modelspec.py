@@ -1,4 +1,4 @@
-"""Model specs: the vocabulary of a YAML file, read into the records of `roofline.specs.model` and written back."""
+"""Model spec files: YAML to and from the records of `roofline.specs.model`."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from annotated_types import Ge, Le, Len
 from pydantic import Strict
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import SpecError, quote, suggest
-from roofline.specs.library import as_mapping, check_keys, find_spec, modified, spec_files, validate
+from roofline.core.errors import SpecError, UnknownNameError, quote, suggest
+from roofline.specs.hardware import Hardware, list_hardware, load_hardware
+from roofline.specs.library import as_mapping, check_keys, find_spec, is_hardware, modified, spec_files, validate
 from roofline.specs.model import (
     CLOSED,
     FEED_FORWARDS,
@@ -38,9 +39,9 @@ from roofline.specs.precision import check_scheme
 
 
 def load_model(name: str) -> Model:
-    """The model called `name`, or described by the YAML spec or Hugging Face `config.json` at that path.
+    """The model `name`, or that of the YAML spec or Hugging Face `config.json` at that path.
 
-    Raises UnknownNameError with the nearest name, or SpecError naming the file and the key.
+    Raises UnknownNameError with the nearest name, or SpecError with the file and the key.
     """
     path = find_spec(name, "modelspecs", "model")
     return _load(path, modified(path))
@@ -62,6 +63,22 @@ def list_models() -> list[str]:
     return list(spec_files("modelspecs"))
 
 
+def load_any(name: str) -> Model | Hardware:
+    """The model or hardware of that name, or of the file at that path."""
+    models, devices = list_models(), list_hardware()
+    if name in devices:
+        return load_hardware(name)
+    if name in models:
+        return load_model(name)
+    try:
+        path = find_spec(name, "modelspecs", "model or hardware")
+    except UnknownNameError:
+        raise UnknownNameError("model or hardware", name, [*models, *devices]) from None
+    if path.suffix.lower() != ".json" and is_hardware(path):
+        return load_hardware(str(path))
+    return load_model(str(path))
+
+
 ROPE = Positions()
 
 
@@ -75,7 +92,7 @@ class _LayersEntry:
 
 @dataclass(frozen=True, slots=True)
 class _Spec:
-    """A model file as written, blocks not yet merged: the keys of the top level."""
+    """The top-level keys of a model file, before the blocks are merged."""
 
     __pydantic_config__ = CLOSED
 
@@ -132,7 +149,7 @@ def _names(record: type) -> tuple[str, ...]:
 
 
 _SECTIONS: Mapping[str, type] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm}
-"""What a layer is put together from, by the key of the section."""
+"""The parts of a layer, by section key."""
 
 _SWITCHES = ("residual", "shared_norm")
 _LAYER_KEYS = (*_SECTIONS, *_SWITCHES)
@@ -144,35 +161,9 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "indexer": _names(Indexer),
     **{key: _names(record) for key, record in _SECTIONS.items()},
 }
-_SHARED = (
-    "hidden",
-    "vocabulary",
-    "title",
-    "source",
-    "parameters",
-    "active_parameters",
-    "task",
-    "dtype",
-    "quantization",
-    "max_context",
-    "tied_embeddings",
-    "positions",
-    "embedding_norm",
-    "embedding_width",
-    "token_types",
-    "conditioning",
-    "final_norm",
-    "lm_head",
-    "lm_head_bias",
-    "tower_kind",
-    "tower_tokens",
-    "projector_bias",
-    "patch",
-    "patch_bias",
-    "extra_parameters",
-    "mtp",
-)
-"""Keys that mean the same in the file and in the record."""
+_CONVERTED = {"name", "norm", "projector", "tower", "unquantised"}
+_SHARED = tuple(key for key in _names(_Spec) if key in Model.__struct_fields__ and key not in _CONVERTED)
+"""Keys that are the same in the file and in `Model`."""
 
 
 @lru_cache(maxsize=32)
@@ -183,7 +174,7 @@ def _adapter(record: type) -> Any:
 
 
 def parse_model(content: Mapping[str, Any], where: str) -> Model:
-    """A Model from the mapping of a spec file; `where` names the file in errors."""
+    """The model that a spec file's mapping describes; `where` names the file in errors."""
     content = dict(content)
     if isinstance(content.get("layers"), int) and not isinstance(content["layers"], bool):
         content["layers"] = {"count": content["layers"]}
@@ -191,7 +182,7 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         content["positions"] = {"kind": content["positions"]}
     spec: _Spec = validate(_adapter(_Spec), content, where, _KEYS)
     if not spec.name.isprintable():
-        raise SpecError(where, f"'name' must be characters that can be printed, got {quote(spec.name)}")
+        raise SpecError(where, f"'name' must be printable characters, got {quote(spec.name)}")
     if (spec.positions.kind in ("learned", "relative")) != (spec.positions.count is not None):
         raise SpecError(where, "'positions': learned and relative positions need a count, other kinds have none")
     if not spec.vocabulary and (spec.lm_head or not spec.patch):
@@ -199,9 +190,9 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
     if spec.quantization is not None:
         check_scheme(spec.quantization, where, "quantization")
     elif spec.unquantised:
-        raise SpecError(where, "'unquantised' says what 'quantization' leaves out: give both")
+        raise SpecError(where, "'unquantised' needs 'quantization': it lists the exceptions")
     if (spec.tower is None) != (spec.tower_kind is None):
-        raise SpecError(where, "'tower' and 'tower_kind' belong together")
+        raise SpecError(where, "'tower' and 'tower_kind' need each other")
     blocks = _blocks(spec, where)
     pattern = _pattern(spec, blocks, where)
     layers = {name: _layer(spec, blocks[name], name, where) for name in dict.fromkeys(pattern)}
@@ -225,7 +216,7 @@ def _tower(spec: _Spec, where: str) -> Model | None:
     if spec.tower is None:
         return None
     if spec.tower.get("tower"):
-        raise SpecError(where, "'tower.tower': a tower has no tower of its own")
+        raise SpecError(where, "'tower.tower': a tower cannot have a tower")
     content = {"name": f"{spec.name}-tower"[:80], "lm_head": False, "task": "encode", **spec.tower}
     return parse_model(content, f"{where}: tower")
 
@@ -238,17 +229,17 @@ def _blocks(spec: _Spec, where: str) -> dict[str, dict[str, Any]]:
 
 
 def _pattern(spec: _Spec, blocks: Mapping[str, object], where: str) -> list[str]:
-    """The block of every layer: the pattern with its repeats written out, repeated and cut to the layer count."""
+    """The block of every layer: the pattern with repeats expanded, repeated and truncated to the layer count."""
     if spec.layers.pattern is None:
         if len(blocks) > 1:
-            raise SpecError(where, "'layers.pattern' is missing: it names the block of each layer")
+            raise SpecError(where, "'layers.pattern' is missing: it lists the block of each layer")
         return [next(iter(blocks))] * spec.layers.count
     period: list[str] = []
     for entry in spec.layers.pattern:
         match = re.fullmatch(r"([0-9]{1,9})\s*x\s+(\S.*)", entry)
         times, name = (int(match[1]), match[2]) if match else (1, entry)
         if name not in blocks:
-            raise SpecError(where, f"'layers.pattern' names the unknown block {quote(name)}{suggest(name, blocks)}")
+            raise SpecError(where, f"'layers.pattern' has the unknown block {quote(name)}{suggest(name, blocks)}")
         period += [name] * min(times, spec.layers.count - len(period))
     if not period:
         raise SpecError(where, "'layers.pattern' is empty")
@@ -259,7 +250,7 @@ def _pattern(spec: _Spec, blocks: Mapping[str, object], where: str) -> list[str]
 def _layer(spec: _Spec, overrides: Mapping[str, Any], name: str, where: str) -> Layer:
     """One block: the top-level sections with the block's overrides merged in and dependent defaults filled in.
 
-    A block that names a mixer or feed-forward block takes that one instead of the top level's; `mlp: null` takes none.
+    A mixer or feed-forward section of the block replaces the top level's; `mlp: null` removes it.
     """
     prefix = f"blocks.{name}." if spec.blocks else ""
 
@@ -271,13 +262,13 @@ def _layer(spec: _Spec, overrides: Mapping[str, Any], name: str, where: str) -> 
         return {**(base or {}), **as_mapping(override, where, prefix + key)}
 
     def chosen(family: Mapping[str, type]) -> str | None:
-        """The one section of a family that this block has."""
+        """The section key of a family in this block."""
         own = [key for key in family if overrides.get(key) is not None]
         if not own:
             nulled = [key for key in family if key in overrides]
             own = [key for key in family if getattr(spec, key) is not None and key not in nulled]
         if len(own) > 1:
-            raise SpecError(where, f"{quote(prefix + own[1])}: a layer has one of {', '.join(own)}, not both")
+            raise SpecError(where, f"{quote(prefix + own[1])}: a layer has only one of {', '.join(own)}")
         return own[0] if own else None
 
     if section("norm") is None:
@@ -331,7 +322,7 @@ def _check_layer(layer: Layer, prefix: str, where: str) -> None:
             raise SpecError(where, f"'{prefix}{key}.kv_heads': {problem}")
     experts = layer.feed_forward
     if isinstance(experts, MixtureOfExperts) and experts.top_k > experts.experts:
-        problem = f"{experts.top_k} of {experts.experts} experts cannot be picked"
+        problem = f"{experts.top_k} of {experts.experts} experts cannot be selected"
         raise SpecError(where, f"'{prefix}moe.top_k': {problem}")
     if layer.shared_norm and layer.residual != "parallel":
         raise SpecError(where, f"'{prefix}shared_norm' needs residual: parallel")
@@ -342,7 +333,7 @@ def _check_layer(layer: Layer, prefix: str, where: str) -> None:
 
 
 def to_spec(model: Model) -> dict[str, Any]:
-    """The spec file's mapping that describes `model`, defaults left out: `parse_model` reads it back."""
+    """The spec mapping of `model` without defaults; `parse_model` reads it back."""
     positions = model.positions
     plain = len(model.groups) == 1 and model.groups[0].name == "layer"
     written: dict[str, Any] = {
@@ -395,7 +386,7 @@ def _section_spec(record: Any) -> dict[str, Any]:
 
 
 def _runs(pattern: tuple[str, ...]) -> list[str]:
-    """The shortest period of `pattern`, its runs written as '5 x local'."""
+    """The shortest period of `pattern`, with runs written as '5 x local'."""
     period = next(
         length
         for length in range(1, len(pattern) + 1)

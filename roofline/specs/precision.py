@@ -1,10 +1,8 @@
-"""Precision: the formats of a model as it runs. Weights, activations, KV cache and compute are separate choices.
+"""Precision: the formats of weights, activations, KV cache and arithmetic, chosen separately.
 
-Two rules follow the hardware:
-
-* A low-precision peak needs **all** operands in that precision and a device that has it. Otherwise operands are
-  upcast along their `PROMOTIONS` until they meet in arithmetic the device offers, which costs work on the vector unit.
-* Checkpoints leave parts unquantised. A `WeightScheme` says which format each component of the weights takes.
+* A low-precision peak requires **all** operands in that precision and a device that supports it. Otherwise operands are
+  upcast along `PROMOTIONS` to a common arithmetic of the device, at a cost on the vector unit.
+* Checkpoints leave parts unquantised. A `WeightScheme` gives the format of each component of the weights.
 """
 
 from __future__ import annotations
@@ -23,10 +21,9 @@ from roofline.specs.schemes import GGUF, WeightScheme, find_weight_scheme
 class Precision(Struct, frozen=True):
     """The formats of a scenario.
 
-    `base` is what the model runs in where nothing is quantised: the residual stream, norms, queries, attention
-    outputs. `activations` is the format in which linear layers receive their inputs (8-bit schemes quantise there),
-    `kv` the cache's, `weights` a scheme by component. `compute` forces an arithmetic; None lets the operands decide.
-    `queries` is the format of queries and probabilities; None lets it follow activations and cache (`attention`).
+    `base`: unquantised tensors, such as the residual stream, norms, queries and attention outputs. `activations`:
+    inputs of linear layers. `kv`: the KV cache. `weights`: a scheme by component. `compute`: a forced arithmetic; None
+    derives it from the operands. `queries`: queries and attention probabilities; None derives them (`attention`).
     """
 
     base: Format
@@ -38,10 +35,10 @@ class Precision(Struct, frozen=True):
 
     @property
     def attention(self) -> Format:
-        """The format of queries and probabilities in the attention products.
+        """The format of queries and probabilities in the GEMMs of attention.
 
-        They follow the activations only where the cache is in the same arithmetic, so that both operands of the
-        product are; otherwise attention runs in the base format.
+        The activation format if the KV cache has the same arithmetic, so that both operands match; otherwise the base
+        format.
         """
         if self.queries is not None:
             return self.queries
@@ -69,10 +66,10 @@ SCHEMES: Mapping[str, tuple[str | None, str | None, str | None]] = MappingProxyT
         **{scheme.name: (scheme.name, None, None) for scheme in GGUF},
     }
 )
-"""What `--quant NAME` stands for, beside the literature's notation (W4, W8A8, W4A16KV8, KV4)."""
+"""The schemes of `--quant NAME`, beside the notation W4, W8A8, W4A16KV8, KV4."""
 
 PLAIN = "W16A16"
-"""The scheme in which nothing is quantised, whatever a checkpoint was released in."""
+"""The unquantised scheme, which also overrides the format of a checkpoint."""
 
 _NOTATION = re.compile(r"(?=.)(?:W(?P<w>\d+))?(?:A(?P<a>\d+))?(?:KV(?P<kv>\d+))?", re.IGNORECASE | re.ASCII)
 
@@ -85,35 +82,35 @@ def parse_precision(
     kv: str | None = None,
     compute: str | None = None,
 ) -> Precision:
-    """The precision that a scheme and single choices describe; a single choice overrides the scheme.
+    """The precision of a scheme and single formats; a single format overrides the scheme.
 
-    `base` is the model's own format. Raises RooflineError naming what is unknown and the nearest valid name.
+    `base` is the model's own format. Raises RooflineError for an unknown name, with the nearest valid one.
     """
-    ground = find_format(base)
+    base_format = find_format(base)
     if scheme is not None:
         if scheme.strip().lower() in UNQUANTISED_FORMATS:
-            ground = find_format(scheme)
+            base_format = find_format(scheme)
         else:
             from_scheme = scheme_formats(scheme)
             weights = from_scheme[0] if weights is None else weights
             activations = from_scheme[1] if activations is None else activations
             kv = from_scheme[2] if kv is None else kv
-    chosen = find_format(activations) if activations is not None else ground
+    chosen = find_format(activations) if activations is not None else base_format
     if chosen.name in UNQUANTISED_FORMATS:
-        ground = chosen
+        base_format = chosen
     if compute is not None and compute not in WIDTH:
         raise UnknownNameError("compute format", compute, WIDTH)
     return Precision(
-        base=ground,
-        weights=find_weight_scheme(ground.name if weights is None else weights),
+        base=base_format,
+        weights=find_weight_scheme(base_format.name if weights is None else weights),
         activations=chosen,
-        kv=find_format(kv) if kv is not None else ground,
+        kv=find_format(kv) if kv is not None else base_format,
         compute=compute,
     )
 
 
 def check_scheme(scheme: str, where: str, key: str) -> None:
-    """Raises SpecError naming a spec's file and key where its scheme is unknown."""
+    """Raise SpecError with the file and key if `scheme` is unknown."""
     try:
         scheme_formats(scheme)
     except RooflineError as error:
@@ -121,7 +118,7 @@ def check_scheme(scheme: str, where: str, key: str) -> None:
 
 
 def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
-    """The formats of weights, activations and cache that a scheme stands for; None keeps the base format.
+    """The formats of weights, activations and KV cache in a scheme; None keeps the base format.
 
     Raises RooflineError for an unknown scheme, with the nearest one.
 
@@ -146,7 +143,7 @@ def scheme_formats(scheme: str) -> tuple[str | None, str | None, str | None]:
         if bits == "32":
             return "fp32"
         if len(bits) > 3 or not 1 <= int(bits) <= 8:
-            raise RooflineError(f"{quote(scheme)} asks for {quote(bits)[1:-1]}-bit {what}; use 1 to 8, 16 or 32 bits")
+            raise RooflineError(f"{quote(scheme)} has {quote(bits)[1:-1]}-bit {what}; use 1 to 8, 16 or 32 bits")
         return f"int{int(bits)}"
 
     return integer("w", "weights"), integer("a", "activations"), integer("kv", "KV cache")

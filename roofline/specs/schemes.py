@@ -1,4 +1,4 @@
-"""Weight schemes: which format each component of a checkpoint takes. Checkpoints leave parts unquantised."""
+"""Weight schemes: the format of each component of a checkpoint, including unquantised parts."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from roofline.specs.formats import FORMATS, UNQUANTISED_FORMATS, Format, find_fo
 
 
 class Mixture(Struct, frozen=True):
-    """A component stored in `better` in some layers and in `base` in the others, as `rule(layer, layers)` says."""
+    """A component stored in `better` in the layers where `rule(layer, layers)` holds, and in `base` in the others."""
 
     base: Format
     better: Format
     rule: Callable[[int, int], bool]
 
-    def over(self, layers: int) -> Format:
-        """The mixture's average format over a model of `layers` layers."""
-        share = sum(self.rule(layer, layers) for layer in range(layers)) / layers
-        bits = share * self.better.bits + (1 - share) * self.base.bits
+    def average(self, layers: int) -> Format:
+        """The average format over a model of `layers` layers."""
+        fraction = sum(self.rule(layer, layers) for layer in range(layers)) / layers
+        bits = fraction * self.better.bits + (1 - fraction) * self.base.bits
         return Format(f"{self.base.name}/{self.better.name}", bits, self.base.arithmetic)
 
 
 class ByGroup(Struct, frozen=True):
-    """A component whose format depends on how many query heads share a key and value head: `few` below 4, else `many`.
+    """A component whose format depends on the query heads per KV head: `few` below 4, else `many`.
 
-    With grouped queries V is small, so that better bits for it cost little.
+    With GQA V is small, so more bits for it cost little.
     """
 
     few: Choice
@@ -38,41 +38,40 @@ class ByGroup(Struct, frozen=True):
 
 
 DEEP = 80
-"""Layers by which llama.cpp knows a model of 70 billion parameters."""
+"""The layer count by which llama.cpp recognises a 70B model."""
 
 
 class ByDepth(Struct, frozen=True):
-    """A component that llama.cpp stores in a better format in models of `DEEP` layers: `deep` there, else `usual`."""
+    """A component that llama.cpp stores in the format `deep` in models of `DEEP` layers, else in `usual`."""
 
     usual: Choice
     deep: Choice
 
 
 Choice: TypeAlias = Format | Mixture | ByGroup | ByDepth
-"""What a component is stored in: one format, or a rule that picks it by layer, head group or depth."""
+"""The format of a component: a fixed one, or a rule by layer, GQA group size or depth."""
 
 
-def _settled(choice: Choice, layers: int, group: int) -> Format:
-    """The format that a choice means in a model of `layers` layers with `group` query heads to a key and value head."""
+def _resolve(choice: Choice, layers: int, group: int) -> Format:
+    """The format of a choice in a model of `layers` layers and `group` query heads per KV head."""
     match choice:
         case ByDepth():
-            return _settled(choice.deep if layers == DEEP else choice.usual, layers, group)
+            return _resolve(choice.deep if layers == DEEP else choice.usual, layers, group)
         case ByGroup():
-            return _settled(choice.many if group >= 4 else choice.few, layers, group)
+            return _resolve(choice.many if group >= 4 else choice.few, layers, group)
         case Mixture():
-            return choice.over(layers)
+            return choice.average(layers)
     return choice
 
 
 def _more_bits(layer: int, layers: int) -> bool:
-    """Where llama.cpp's K-quant mixtures spend more bits: the first and last eighth, and every third between."""
+    """Whether llama.cpp's K-quants use more bits in a layer: the first and last eighth, and every third between."""
     eighth = layers // 8
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
 UNQUANTISED = frozenset({"embedding", "positions", "lm_head", "norm", "bias", "router"})
-"""Components that quantised checkpoints usually leave in the model's own format."""
-
+"""Components that quantised checkpoints usually leave unquantised."""
 
 PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -84,14 +83,14 @@ PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
         "mlp": frozenset({"gate_proj", "up_proj", "down_proj"}),
     }
 )
-"""Parts of a model that a checkpoint may leave unquantised as well; "mlp" is dense blocks and shared experts."""
+"""Further parts that a checkpoint may leave unquantised; "mlp" is dense blocks and shared experts."""
 
 
 class WeightScheme(Struct, frozen=True):
-    """How a checkpoint stores its weights.
+    """The weight formats of a checkpoint.
 
-    Components in `unquantised` keep the model's own format; `special` ones take the format given there; all other
-    linear layers take `linear` (None: the model's own format).
+    Components in `unquantised` keep the model's own format, those in `special` have the format given there, and all
+    other linear layers have `linear` (None: the model's own format).
     """
 
     name: str
@@ -100,19 +99,19 @@ class WeightScheme(Struct, frozen=True):
     unquantised: Collection[str] = UNQUANTISED
 
     def format_of(self, component: str, base: Format, layers: int, group: int = 1) -> Format:
-        """The format of `component` (an op name, or embedding, norm, bias, ...).
+        """The format of `component` (an operator name, or embedding, norm, bias, ...).
 
-        The model has `layers` layers, and `group` query heads to a key and value head.
+        The model has `layers` layers and `group` query heads per KV head.
         """
         chosen = self.special.get(component, self.special.get(component.removeprefix("expert_")))
         if chosen is not None:
-            return _settled(chosen, layers, group)
+            return _resolve(chosen, layers, group)
         if self.linear is None or component in self.unquantised:
             return base
         return self.linear
 
     def without(self, parts: Collection[str]) -> WeightScheme:
-        """The scheme with some of the `PARTS` left in the model's own format."""
+        """The scheme with these `PARTS` left unquantised."""
         kept = frozenset(self.unquantised).union(*(PARTS[part] for part in parts))
         return replace(self, unquantised=kept)
 
@@ -121,7 +120,7 @@ class WeightScheme(Struct, frozen=True):
 
 
 def _gguf(name: str, base: str, output: str, **special: Choice) -> WeightScheme:
-    """A llama.cpp file type: vectors stay fp32, the embedding is quantised, the output matrix has its own format."""
+    """A llama.cpp file type: vectors in fp32, the embedding quantised, the output matrix in its own format."""
     kept = {"norm": FORMATS["fp32"], "bias": FORMATS["fp32"], "router": FORMATS["fp32"]}
     mixtures: dict[str, Choice] = {**kept, "lm_head": FORMATS[output], **special}
     return WeightScheme(name, FORMATS[base], MappingProxyType(mixtures), frozenset())
@@ -144,18 +143,18 @@ def _grouped(few: str, many: str) -> ByGroup:
 
 
 def _deep(usual: Choice, deep: Choice = FORMATS["q5_k"]) -> ByDepth:
-    """V in models of 80 layers: small under grouped queries, so that Q3_K and Q4_K become Q5_K there."""
+    """The format of V: with GQA V is small, so models of 80 layers store Q3_K and Q4_K as Q5_K."""
     return ByDepth(usual, deep)
 
 
 def _tiny(name: str, base: str, small: str, **special: Choice) -> WeightScheme:
-    """The file types of one and two bits: V, the first eighth of down and the embedding keep more of them."""
+    """The 1- and 2-bit file types: V, the first eighth of down_proj and the embedding have more bits."""
     v, down = _grouped(small, "q4_k"), _mixed(base, small, _first_eighth)
     return _gguf(name, base, "q5_k", embedding=FORMATS[small], v_proj=v, down_proj=down, **special)
 
 
 MXFP4_BLOCKS = Format("mxfp4", 17 * 8 / 32, "int8")
-"""llama.cpp's blocks of MXFP4: twice an element is a whole number, and its kernels multiply those."""
+"""llama.cpp's MXFP4 blocks: its kernels multiply the doubled elements, which are integers."""
 
 # The tensor-by-tensor choices of llama.cpp's llama_tensor_get_type (src/llama-quant.cpp) for dense Llama-like models,
 # those of four bits and less with an importance matrix, as such files are made.
@@ -263,11 +262,11 @@ WEIGHT_SCHEMES: Mapping[str, WeightScheme] = MappingProxyType(
         ),
     }
 )
-"""Ways to store weights that differ from "this format in every linear layer"."""
+"""Schemes with more than one format; any other name is one format for every linear layer."""
 
 
 def find_weight_scheme(name: str) -> WeightScheme:
-    """The weight scheme called `name`: a named one, or a format used in every linear layer."""
+    """The weight scheme `name`: a named scheme, or a format for every linear layer."""
     key = name.strip().lower().replace("-", "_")
     if key in WEIGHT_SCHEMES:
         return WEIGHT_SCHEMES[key]

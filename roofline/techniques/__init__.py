@@ -1,7 +1,7 @@
 """The technique catalogue: every technique of the source papers as a function from a scenario to a scenario.
 
-In: a `Scenario` and requests such as `eagle:depth=3`. Out: the scenario with the techniques applied, in the catalogue's
-order, and for each technique what it covers, asks for and was published to gain.
+In: a `Scenario` and requests such as `eagle:depth=3`. Out: the scenario with the techniques applied in catalogue order,
+and the description of each technique: the systems it covers, its price and its published effects.
 
 >>> from roofline import Scenario, analyze, load_hardware, load_model
 >>> from roofline.techniques import apply_techniques
@@ -27,16 +27,31 @@ from roofline.techniques.base import Level, Parameter, Price, Published, Techniq
 
 @lru_cache(maxsize=1)
 def techniques() -> Mapping[str, Technique]:
-    """The catalogue by name, in the order in which techniques are applied."""
-    from roofline.techniques import data, model, system
+    """The catalogue by name, in the order of application; distillation comes first, since it replaces the model."""
+    from roofline.techniques import (
+        attention,
+        compression,
+        conditional,
+        data,
+        kernels,
+        kv_cache,
+        low_precision,
+        placement,
+        serving,
+        speculation,
+        structure,
+        weight_only,
+    )
 
-    entries = (*model.TECHNIQUES, *data.TECHNIQUES, *system.TECHNIQUES)
+    model = (structure, attention, weight_only, low_precision, kv_cache, compression, conditional)
+    system = (kernels, serving, speculation, placement)
+    entries = (entry for module in (*model, data, *system) for entry in module.TECHNIQUES)
     return MappingProxyType({entry.name: entry for entry in entries})
 
 
 @lru_cache(maxsize=1)
 def names() -> Mapping[str, str]:
-    """Every name and every system that an entry covers, in lower case, with the entry's name."""
+    """The technique for each technique name and each system that a technique covers, in lower case."""
     found = {system.lower(): entry.name for entry in techniques().values() for system in entry.covers}
     return MappingProxyType({**found, **{name: name for name in techniques()}})
 
@@ -52,21 +67,21 @@ def find_technique(name: str) -> Technique:
 def apply_techniques(scenario: Scenario, requests: Iterable[str]) -> Scenario:
     """The scenario with techniques applied, each written NAME or NAME:key=value,key=value.
 
-    The order of the requests does not matter: they are applied in the catalogue's order. Raises RooflineError where
-    two contradict each other, a parameter is unknown or out of range, or a technique does not concern the model.
+    Techniques apply in catalogue order, whatever the order of the requests. Raises RooflineError where two have the
+    same slot, a parameter is unknown or out of range, or a technique does not apply to the model.
     """
-    chosen: dict[str, Asked] = {}
+    chosen: dict[str, RequestedTechnique] = {}
     slots: dict[str, str] = {}
     for request in requests:
-        asked = _asked(request)
-        name, slot = asked.technique.name, asked.technique.slot
+        requested = _requested(request)
+        name, slot = requested.technique.name, requested.technique.slot
         if name in chosen:
-            raise RooflineError(f"the technique {name} is asked for twice")
+            raise RooflineError(f"the technique {name} is requested twice")
         if slot in slots:
-            raise RooflineError(f"{name} and {slots[slot]} contradict each other: both settle the {slot}")
-        if asked.technique.change is None:
-            raise UnsupportedError(f"{name} cannot be simulated: {asked.technique.caveat}")
-        chosen[name] = asked
+            raise RooflineError(f"{name} conflicts with {slots[slot]}: both set the {slot}")
+        if requested.technique.change is None:
+            raise UnsupportedError(f"{name} cannot be simulated: {requested.technique.caveat}")
+        chosen[name] = requested
         slots[slot] = name
     for name in techniques():
         if name in chosen:
@@ -74,24 +89,24 @@ def apply_techniques(scenario: Scenario, requests: Iterable[str]) -> Scenario:
     return scenario
 
 
-def _applied(scenario: Scenario, asked: Asked) -> Scenario:
-    """The scenario with one more technique: each scenario keeps what became of it, for combinations that go on."""
-    found = scenario.following.get(asked.written)
+def _applied(scenario: Scenario, requested: RequestedTechnique) -> Scenario:
+    """The scenario with one more technique, cached in the scenario."""
+    found = scenario.technique_cache.get(requested.written)
     if found is None:
-        assert asked.technique.change is not None
-        changed = asked.technique.change(scenario, asked.values)
-        found = replace(changed, techniques=(*scenario.techniques, asked.written))
-        scenario.following[asked.written] = found
+        assert requested.technique.change is not None
+        changed = requested.technique.change(scenario, requested.values)
+        found = replace(changed, techniques=(*scenario.techniques, requested.written))
+        scenario.technique_cache[requested.written] = found
     return found
 
 
 def check_request(request: str) -> Technique:
-    """The technique that NAME or NAME:key=value,... asks for, its parameters checked; raises RooflineError."""
-    return _asked(request).technique
+    """The technique of a request NAME or NAME:key=value,...; raises RooflineError for an invalid request."""
+    return _requested(request).technique
 
 
-class Asked(NamedTuple):
-    """A technique as it is asked for: its parameters, and how a request would write it."""
+class RequestedTechnique(NamedTuple):
+    """A technique with its parameter values, and the request in canonical form."""
 
     technique: Technique
     values: Mapping[str, Any]
@@ -99,12 +114,12 @@ class Asked(NamedTuple):
 
 
 @lru_cache(maxsize=1024)
-def _asked(request: str) -> Asked:
+def _requested(request: str) -> RequestedTechnique:
     name, given = _parse(request)
     technique = find_technique(name)
     parameters = ",".join(f"{key}={value}" for key, value in given.items())
     written = f"{technique.name}:{parameters}" if parameters else technique.name
-    return Asked(technique, MappingProxyType(technique.values(given)), written)
+    return RequestedTechnique(technique, MappingProxyType(technique.values(given)), written)
 
 
 def _parse(request: str) -> tuple[str, dict[str, str]]:

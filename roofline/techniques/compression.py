@@ -1,7 +1,8 @@
-"""Sparsity, low-rank factorisation and adapters: what becomes of the weights of linear layers."""
+"""Weight sparsity, low-rank factorisation and adapters of linear layers."""
 
 from __future__ import annotations
 
+from functools import partial
 from types import MappingProxyType
 from typing import Any
 
@@ -11,49 +12,45 @@ from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.rewrite import Adapter, LowRank
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import Format, find_format, pruned, structured
-from roofline.specs.precision import Precision
 from roofline.techniques.base import (
+    GENERATIVE_SURVEY,
+    SURVEY,
+    UNVEILED,
     Change,
     Parameter,
     Price,
     Published,
     Technique,
     Values,
-    with_precision,
-    with_weight_format,
+    model_technique,
 )
-from roofline.techniques.entries import entry
+from roofline.techniques.changes import precision_of, with_precision, with_rewrite, with_weight_format
 from roofline.techniques.formats import bits_parameter, stored, with_formats
-from roofline.techniques.rewrites import with_rewrite
+
+_entry = partial(model_technique, price=Price.CALIBRATION, caveat="Accuracy is not simulated.")
 
 # --- sparsity ---------------------------------------------------------------------------------------------------------
 
 
-def _unchanged(scenario: Scenario, _: Values) -> Scenario:
-    """Dense kernels read and multiply zeros like any other number."""
-    return scenario
-
-
-def _unstructured(name: str, title: str, price: Price, reference: str, *covers: str, **rest: Any) -> Technique:
-    return entry(
+def _unstructured(name: str, title: str, reference: str, *covers: str, **rest: Any) -> Technique:
+    return _entry(
         name,
         title,
-        price,
         reference,
         "None at the bound: dense kernels store, read and multiply the zeros, so that FLOPs, bytes and memory stay.",
         "weight sparsity",
-        _unchanged,
-        Parameter("sparsity", 0.5, "share of the weights set to zero, which changes no cost here", 0, 0.99),
-        caveat="Only a kernel for sparse weights gains from it: flash-llm, or n-m-sparsity where the zeros are"
-        " patterned. Accuracy is not simulated.",
+        lambda scenario, _: scenario,
+        Parameter("sparsity", 0.5, "fraction of the weights set to zero; no effect on simulated costs", 0, 0.99),
         covers=covers,
+        caveat="Only kernels for sparse weights gain: use flash-llm, or n-m-sparsity for N:M patterns. Accuracy is not"
+        " simulated.",
         **rest,
     )
 
 
-SPARSE_RANGE = Published("50 to 60% sparsity", "unstructured pruning, usually", "Miao et al. 2023, section 3.1.3")
+SPARSE_RANGE = Published("50 to 60% sparsity", "unstructured pruning, usually", f"{GENERATIVE_SURVEY}, section 3.1.3")
 
-FAMILIES = ("ampere", "ada", "hopper", "blackwell")
+SPARSE_TENSOR_CORE_FAMILIES = ("ampere", "ada", "hopper", "blackwell")
 """NVIDIA's architectures with sparse tensor cores (their whitepapers)."""
 
 
@@ -61,7 +58,7 @@ def _n_m(scenario: Scenario, values: Values) -> Scenario:
     kept, of, hardware = values["n"], values["m"], scenario.hardware
     if (kept, of) not in ((1, 2), (2, 4), (4, 8)):
         raise RooflineError(f"n-m-sparsity: sparse tensor cores multiply 1:2, 2:4 or 4:8, got {kept}:{of}")
-    if hardware.family not in FAMILIES:
+    if hardware.family not in SPARSE_TENSOR_CORE_FAMILIES:
         raise UnsupportedError(
             f"n-m-sparsity is simulated for NVIDIA's sparse tensor cores (Ampere and later), and {hardware.name} is"
             f" of the family {hardware.family}"
@@ -77,59 +74,46 @@ SPARSITY: tuple[Technique, ...] = (
     _unstructured(
         "sparsegpt",
         "SparseGPT: one-shot pruning with second-order updates",
-        Price.CALIBRATION,
         "Frantar and Alistarh 2023, SparseGPT",
         "SparseGPT",
         published=(
             Published(
                 "50 to 60% sparsity without fine-tuning, 175B parameters in hours on one GPU",
                 "",
-                "Yuan et al. 2024, LLM Inference Unveiled, section 3.2.1",
+                f"{UNVEILED}, section 3.2.1",
             ),
         ),
     ),
-    _unstructured(
-        "wanda", "Wanda: pruning by weight times activation", Price.CALIBRATION, "Sun et al. 2023, Wanda", "Wanda"
-    ),
-    _unstructured("magnitude-pruning", "Magnitude pruning", Price.LOSSY, "Han et al. 2015", "magnitude pruning"),
+    _unstructured("wanda", "Wanda: pruning by weight times activation", "Sun et al. 2023, Wanda", "Wanda"),
+    _unstructured("magnitude-pruning", "Magnitude pruning", "Han et al. 2015", "magnitude pruning", price=Price.LOSSY),
     _unstructured(
         "unstructured-pruning",
         "Unstructured pruning by other criteria",
-        Price.CALIBRATION,
-        "Zhou et al. 2024, section 5.2.2",
-        "unstructured pruning",
-        "Prune and Tune",
-        "ISC",
-        "oBERT",
-        "FastPruning",
-        "BESA",
-        "RIA",
-        "Pruner-Zero",
-        "OWL",
-        "DSØT",
+        f"{SURVEY}, section 5.2.2",
+        *("unstructured pruning", "Prune and Tune", "ISC", "oBERT", "FastPruning"),
+        *("BESA", "RIA", "Pruner-Zero", "OWL", "DSØT"),
         published=(SPARSE_RANGE,),
     ),
-    entry(
+    _entry(
         "flash-llm",
         "Flash-LLM: sparse load, dense compute",
-        Price.LOSSY,
         "Xia et al. 2023, Flash-LLM",
-        "Fewer bytes of weights, of which only those kept are stored and read, each with its index; the same FLOPs.",
+        "Fewer bytes of weights: only non-zeros are stored and read, each with its index; the same FLOPs.",
         "weight sparsity",
         _flash_llm,
-        Parameter("sparsity", 0.8, "share of the weights that are zero", 0, 0.99),
-        Parameter("index", 16, "bits of the index beside each weight that is kept", 0, 64),
+        Parameter("sparsity", 0.8, "fraction of the weights that are zero", 0, 0.99),
+        Parameter("index", 16, "bits of the index of each non-zero weight", 0, 64),
+        price=Price.LOSSY,
         covers=("Flash-LLM",),
         published=(SPARSE_RANGE,),
-        caveat="Rebuilding dense tiles on the chip is taken to overlap; below one half of zeros the indices cost more"
-        " than the zeros save. Accuracy is not simulated.",
+        caveat="Rebuilding dense tiles on the chip is assumed to overlap; below 50% sparsity the indices cost more than"
+        " the zeros save. Accuracy is not simulated.",
     ),
-    entry(
+    _entry(
         "n-m-sparsity",
         "N:M sparsity on sparse tensor cores",
-        Price.CALIBRATION,
         "Mishra et al. 2021",
-        "Half the FLOPs of linear layers, and half their bytes of weights with the positions of what is kept.",
+        "Half the FLOPs of linear layers, and half their weight bytes plus the positions of the non-zeros.",
         "weight sparsity",
         _n_m,
         Parameter("n", 2, "weights kept of every m", 1, 8),
@@ -137,12 +121,10 @@ SPARSITY: tuple[Technique, ...] = (
         covers=("N:M sparsity", "2:4", "4:8"),
         published=(
             Published(
-                "an actual speed-up on NVIDIA GPUs",
-                "no figure, and N and M are not named",
-                "Zhou et al. 2024, section 5.2.2",
+                "an actual speed-up on NVIDIA GPUs", "no figure, and N and M are not named", f"{SURVEY}, section 5.2.2"
             ),
         ),
-        caveat="The bound takes sparse tensor cores at twice the dense peak, which kernels seldom reach; accuracy is"
+        caveat="The bound assumes sparse tensor cores at twice the dense peak, which kernels seldom reach; accuracy is"
         " not simulated.",
     ),
 )
@@ -150,63 +132,50 @@ SPARSITY: tuple[Technique, ...] = (
 
 # --- low rank ---------------------------------------------------------------------------------------------------------
 
-FACTORS = "Fewer FLOPs and bytes of weights: every linear layer becomes two thin ones of fewer weights in all."
 LOW_RANK_CAVEAT = (
-    "One share stands for ranks that differ by layer; experts, embedding and output head stay whole. Accuracy is not"
+    "One fraction stands for ranks that differ by layer; experts, embedding and lm_head stay whole. Accuracy is not"
     " simulated."
 )
+_OF_LAYERS = "weights of the factors over those of the layers"
+
+
+def _share(default: float, meaning: str = _OF_LAYERS) -> Parameter:
+    return Parameter("share", default, meaning, 0.001, 1)
 
 
 def _low_rank(
-    name: str,
-    title: str,
-    reference: str,
-    share: float,
-    meaning: str,
-    *covers: str,
-    price: Price = Price.CALIBRATION,
-    caveat: str = LOW_RANK_CAVEAT,
-    **rest: Any,
+    name: str, title: str, reference: str, share: Parameter, *covers: str, caveat: str = LOW_RANK_CAVEAT, **rest: Any
 ) -> Technique:
+    """An entry that factors every linear layer into two."""
+
     def change(scenario: Scenario, values: Values) -> Scenario:
         return with_rewrite(scenario, name, LowRank(values["share"]))
 
-    return entry(
-        name,
-        title,
-        price,
-        reference,
-        FACTORS,
-        "rank",
-        change,
-        Parameter("share", share, meaning, 0.001, 1),
-        caveat=caveat,
-        covers=covers,
-        **rest,
-    )
+    effect = "Fewer FLOPs and bytes of weights: every linear layer becomes two low-rank ones with fewer weights."
+    return _entry(name, title, reference, effect, "rank", change, share, caveat=caveat, covers=covers, **rest)
 
 
-def _sum_of_parts(name: str, title: str, reference: str, low: float, sparse: float) -> Technique:
+def _low_rank_plus_sparse(name: str, title: str, reference: str, *covers: str) -> Technique:
+    """An entry that splits every linear layer into a low-rank and a structured sparse part."""
+
     def change(scenario: Scenario, values: Values) -> Scenario:
         share = values["low_rank"] + values["sparse"]
         if share > 1:
-            raise RooflineError(
-                f"{name}: low_rank and sparse add up to {share:g} of the weights, more than all of them"
-            )
+            raise RooflineError(f"{name}: low_rank and sparse add up to {share:g}, more than all of the weights")
         return with_rewrite(scenario, name, LowRank(share))
 
-    return entry(
+    return _entry(
         name,
         title,
-        Price.RETRAINING,
         reference,
-        "Fewer FLOPs and bytes of weights: a low-rank part and what is left of a structured sparse one.",
+        "Fewer FLOPs and bytes of weights: a low-rank part plus a structured sparse part.",
         "rank",
         change,
-        Parameter("low_rank", low, "weights of the low-rank factors over all weights of a layer (an example)", 0, 1),
-        Parameter("sparse", sparse, "columns left of the sparse part, as a share of the layer (an example)", 0.001, 1),
-        caveat="Both parts are counted as one pair of factors with as many weights; " + LOW_RANK_CAVEAT,
-        covers=(title.partition(":")[0],),
+        Parameter("low_rank", 0.1, "weights of the low-rank factors over all weights of a layer (an example)", 0, 1),
+        Parameter("sparse", 0.4, "columns of the sparse part, as a fraction of the layer (an example)", 0.001, 1),
+        price=Price.RETRAINING,
+        covers=covers,
+        caveat="Both parts are counted as one pair of factors with as many weights. " + LOW_RANK_CAVEAT,
     )
 
 
@@ -216,10 +185,9 @@ def _lplr(scenario: Scenario, values: Values) -> Scenario:
 
 
 def _tensorgpt(scenario: Scenario, values: Values) -> Scenario:
-    model, precision = scenario.model, scenario.precision
-    assert isinstance(precision, Precision)
+    model, precision = scenario.model, precision_of(scenario)
     if model.patch or model.tied_embeddings:
-        why = "shares its embedding with the output head" if model.tied_embeddings else "has no embedding table"
+        why = "shares its embedding with lm_head" if model.tied_embeddings else "has no embedding table"
         raise UnsupportedError(f"tensorgpt compresses the embedding table, and {model.name} {why}")
     scheme = precision.weights
     table = scheme.format_of("embedding", precision.base, model.layers)
@@ -233,72 +201,60 @@ LOW_RANK: tuple[Technique, ...] = (
         "asvd",
         "ASVD: activation-aware singular values",
         "Yuan et al. 2023, ASVD",
-        0.85,
-        "weights of the factors over those of the layers (the survey: 10 to 20% compression keeps reasoning)",
+        _share(0.85, f"{_OF_LAYERS} (the survey: 10 to 20% compression keeps reasoning)"),
         "ASVD",
         "low-rank factorization",
-        published=(Published("10 to 20% compression without losing reasoning", "", "Zhou et al. 2024, section 5.3"),),
+        published=(Published("10 to 20% compression without losing reasoning", "", f"{SURVEY}, section 5.3"),),
     ),
-    _low_rank(
-        "svd-llm",
-        "SVD-LLM: truncation-aware whitening",
-        "Wang et al. 2024, SVD-LLM",
-        0.8,
-        "weights of the factors over those of the layers",
-        "SVD-LLM",
-    ),
+    _low_rank("svd-llm", "SVD-LLM: truncation-aware whitening", "Wang et al. 2024, SVD-LLM", _share(0.8), "SVD-LLM"),
     _low_rank(
         "lord",
         "LoRD: low-rank decomposition of code models",
         "Kaushal et al. 2023, LoRD",
-        0.77,
-        "weights of the factors over those of the layers (12.3B of 16B parameters)",
+        _share(0.77, f"{_OF_LAYERS} (12.3B of 16B parameters)"),
         "LoRD",
-        published=(Published("16B to 12.3B parameters", "StarCoder", "Zhou et al. 2024, section 5.2.3"),),
+        published=(Published("16B to 12.3B parameters", "StarCoder", f"{SURVEY}, section 5.2.3"),),
     ),
     _low_rank(
         "laser",
-        "LASER: single matrices cut to a low rank",
+        "LASER: low-rank reduction of selected matrices",
         "Sharma et al. 2023, LASER",
-        0.9,
-        "weights of the factors over those of all layers (an example: it cuts few of them)",
+        _share(0.9, "weights of the factors over those of all layers (an example: few matrices are reduced)"),
         "LASER",
         price=Price.LOSSY,
-        caveat="It aims at accuracy and keeps most matrices; factors gain only where they replace the matrix."
-        " Experts, embedding and output head stay whole.",
+        caveat="The method targets accuracy and keeps most matrices; factors gain only where they replace the matrix."
+        " Experts, embedding and lm_head stay whole.",
     ),
-    _sum_of_parts("losparse", "LoSparse: a low-rank and a sparse part", "Li et al. 2023, LoSparse", 0.1, 0.4),
-    _sum_of_parts(
+    _low_rank_plus_sparse("losparse", "LoSparse: a low-rank and a sparse part", "Li et al. 2023, LoSparse", "LoSparse"),
+    _low_rank_plus_sparse(
         "dsformer",
         "DSFormer: small dense times semi-structured sparse factors",
         "Chand et al. 2023, DSFormer",
-        0.1,
-        0.4,
+        "DSFormer",
     ),
-    entry(
+    _entry(
         "lplr",
         "LPLR: low-rank factors in low precision",
-        Price.CALIBRATION,
         "Saha et al. 2023, LPLR",
-        "Fewer FLOPs and far fewer bytes of weights: thin factors in few bits.",
+        "Fewer FLOPs and far fewer bytes of weights: low-rank factors in few bits.",
         "weight format",
         _lplr,
-        Parameter("share", 0.5, "weights of the factors over those of the layers (an example)", 0.001, 1),
+        _share(0.5, f"{_OF_LAYERS} (an example)"),
         bits_parameter(8),
-        caveat=LOW_RANK_CAVEAT,
         covers=("LPLR",),
+        caveat=LOW_RANK_CAVEAT,
     ),
-    entry(
+    _entry(
         "tensorgpt",
         "TensorGPT: the embedding table as a tensor train",
-        Price.LOSSY,
         "Xu et al. 2023, TensorGPT",
-        "Fewer bytes of embedding to store; decode reads as before, since it looks up few rows.",
+        "Fewer bytes of embedding to store; decode reads few rows of it, as before.",
         "embedding",
         _tensorgpt,
         Parameter("ratio", 2.0, "compression of the embedding table (an example)", 1, 1000),
-        caveat="Multiplying the cores of a row together is not counted; accuracy is not simulated.",
+        price=Price.LOSSY,
         covers=("TensorGPT",),
+        caveat="Reconstructing rows from the tensor-train cores is not counted; accuracy is not simulated.",
     ),
 )
 
@@ -306,15 +262,17 @@ LOW_RANK: tuple[Technique, ...] = (
 # --- adapters ---------------------------------------------------------------------------------------------------------
 
 ADAPTER_CAVEAT = (
-    "Merged into the weights an adapter costs nothing: this is one kept beside them, as serving many adapters needs."
-    " One adapter serves the whole batch, experts have none, and the cost of fine-tuning is not simulated."
+    "The adapter is unmerged, as for serving many adapters; a merged adapter costs nothing. One adapter serves the"
+    " whole batch, experts have none, and the cost of fine-tuning is not simulated."
 )
 
 
-def _adapter(name: str, quantised: str | None) -> Change:
+def _adapter(name: str, weights: str | None) -> Change:
+    """A low-rank adapter beside every linear layer, whose weights are quantised unless `weights` is None."""
+
     def change(scenario: Scenario, values: Values) -> Scenario:
-        if quantised:
-            scenario = with_formats(scenario, name, weights=find_format(quantised))
+        if weights:
+            scenario = with_formats(scenario, name, weights=find_format(weights))
         return with_rewrite(scenario, name, Adapter(values["rank"]))
 
     return change
@@ -325,46 +283,44 @@ def _rank(default: int) -> Parameter:
 
 
 ADAPTERS: tuple[Technique, ...] = (
-    entry(
+    _entry(
         "lora",
         "LoRA: unmerged low-rank adapters",
-        Price.RETRAINING,
         "Hu et al. 2021, LoRA",
-        "More FLOPs and bytes: a product of low rank beside every linear layer, and an addition.",
+        "More FLOPs and bytes: a low-rank GEMM beside every linear layer, and an addition.",
         "adapter",
         _adapter("lora", None),
         _rank(8),
-        caveat=ADAPTER_CAVEAT,
+        price=Price.RETRAINING,
         covers=("LoRA", "LoRA serving", "PEFT serving"),
+        caveat=ADAPTER_CAVEAT,
     ),
-    entry(
+    _entry(
         "qlora",
         "QLoRA: NF4 weights with 16-bit adapters",
-        Price.RETRAINING,
         "Dettmers et al. 2023, QLoRA",
-        "Fewer bytes of weights, a decoding of every weight, and a product of low rank beside every linear layer.",
+        "Fewer bytes of weights, dequantisation of every weight, and a low-rank GEMM beside every linear layer.",
         "weight format",
         _adapter("qlora", "nf4"),
         _rank(64),
-        caveat=ADAPTER_CAVEAT,
+        price=Price.RETRAINING,
         covers=("QLoRA", "LoftQ", "LQ-LoRA"),
         published=(
-            Published(
-                "a 65B model on one GPU with 30 GB", "fine-tuning, not inference", "Zhou et al. 2024, section 5.2.1"
-            ),
+            Published("a 65B model on one GPU with 30 GB", "fine-tuning, not inference", f"{SURVEY}, section 5.2.1"),
         ),
+        caveat=ADAPTER_CAVEAT,
     ),
-    entry(
+    _entry(
         "qa-lora",
         "QA-LoRA and PEQA: adapters that merge into quantised weights",
-        Price.RETRAINING,
         "Xu et al. 2023, QA-LoRA; Kim et al. 2023, PEQA",
-        "Fewer bytes of weights and a decoding of every weight; the adapter is part of the scales and costs nothing.",
+        "Fewer bytes of weights, plus dequantisation of every weight; the adapter merges into the scales at no cost.",
         "weight format",
         lambda scenario, values: with_formats(scenario, "qa-lora", weights=find_format(f"gptq-g{values['group']}")),
         Parameter("group", 32, "weights that share a scale and a zero point", 1, 65536),
-        caveat="Accuracy and the cost of fine-tuning are not simulated.",
+        price=Price.RETRAINING,
         covers=("QA-LoRA", "PEQA"),
+        caveat="Accuracy and the cost of fine-tuning are not simulated.",
     ),
 )
 

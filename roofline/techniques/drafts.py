@@ -1,4 +1,4 @@
-"""The small networks that draft: heads on the target's last hidden state, and single layers like the target's own."""
+"""Draft networks of speculative decoding: output heads on the last hidden state, and single decoder layers."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PLAIN = Norm("rmsnorm", weight=False)
 
 
 def draft_model(name: str, target: Model, technique: str) -> Model:
-    """The bundled or given model that drafts for, or answers before, a larger one."""
+    """The model of this name, smaller than `target`, for drafts or a cascade; raises UnsupportedError if unsuitable."""
     model = load_model(name)
     for network in (target, model):
         if network.task != "generate" or network.tower_kind == "encoder":
-            raise UnsupportedError(f"{technique} takes decoder-only models, and {network.name} has an encoder")
+            raise UnsupportedError(f"{technique} needs decoder-only models, and {network.name} has an encoder")
     if parameters(model) >= parameters(target):
         raise UnsupportedError(f"{technique}: the model {model.name} is no smaller than {target.name} itself")
     return model
@@ -38,20 +38,20 @@ def draft_model(name: str, target: Model, technique: str) -> Model:
 
 @lru_cache(maxsize=128)
 def medusa_heads(target: Model, heads: int) -> Model:
-    """Medusa's heads: each a residual layer of hidden x hidden and an output matrix of its own.
+    """Medusa's heads as one network: each head is a residual layer of hidden x hidden and an output matrix.
 
-    All read the same hidden state, so that they are one network that is run once: as many residual layers as heads,
-    and one output matrix as wide as all of theirs.
+    All heads read the same hidden state, so that the network has as many residual layers as heads, and one output
+    matrix of heads x vocabulary.
     """
     return Model(
         name=f"{target.name}-medusa-{heads}",
         hidden=target.hidden,
         vocabulary=heads * target.vocabulary,
-        groups=(LayerGroup("residual", heads, _products(target, 1)),),
+        groups=(LayerGroup("residual", heads, _residual_layer(target, 1)),),
         pattern=("residual",) * heads,
         norm=_PLAIN,
         positions=Positions("none"),
-        tied_embeddings=True,  # it is given hidden states, so that there is no table beside the output matrices
+        tied_embeddings=True,  # its input is hidden states, so that there is no embedding beside the output matrices
         final_norm=False,
         dtype=target.dtype,
     )
@@ -59,32 +59,32 @@ def medusa_heads(target: Model, heads: int) -> Model:
 
 @lru_cache(maxsize=128)
 def eagle_layer(target: Model) -> Model:
-    """EAGLE's draft: the product that fuses hidden state and embedding (2h x h), and a dense decoder layer."""
+    """EAGLE's draft network: the GEMM that fuses hidden state and embedding (2h x h), and a dense decoder layer."""
     layer = _attention_layer(target, "eagle")
     block = layer.feed_forward
     if isinstance(block, MixtureOfExperts):
         layer = replace(layer, feed_forward=Mlp(block.width, block.gated, block.activation))
-    return _after_fusing(target, "eagle", layer)
+    return _fused_input_model(target, "eagle", layer)
 
 
 @lru_cache(maxsize=128)
 def prediction_module(target: Model) -> Model:
-    """A multi-token-prediction module (DeepSeek-V3): the fusing product, and a layer like the target's last one."""
-    return _after_fusing(target, "mtp", _attention_layer(target, "multi-token-prediction"))
+    """An MTP module (DeepSeek-V3): the fusing GEMM (2h x h), and a layer like the target's last one."""
+    return _fused_input_model(target, "mtp", _attention_layer(target, "multi-token-prediction"))
 
 
-def _products(target: Model, matrices: int) -> Layer:
-    """A residual layer of so many hidden x hidden matrices: an MLP with as many weights."""
+def _residual_layer(target: Model, matrices: int) -> Layer:
+    """A residual layer of `matrices` hidden x hidden matrices: an MLP with as many weights."""
     return Layer(_PLAIN, None, Mlp(target.hidden * matrices // 2, gated=False, activation="silu"))
 
 
 def _attention_layer(target: Model, technique: str) -> Layer:
-    """The last layer of the target that attends."""
+    """The target's last layer with attention, with its own KV cache and indexer."""
     layers = {group.name: group.layer for group in target.groups}
     found = (layers[name] for name in reversed(target.pattern))
-    layer = next((layer for layer in found if isinstance(layer.mixer, (Attention, LatentAttention))), None)
+    layer = next((layer for layer in found if isinstance(layer.mixer, Attention | LatentAttention)), None)
     if layer is None or layer.cross is not None:
-        raise UnsupportedError(f"{technique} drafts with a decoder layer of attention, and {target.name} has none")
+        raise UnsupportedError(f"{technique} drafts with a decoder-only attention layer, and {target.name} has none")
     if isinstance(layer.mixer, Attention):
         return replace(layer, mixer=dataclasses.replace(layer.mixer, kv_shared=False))
     if isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer is not None:
@@ -93,11 +93,12 @@ def _attention_layer(target: Model, technique: str) -> Layer:
     return layer
 
 
-def _after_fusing(target: Model, suffix: str, layer: Layer) -> Model:
+def _fused_input_model(target: Model, suffix: str, layer: Layer) -> Model:
+    """A model of the fusing GEMM and one decoder layer."""
     return replace(
         target,
         name=f"{target.name}-{suffix}",
-        groups=(LayerGroup("fusing", 1, _products(target, 2)), LayerGroup("decoder", 1, layer)),
+        groups=(LayerGroup("fusing", 1, _residual_layer(target, 2)), LayerGroup("decoder", 1, layer)),
         pattern=("fusing", "decoder"),
         embedding_width=None,
         tower=None,

@@ -1,6 +1,8 @@
-"""Kernels: attention in one kernel, other fusions, and what changes the speed of kernels but no byte and no FLOP."""
+"""Kernel techniques: fused kernels, CUDA graphs, and kernels that run faster with the same bytes and FLOPs."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from msgspec.structs import replace
 
@@ -8,53 +10,49 @@ from roofline.core.errors import UnsupportedError
 from roofline.graph.fusion import check_fusions
 from roofline.graph.network import Build, network
 from roofline.scenario.scenario import Scenario
-from roofline.specs.precision import Precision
-from roofline.techniques.base import Change, Published, Technique, Values, needs_generation, with_settings
-from roofline.techniques.entries import system_entry
+from roofline.specs.model import MixtureOfExperts
+from roofline.techniques.base import SURVEY, TABLE_6, Published, Technique, Values, system_technique
+from roofline.techniques.changes import precision_of, require_feed_forward, require_generation, with_settings
 
-TABLE_6 = "Zhou et al. 2024, Table 6"
 _SETTING = "LLaMA-2-7B, batch 1, 1k input, 128 output on one A100 80GB; precision not stated"
-_AT_THE_BOUND = (
-    "Costs at the roofline's bound stay as they are, which already takes every kernel to reach its roof; what it buys "
-    "shows in calibrated times only."
-)
+_NOT_AT_THE_BOUND = "The bound is unchanged, since it assumes peak rates for every kernel; expected times improve."
 
 
-def fused(name: str, *fusions: str) -> Change:
-    """Kernels that each replace a run of operators; refused where the model has no such run."""
+def _fusion(
+    name: str,
+    title: str,
+    reference: str,
+    effect: str,
+    slot: str,
+    *fusions: str,
+    decode_only: bool = False,
+    **rest: Any,
+) -> Technique:
+    """An entry that fuses operators; raises UnsupportedError for a model without the operators."""
 
     def change(scenario: Scenario, _: Values) -> Scenario:
-        precision = scenario.precision
-        assert isinstance(precision, Precision)
-        plain = network(scenario.model, precision)
-        if len(network(scenario.model, precision, Build(check_fusions(fusions))).ops) == len(plain.ops):
-            raise UnsupportedError(f"{name} finds no operators in {scenario.model.name} that run one after the other")
+        if decode_only:
+            require_generation(scenario, name)
+        model, precision = scenario.model, precision_of(scenario)
+        fused = network(model, precision, Build(check_fusions(fusions)))
+        if len(fused.ops) == len(network(model, precision).ops):
+            raise UnsupportedError(f"{name} finds no operators to fuse in {model.name}")
         chosen = {*(scenario.fusions or ()), *fusions}
         if "gate_up_act" in chosen:
-            chosen.discard("gate_up")  # the larger fusion does its work as well
+            chosen.discard("gate_up")  # gate_up_act contains gate_up
         return replace(scenario, fusions=tuple(chosen))
 
-    return change
-
-
-def _decoding(name: str, change: Change) -> Change:
-    """A change of decoding only."""
-
-    def checked(scenario: Scenario, values: Values) -> Scenario:
-        needs_generation(scenario, name)
-        return change(scenario, values)
-
-    return checked
+    return system_technique(name, title, reference, effect, slot, change, **rest)
 
 
 def _dropless(scenario: Scenario, _: Values) -> Scenario:
-    if not scenario.model.experts:
-        raise UnsupportedError(f"megablocks multiplies experts, and {scenario.model.name} has none")
+    require_feed_forward(scenario, "megablocks", MixtureOfExperts)
     return with_settings(scenario, expert_capacity=1.0)
 
 
-def _replayed(scenario: Scenario, _: Values) -> Scenario:
-    """The engine's profile with decode steps replayed."""
+def _with_decode_graphs(scenario: Scenario, _: Values) -> Scenario:
+    """The scenario with an engine profile that replays decode steps as CUDA graphs."""
+    require_generation(scenario, "cuda-graphs")
     profile = scenario.profile
     if "decode" in profile.graphs:
         return scenario
@@ -62,114 +60,117 @@ def _replayed(scenario: Scenario, _: Values) -> Scenario:
 
 
 TECHNIQUES: tuple[Technique, ...] = (
-    system_entry(
+    _fusion(
         "flash-attention",
-        "Attention in one tiled kernel",
+        "FlashAttention: attention in one tiled kernel",
         "Dao et al. 2022, FlashAttention",
-        "scores and probabilities never leave the chip: traffic and memory of attention fall from quadratic to linear",
+        "Scores and probabilities stay on the chip: memory and traffic of attention are linear, not quadratic.",
         "attention kernel",
-        fused("flash-attention", "attention"),
+        "attention",
         covers=("FlashAttention", "FlashAttention 2", "xFormers", "cuDNN fused MHA", "online softmax"),
-        caveat="It is on unless it is turned off. Keys are read once a pass, whatever the size of its tiles.",
+        caveat="On by default. Keys are read once per pass, whatever the tile size.",
     ),
-    system_entry(
+    _fusion(
         "flash-decoding",
-        "Decode attention split along the sequence",
+        "FlashDecoding: decode attention split along the keys",
         "Dao et al. 2023, Flash-Decoding",
-        "the keys of a sequence are split over the whole device and the parts merged: occupancy at small batches",
+        "The keys of a sequence are split over thread blocks and the partial outputs merged: occupancy at small"
+        " batches.",
         "decode attention kernel",
-        _decoding("flash-decoding", fused("flash-decoding", "attention")),
+        "attention",
+        decode_only=True,
         covers=("FlashDecoding", "PagedAttention V2"),
-        caveat=f"{_AT_THE_BOUND} The partial outputs that are merged are left out.",
+        caveat=f"{_NOT_AT_THE_BOUND} Merging the partial outputs is not counted.",
     ),
-    system_entry(
+    _fusion(
         "flashdecoding-plus-plus",
-        "Asynchronous softmax and flat matrix products",
+        "FlashDecoding++: asynchronous softmax and flat GEMMs",
         "Hong et al. 2024, FlashDecoding++",
-        "a softmax without synchronisation, and kernels chosen by shape for the flat products of decoding",
+        "Softmax without synchronisation, and kernels chosen by shape for the flat GEMMs of decode.",
         "decode attention kernel",
-        _decoding("flashdecoding-plus-plus", fused("flashdecoding-plus-plus", "attention")),
+        "attention",
+        decode_only=True,
         covers=("FlashDecoding++", "FlatGEMM", "FastGEMV", "GEMV", "unified max scaling factor"),
         published=(
-            Published("up to 4.86 times as fast as HuggingFace", "setting not stated", "Zhou et al. 2024, 6.1.1"),
+            Published("up to 4.86 times as fast as HuggingFace", "setting not stated", f"{SURVEY}, 6.1.1"),
             Published("106.6 token/s, HuggingFace 39.0 (2.74 times)", _SETTING, TABLE_6),
         ),
-        caveat=_AT_THE_BOUND,
+        caveat=_NOT_AT_THE_BOUND,
     ),
-    system_entry(
+    system_technique(
         "cuda-graphs",
-        "Launches recorded and replayed",
+        "CUDA graphs for decode",
         "NVIDIA, CUDA Graphs",
-        "the kernels of a decode step are launched at once: the host issues none, no FLOPs and no bytes",
+        "The kernels of a decode step are launched at once: less host time, the same FLOPs and bytes.",
         "launch",
-        _decoding("cuda-graphs", _replayed),
-        caveat="It shows in expected times only, on engines that do not replay them already: most do.",
+        _with_decode_graphs,
+        caveat="Only expected times improve, on engines that do not use CUDA graphs already; most do.",
     ),
-    system_entry(
+    _fusion(
         "qkv-fusion",
-        "One product for Q, K and V",
-        "Zhou et al. 2024, section 6.1.1",
-        "the three projections are one product, which reads its input once",
+        "Fused QKV projection",
+        f"{SURVEY}, section 6.1.1",
+        "The three projections become one GEMM, which reads its input once.",
         "QKV projection",
-        fused("qkv-fusion", "qkv"),
+        "qkv",
         covers=("QKV fusion",),
-        caveat="That one wide product is more efficient than three narrow ones shows in calibrated times only.",
+        caveat="The higher efficiency of one wide GEMM shows in expected times only.",
     ),
-    system_entry(
+    _fusion(
         "gate-up-fusion",
-        "One product for gate and up",
-        "Zhou et al. 2024, section 6.1.1",
-        "the two projections are one product, which reads its input once",
+        "Fused gate and up projections",
+        f"{SURVEY}, section 6.1.1",
+        "The two projections become one GEMM, which reads its input once.",
         "MLP kernel",
-        fused("gate-up-fusion", "gate_up"),
+        "gate_up",
     ),
-    system_entry(
+    _fusion(
         "gate-up-activation-fusion",
-        "Gate, up and activation in one kernel",
+        "Fused gate and up projections with activation",
         "Hong et al. 2024, FlashDecoding++",
-        "gate and up are multiplied on the chip and only the activated product is written",
+        "Gate and up are multiplied on the chip, and only their activated product is written.",
         "MLP kernel",
-        fused("gate-up-activation-fusion", "gate_up_act"),
+        "gate_up_act",
     ),
-    system_entry(
+    _fusion(
         "residual-norm-fusion",
-        "Residual addition and norm in one kernel",
+        "Fused residual addition and norm",
         "Aminabadi et al. 2022, DeepSpeed Inference",
-        "the sum is normalised while it is on the chip, instead of being written and read again",
+        "The sum is normalised on the chip, instead of written and read again.",
         "norm kernel",
-        fused("residual-norm-fusion", "residual_norm"),
+        "residual_norm",
         covers=("TenTrans", "TurboTransformers", "LightSeq"),
-        caveat="The launches that are saved, which matter most for small operators, show in calibrated times only.",
+        caveat="The saved launches, which matter most for small operators, show in expected times only.",
     ),
-    system_entry(
+    _fusion(
         "whole-layer-fusion",
-        "Every fusion of a layer",
-        "Zhou et al. 2024, section 6.1.1",
-        "attention, QKV, gate-up with its activation, and residual with norm are one kernel each: less moves",
+        "All fusions of a layer",
+        f"{SURVEY}, section 6.1.1",
+        "Attention, QKV, gate-up with activation, and residual with norm are one kernel each: fewer bytes.",
         "layer kernel",
-        fused("whole-layer-fusion", "attention", "qkv", "gate_up_act", "residual_norm"),
+        *("attention", "qkv", "gate_up_act", "residual_norm"),
         covers=("kernel fusion", "Welder", "FlashFuser", "ByteTransformer"),
         published=(Published("DeepSpeed 80.9, OpenPPL 81.2, vLLM 90.1, TensorRT-LLM 92.5 token/s", _SETTING, TABLE_6),),
-        caveat="The products of a layer stay kernels of their own; one kernel for a whole layer is not simulated.",
+        caveat="The GEMMs of a layer stay separate kernels; one kernel for a whole layer is not simulated.",
     ),
-    system_entry(
+    system_technique(
         "megablocks",
-        "Experts without padding",
+        "MegaBlocks: experts without padding",
         "Gale et al. 2022, MegaBlocks",
-        "experts multiply as many rows as they are given instead of a fixed capacity: no padded FLOPs",
+        "Each expert multiplies the rows routed to it instead of a fixed capacity: no padded FLOPs.",
         "expert kernel",
         _dropless,
         covers=("fused MoE Triton kernels",),
-        caveat="It is what is simulated by default; indices and permutations of rows are left out.",
+        caveat="The default. Indices and permutations of rows are not counted.",
     ),
-    system_entry(
+    system_technique(
         "blockwise-parallel-transformer",
-        "Feed-forward blocks cut along the sequence",
+        "Blockwise parallel transformer: feed-forward blocks split along the sequence",
         "Liu and Abbeel 2023",
-        "attention and MLP run block by block over the sequence, so that the activations of one block are alive",
+        "Attention and MLP run block by block along the sequence: only one block's activations are live.",
         "activation blocks",
         None,
         covers=("Blockwise Parallel Transformer",),
-        caveat="it cuts one pass into blocks inside a layer, and the peak of activations is taken over whole operators",
+        caveat="it splits a pass into blocks within a layer, and activation peaks are modelled for whole operators",
     ),
 )

@@ -1,4 +1,4 @@
-"""Quantisation of weights and activations, also of the KV cache with them, and models trained in one or two bits."""
+"""Quantisation of weights and activations, optionally with the KV cache, and models trained in one or two bits."""
 
 from __future__ import annotations
 
@@ -8,28 +8,40 @@ from typing import Any
 from roofline.graph.rewrite import Adapter
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import Format, find_format, grouped
-from roofline.techniques.base import Change, Level, Parameter, Price, Published, Technique, Values
-from roofline.techniques.entries import entry as written
+from roofline.techniques.base import (
+    ACCELERATORS,
+    GENERATIVE_SURVEY,
+    UNVEILED,
+    Parameter,
+    Price,
+    Published,
+    Technique,
+    Values,
+    model_technique,
+)
+from roofline.techniques.changes import with_rewrite
 from roofline.techniques.formats import SCALE_BITS, bits_parameter, cache_format, group_parameter, stored, with_formats
-from roofline.techniques.rewrites import with_rewrite
 
 CAVEAT = (
-    "Accuracy is not simulated, nor the scales of activations and the kernels that quantise them; hardware without the"
-    " arithmetic computes in the next wider one, where the compute roof does not rise."
+    "Accuracy, the scales of activations and the kernels that quantise activations are not simulated. Hardware without"
+    " the arithmetic computes in the next wider format, with no higher peak."
 )
-BOTH = "Fewer bytes of weights and activations, and products on the low-precision roof where the hardware has it."
+BOTH = "Fewer bytes of weights and activations; GEMMs at the low-precision peak where the hardware has it."
+HADAMARD = "The Hadamard transforms that stay in the graph are not counted. " + CAVEAT
+
+_entry = partial(model_technique, price=Price.CALIBRATION, caveat=CAVEAT)
 
 
 def _format(name: str, part: str, bits: int, group: int = 0, family: str = "int") -> Format | None:
-    """The format of `bits`-bit elements, in groups with a scale; None for 16 bits."""
+    """The format of `bits`-bit elements in groups with a scale; None for 16 bits."""
     if bits >= 16:
         return None
     effective = grouped(bits, group, SCALE_BITS) if group else float(bits)
     return stored(f"{name}-{part}", effective, bits, family)
 
 
-def _width(name: str, default: int, what: str) -> Parameter:
-    return Parameter(name, default, f"bits of {what}, scales not counted (16: not quantised)", 2, 16)
+def _width(name: str, default: int, element: str) -> Parameter:
+    return Parameter(name, default, f"bits of {element}, scales excluded (16: not quantised)", 2, 16)
 
 
 def weight_activation(
@@ -43,12 +55,10 @@ def weight_activation(
     group: int = 0,
     kv_group: int = 128,
     family: str = "int",
-    price: Price = Price.CALIBRATION,
     effect: str = BOTH,
-    caveat: str = CAVEAT,
     **rest: Any,
 ) -> Technique:
-    """An entry that sets weights and activations, and the cache too where `kv` is below 16 bits."""
+    """An entry that quantises weights and activations, and the KV cache if `kv` is below 16 bits."""
 
     def change(scenario: Scenario, values: Values) -> Scenario:
         return with_formats(
@@ -65,36 +75,35 @@ def weight_activation(
         *([_width("kv", kv, "an element of the KV cache")] if kv < 16 else []),
         group_parameter(group),
     )
-    return Technique(
-        name=name,
-        title=title,
-        level=Level.MODEL,
-        price=price,
-        reference=reference,
-        effect=effect,
-        slot="weight format",
-        change=change,
-        parameters=parameters,
-        caveat=caveat,
-        **rest,
-    )
+    return _entry(name, title, reference, effect, "weight format", change, *parameters, **rest)
 
 
-def _mixed(share: float, low: float, high: float) -> float:
-    """Bits where a share of the channels is wider."""
-    return (1 - share) * low + share * high
+def _named_formats(
+    name: str, title: str, reference: str, weights: str, activations: str, effect: str = BOTH, **rest: Any
+) -> Technique:
+    """An entry that sets named formats and has no parameters."""
+
+    def change(scenario: Scenario, _: Values) -> Scenario:
+        return with_formats(scenario, name, find_format(weights), find_format(activations))
+
+    return _entry(name, title, reference, effect, "weight format", change, **rest)
+
+
+def _mixed_bits(fraction: float, low: float, high: float) -> float:
+    """Mean bits where a fraction of the channels has `high` bits and the rest `low`."""
+    return (1 - fraction) * low + fraction * high
 
 
 def _llm_int8(scenario: Scenario, values: Values) -> Scenario:
-    bits = _mixed(values["outliers"], 8, 16)
+    bits = _mixed_bits(values["outliers"], 8, 16)
     weights, inputs = (stored(f"llm-int8-{part}", bits, 8) for part in ("weights", "inputs"))
     return with_formats(scenario, "llm-int8", weights, inputs)
 
 
 def _atom(scenario: Scenario, values: Values) -> Scenario:
-    share = min(1.0, values["outliers"] / scenario.model.hidden)
+    outliers = min(1.0, values["outliers"] / scenario.model.hidden)
     width, group = values["bits"], values["group"]
-    bits = _mixed(share, width, 8) + SCALE_BITS / group
+    bits = _mixed_bits(outliers, width, 8) + SCALE_BITS / group
     weights, inputs = (stored(f"atom-{part}", bits, width) for part in ("weights", "inputs"))
     return with_formats(scenario, "atom", weights, inputs, cache_format("atom", values["kv"], group))
 
@@ -109,38 +118,22 @@ def _zeroquant_v2(scenario: Scenario, values: Values) -> Scenario:
     return with_rewrite(scenario, "zeroquant-v2", Adapter(values["rank"])) if values["rank"] else scenario
 
 
-def _named(name: str, weights: str, activations: str) -> Change:
-    """A change to formats that have a name."""
-
-    def change(scenario: Scenario, _: Values) -> Scenario:
-        return with_formats(scenario, name, find_format(weights), find_format(activations))
-
-    return change
-
-
-entry = partial(written, caveat=CAVEAT)
-
-
 TECHNIQUES: tuple[Technique, ...] = (
-    entry(
+    _entry(
         "llm-int8",
-        "LLM.int8(): 8-bit products, outlier columns in fp16",
-        Price.LOSSY,
+        "LLM.int8(): 8-bit GEMMs, outlier columns in fp16",
         "Dettmers et al. 2022, LLM.int8()",
         BOTH,
         "weight format",
         _llm_int8,
-        Parameter("outliers", 0.001, "share of the input columns that stay in fp16", 0, 1),
+        Parameter("outliers", 0.001, "fraction of the input columns kept in fp16", 0, 1),
+        price=Price.LOSSY,
         covers=("LLM.int8()",),
         published=(
-            Published(
-                "memory halved, for models of up to 175B parameters",
-                "8 bits",
-                "Yuan et al. 2024, LLM Inference Unveiled, section 3.1.2",
-            ),
+            Published("memory halved, for models of up to 175B parameters", "8 bits", f"{UNVEILED}, section 3.1.2"),
         ),
-        caveat="The second, small product in fp16 over the outlier columns is counted in bytes and not in time, nor is"
-        " splitting them off; accuracy is not simulated.",
+        caveat="The fp16 GEMM over the outlier columns is counted in bytes but not in time, and splitting the columns"
+        " off is not counted; accuracy is not simulated.",
     ),
     weight_activation(
         "zeroquant",
@@ -149,16 +142,13 @@ TECHNIQUES: tuple[Technique, ...] = (
         8,
         8,
         covers=("ZeroQuant", "weight-activation quantization"),
-        published=(
-            Published("weights and activations in INT8", "", "Yuan et al. 2024, LLM Inference Unveiled, section 3.1.2"),
-        ),
+        published=(Published("weights and activations in INT8", "", f"{UNVEILED}, section 3.1.2"),),
     ),
-    entry(
+    _entry(
         "zeroquant-v2",
         "ZeroQuant-V2: fine-grained groups and low-rank compensation",
-        Price.CALIBRATION,
         "Yao et al. 2023, ZeroQuant-V2",
-        "Fewer bytes of weights and activations, and a small product of low rank beside every linear layer.",
+        "Fewer bytes of weights and activations, plus a low-rank GEMM beside every linear layer.",
         "weight format",
         _zeroquant_v2,
         _width("weights", 4, "a weight"),
@@ -180,13 +170,13 @@ TECHNIQUES: tuple[Technique, ...] = (
             Published(
                 "FP8 activations lose less than INT8, FP4 weights about as much as INT4",
                 "accuracy",
-                "Yuan et al. 2024, LLM Inference Unveiled, section 3.1.2",
+                f"{UNVEILED}, section 3.1.2",
             ),
         ),
     ),
     weight_activation(
         "smoothquant",
-        "SmoothQuant: outliers of activations moved into the weights",
+        "SmoothQuant: activation outliers scaled into the weights",
         "Xiao et al. 2022, SmoothQuant",
         8,
         8,
@@ -197,13 +187,13 @@ TECHNIQUES: tuple[Technique, ...] = (
     ),
     weight_activation(
         "olive",
-        "OliVe: outliers take the room of their neighbours",
+        "OliVe: outliers use the bits of their neighbours",
         "Guo et al. 2023, OliVe",
         4,
         4,
         covers=("OliVe",),
-        caveat="Its encoding needs decoders in hardware, without which a device has to convert it first; accuracy is"
-        " not simulated.",
+        caveat="The encoding needs hardware decoders; without them a device converts the elements first, which is not"
+        " counted. Accuracy is not simulated.",
     ),
     weight_activation(
         "outlier-suppression-plus",
@@ -221,17 +211,16 @@ TECHNIQUES: tuple[Technique, ...] = (
         16,
         group=128,
         covers=("OmniQuant",),
-        effect="Fewer bytes of weights, and low-precision products where activations are quantised as well.",
+        effect="Fewer bytes of weights, and low-precision GEMMs where activations are quantised too.",
     ),
     weight_activation(
         "qllm", "QLLM: outlier channels split and others merged", "Liu et al. 2023, QLLM", 4, 4, covers=("QLLM",)
     ),
-    entry(
+    _entry(
         "atom",
-        "Atom: 4 bits everywhere, a few channels in 8",
-        Price.CALIBRATION,
+        "Atom: 4 bits for all tensors, a few channels in 8",
         "Zhao et al. 2023, Atom",
-        "Fewer bytes of weights, activations and KV cache, and products on the INT4 roof where the hardware has it.",
+        "Fewer bytes of weights, activations and KV cache; GEMMs at the INT4 peak where the hardware has it.",
         "weight format",
         _atom,
         bits_parameter(4, "weight or activation"),
@@ -239,28 +228,27 @@ TECHNIQUES: tuple[Technique, ...] = (
         Parameter("outliers", 128, "input channels kept in 8 bits", 0, 65536),
         _width("kv", 4, "an element of the KV cache"),
         covers=("Atom", "W4A4"),
-        caveat="The channels in 8 bits are counted in bytes and multiplied at the roof of the others; accuracy is not"
-        " simulated.",
+        caveat="The 8-bit channels are counted in bytes and multiplied at the 4-bit peak; accuracy is not simulated.",
     ),
     weight_activation(
         "quarot",
-        "QuaRot: outliers rotated away, 4 bits everywhere",
+        "QuaRot: outliers removed by rotation, 4 bits for all tensors",
         "Ashkboos et al. 2024, QuaRot",
         4,
         4,
         4,
         covers=("QuaRot",),
-        caveat="The Hadamard transforms that stay in the graph are not counted; " + CAVEAT,
+        caveat=HADAMARD,
     ),
     weight_activation(
         "spinquant",
-        "SpinQuant: learned rotations, 4 bits everywhere",
+        "SpinQuant: learned rotations, 4 bits for all tensors",
         "Liu et al. 2024, SpinQuant",
         4,
         4,
         4,
         covers=("SpinQuant",),
-        caveat="The Hadamard transforms that stay in the graph are not counted; " + CAVEAT,
+        caveat=HADAMARD,
     ),
     weight_activation(
         "llm-fp4", "LLM-FP4: 4-bit floating point", "Liu et al. 2023, LLM-FP4", 4, 4, family="fp", covers=("LLM-FP4",)
@@ -268,35 +256,25 @@ TECHNIQUES: tuple[Technique, ...] = (
     weight_activation(
         "fptq", "FPTQ: 4-bit weights, 8-bit activations", "Li et al. 2023, FPTQ", 4, 8, group=128, covers=("FPTQ",)
     ),
-    entry(
+    _named_formats(
         "fp8",
         "FP8 weights and activations",
-        Price.CALIBRATION,
         "Micikevicius et al. 2022, FP8 Formats",
-        BOTH,
-        "weight format",
-        _named("fp8", "fp8", "fp8"),
+        "fp8",
+        "fp8",
         published=(
             Published(
                 "60 times the FLOP/s of FP32",
                 "H100",
-                "Miao et al. 2023, section 3.2.1; it sets sparse"
-                " FP8 against FP32 without tensor cores, where dense FP8 has 30 times",
+                f"{GENERATIVE_SURVEY}, section 3.2.1; it sets sparse FP8 against FP32 without tensor cores, where dense"
+                " FP8 has 30 times",
             ),
         ),
     ),
-    entry(
-        "nvfp4",
-        "NVFP4 weights and activations",
-        Price.CALIBRATION,
-        "NVIDIA 2024, NVFP4",
-        BOTH,
-        "weight format",
-        _named("nvfp4", "nvfp4", "nvfp4"),
-    ),
+    _named_formats("nvfp4", "NVFP4 weights and activations", "NVIDIA 2024, NVFP4", "nvfp4", "nvfp4"),
     weight_activation(
         "llm-qat",
-        "LLM-QAT: data-free training with quantised weights, activations and cache",
+        "LLM-QAT: data-free quantisation-aware training of weights, activations and KV cache",
         "Liu et al. 2023, LLM-QAT",
         4,
         8,
@@ -304,35 +282,27 @@ TECHNIQUES: tuple[Technique, ...] = (
         kv_group=0,
         price=Price.RETRAINING,
         covers=("LLM-QAT",),
-        published=(
-            Published("4-bit weights and KV cache", "", "Yuan et al. 2024, LLM Inference Unveiled, section 3.1.2"),
-        ),
+        published=(Published("4-bit weights and KV cache", "", f"{UNVEILED}, section 3.1.2"),),
     ),
-    entry(
+    _named_formats(
         "bitnet",
-        "BitNet: weights of one bit",
-        Price.RETRAINING,
+        "BitNet: 1-bit weights",
         "Wang et al. 2023, BitNet",
-        "A sixteenth of the bytes of weights, and 8-bit activations on the INT8 roof.",
-        "weight format",
-        _named("bitnet", "binary", "int8"),
+        "binary",
+        "int8",
+        "One sixteenth of the bytes of weights, and 8-bit activations at the INT8 peak.",
+        price=Price.RETRAINING,
         covers=("BitNet",),
     ),
-    entry(
+    _named_formats(
         "bitnet-b1.58",
         "BitNet b1.58: ternary weights",
-        Price.RETRAINING,
         "Ma et al. 2024, BitNet b1.58",
-        "An eighth of the bytes of weights, four to a byte, and 8-bit activations on the INT8 roof.",
-        "weight format",
-        _named("bitnet-b1.58", "ternary", "int8"),
+        "ternary",
+        "int8",
+        "One eighth of the bytes of weights, four weights a byte, and 8-bit activations at the INT8 peak.",
+        price=Price.RETRAINING,
         covers=("1.58-bit",),
-        published=(
-            Published(
-                "on par with full precision",
-                "accuracy",
-                "Park et al. 2024, Inference Optimization on AI Accelerators, section 4.1",
-            ),
-        ),
+        published=(Published("on par with full precision", "accuracy", f"{ACCELERATORS}, section 4.1"),),
     ),
 )

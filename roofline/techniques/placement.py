@@ -1,4 +1,4 @@
-"""Placement: what is kept and computed elsewhere, two pools of devices, and many devices for one model."""
+"""Placement: offloading to CPU and disk, disaggregation, and parallelism."""
 
 from __future__ import annotations
 
@@ -16,226 +16,209 @@ from roofline.graph.tensor import Role
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Host, Part
 from roofline.specs.hardware import NETWORK, Hardware, load_hardware
-from roofline.specs.model import Attention, FeedForward, Mlp
-from roofline.specs.precision import Precision
+from roofline.specs.model import Mlp
 from roofline.techniques.base import (
+    GENERATIVE_SURVEY,
+    SURVEY,
     Change,
     Parameter,
     Price,
     Published,
     Technique,
     Values,
-    needs_generation,
-    with_blocks,
+    system_technique,
+)
+from roofline.techniques.changes import (
+    precision_of,
+    require_generation,
+    require_softmax_attention,
+    with_feed_forward,
     with_settings,
 )
-from roofline.techniques.entries import system_entry
 
-# --- other memories and processors ------------------------------------------------------------------------------------
+# --- CPU and disk -----------------------------------------------------------------------------------------------------
 
 
-def _streamed(name: str) -> Change:
-    """Shares of weights and cache kept off the device; refused where the scenario keeps something there already."""
+def _offload(name: str) -> Change:
+    """Weights and KV cache offloaded; raises RooflineError for a scenario that offloads already."""
 
     def change(scenario: Scenario, values: Values) -> Scenario:
         if scenario.settings.offload != RESIDENT:
-            raise RooflineError(
-                f"{name} and an offload of the scenario contradict each other: both place weights and cache"
-            )
+            raise RooflineError(f"{name} conflicts with the offload of the scenario: both place weights and KV cache")
         bandwidth = parse_quantity(values["bandwidth"], Dimension.BANDWIDTH).value if "bandwidth" in values else None
-        scenario.hardware.host_bandwidth  # noqa: B018 - raises where the spec names no host link
+        scenario.hardware.host_bandwidth  # noqa: B018 - raises for a spec without a host link
         return with_settings(scenario, offload=Offload(values["weights"], values.get("kv", 0.0), bandwidth))
 
     return change
 
 
-def _hosted(name: str, scenario: Scenario, hardware: str, **shares: Any) -> Scenario:
-    """A processor beside a single device."""
+def _with_host(name: str, scenario: Scenario, hardware: str, **fractions: Any) -> Scenario:
+    """The scenario with a CPU beside a single device."""
     if scenario.settings.parallel != SINGLE or scenario.settings.host is not None:
-        raise UnsupportedError(f"{name} is simulated for one device with one host beside it")
-    return with_settings(scenario, host=Host(load_hardware(hardware), **shares))
+        raise UnsupportedError(f"{name} is simulated for one device with one CPU beside it")
+    return with_settings(scenario, host=Host(load_hardware(hardware), **fractions))
 
 
-def _split_layers(scenario: Scenario, values: Values) -> Scenario:
+def _layers_on_cpu(scenario: Scenario, values: Values) -> Scenario:
     share = values["share"]
-    return _hosted("llama-cpp-split", scenario, values["hardware"], work=share, memory=share)
+    return _with_host("llama-cpp-split", scenario, values["hardware"], work=share, memory=share)
 
 
-def _attention_away(scenario: Scenario, values: Values) -> Scenario:
-    needs_generation(scenario, "fastdecode")
-    if not any(isinstance(group.layer.mixer, Attention) for group in scenario.model.groups):
-        raise UnsupportedError(f"fastdecode moves softmax attention, and {scenario.model.name} has none")
-    return _hosted("fastdecode", scenario, values["hardware"], work=1.0, memory=0.0, kv=1.0, part=Part.ATTENTION)
+def _attention_on_cpu(scenario: Scenario, values: Values) -> Scenario:
+    require_generation(scenario, "fastdecode")
+    require_softmax_attention(scenario, "fastdecode")
+    return _with_host("fastdecode", scenario, values["hardware"], work=1.0, memory=0.0, kv=1.0, part=Part.ATTENTION)
 
 
-def _cold_neurons_away(scenario: Scenario, values: Values) -> Scenario:
-    name = "powerinfer"
+def _cold_neurons_on_cpu(scenario: Scenario, values: Values) -> Scenario:
+    name, model = "powerinfer", scenario.model
+    blocks = [group.layer.feed_forward for group in model.groups if group.layer.feed_forward is not None]
+    if not all(isinstance(block, Mlp) and block.activation in ("relu", "relu2") for block in blocks):
+        raise UnsupportedError(f"{name} skips neurons that ReLU sets to zero, and {model.name} has other MLPs")
 
-    def sparse(block: FeedForward) -> FeedForward:
-        if not isinstance(block, Mlp) or block.activation not in ("relu", "relu2"):
-            raise UnsupportedError(
-                f"{name} skips neurons that ReLU sets to zero, and {scenario.model.name} has no such MLP"
-            )
+    def sparse(block: Mlp) -> Mlp:
         return dataclasses.replace(block, active=values["active"])
 
-    blocks = _block_share(scenario)
-    return _hosted(
+    return _with_host(
         name,
-        with_blocks(scenario, name, sparse),
+        with_feed_forward(scenario, name, Mlp, sparse),
         values["hardware"],
         work=1 - values["hits"],
-        memory=(1 - values["hot"]) * blocks,
+        memory=(1 - values["hot"]) * _feed_forward_fraction(scenario),
         kv=0.0,
         part=Part.BLOCKS,
     )
 
 
-def _block_share(scenario: Scenario) -> float:
-    """The share of the stored weights that feed-forward blocks have."""
-    precision = scenario.precision
-    assert isinstance(precision, Precision)
+def _feed_forward_fraction(scenario: Scenario) -> float:
+    """The fraction of the stored weights in feed-forward blocks."""
+    sections = network(scenario.model, precision_of(scenario)).sections
     sizes = [
         (tensor.name.startswith(("up_proj", "down_proj", "gate_proj")), count * tensor.stored_elements.evaluate({}))
-        for tensor, count in stored_tensors(network(scenario.model, precision).sections, Role.WEIGHT)
+        for tensor, count in stored_tensors(sections, Role.WEIGHT)
     ]
     return float(sum(size for inside, size in sizes if inside) / sum(size for _, size in sizes))
 
 
-_PROCESSOR = "the processor beside the device"
-_SERIAL = "Device and host work one after the other; what crosses between them, activations only, is left out."
+def _cpu(default: str) -> Parameter:
+    return Parameter("hardware", default, "the CPU beside the device")
 
-ELSEWHERE = (
-    system_entry(
+
+_SERIAL = "Device and CPU do not overlap; the transfer of activations between them is not counted."
+
+OFFLOADING = (
+    system_technique(
         "flexgen",
-        "Weights and cache streamed from host memory",
+        "FlexGen: weights and KV cache offloaded to CPU memory",
         "Sheng et al. 2023, FlexGen",
-        "shares of weights and cache are kept in host memory and come over the link while the device computes",
+        "Fractions of weights and KV cache are in CPU memory and stream over the host link during computation.",
         "placement",
-        _streamed("flexgen"),
+        _offload("flexgen"),
+        Parameter("weights", 1.0, "fraction of the weights in CPU memory (FlexGen's policy for OPT-175B)", 0, 1),
+        Parameter("kv", 1.0, "fraction of the KV cache in CPU memory (the same policy)", 0, 1),
         covers=("offloading",),
-        parameters=(
-            Parameter("weights", 1.0, "share of the weights in host memory (FlexGen's policy for OPT-175B)", 0, 1),
-            Parameter("kv", 1.0, "share of the cache in host memory (the same policy)", 0, 1),
-        ),
-        caveat="Transfers overlap with computation in full; attention on the CPU is fastdecode.",
+        caveat="Transfers overlap fully with computation; for attention on the CPU use fastdecode.",
     ),
-    system_entry(
+    system_technique(
         "zero-inference",
-        "Weights streamed from disk",
+        "ZeRO-Inference: weights streamed from disk",
         "Aminabadi et al. 2022, ZeRO-Inference",
-        "weights are kept on NVMe and streamed layer by layer, at the disk's bandwidth",
+        "Weights are on an NVMe disk and stream layer by layer at the bandwidth of the disk.",
         "placement",
-        _streamed("zero-inference"),
-        parameters=(
-            Parameter("weights", 1.0, "share of the weights on disk", 0, 1),
-            Parameter("bandwidth", "7GB/s", "bandwidth of the disk (an example: one PCIe 4.0 NVMe)"),
-        ),
+        _offload("zero-inference"),
+        Parameter("weights", 1.0, "fraction of the weights on disk", 0, 1),
+        Parameter("bandwidth", "7GB/s", "bandwidth of the disk (an example: one PCIe 4.0 NVMe)"),
     ),
-    system_entry(
+    system_technique(
         "llama-cpp-split",
-        "Layers shared with the CPU",
-        "llama.cpp; Zhou et al. 2024, section 6.1.3",
-        "a share of the layers, with their weights and cache, stays on the CPU, which computes them",
+        "llama.cpp layer split between GPU and CPU",
+        f"llama.cpp; {SURVEY}, section 6.1.3",
+        "The CPU stores and computes a fraction of the layers, with their weights and KV cache.",
         "placement",
-        _split_layers,
+        _layers_on_cpu,
+        _cpu("core-i9-13900k"),
+        Parameter("share", 0.5, "fraction of the layers on the CPU (an example)", 0, 1),
         covers=("llama.cpp layer split",),
-        parameters=(
-            Parameter("hardware", "core-i9-13900k", _PROCESSOR),
-            Parameter("share", 0.5, "share of the layers on it (an example)", 0, 1),
-        ),
         caveat=_SERIAL,
     ),
-    system_entry(
+    system_technique(
         "powerinfer",
-        "Hot neurons on the device, cold ones on the CPU",
+        "PowerInfer: hot neurons on the GPU, cold neurons on the CPU",
         "Song et al. 2023, PowerInfer",
-        "neurons that are often active stay on the device, and the CPU computes the others as far as they are active",
+        "Frequently active neurons are on the GPU, and the CPU computes the active ones among the others.",
         "placement",
-        _cold_neurons_away,
+        _cold_neurons_on_cpu,
+        _cpu("core-i9-13900k"),
+        Parameter("hot", 0.26, "fraction of the neurons on the GPU (OPT-30B; 0.43 for LLaMA ReGLU 70B)", 0, 1),
+        Parameter("hits", 0.8, "fraction of activations from hot neurons (the same source)", 0, 1),
+        Parameter("active", 0.2, "fraction of neurons active for a token (Deja Vu: sparsity up to 80%)", 0.001, 1),
         price=Price.LOSSY,
-        parameters=(
-            Parameter("hardware", "core-i9-13900k", _PROCESSOR),
-            Parameter("hot", 0.26, "share of neurons on the device (OPT-30B; 0.43 for LLaMA ReGLU 70B)", 0, 1),
-            Parameter("hits", 0.8, "share of activations that they make up (the same source)", 0, 1),
-            Parameter("active", 0.2, "share of neurons active for a token (Deja Vu: sparsity up to 80%)", 0.001, 1),
-        ),
-        caveat=f"{_SERIAL} Predictors cost nothing; a batch touches what any of its tokens needs.",
+        caveat=f"{_SERIAL} Predictors cost nothing; a batch reads the neurons that any of its tokens activates.",
     ),
-    system_entry(
+    system_technique(
         "fastdecode",
-        "Decode attention on the CPU",
+        "FastDecode: decode attention on the CPU",
         "He and Zhai 2024, FastDecode",
-        "the cache stays in the CPU's memory, where attention is computed; only activations cross the link",
+        "The KV cache is in CPU memory and the CPU computes attention; only activations cross the host link.",
         "placement",
-        _attention_away,
-        parameters=(Parameter("hardware", "epyc-9654", _PROCESSOR),),
+        _attention_on_cpu,
+        _cpu("epyc-9654"),
         caveat=_SERIAL,
     ),
 )
 
 
-# --- two pools --------------------------------------------------------------------------------------------------------
+# --- disaggregation ---------------------------------------------------------------------------------------------------
 
 
 def _disaggregated(scenario: Scenario, values: Values) -> Scenario:
-    needs_generation(scenario, "disaggregation")
+    require_generation(scenario, "disaggregation")
     if scenario.settings.decode_hardware is not None:
-        raise RooflineError("disaggregation is asked for twice: the scenario decodes on other hardware already")
+        raise RooflineError("disaggregation is requested twice: the scenario already has other decode hardware")
     hardware = values["decode"]
     decoder: Hardware = scenario.hardware if hardware == "same" else load_hardware(hardware)
     scenario.hardware.link(NETWORK)
     return with_settings(scenario, decode_hardware=decoder)
 
 
-POOLS = (
-    system_entry(
+DISAGGREGATION = (
+    system_technique(
         "disaggregation",
-        "Prefill and decode on different devices",
+        "Disaggregated prefill and decode",
         "Patel et al. 2023, Splitwise; Zhong et al. 2024, DistServe",
-        "prefill and decode run in pools of their own; the cache of every prompt is sent over the network once",
-        "pools",
+        "Prefill and decode run on separate devices; the KV cache of every prompt is sent over the network once.",
+        "disaggregation",
         _disaggregated,
+        Parameter("decode", "same", "decode hardware; `same`: that of prefill"),
         covers=("Splitwise", "TetriInfer", "DistServe", "ExeGPT", "disaggregated inference"),
-        parameters=(Parameter("decode", "same", "hardware that decodes; `same` for another pool of the first"),),
-        caveat="That the phases no longer disturb each other, its point, belongs to a queue; sending does not overlap.",
+        caveat="The main benefit, no interference between the phases, depends on the queue; the transfer does not"
+        " overlap.",
     ),
 )
 
 
-# --- many devices -----------------------------------------------------------------------------------------------------
+# --- parallelism ------------------------------------------------------------------------------------------------------
 
 
-def _divided(name: str, degree: str) -> Change:
-    """More devices of one sort; refused where the scenario has that sort of parallelism already."""
+def _parallel(
+    name: str, degree: str, title: str, reference: str, effect: str, slot: str | None = None, **rest: Any
+) -> Technique:
+    """An entry that sets one degree of parallelism; raises RooflineError where the scenario already sets it."""
 
     def change(scenario: Scenario, values: Values) -> Scenario:
         parallel = scenario.settings.parallel
         if getattr(parallel, degree) != 1:
-            flag = f"{NAMES[degree]} {getattr(parallel, degree)}"
-            raise RooflineError(f"{name} and {flag} contradict each other: both settle the same parallelism")
+            raise RooflineError(f"{name} conflicts with {NAMES[degree]} {getattr(parallel, degree)} of the scenario")
         if scenario.settings.host is not None:
-            raise UnsupportedError(f"{name}: a host that computes is simulated beside one device only")
+            raise UnsupportedError(f"{name}: a CPU that computes is simulated beside one device only")
         parallel = replace(parallel, **{degree: values["degree"]})
-        rank_model(scenario.model, parallel)  # raises where the model cannot be divided so
+        rank_model(scenario.model, parallel)  # raises where the degree does not divide the model
         if parallel.devices > 1 and degree != "data":
             scenario.hardware.link(parallel.on(scenario.hardware).span(parallel.devices))
         return with_settings(scenario, parallel=parallel)
 
-    return change
-
-
-def _parallel(
-    name: str,
-    degree: str,
-    title: str,
-    reference: str,
-    effect: str,
-    **more: Any,
-) -> Technique:
-    parameters = (Parameter("degree", 2, "devices", 1, 1_000_000),)
-    return system_entry(
-        name, title, reference, effect, more.pop("slot", name), _divided(name, degree), parameters=parameters, **more
-    )
+    devices = Parameter("degree", 2, "devices", 1, 1_000_000)
+    return system_technique(name, title, reference, effect, slot or name, change, devices, **rest)
 
 
 def _grid(scenario: Scenario, values: Values) -> Scenario:
@@ -243,93 +226,93 @@ def _grid(scenario: Scenario, values: Values) -> Scenario:
     return with_settings(scenario, parallel=parallel)
 
 
-def _two_batches(scenario: Scenario, values: Values) -> Scenario:
-    parallel, asked = scenario.settings.parallel, values["phases"]
-    phases = ("prefill", "decode") if asked == "both" else (asked,)
+def _two_batch_overlap(scenario: Scenario, values: Values) -> Scenario:
+    parallel, requested = scenario.settings.parallel, values["phases"]
+    phases = ("prefill", "decode") if requested == "both" else (requested,)
     if not set(phases) <= {"prefill", "decode"}:
-        raise RooflineError(f"two-batch-overlap: phases must be prefill, decode or both, got {quote(asked)}")
-    if not (scenario.model.experts and parallel.exchanging):
-        raise UnsupportedError(
-            "two-batch-overlap hides what experts on different devices exchange: nothing is exchanged"
-        )
-    return with_settings(scenario, overlapped=frozenset(phases))
+        raise RooflineError(f"two-batch-overlap: phases must be prefill, decode or both, got {quote(requested)}")
+    if not (scenario.model.experts and parallel.all_to_all):
+        raise UnsupportedError("two-batch-overlap hides the all-to-alls of expert parallelism, and there are none")
+    return with_settings(scenario, two_batch_overlap=frozenset(phases))
 
 
-DEVICES = (
+PARALLELISM = (
     _parallel(
         "tensor-parallelism",
         "tensor",
-        "Heads and widths divided",
+        "Tensor parallelism (TP)",
         "Shoeybi et al. 2019, Megatron-LM",
-        "every device holds a part of each matrix; two all-reduces a layer put the sums together",
+        "Every device holds a slice of each matrix; two all-reduces per layer add up the partial sums.",
         covers=("tensor parallelism", "KV-head sharding", "KV-head replication"),
-        caveat="Past their number, key and value heads are replicated, and the cache of a device no longer shrinks.",
+        caveat="KV heads are replicated when TP exceeds their number, and the KV cache per device stops shrinking.",
     ),
     _parallel(
         "pipeline-parallelism",
         "pipeline",
-        "Layers divided",
+        "Pipeline parallelism (PP)",
         "Narayanan et al. 2021",
-        "every stage holds a run of layers; only the residual stream crosses, and bubbles stay at both ends",
+        "Every stage holds consecutive layers; stages send the residual stream, with pipeline bubbles at both ends.",
         covers=("pipeline parallelism",),
     ),
     _parallel(
         "data-parallelism",
         "data",
-        "The batch divided",
-        "Miao et al. 2023, section 3.2.2",
-        "every replica holds all weights and serves its share of the batch",
+        "Data parallelism (DP)",
+        f"{GENERATIVE_SURVEY}, section 3.2.2",
+        "Every replica holds all weights and serves its part of the batch.",
         covers=("data parallelism",),
     ),
     _parallel(
         "ring-attention",
         "sequence",
-        "The sequence divided, keys going round",
+        "Ring attention",
         "Liu et al. 2023, Ring Attention; Brandon et al. 2023, Striped Attention",
-        "every device holds a part of the sequence; keys and values go round a ring while they are multiplied",
-        slot="parallelism of sequences",
+        "Every device holds a part of the sequence; keys and values circulate in a ring during attention.",
+        "sequence parallelism",
         covers=("Ring Attention", "Striped Attention"),
-        caveat="The causal mask's work is taken to be even over the devices, as stripes make it.",
+        caveat="Causal attention is assumed to be balanced over the devices, as with striping.",
     ),
     _parallel(
         "sequence-parallelism",
         "sequence",
-        "Computation and cache divided along the sequence",
+        "Sequence parallelism (SP)",
         "Li et al. 2023; Wu et al. 2024, LoongServe; Lin et al. 2024, Infinite-LLM",
-        "every device holds a part of the sequence's cache; in decode partial outputs are merged",
-        slot="parallelism of sequences",
+        "Every device holds the KV cache of a part of the sequence; decode merges partial attention outputs.",
+        "sequence parallelism",
         covers=("sequence parallelism", "elastic sequence parallelism", "LoongServe", "Infinite-LLM"),
-        caveat="A degree that changes from phase to phase, as LoongServe's, is two scenarios.",
+        caveat="A degree that differs between prefill and decode, as in LoongServe, takes two scenarios.",
     ),
     _parallel(
         "expert-parallelism",
         "expert",
-        "Experts divided",
+        "Expert parallelism (EP)",
         "Lepikhin et al. 2020, GShard",
-        "every device holds some of the experts; tokens go to them and back in two all-to-alls a layer",
+        "Every device holds some of the experts; two all-to-alls per layer dispatch and combine tokens.",
         covers=("expert parallelism",),
     ),
-    system_entry(
+    system_technique(
         "2d-tensor-parallelism",
-        "Matrices divided both ways",
+        "2D tensor parallelism",
         "Pope et al. 2022; Wang et al. 2022, 2-D tensor parallelism",
-        "matrices are cut along rows and columns, so that a device sends less the more devices there are",
+        "Matrices are sharded by rows and columns: the bytes that a device sends fall with the number of devices.",
         "tensor-parallelism",
         _grid,
+        Parameter("degree", 16, "devices, a square number", 1, 1_000_000),
         covers=("2D tensor parallelism", "PaLM inference"),
-        parameters=(Parameter("degree", 16, "devices, a square number", 1, 1_000_000),),
-        published=(Published("lower communication complexity", "more than 256 devices", "Miao et al. 2023, 3.2.2"),),
-        caveat="Attention is divided by heads all the same, so that there are no more devices than heads.",
+        published=(
+            Published("lower communication complexity", "more than 256 devices", f"{GENERATIVE_SURVEY}, 3.2.2"),
+        ),
+        caveat="Attention is sharded by heads, which limits the devices to the number of heads.",
     ),
-    system_entry(
+    system_technique(
         "two-batch-overlap",
-        "Exchanges of one half of the batch behind the work of the other",
+        "Two-batch overlap (TBO) of all-to-alls and computation",
         "DeepSeek-AI 2024, DeepSeek-V3, section 3.4; DeepSeek-AI 2025, inference system overview",
-        "the batch is cut in two: while experts' rows of one half are exchanged, the device computes on the other",
+        "The batch is split in two: the all-to-alls of one half overlap with the computation of the other.",
         "overlap",
-        _two_batches,
+        _two_batch_overlap,
+        Parameter("phases", "both", "phases that are split: prefill, decode or both"),
         covers=("dual-batch overlap", "TBO", "DBO"),
-        parameters=(Parameter("phases", "both", "what is cut in two: prefill, decode or both"),),
         published=(
             Published(
                 "27 to 35% more prefill throughput",
@@ -337,9 +320,9 @@ DEVICES = (
                 "The SGLang Team 2025-05-05, Deploying DeepSeek on 96 H100 GPUs",
             ),
         ),
-        caveat="Exchanges take none of the device's units, and nothing stays uncovered at either end; weights are read"
-        " for each half, so that a small batch loses.",
+        caveat="All-to-alls are assumed to take no SMs and to overlap fully, also in the first and last layer; each"
+        " half reads the weights, so that small batches lose.",
     ),
 )
 
-TECHNIQUES: tuple[Technique, ...] = (*ELSEWHERE, *POOLS, *DEVICES)
+TECHNIQUES: tuple[Technique, ...] = (*OFFLOADING, *DISAGGREGATION, *PARALLELISM)

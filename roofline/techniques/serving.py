@@ -1,4 +1,4 @@
-"""Serving: how the cache is allocated and shared, how sequences are batched, how prompts are prefilled."""
+"""Serving techniques: KV cache allocation, prefix caching, batching, chunked prefill, beam search."""
 
 from __future__ import annotations
 
@@ -9,59 +9,55 @@ import numpy as np
 
 from roofline.core.errors import UnsupportedError
 from roofline.scenario.scenario import Scenario
-from roofline.specs.model import Attention, LatentAttention
 from roofline.techniques.base import (
-    Change,
+    GENERATIVE_SURVEY,
+    TABLE_6,
     Parameter,
     Price,
     Published,
     Technique,
     Values,
-    needs_generation,
-    with_settings,
+    system_technique,
 )
-from roofline.techniques.entries import system_entry
-from roofline.techniques.workload import cached_share
+from roofline.techniques.changes import require_generation, require_kv_cache, with_cached_prefix, with_settings
 
-TABLE_6 = "Zhou et al. 2024, Table 6"
 _SHAREGPT = "ShareGPT on one A100 80GB; model and precision not stated"
-_QUEUE = "A batch is simulated, not the queue in front of it."
+_QUEUE = "A batch is simulated, not the queue of requests before it."
 
 
-def _settings(needs: Callable[[Scenario, str], None], name: str, settle: Callable[[Scenario, Values], Any]) -> Change:
-    """Other settings, for a model that they concern."""
-
-    def change(scenario: Scenario, values: Values) -> Scenario:
-        needs(scenario, name)
-        return with_settings(scenario, **settle(scenario, values))
-
-    return change
-
-
-def _needs_cache(scenario: Scenario, name: str) -> None:
-    """Refuse a technique of the cache for a model that keeps none."""
-    needs_generation(scenario, name)
-    if not any(isinstance(group.layer.mixer, (Attention, LatentAttention)) for group in scenario.model.groups):
-        raise UnsupportedError(f"{name} allocates a KV cache, and {scenario.model.name} keeps none")
-
-
-def _needs_prompt(scenario: Scenario, name: str) -> None:
-    """Refuse a technique of causal prefill for a model whose prompt an encoder reads."""
-    needs_generation(scenario, name)
+def _require_causal_prompt(scenario: Scenario, name: str) -> None:
+    require_generation(scenario, name)
     if scenario.model.tower_kind == "encoder":
         raise UnsupportedError(
-            f"{name} cuts prompts that are read causally, and {scenario.model.name} encodes them whole"
+            f"{name} splits causal prefill, and {scenario.model.name} encodes prompts without a causal mask"
         )
 
 
-def _nothing(_: Scenario, __: str) -> None:
-    """Every model is concerned."""
+def _setting(
+    name: str,
+    title: str,
+    reference: str,
+    effect: str,
+    slot: str,
+    settings: Callable[[Scenario, Values], dict[str, Any]],
+    *parameters: Parameter,
+    requires: Callable[[Scenario, str], None] | None = None,
+    **rest: Any,
+) -> Technique:
+    """An entry that changes settings; `requires` raises UnsupportedError for models that it does not apply to."""
+
+    def change(scenario: Scenario, values: Values) -> Scenario:
+        if requires is not None:
+            requires(scenario, name)
+        return with_settings(scenario, **settings(scenario, values))
+
+    return system_technique(name, title, reference, effect, slot, change, *parameters, **rest)
 
 
 def _reserved(scenario: Scenario, values: Values) -> dict[str, Any]:
     length = values["length"] or scenario.model.max_context
     if length is None:
-        raise UnsupportedError(f"contiguous-kv needs length: {scenario.model.name} has no longest context")
+        raise UnsupportedError(f"contiguous-kv needs length: {scenario.model.name} states no maximum context")
     return {"kv_reserved": length, "kv_block": 1}
 
 
@@ -71,198 +67,194 @@ def _predicted(scenario: Scenario, values: Values) -> dict[str, Any]:
 
 
 ALLOCATION = (
-    system_entry(
+    _setting(
         "paged-attention",
-        "The KV cache in blocks",
+        "PagedAttention: the KV cache in blocks",
         "Kwon et al. 2023, vLLM",
-        "the cache of a sequence is rounded up to whole blocks instead of the longest sequence possible",
+        "The KV cache of a sequence is rounded up to whole blocks instead of the maximum sequence length.",
         "KV allocation",
-        _settings(
-            _needs_cache, "paged-attention", lambda _, values: {"kv_block": values["block"], "kv_reserved": None}
-        ),
+        lambda _, values: {"kv_block": values["block"], "kv_reserved": None},
+        Parameter("block", 16, "tokens of a block, as in vLLM", 1, 4096),
+        requires=require_kv_cache,
         covers=("PagedAttention", "FlashInfer"),
-        parameters=(Parameter("block", 16, "tokens of a block, as in vLLM", 1, 4096),),
         published=(Published("7.11 requests a second", _SHAREGPT, TABLE_6),),
-        caveat="Irregular access, which costs the attention kernel something, shows in calibrated times only.",
+        caveat="The cost of irregular access in the attention kernel shows in expected times only.",
     ),
-    system_entry(
+    _setting(
         "token-attention",
-        "The KV cache token by token",
+        "TokenAttention: the KV cache token by token",
         "LightLLM 2023",
-        "memory is allocated for single tokens: no fragmentation at all",
+        "Memory is allocated for single tokens: no fragmentation.",
         "KV allocation",
-        _settings(_needs_cache, "token-attention", lambda *_: {"kv_block": 1, "kv_reserved": None}),
+        lambda *_: {"kv_block": 1, "kv_reserved": None},
+        requires=require_kv_cache,
         covers=("token-wise KV cache",),
         published=(Published("10.29 requests a second, the most of four systems", _SHAREGPT, TABLE_6),),
-        caveat="It is what is simulated by default.",
+        caveat="The default.",
     ),
-    system_entry(
+    _setting(
         "contiguous-kv",
-        "The KV cache reserved for the longest sequence",
+        "Contiguous KV cache of maximum length",
         "NVIDIA, FasterTransformer",
-        "every sequence takes the memory of the longest one possible, however short it stays",
+        "Every sequence reserves memory for the maximum length, whatever its actual length.",
         "KV allocation",
-        _settings(_needs_cache, "contiguous-kv", _reserved),
+        _reserved,
+        Parameter("length", 0, "tokens reserved (0: the maximum context of the model)", 0, 10**9),
+        requires=require_kv_cache,
         covers=("contiguous pre-allocation",),
-        parameters=(Parameter("length", 0, "tokens reserved; 0 stands for the model's longest context", 0, 10**9),),
-        caveat="A baseline to compare with, and no gain.",
+        caveat="A baseline for comparison.",
     ),
-    system_entry(
+    _setting(
         "s3",
-        "The KV cache reserved for a predicted length",
+        "S³: KV cache reserved for a predicted length",
         "Jin et al. 2023, S3",
-        "every sequence takes the memory of the length that was predicted for it",
+        "Every sequence reserves memory for its predicted length.",
         "KV allocation",
-        _settings(_needs_cache, "s3", _predicted),
+        _predicted,
+        Parameter("excess", 1.0, "predicted over actual tokens (1: a perfect prediction)", 1, 1000),
+        requires=require_kv_cache,
         covers=("S³",),
-        parameters=(Parameter("excess", 1.0, "tokens predicted over those needed (1: a perfect prediction)", 1, 1000),),
-        caveat=f"How good a predictor is must be given. {_QUEUE}",
+        caveat=f"The accuracy of the predictor is an input. {_QUEUE}",
     ),
 )
 
 
-def _cached(scenario: Scenario, values: Values) -> Scenario:
-    return with_settings(cached_share(scenario, values["hit"]), shared_prefix=True)
+def _prefix_hit(scenario: Scenario, values: Values) -> Scenario:
+    return with_settings(with_cached_prefix(scenario, values["hit"]), shared_prefix=True)
 
 
-_HIT = Parameter("hit", 0.5, "share of the prompt that is cached (SGLang's paper measured 0.5 to 0.99)", 0, 1)
-_SAME = "All sequences of the batch are taken to share the same prefix, which is kept once; lookups cost nothing."
+_HIT = Parameter("hit", 0.5, "fraction of the prompt that is cached (SGLang's paper measured 0.5 to 0.99)", 0, 1)
+_ONE_PREFIX = "All sequences of the batch are assumed to share one prefix, stored once; lookups cost nothing."
 
 PREFIX = (
-    system_entry(
+    system_technique(
         "radix-attention",
-        "Prefixes kept and found again",
+        "RadixAttention: prefix caching",
         "Zheng et al. 2023, SGLang",
-        "what a request shares with earlier ones is neither computed nor stored again: less prefill, less cache",
+        "A prefix shared with earlier requests is neither computed nor stored again: less prefill, less KV cache.",
         "prefix",
-        _cached,
+        _prefix_hit,
+        _HIT,
         covers=("RadixAttention", "prefix caching", "prefix sharing", "prefix-caching"),
-        parameters=(_HIT,),
-        caveat=f"{_SAME} Which share is hit depends on the requests and is given.",
+        caveat=f"{_ONE_PREFIX} The hit rate depends on the requests and is an input.",
     ),
-    system_entry(
+    system_technique(
         "prompt-cache",
-        "Parts of prompts kept by a schema",
+        "Prompt Cache: marked prompt modules cached anywhere in a prompt",
         "Gim et al. 2023, Prompt Cache",
-        "marked parts of prompts, wherever they stand, are computed once and reused",
+        "Marked parts of prompts, at any position, are computed once and reused.",
         "prefix",
-        _cached,
+        _prefix_hit,
+        _HIT,
         covers=("Prompt Cache",),
-        parameters=(_HIT,),
-        caveat=f"{_SAME} A reused part does not see what stands before it, so that outputs may differ slightly.",
+        caveat=f"{_ONE_PREFIX} A reused part does not attend to the text before it, so that outputs may differ"
+        " slightly.",
     ),
-    system_entry(
+    system_technique(
         "cachegen",
-        "A compressed cache loaded over the network",
+        "CacheGen: a compressed KV cache loaded over the network",
         "Liu et al. 2023, CacheGen",
-        "the cache of a long context comes compressed over a network instead of being computed",
+        "The KV cache of a long context is loaded in compressed form over a network instead of computed.",
         "prefix",
         None,
         price=Price.LOSSY,
-        caveat="its codec's ratio and the storage behind the network stand in no spec of hardware or model",
+        caveat="no hardware or model spec gives the compression ratio and the bandwidth of the storage",
     ),
 )
 
 BATCHING = (
-    system_entry(
+    _setting(
         "continuous-batching",
-        "Sequences join and leave between iterations",
+        "Continuous batching",
         "Yu et al. 2022, Orca",
-        "a finished sequence makes room for the next at once: no iteration is spent on ended sequences",
+        "A finished sequence is replaced by a waiting one at once: no iteration is spent on finished sequences.",
         "batching",
-        _settings(needs_generation, "continuous-batching", lambda *_: {"useful": 1.0}),
+        lambda *_: {"useful": 1.0},
+        requires=require_generation,
         covers=(
             *("continuous batching", "ORCA", "iteration-level scheduling", "selective-batching"),
             "in-flight batching",
         ),
-        caveat=f"It is what is simulated by default: a batch that stays full. {_QUEUE}",
+        caveat=f"The default: a batch that stays full. {_QUEUE}",
     ),
-    system_entry(
+    _setting(
         "static-batching",
-        "A batch runs until its longest sequence ends",
+        "Static batching: a batch runs until its longest sequence ends",
         "Yu et al. 2022, Orca (the baseline there)",
-        "sequences that have ended still take part, so that a share of the tokens generated is of no use",
+        "Finished sequences stay in the batch, so that a fraction of the generated tokens is wasted.",
         "batching",
-        _settings(
-            needs_generation,
-            "static-batching",
-            lambda scenario, values: {"useful": scenario.settings.useful * values["utilisation"]},
-        ),
+        lambda scenario, values: {"useful": scenario.settings.useful * values["utilisation"]},
+        Parameter("utilisation", 0.5, "mean over longest output of a batch (an example; 1: no loss)", 1e-6, 1),
+        requires=require_generation,
         covers=("static batching", "request-level scheduling"),
-        parameters=(
-            Parameter("utilisation", 0.5, "mean over longest output of a batch (an example: 1 is no loss)", 1e-6, 1),
-        ),
-        caveat="`generate` is the longest sequence's length. A baseline to compare with, and no gain.",
+        caveat="`generate` is the length of the longest sequence. A baseline for comparison.",
     ),
-    system_entry(
+    _setting(
         "packed-batching",
-        "Prompts one after the other, without padding",
+        "Packed prompts without padding",
         "Zhai et al. 2023, ByteTransformer",
-        "prompts of different lengths are laid end to end under a block-diagonal mask: no padded tokens",
+        "Prompts of different lengths are concatenated under a block-diagonal mask: no padded tokens.",
         "prompt batching",
-        _settings(_nothing, "packed-batching", lambda *_: {"padding": 1.0}),
+        lambda *_: {"padding": 1.0},
         covers=("packing", "packed prefill", "Effective Transformer", "Ragged tensor"),
-        caveat="It is what is simulated by default.",
+        caveat="The default.",
     ),
-    system_entry(
+    _setting(
         "padded-batching",
-        "Prompts filled up to the longest",
-        "Miao et al. 2023, section 3.2.5",
-        "every prompt of a batch is computed at the longest one's length",
+        "Prompts padded to the longest",
+        f"{GENERATIVE_SURVEY}, section 3.2.5",
+        "Every prompt of a batch is computed at the length of the longest.",
         "prompt batching",
-        _settings(_nothing, "padded-batching", lambda _, values: {"padding": values["padding"]}),
+        lambda _, values: {"padding": values["padding"]},
+        Parameter("padding", 1.5, "longest over mean prompt of a batch (an example)", 1, 1000),
         covers=("padding",),
-        parameters=(Parameter("padding", 1.5, "longest over mean prompt of a batch (an example)", 1, 1000),),
-        caveat="`prompt` is the mean length. A baseline to compare with, and no gain.",
+        caveat="`prompt` is the mean length. A baseline for comparison.",
     ),
-    system_entry(
+    _setting(
         "bucketing",
-        "Batches of prompts of similar length",
-        "Miao et al. 2023, section 3.2.5",
-        "prompts are filled up to the end of their bucket only",
+        "Bucketing: batches of prompts of similar length",
+        f"{GENERATIVE_SURVEY}, section 3.2.5",
+        "Prompts are padded to the upper end of their bucket only.",
         "prompt batching",
-        _settings(_nothing, "bucketing", lambda _, values: {"padding": values["padding"]}),
-        parameters=(Parameter("padding", 1.1, "end of the bucket over mean prompt in it (an example)", 1, 1000),),
+        lambda _, values: {"padding": values["padding"]},
+        Parameter("padding", 1.1, "upper end of a bucket over its mean prompt (an example)", 1, 1000),
         caveat=f"`prompt` is the mean length. {_QUEUE}",
     ),
 )
 
 PREFILL = (
-    system_entry(
+    _setting(
         "chunked-prefill",
-        "Prompts prefilled in chunks",
+        "Chunked prefill",
         "Agrawal et al. 2024, Sarathi-Serve",
-        "a prompt is cut along the sequence: the same FLOPs, but every chunk reads weights and the earlier cache again",
+        "A prompt is split into chunks: the same FLOPs, but every chunk reads the weights and the earlier KV cache"
+        " again.",
         "prefill schedule",
-        _settings(_needs_prompt, "chunked-prefill", lambda _, values: {"chunk": values["chunk"]}),
+        lambda _, values: {"chunk": values["chunk"]},
+        Parameter("chunk", 512, "tokens of a chunk (Sarathi-Serve uses 512 to 2048)", 1, 10**9),
+        requires=_require_causal_prompt,
         covers=(
             *("chunked prefill", "Sarathi", "Sarathi-Serve", "split-and-fuse", "DeepSpeed-FastGen"),
             "Dynamic SplitFuse",
         ),
-        parameters=(Parameter("chunk", 512, "tokens of a chunk (Sarathi-Serve uses 512 to 2048)", 1, 10**9),),
         published=(
             Published("up to 1.33 times the throughput", "not stated", "accelerator tutorial (Yuan et al. notes), 2.4"),
             Published("DeepSpeed 6.78, LightLLM 10.29 requests a second", _SHAREGPT, TABLE_6),
         ),
-        caveat=(
-            "Its cost is simulated, its use is not: decode steps that ride along with a chunk, and the tail latency "
-            "that they are spared, belong to a queue."
-        ),
+        caveat="Only the cost is simulated. The benefits, decode steps that share a pass with a chunk and a lower tail"
+        " TPOT, depend on the queue.",
     ),
-    system_entry(
+    _setting(
         "beam-search",
-        "Several sequences a request",
-        "Miao et al. 2023, section 3.2.5",
-        "every request is decoded as several beams: as many more sequences a step, and as much more cache",
+        "Beam search",
+        f"{GENERATIVE_SURVEY}, section 3.2.5",
+        "Every request decodes several beams, each with its own sequence in the step and in the KV cache.",
         "output",
-        _settings(
-            needs_generation,
-            "beam-search",
-            lambda scenario, values: {"beams": scenario.settings.beams * values["beams"]},
-        ),
+        lambda scenario, values: {"beams": scenario.settings.beams * values["beams"]},
+        Parameter("beams", 4, "beams (an example)", 1, 1000),
+        requires=require_generation,
         covers=("beam search",),
-        parameters=(Parameter("beams", 4, "beams (an example)", 1, 1000),),
-        caveat="Beams keep copies of the whole cache; sorting them and reordering the cache cost nothing.",
+        caveat="Each beam has its own copy of the KV cache; sorting beams and reordering the cache cost nothing.",
     ),
 )
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
-from collections.abc import Callable
 from typing import Any
 
 from msgspec.structs import replace
@@ -13,53 +11,25 @@ from roofline.bound.memory import parameters as stored_parameters
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.rewrite import Rotation, SharedWeights
 from roofline.scenario.scenario import Scenario
-from roofline.specs.model import (
-    Attention,
-    FeedForward,
-    LatentAttention,
-    Layer,
-    LayerGroup,
-    MixtureOfExperts,
-    Mlp,
-    Model,
-)
+from roofline.specs.model import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Mlp, Model
 from roofline.specs.modelspec import load_model
-from roofline.techniques.base import Parameter, Price, Published, Technique, Values, scaled
-from roofline.techniques.entries import entry
-from roofline.techniques.rewrites import with_rewrite
+from roofline.techniques.base import (
+    GENERATIVE_SURVEY,
+    SURVEY,
+    UNVEILED,
+    Parameter,
+    Price,
+    Published,
+    Technique,
+    Values,
+    model_technique,
+)
+from roofline.techniques.changes import regrouped, scaled, with_rewrite
 
 
-def split_layers(model: Model, name: str, change: Callable[[int, Layer], Layer]) -> Model:
-    """`model` with layers changed one by one: `change` gets how many layers of the same make came before."""
-    makes = {group.name: group.layer for group in model.groups}
-    seen: Counter[str] = Counter()
-    layers: dict[str, Layer] = {}
-    pattern: list[str] = []
-    for make in model.pattern:
-        layer = change(seen[make], makes[make])
-        seen[make] += 1
-        pattern.append(make if layer == makes[make] else f"{make}+{name}")
-        layers[pattern[-1]] = layer
-    return regrouped(model, name, layers, pattern)
-
-
-def regrouped(model: Model, name: str, layers: dict[str, Layer], pattern: list[str]) -> Model:
-    """`model` with these layers in this pattern; its published sizes no longer hold."""
-    counts = Counter(pattern)
-    groups = tuple(LayerGroup(make, counts[make], layer) for make, layer in layers.items() if counts[make])
-    return replace(
-        model,
-        name=f"{model.name}+{name}",
-        groups=groups,
-        pattern=tuple(pattern),
-        parameters=None,
-        active_parameters=None,
-    )
-
-
-def _thinned(model: Model, name: str, share: float) -> Model:
-    """A model that keeps a share of the layers, evenly spread."""
-    kept = scaled(model.layers, share)
+def _with_fewer_layers(model: Model, name: str, fraction: float) -> Model:
+    """`model` with a fraction of its layers, evenly spread."""
+    kept = scaled(model.layers, fraction)
     pattern = [model.pattern[index * model.layers // kept] for index in range(kept)]
     return regrouped(model, name, {group.name: group.layer for group in model.groups}, pattern)
 
@@ -67,98 +37,102 @@ def _thinned(model: Model, name: str, share: float) -> Model:
 # --- structured pruning -----------------------------------------------------------------------------------------------
 
 
-def _fewer_heads(spec: Attention, share: float) -> Attention:
-    """Heads go with the key and value heads that they share."""
-    kv_heads = scaled(spec.kv_heads, share)
+def _with_fewer_heads(spec: Attention, fraction: float) -> Attention:
+    """KV heads are pruned together with the query heads of their group."""
+    kv_heads = scaled(spec.kv_heads, fraction)
     return dataclasses.replace(spec, kv_heads=kv_heads, heads=kv_heads * spec.group)
 
 
-def _narrower(block: FeedForward | None, share: float) -> FeedForward | None:
+def _narrower(block: FeedForward | None, fraction: float) -> FeedForward | None:
     match block:
         case Mlp():
-            return dataclasses.replace(block, width=scaled(block.width, share))
+            return dataclasses.replace(block, width=scaled(block.width, fraction))
         case MixtureOfExperts():
-            shared = scaled(block.shared_width, share) if block.shared_width else 0
-            return dataclasses.replace(block, width=scaled(block.width, share), shared_width=shared)
+            shared = scaled(block.shared_width, fraction) if block.shared_width else 0
+            return dataclasses.replace(block, width=scaled(block.width, fraction), shared_width=shared)
     return None
 
 
-def _smaller_layer(layer: Layer, heads: float, width: float) -> Layer:
+def _pruned_layer(layer: Layer, heads: float, width: float) -> Layer:
     mixer, cross = layer.mixer, layer.cross
     if isinstance(mixer, LatentAttention):
         mixer = dataclasses.replace(mixer, heads=scaled(mixer.heads, heads))
     elif isinstance(mixer, Attention):
-        mixer = _fewer_heads(mixer, heads)
-    cross = _fewer_heads(cross, heads) if cross else None
+        mixer = _with_fewer_heads(mixer, heads)
+    cross = _with_fewer_heads(cross, heads) if cross else None
     return replace(layer, mixer=mixer, cross=cross, feed_forward=_narrower(layer.feed_forward, width))
 
 
-def smaller(
+def pruned_model(
     model: Model, name: str, hidden: float = 1.0, heads: float = 1.0, width: float = 1.0, layers: float = 1.0
 ) -> Model:
-    """`model` with these shares of its hidden size, heads, feed-forward width and layers; its encoder as well.
+    """`model` with these fractions of its hidden size, heads, feed-forward width and layers; also of a text encoder.
 
-    A vision tower stays. Refused for mixers without heads to take away.
+    A vision encoder stays. Raises UnsupportedError for layers other than attention.
     """
     if any(not isinstance(group.layer.mixer, Attention | LatentAttention | None) for group in model.groups):
-        raise UnsupportedError(f"{name} prunes transformers, and {model.name} has layers of another kind")
+        raise UnsupportedError(f"{name} prunes attention heads, and {model.name} has layers without attention")
     if hidden != 1 and (model.tower_kind == "vision" or model.patch):
-        raise UnsupportedError(f"{name} changes the hidden size, which {model.name} shares with what reads its images")
+        raise UnsupportedError(f"{name} changes the hidden size, which {model.name} shares with its vision encoder")
     tower = model.tower
     if tower is not None and model.tower_kind == "encoder":
-        tower = smaller(tower, name, hidden, heads, width, layers)
-    makes = {group.name: _smaller_layer(group.layer, heads, width) for group in model.groups}
+        tower = pruned_model(tower, name, hidden, heads, width, layers)
+    makes = {group.name: _pruned_layer(group.layer, heads, width) for group in model.groups}
     pruned = regrouped(model, name, makes, list(model.pattern))
     pruned = replace(pruned, hidden=scaled(model.hidden, hidden), tower=tower)
-    return pruned if layers == 1 else replace(_thinned(pruned, name, layers), name=pruned.name)
+    return pruned if layers == 1 else replace(_with_fewer_layers(pruned, name, layers), name=pruned.name)
 
 
 PRUNING_CAVEAT = (
-    "One share stands for what differs by layer, rounded to whole heads and channels; hardware prefers multiples of its"
-    " tiles, which is not part of the bound. Accuracy is not simulated."
+    "One fraction applies to all layers, rounded to whole heads and channels; the bound ignores tile sizes, to which"
+    " hardware prefers dimensions to be aligned. Accuracy is not simulated."
 )
-PRUNED = "Fewer FLOPs and bytes in both phases, on dense hardware as it is: whole heads and channels are gone."
-
-
-def _share(name: str, default: float, what: str) -> Parameter:
-    return Parameter(name, default, f"share of {what} that is kept", 0.01, 1)
+EXAMPLE_CAVEAT = "The default fractions are an example. " + PRUNING_CAVEAT
 
 
 def _structured(
     name: str,
     title: str,
     reference: str,
-    price: Price = Price.RETRAINING,
     *,
-    effect: str = PRUNED,
+    hidden: float = 1.0,
     heads: float = 1.0,
     width: float = 1.0,
-    hidden: float = 1.0,
     layers: float = 1.0,
     caveat: str = PRUNING_CAVEAT,
     **rest: Any,
 ) -> Technique:
-    def change(scenario: Scenario, values: Values) -> Scenario:
-        return replace(scenario, model=smaller(scenario.model, name, **values))
+    """An entry that prunes whole heads and channels."""
 
-    sizes = (
-        _share("hidden", hidden, "the hidden size"),
-        _share("heads", heads, "the heads"),
-        _share("width", width, "the feed-forward width"),
-        _share("layers", layers, "the layers"),
+    def change(scenario: Scenario, values: Values) -> Scenario:
+        return replace(scenario, model=pruned_model(scenario.model, name, **values))
+
+    return model_technique(
+        name,
+        title,
+        reference,
+        "Fewer FLOPs and bytes in prefill and decode on any hardware: whole heads and channels are removed.",
+        "model size",
+        change,
+        Parameter("hidden", hidden, "fraction of the hidden size kept", 0.01, 1),
+        Parameter("heads", heads, "fraction of the heads kept", 0.01, 1),
+        Parameter("width", width, "fraction of the feed-forward width kept", 0.01, 1),
+        Parameter("layers", layers, "fraction of the layers kept", 0.01, 1),
+        price=Price.RETRAINING,
+        caveat=caveat,
+        **rest,
     )
-    return entry(name, title, price, reference, effect, "model size", change, *sizes, caveat=caveat, **rest)
 
 
 def _slicegpt(scenario: Scenario, values: Values) -> Scenario:
     model = scenario.model
     if model.tower is not None or model.task == "encode":
-        raise UnsupportedError(f"slicegpt slices the residual stream of decoders, and {model.name} is more than one")
-    sliced = replace(scenario, model=smaller(model, "slicegpt", hidden=1 - values["slice"]))
+        raise UnsupportedError(f"slicegpt slices the residual stream of decoder-only models, which {model.name} is not")
+    sliced = replace(scenario, model=pruned_model(model, "slicegpt", hidden=1 - values["slice"]))
     return with_rewrite(sliced, "slicegpt", Rotation())
 
 
-# --- a model in the place of another ----------------------------------------------------------------------------------
+# --- other changes of the model ---------------------------------------------------------------------------------------
 
 
 def _student(scenario: Scenario, values: Values) -> Scenario:
@@ -174,14 +148,14 @@ def _student(scenario: Scenario, values: Values) -> Scenario:
 def _smaller_vocabulary(scenario: Scenario, values: Values) -> Scenario:
     model = scenario.model
     if model.patch or model.vocabulary <= 1:
-        raise UnsupportedError(f"vocabulary-shrinking takes words away, and {model.name} has no vocabulary")
+        raise UnsupportedError(f"vocabulary-shrinking needs a vocabulary, and {model.name} has none")
     size = scaled(model.vocabulary, values["share"])
     name = f"{model.name}+vocabulary"
     return replace(scenario, model=replace(model, name=name, vocabulary=size, parameters=None, active_parameters=None))
 
 
 def _layer_pruning(scenario: Scenario, values: Values) -> Scenario:
-    return replace(scenario, model=_thinned(scenario.model, "layer-pruning", values["share"]))
+    return replace(scenario, model=_with_fewer_layers(scenario.model, "layer-pruning", values["share"]))
 
 
 def _weight_sharing(scenario: Scenario, values: Values) -> Scenario:
@@ -190,21 +164,19 @@ def _weight_sharing(scenario: Scenario, values: Values) -> Scenario:
     return with_rewrite(scenario, "weight-sharing", SharedWeights(values["repeats"]))
 
 
-DISTILLATION = entry(
-    "distillation",
-    "Knowledge distillation: a smaller model in its place",
-    Price.RETRAINING,
-    "Zhou et al. 2024, section 5.2.4",
-    "Fewer FLOPs, bytes and memory: those of the student.",
-    "student",
-    _student,
-    Parameter("model", None, "the student: a bundled model or a spec file"),
-    caveat="What the student learnt, and what training it costs, are not simulated.",
-    covers=("knowledge distillation", "white-box distillation", "black-box distillation"),
-)
-
 TECHNIQUES: tuple[Technique, ...] = (
-    DISTILLATION,
+    model_technique(
+        "distillation",
+        "Knowledge distillation: a smaller student model",
+        f"{SURVEY}, section 5.2.4",
+        "Fewer FLOPs, bytes and memory: those of the student.",
+        "student",
+        _student,
+        Parameter("model", None, "the student: a bundled model or a spec file"),
+        price=Price.RETRAINING,
+        covers=("knowledge distillation", "white-box distillation", "black-box distillation"),
+        caveat="Accuracy and the cost of training the student are not simulated.",
+    ),
     _structured(
         "llm-pruner",
         "LLM-Pruner: coupled heads and channels",
@@ -215,7 +187,7 @@ TECHNIQUES: tuple[Technique, ...] = (
     ),
     _structured(
         "sheared-llama",
-        "Sheared LLaMA: pruned to a given shape, then trained on",
+        "Sheared LLaMA: pruning to a target shape, then continued pre-training",
         "Xia et al. 2023, Sheared LLaMA (2.7B from Llama-2-7B by default)",
         hidden=0.625,
         heads=0.625,
@@ -224,16 +196,16 @@ TECHNIQUES: tuple[Technique, ...] = (
     ),
     _structured(
         "ziplm",
-        "ZipLM: structures removed by what they save in time",
+        "ZipLM: structures pruned by the latency that they save",
         "Kurtic et al. 2023, ZipLM",
         heads=0.5,
         width=0.5,
         covers=("ZipLM",),
-        caveat="The default shares are an example, since it prunes to a target of speed; " + PRUNING_CAVEAT,
+        caveat="The default fractions are an example; the method prunes to a latency target. " + PRUNING_CAVEAT,
     ),
     _structured(
         "loraprune",
-        "LoRAPrune: importance from adapters' gradients",
+        "LoRAPrune: importance from the gradients of adapters",
         "Zhang et al. 2023, LoRAPrune",
         heads=0.8,
         width=0.8,
@@ -255,7 +227,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         width=0.5,
         layers=0.5,
         covers=("CoFi",),
-        caveat="The default shares are an example; " + PRUNING_CAVEAT,
+        caveat=EXAMPLE_CAVEAT,
     ),
     _structured(
         "simple",
@@ -264,7 +236,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         heads=0.5,
         width=0.5,
         covers=("SIMPLE",),
-        caveat="The default shares are an example; " + PRUNING_CAVEAT,
+        caveat=EXAMPLE_CAVEAT,
     ),
     _structured(
         "platon",
@@ -273,8 +245,8 @@ TECHNIQUES: tuple[Technique, ...] = (
         heads=0.5,
         width=0.5,
         covers=("PLATON",),
-        caveat="The survey lists it as structured; where it prunes single weights, unstructured-pruning holds."
-        " The default shares are an example; " + PRUNING_CAVEAT,
+        caveat="The survey lists it as structured; for pruning of single weights use unstructured-pruning. "
+        + EXAMPLE_CAVEAT,
     ),
     _structured(
         "compresso",
@@ -283,61 +255,55 @@ TECHNIQUES: tuple[Technique, ...] = (
         heads=0.8,
         width=0.8,
         covers=("Compresso",),
-        published=(
-            Published(
-                "LLaMA-7B to 5.4B parameters",
-                "the same performance",
-                "Yuan et al. 2024, LLM Inference Unveiled, section 3.2.2",
-            ),
-        ),
+        published=(Published("LLaMA-7B to 5.4B parameters", "the same performance", f"{UNVEILED}, section 3.2.2"),),
     ),
-    entry(
+    model_technique(
         "slicegpt",
-        "SliceGPT: the hidden size cut after a rotation",
-        Price.CALIBRATION,
+        "SliceGPT: rotation and slicing of the hidden size",
         "Ashkboos et al. 2024, SliceGPT",
-        "Fewer FLOPs and bytes of every layer, and a square product on the residual stream before each addition.",
+        "Fewer FLOPs and bytes in every layer, plus a square GEMM on the residual stream before each addition.",
         "model size",
         _slicegpt,
-        Parameter("slice", 0.25, "share of the hidden size cut away", 0, 0.9),
-        caveat=PRUNING_CAVEAT,
+        Parameter("slice", 0.25, "fraction of the hidden size sliced off", 0, 0.9),
+        price=Price.CALIBRATION,
         covers=("SliceGPT",),
+        caveat=PRUNING_CAVEAT,
     ),
-    entry(
+    model_technique(
         "layer-pruning",
         "Fewer layers",
-        Price.RETRAINING,
-        "Miao et al. 2023, section 3.1.2, configuration downsizing",
+        f"{GENERATIVE_SURVEY}, section 3.1.2, configuration downsizing",
         "Fewer FLOPs, bytes, KV cache and weights, in proportion to the layers.",
         "model size",
         _layer_pruning,
-        Parameter("share", 0.5, "share of the layers that is kept, evenly spread (an example)", 0.01, 1),
-        caveat="Accuracy is not simulated.",
+        Parameter("share", 0.5, "fraction of the layers kept, evenly spread (an example)", 0.01, 1),
+        price=Price.RETRAINING,
         covers=("shallow decoders", "shallow encoders"),
+        caveat="Accuracy is not simulated.",
     ),
-    entry(
+    model_technique(
         "vocabulary-shrinking",
         "A smaller vocabulary",
-        Price.RETRAINING,
-        "Miao et al. 2023, section 3.1.2",
-        "Fewer FLOPs and bytes of the output head, and a smaller embedding.",
+        f"{GENERATIVE_SURVEY}, section 3.1.2",
+        "Fewer FLOPs and bytes of lm_head, and a smaller embedding.",
         "vocabulary",
         _smaller_vocabulary,
-        Parameter("share", 0.5, "share of the vocabulary that is kept (an example)", 0.0001, 1),
-        caveat="Texts become longer where a word is lost, which is not simulated.",
+        Parameter("share", 0.5, "fraction of the vocabulary kept (an example)", 0.0001, 1),
+        price=Price.RETRAINING,
         covers=("vocabulary shrinking",),
+        caveat="The same text takes more tokens of a smaller vocabulary, which is not simulated.",
     ),
-    entry(
+    model_technique(
         "weight-sharing",
         "Weights shared by neighbouring layers",
-        Price.RETRAINING,
         "Liu et al. 2024, MobileLLM",
-        "Less memory of weights; FLOPs and bytes read stay, since every layer still reads its weights.",
+        "Less memory for weights; FLOPs and bytes read stay, since every layer reads its weights.",
         "weight sharing",
         _weight_sharing,
         Parameter("repeats", 2, "neighbouring layers that share their weights", 1, 1000),
-        caveat="A device whose on-chip memory holds a layer reads shared weights once, which is not part of the bound;"
-        " MobileLLM spends the memory on more layers instead.",
+        price=Price.RETRAINING,
         covers=("weight sharing", "MobileLLM"),
+        caveat="A device whose on-chip memory holds a layer reads shared weights once, which the bound does not model;"
+        " MobileLLM uses the saved memory for more layers.",
     ),
 )

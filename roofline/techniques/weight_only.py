@@ -1,23 +1,32 @@
-"""Weight-only quantisation: weights are stored in few bits and decoded to the activations' format as they are read."""
+"""Weight-only quantisation: weights of few bits, dequantised to the format of the activations as they are read."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from roofline.core.errors import UnknownNameError
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import grouped
 from roofline.specs.schemes import GGUF
-from roofline.techniques.base import Level, Parameter, Price, Published, Technique, Values
+from roofline.techniques.base import (
+    ACCELERATORS,
+    SURVEY,
+    UNVEILED,
+    Parameter,
+    Price,
+    Published,
+    Technique,
+    Values,
+    model_technique,
+)
 from roofline.techniques.formats import SCALE_BITS, bits_parameter, group_bits, group_parameter, stored, with_formats
 
 CAVEAT = (
-    "Accuracy is not simulated, and the bound takes decoding to overlap with the product: the slower prefill that"
-    " kernels show needs calibrated times."
+    "Accuracy is not simulated. The bound assumes that dequantisation overlaps with the GEMM; the slower prefill of"
+    " real kernels shows in expected times only."
 )
-FEWER_BYTES = "Fewer bytes of weights to store and to read, the same FLOPs and a decoding of every weight."
-INDEX_BITS = 16
 
 FILE_TYPES = {scheme.name: scheme for scheme in GGUF}
 
@@ -29,60 +38,56 @@ def weight_only(
     bits: Callable[[Values], float],
     *parameters: Parameter,
     price: Price = Price.CALIBRATION,
-    effect: str = FEWER_BYTES,
     caveat: str = CAVEAT,
     codes: bool = False,
     **rest: Any,
 ) -> Technique:
-    """An entry that stores linear layers in `bits(values)` effective bits; `codes`: as indices of a table."""
+    """An entry that stores linear layers in `bits(values)` effective bits; `codes`: as indices into a table."""
 
     def change(scenario: Scenario, values: Values) -> Scenario:
         effective = bits(values)
         nominal = values.get("bits", effective)
         return with_formats(scenario, name, weights=stored(name, effective, nominal, "code" if codes else "int"))
 
-    return Technique(
-        name=name,
-        title=title,
-        level=Level.MODEL,
-        price=price,
-        reference=reference,
-        effect=effect,
-        slot="weight format",
-        change=change,
-        parameters=parameters,
-        caveat=caveat,
-        **rest,
+    effect = "Fewer bytes of weights to store and read; the same FLOPs, plus dequantisation of every weight."
+    slot = "weight format"
+    return model_technique(
+        name, title, reference, effect, slot, change, *parameters, price=price, caveat=caveat, **rest
     )
+
+
+def _grouped(name: str, title: str, reference: str, bits: int, group: int, **rest: Any) -> Technique:
+    """An entry with a scale and a zero point for each group of weights."""
+    return weight_only(name, title, reference, group_bits, bits_parameter(bits), group_parameter(group), **rest)
 
 
 def _average(default: float, meaning: str) -> Parameter:
     return Parameter("bits", default, meaning, 1, 16)
 
 
-def _outliers(default: float, meaning: str) -> Parameter:
-    return Parameter("outliers", default, meaning, 0, 0.5)
+def _outliers(default: float, note: str = "fp16 with a 16-bit index") -> Parameter:
+    return Parameter("outliers", default, f"fraction of the weights kept in {note}", 0, 0.5)
 
 
-def _sparse_outliers(base: float, values: Values, index: int = INDEX_BITS) -> float:
-    """Bits with some weights stored a second time, in fp16 with their index."""
-    return float(base + values["outliers"] * (16 + index))
-
-
-def _plain(values: Values) -> float:
+def _bits(values: Values) -> float:
     return float(values["bits"])
 
 
+def _with_outliers(values: Values, base: float | None = None, index: int = 16) -> float:
+    """Effective bits where some weights are stored a second time, in fp16 with their index."""
+    return float((values["bits"] if base is None else base) + values["outliers"] * (16 + index))
+
+
 def _spqr(values: Values) -> float:
-    """Scales and zero points are quantised themselves, in groups of groups with fp16 statistics (SpQR, section 4)."""
+    """Scales and zero points are quantised in turn, in groups of groups with fp16 statistics (SpQR, section 4)."""
     width, group = values["bits"], values["group"]
     second = 4 * SCALE_BITS / (group * group)
-    return _sparse_outliers(grouped(width, group, values["scale"], values["scale"]) + second, values)
+    return _with_outliers(values, grouped(width, group, values["scale"], values["scale"]) + second)
 
 
 def _squeezellm(values: Values) -> float:
-    """A table of 2^bits values an output channel is left out: 0.06 bits for 4,096 inputs at 4 bits."""
-    return _sparse_outliers(values["bits"], values, 32)
+    """The table of 2^bits values per output channel is omitted: 0.06 bits for 4,096 inputs at 4 bits."""
+    return _with_outliers(values, index=32)
 
 
 def _pb_llm(values: Values) -> float:
@@ -100,12 +105,12 @@ TABLE_4 = Published(
     "decode 1.16 to 2.51 times faster, prefill 0.75 to 1.32 times",
     "Llama-2-7B and 13B, W4A16, one A100, batch 1 to 16, 128 to 2,048 tokens, TensorRT-LLM and LMDeploy; output length,"
     " memory size and baseline are not stated",
-    "Zhou et al. 2024, Table 4; some rows are identical and some end-to-end cells lie outside prefill and decode",
+    f"{SURVEY}, Table 4; some rows are identical and some end-to-end cells lie outside prefill and decode",
 )
 CEILING = Published(
     "at most the ratio of source to target bits",
     "latency and throughput of weight-only quantisation",
-    "Park et al. 2024, Inference Optimization on AI Accelerators, section 4.1; the figure itself is lost",
+    f"{ACCELERATORS}, section 4.1; the figure itself is lost",
 )
 
 TECHNIQUES: tuple[Technique, ...] = (
@@ -113,48 +118,41 @@ TECHNIQUES: tuple[Technique, ...] = (
         "rtn",
         "Round-to-nearest weights",
         "Yao et al. 2022, as the baseline of the literature",
-        lambda values: group_bits(values),
+        group_bits,
         bits_parameter(8),
         group_parameter(0),
         price=Price.LOSSY,
         covers=("Round-to-Nearest", "W8A16", "weight-only quantization"),
         published=(CEILING,),
     ),
-    weight_only(
+    _grouped(
         "gptq",
         "GPTQ: second-order rounding of weights",
         "Frantar et al. 2022, GPTQ",
-        group_bits,
-        bits_parameter(4),
-        group_parameter(128),
+        4,
+        128,
         covers=("GPTQ", "OPTQ"),
-        published=(
-            Published(
-                "3 to 4 bits a weight", "accuracy kept", "Yuan et al. 2024, LLM Inference Unveiled, section 3.1.2"
-            ),
-        ),
+        published=(Published("3 to 4 bits a weight", "accuracy kept", f"{UNVEILED}, section 3.1.2"),),
     ),
-    weight_only(
+    _grouped(
         "awq",
         "AWQ: activation-aware scaling of salient weights",
         "Lin et al. 2023, AWQ",
-        group_bits,
-        bits_parameter(4),
-        group_parameter(128),
+        4,
+        128,
         covers=("AWQ", "W4A16"),
         published=(TABLE_4,),
     ),
-    Technique(
-        name="gguf",
-        title="GGUF file types: blocks of integers with scales, mixed by tensor",
-        level=Level.MODEL,
+    model_technique(
+        "gguf",
+        "GGUF file types: blocks of integers with scales, mixed by tensor",
+        "llama.cpp, quantize; Kawrakow 2023, k-quants",
+        "Fewer bytes of weights to store and read; integer arithmetic where llama.cpp has integer kernels.",
+        "weight format",
+        _file_type,
+        Parameter("type", "q4_k_m", "file type in the spelling of llama-quantize: q8_0, q6_k, iq4_xs, ..."),
         price=Price.CALIBRATION,
-        reference="llama.cpp, quantize; Kawrakow 2023, k-quants",
-        effect="Fewer bytes of weights to store and to read; llama.cpp multiplies integers where its kernels do.",
-        slot="weight format",
-        change=_file_type,
         covers=("k-quants", "i-quants"),
-        parameters=(Parameter("type", "q4_k_m", "file type as llama-quantize has it: q8_0, q6_k, iq4_xs, ..."),),
         published=(
             Published(
                 "decode 2.47 times as fast as F16 (71.9 against 29.2 tokens/s), prefill 0.89 times",
@@ -162,12 +160,12 @@ TECHNIQUES: tuple[Technique, ...] = (
                 "llama.cpp, quantize, README at 311c2c9f0ebd",
             ),
         ),
-        caveat="Types of four bits and fewer are mixed as with an importance matrix, which calibration data make."
+        caveat="Types of four bits and fewer use the tensor mix of an importance matrix, which needs calibration data."
         " Accuracy is not simulated.",
     ),
     weight_only(
         "lut-gemm",
-        "LUT-GEMM: binary-coded weights multiplied through look-up tables",
+        "LUT-GEMM: binary-coded weights multiplied through lookup tables",
         "Park et al. 2022, LUT-GEMM",
         lambda values: grouped(values["bits"], values["group"], SCALE_BITS * values["bits"]),
         bits_parameter(4),
@@ -175,16 +173,15 @@ TECHNIQUES: tuple[Technique, ...] = (
         price=Price.LOSSY,
         codes=True,
         covers=("LUT-GEMM",),
-        caveat="Its look-ups take the place of decoding and multiplying, and are counted as those; accuracy is not"
-        " simulated.",
+        caveat="Table lookups are counted as dequantisation and multiplication; accuracy is not simulated.",
     ),
     weight_only(
         "owq",
-        "OWQ: weak columns stay in fp16",
+        "OWQ: weak columns in fp16",
         "Lee et al. 2023, OWQ",
         lambda values: values["bits"] + values["extra"],
         bits_parameter(3),
-        Parameter("extra", 0.1, "bits a weight that the fp16 columns and their indices add", 0, 13),
+        Parameter("extra", 0.1, "additional bits a weight for the fp16 columns and their indices", 0, 13),
         covers=("OWQ",),
     ),
     weight_only(
@@ -195,15 +192,9 @@ TECHNIQUES: tuple[Technique, ...] = (
         bits_parameter(3),
         Parameter("group", 16, "weights in a group, and groups in a group of scales", 1, 4096),
         Parameter("scale", 3, "bits of a quantised scale or zero point", 1, 16),
-        _outliers(0.01, "share of the weights kept in fp16 with an index of 16 bits"),
+        _outliers(0.01),
         covers=("SpQR",),
-        published=(
-            Published(
-                "outliers in high precision, the rest in 3 to 4 bits",
-                "",
-                "Yuan et al. 2024, LLM Inference Unveiled, section 3.1.2",
-            ),
-        ),
+        published=(Published("outliers in high precision, the rest in 3 to 4 bits", "", f"{UNVEILED}, section 3.1.2"),),
     ),
     weight_only(
         "squeezellm",
@@ -211,7 +202,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         "Kim et al. 2023, SqueezeLLM",
         _squeezellm,
         bits_parameter(4),
-        _outliers(0.0045, "share of the weights kept in fp16 with a column index of 32 bits"),
+        _outliers(0.0045, "fp16 with a 32-bit column index"),
         codes=True,
         covers=("SqueezeLLM",),
     ),
@@ -219,16 +210,16 @@ TECHNIQUES: tuple[Technique, ...] = (
         "quip",
         "QuIP: incoherence processing, then adaptive rounding",
         "Chee et al. 2023, QuIP",
-        _plain,
+        _bits,
         bits_parameter(2),
         covers=("QuIP",),
-        caveat="The products with orthogonal matrices around each layer are not counted; accuracy is not simulated.",
+        caveat="The orthogonal transforms around each layer are not counted; accuracy is not simulated.",
     ),
     weight_only(
         "quip-sharp",
         "QuIP#: incoherence by Hadamard transforms, lattice codes",
         "Tseng et al. 2024, QuIP#",
-        _plain,
+        _bits,
         bits_parameter(2),
         codes=True,
         covers=("QuIP#",),
@@ -239,19 +230,19 @@ TECHNIQUES: tuple[Technique, ...] = (
         "AQLM: sums of learned codes for groups of weights",
         "Egiazarian et al. 2024, AQLM",
         lambda values: values["codebooks"] * values["code_bits"] / values["group"],
-        Parameter("codebooks", 1, "codes that are added up for a group", 1, 16),
+        Parameter("codebooks", 1, "codes added up for a group", 1, 16),
         Parameter("code_bits", 16, "bits of a code", 1, 16),
         Parameter("group", 8, "weights of a group", 1, 64),
         codes=True,
         covers=("AQLM", "PV-Tuning"),
-        caveat="The codebooks themselves are not counted, nor the look-ups that miss the cache; PV-Tuning fine-tunes"
-        " the same format. Accuracy is not simulated.",
+        caveat="The codebooks and lookups that miss the cache are not counted; PV-Tuning fine-tunes the same format."
+        " Accuracy is not simulated.",
     ),
     weight_only(
         "finequant",
         "FineQuant: adaptive fine-grained groups",
         "Kim et al. 2023, FineQuant",
-        lambda values: group_bits(values, zero=0),
+        partial(group_bits, zero=0),
         bits_parameter(4),
         group_parameter(64),
         price=Price.LOSSY,
@@ -261,60 +252,58 @@ TECHNIQUES: tuple[Technique, ...] = (
         "llm-mq",
         "LLM-MQ: bit widths by layer, sparse fp16 outliers",
         "Li et al. 2023, LLM-MQ",
-        lambda values: _sparse_outliers(values["bits"], values),
-        _average(3.0, "average bits of a dense weight, which the method chooses by layer (an example)"),
-        _outliers(0.005, "share of the weights kept in fp16 with an index of 16 bits (an example)"),
+        _with_outliers,
+        _average(3.0, "average bits of a dense weight, chosen by layer (an example)"),
+        _outliers(0.005, "fp16 with a 16-bit index (an example)"),
         covers=("LLM-MQ",),
     ),
-    weight_only(
+    _grouped(
         "affinequant",
         "AffineQuant: affine transformations before rounding",
         "Ma et al. 2024, AffineQuant",
-        group_bits,
-        bits_parameter(4),
-        group_parameter(128),
+        4,
+        128,
         covers=("AffineQuant",),
     ),
     weight_only(
         "quantease",
         "QuantEase: coordinate descent on the rounding",
         "Behdin et al. 2023, QuantEase",
-        lambda values: _sparse_outliers(values["bits"], values),
+        _with_outliers,
         bits_parameter(3),
-        _outliers(0.0, "share of the weights kept in fp16 with an index of 16 bits, in its outlier-aware variant"),
+        _outliers(0.0, "fp16 with a 16-bit index, in the outlier-aware variant"),
         covers=("QuantEase",),
     ),
-    weight_only(
+    _grouped(
         "norm-tweaking",
         "Norm Tweaking: norms adjusted to quantised weights",
         "Li et al. 2023, Norm Tweaking",
-        group_bits,
-        bits_parameter(2),
-        group_parameter(64),
+        2,
+        64,
         covers=("Norm Tweaking",),
-        caveat="It changes the values of norms on top of another method and costs nothing itself: the bits are that"
-        " method's. Accuracy is not simulated.",
+        caveat="The adjusted norms cost nothing at inference; the bits are those of the quantisation beneath. Accuracy"
+        " is not simulated.",
     ),
     weight_only(
         "billm",
         "BiLLM: residual binarisation of salient weights, split binarisation of the rest",
         "Huang et al. 2024, BiLLM",
-        _plain,
+        _bits,
         _average(1.08, "average bits of a weight, as the paper counts them"),
         covers=("BiLLM",),
-        published=(Published("1.08 bits on average", "weights", "Zhou et al. 2024, section 5.2.1"),),
-        caveat="The paper's average leaves out scales and the map of salient columns; accuracy is not simulated.",
+        published=(Published("1.08 bits on average", "weights", f"{SURVEY}, section 5.2.1"),),
+        caveat="The paper's average excludes scales and the map of salient columns; accuracy is not simulated.",
     ),
     weight_only(
         "pb-llm",
         "PB-LLM: salient weights in 8 bits, the others binary",
         "Shang et al. 2023, PB-LLM",
         _pb_llm,
-        Parameter("salient", 0.1, "share of the weights that are salient", 0, 1),
+        Parameter("salient", 0.1, "fraction of the weights that are salient", 0, 1),
         Parameter("salient_bits", 8, "bits of a salient weight", 1, 16),
         covers=("PB-LLM",),
-        published=(Published("below 2 bits a weight", "", "Yuan et al. 2024, LLM Inference Unveiled, section 3.1.2"),),
-        caveat="The map of which weights are salient is left out, as in the paper; accuracy is not simulated.",
+        published=(Published("below 2 bits a weight", "", f"{UNVEILED}, section 3.1.2"),),
+        caveat="The map of salient weights is not counted, as in the paper; accuracy is not simulated.",
     ),
     weight_only(
         "tsld",

@@ -1,8 +1,8 @@
-"""Calibrations: the fitted constants of each kind of kernel, what they were fitted to, and how far off they are.
+"""Calibrations: the fitted constants of each kind of kernel, their source and their residuals.
 
-A file of `hwspecs/calibration/` holds the constants of one accelerator, of a family, of a vendor's line of families, or
-of all (`pooled`). Hardware without a file of its own inherits its family's, its line's, then the pooled one:
-`load_calibration` returns the chain, and every expected time says which link of it spoke.
+A file of `hwspecs/calibration/` holds the constants of one accelerator, of a family, of a vendor's product line, or of
+all hardware (`pooled`). Hardware without its own file inherits its family's, its product line's, then the pooled one:
+`load_calibration` returns the chain, and every expected time names the link that it used.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from numpy.typing import NDArray
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quote, suggest
+from roofline.core.errors import RooflineError, SpecError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.hardware import Hardware
@@ -43,7 +43,7 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "fp32": ("bf16",),
     "fp16": ("bf16",),
     "int8": ("fp8",),
-    "moe int8": ("fp8_block", "fp8", "bf16"),  # public FP8 rows with one scale are of kernels that differ by threefold
+    "moe int8": ("fp8_block", "fp8", "bf16"),  # public FP8 rows with one scale: kernels that differ by a factor of 3
     "fp8": ("bf16/fp8", "fp8_block", "bf16"),
     "fp8_block": ("fp8",),
     "mxfp4": ("nvfp4",),
@@ -60,11 +60,11 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "bf16/fp8": ("fp8", "bf16"),
     "fused": ("chunked",),
 }
-"""Formats whose constants stand in for those of a format that nobody measured, nearest first; also of one op alone."""
+"""Formats whose constants substitute for those of an unmeasured format, nearest first; also by op and format."""
 
 WIDENING: Mapping[str, float] = {"outside": 2.0, "relative": 1.5, "family": 1.25, "pooled": 1.25}
 """Factors on the logarithm of an interval: a shape outside the fitted range; a related format's constants; constants
-of other hardware (on each accelerator left out in turn, intervals of the others' residuals cover 71 to 75%)."""
+of other hardware (with each accelerator held out in turn, intervals from the others' residuals cover 71 to 75%)."""
 
 
 class Residuals(Struct, frozen=True):
@@ -77,10 +77,10 @@ class Residuals(Struct, frozen=True):
 
 
 class Fit(Struct, frozen=True):
-    """The constants of one kind of kernel in one format, in SI units, with the evidence for them.
+    """The constants of one kind of kernel in one format, in SI units, with residuals and fitted ranges.
 
     `residuals` are by regime, and under `all`; `ranges` gives the smallest and largest value of each fitted column.
-    `source` says where its measurements came from, if not from where those of its calibration did.
+    `source` is the origin of its measurements where it differs from the calibration's.
     """
 
     op: str
@@ -96,7 +96,7 @@ class Fit(Struct, frozen=True):
 
 
 class Source(Struct, frozen=True):
-    """Where the measurements came from, and what turned them into constants."""
+    """The origin of measurements, and the command that fitted constants to them."""
 
     repository: str = ""
     commit: str = ""
@@ -110,7 +110,7 @@ class Source(Struct, frozen=True):
 
 
 class Match(Struct, frozen=True):
-    """The constants found for a kind and a format: whose they are, and how much wider their interval is for it."""
+    """The constants found for a kind and a format, their calibration, and the widening of the interval."""
 
     fit: Fit
     basis: Basis
@@ -123,7 +123,8 @@ class Match(Struct, frozen=True):
         fit = self.fit
         bound, mid = kernel_times(fit.op, columns, hardware, fit.parameters, resident, alone)
         inside = within(fit, columns, mid.shape)
-        low, high = _spread(fit, fit.op, columns)
+        index = kernel_regimes(fit.op, columns)
+        low, high = (ends[index] for ends in _spread_by_regime(fit, fit.op))
         exponent = self.widening * np.where(inside, 1.0, WIDENING["outside"])
         return Expected(
             low=np.maximum(mid * low**exponent, bound),
@@ -136,7 +137,7 @@ class Match(Struct, frozen=True):
 
 
 class Expected(NamedTuple):
-    """Expected seconds of each row: 10th, 50th, 90th percentile; `inside` is whether the fitted range has the shape."""
+    """Expected seconds of each row: 10th, 50th, 90th percentile; `inside`: the shape is in the fitted range."""
 
     low: Array
     mid: Array
@@ -147,7 +148,7 @@ class Expected(NamedTuple):
 
 
 class Calibration(Struct, frozen=True):
-    """The constants of one accelerator, family or pool, and those it falls back on (`parents`, nearest first)."""
+    """The constants of one accelerator, family or pool, with its fallbacks (`parents`, nearest first)."""
 
     name: str
     basis: Basis
@@ -160,12 +161,12 @@ class Calibration(Struct, frozen=True):
 
     @property
     def chain(self) -> Iterator[Calibration]:
-        """The calibration itself, then what it falls back on."""
+        """The calibration itself, then its fallbacks."""
         yield self
         yield from self.parents
 
     def find(self, op: str, format: str) -> Match | None:
-        """The nearest constants: the format's own along the chain, then those of a related format; None if none."""
+        """The nearest constants: the format's along the chain, then those of a related format; None without any."""
         relatives = RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())
         for index, candidate in enumerate((format, *relatives)):
             for link in self.chain:
@@ -180,9 +181,9 @@ class Calibration(Struct, frozen=True):
     ) -> Expected:
         """Expected seconds with their interval, for columns of the measurement schema in one format.
 
-        The mid value is the model's; the others are it times the 10th and 90th percentile of measured over predicted
-        time in the regime of each row, wider outside the fitted range. None is below the bound; where nothing is known,
-        all are the bound and `basis` says so. `resident` and `alone` are as in `roofline.timing.kernels.kernel_time`.
+        `mid` is the model's time; `low` and `high` multiply it by the 10th and 90th percentile of measured over
+        predicted time in the regime of each row, wider outside the fitted range. None is below the bound; without
+        constants all are the bound, and so is `basis`. `resident` and `alone`: see `kernels.kernel_time`.
         """
         match = self.find(op, kernel(op).format(columns))
         if match is not None:
@@ -192,7 +193,7 @@ class Calibration(Struct, frozen=True):
 
 
 def within(fit: Fit, columns: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:
-    """Whether each row lies within the smallest and largest fitted value of every column."""
+    """Whether each row lies in the fitted range of every column."""
     inside = np.ones(shape, dtype=bool)
     for name, (low, high) in fit.ranges.items():
         if name in columns:
@@ -201,16 +202,9 @@ def within(fit: Fit, columns: Columns, shape: tuple[int, ...]) -> NDArray[np.boo
     return inside
 
 
-def _spread(fit: Fit, op: str, columns: Columns) -> tuple[Array, Array]:
-    """The factors from the mid time to the ends of the interval, by regime: below 1, and above."""
-    low, high = _ends(fit, op)
-    index = kernel_regimes(op, columns)
-    return low[index], high[index]
-
-
 @lru_cache(maxsize=1024)
-def _ends(fit: Fit, op: str) -> tuple[Array, Array]:
-    """The ends of the interval by regime."""
+def _spread_by_regime(fit: Fit, op: str) -> tuple[Array, Array]:
+    """The factors from p50 to p10 and to p90, by regime."""
     everywhere = fit.residuals.get("all", Residuals(0.5, 1.0, 2.0, 0))
     found = [fit.residuals.get(label, everywhere) for label in kernel(op).regimes.labels]
     low, high = (min(residual.low, 1.0) for residual in found), (max(residual.high, 1.0) for residual in found)
@@ -220,34 +214,32 @@ def _ends(fit: Fit, op: str) -> tuple[Array, Array]:
 def families(hardware: Hardware) -> tuple[str, ...]:
     """The names of the family calibrations of `hardware`, nearest first.
 
-    A family that spans memory with HBM and with GDDR spans two chips: `blackwell-gddr` before `blackwell`.
+    The HBM and GDDR members of a family are different chips: `blackwell-gddr` before `blackwell`.
     """
     graphics = (hardware.memory_kind or "").upper().startswith("GDDR")
     return (f"{hardware.family}-gddr", hardware.family) if graphics else (hardware.family,)
 
 
-def line(hardware: Hardware) -> str:
-    """The name of the calibration of a vendor's line, whose families are numbered: `cdna` for `cdna3` and `cdna4`."""
+def product_line(hardware: Hardware) -> str:
+    """The calibration name of a vendor's product line of numbered families: `cdna` for `cdna3` and `cdna4`."""
     return hardware.family.rstrip("0123456789")
 
 
 def load_calibration(hardware: Hardware, path: Path | None = None, *, kind: bool = True) -> Calibration:
-    """The calibration of `hardware`: its own file if there is one, then its family's, line's, kind's, and the pooled.
+    """The chain of calibrations of `hardware`: its own, its family's, product line's, kind's, and the pooled one.
 
-    The one of a `kind`, such as `cpu`, is of kernels that not every engine runs on it.
-
-    `path` names a file to use as its own. Where there is none, the nearest relative's comes first. Raises SpecError for
-    a file that is no calibration.
+    `kind` includes the calibration of its kind, such as `cpu`, whose kernels not every engine runs. `path` names a file
+    to use as its own. Raises SpecError for an invalid file.
     """
     links = []
     own = path or _find(hardware.name)
     if own is not None:
         links.append(_read(own, "calibrated"))
     family = next((found for name in families(hardware) if (found := _find(name))), None)
-    related = _find(line(hardware)) if line(hardware) != hardware.family else None
-    alike = _find(hardware.kind)
-    relatives = dict.fromkeys(path for path in (family, related, alike) if path is not None and path != own)
-    links += [_read(path, "family") for path in relatives if kind or path != alike]
+    related = _find(product_line(hardware)) if product_line(hardware) != hardware.family else None
+    of_kind = _find(hardware.kind)
+    relatives = dict.fromkeys(path for path in (family, related, of_kind) if path is not None and path != own)
+    links += [_read(path, "family") for path in relatives if kind or path != of_kind]
     pooled = _find("pooled")
     if pooled is not None:
         links.append(_read(pooled, "pooled"))
@@ -257,17 +249,17 @@ def load_calibration(hardware: Hardware, path: Path | None = None, *, kind: bool
 
 
 class Calibrations(dict[tuple[Hardware, bool], Calibration]):
-    """The calibrations of hardware, with its kind's or not, each looked for once: for what is asked at one time."""
+    """Calibrations by hardware and `kind` (see `load_calibration`), each loaded once."""
 
-    def __missing__(self, asked: tuple[Hardware, bool]) -> Calibration:
-        hardware, kind = asked
-        found = self[asked] = load_calibration(hardware, kind=kind)
+    def __missing__(self, key: tuple[Hardware, bool]) -> Calibration:
+        hardware, kind = key
+        found = self[key] = load_calibration(hardware, kind=kind)
         return found
 
 
 @lru_cache(maxsize=256)
 def _chained(first: Calibration, *parents: Calibration) -> Calibration:
-    """`first` with what it falls back on: the same object for the same links, so that it can be a key."""
+    """`first` with its fallbacks: one object for equal links, so that it can be a cache key."""
     return Calibration(first.name, first.basis, first.fits, first.source, parents)
 
 
@@ -291,7 +283,7 @@ _FIT = ("source", "parameters", "rows", "range", "residuals")
 
 
 def parse_calibration(content: Mapping[str, Any], where: str, basis: Basis = "calibrated") -> Calibration:
-    """A Calibration from the mapping of a file; `where` names the file in errors."""
+    """The Calibration of a file's mapping; `where` names the file in errors."""
     check_keys(content, _TOP, where, "")
     name = content.get("name")
     if not isinstance(name, str) or not name:
@@ -408,7 +400,7 @@ def _rendered(format: str, fit: Fit) -> list[str]:
     for parameter in kernel(fit.op).parameters(format):
         if parameter.optional and fit.parameters[parameter.name] == parameter.default:
             continue
-        lines.append(f"        {parameter.name}: {_shown(fit.parameters[parameter.name], parameter.unit)}")
+        lines.append(f"        {parameter.name}: {_quantity_text(fit.parameters[parameter.name], parameter.unit)}")
     ranges = ", ".join(f"{name}: [{low:g}, {high:.12g}]" for name, (low, high) in fit.ranges.items())
     lines += [f"      range: {{{ranges}}}", "      residuals:"]
     for label, residual in fit.residuals.items():
@@ -417,7 +409,7 @@ def _rendered(format: str, fit: Fit) -> list[str]:
     return lines
 
 
-def _shown(value: float, unit: Unit) -> str:
+def _quantity_text(value: float, unit: Unit) -> str:
     match unit:
         case Unit.SECONDS:
             return f"{value * 1e9:.4g} ns" if value < 1e-7 else f"{value * 1e6:.4g} us"
@@ -427,25 +419,18 @@ def _shown(value: float, unit: Unit) -> str:
             return f"{value:.0f}"
         case _:
             shown = f"{value:.4g}"
-            # YAML 1.1 reads a number with an exponent and no point as text.
+            # YAML 1.1 parses a number with an exponent and no point as a string.
             return shown.replace("e", ".0e") if "e" in shown and "." not in shown else shown
 
 
 _WORDS = frozenset({"null", "true", "false", "yes", "no", "on", "off", "y", "n"})
-"""What YAML 1.1 reads as something else than text, in any case."""
+"""Words that YAML 1.1 does not parse as strings, in any case."""
 
 
 def _text(value: str) -> str:
-    """A plain YAML scalar, or a quoted one where YAML would read it as syntax or as something else than text."""
+    """A plain YAML scalar, or a quoted one where a plain one would not be parsed as this string."""
     plain = value and all(character.isalnum() or character in " ._-/+" for character in value) and value[0].isalpha()
     if plain and value.strip() == value and value.lower() not in _WORDS:
         return value
     escaped = "".join(character if character.isprintable() else " " for character in value).replace("'", "''")
     return f"'{escaped}'"
-
-
-def require(match: Match | None, op: str, format: str) -> Match:
-    """`match`, or an error that says that nothing was measured."""
-    if match is None:
-        raise UnsupportedError(f"no calibration has a fit for {op} in {format}")
-    return match

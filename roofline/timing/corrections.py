@@ -1,10 +1,10 @@
-"""What kernels take that their calibrated forms do not know, and kernels that have none.
+"""Times of kernels without a calibrated form, and of work that the forms leave out.
 
-    not measured                        t = launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)
-    all-reduces of the engine's own     t = min(form, latency + 2 x link)
-    weights that are converted first    t = (form^2 + (conversion / dequantisation)^2)^(1/2)
-    integers in blocks with scales      t = (form^2 + (products x integer_blocks / (1024 units clock))^2)^(1/2)
-    what comes over a link meanwhile    t = max(form, link / 0.75)
+    not measured                    t = launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)
+    the engine's own all-reduce     t = min(form, latency + 2 x link)
+    upcast weights                  t = (form^2 + (conversion / dequantisation)^2)^(1/2)
+    block-scaled integers           t = (form^2 + (multiplications x integer_blocks / (1024 units clock))^2)^(1/2)
+    concurrent link transfers       t = max(form, link / 0.75)
 
 Every correction changes rows of `low`, `mid` and `high` in place, expected times of kernels (kernels, points); `times`
 are those of operators at their bounds (kinds of work, operators, points).
@@ -28,14 +28,14 @@ from roofline.timing.launches import ATTENTION, UNMEASURED, Kernel
 Rows = NDArray[np.intp]
 
 LAUNCH = 2e-6
-"""Seconds: start and end of a small kernel in a step."""
+"""Seconds: launch of a small kernel in a step."""
 
 COMPUTE_SHARE, MEMORY_SHARE, LINK_SHARE = 0.6, 0.8, 0.75
-"""Achievable fractions of the peaks, of memory bandwidth and of links, for kernels that nobody measured."""
+"""Achievable fractions of the peaks, of memory bandwidth and of links, for unmeasured kernels."""
 
 OWN_TRIPS = 2.0
-"""Times that an engine's own all-reduce crosses a link, of what a ring sends at its full bandwidth. With 8 us that is
-12, 15 and 22 us for 0.5, 1 and 2 MB on four H100; the fastest of vLLM's kernels take 10, 14 and 21 us on four devices
+"""Link time of an engine's own all-reduce, in units of a ring's at full bandwidth. With 8 us that is 12, 15 and 22 us
+for 0.5, 1 and 2 MB on four H100; the fastest of vLLM's kernels take 10, 14 and 21 us on four devices
 (vllm-project/vllm, pull request 24532)."""
 
 
@@ -49,7 +49,7 @@ class Corrections:
 
     @cached_property
     def kernel_of(self) -> tuple[int, ...]:
-        """The kernel that each operator is part of."""
+        """The index of each operator's kernel."""
         owner = {index: row for row, entry in enumerate(self._kernels) for index in entry.parts}
         return tuple(owner[index] for index in range(len(self._placement.ops)))
 
@@ -60,22 +60,20 @@ class Corrections:
         members[self.kernel_of, range(len(self._placement.ops))] = 1.0
         return members
 
-    def _involved(self, what: Row) -> list[int]:
-        """The kernels of which any operator does any of it, in their order."""
-        doing = self._placement.coefficients[what].any(axis=1).nonzero()[0]
-        return sorted({self.kernel_of[index] for index in doing.tolist()})
-
-    # --- kernels without constants ---
+    def _kernels_with(self, work: Row) -> list[int]:
+        """The kernels with an operator that does some of this work, in order."""
+        ops = self._placement.coefficients[work].any(axis=1).nonzero()[0]
+        return sorted({self.kernel_of[index] for index in ops.tolist()})
 
     @cached_property
     def _unmeasured(self) -> tuple[Rows, Array]:
-        """Kernels without constants, in one phase at least, and their operators."""
+        """Kernels without constants in prefill or decode, and the rows of `parts` for them."""
         found = [row for row, entry in enumerate(self._kernels) if not entry.always_measured]
         rows = np.array(found, dtype=np.intp)
         return rows, self.parts[rows]
 
-    def guess(self, times: Array, low: Array, mid: Array, high: Array) -> None:
-        """Kernels without constants: their bound at typical efficiencies."""
+    def apply_unmeasured(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+        """Give kernels without constants their bound at typical efficiencies."""
         rows, parts = self._unmeasured
         if not rows.size:
             return
@@ -83,11 +81,9 @@ class Corrections:
         guess = LAUNCH + smooth_maximum(parts @ compute / COMPUTE_SHARE, parts @ memory / MEMORY_SHARE, 2.0)
         low[rows], mid[rows], high[rows] = guess * UNMEASURED.low, guess, guess * UNMEASURED.high
 
-    # --- all-reduces ---
-
     @cached_property
-    def reducing(self) -> Mapping[int, float]:
-        """The all-reduces that the engine has a kernel of its own for, and its seconds for a tiny message."""
+    def own_all_reduces(self) -> Mapping[int, float]:
+        """The all-reduces for which the engine has its own kernel, with that kernel's latency in seconds."""
         placement, found = self._placement, {}
         for row, entry in enumerate(self._kernels):
             sent = placement.ops[entry.parts[0]][0].link
@@ -97,36 +93,32 @@ class Corrections:
                     found[row] = self._engine.all_reduce[kind]
         return found
 
-    def reduce(self, times: Array, low: Array, mid: Array, high: Array) -> None:
-        """All-reduces that the engine has a kernel of its own for: it takes the faster one."""
-        if not self.reducing:
+    def apply_all_reduce(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+        """Replace all-reduces by the engine's own kernel where it is faster."""
+        if not self.own_all_reduces:
             return
-        rows = list(self.reducing)
-        latency = np.array([*self.reducing.values()])[:, np.newaxis]
+        rows = list(self.own_all_reduces)
+        latency = np.array([*self.own_all_reduces.values()])[:, np.newaxis]
         own = latency + OWN_TRIPS * (self.parts[rows] @ times[Row.LINK_TIME])
         faster = np.minimum(own / np.where(mid[rows] > 0, mid[rows], np.inf), 1.0)
         low[rows], mid[rows], high[rows] = low[rows] * faster, mid[rows] * faster, high[rows] * faster
 
-    # --- weights that are converted ---
-
     @cached_property
-    def converting(self) -> Rows:
-        """Kernels that convert operands before they multiply them; in attention the fits include it."""
-        rows = self._involved(Row.UPCAST_FLOPS)
+    def upcasting(self) -> Rows:
+        """Kernels that upcast operands before they multiply them; fits of attention include the upcast."""
+        rows = self._kernels_with(Row.UPCAST_FLOPS)
         return np.array([row for row in rows if self._kernels[row].kind not in ATTENTION], dtype=np.intp)
 
-    def convert(self, times: Array, low: Array, mid: Array, high: Array) -> None:
-        """Kernels that convert weights before they multiply them."""
-        rows = self.converting
+    def apply_upcast(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+        """Add the upcast of weights to the kernels that need one."""
+        rows = self.upcasting
         if rows.size:
             vector = self.parts[rows] @ times[Row.VECTOR_TIME] / self._engine["dequantisation"]
-            _beside(rows, vector, low, mid, high)
-
-    # --- integers in blocks ---
+            _overlap(rows, vector, low, mid, high)
 
     @cached_property
     def scaling_factors(self) -> Array:
-        """How many times longer than at its peak an operator takes to scale the sums of blocks of integers.
+        """Time to scale the partial sums of integer blocks, over the time of an operator's multiplications at the peak.
 
         A unit multiplies 1024 pairs, which are 2048 FLOP, in `integer_blocks` cycles.
         """
@@ -139,34 +131,32 @@ class Corrections:
 
     @cached_property
     def scaling(self) -> Rows:
-        """Kernels that multiply integers in blocks, one of which has a scale of its own."""
+        """Kernels that multiply block-scaled integers."""
         return np.array(sorted({self.kernel_of[i] for i in self.scaling_factors.nonzero()[0].tolist()}), dtype=np.intp)
 
-    def scale(self, times: Array, low: Array, mid: Array, high: Array) -> None:
-        """Kernels that multiply integers in blocks: sums of every block are scaled one by one."""
+    def apply_block_scales(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+        """Add the scaling of every block's partial sum to kernels that multiply block-scaled integers."""
         rows = self.scaling
         if rows.size:
-            _beside(rows, (self.parts[rows] * self.scaling_factors) @ times[Row.MATRIX_TIME], low, mid, high)
-
-    # --- links ---
+            _overlap(rows, (self.parts[rows] * self.scaling_factors) @ times[Row.MATRIX_TIME], low, mid, high)
 
     @cached_property
     def linked(self) -> Rows:
-        """Kernels that wait for what comes over a link while they compute; exchanges have it in their fits."""
-        rows = self._involved(Row.LINK_TIME)
+        """Kernels with operands that arrive over a link while they compute; fits of collectives include the link."""
+        rows = self._kernels_with(Row.LINK_TIME)
         return np.array([row for row in rows if self._kernels[row].kind != "collective"], dtype=np.intp)
 
-    def wait(self, times: Array, low: Array, mid: Array, high: Array) -> None:
-        """Kernels that wait for what comes over a link."""
+    def apply_link(self, times: Array, low: Array, mid: Array, high: Array) -> None:
+        """Raise kernels with operands from a link to at least the link's time."""
         rows = self.linked
         if not rows.size:
             return
-        exchange = self.parts[rows] @ times[Row.LINK_TIME] / LINK_SHARE
-        low[rows], mid[rows] = np.maximum(low[rows], exchange * UNMEASURED.low), np.maximum(mid[rows], exchange)
-        high[rows] = np.maximum(high[rows], exchange * UNMEASURED.high)
+        transfer = self.parts[rows] @ times[Row.LINK_TIME] / LINK_SHARE
+        low[rows], mid[rows] = np.maximum(low[rows], transfer * UNMEASURED.low), np.maximum(mid[rows], transfer)
+        high[rows] = np.maximum(high[rows], transfer * UNMEASURED.high)
 
 
-def _beside(rows: Rows, work: Array, low: Array, mid: Array, high: Array) -> None:
-    """Kernels with seconds of further work, which overlaps with theirs: (kernel^2 + work^2)^(1/2)."""
+def _overlap(rows: Rows, work: Array, low: Array, mid: Array, high: Array) -> None:
+    """Add seconds of work that overlaps with the kernels: (kernel^2 + work^2)^(1/2)."""
     slower = smooth_maximum(mid[rows], work, 2.0) / np.where(mid[rows] > 0, mid[rows], 1.0)
     low[rows], mid[rows], high[rows] = low[rows] * slower, mid[rows] * slower, high[rows] * slower

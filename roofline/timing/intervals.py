@@ -1,6 +1,7 @@
-"""How errors of kernels add up to that of a pass: shared in part by other shapes of a kind, and by other kinds.
+"""Estimates with 80% intervals, and how errors of kernels add up to the error of a pass.
 
-With the correlation r of shapes of one kind, and R of kinds, and e_k the error of a kernel that runs n_k times
+Errors of one kind of kernel are correlated, and errors of different kinds. With the correlation r of shapes of one
+kind, R of kinds, and e_k the error of a kernel that runs n_k times
 
     kind     E_K^2 = r (sum n_k e_k)^2 + (1 - r) sum (n_k e_k)^2,          the n_k layers of one shape err together
     pass     E^2   = R (sum E_K)^2 + (1 - R) sum E_K^2
@@ -9,11 +10,34 @@ With the correlation r of shapes of one kind, and R of kinds, and e_k the error 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
 from roofline.timing.kernels import Array
 from roofline.timing.launches import Kernel
+
+Reading = Literal["bound", "low", "mid", "high"]
+"""A time to read: the bound, or one of the three of an `Estimate`."""
+
+READINGS: tuple[Reading, ...] = ("bound", "low", "mid", "high")
+
+
+class Estimate(NamedTuple):
+    """Expected seconds: 10th, 50th and 90th percentile; numbers, or arrays of a grid."""
+
+    low: Any
+    mid: Any
+    high: Any
+
+    def plus(self, other: Estimate) -> Estimate:
+        """The sum of two times whose errors are fully correlated."""
+        return Estimate(*(a + b for a, b in zip(self, other, strict=True)))
+
+    def times(self, factor: Any) -> Estimate:
+        """The time of `factor` repetitions."""
+        return Estimate(*(value * factor for value in self))
+
 
 WITHIN_KIND: Mapping[str, tuple[float, float]] = {
     "gemm": (0.35, 0.43),
@@ -22,24 +46,23 @@ WITHIN_KIND: Mapping[str, tuple[float, float]] = {
     "moe": (0.18, 0.6),
     "collective": (0.35, 0.35),
 }
-"""Correlation r of the errors of different shapes of one kind: with the hardware's own constants, and with those of
-others (`python -m roofline.validate.score.correlation`: held-out rows at the same number of tokens; experts without
-w4a16_mxfp4)."""
+"""Correlation r of errors of different shapes of one kind: with the hardware's own constants, and with inherited ones
+(`python -m roofline.validate.score.correlation`: held-out rows at equal tokens; MoE without w4a16_mxfp4)."""
 
 UNMEASURED_KIND = (0.5, 0.5)
-"""The same for kernels that nobody measured."""
+"""The same for kernels without measurements."""
 
 ACROSS_KINDS = (0.0, 0.15)
-"""Correlation R of the errors of different kinds, likewise."""
+"""Correlation R of errors of different kinds: own constants, inherited ones."""
 
 
 def within_kind(kind: str, inherited: bool) -> float:
-    """The correlation of errors of different shapes of a kind; `inherited` constants are those of other hardware."""
+    """The correlation of errors of different shapes of a kind, with constants of other hardware if `inherited`."""
     return WITHIN_KIND.get(kind, UNMEASURED_KIND)[inherited]
 
 
 def inherited(kernels: Sequence[Kernel]) -> bool:
-    """Whether the constants of kernels are those of other hardware."""
+    """Whether all measured kernels have the constants of other hardware."""
     measured = (entry for entry in kernels if entry.kind in WITHIN_KIND)
     return all(match.basis != "calibrated" for entry in measured for match in entry.matches.values())
 
@@ -56,7 +79,7 @@ class Intervals:
         self._across = ACROSS_KINDS[others]
 
     def combined(self, errors: Array) -> Array:
-        """The error of the sum over kernels for each point, of errors of single ones (kernels, points)."""
+        """The error of a pass at each point, from the errors of single kernels (kernels, points)."""
         together, apart = (self._counts @ errors) ** 2, self._counts**2 @ errors**2
         squares = self._shared * together + (1 - self._shared) * apart
         together, apart = np.sqrt(squares).sum(axis=0) ** 2, squares.sum(axis=0)

@@ -1,8 +1,7 @@
-"""Launches: the kernels that an engine runs a placed graph with, and the constants that their times rest on.
+"""Launches: the kernels that an engine launches for a placed graph, with their calibrated constants.
 
-Operators that the engine fuses are one kernel, every other operator is one of its own. A kernel is a row of the
-measurement schema where it has one (`roofline.timing.kernels.shapes`), with the nearest constants of the calibration's
-chain.
+Fused operators are one kernel, every other operator is a kernel. A kernel is a row of the measurement schema where the
+schema has one (`roofline.timing.kernels.shapes`), with the nearest constants of the calibration's chain.
 """
 
 from __future__ import annotations
@@ -28,26 +27,26 @@ from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape, kernel_shape
 
 ATTENTION = ("attention_prefill", "attention_decode")
-"""What the schema calls the two kernels of attention."""
+"""The measurement schema's names of the two attention kernels."""
 
-OF_STEPS: Mapping[str, bool] = {
+IS_DECODE_KERNEL: Mapping[str, bool] = {
     "attention_prefill": False,
     "attention_decode": True,
-    "delta_rule": False,
-    "latent_decode": True,
+    "gated_delta_rule": False,
+    "mla_decode": True,
 }
-"""Ops of the schema whose kernels are those of steps of a few query tokens, or those of prompts; others are of both."""
+"""Ops with kernels for decode alone (a few query tokens), or for prefill alone; others have one kernel for both."""
 
 UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
-"""Spread of kernels that nobody measured."""
+"""Spread of unmeasured kernels."""
 
 
 class Kernel(Struct, frozen=True):
     """Operators of a section that run as one kernel, `count` times.
 
-    `matches` are the constants by op of the measurement schema: two for attention, whose prefill and decode kernels
-    are others, none where nothing was measured. `others` are those of a second kernel for the same operands: engines
-    run the faster one. `foreign_cache`: it reads a cache of floating-point numbers that the hardware does not compute
+    `matches` are the constants by op of the measurement schema: two for attention, which has a prefill and a decode
+    kernel, none where nothing was measured. `others` are those of a second kernel for the same operands: engines run
+    the faster one. `upcasts_cache`: it reads a KV cache in a floating-point format that the hardware does not compute
     in (integers are unpacked in a few instructions; FP8 takes dozens where no instruction converts it).
     """
 
@@ -57,17 +56,17 @@ class Kernel(Struct, frozen=True):
     shape: KernelShape | None
     matches: Mapping[str, Match]
     others: Mapping[str, Match]
-    foreign_cache: bool = False
+    upcasts_cache: bool = False
 
     @property
     def kind(self) -> str:
-        """The op of the schema whose fits it rests on: kernels of one kind err alike."""
+        """The op of the schema whose constants it uses: errors of one kind are correlated."""
         return next(iter(self.matches), "unmeasured")
 
     @property
     def always_measured(self) -> bool:
-        """Whether it has constants for prompts and for steps."""
-        found = {OF_STEPS.get(op) for op in self.matches}
+        """Whether it has constants for prefill and for decode."""
+        found = {IS_DECODE_KERNEL.get(op) for op in self.matches}
         return None in found or len(found) == 2 or (bool(found) and self._by_token)
 
     @property
@@ -75,17 +74,17 @@ class Kernel(Struct, frozen=True):
         return self.shape is not None and self.shape.by_token
 
     def match(self, queries: Any) -> Match | None:
-        """The constants in a pass of so many query tokens a sequence, the most of a grid's; None where it has none."""
-        step = self._by_token or bool(np.max(queries) <= DECODE_QUERIES)
-        return next((match for op, match in self.matches.items() if OF_STEPS.get(op, step) == step), None)
+        """The constants for `queries` query tokens a sequence (the most of a grid); None without any."""
+        decode = self._by_token or bool(np.max(queries) <= DECODE_QUERIES)
+        return next((match for op, match in self.matches.items() if IS_DECODE_KERNEL.get(op, decode) == decode), None)
 
     def basis(self, queries: Any) -> Basis:
-        """Whose constants its time in such a pass rests on."""
+        """The basis of its constants in such a pass."""
         match = self.match(queries)
         return "bound" if match is None else match.basis
 
     def source(self, queries: Any) -> str:
-        """Where these came from."""
+        """The source of its constants in such a pass."""
         match = self.match(queries)
         if match is None:
             return "not measured: its bound at typical efficiencies"
@@ -93,13 +92,13 @@ class Kernel(Struct, frozen=True):
 
 
 def launches(placement: Placement, engine: Engine, calibration: Calibration) -> list[Kernel]:
-    """The kernels of a placed graph: operators that the engine fuses together, all others alone."""
+    """The kernels of a placed graph: the engine's fusions, and all other operators one by one."""
     found: list[Kernel] = []
     start = 0
     for section in placement.network.sections:
         stop = start + len(section.ops)
         arithmetic = placement.arithmetic[start:stop]
-        chosen = engine.kernels, engine.delta_rule
+        chosen = engine.kernels, engine.gated_delta_rule
         found += _of_section(section, start, arithmetic, *chosen, placement.hardware, calibration)
         start = stop
     return found
@@ -111,28 +110,33 @@ def _of_section(
     start: int,
     arithmetic: tuple[str | None, ...],
     fused: tuple[tuple[str, ...], ...],
-    delta_rule: str,
+    gated_delta_rule: str,
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[Kernel, ...]:
-    """The kernels of a section whose first operator is the graph's `start`th."""
+    """The kernels of a section; `start` is the index of its first operator in the graph."""
     names = {op.name: index for index, op in enumerate(section.ops)}
     taken: set[int] = set()
     found = []
     for group in fused:
-        parts = _joined(section.ops, [names[name] for name in group if name in names and names[name] not in taken])
+        parts = _fusible(section.ops, [names[name] for name in group if name in names and names[name] not in taken])
         if len(parts) > 1:
             taken.update(parts)
             found.append(parts)
     found += [(index,) for index in range(len(section.ops)) if index not in taken]
-    where = arithmetic, delta_rule, hardware, calibration
-    return tuple(_kernel(parts, section, start, *where) for parts in sorted(found))
+    kernels = []
+    for parts in sorted(found):
+        ops = tuple(section.ops[index] for index in parts)
+        variant = gated_delta_rule if ops[0].kind is Kind.GATED_DELTA_RULE else None
+        made = _constants(ops, arithmetic[parts[0]], variant, hardware, calibration)
+        kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *made))
+    return tuple(kernels)
 
 
-def _joined(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:
-    """The operators of a fusion that one kernel can compute: an exchange between experts and what combines them cuts.
+def _fusible(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:
+    """The operators of a fusion that fit one kernel: a collective between experts and their combination ends it.
 
-    A norm and the addition that the layer before it ends with are one kernel, in whatever order they stand.
+    A norm fuses with the residual addition at the end of the layer before, in either order.
     """
     if not any(ops[index].kind is Kind.MOE for index in indices):
         return tuple(sorted(indices))
@@ -145,47 +149,31 @@ def _joined(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:
     return tuple(joined)
 
 
-def _kernel(
-    parts: tuple[int, ...],
-    section: Section,
-    start: int,
-    arithmetic: Sequence[str | None],
-    delta_rule: str,
-    hardware: Hardware,
-    calibration: Calibration,
-) -> Kernel:
-    owned = tuple(start + index for index in parts)
-    ops = tuple(section.ops[index] for index in parts)
-    variant = delta_rule if ops[0].kind is Kind.DELTA_RULE else None
-    made = _constants(ops, arithmetic[parts[0]], variant, hardware, calibration)
-    return Kernel(owned, section.count, section.name, *made)
-
-
 @lru_cache(maxsize=1 << 14)
 def _constants(
     ops: tuple[Op, ...], arithmetic: str | None, variant: str | None, hardware: Hardware, calibration: Calibration
 ) -> tuple[KernelShape | None, Mapping[str, Match], Mapping[str, Match], bool]:
-    """What a kernel of these operators is, wherever it runs: its shape, constants, those of another, foreign cache.
+    """The fields `shape`, `matches`, `others` and `upcasts_cache` of a kernel of these operators.
 
-    `variant` is the sort of kernels that the engine has for it, where there are several.
+    `variant` is the engine's choice where there are several kernels.
     """
     shape = kernel_shape(ops, arithmetic)
     if shape is not None and variant is not None:
-        # Where nobody wrote such a kernel for the hardware, engines run the other one.
+        # Hardware without such a kernel runs the other variant.
         match = calibration.find(shape.op, variant)
         shape = replace(shape, texts={**shape.texts, "variant": match.fit.format if match else variant})
     matches = {} if shape is None else _matches(shape, hardware, calibration)
     others = {} if shape is None else _others(shape, calibration)
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
-    foreign = any(name.startswith("fp") and not hardware.supports(name) for name in caches)
-    return shape if matches else None, matches, others, foreign
+    upcasts = any(name.startswith("fp") and not hardware.supports(name) for name in caches)
+    return shape if matches else None, matches, others, upcasts
 
 
 def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:
-    """Weights with one scale can also be multiplied as blocks whose scales are equal.
+    """The block-scaled MoE kernel for FP8 weights with one scale: the blocks then have equal scales.
 
-    The public FP8 rows of experts on Hopper are of one kernel (FlashInfer, from ModelOpt checkpoints) that takes three
-    times as long as the one which the same engine runs for block scales; on Blackwell it is the faster one.
+    The public FP8 MoE rows on Hopper are of one kernel (FlashInfer, from ModelOpt checkpoints) that takes three times
+    as long as the engine's kernel for block scales; on Blackwell it is the faster one.
     """
     if shape.op != "moe" or shape.texts.get("dtype") != "fp8":
         return {}
@@ -194,7 +182,7 @@ def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]
 
 
 def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -> Mapping[str, Match]:
-    """The constants for a kernel, by the ops of the schema that it may be."""
+    """The constants of a kernel, by op of the schema."""
     if shape.op in PASSES:
         return {shape.op: calibration.find(shape.op, "any") or _default_pass(shape.op)}
     found = {}
@@ -206,7 +194,7 @@ def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -
 
 
 def _computes(shape: KernelShape, hardware: Hardware) -> bool:
-    """Whether the kernel of this format has a peak on the hardware."""
+    """Whether the hardware has a peak for the kernel's arithmetic."""
     dtype = str(shape.texts.get("dtype", "any"))
     if dtype == "any":
         return True
@@ -216,7 +204,7 @@ def _computes(shape: KernelShape, hardware: Hardware) -> bool:
 
 @lru_cache(maxsize=16)
 def _default_pass(op: str) -> Match:
-    """Kernels that stream their operands, where nobody measured them."""
+    """Default constants of elementwise kernels without measurements."""
     constants = {parameter.name: parameter.default for parameter in PASS_PARAMETERS}
     fit = Fit(op, "any", constants, {"all": UNMEASURED})
     return Match(fit, "pooled", "default", "launch and bandwidth typical of small kernels", 1.0)

@@ -1,6 +1,6 @@
 """Questions over many scenarios: sweeps, inverse questions, comparisons, sensitivities and explanations.
 
-In: a `Request` (a scenario in the parts that it was asked for in) and what to vary. Out: tables of metrics, solutions,
+In: a `Request` (the parts of a scenario before techniques) and what to vary. Out: tables of metrics, solutions,
 differences by operator, elasticities, and formulas with their numbers.
 """
 

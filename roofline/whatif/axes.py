@@ -1,10 +1,10 @@
-"""Axes: what a study varies, read from text.
+"""Axes: the options that a study varies, with values parsed from text.
 
     1,2,4            a list                            1:256         every whole number, both ends included
     0:4096:512       in steps                          1:256:log16   16 values in equal ratios, 0:1:lin5 in equal steps
     all           of models, hardware and engines
 
-Counts of a workload are arrays that one analysis evaluates at once; every other axis is a loop over its values.
+Workload counts are arrays that one analysis evaluates at once; every other axis is a loop over its values.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from roofline.specs.modelspec import list_models
 from roofline.whatif.options import NOTHING, Kind, Option, find_option
 
 MAX_VALUES = 10_000_000
-"""Values of one axis: more are taken for a mistake."""
+"""Maximum values of one axis."""
 
 EVERYTHING = "all"
-"""The values of an axis over every model, hardware or engine that is known."""
+"""The text for all models, hardware or engines."""
 
 _KNOWN = {"model": list_models, "hw": list_hardware, "engine": list_engines}
 
@@ -39,10 +39,10 @@ FORMS = "write it like 1,2,4 or 1:8 or 0:4096:512 or 1:256:log16 or 0:1:lin5"
 
 
 class Axis(Struct, frozen=True, eq=False):
-    """An option and its values, in the order given.
+    """An option and its values, in the given order.
 
-    `values` are what the option takes: an array of integers where it `counts`, a tuple elsewhere. `labels` are how
-    values are shown: numbers, truth values or text.
+    `values` are option values: an integer array for a grid axis, else a tuple. `labels` are numbers, booleans or text
+    for display.
     """
 
     option: Option
@@ -64,9 +64,9 @@ class Axis(Struct, frozen=True, eq=False):
 
 
 def parse_axis(name: str, given: object) -> Axis:
-    """The axis over option `name` with the values that text, a number or a sequence of them gives.
+    """The axis over option `name` with values from text, a number or a sequence of them.
 
-    Raises RooflineError for an unknown option, a value that it does not take, an unreadable range or a repeated value.
+    Raises RooflineError for an unknown option, an invalid value or range, or a repeated value.
     """
     option = find_option(name)
     if isinstance(given, str) and given == EVERYTHING and option.name in _KNOWN:
@@ -85,7 +85,7 @@ def parse_axis(name: str, given: object) -> Axis:
 
 
 def parse_axes(over: Mapping[str, object]) -> tuple[Axis, ...]:
-    """The axes of a mapping of option names to values; raises RooflineError where two are of one option."""
+    """The axes of a mapping of option names to values; raises RooflineError for a repeated option."""
     axes = [parse_axis(name, given) for name, given in over.items()]
     names = [axis.name for axis in axes]
     for name in names:
@@ -95,7 +95,7 @@ def parse_axes(over: Mapping[str, object]) -> tuple[Axis, ...]:
 
 
 def split_assignment(text: str) -> tuple[str, str]:
-    """The name and the values of `batch=1:256:log16`; raises RooflineError where there is no such form."""
+    """The name and the values of a text such as `batch=1:256:log16`; raises RooflineError."""
     name, separator, values = text.partition("=")
     if not separator or not name.strip() or not values.strip():
         raise RooflineError(f"cannot read the axis {quote(text)}; write it like batch=1:256:log16")
@@ -103,7 +103,7 @@ def split_assignment(text: str) -> tuple[str, str]:
 
 
 def _split(text: str, option: Option) -> list[Any]:
-    """The parts of a list; semicolons stand between parts that have commas themselves."""
+    """The parts of a list; semicolons separate parts that contain commas."""
     parts = [part.strip() for part in text.split(";" if ";" in text else ",")]
     if not all(parts):
         raise RooflineError(f"the axis {option.name} has an empty value in {quote(text)}; {_forms(option)}")
@@ -137,7 +137,7 @@ def _grid_axis(option: Option, entries: Sequence[Any]) -> Axis:
     parts = [np.asarray(_numbers(option, entry), dtype=np.int64) for entry in entries]
     values = np.concatenate(parts)
     if values.size > MAX_VALUES:
-        raise RooflineError(f"the axis {option.name} has {values.size} values; at most {MAX_VALUES} are taken")
+        raise RooflineError(f"the axis {option.name} has {values.size} values; the maximum is {MAX_VALUES}")
     ordered = np.sort(values)
     twice = ordered[1:][ordered[1:] == ordered[:-1]]
     if twice.size:
@@ -155,7 +155,7 @@ def _check_distinct(option: Option, labels: Sequence[Any]) -> None:
 
 
 def _numbers(option: Option, entry: object) -> Sequence[Any]:
-    """The numbers that a part of an axis stands for: one, or a range of them."""
+    """The numbers of one part of an axis: a number or a range."""
     if not isinstance(entry, str) or ":" not in entry:
         return (option.number(entry),)
     match = _RANGE.fullmatch(entry)
@@ -171,7 +171,7 @@ def _numbers(option: Option, entry: object) -> Sequence[Any]:
 
 
 def _spaced(entry: str, match: re.Match[str], first: float, last: float, option: Option) -> Any:
-    """The values of a range, both ends included where the step leads there."""
+    """The values of a range; the last is included if a step reaches it."""
     where = f"the range {quote(entry)} of the axis {option.name}"
     step = float(match["step"] or 1)
     if match["how"] is None:
@@ -181,15 +181,15 @@ def _spaced(entry: str, match: re.Match[str], first: float, last: float, option:
         _check_size(math.floor((last - first) / step) + 1, where)
         return first + step * np.arange(math.floor((last - first) / step + 1e-9) + 1)
     if step < 1 or step != int(step):
-        raise RooflineError(f"{where} must say how many values, like 1:256:{match['how']}16")
+        raise RooflineError(f"{where} needs a number of values, like 1:256:{match['how']}16")
     _check_size(step, where)
     if match["how"] == "lin":
         return np.linspace(first, last, int(step))
     if first <= 0:
-        raise RooflineError(f"{where} starts at {first:g}, and equal ratios need a start above 0")
+        raise RooflineError(f"{where} starts at {first:g}; a log range must start above 0")
     return np.geomspace(first, last, int(step))
 
 
 def _check_size(values: float, where: str) -> None:
     if values > MAX_VALUES:
-        raise RooflineError(f"{where} has {values:.3g} values; at most {MAX_VALUES} are taken")
+        raise RooflineError(f"{where} has {values:.3g} values; the maximum is {MAX_VALUES}")

@@ -1,7 +1,4 @@
-"""Commands: a request written as the options of the command line that describe it, so that any figure can be had again.
-
-What is as by default is left out. `roofline analyze` and every other command that takes a scenario read them.
-"""
+"""Command lines that reproduce a request, without options at their default."""
 
 from __future__ import annotations
 
@@ -20,9 +17,9 @@ _COUNTS = {"batch": 1, "generate": 128, "prefix": 0, "images": 0, "prompt": None
 
 
 def command_words(request: Request, model: bool = True) -> list[str]:
-    """MODEL --hw HW [OPTIONS] as words; without the model they are options alone.
+    """MODEL --hw HW [OPTIONS] as words; the model is optional.
 
-    Raises RooflineError where a part of the request is no text: an engine, a grid or a device made by a program.
+    Raises RooflineError for a part without text form: an engine or a grid made in Python.
     """
     words = [request.model_name] if model else []
     words += ["--hw", request.hardware_name]
@@ -58,7 +55,7 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
         yield "--with", technique
     engine = options.get("engine")
     if isinstance(engine, Engine):
-        raise RooflineError("an engine made by a program has no name for a command")
+        raise RooflineError("an engine made in Python has no name for a command")
     if engine is not None and engine != default_engine(request.hardware):
         yield "--engine", engine
     price = options.get("price")
@@ -69,7 +66,7 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
 
 
 def _degrees(request: Request) -> Iterator[tuple[str, int]]:
-    """The degrees that are not as by default: one, and of nodes as many as the devices need."""
+    """The degrees that differ from their default: 1, and for nodes the number that the devices need."""
     needed = Parallelism(**{**request.degrees, "nodes": None}).on(request.hardware).nodes
     for name, value in request.degrees.items():
         if value is not None and value != (needed if name == "nodes" else 1):
@@ -77,7 +74,7 @@ def _degrees(request: Request) -> Iterator[tuple[str, int]]:
 
 
 def _targets(group: str, values: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """The options that become entries of a mapping of the request."""
+    """The options that set entries of a mapping of the request."""
     for name, option in OPTIONS.items():
         if option.target[0] == group and (value := values.get(option.target[-1])) is not None:
             yield f"--{name.replace('_', '-')}", str(value)

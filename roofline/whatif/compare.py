@@ -1,7 +1,7 @@
-"""Comparisons: scenarios side by side, and which operators make the difference.
+"""Comparisons of scenarios, operator by operator.
 
-A waterfall goes from the figure of one scenario to that of another by the differences of their parts, matched by name:
-what only one of them runs counts in full. The parts add up to the difference.
+A waterfall splits the difference of a metric between two scenarios by operator, matched by name; an operator of only
+one scenario counts in full. The parts sum to the difference.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ METRICS: tuple[Metric, ...] = ("ttft", "tpot", "total")
 
 
 class Difference(Struct, frozen=True):
-    """One part in both scenarios: seconds or bytes, 0 where it does not run."""
+    """One operator in both scenarios: seconds or bytes, 0 if it does not run."""
 
     name: str
     before: float
@@ -39,12 +39,12 @@ class Difference(Struct, frozen=True):
 
     @property
     def change(self) -> float:
-        """What it adds to the difference."""
+        """Its part of the difference."""
         return self.after - self.before
 
 
 class Waterfall(Struct, frozen=True):
-    """From one scenario's figure to another's: `differences`, the largest first, add up to `after - before`."""
+    """The difference of a metric: `differences`, the largest first, sum to `after - before`."""
 
     metric: Metric
     reading: Reading
@@ -54,7 +54,7 @@ class Waterfall(Struct, frozen=True):
 
     @property
     def change(self) -> float:
-        """The difference to explain."""
+        """The whole difference."""
         return self.after - self.before
 
 
@@ -71,9 +71,9 @@ _DECODE: Mapping[Reading, Callable[[Analysis], Breakdown]] = {
 
 
 def breakdown(analysis: Analysis, metric: Metric, reading: Reading) -> Breakdown:
-    """Time or bytes of prefill (`ttft`), of the mean decode step (`tpot`) or of the whole generation, by operator.
+    """Time or bytes by operator: of prefill (`ttft`), the mean decode step (`tpot`) or the whole generation (`total`).
 
-    Without decode steps those of the decode step are empty. Parts of the total that both phases have are told apart.
+    The decode step is empty without decode steps. Names in the total have their phase as a prefix.
     """
     count = steps(analysis)
     if metric == "ttft" or (metric == "total" and not count):
@@ -90,7 +90,7 @@ def breakdown(analysis: Analysis, metric: Metric, reading: Reading) -> Breakdown
 
 
 def waterfall(before: Analysis, after: Analysis, metric: Metric = "total", reading: Reading = "expected") -> Waterfall:
-    """What makes the difference between two scenarios, operator by operator."""
+    """The difference of a metric between two scenarios, by operator."""
     first, second = breakdown(before, metric, reading), breakdown(after, metric, reading)
     names = dict.fromkeys((*first.parts, *second.parts))
     found = [Difference(name, first.parts.get(name, 0.0), second.parts.get(name, 0.0)) for name in names]
@@ -99,5 +99,5 @@ def waterfall(before: Analysis, after: Analysis, metric: Metric = "total", readi
 
 
 def readings(*analyses: Analysis) -> tuple[Reading, ...]:
-    """The readings that all of the scenarios have: by the LLM-Viewer convention there is no expected time."""
+    """The readings of all the scenarios: the llm-viewer convention has no expected times."""
     return READINGS if all(analysis.times_are_expected for analysis in analyses) else READINGS[1:]

@@ -1,4 +1,4 @@
-"""Where the chunks of a sweep are evaluated: processes of this machine, or a Dask cluster."""
+"""Executors of sweeps: processes on this machine, or a Dask cluster."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from roofline.core.errors import RooflineError, quote
 from roofline.whatif.sweep import Executor
 
 CONNECT = 5
-"""Seconds that a scheduler has to answer."""
+"""Timeout of the connection to a Dask scheduler, in seconds."""
 
 RETRIES = 10
-"""Times that a chunk whose worker was lost is given to another one."""
+"""Retries of a chunk whose worker was lost."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
-"""Say how many threads a matrix product takes: one in a worker, as the workers are the threads."""
+"""Variables for the threads of BLAS: one per worker process."""
 
 
 class Pool(Struct, frozen=True):
-    """An executor, and how many chunks it should be given beforehand; None for neither is this process."""
+    """An executor (None: this process) and the number of chunks to submit ahead."""
 
     executor: Executor | None
     ahead: int = 1
@@ -36,12 +36,12 @@ class Pool(Struct, frozen=True):
 
 @contextmanager
 def pool(workers: int | None = None, dask: str | None = None) -> Iterator[Pool]:
-    """So many worker processes, or those of the Dask scheduler at an address such as tcp://host:8786, or neither.
+    """The pool of `workers` processes, of the Dask scheduler at an address such as tcp://host:8786, or of this process.
 
-    Raises RooflineError where no scheduler answers or it has no workers.
+    Raises RooflineError if the scheduler does not answer or has no workers.
     """
     if workers is not None and dask is not None:
-        raise RooflineError("a sweep runs on --workers of this machine or on --dask, not on both")
+        raise RooflineError("--workers and --dask exclude each other")
     if dask is not None:
         with _cluster(dask) as found:
             yield found
@@ -54,7 +54,7 @@ def pool(workers: int | None = None, dask: str | None = None) -> Iterator[Pool]:
 
 @contextmanager
 def _processes(workers: int) -> Iterator[Pool]:
-    # Processes that start afresh, whatever threads this one has.
+    # Spawned processes are safe whatever threads this one has.
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
     try:
@@ -66,7 +66,7 @@ def _processes(workers: int) -> Iterator[Pool]:
 
 @contextmanager
 def _environment(values: Mapping[str, str]) -> Iterator[None]:
-    """Variables for the processes that start meanwhile, where they are not set already."""
+    """Sets environment variables that are not set yet, for processes started in this context."""
     added = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(added)
     try:
@@ -77,7 +77,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 def _ignore_interrupts() -> None:
-    """Whoever interrupts a sweep at the keyboard reaches its workers too, which are told to end by their parent."""
+    """Ignore Ctrl-C in a worker: its parent ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
@@ -88,9 +88,7 @@ def _cluster(address: str) -> Iterator[Pool]:
     except ModuleNotFoundError:
         raise RooflineError("--dask needs distributed: pip install 'llm-roofline[cluster]'") from None
     for name in ("distributed", "distributed.client"):
-        logging.getLogger(name).setLevel(
-            logging.CRITICAL
-        )  # lost workers are no news, and the rest is told in a sentence
+        logging.getLogger(name).setLevel(logging.CRITICAL)  # errors are reported as RooflineError
     try:
         client = distributed.Client(address, timeout=CONNECT, set_as_default=False)
     except (OSError, ValueError, TypeError, AttributeError):

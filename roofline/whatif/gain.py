@@ -1,14 +1,14 @@
-"""Gains: how many times faster one scenario is than another, with what is uncertain about it.
+"""Gains: the speedup of one scenario over another, with its 80% interval.
 
-Two predictions share most of their errors: where a kernel runs in both, it is as much off in one as in the other.
-With the signed relative errors of all kernels of both,
+Two predictions share most of their errors: the same kernel has the same error in both. With the signed relative errors
+of all kernels of both,
 
     c_k = n_k e_k / t_after - n_k e_k / t_before        (e_k: half the 80% interval; one k where a kernel runs in both)
     kind      E_K^2 = r (sum c_k)^2 + (1 - r) sum c_k^2
     gain      ln(gain) +- E,  E^2 = R (sum E_K)^2 + (1 - R) sum E_K^2
 
-with the correlations of `roofline.timing.passes`. Kernels of other hardware, and hosts of other engines, err on their
-own; the spread of one engine is in both and cancels.
+with the correlations of `roofline.timing.passes`. Errors of kernels on different hardware, and of the host time of
+different engines, are independent; the error of a shared engine cancels.
 """
 
 from __future__ import annotations
@@ -28,14 +28,13 @@ from roofline.scenario.breakdown import steps
 from roofline.scenario.generation import NODES
 from roofline.scenario.phase import Phase
 from roofline.specs.engine import Engine
-from roofline.timing.estimate import Estimate
-from roofline.timing.intervals import ACROSS_KINDS, within_kind
+from roofline.timing.intervals import ACROSS_KINDS, Estimate, within_kind
 
 Timed = Literal["ttft", "tpot", "total"]
 
 
 class _Part(NamedTuple):
-    """A kernel of a pass: its kind on its hardware, what tells it from others, seconds of error, and its constants."""
+    """A kernel of a pass: kind and hardware, key of its shape, error in seconds, whether constants are inherited."""
 
     kind: tuple[str, str]
     shape: float
@@ -44,9 +43,9 @@ class _Part(NamedTuple):
 
 
 def gain(before: Analysis, after: Analysis, metric: Timed = "total") -> Estimate:
-    """How many times faster `after` is, of a single workload each: 10th, 50th and 90th percentile.
+    """The speedup of `after` over `before`, each a single workload: p10, p50 and p90.
 
-    The middle is the ratio of the middles. Raises RooflineError as expected times do.
+    The p50 is the ratio of p50 times. Raises RooflineError as expected times do.
     """
     first, second = (_time(analysis, metric) for analysis in (before, after))
     errors: dict[tuple[str, str], dict[float, float]] = defaultdict(lambda: defaultdict(float))
@@ -73,7 +72,7 @@ def _time(analysis: Analysis, metric: Timed) -> float:
 
 
 def _hosts(before: Analysis, after: Analysis) -> float:
-    """The squared relative error that engines do not share."""
+    """The squared relative error of two different engines; 0 for one engine."""
     engines = (before.scenario.profile, after.scenario.profile)
     if replace(engines[0], graphs=engines[1].graphs) == engines[1]:
         return 0.0
@@ -87,7 +86,7 @@ def _half(engine: Engine) -> float:
 
 @lru_cache(maxsize=16)
 def _parts(analysis: Analysis, metric: Timed) -> tuple[_Part, ...]:
-    """The kernels of what the metric times; kept, since one scenario is held against many."""
+    """The kernels in the metric's time; cached, since one scenario is compared with many."""
     found: list[_Part] = []
     if metric != "tpot":
         found += _of_phase(analysis.prefill, 1.0)
@@ -98,14 +97,14 @@ def _parts(analysis: Analysis, metric: Timed) -> tuple[_Part, ...]:
 
 
 def _middle_step(analysis: Analysis) -> Phase:
-    """The decode step halfway through the generation, whose errors stand for those of all."""
+    """The decode step halfway through the generation, which represents the errors of all steps."""
     scenario = analysis.scenario
     context = float(scenario.first_cached) + (steps(analysis) - 1) / 2 * (1 + NODES[len(NODES) // 2])
-    return analysis.decoding(Step(float(scenario.batch), 1.0, context, float(scenario.decode_step.source)))
+    return analysis.decode_phase(Step(float(scenario.batch), 1.0, context, float(scenario.decode_step.source)))
 
 
 def _of_phase(phase: Phase, times: float) -> Iterator[_Part]:
-    slower = phase.engine.slower(phase.name)
+    slower = phase.engine.kernel_slowdown(phase.name)
     for run in phase.passes:
         kernels = phase.timed(run)
         detail = kernels.detail(run.step)
@@ -113,5 +112,5 @@ def _of_phase(phase: Phase, times: float) -> Iterator[_Part]:
         for kernel, error, middle in zip(kernels.kernels, half.tolist(), detail.mid[:, 0].tolist(), strict=True):
             kind = (kernel.kind, run.placement.hardware.name)
             weight = times * slower * kernel.count * float(np.mean(run.repeat))
-            # Kernels of one kind that take the same time to many digits are the same kernel.
+            # Equal times to many digits identify the same kernel.
             yield _Part(kind, float(f"{middle:.9e}"), weight * error, kernel.basis(run.step.queries) != "calibrated")

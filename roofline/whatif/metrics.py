@@ -1,7 +1,7 @@
-"""Metrics: the figures of an analysis that a study can ask for, by name.
+"""Metrics of an analysis, by name.
 
-Times and rates have several readings: `ttft` is at the study's own (expected times, or the bound), `ttft.bound` the
-speed of light, and `ttft.low`, `ttft.mid` and `ttft.high` the 10th, 50th and 90th percentile of the expected time.
+Times and rates have several readings: `ttft.bound` is the bound, and `ttft.low`, `ttft.mid` and `ttft.high` are p10,
+p50 and p90 of the expected time; `ttft` is the p50 or the bound, as a study chooses.
 """
 
 from __future__ import annotations
@@ -19,27 +19,30 @@ from roofline.scenario import cost, energy
 from roofline.scenario.analysis import Analysis
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
-from roofline.timing.estimate import Reading
+from roofline.timing.intervals import Reading
 
 READINGS = ("bound", "low", "mid", "high")
 AT: Mapping[str, str] = {"expected": "mid", "bound": "bound"}
 """The reading of a metric without a suffix, by the study's `at`."""
 
+_INVERSE: Mapping[str, Reading] = {"low": "high", "high": "low"}
+"""The reading of the time at which its inverse, a rate or a power, has a reading."""
+
 
 class Need(Enum):
-    """What a figure takes of the hardware's spec beside its speed, and what to tell where nobody says it."""
+    """Values of a hardware spec that some metrics require."""
 
     ENERGY = "energy"
     TDP = "tdp"
     PRICE = "price"
 
     def met(self, hardware: Hardware) -> bool:
-        """Whether a spec says it."""
-        said = {Need.ENERGY: hardware.energy, Need.TDP: hardware.tdp, Need.PRICE: cost.price(hardware, None)}
-        return said[self] is not None
+        """Whether the spec has the value."""
+        values = {Need.ENERGY: hardware.energy, Need.TDP: hardware.tdp, Need.PRICE: cost.price(hardware, None)}
+        return values[self] is not None
 
     def missing(self, hardware: Hardware) -> RooflineError:
-        """The mistake of asking for it on hardware whose spec does not say it."""
+        """The error for hardware without the value."""
         return {
             Need.ENERGY: energy.explain_missing,
             Need.TDP: energy.explain_missing_tdp,
@@ -48,9 +51,9 @@ class Need(Enum):
 
 
 class Metric(Struct, frozen=True):
-    """A figure: what it means, its unit, its type, and which way is better: 1 up, -1 down, 0 neither.
+    """A metric, with its better direction: 1 up, -1 down, 0 neither.
 
-    `needs` is what the hardware's spec must say for it; elsewhere the figure is NaN.
+    `needs` is the value of the hardware spec that it requires; without that it is NaN.
     """
 
     name: str
@@ -65,15 +68,15 @@ class Metric(Struct, frozen=True):
 def _timed(
     name: str, meaning: str, unit: str, better: int, figure: Callable[[Analysis, Any], Any], needs: Need | None = None
 ) -> tuple[Metric, ...]:
-    """A metric with its readings."""
-    said = {"bound": "at the bound", "low": "10th percentile", "mid": "50th percentile", "high": "90th percentile"}
+    """A metric at each reading."""
+    titles = {"bound": "at the bound", "low": "10th percentile", "mid": "50th percentile", "high": "90th percentile"}
     return tuple(
         Metric(
             f"{name}.{reading}",
-            f"{meaning}, {said[reading]}",
+            f"{meaning}, {titles[reading]}",
             unit,
             better,
-            # `reading` is bound here and now: closures see the last one.
+            # The default argument binds the current `reading`.
             lambda analysis, reading=reading: figure(analysis, reading),  # type: ignore[misc]
             needs=needs,
         )
@@ -123,70 +126,65 @@ def _rate_per_gpu(analysis: Analysis, reading: str) -> Any:
 
 
 def _rate_per_user(analysis: Analysis, reading: str) -> Any:
-    slowest = {"low": "high", "high": "low"}.get(reading, reading)
-    return 1 / _tpot(analysis, slowest)
+    return 1 / _tpot(analysis, _INVERSE.get(reading, reading))
 
 
 def _sequences(analysis: Analysis, reading: str) -> Any:
-    # The longer the batch takes, the fewer sequences a second.
-    other = {"low": "high", "high": "low"}.get(reading, reading)
-    return analysis.scenario.batch / _total(analysis, other)
+    return analysis.scenario.batch / _total(analysis, _INVERSE.get(reading, reading))
 
 
 def _ratio(upper: Any, lower: Any) -> Any:
-    """A figure for each token; NaN where there is no token."""
+    """The quotient; NaN where `lower` is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         found = np.divide(upper, lower)
     return np.where(np.asarray(lower) > 0, found, np.nan)
 
 
 def _energy(analysis: Analysis, reading: Reading) -> Any:
-    found = energy.consumption(analysis, reading)
+    found = energy.batch_energy(analysis, reading)
     return _nothing(analysis) if found is None else _ratio(found.total, cost.generated_tokens(analysis))
 
 
-def _energy_of_prefill(analysis: Analysis, reading: Reading) -> Any:
-    found, scenario = energy.consumption(analysis, reading), analysis.scenario
+def _prefill_energy(analysis: Analysis, reading: Reading) -> Any:
+    found, scenario = energy.batch_energy(analysis, reading), analysis.scenario
     return _nothing(analysis) if found is None else _ratio(found.prefill.total, scenario.batch * scenario.prompt)
 
 
-def _energy_of_decode(analysis: Analysis, reading: Reading) -> Any:
-    found, scenario = energy.consumption(analysis, reading), analysis.scenario
+def _decode_energy(analysis: Analysis, reading: Reading) -> Any:
+    found, scenario = energy.batch_energy(analysis, reading), analysis.scenario
     if found is None or analysis.decode is None:
         return _nothing(analysis)
     return _ratio(found.decode.total, scenario.batch * (scenario.generate - 1) * scenario.settings.useful)
 
 
-def _energy_at_most(analysis: Analysis, reading: Reading) -> Any:
-    found = energy.at_most(analysis, reading)
+def _energy_at_tdp(analysis: Analysis, reading: Reading) -> Any:
+    found = energy.energy_at_tdp(analysis, reading)
     return _nothing(analysis) if found is None else _ratio(found, cost.generated_tokens(analysis))
 
 
-def _energy_of_prefill_at_most(analysis: Analysis, reading: Reading) -> Any:
+def _prefill_energy_at_tdp(analysis: Analysis, reading: Reading) -> Any:
     scenario, spent = analysis.scenario, energy.times(analysis, reading).prefill
-    found = energy.most_joules(energy.pools(analysis), analysis.parallel.devices, spent)
+    found = energy.tdp_energy(energy.device_pools(analysis), analysis.parallel.devices, spent)
     return _nothing(analysis) if found is None else _ratio(found, scenario.batch * scenario.prompt)
 
 
 def _power(analysis: Analysis, reading: Reading) -> Any:
-    # The longer the same work takes, the less is drawn at a time.
-    other: Mapping[str, Reading] = {"low": "high", "high": "low"}
-    found = energy.consumption(analysis, other.get(reading, reading))
+    found = energy.batch_energy(analysis, _INVERSE.get(reading, reading))
     return _nothing(analysis) if found is None else found.power
 
 
 def _cost(analysis: Analysis, reading: Reading) -> Any:
-    found = cost.spent(analysis, reading)
+    found = cost.batch_cost(analysis, reading)
     return _nothing(analysis) if found is None else _ratio(found * cost.MILLION, cost.generated_tokens(analysis))
 
 
 def _cost_processed(analysis: Analysis, reading: Reading) -> Any:
-    found = cost.spent(analysis, reading)
+    found = cost.batch_cost(analysis, reading)
     return _nothing(analysis) if found is None else _ratio(found * cost.MILLION, cost.processed_tokens(analysis))
 
 
 def _hourly(analysis: Analysis) -> Any:
-    rent = cost.rent(analysis)
+    rent = cost.hourly_rent(analysis)
     return _nothing(analysis) if rent is None else rent * analysis.parallel.devices
 
 
@@ -195,7 +193,7 @@ def _nothing(analysis: Analysis) -> Any:
 
 
 def devices(analysis: Analysis) -> int:
-    """Devices that the scenario takes: where decode has its own, as many again."""
+    """The number of devices: twice the parallelism's if prefill and decode are disaggregated."""
     pools = 1 if analysis.scenario.settings.decode_hardware is None else 2
     return analysis.parallel.devices * pools
 
@@ -217,63 +215,50 @@ METRICS: Mapping[str, Metric] = {
         *_timed("step", "one decode step at the context", "s", -1, _step),
         *_timed("total", "prefill and all decode steps", "s", -1, _total),
         *_timed("tokens_per_s", "generated tokens of all sequences over the total", _PER_TIME, 1, _rate),
-        *_timed("tokens_per_s_per_gpu", "the same for each device", _PER_TIME, 1, _rate_per_gpu),
+        *_timed("tokens_per_s_per_gpu", "tokens_per_s over devices", _PER_TIME, 1, _rate_per_gpu),
         *_timed("tokens_per_s_per_user", "one over TPOT", _PER_TIME, 1, _rate_per_user),
-        *_timed("sequences_per_s", "sequences of the batch over the total", "sequences/s", 1, _sequences),
-        *_timed("energy", "modelled energy of all devices for each generated token", "J", -1, _energy, Need.ENERGY),
-        *_timed("energy.prefill", "that of prefill for each prompt token", "J", -1, _energy_of_prefill, Need.ENERGY),
+        *_timed("sequences_per_s", "batch over the total", "sequences/s", 1, _sequences),
+        *_timed("energy", "modelled energy of all devices per generated token", "J", -1, _energy, Need.ENERGY),
+        *_timed("energy.prefill", "modelled prefill energy per prompt token", "J", -1, _prefill_energy, Need.ENERGY),
         *_timed(
-            "energy.decode", "that of decoding for each token after the first", "J", -1, _energy_of_decode, Need.ENERGY
+            "energy.decode", "modelled decode energy per token after the first", "J", -1, _decode_energy, Need.ENERGY
         ),
+        *_timed("energy.tdp", "energy of all devices at TDP per generated token", "J", -1, _energy_at_tdp, Need.TDP),
         *_timed(
-            "energy.tdp",
-            "at most: all devices at their TDP for each generated token",
-            "J",
-            -1,
-            _energy_at_most,
-            Need.TDP,
+            "energy.tdp.prefill", "prefill energy at TDP per prompt token", "J", -1, _prefill_energy_at_tdp, Need.TDP
         ),
-        *_timed(
-            "energy.tdp.prefill", "that of prefill for each prompt token", "J", -1, _energy_of_prefill_at_most, Need.TDP
-        ),
-        *_timed("power", "modelled mean draw of a device", "W", -1, _power, Need.ENERGY),
-        *_timed("cost", "a million generated tokens", "USD", -1, _cost, Need.PRICE),
-        *_timed("cost.processed", "a million tokens of prompts and answers", "USD", -1, _cost_processed, Need.PRICE),
+        *_timed("power", "modelled mean power of a device", "W", -1, _power, Need.ENERGY),
+        *_timed("cost", "cost of a million generated tokens", "USD", -1, _cost, Need.PRICE),
+        *_timed("cost.processed", "cost of a million prompt and output tokens", "USD", -1, _cost_processed, Need.PRICE),
         Metric("usd_per_hour", "rent of all devices", "USD/h", -1, _hourly, needs=Need.PRICE),
         Metric("memory", "bytes resident on the fullest device", "B", -1, lambda found: found.memory.total),
         Metric("memory.weights", "bytes of weights on a device", "B", -1, lambda found: found.memory.weights),
         Metric("memory.kv", "bytes of the KV cache on a device", "B", -1, lambda found: found.memory.kv_cache),
         Metric("memory.state", "bytes of recurrent states on a device", "B", -1, lambda found: found.memory.state),
-        Metric(
-            "memory.activations",
-            "most bytes of activations at once",
-            "B",
-            -1,
-            lambda found: found.memory.activation_peak,
-        ),
+        Metric("memory.activations", "peak bytes of activations", "B", -1, lambda found: found.memory.activation_peak),
         Metric("headroom", "bytes left on the fullest device", "B", 1, lambda found: found.memory.headroom),
-        Metric("fits", "whether memory holds it", "", 1, lambda found: found.memory.fits, Type.TRUTH),
-        Metric("gpus", "devices that share the work", "", -1, devices),
-        Metric("prefill_bound", "compute, memory or link: most of prefill", "", 0, _roof("prefill"), Type.TEXT),
-        Metric("decode_bound", "compute, memory or link: most of a decode step", "", 0, _roof("decode"), Type.TEXT),
+        Metric("fits", "whether the scenario fits in memory", "", 1, lambda found: found.memory.fits, Type.TRUTH),
+        Metric("gpus", "number of devices", "", -1, devices),
+        Metric("prefill_bound", "main bound of prefill: compute, memory, link", "", 0, _roof("prefill"), Type.TEXT),
+        Metric("decode_bound", "main bound of a decode step: compute, memory, link", "", 0, _roof("decode"), Type.TEXT),
     )
 }
-"""Every metric with its reading; `find_metric` also takes names without one."""
+"""All metrics, with their reading; `find_metric` also takes names without one."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = {"bound": ("prefill_bound", "decode_bound")}
 DEFAULT = ("ttft", "tpot", "tokens_per_s", "tokens_per_s_per_gpu", "memory", "fits", *GROUPS["bound"])
-"""What is asked of models that generate where nothing else is."""
+"""Default metrics of generative models."""
 
 DEFAULT_OF_ENCODERS = ("ttft", "sequences_per_s", "memory", "fits", "prefill_bound")
-"""What is asked of models that only encode: they have no decode steps and no generated tokens."""
+"""Default metrics of encoder models, which have no decode steps."""
 
 _TIMED = frozenset(name.removesuffix(".bound") for name in METRICS if name.endswith(".bound"))
 NAMES: tuple[str, ...] = (*sorted(_TIMED), *METRICS)
-"""Every name that `find_metric` knows."""
+"""All names that `find_metric` takes."""
 
 
 def find_metric(name: str, at: str) -> Metric:
-    """The metric called `name`, at the reading of `at` where the name says none; raises UnknownNameError."""
+    """The metric called `name`, at the reading `at` if the name has none; raises UnknownNameError."""
     key = f"{name}.{AT[at]}" if name in _TIMED else name
     if key not in METRICS:
         raise UnknownNameError("metric", name, (*NAMES, *GROUPS))
@@ -281,7 +266,7 @@ def find_metric(name: str, at: str) -> Metric:
 
 
 def default_metrics(models: Iterable[Model]) -> tuple[str, ...]:
-    """What is asked of these models where nothing else is: of both kinds, what is asked of either."""
+    """The default metrics of these models: generative ones, encoders, or both."""
     encodes = {model.task == "encode" for model in models}
     if encodes == {True}:
         return DEFAULT_OF_ENCODERS
@@ -289,7 +274,7 @@ def default_metrics(models: Iterable[Model]) -> tuple[str, ...]:
 
 
 def expand(names: Iterable[str], at: str) -> tuple[str, ...]:
-    """The names with groups written out, each once and checked; raises UnknownNameError."""
+    """The names, checked, with groups expanded and without duplicates; raises UnknownNameError."""
     found: dict[str, None] = {}
     for name in names:
         for member in GROUPS.get(name.strip(), (name.strip(),)):
@@ -299,7 +284,7 @@ def expand(names: Iterable[str], at: str) -> tuple[str, ...]:
 
 
 def check_needs(names: Iterable[str], at: str, hardware: Sequence[Hardware], priced: bool) -> None:
-    """Raises RooflineError where a metric needs what the spec of none of the hardware says; a price may be given."""
+    """Raises RooflineError if a metric requires a value that no hardware spec has; `priced`: a price is given."""
     for name in names:
         need = find_metric(name, at).needs
         if need is None or (need is Need.PRICE and priced) or any(need.met(device) for device in hardware):

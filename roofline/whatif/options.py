@@ -1,7 +1,7 @@
-"""Options: all that a scenario may be asked for by name, on the command line, in a study and as an axis.
+"""Options of a scenario: one table for the command line, studies and axes.
 
-One table says what each option holds, how its text is read and where it goes; `compose` makes a request of
-them, `scenario_from` its scenario.
+`OPTIONS` has the kind and range of each option's value and the argument of `compose` that it sets. `request_from`
+builds a request from option values, `scenario_from` its scenario.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from roofline.techniques import check_request
 from roofline.whatif.request import Request
 
 NOTHING = "none"
-"""What is written where an option is left out."""
+"""Text for an option that is not set."""
 
 
 class Kind(Enum):
-    """What an option holds."""
+    """The type of an option's value."""
 
     GRID = auto()  # a count, or an array of them: all values are evaluated at once
     INTEGER = auto()
@@ -41,14 +41,14 @@ class Kind(Enum):
 
     @property
     def counts(self) -> bool:
-        """Whether the option holds whole numbers."""
+        """Whether values are whole numbers."""
         return self in (Kind.GRID, Kind.INTEGER)
 
 
 class Option(Struct, frozen=True):
-    """An option: what it holds, the range or the check of its values, and the argument of `compose` that it becomes.
+    """An option: the kind, range and check of its value, and the argument of `compose` that it sets.
 
-    `check` raises RooflineError for text that means nothing whatever the rest of the scenario is.
+    `check` raises RooflineError for text that is invalid in every scenario.
     """
 
     name: str
@@ -59,7 +59,7 @@ class Option(Struct, frozen=True):
     check: Callable[[str], object] | None = None
 
     def read(self, value: object) -> Any:
-        """The value that text, or what a YAML file holds, stands for; raises RooflineError."""
+        """The option's value from text or from a YAML value; raises RooflineError."""
         if self.kind is Kind.SWITCH:
             return self._switch(value)
         if self.kind is Kind.LIST:
@@ -74,7 +74,7 @@ class Option(Struct, frozen=True):
         return self.number(value)
 
     def number(self, value: object) -> int | float:
-        """A number within the option's range, a whole one where it counts."""
+        """A number within the option's range; an integer if the option counts."""
         what = "a whole number" if self.kind.counts else "a number"
         try:
             number = float(value.replace("_", "") if isinstance(value, str) else value)  # type: ignore[arg-type]
@@ -92,7 +92,7 @@ class Option(Struct, frozen=True):
         switches = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off"), False)}
         key = str(value).lower()
         if key not in switches:
-            raise RooflineError(f"{self.name} is true or false, got {quote(value)}")
+            raise RooflineError(f"{self.name} must be true or false, got {quote(value)}")
         return switches[key]
 
     def _list(self, value: object) -> list[str]:
@@ -108,16 +108,23 @@ class Option(Struct, frozen=True):
         return names
 
 
-def _precision(part: str) -> Callable[[str], object]:
-    return lambda text: parse_precision("bf16", **{part: text})
-
-
 def _grid(name: str, low: int, high: int) -> Option:
     return Option(name, Kind.GRID, (name,), low, high)
 
 
+def _format(name: str, part: str) -> Option:
+    return Option(name, Kind.TEXT, ("formats", part), check=lambda text: parse_precision("bf16", **{part: text}))
+
+
 def _degree(name: str, degree: str) -> Option:
     return Option(name, Kind.INTEGER, ("degrees", degree), 1, MAX_DEVICES)
+
+
+def _convention(name: str) -> Convention:
+    try:
+        return Convention(name)
+    except ValueError:
+        raise UnknownNameError("convention", name, map(str, Convention)) from None
 
 
 OPTIONS: Mapping[str, Option] = {
@@ -131,10 +138,10 @@ OPTIONS: Mapping[str, Option] = {
         _grid("context", 0, 2 * MAX_LENGTH),
         _grid("prefix", 0, MAX_LENGTH),
         _grid("images", 0, MAX_BATCH),
-        Option("quant", Kind.TEXT, ("formats", "scheme"), check=_precision("scheme")),
-        Option("weights", Kind.TEXT, ("formats", "weights"), check=_precision("weights")),
-        Option("activations", Kind.TEXT, ("formats", "activations"), check=_precision("activations")),
-        Option("kv", Kind.TEXT, ("formats", "kv"), check=_precision("kv")),
+        _format("quant", "scheme"),
+        _format("weights", "weights"),
+        _format("activations", "activations"),
+        _format("kv", "kv"),
         Option("flash", Kind.SWITCH, ("flash",)),
         Option("fuse", Kind.LIST, ("fuse",), check=lambda name: check_fusions([name])),
         _degree("tp", "tensor"),
@@ -149,39 +156,35 @@ OPTIONS: Mapping[str, Option] = {
         Option("with", Kind.LIST, ("techniques",), check=check_request),
         Option("engine", Kind.TEXT, ("engine",), check=load_engine),
         Option("price", Kind.NUMBER, ("price",), 0, MAX_PRICE),
-        Option("convention", Kind.TEXT, ("convention",), check=lambda name: _convention(name)),
+        Option("convention", Kind.TEXT, ("convention",), check=_convention),
     )
 }
-"""By the names of the command line's options, with underscores."""
+"""Options by name: the command line's, with underscores."""
 
 
 def find_option(name: str) -> Option:
-    """The option called `name`, with or without dashes; raises UnknownNameError with the nearest one."""
-    key = str(name).strip().removeprefix("--").replace("-", "_")
+    """The option called `name`; raises UnknownNameError with the nearest name.
+
+    Dashes and underscores are alike; `with_` is `with`, which Python reserves.
+    """
+    key = str(name).strip().removeprefix("--").replace("-", "_").removesuffix("_")
     if key not in OPTIONS:
         raise UnknownNameError("option of a scenario", name, OPTIONS)
     return OPTIONS[key]
 
 
 def names_in(text: str | None) -> tuple[str, ...]:
-    """The names of a list with commas, as several are written in one option; blank ones are left out."""
+    """The names in a comma-separated list, without blank ones."""
     return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
 
 
-def _convention(name: str) -> Convention:
-    try:
-        return Convention(name)
-    except ValueError:
-        raise UnknownNameError("convention", name, map(str, Convention)) from None
-
-
 def scenario_from(values: Mapping[str, Any]) -> Scenario:
-    """The scenario that options by name describe: that of their request. Raises RooflineError."""
+    """The scenario with these option values. Raises RooflineError."""
     return request_from(values).scenario()
 
 
 def request_from(values: Mapping[str, Any]) -> Request:
-    """The request that options by name describe; what is left out, or None, has `roofline analyze`'s defaults.
+    """The request with these option values; the default stands for a missing or None value.
 
     Values are as `Option.read` returns them; a GRID option may hold an array. Raises RooflineError.
     """
@@ -211,10 +214,9 @@ def compose(
     convention: str = Convention.PHYSICAL,
     **settings: Any,
 ) -> Request:
-    """The request of a command line: `formats` as `parse_precision` takes them, `degrees` as `Parallelism` does.
+    """The request with `formats` as arguments of `parse_precision` and `degrees` as arguments of `Parallelism`.
 
-    A degree that is None is as by default. `settings` are the workload and the engine, as `Scenario` has them. Raises
-    RooflineError.
+    A degree of None is the default. `settings` are further fields of `Scenario`. Raises RooflineError.
     """
     with_flash = flash if flash is not None else convention == Convention.PHYSICAL
     fusions = (*(("attention",) if with_flash else ()), *fuse)

@@ -1,7 +1,7 @@
-"""A request: a scenario in the parts that it was asked for in, so that a question can change one of them.
+"""A request: the parts of a scenario before techniques, each of which can be changed.
 
-Techniques change a scenario after all else is settled. Whoever asks for another batch, device or format therefore
-changes the request, and the techniques are applied anew to what follows from it.
+Techniques apply to a complete scenario. To change a batch, device or format, change the request: its techniques are
+applied again.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Settings
-from roofline.specs.checkpoint import SETTLED, precision_of
+from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import default_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
@@ -30,12 +30,12 @@ def _nothing() -> Mapping[str, Any]:
 
 
 class Request(Struct, frozen=True, dict=True):
-    """What a scenario is made of, before techniques.
+    """The parts of a scenario before techniques.
 
-    `formats` are arguments of `parse_precision` beside the base format, which follows from model and hardware;
+    `formats` are arguments of `parse_precision` besides the base format, which follows from model and hardware;
     `degrees` those of `Parallelism`, `settings` further ones of `Settings`, `options` the other fields of `Scenario`.
-    `techniques` are written as `apply_techniques` reads them. `written` holds what model and hardware were asked for
-    by, a name or a path, where that is not the name that their specs give.
+    `techniques` are arguments of `apply_techniques`. `written` has the name or path of model and hardware, if it is not
+    the name in their specs.
     """
 
     model: Model
@@ -49,23 +49,23 @@ class Request(Struct, frozen=True, dict=True):
 
     @property
     def model_name(self) -> str:
-        """The name or path by which the model can be asked for."""
+        """The name or path of the model."""
         return self.written.get("model", self.model.name)
 
     @property
     def hardware_name(self) -> str:
-        """The name or path by which the hardware can be asked for."""
+        """The name or path of the hardware."""
         return self.written.get("hardware", self.hardware.name)
 
     @property
     def engine_name(self) -> str:
-        """The name or path of the engine: as asked for, else that of its hardware."""
+        """The name or path of the engine; by default that of the hardware."""
         return str(self.options.get("engine") or default_engine(self.hardware))
 
     def scenario(self, **changes: Any) -> Scenario:
-        """The scenario, with some of the `options` changed. Raises RooflineError where it cannot be."""
+        """The scenario, with some of the `options` changed. Raises RooflineError if it is invalid."""
         if not changes:
-            return self._asked
+            return self._scenario
         return apply_techniques(replace(self._plain, **changes), self.techniques)
 
     @cached_property
@@ -74,14 +74,14 @@ class Request(Struct, frozen=True, dict=True):
         return Scenario(self.model, self.hardware, precision=self.precision, settings=settings, **self.options)
 
     @cached_property
-    def _asked(self) -> Scenario:
+    def _scenario(self) -> Scenario:
         return apply_techniques(self._plain, self.techniques)
 
     @property
     def precision(self) -> Precision:
         """The formats on this hardware, before techniques.
 
-        A technique that settles the weights' format starts from the model in 16 bits, as if that had been asked for.
+        With a technique that sets the weight format, a quantized checkpoint counts as 16 bits.
         """
         formats = self.formats
         if self.model.quantization is not None and not self.as_released:
@@ -90,29 +90,29 @@ class Request(Struct, frozen=True, dict=True):
 
     @property
     def as_released(self) -> bool:
-        """Whether a checkpoint that was released quantised runs so: nothing else is asked for its weights."""
-        if self.model.quantization is None or any(self.formats.get(part) for part in SETTLED):
+        """Whether a quantized checkpoint keeps its released format: no option or technique sets another."""
+        if self.model.quantization is None or any(self.formats.get(part) for part in RELEASED_OVERRIDES):
             return False
         return all(check_request(name).slot != "weight format" for name in self.techniques)
 
     def on(self, hardware: Hardware) -> Request:
-        """The same on other hardware, in the format that the model runs in there."""
+        """The request on other hardware, in the model's default format there."""
         return replace(self, hardware=hardware, written={**self.written, "hardware": hardware.name})
 
     def quantised(self, scheme: str) -> Request:
-        """The same under a named scheme; formats that were asked for one by one stay."""
+        """The request with a named quantization scheme; formats set one by one stay."""
         return replace(self, formats={**self.formats, "scheme": scheme})
 
     def spread(self, **degrees: int) -> Request:
-        """The same with other degrees of parallelism."""
+        """The request with other degrees of parallelism."""
         return replace(self, degrees={**self.degrees, **degrees})
 
     def with_options(self, **options: Any) -> Request:
-        """The same with other fields of the scenario, such as its batch or its engine."""
+        """The request with other fields of the scenario, such as its batch or engine."""
         return replace(self, options={**self.options, **options})
 
     def using(self, *techniques: str) -> Request:
-        """The same with other techniques; what does not hang on them is worked out once for both."""
+        """The request with other techniques; both share the scenario before techniques."""
         changed = replace(self, techniques=techniques)
         if self.model.quantization is None and "_plain" in vars(self):
             vars(changed)["_plain"] = self._plain

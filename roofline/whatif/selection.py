@@ -1,4 +1,4 @@
-"""Selections from rows: the best by one figure, and those that no other row beats in all of several."""
+"""Selections of rows: the best by one column, and Pareto fronts."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 
 
 class Rows(Struct, frozen=True):
-    """Rows of a table by column: arrays of `count` values, or one value that all rows share."""
+    """Rows of a table by column: arrays of `count` values, or one value for all rows."""
 
     columns: Mapping[str, Any]
     count: int
 
     def array(self, name: str) -> NDArray[Any]:
-        """A column written out."""
+        """A column as an array."""
         column = self.columns[name]
         return column if isinstance(column, np.ndarray) else np.full(self.count, column)
 
@@ -31,7 +31,7 @@ class Rows(Struct, frozen=True):
 
 
 def joined(parts: Sequence[Rows]) -> Rows:
-    """The rows of all parts, which have the same columns."""
+    """The concatenation of parts with equal columns."""
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, Any] = {}
@@ -47,9 +47,9 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 
 class Selection(Struct, frozen=True):
-    """Which rows are wanted: those on the Pareto front of `pareto`, then the first `top` by `by`; None wants all.
+    """A choice of rows: the Pareto front of `pareto`, then the first `top` by `by`; None keeps all.
 
-    Both name columns with their directions, 1 where more is better and -1 where less is.
+    Both are column names with their better direction: 1 up, -1 down.
     """
 
     pareto: tuple[tuple[str, int], ...] = ()
@@ -58,11 +58,16 @@ class Selection(Struct, frozen=True):
 
     @property
     def everything(self) -> bool:
-        """Whether every row is wanted, in the order in which it comes."""
+        """Whether all rows are kept, in their order."""
         return not self.pareto and self.by is None
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The columns of the choice."""
+        return (*(name for name, _ in self.pareto), *(() if self.by is None else self.by[:1]))
+
     def of(self, rows: Rows) -> Rows:
-        """The wanted ones among the rows. Selecting from what was selected from parts selects from all of them."""
+        """The chosen rows. Choosing from the `partial` rows of parts equals choosing from all rows."""
         if self.everything or not rows.count:
             return rows
         if self.pareto:
@@ -78,7 +83,7 @@ class Selection(Struct, frozen=True):
         return rows.take(order if self.top is None else order[: self.top])
 
     def partial(self, rows: Rows) -> Rows:
-        """What may be left out of the rows before others are known: on a front of all, any may be among the first."""
+        """The rows of a part that may be chosen among all: with a front, `top` applies only to the front of all."""
         return Selection(self.pareto).of(rows) if self.pareto else self.of(rows)
 
 
@@ -87,9 +92,9 @@ def _cost(rows: Rows, name: str, better: int) -> NDArray[np.float64]:
 
 
 def front(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Which rows of `costs` (rows, columns) no other row beats: is at most as high everywhere and lower somewhere.
+    """The mask of the Pareto front of `costs` (rows, columns): no other row is lower somewhere and nowhere higher.
 
-    Rows with NaN are not among them; equal rows are together.
+    Rows with NaN are excluded; equal rows are both in or both out.
     """
     found = np.zeros(len(costs), dtype=bool)
     known = np.flatnonzero(~np.isnan(costs).any(axis=1))
@@ -102,7 +107,7 @@ def front(costs: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _front_of_two(distinct: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Of distinct rows in ascending order: those whose last column is lower than that of all rows before."""
+    """The front of distinct rows in ascending order: the last column is lower than in all rows before."""
     last = distinct[:, -1] if distinct.shape[1] == 2 else np.zeros(len(distinct))
     before = np.concatenate([[np.inf], np.minimum.accumulate(last)[:-1]])
     first = np.arange(len(distinct)) == 0
@@ -111,7 +116,7 @@ def _front_of_two(distinct: NDArray[np.float64]) -> NDArray[np.bool_]:
 
 
 def _front_of_many(distinct: NDArray[np.float64]) -> NDArray[np.bool_]:
-    """Each row that is left strikes out those that it beats, those with the lowest sums of ranks first."""
+    """The front of distinct rows: each remaining row, by ascending sum of ranks, removes the rows that it dominates."""
     ranks = np.argsort(np.argsort(distinct, axis=0), axis=0).sum(axis=1)
     order = np.argsort(ranks, kind="stable")
     left, index = order, 0

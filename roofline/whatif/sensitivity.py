@@ -1,12 +1,12 @@
-"""Sensitivities: by how many percent times, rate and memory change with one percent of a setting.
+"""Sensitivities: elasticities of latency, throughput and memory to settings of a scenario.
 
 An elasticity is d ln figure / d ln setting, from central differences on the simulator,
 
     e = (ln f(x (1 + h)) - ln f(x (1 - h))) / (ln (x (1 + h)) - ln (x (1 - h))),
 
-where counts move by a tenth at least, in whole numbers, and one-sided where a count cannot fall. Elasticities to
-all that a time consists of add up to about 1 in size; bandwidth, peak, links, launches and the host are such a set.
-Expected times rise in small steps with tiles and waves, so that the step h matters: it is part of the answer.
+where counts move by at least a tenth, in whole numbers, and one-sided at a count of 1. Elasticities to a complete set
+of costs sum to about 1 in size; bandwidth, peak, links, launches and host time are such a set. Expected times have
+small steps due to tiles and waves, so that the result depends on h, which is reported with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
-from roofline.timing.estimate import Reading
+from roofline.timing.intervals import Reading
 from roofline.whatif.request import Request
 from roofline.whatif.solve.targets import Figures, figures
 from roofline.whatif.variation import (
@@ -40,20 +40,20 @@ STEP = 0.01
 """Relative step h of the central differences."""
 
 COUNT_STEP = 0.1
-"""Least relative step of counts: a smaller one would show the edge of a tile rather than the slope."""
+"""Minimum relative step of counts: a smaller one shows the edge of a tile, not the slope."""
 
 STEPS = (0.005, 0.5)
-"""Least and largest step: kernels do not see a smaller change of bits."""
+"""Range of the step: a smaller change of bits has no effect on kernels."""
 
 MORE = 1.1
-"""The change that is simulated whole, beside the elasticity: 10% more."""
+"""The change that is simulated besides the elasticity: 10% more."""
 
 METRICS = ("ttft", "tpot", "total", "tokens_per_second", "memory")
-"""What responds; memory is the share of the capacity that is in use."""
+"""Metrics of the elasticities; `memory` is the fraction of capacity in use."""
 
 
-class Knob(Struct, frozen=True):
-    """A setting: what it is, its value, and the scenario with that value times a factor."""
+class Setting(Struct, frozen=True):
+    """A setting, its value, and the scenario with that value times a factor (`at`)."""
 
     name: str
     meaning: str
@@ -63,10 +63,10 @@ class Knob(Struct, frozen=True):
 
 
 class Sensitivity(Struct, frozen=True):
-    """What one setting does.
+    """The effect of one setting.
 
-    `low` and `high` are the values simulated. `elasticities` are by metric, `more` the relative change of each with
-    `MORE` times the setting (counts rounded up); None where there is no such figure.
+    `low` and `high` are the values simulated. `elasticities` are by metric, `more` the relative change of each metric
+    with `MORE` times the setting (counts rounded up); None for a metric that the scenario lacks.
     """
 
     name: str
@@ -79,60 +79,62 @@ class Sensitivity(Struct, frozen=True):
 
 
 def sensitivity(request: Request, at: Reading = "mid", step: float = STEP) -> tuple[Sensitivity, ...]:
-    """The response of TTFT, TPOT, total, tokens/s and memory to every setting that the scenario has."""
+    """The sensitivity of TTFT, TPOT, total, tokens/s and memory to every setting of the scenario."""
     low, high = STEPS
     if not low <= step <= high:
         raise RooflineError(f"the step must be between {low:g} and {high:g}, got {step:g}")
     base = _metrics(request.scenario(), at)
-    return tuple(_response(knob, base, at, step) for knob in knobs(request))
+    return tuple(_response(setting, base, at, step) for setting in settings_of(request))
 
 
-def knobs(request: Request) -> tuple[Knob, ...]:
-    """The settings of a scenario that can be a little more or less."""
-    asked = request.scenario()
-    device, engine = asked.hardware, asked.profile
+def settings_of(request: Request) -> tuple[Setting, ...]:
+    """The continuous settings and counts of a scenario."""
+    base = request.scenario()
+    device, engine = base.hardware, base.profile
 
     def scaled(change: Callable[[Any, float], Any]) -> Callable[[float], Scenario]:
-        return lambda factor: with_hardware(asked, lambda hardware: change(hardware, factor))
+        return lambda factor: with_hardware(base, lambda hardware: change(hardware, factor))
 
     def tuned(*names: str) -> Callable[[float], Scenario]:
-        return lambda factor: replace(asked, engine=scaled_engine(engine, factor, *names))
+        return lambda factor: replace(base, engine=scaled_engine(engine, factor, *names))
 
-    def counted(name: str, value: int) -> Knob:
+    def counted(name: str, value: int) -> Setting:
         at = lambda factor: request.scenario(**{name: round(value * factor)})  # noqa: E731
-        return Knob(name, _COUNTS[name], value, True, at)
+        return Setting(name, _COUNTS[name], value, True, at)
 
     matrix = device.tensor or device.vector
     best = max(matrix.values(), default=0.0)
     host = ("step", "sequence", "gap", "issue")
     found = [
-        Knob("bandwidth", "memory bandwidth, B/s", device.memory_bandwidth, False, scaled(scaled_bandwidth)),
-        Knob("peak", "matrix peaks of all formats (the largest, FLOP/s)", best, False, scaled(scaled_peaks)),
+        Setting("bandwidth", "memory bandwidth, B/s", device.memory_bandwidth, False, scaled(scaled_bandwidth)),
+        Setting("peak", "matrix peaks of all formats (the largest, FLOP/s)", best, False, scaled(scaled_peaks)),
     ]
     if device.tensor and device.vector:
         value, meaning = device.vector_peak or 0.0, "peaks of the vector unit, FLOP/s"
-        found.append(Knob("vector peak", meaning, value, False, scaled(scaled_vector_peaks)))
-    found.append(Knob("capacity", "memory capacity, B", device.memory_capacity, False, scaled(scaled_capacity)))
+        found.append(Setting("vector peak", meaning, value, False, scaled(scaled_vector_peaks)))
+    found.append(Setting("capacity", "memory capacity, B", device.memory_capacity, False, scaled(scaled_capacity)))
     if device.interconnects:
         value, meaning = device.interconnects[0].bandwidth, "bandwidth of all links (the first, B/s)"
-        found.append(Knob("link", meaning, value, False, scaled(scaled_links)))
+        found.append(Setting("link", meaning, value, False, scaled(scaled_links)))
     found += [
-        Knob(
-            "launch", "launch of measured kernels, of that of the calibration", engine["launch"], False, tuned("launch")
+        Setting(
+            "launch", "kernel launch, as a fraction of the calibrated one", engine["launch"], False, tuned("launch")
         ),
-        Knob("host", "host time: a pass, a sequence, gaps and issue (a pass, s)", engine["step"], False, tuned(*host)),
+        Setting("host", "host time: step, sequence, gap and issue (step, s)", engine["step"], False, tuned(*host)),
         counted("batch", int(request.scenario().batch)),
         counted("prompt", int(_own(request, "prompt"))),
     ]
-    if asked.model.task == "generate":
+    if base.model.task == "generate":
         found.append(counted("generate", int(_own(request, "generate"))))
-    precision = asked.precision
+    precision = base.precision
     assert precision is not None
     weights = precision.weights.linear or precision.base
-    bits = [Knob("weight bits", "bits of weights", weights.bits, False, lambda factor: with_weight_bits(asked, factor))]
-    if asked.model.task == "generate":
+    bits = [
+        Setting("weight bits", "bits of weights", weights.bits, False, lambda factor: with_weight_bits(base, factor))
+    ]
+    if base.model.task == "generate":
         meaning = "bits of the KV cache"
-        bits.append(Knob("KV bits", meaning, precision.kv.bits, False, lambda factor: with_kv_bits(asked, factor)))
+        bits.append(Setting("KV bits", meaning, precision.kv.bits, False, lambda factor: with_kv_bits(base, factor)))
     return (*found, *bits)
 
 
@@ -140,7 +142,7 @@ _COUNTS = {"batch": "sequences", "prompt": "prompt tokens", "generate": "tokens 
 
 
 def _own(request: Request, name: str) -> Any:
-    """A count as it was asked for, before techniques."""
+    """A count of the request, before techniques."""
     return getattr(request.using().scenario(), name)
 
 
@@ -155,24 +157,26 @@ def _metrics(scenario: Scenario, at: Reading) -> dict[str, float | None]:
     }
 
 
-def ends(knob: Knob, step: float) -> tuple[float, float]:
-    """The factors at which a setting is simulated: 1 - h and 1 + h; a tenth at least for counts, in whole numbers."""
-    if not knob.whole:
+def ends(setting: Setting, step: float) -> tuple[float, float]:
+    """The factors of a setting to simulate: 1 - h and 1 + h; for counts at least a tenth, in whole numbers."""
+    if not setting.whole:
         return 1 - step, 1 + step
-    width = max(1, round(knob.value * max(step, COUNT_STEP)))
-    return max(knob.value - width, 1) / knob.value, (knob.value + width) / knob.value
+    width = max(1, round(setting.value * max(step, COUNT_STEP)))
+    return max(setting.value - width, 1) / setting.value, (setting.value + width) / setting.value
 
 
-def _response(knob: Knob, base: dict[str, float | None], at: Reading, step: float) -> Sensitivity:
-    low, high = ends(knob, step)
-    below = base if low == 1 else _metrics(knob.at(low), at)
-    above = _metrics(knob.at(high), at)
+def _response(setting: Setting, base: dict[str, float | None], at: Reading, step: float) -> Sensitivity:
+    low, high = ends(setting, step)
+    below = base if low == 1 else _metrics(setting.at(low), at)
+    above = _metrics(setting.at(high), at)
     width = math.log(high) - math.log(low)
     elasticities = {name: _slope(below[name], above[name], width) for name in METRICS}
-    factor = math.ceil(knob.value * MORE - 1e-9) / knob.value if knob.whole else MORE
-    after = _metrics(knob.at(factor), at)
+    factor = math.ceil(setting.value * MORE - 1e-9) / setting.value if setting.whole else MORE
+    after = _metrics(setting.at(factor), at)
     more = {name: _relative(base[name], after[name]) for name in METRICS}
-    return Sensitivity(knob.name, knob.meaning, knob.value, knob.value * low, knob.value * high, elasticities, more)
+    return Sensitivity(
+        setting.name, setting.meaning, setting.value, setting.value * low, setting.value * high, elasticities, more
+    )
 
 
 def _slope(below: float | None, above: float | None, width: float) -> float | None:

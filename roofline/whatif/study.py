@@ -1,6 +1,6 @@
-"""A study: what a sweep fixes and varies, which figures it asks for, and which rows it wants.
+"""Studies: the axes of a sweep, its fixed options, its metrics and a selection of rows.
 
-A YAML file holds one, so that it lives in a repository:
+A study can be a YAML file:
 
     model: llama-3.1-8b
     generate: 256
@@ -16,7 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -36,17 +36,17 @@ from roofline.whatif.options import OPTIONS, Kind, find_option
 from roofline.whatif.selection import Selection
 
 INVALID = ("drop", "keep")
-"""What becomes of combinations that cannot run: counted only, or rows with an error."""
+"""Treatment of combinations that cannot run: only counted, or kept as rows with an error."""
 
 ERROR = "error"
-"""The column of what is wrong with a combination, where those are kept."""
+"""The column of error messages, if invalid combinations are kept."""
 
 
 class Question(Struct, frozen=True):
-    """What is asked of every point: everything but the points themselves. It travels to other processes.
+    """A study without its points, which is pickled for worker processes.
 
-    `columns` are the types of the rows' columns in their order, `figures` the metrics to work out, `axes` the types of
-    what varies. `sources` are digests of the specs that the answers rest on, by kind and name.
+    `axes` are the types of the axes, `outputs` the metrics shown, `figures` all metrics to compute. `sources` are
+    digests of the specs used, by kind and name.
     """
 
     fixed: Mapping[str, Any]
@@ -61,20 +61,20 @@ class Question(Struct, frozen=True):
 
     @property
     def condition(self) -> Expression | None:
-        """What rows must meet."""
+        """The condition on rows."""
         return None if self.where is None else parse_condition(self.where, _types(self.axes, self.at))
 
     @property
     def columns(self) -> dict[str, Type]:
-        """The columns of the answer: the axes, the metrics, and what is wrong."""
+        """The type of each column: the axes, the metrics, and the error."""
         metrics = {name: find_metric(name, self.at).type for name in self.outputs}
         return {**self.axes, **metrics, **({ERROR: Type.TEXT} if self.keep else {})}
 
 
 class Study(Struct, frozen=True, eq=False, dict=True):
-    """Axes over a scenario, and the question asked of every point. `make_study` checks and builds one.
+    """Axes over a scenario, and the question for every point. `make_study` checks and builds one.
 
-    Rows come in the order of nested loops: over the axes that are loops first, in their order, then over the counts.
+    Rows are in the order of nested loops: the loop axes outside, then the grid axes.
     """
 
     axes: tuple[Axis, ...]
@@ -82,22 +82,22 @@ class Study(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def loops(self) -> tuple[Axis, ...]:
-        """The axes that one analysis cannot span."""
+        """The axes with one analysis per value."""
         return tuple(axis for axis in self.axes if not axis.grid)
 
     @property
     def grid(self) -> tuple[Axis, ...]:
-        """The axes that one analysis spans."""
+        """The axes that one analysis evaluates at once."""
         return tuple(axis for axis in self.axes if axis.grid)
 
     @property
     def points(self) -> int:
-        """How many points there are."""
+        """The number of points."""
         return math.prod(map(len, self.axes))
 
     @cached_property
     def key(self) -> str:
-        """Differs between studies whose answers differ: in points, question, specs or version."""
+        """A digest of points, question, specs and version; studies with equal keys have equal results."""
         from roofline import __version__
 
         question = self.question
@@ -122,13 +122,13 @@ def make_study(
     invalid: str = "drop",
     **fixed: Any,
 ) -> Study:
-    """The study over the axes `over` (option to values, as text or a list) with the other options `fixed`.
+    """The study over the axes `over` (option to values, as text or a list), with the other options `fixed`.
 
-    `metrics` are columns of the answer, by default those that the models have; times are `at` expected times or at the
-    bound. Only rows that meet `where` are wanted; of these, those on the Pareto front of `pareto`, and of these the
-    `top` ones `by` a metric or a count. What cannot run is `invalid`: "drop" counts it, "keep" makes it a row with an
-    error (its figures NaN, False or empty) unless rows are chosen.
-    Raises RooflineError for names, values or ranges that mean nothing.
+    `metrics` are the columns, by default those of the models' tasks; times are expected or the bound (`at`). Rows that
+    meet `where` are kept, of these the Pareto front of `pareto`, of these the `top` ones `by` a metric or a count.
+    `invalid` combinations are counted ("drop") or kept ("keep") as rows with an error, whose metrics are NaN, False or
+    empty, unless rows are selected.
+    Raises RooflineError for invalid names, values or ranges.
 
     >>> study = make_study({"batch": "1:256:log9", "hw": "h100-sxm,mi300x"}, model="llama-3.1-8b", prompt=1024)
     >>> study.points
@@ -141,28 +141,20 @@ def make_study(
         raise UnknownNameError("reading of times", at, AT)
     if invalid not in INVALID:
         raise UnknownNameError("treatment of invalid combinations", invalid, INVALID)
-    settled = {(option := find_option(name)).name: option.read(value) for name, value in fixed.items()}
-    settled = {name: value for name, value in settled.items() if value not in (None, [])}
     varied = {axis.name: _type_of(axis) for axis in axes}
-    for name in settled:
-        if name in varied:
-            raise RooflineError(f"{name} is an axis and cannot be fixed as well")
-    for needed, what in (("model", "a model"), ("hw", "hardware: name it with --hw")):
-        if needed not in {**settled, **varied}:
-            raise RooflineError(f"the study needs {what}, or {needed} as an axis")
-    selection = _selection(_columns(_listed(pareto), varied, at), top, by, varied, at)
+    settled = _read_fixed(fixed, varied)
+    values = {name: (value,) for name, value in settled.items()} | {axis.name: axis.values for axis in axes}
+    selection = _selection(_listed(pareto), top, by, varied, at)
     if metrics is None:
-        models = next((axis.values for axis in axes if axis.name == "model"), (settled.get("model", ""),))
-        metrics = default_metrics(map(load_model, models))
-    asked = expand(_listed(metrics), at)
-    outputs = tuple(dict.fromkeys((*asked, *(name for name in _names(selection) if name not in varied))))
+        metrics = default_metrics(map(load_model, values["model"]))
+    ranked = [name for name in selection.names if name not in varied]
+    outputs = tuple(dict.fromkeys((*expand(_listed(metrics), at), *ranked)))
     if not outputs:
-        raise RooflineError("the study asks for no metrics")
+        raise RooflineError("the study has no metrics")
     condition = None if where is None else parse_condition(where, _types(varied, at))
     tested = condition.names if condition else frozenset()
     figures = (*outputs, *sorted(name for name in tested if name not in varied and name not in outputs))
-    named = next((axis.values for axis in axes if axis.name == "hw"), (settled.get("hw", ""),))
-    check_needs(figures, at, [load_hardware(name) for name in named], "price" in settled or "price" in varied)
+    check_needs(figures, at, [load_hardware(name) for name in values["hw"]], "price" in values)
     question = Question(
         fixed=settled,
         axes=varied,
@@ -172,13 +164,26 @@ def make_study(
         where=where,
         selection=selection,
         keep=invalid == "keep" and where is None and selection.everything,
-        sources=_sources(settled, axes),
+        sources=_sources(values),
     )
     return Study(axes, question)
 
 
+def _read_fixed(fixed: Mapping[str, Any], varied: Mapping[str, Type]) -> dict[str, Any]:
+    """The values of the fixed options; raises RooflineError for an axis, or without a model or hardware."""
+    read = {(option := find_option(name)).name: option.read(value) for name, value in fixed.items()}
+    read = {name: value for name, value in read.items() if value not in (None, [])}
+    for name in read:
+        if name in varied:
+            raise RooflineError(f"{name} is an axis and cannot be fixed as well")
+    for needed, what in (("model", "a model"), ("hw", "hardware: name it with --hw")):
+        if needed not in {**read, **varied}:
+            raise RooflineError(f"the study needs {what}, or {needed} as an axis")
+    return read
+
+
 def _listed(names: str | Iterable[str]) -> list[str]:
-    """Names, which text separates by commas."""
+    """The names of a list, or of a comma-separated text."""
     return [name.strip() for name in (names.split(",") if isinstance(names, str) else names)]
 
 
@@ -189,16 +194,12 @@ def _type_of(axis: Axis) -> Type:
 
 
 def _types(varied: Mapping[str, Type], at: str) -> dict[str, Type]:
-    """The types of all names that a condition may have."""
+    """The types of all names in a condition."""
     return {**{name: find_metric(name, at).type for name in NAMES}, **varied}
 
 
-def _columns(names: Iterable[str], varied: Mapping[str, Type], at: str) -> tuple[tuple[str, int], ...]:
-    return tuple((name, _better(name, varied, at)) for name in names)
-
-
 def _better(name: str, varied: Mapping[str, Type], at: str) -> int:
-    """Which way is better for a metric, or for a count that varies: more work, on fewer devices."""
+    """The better direction of a metric (1 up, -1 down), or of an axis: more work, fewer devices."""
     if name in varied:
         better = {Kind.GRID: 1, Kind.INTEGER: -1}.get(OPTIONS[name].kind, 0)
     elif name in NAMES:
@@ -206,36 +207,30 @@ def _better(name: str, varied: Mapping[str, Type], at: str) -> int:
     else:
         raise UnknownNameError("metric", name, (*NAMES, *varied))
     if not better:
-        raise RooflineError(f"no {name} is better than another: rows cannot be ranked by it")
+        raise RooflineError(f"{name} has no better direction: rows cannot be ranked by it")
     return better
 
 
 def _selection(
-    pareto: tuple[tuple[str, int], ...], top: int | None, by: str | None, varied: Mapping[str, Type], at: str
+    pareto: Sequence[str], top: int | None, by: str | None, varied: Mapping[str, Type], at: str
 ) -> Selection:
-    if len({name for name, _ in pareto}) < len(pareto) or len(pareto) == 1:
-        raise RooflineError("a Pareto front needs two different metrics or more, like ttft,tokens_per_s_per_gpu")
+    front = tuple((name, _better(name, varied, at)) for name in pareto)
+    if len(set(pareto)) < len(pareto) or len(pareto) == 1:
+        raise RooflineError("a Pareto front needs at least two different metrics, like ttft,tokens_per_s_per_gpu")
     if top is not None and (isinstance(top, bool) or not isinstance(top, int) or top < 1):
         raise RooflineError(f"top takes a whole number above 0, got {quote(top)}")
     if top is not None and by is None and not pareto:
         raise RooflineError("top needs a metric to rank by, like --by tokens_per_s_per_gpu")
     if by is not None and top is None and not pareto:
-        raise RooflineError(f"ranking by {by} needs the number of rows wanted, like --top 10")
-    return Selection(pareto, top, None if by is None else (by, _better(by, varied, at)))
+        raise RooflineError(f"ranking by {by} needs the number of rows, like --top 10")
+    return Selection(front, top, None if by is None else (by, _better(by, varied, at)))
 
 
-def _names(selection: Selection) -> Iterable[str]:
-    yield from (name for name, _ in selection.pareto)
-    if selection.by is not None:
-        yield selection.by[0]
-
-
-def _sources(fixed: Mapping[str, Any], axes: Iterable[Axis]) -> dict[tuple[str, str], str]:
-    """Digests of the specs that a study rests on."""
-    named: dict[str, Iterable[Any]] = {name: (value,) for name, value in fixed.items() if name in _LOADERS}
-    named |= {axis.name: axis.values for axis in axes if axis.name in _LOADERS}
-    if not named.get("engine"):
-        named["engine"] = sorted({default_engine(load_hardware(name)) for name in named.get("hw", ()) if name})
+def _sources(values: Mapping[str, Iterable[Any]]) -> dict[tuple[str, str], str]:
+    """Digests of the specs of a study, whose options have these values."""
+    named = {name: values.get(name, ()) for name in _LOADERS}
+    if not named["engine"]:
+        named["engine"] = sorted({default_engine(load_hardware(name)) for name in named["hw"] if name})
     return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
 
 
@@ -248,15 +243,14 @@ _LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine}
 
 
 def source_digest(kind: str, name: str) -> str:
-    """A digest of what a model, hardware with its calibration, or an engine says; raises RooflineError."""
+    """A digest of a model, of hardware with its calibration, or of an engine; raises RooflineError."""
     return hashlib.sha256(repr(_LOADERS[kind](name)).encode()).hexdigest()[:16]
 
 
-def assemble(name: str | None, over: Iterable[str], fixed: Mapping[str, Any], asked: Mapping[str, Any]) -> Study:
-    """The study of a command line: a model's or a study file's `name`, axes as text, fixed options, what is asked.
+def assemble(name: str | None, over: Iterable[str], fixed: Mapping[str, Any], query: Mapping[str, Any]) -> Study:
+    """The study of a command line: a model or study file, axes as text, fixed options, and arguments of `make_study`.
 
-    What is None was not given. What is given beside a study file takes the place of what the file says.
-    Raises RooflineError.
+    None stands for a missing value. Arguments override the study file. Raises RooflineError.
     """
     given = {find_option(key).name: value for key, value in fixed.items() if value is not None}
     file: dict[str, Any] = {}
@@ -275,15 +269,15 @@ def assemble(name: str | None, over: Iterable[str], fixed: Mapping[str, Any], as
     varied = {find_option(key).name: values for key, values in file.pop("over", {}).items()}
     varied = {key: values for key, values in varied.items() if key not in given} | axes
     kept = {key: value for key, value in file.items() if key not in axes}
-    wanted = {key: value for key, value in asked.items() if value is not None}
-    return make_study(varied, **{**kept, **given, **wanted})
+    query = {key: value for key, value in query.items() if value is not None}
+    return make_study(varied, **{**kept, **given, **query})
 
 
 _KEYS = ("over", "metrics", "at", "where", "top", "by", "pareto", "invalid")
 
 
 def is_study(path: Path) -> bool:
-    """Whether a file is a study: a mapping with axes."""
+    """Whether a file is a study: a YAML mapping with axes."""
     try:
         return path.suffix.lower() in (".yaml", ".yml") and path.is_file() and "over" in read_mapping(path)
     except OSError:
@@ -291,14 +285,14 @@ def is_study(path: Path) -> bool:
 
 
 def read_study(path: Path) -> dict[str, Any]:
-    """The arguments for `make_study` that a YAML file holds; raises SpecError for anything else."""
+    """The arguments of `make_study` in a YAML file; raises SpecError for an invalid file."""
     content, where = read_mapping(path), str(path)
     if not isinstance(content.get("over"), Mapping) or not content["over"]:
         raise SpecError(where, "'over' must map options to values, like batch: 1:256:log16")
     arguments: dict[str, Any] = {}
     for key, value in content.items():
         name = key.strip().replace("-", "_")
-        if name == "figure":  # what `roofline plot` draws of the study
+        if name == "figure":  # for `roofline plot`
             continue
         if name not in OPTIONS and name not in _KEYS:
             raise SpecError(where, f"unknown key {quote(key)}{suggest(key, (*_KEYS, *OPTIONS))}")

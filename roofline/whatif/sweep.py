@@ -1,8 +1,7 @@
-"""Sweeps: every point of a study, evaluated in chunks, here or by the workers of any executor.
+"""Sweeps: every point of a study, evaluated in chunks, in this process or by the workers of any executor.
 
-A chunk is a few loops' worth of grid, small enough for the cache of results to stay small however many points there
-are. Chunks are independent and known by their number alone: the same ones go to processes or to a cluster, a lost one
-is evaluated again, and answers are put together in their order, so that they do not depend on who worked them out.
+A chunk has few enough points to bound memory. Chunks are independent and identified by their number: any worker can
+evaluate one, a lost one is evaluated again, and results are merged in order, so that they do not depend on the workers.
 """
 
 from __future__ import annotations
@@ -21,29 +20,29 @@ from numpy.typing import NDArray
 from roofline.core.errors import RooflineError
 from roofline.core.expressions import Type
 from roofline.scenario.analysis import analyze
-from roofline.whatif.metrics import figures
+from roofline.whatif.metrics import figures, find_metric
 from roofline.whatif.options import OPTIONS, scenario_from
 from roofline.whatif.selection import Rows, Selection, joined
 from roofline.whatif.study import ERROR, Question, Study, source_digest
 
 CHUNK = 1 << 15
-"""Points that are evaluated together."""
+"""Points per chunk."""
 
 LOOPS = 64
-"""Combinations of loops in a chunk, at most: each takes an analysis of its own."""
+"""Maximum combinations of loop axes per chunk: each needs its own analysis."""
 
 Grid: TypeAlias = Mapping[str, NDArray[np.int64]]
 
 
 class Part(Struct, frozen=True):
-    """One combination of the loops, as text or numbers, and the values of the grid that it is evaluated over."""
+    """One combination of the loop axes, as text or numbers, and the values of the grid axes."""
 
     loops: Mapping[str, Any]
     grid: Grid
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of its grid; a single point where nothing is a count."""
+        """The shape of the grid; (1,) without grid axes."""
         return tuple(values.size for values in self.grid.values()) or (1,)
 
 
@@ -55,7 +54,7 @@ class Task(Struct, frozen=True):
 
 
 class Answer(Struct, frozen=True):
-    """The rows of a chunk that are wanted, how many points it has, and why so many of them cannot run."""
+    """The selected rows of a chunk, its number of points, and the count of each reason why points cannot run."""
 
     number: int
     points: int
@@ -68,13 +67,13 @@ class Chunks:
 
     def __init__(self, study: Study, size: int = CHUNK) -> None:
         if size < 1:
-            raise RooflineError(f"a chunk has 1 point or more, got {size}")
+            raise RooflineError(f"a chunk needs at least 1 point, got {size}")
         self.study = study
         self._combinations = math.prod(map(len, study.loops))
         lengths = [len(axis) for axis in study.grid]
         points = math.prod(lengths)
         self._together = max(1, min(LOOPS, size // points))
-        self._cut = 0  # the axis that is cut; those before it are taken one value at a time, those after it whole
+        self._cut = 0  # index of the axis to split; axes before it have one value per chunk, axes after it all
         while self._cut < len(lengths) - 1 and math.prod(lengths[self._cut + 1 :]) > size:
             self._cut += 1
         whole = points <= size
@@ -120,7 +119,7 @@ class Chunks:
 
 
 def evaluate(question: Question, task: Task, check: bool = False) -> Answer:
-    """The answer of a chunk. With `check`, specs that are not those of the process that asks raise RooflineError."""
+    """The answer of a chunk. With `check`, raises RooflineError if this process has other specs than the study's."""
     if check:
         _check_sources(question, task)
     condition = question.condition
@@ -135,15 +134,15 @@ def evaluate(question: Question, task: Task, check: bool = False) -> Answer:
             rows = rows if question.keep else rows.take(errors == "")
         if condition is not None and rows.count:
             rows = rows.take(np.broadcast_to(np.asarray(condition(rows.columns), dtype=bool), (rows.count,)))
-        wanted = Rows({name: rows.columns[name] for name in question.columns}, rows.count)
-        found.append(question.selection.partial(wanted))
+        shown = Rows({name: rows.columns[name] for name in question.columns}, rows.count)
+        found.append(question.selection.partial(shown))
     kept = [rows for rows in found if rows.count] or found[:1]
     points = sum(math.prod(part.shape) for part in task.parts)
     return Answer(task.number, points, joined(kept), dict(reasons))
 
 
 def _check_sources(question: Question, task: Task) -> None:
-    """A worker elsewhere has specs of its own: they must say the same."""
+    """Raises RooflineError if the specs of this worker differ from those of the study."""
     for kind, name in question.sources:
         varied = {part.loops[kind] for part in task.parts} if kind in question.axes else {name}
         if name not in varied:
@@ -151,13 +150,13 @@ def _check_sources(question: Question, task: Task) -> None:
         try:
             same = source_digest(kind, name) == question.sources[kind, name]
         except RooflineError as error:
-            raise RooflineError(f"a worker lacks what this process has: {error}") from None
+            raise RooflineError(f"a worker lacks a spec of this process: {error}") from None
         if not same:
-            raise RooflineError(f"a worker's {kind} {name} is not the one of this process")
+            raise RooflineError(f"a worker's {kind} {name} differs from that of this process")
 
 
 def _rows(question: Question, part: Part, values: Mapping[str, Any], errors: Any) -> Rows:
-    """The axes and the figures of every point of a part, side by side."""
+    """The axes and metrics of every point of a part, as columns."""
     columns: dict[str, Any] = dict(part.loops)
     for name, grid in zip(part.grid, np.meshgrid(*part.grid.values(), indexing="ij"), strict=True):
         columns[name] = grid.reshape(-1)
@@ -167,11 +166,11 @@ def _rows(question: Question, part: Part, values: Mapping[str, Any], errors: Any
 
 
 def _solved(question: Question, part: Part) -> tuple[dict[str, Any], Any]:
-    """The figures of every point of a part, flat, and what is wrong with each: nothing at all (None), or text."""
+    """The metrics of every point of a part, flat, and the error of each, "" for none; None if no point has one."""
     try:
         return _figures(question, part), None
     except RooflineError as error:
-        return _apart(question, part, str(error))
+        return _bisected(question, part, str(error))
 
 
 def _figures(question: Question, part: Part) -> dict[str, Any]:
@@ -184,10 +183,10 @@ def _figures(question: Question, part: Part) -> dict[str, Any]:
     return figures(analyze(scenario_from(options)), question.figures, question.at)
 
 
-def _apart(question: Question, part: Part, reason: str) -> tuple[dict[str, Any], Any]:
-    """A part that cannot be evaluated as a whole: where its first and last point can neither, nothing of it can.
+def _bisected(question: Question, part: Part, reason: str) -> tuple[dict[str, Any], Any]:
+    """Metrics and errors of a part with an error: if its first and last point fail, all points do.
 
-    Otherwise it is halved along its longest axis until what cannot run is told from what can.
+    Otherwise it is halved along its longest axis, recursively.
     """
     shape = part.shape
     ends = (_corner(part, 0), _corner(part, -1))
@@ -226,81 +225,79 @@ def _fails(question: Question, part: Part) -> bool:
 
 
 def _missing(question: Question, shape: tuple[int, ...]) -> dict[str, Any]:
-    """Figures of points that cannot run."""
-    from roofline.whatif.metrics import find_metric
-
+    """Metrics of points that cannot run."""
     blank: Mapping[Type, Any] = {Type.NUMBER: np.nan, Type.TRUTH: False, Type.TEXT: ""}
     points = math.prod(shape)
     return {name: np.full(points, blank[find_metric(name, question.at).type]) for name in question.figures}
 
 
-class Promise(Protocol):
-    """What an executor gives for a call: `concurrent.futures.Future` is one."""
+class Future(Protocol):
+    """A pending call, such as `concurrent.futures.Future`."""
 
     def result(self) -> Any:
-        """Waits for what the call returns, or raises what it raised."""
+        """Waits for the result of the call, or raises its exception."""
 
     def cancel(self) -> Any:
-        """Tries to have the call not made."""
+        """Attempts to cancel the call."""
 
 
 class Executor(Protocol):
-    """What calls functions elsewhere: `concurrent.futures.Executor` is one, Dask's `Client.get_executor()` another."""
+    """An executor, such as `concurrent.futures.Executor` or Dask's `Client.get_executor()`."""
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Promise:
-        """Has `fn` called with these arguments."""
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future:
+        """Schedules a call of `fn` with these arguments."""
 
 
 def answers(
     study: Study, executor: Executor | None = None, *, chunk: int = CHUNK, start: int = 0, ahead: int = 8
 ) -> Iterator[Answer]:
-    """The answers of a study's chunks of `chunk` points from the one of number `start` on, in order.
+    """The answers of a study's chunks of `chunk` points, in order, from number `start`.
 
-    Without an executor they are evaluated here. With one, so many chunks are asked for `ahead` of the one that is due:
-    memory does not grow with the study. Raises RooflineError where the executor loses its workers for good.
+    Without an executor, this process evaluates them. With one, up to `ahead` chunks are in flight, so that memory does
+    not grow with the study. Raises RooflineError if the executor loses its workers for good.
     """
     chunks = Chunks(study, chunk)
     numbers = range(start, len(chunks))
     if executor is None:
         yield from (evaluate(study.question, chunks.task(number)) for number in numbers)
         return
-    due: deque[Promise] = deque()
+    due: deque[Future] = deque()
     rest = iter(numbers)
 
-    def ask(count: int) -> None:
+    def submit(count: int) -> None:
         for number in islice(rest, count):
             due.append(executor.submit(evaluate, study.question, chunks.task(number), True))
 
     try:
-        ask(max(1, ahead))
+        submit(max(1, ahead))
         while due:
             answer = due[0].result()
             due.popleft()
-            ask(1)
+            submit(1)
             yield answer
     except Exception as error:
-        if (told := _of_the_workers(error)) is not None:
-            raise told from None
+        if (failure := _worker_failure(error)) is not None:
+            raise failure from None
         raise
     finally:
-        for promise in due:
-            promise.cancel()
+        for future in due:
+            future.cancel()
 
 
-def _of_the_workers(error: Exception) -> RooflineError | None:
-    """What to tell where it is the workers that failed, not what they were asked; None elsewhere."""
+def _worker_failure(error: Exception) -> RooflineError | None:
+    """The error message for a failure of the workers themselves; None for other errors."""
     if isinstance(error, ImportError) or (isinstance(error, RuntimeError) and "deserialization" in str(error)):
-        return RooflineError("the workers cannot run this: they need roofline in the version that this process has")
+        return RooflineError("the workers need the same version of roofline as this process")
     cluster = type(error).__module__.partition(".")[0] in ("distributed", "dask")
     if not cluster and not isinstance(error, (BrokenExecutor, CancelledError, OSError)):
         return None
     return RooflineError(
-        f"the workers were lost ({type(error).__name__}); a sweep with --resume continues where it was"
+        f"the workers were lost ({type(error).__name__}); with --resume, a sweep continues from its last chunk"
     )
 
 
 class Tally(Struct):
-    """What became of the points so far: all, those that cannot run with reasons, and the wanted rows among them."""
+    """Counts of points so far: all, invalid ones by reason, and selected rows."""
 
     points: int = 0
     invalid: int = 0
@@ -308,28 +305,28 @@ class Tally(Struct):
     reasons: Counter[str] | None = None
 
     def add(self, answer: Answer) -> None:
-        """Counts an answer in."""
+        """Adds an answer."""
         self.count(answer.points, answer.rows.count, answer.reasons)
 
     def count(self, points: int, rows: int, reasons: Mapping[str, int]) -> None:
-        """Counts points in, of which so many rows are wanted and so many cannot run."""
+        """Adds counts of points, of selected rows, and of reasons for invalid points."""
         self.points += points
         self.rows += rows
         self.invalid += sum(reasons.values())
         self.reasons = (self.reasons or Counter()) + Counter(reasons)
 
     def check(self, question: Question) -> None:
-        """Raises RooflineError where there is nothing to show."""
+        """Raises RooflineError if there are no rows."""
         if self.rows:
             return
         if self.invalid == self.points and self.reasons:
             raise RooflineError(f"none of the {self.points} points can run: {self.reasons.most_common(1)[0][0]}")
-        which = f"meets {question.where!r}" if question.where else "has figures to rank by"
+        which = f"meets {question.where!r}" if question.where else "has metrics to rank by"
         raise RooflineError(f"none of the {self.points} points {which}")
 
 
 class Collector:
-    """Keeps the rows that a selection wants among all that were added, and no more than it must."""
+    """Collects rows, and keeps those that a selection may choose."""
 
     def __init__(self, selection: Selection) -> None:
         self._selection = selection
@@ -337,7 +334,7 @@ class Collector:
         self._waiting = 0
 
     def add(self, rows: Rows) -> None:
-        """Adds rows that were selected from a chunk."""
+        """Adds the selected rows of a chunk."""
         self._rows.append(rows)
         self._waiting += rows.count
         if not self._selection.everything and self._waiting > CHUNK:
@@ -346,7 +343,7 @@ class Collector:
 
     @property
     def rows(self) -> Rows:
-        """The wanted rows of all that were added."""
+        """The chosen rows."""
         return self._selection.of(_together(self._rows))
 
 
@@ -356,7 +353,7 @@ def _together(parts: Iterable[Rows]) -> Rows:
 
 
 class Sweep(Struct, frozen=True):
-    """The rows of a study: columns by name, with how many points there are and why so many cannot run."""
+    """The rows of a study, its number of points, and the count of each reason why points cannot run."""
 
     rows: Rows
     points: int
@@ -364,19 +361,19 @@ class Sweep(Struct, frozen=True):
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
-        """The columns, written out."""
+        """The columns as arrays, by name."""
         return {name: self.rows.array(name) for name in self.rows.columns}
 
 
 def sweep(study: Study, executor: Executor | None = None, *, chunk: int = CHUNK, ahead: int = 8) -> Sweep:
-    """Every wanted row of a study at once; `answers` gives them a chunk at a time.
+    """All selected rows of a study; `answers` yields them chunk by chunk.
 
     >>> from roofline.whatif.study import make_study
     >>> study = make_study({"batch": "1,8,64"}, ["tpot", "fits"], model="llama-3.1-8b", hw="h100-sxm", at="bound")
     >>> sweep(study).columns["fits"].tolist()
     [True, True, True]
 
-    Raises RooflineError where nothing can run or nothing is wanted.
+    Raises RooflineError if there are no rows.
     """
     tally, collector = Tally(), Collector(study.question.selection)
     for answer in answers(study, executor, chunk=chunk, ahead=ahead):

@@ -1,7 +1,6 @@
-"""Variations: a scenario with its hardware, engine or formats a little different, all else equal.
+"""Variations of a scenario: scaled hardware, engine parameters or bits, all else equal.
 
-They come after techniques: what is varied is what runs. The fitted constants of kernels stay, as shares of the peaks
-and bandwidths that change.
+They apply after techniques. Fitted kernel constants stay, as fractions of the scaled peaks and bandwidths.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from roofline.specs.schemes import ByDepth, ByGroup, Choice, Mixture, WeightSche
 
 
 def with_hardware(scenario: Scenario, change: Callable[[Hardware], Hardware]) -> Scenario:
-    """The scenario on changed hardware, also where it decodes."""
+    """The scenario on changed hardware, for prefill and decode."""
     settings = scenario.settings
     if settings.decode_hardware is not None:
         settings = replace(settings, decode_hardware=change(settings.decode_hardware))
@@ -29,29 +28,29 @@ def with_hardware(scenario: Scenario, change: Callable[[Hardware], Hardware]) ->
 
 
 def scaled_bandwidth(hardware: Hardware, factor: float) -> Hardware:
-    """Memory that is so many times as fast."""
+    """The hardware with its memory bandwidth times `factor`."""
     return dataclasses.replace(hardware, memory_bandwidth=hardware.memory_bandwidth * factor)
 
 
 def scaled_capacity(hardware: Hardware, factor: float) -> Hardware:
-    """Memory that is so many times as large."""
+    """The hardware with its memory capacity times `factor`."""
     return dataclasses.replace(hardware, memory_capacity=hardware.memory_capacity * factor)
 
 
 def scaled_peaks(hardware: Hardware, factor: float) -> Hardware:
-    """A matrix unit that is so many times as fast in every format; hardware without one has faster ordinary units."""
+    """The hardware with the matrix peaks of all formats times `factor`; vector peaks if it has no matrix unit."""
     if not hardware.tensor:
         return dataclasses.replace(hardware, vector=_scaled(hardware.vector, factor))
     return dataclasses.replace(hardware, tensor=_scaled(hardware.tensor, factor))
 
 
 def scaled_vector_peaks(hardware: Hardware, factor: float) -> Hardware:
-    """Ordinary units that are so many times as fast in every format."""
+    """The hardware with the vector peaks of all formats times `factor`."""
     return dataclasses.replace(hardware, vector=_scaled(hardware.vector, factor))
 
 
 def scaled_links(hardware: Hardware, factor: float) -> Hardware:
-    """Links of so many times the bandwidth: within a node, to the host and across nodes."""
+    """The hardware with the bandwidth of all links (node, host, network) times `factor`."""
     links = tuple(dataclasses.replace(link, bandwidth=link.bandwidth * factor) for link in hardware.interconnects)
     return dataclasses.replace(hardware, interconnects=links)
 
@@ -61,7 +60,7 @@ def _scaled(peaks: Mapping[str, float], factor: float) -> Mapping[str, float]:
 
 
 def scaled_engine(engine: Engine, factor: float, *names: str) -> Engine:
-    """The engine with some of its parameters multiplied."""
+    """The engine with the parameters `names` times `factor`."""
     changed = {name: engine[name] * factor for name in names}
     return replace(engine, parameters=MappingProxyType({**engine.parameters, **changed}))
 
@@ -72,7 +71,7 @@ def _precision(scenario: Scenario) -> Precision:
 
 
 def with_weight_bits(scenario: Scenario, factor: float) -> Scenario:
-    """The scenario with weights of so many times the bits; what the scheme leaves unquantised stays."""
+    """The scenario with the bits of weights times `factor`; unquantized weights stay."""
     precision = _precision(scenario)
     scheme = precision.weights
     special = MappingProxyType({name: _scaled_choice(chosen, factor) for name, chosen in scheme.special.items()})
@@ -82,9 +81,9 @@ def with_weight_bits(scenario: Scenario, factor: float) -> Scenario:
 
 
 def with_kv_bits(scenario: Scenario, factor: float) -> Scenario:
-    """The scenario with a cache of so many times the bits, in the same arithmetic."""
+    """The scenario with the bits of the KV cache times `factor`, in the same arithmetic."""
     precision = _precision(scenario)
-    # Kernels take the bytes of the cache from its format where it is not the queries'.
+    # A new name: kernels read the bytes of the cache from its format if that is not the format of queries.
     kv = replace(precision.kv, name=f"{precision.kv.name} x {factor:g}", bits=precision.kv.bits * factor)
     return replace(scenario, precision=replace(precision, kv=kv))
 

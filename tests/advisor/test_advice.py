@@ -9,12 +9,11 @@ from msgspec.structs import replace
 
 from roofline import RooflineError, analyze
 from roofline.advisor import Goal, Limits, Objective, Price, Quality, advise
-from roofline.advisor.desk import consumer
 from roofline.advisor.search.breakeven import HELPS
-from roofline.advisor.search.moves import engine_techniques, technique_moves
+from roofline.advisor.search.moves import engine_techniques, is_consumer, technique_moves
 from roofline.advisor.search.trials import sure
 from roofline.cli.scenario_options import parse_scenarios
-from roofline.timing.estimate import Estimate
+from roofline.timing.intervals import Estimate
 from roofline.whatif.options import compose
 from roofline.whatif.request import Request
 
@@ -122,7 +121,7 @@ def test_the_whole_advice_of_a_scenario() -> None:
     assert "fp8" in names or "awq" in names
     gains = [found.better.mid for found in advice.recommendations]
     assert gains == sorted(gains, reverse=True)
-    assert advice.findings
+    assert advice.bottlenecks
     assert advice.hardware
     assert all(found.better.mid > 1 for found in advice.hardware)
     assert advice.recommendation(names[0]) is advice.recommendations[0]
@@ -162,7 +161,7 @@ def test_a_mac_is_advised_what_llama_cpp_runs() -> None:
 def test_for_a_desk_other_computers_are_advised_and_no_accelerators_of_servers(hardware: str, desk: bool) -> None:
     found = [entry.trial.request.hardware for entry in advise(asked("llama-3.1-8b", hardware), Goal(), top=0).hardware]
     assert found
-    assert all(consumer(device) for device in found) is desk
+    assert all(is_consumer(device) for device in found) is desk
 
 
 def test_few_bits_cost_quality_whatever_the_method() -> None:
@@ -190,7 +189,7 @@ def test_a_plan_that_may_be_no_better_is_not_sure() -> None:
     assert advice.plan.better.low < 1 < advice.plan.better.high
     assert not advice.plan.sure
     assert not advice.recommendations
-    assert "awq" in {entry.move for entry in advice.futile}
+    assert "awq" in {entry.move for entry in advice.no_benefit}
     assert advise(asked(), Goal(Objective.TPOT), top=0).plan.sure
     beyond = advise(asked("llama-3.1-70b", "a6000"), Goal(), top=0)
     assert beyond.base.missed
@@ -255,4 +254,4 @@ def test_a_price_is_that_of_the_given_device_alone() -> None:
 
 def test_an_encoder_can_be_advised() -> None:
     advice = advise(compose("bert-base", "h100-sxm", formats={}, degrees={}, batch=64), Goal(Objective.TTFT))
-    assert all(found.move.slot not in ("drafting", "KV format") for found in advice.recommendations)
+    assert all(found.move.slot not in ("speculative decoding", "KV format") for found in advice.recommendations)

@@ -343,12 +343,16 @@ def test_two_that_help_each_other_are_found_where_no_step_of_one_leads() -> None
 def test_of_what_does_not_fit_the_search_goes_on_from_the_most_promising() -> None:
     """No drafting makes room for a model; the best if there were any is tried with what does."""
     asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
-    offered = [move for move in all_moves(asked, Goal(Objective.TPOT)) if move.slot in ("drafting", "weight format")]
+    offered = [
+        move
+        for move in all_moves(asked, Goal(Objective.TPOT))
+        if move.slot in ("speculative decoding", "weight format")
+    ]
     trials = Trials(asked, Goal(Objective.TPOT))
     drafts = {
         move.name: trial.promise
         for move in offered
-        if move.slot == "drafting" and (trial := trials.attempt([move])) is not None
+        if move.slot == "speculative decoding" and (trial := trials.attempt([move])) is not None
     }
     assert not trials.base.fits.any()
     assert min(drafts, key=lambda name: (drafts[name], name)) in {move.name for move in _useful(trials, offered)}

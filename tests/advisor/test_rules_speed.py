@@ -13,7 +13,7 @@ import pytest
 from msgspec import Struct
 
 from roofline.advisor.advice import Advice, advise, all_moves
-from roofline.advisor.rules import Caution, Finding, Hint, rules
+from roofline.advisor.rules import Bottleneck, Caution, Hint, rules
 from roofline.advisor.search.goal import Goal, Limits, Objective, Quality
 from roofline.advisor.search.moves import Move, batch_move, hardware_move, technique_move
 from roofline.cli.scenario_options import parse_scenarios
@@ -27,12 +27,12 @@ Expect = Callable[[Advice], None]
 
 def found(rule: str, *words: str) -> Expect:
     """A finding of the rule, which has these words."""
-    return lambda advice: _holds(True, _texts(advice, rule, Finding), words)
+    return lambda advice: _holds(True, _texts(advice, rule, Bottleneck), words)
 
 
 def not_found(rule: str, *words: str) -> Expect:
     """No finding of the rule that has these words."""
-    return lambda advice: _holds(False, _texts(advice, rule, Finding), words)
+    return lambda advice: _holds(False, _texts(advice, rule, Bottleneck), words)
 
 
 def warned(rule: str, *words: str, move: str | None = None) -> Expect:
@@ -61,7 +61,7 @@ def _texts(advice: Advice, rule: str, kind: type, move: str | None = None) -> li
     if move is not None:
         known = advice.case.moves[move]
         entries = [entry for entry in entries if {move, known.slot, move.partition(":")[0]} & set(entry.moves)]
-    return [getattr(entry, "text", None) or entry.because for entry in entries]
+    return [entry.text for entry in entries]
 
 
 def _holds(expected: bool, texts: list[str], words: tuple[str, ...]) -> None:
@@ -75,29 +75,29 @@ def gains(move: str, low: float, high: float, rule: str | None = None) -> Expect
         recommended = advice.recommendation(move)
         assert recommended is not None
         assert low <= recommended.better.mid <= high
-        assert rule is None or rule in {name for name, _ in recommended.because}
+        assert rule is None or rule in {name for name, _ in recommended.reasons}
 
     return check
 
 
-def futile(move: str, rule: str, *words: str) -> Expect:
-    """A move told as in vain by the rule, and not recommended."""
+def no_benefit(move: str, rule: str, *words: str) -> Expect:
+    """A move that the rule reports without benefit, and that is not recommended."""
 
     def check(advice: Advice) -> None:
         assert advice.recommendation(move) is None
-        told = [entry for entry in advice.futile if entry.move == move]
-        assert [entry.rule for entry in told] == [rule]
-        assert all(word in told[0].because for word in words)
-        assert told[0].gain is None or told[0].gain <= 1.01
+        entries = [entry for entry in advice.no_benefit if entry.move == move]
+        assert [entry.rule for entry in entries] == [rule]
+        assert all(word in entries[0].reason for word in words)
+        assert entries[0].gain is None or entries[0].gain <= 1.01
 
     return check
 
 
-def not_futile(move: str) -> Expect:
-    """A move that is not told as in vain."""
+def not_no_benefit(move: str) -> Expect:
+    """A move that no rule reports without benefit."""
 
     def check(advice: Advice) -> None:
-        assert move not in {entry.move for entry in advice.futile}
+        assert move not in {entry.move for entry in advice.no_benefit}
 
     return check
 
@@ -170,7 +170,7 @@ CASES = (
         f"{THIRTEEN} --prompt 128",
         bound(TPOT),
         "awq, fp8-kv, batch=8",
-        found("memory-bound-decode", "100% of its bound time"),
+        found("memory-bound-decode", "for 100% of its bound time"),
         hinted("weight-only", "awq", "one token uses each weight", "3.85 times"),
         hinted("memory-bound-decode", "awq"),
         gains("awq", 3.5, 3.8, "weight-only"),
@@ -183,7 +183,7 @@ CASES = (
         "awq",
         not_found("memory-bound-decode"),
         not_hinted("memory-bound-decode", "awq"),
-        futile("awq", "weight-only", "beyond the crossover at 202"),
+        no_benefit("awq", "weight-only", "beyond the crossover at 202"),
     ),
     # --- compute-bound prefill ---
     case(
@@ -192,9 +192,9 @@ CASES = (
         f"{THIRTEEN} --prompt 2048",
         bound(TTFT),
         "awq, smoothquant",
-        found("compute-bound-prefill", "prefill waits for arithmetic"),
+        found("compute-bound-prefill", "prefill is compute-bound"),
         gains("smoothquant", 1.7, 2.0, "compute-bound-prefill"),
-        futile("awq", "compute-bound-prefill", "against a ridge of 202"),
+        no_benefit("awq", "compute-bound-prefill", "against a ridge point of 202"),
     ),
     case(
         "yuan R2, zhou 2",
@@ -243,8 +243,8 @@ CASES = (
         f"{THIRTEEN} --prompt 128 --batch 64 --with awq",
         bound(TPOT, LOSSY),
         "quip, billm",
-        futile("quip", "fewer-bits", "are compute-bound already"),
-        futile("billm", "fewer-bits"),
+        no_benefit("quip", "weight-bits-saturation", "are compute-bound already"),
+        no_benefit("billm", "weight-bits-saturation"),
     ),
     case(
         "yuan R5",
@@ -253,7 +253,7 @@ CASES = (
         bound(TPOT, LOSSY),
         "quip, billm",
         gains("quip", 1.5, 2.1, "weight-only"),
-        not_warned("fewer-bits", move="quip"),
+        not_warned("weight-bits-saturation", move="quip"),
     ),
     # --- the roof of low precision ---
     case(
@@ -262,7 +262,7 @@ CASES = (
         f"{THIRTEEN} --prompt 2048 --quant W8 --generate 2",
         bound(TTFT),
         "",
-        found("low-precision-roof", "8 bits meet inputs of 16 bits", "in fp16"),
+        found("low-precision-peak", "8 bits meet inputs of 16 bits", "in fp16"),
     ),
     case(
         "yuan R6",
@@ -270,7 +270,7 @@ CASES = (
         f"{THIRTEEN} --prompt 2048 --quant W8A8 --generate 2",
         bound(TTFT),
         "",
-        not_found("low-precision-roof"),
+        not_found("low-precision-peak"),
     ),
     case(
         "yuan R27",
@@ -278,7 +278,7 @@ CASES = (
         f"{THIRTEEN} --prompt 2048",
         bound(TTFT),
         "fp8",
-        warned("low-precision-roof", "multiplied in fp16", move="fp8"),
+        warned("low-precision-peak", "GEMMs run in fp16", move="fp8"),
         not_recommended("fp8"),
     ),
     case(
@@ -288,7 +288,7 @@ CASES = (
         bound(TTFT),
         "fp8",
         gains("fp8", 1.6, 2.0, "compute-bound-prefill"),
-        not_warned("low-precision-roof", move="fp8"),
+        not_warned("low-precision-peak", move="fp8"),
     ),
     case(
         "zhou 9",
@@ -296,7 +296,7 @@ CASES = (
         f"{THIRTEEN} --prompt 128",
         Goal(TPOT),
         "squeezellm, awq",
-        warned("low-precision-roof", "table of codes", move="squeezellm"),
+        warned("low-precision-peak", "codebook", move="squeezellm"),
     ),
     case(
         "zhou 9",
@@ -304,7 +304,7 @@ CASES = (
         f"{THIRTEEN} --prompt 128",
         Goal(TPOT),
         "squeezellm, awq",
-        not_warned("low-precision-roof", "table of codes", move="awq"),
+        not_warned("low-precision-peak", "codebook", move="awq"),
     ),
     case(
         "miao D10",
@@ -312,9 +312,9 @@ CASES = (
         f"{EIGHT} --prompt 32768 --batch 64 --tp 8 --with chunked-prefill",
         Goal(TPOT),
         "fp8",
-        futile("fp8", "low-precision-roof", "not faster of themselves"),
+        no_benefit("fp8", "low-precision-peak", "converted in every pass"),
     ),
-    case("miao D10", False, f"{EIGHT} --prompt 128", Goal(TPOT), "fp8", gains("fp8", 1.2, 2.0), not_futile("fp8")),
+    case("miao D10", False, f"{EIGHT} --prompt 128", Goal(TPOT), "fp8", gains("fp8", 1.2, 2.0), not_no_benefit("fp8")),
     # --- FP8 beats weights alone once decode is compute-bound ---
     case(
         "zhou 2, yuan R4",
@@ -326,16 +326,16 @@ CASES = (
         first("fp8"),
     ),
     case("zhou 2, yuan R4", False, f"{EIGHT} --prompt 128", Goal(TPOT), "awq, fp8", ahead("awq", "fp8"), first("awq")),
-    # --- the growing cache ---
+    # --- KV cache growth ---
     case(
         "yuan R7, zhou 10",
         True,
         f"{EIGHT} --prompt 32768 --batch 64 --tp 8 --with chunked-prefill",
         Goal(TPOT),
         "awq, fp8, fp8-kv, eagle",
-        found("growing-cache", "94% of the bytes of a decode step"),
+        found("kv-cache-growth", "94% of the bytes of a decode step"),
         first("fp8-kv"),
-        gains("fp8-kv", 1.2, 2.0, "growing-cache"),
+        gains("fp8-kv", 1.2, 2.0, "kv-cache-growth"),
     ),
     case(
         "yuan R7, zhou 10",
@@ -343,8 +343,8 @@ CASES = (
         f"{EIGHT} --prompt 128",
         Goal(TPOT),
         "awq, fp8-kv",
-        not_found("growing-cache"),
-        futile("fp8-kv", "growing-cache", "next to nothing"),
+        not_found("kv-cache-growth"),
+        no_benefit("fp8-kv", "kv-cache-growth", "only"),
         first("awq"),
     ),
     case(
@@ -353,9 +353,9 @@ CASES = (
         "llama-2-13b --hw h100-sxm --prompt 1024 --batch 80",
         Goal(Objective.THROUGHPUT, vary_batch=False),
         "fp8-kv, fp8",
-        found("growing-cache", "sequences of this length fit, 80 are asked for"),
+        found("kv-cache-growth", "sequences of this length fit, 80 are requested"),
         first("fp8-kv"),
-        hinted("growing-cache", "fp8-kv"),
+        hinted("kv-cache-growth", "fp8-kv"),
     ),
     case(
         "yuan R18",
@@ -363,7 +363,7 @@ CASES = (
         "llama-2-13b --hw h100-sxm --prompt 1024 --batch 2",
         Goal(TOTAL),
         "fp8-kv, fp8",
-        not_found("growing-cache", "sequences of this length fit"),
+        not_found("kv-cache-growth", "sequences of this length fit"),
         first("fp8"),
     ),
     # --- phases ---
@@ -373,8 +373,8 @@ CASES = (
         f"{THIRTEEN} --prompt 128 --generate 1024",
         Goal(TOTAL),
         "",
-        found("phase-weights", "decode takes"),
-        not_found("phase-weights", "prefill takes"),
+        found("dominant-phase", "decode takes"),
+        not_found("dominant-phase", "prefill takes"),
     ),
     case(
         "yuan R3, miao D1",
@@ -382,9 +382,9 @@ CASES = (
         f"{THIRTEEN} --prompt 4000 --generate 2 --batch 4",
         Goal(TOTAL),
         "",
-        found("phase-weights", "prefill takes"),
+        found("dominant-phase", "prefill takes"),
     ),
-    case("yuan R3, miao D1", False, "bert-base --hw a6000", Goal(TTFT), "", not_found("phase-weights")),
+    case("yuan R3, miao D1", False, "bert-base --hw a6000", Goal(TTFT), "", not_found("dominant-phase")),
     # --- hardware ---
     case(
         "yuan R8, miao D26",
@@ -392,7 +392,7 @@ CASES = (
         f"{THIRTEEN} --prompt 128 --generate 512",
         Goal(TOTAL),
         "hw=rtx-4090, hw=a100-sxm-80gb",
-        found("hardware-fit", "bandwidth is what to look for"),
+        found("hardware-fit", "by bandwidth"),
         gains("hw=a100-sxm-80gb", 1.8, 2.6, "hardware-fit"),
         hinted("hardware-fit", "hw=a100-sxm-80gb", "memory bandwidth"),
         not_recommended("hw=rtx-4090"),
@@ -403,7 +403,7 @@ CASES = (
         f"{THIRTEEN} --prompt 4000 --generate 2",
         Goal(TOTAL),
         "hw=l40s",
-        hinted("hardware-fit", "hw=l40s", "waits for arithmetic"),
+        hinted("hardware-fit", "hw=l40s", "is compute-bound"),
         gains("hw=l40s", 1.3, 2.2, "hardware-fit"),
     ),
     case("yuan R8", True, "llama-3.1-70b --hw a6000", Goal(TOTAL), "", found("hardware-fit", "does not fit")),
@@ -426,7 +426,7 @@ CASES = (
         bound(TPOT, LOSSY),
         "awq, quip",
         hinted("weight-bits-quality", "awq", "near four"),
-        warned("weight-bits-quality", "methods made for so few", move="quip"),
+        warned("weight-bits-quality", "methods designed for that", move="quip"),
     ),
     case(
         "yuan R9, zhou 7",
@@ -435,8 +435,8 @@ CASES = (
         bound(TPOT, LOSSY),
         "smoothquant, tsld, fp8-kv",
         not_hinted("weight-bits-quality", "smoothquant", "near four"),
-        not_warned("weight-bits-quality", "methods made for so few", move="smoothquant"),
-        not_hinted("weight-bits-quality", "tsld", "no training"),
+        not_warned("weight-bits-quality", "methods designed for that", move="smoothquant"),
+        not_hinted("weight-bits-quality", "tsld", "post-training"),
     ),
     case(
         "zhou 7",
@@ -444,7 +444,7 @@ CASES = (
         f"{THIRTEEN} --prompt 128",
         Goal(TPOT),
         "smoothquant",
-        hinted("weight-bits-quality", "smoothquant", "no training"),
+        hinted("weight-bits-quality", "smoothquant", "post-training"),
         gains("smoothquant", 1.5, 2.0, "weight-bits-quality"),
     ),
     case(
@@ -453,7 +453,7 @@ CASES = (
         f"{AMPERE} --prompt 32768",
         Goal(TPOT),
         "awq",
-        warned("weight-bits-quality", "many steps", move="awq"),
+        warned("weight-bits-quality", "multi-step", move="awq"),
         warned("weight-bits-quality", "contexts of 32896 tokens", move="awq"),
     ),
     case(
@@ -463,7 +463,7 @@ CASES = (
         Goal(TPOT),
         "awq, fp8",
         not_warned("weight-bits-quality", "contexts of", move="awq"),
-        not_warned("weight-bits-quality", "many steps", move="fp8"),
+        not_warned("weight-bits-quality", "multi-step", move="fp8"),
     ),
     # --- sparsity ---
     case(
@@ -472,7 +472,7 @@ CASES = (
         f"{THIRTEEN} --prompt 128",
         Goal(TPOT, quality=RETRAIN),
         "wanda, n-m-sparsity, llm-pruner",
-        futile("wanda", "sparsity", "dense kernels do not skip them"),
+        no_benefit("wanda", "sparsity", "dense kernels do not skip them"),
         gains("n-m-sparsity", 1.4, 2.0, "sparsity"),
         gains("llm-pruner", 1.05, 1.6, "sparsity"),
         warned("sparsity", "lose quality", move="n-m-sparsity"),
@@ -485,9 +485,9 @@ CASES = (
         "n-m-sparsity, flash-llm",
         not_recommended("n-m-sparsity"),
         not_hinted("sparsity", "n-m-sparsity"),
-        not_futile("flash-llm"),
+        not_no_benefit("flash-llm"),
     ),
-    # --- what keeps the answers ---
+    # --- lossless first ---
     case(
         "yuan R11, zhou 26, miao D13",
         True,
@@ -508,16 +508,16 @@ CASES = (
         not_warned("lossless-first", move="fp8"),
         first("fp8"),
     ),
-    # --- drafting ---
+    # --- speculative decoding ---
     case(
         "yuan R12, zhou 22",
         True,
         f"{THIRTEEN} --prompt 128",
         Goal(TPOT),
         "eagle, speculative-decoding:draft=llama-160m",
-        gains("eagle", 2.0, 3.46, "speculation"),
-        warned("speculation", "a step yields 3.47 tokens", move="eagle"),
-        hinted("speculation", "speculative-decoding:draft=llama-160m", "5 tokens a sequence make 5"),
+        gains("eagle", 2.0, 3.46, "speculative-decoding"),
+        warned("speculative-decoding", "a step yields 3.47 tokens", move="eagle"),
+        hinted("speculative-decoding", "speculative-decoding:draft=llama-160m", "5 tokens per sequence make 5"),
     ),
     case(
         "yuan R12, zhou 22",
@@ -525,9 +525,9 @@ CASES = (
         f"{EIGHT} --prompt 128 --batch 128",
         Goal(TPOT),
         "eagle, speculative-decoding:draft=llama-160m",
-        futile("eagle", "speculation", "beyond the crossover at 295"),
-        futile("speculative-decoding:draft=llama-160m", "speculation", "640 that share each weight"),
-        not_warned("speculation", move="eagle"),
+        no_benefit("eagle", "speculative-decoding", "beyond the crossover at 295"),
+        no_benefit("speculative-decoding:draft=llama-160m", "speculative-decoding", "640 that share each weight"),
+        not_warned("speculative-decoding", move="eagle"),
     ),
     # --- early exit ---
     case(
@@ -536,8 +536,8 @@ CASES = (
         f"{THIRTEEN} --prompt 128 --batch 16",
         Goal(TPOT, quality=RETRAIN),
         "calm, skipdecode",
-        warned("early-exit", "all 16 sequences have left", move="calm"),
-        hinted("early-exit", "skipdecode", "leave at one layer"),
+        warned("early-exit", "all 16 sequences have exited", move="calm"),
+        hinted("early-exit", "skipdecode", "exit at one layer"),
     ),
     case(
         "yuan R13, zhou 28",
@@ -545,7 +545,7 @@ CASES = (
         f"{THIRTEEN} --prompt 128",
         Goal(TPOT, quality=RETRAIN),
         "calm, awq",
-        not_warned("early-exit", "sequences have left", move="calm"),
+        not_warned("early-exit", "sequences have exited", move="calm"),
         not_warned("early-exit", move="awq"),
     ),
     # --- experts ---
@@ -555,18 +555,18 @@ CASES = (
         "mixtral-8x7b --hw h200-sxm --batch 16",
         Goal(TPOT),
         "",
-        found("experts-capacity", "28% of the weights", "in memory"),
-        warned("experts-capacity", "16 sequences touch 99% of the experts"),
+        found("moe-capacity", "28% of the weights", "in memory"),
+        warned("moe-capacity", "16 sequences activate 99% of the experts"),
     ),
-    case("miao D20", False, "mixtral-8x7b --hw h200-sxm", Goal(TPOT), "", not_warned("experts-capacity")),
+    case("miao D20", False, "mixtral-8x7b --hw h200-sxm", Goal(TPOT), "", not_warned("moe-capacity")),
     case(
         "yuan R14, miao D20",
         False,
         f"{EIGHT} --batch 16",
         Goal(TPOT),
         "",
-        not_found("experts-capacity"),
-        not_warned("experts-capacity"),
+        not_found("moe-capacity"),
+        not_warned("moe-capacity"),
     ),
     # --- batching ---
     case(
@@ -585,7 +585,7 @@ CASES = (
         Goal(TPOT),
         "continuous-batching",
         not_found("continuous-batching"),
-        futile("continuous-batching", "continuous-batching", "a single sequence"),
+        no_benefit("continuous-batching", "continuous-batching", "a single sequence"),
     ),
     # --- memory for the cache ---
     case(
@@ -594,9 +594,9 @@ CASES = (
         "llama-2-13b --hw a100-sxm-80gb --batch 8 --prompt 256 --with contiguous-kv",
         Goal(MEMORY),
         "paged-attention",
-        found("paged-cache", "91% of the memory for cache", "4096 tokens"),
+        found("paged-cache", "91% of the memory for KV cache", "4096 tokens"),
         gains("paged-attention", 1.7, 2.0, "paged-cache"),
-        warned("paged-cache", "lie anywhere", move="paged-attention"),
+        warned("paged-cache", "scattered", move="paged-attention"),
     ),
     case(
         "yuan R17, miao D7, zhou 25",
@@ -643,7 +643,7 @@ CASES = (
         f"{AMPERE} --prompt 128 --generate 512",
         Goal(TOTAL),
         "radix-attention",
-        futile("radix-attention", "shared-prefix", "little to share"),
+        no_benefit("radix-attention", "shared-prefix", "little to share"),
     ),
     # --- attention kernels ---
     case(
@@ -670,7 +670,7 @@ CASES = (
         f"{AMPERE} --prompt 8192 --generate 16",
         Goal(TTFT),
         "flash-attention",
-        futile("flash-attention", "flash-attention", "already"),
+        no_benefit("flash-attention", "flash-attention", "already"),
     ),
     case(
         "zhou 19, miao D17",
@@ -678,7 +678,7 @@ CASES = (
         f"{AMPERE} --prompt 65536 --generate 16",
         Goal(TPOT),
         "flash-decoding",
-        warned("flash-decoding", "8 pieces of work for 108 units"),
+        warned("flash-decoding", "8 thread blocks for 108 SMs"),
     ),
     case(
         "zhou 19, miao D17",
@@ -695,7 +695,7 @@ CASES = (
         Goal(TPOT),
         "flash-decoding",
         not_warned("flash-decoding"),
-        futile("flash-decoding", "flash-decoding", "of a decode step"),
+        no_benefit("flash-decoding", "flash-decoding", "of a decode step"),
     ),
     # --- long contexts ---
     case(
@@ -727,7 +727,7 @@ CASES = (
         Goal(TPOT, quality=LOSSY),
         "streamingllm, h2o",
         not_found("long-context"),
-        futile("streamingllm", "long-context", "nothing to drop"),
+        no_benefit("streamingllm", "long-context", "nothing to drop"),
         not_recommended("h2o"),
         not_hinted("long-context", "h2o"),
     ),
@@ -739,7 +739,7 @@ CASES = (
         devices(TPOT, 8),
         "tp=8, tp=4 pp=2",
         gains("tp=8", 1.2, 1.9, "tensor-parallelism"),
-        futile("tp=4 pp=2", "tensor-parallelism", "comes no sooner"),
+        no_benefit("tp=4 pp=2", "tensor-parallelism", "latency does not fall"),
     ),
     case(
         "yuan R23, miao D4",
@@ -756,8 +756,8 @@ CASES = (
         "llama-3.1-8b --hw rtx-4090 --prompt 2048",
         devices(TTFT, 4),
         "tp=4",
-        futile("tp=4", "tensor-parallelism", "PCIe"),
-        warned("tensor-parallelism", "no link of their own", move="tp=4"),
+        no_benefit("tp=4", "tensor-parallelism", "PCIe"),
+        warned("tensor-parallelism", "no direct link", move="tp=4"),
     ),
     case(
         "yuan R23, miao D4",
@@ -773,7 +773,7 @@ CASES = (
         "llama-160m --hw h100-sxm --prompt 128",
         devices(TPOT, 8),
         "tp=4",
-        futile("tp=4", "tensor-parallelism", "left with"),
+        no_benefit("tp=4", "tensor-parallelism", "communicates for"),
     ),
 )
 

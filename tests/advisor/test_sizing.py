@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing import search
-from roofline.advisor.sizing.configurations import BATCHES, Prospect, Prospects, Simulated, configurations
-from roofline.advisor.sizing.deployments import Figures, promise
+from roofline.advisor.sizing.configurations import BATCHES, Candidate, Candidates, Simulated, configurations
+from roofline.advisor.sizing.deployments import Figures, targets_of
 from roofline.advisor.sizing.queueing import load
 from roofline.advisor.sizing.sizing import size
 from roofline.advisor.sizing.workload import Service, longer, parse_lengths
@@ -51,7 +51,7 @@ def test_a_histogram_counts(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("lognormal:mean=512,p95=2048", "at most 3.87 times the mean"),
         ("lognormal:mean=512", "takes two of mean, median and p95"),
@@ -66,27 +66,27 @@ def test_a_histogram_counts(tmp_path) -> None:
         ("nan", "must be 1 to"),
     ],
 )
-def test_bad_lengths_are_told_in_a_sentence(text, said) -> None:
-    with pytest.raises(RooflineError, match=said.replace("(", r"\(")):
+def test_bad_lengths_are_told_in_a_sentence(text, message) -> None:
+    with pytest.raises(RooflineError, match=message.replace("(", r"\(")):
         parse_lengths(text)
 
 
-def test_a_histogram_that_is_none_is_told(tmp_path) -> None:
-    for content, said in (("1,2\n3\n", "row 2 of"), ("1,0\n", "counts nothing"), ("", "counts nothing")):
+def test_invalid_histograms_are_refused(tmp_path) -> None:
+    for content, message in (("1,2\n3\n", "row 2 of"), ("1,0\n", "sum to 0"), ("", "sum to 0")):
         file = tmp_path / "bad.csv"
         file.write_text(content)
-        with pytest.raises(RooflineError, match=said):
+        with pytest.raises(RooflineError, match=message):
             parse_lengths(str(file))
 
 
 def test_bad_services_are_told() -> None:
-    for arguments, said in (
+    for arguments, message in (
         ((0, 100, 100), "request rate must be above 0"),
         ((5, 100, 1), "at least 2 tokens"),
         ((5, 100, 100, -1.0), "TTFT must be above 0"),
         ((5, 100, 100, 1.0, 1.0, 1.5), "quantile must be at least 0.5"),
     ):
-        with pytest.raises(RooflineError, match=said):
+        with pytest.raises(RooflineError, match=message):
             Service(*arguments)
     with pytest.raises(RooflineError, match="only encodes"):
         size(load_model("bert-base"), Service(5, 100, 100))
@@ -125,15 +125,15 @@ def test_no_time_is_below_the_bound_that_prunes() -> None:
             ("b200-sxm", load_model("minimax-m2")),
             ("a100-sxm-80gb", load_model("minimax-m2")),
         ):
-            prospects = Prospects(service)
+            candidates = Candidates(service)
             for configuration in configurations(model, service, [name], Quality.CALIBRATED, None):
-                prospect = prospects.of(configuration)
-                if prospect is None or not prospect.slots:
+                candidate = candidates.of(configuration)
+                if candidate is None or not candidate.slots:
                     continue
-                replica = Simulated(prospect).replica("mid")
-                assert np.all(prospect.best.step <= replica.step * (1 + 1e-9))
-                assert prospect.best.prefill.quantile <= replica.prefill.quantile * (1 + 1e-9)
-                assert np.all(prospect.best.ceilings >= replica.ceilings * (1 - 1e-9))
+                replica = Simulated(candidate).replica("mid")
+                assert np.all(candidate.best.step <= replica.step * (1 + 1e-9))
+                assert candidate.best.prefill.quantile <= replica.prefill.quantile * (1 + 1e-9)
+                assert np.all(candidate.best.ceilings >= replica.ceilings * (1 - 1e-9))
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_pruning_loses_nothing(service, monkeypatch) -> None:
     names = [*FEW, "rtx-4090"]
     pruned = size(MODEL, service, names)
 
-    def nothing(self: search.Search, prospect: Prospect, _: float) -> Figures:
-        priced = self._price(prospect.configuration) is not None
-        powered = prospect.configuration.hardware.tdp is not None
+    def nothing(self: search.Search, candidate: Candidate, _: float) -> Figures:
+        priced = self._price(candidate.configuration) is not None
+        powered = candidate.configuration.hardware.tdp is not None
         return Figures(0, 0, 0 if priced else None, 0 if powered else None, 0, 0)
 
-    monkeypatch.setattr(search.Search, "_least", nothing)
+    monkeypatch.setattr(search.Search, "_figures_bound", nothing)
     whole = size(MODEL, service, names)
     assert whole.simulated > pruned.simulated
     for before, after in zip(pruned.choices, whole.choices, strict=True):
@@ -198,12 +198,12 @@ def test_commands_reproduce_step_and_prefill(model, service, names, run) -> None
     found = size(load_model(model), service, names)
     assert found.feasible
     for choice in found.choices:
-        for setup in filter(None, (choice.best, choice.runner_up)):
-            step = reproduced(run, setup.command)["expected_tpot_s"]
-            prefill = reproduced(run, setup.prefill_command)["expected_ttft_s"]
+        for deployment in filter(None, (choice.best, choice.runner_up)):
+            step = reproduced(run, deployment.command)["expected_tpot_s"]
+            prefill = reproduced(run, deployment.prefill_command)["expected_ttft_s"]
             for name in ("low", "mid", "high"):
-                assert step[name] == pytest.approx(getattr(setup.step, name), rel=1e-9)
-                assert prefill[name] == pytest.approx(getattr(setup.prefill, name), rel=1e-9)
+                assert step[name] == pytest.approx(getattr(deployment.step, name), rel=1e-9)
+                assert prefill[name] == pytest.approx(getattr(deployment.prefill, name), rel=1e-9)
 
 
 def test_the_whole_meets_its_targets_and_one_replica_fewer_would_not() -> None:
@@ -212,12 +212,12 @@ def test_the_whole_meets_its_targets_and_one_replica_fewer_would_not() -> None:
         best = choice.best
         assert best.ttft.mid <= service.ttft
         assert best.tpot.mid <= service.tpot
-        assert best.slots <= best.simulated.prospect.slots <= BATCHES[-1]
+        assert best.slots <= best.simulated.candidate.slots <= BATCHES[-1]
         if best.replicas > 1:
             replica = best.simulated.replica("mid")
             share = service.rate / (best.replicas - 1)
             # The edge of the rate is closed to a thousandth.
-            assert not promise(replica, service).slots(load(replica, share * 1.002, service.quantile))
+            assert not targets_of(replica, service).slots(load(replica, share * 1.002, service.quantile))
 
 
 def test_the_pessimistic_end_takes_no_less() -> None:
@@ -233,7 +233,7 @@ def test_setups_of_the_same_hardware_have_no_price_below_which_one_is_the_choice
         assert choice.runner_up.hardware is choice.best.hardware
         assert set(choice.differs) & {"formats", "parallelism"}
         assert not {change.what for change in choice.changes} & {"price", "price_ratio"}
-    assert not found.choice("efficient").otherwise_modelled
+    assert not found.choice("efficient").runner_up_has_lower_modelled_energy
     unpriced = size(MODEL, Service(5, 2000, 300), ["mi300x"], prices={})
     assert not {change.what for choice in unpriced.choices for change in choice.changes} & {"price", "price_ratio"}
     assert size(MODEL, Service(5, 2000, 300), FEW).choice("cheapest").differs[0] == "hardware"
@@ -271,9 +271,9 @@ def test_the_share_beyond_a_length_is_that_of_the_distribution(tmp_path) -> None
 def test_a_service_of_which_much_is_beyond_the_context_is_refused_with_the_nearest(prompt, generate, share) -> None:
     with pytest.raises(RooflineError) as refused:
         size(MODEL, Service(5, prompt, generate), ["h100-sxm"])
-    said = str(refused.value)
-    assert said.startswith(f"{share} of requests are longer, with their answers, than the maximum context")
-    what, written, factor = re.search(r"(prompts|answers) of (\S+), (\S+) times as long, would do$", said).groups()
+    message = str(refused.value)
+    assert message.startswith(f"{share} of requests with their answers exceed the maximum context")
+    what, written, factor = re.search(r"(prompts|answers) of (\S+), (\S+) times as long, would do$", message).groups()
     near = {"prompts": (written, generate), "answers": (prompt, written)}[what]
     found = size(MODEL, Service(5, *near), ["h100-sxm"])
     assert 0 <= found.beyond < 0.01
@@ -353,7 +353,7 @@ def test_alice_buys_a_computer() -> None:
     """One user, long answers (Yuan et al. 2024, section 2.2): decode counts, and only what stands on a desk."""
     found = size(load_model("llama-2-13b"), Service(None, 200, 1000))
     value, fastest = found.choice("best value"), found.choice("fastest")
-    assert {choice.aim.name for choice in found.choices} == {"best value", "cheapest", "fastest", "efficient"}
+    assert {choice.objective.name for choice in found.choices} == {"best value", "cheapest", "fastest", "efficient"}
     assert value.best.hardware.price.buy is not None
     for choice in found.choices:
         best = choice.best
@@ -361,7 +361,7 @@ def test_alice_buys_a_computer() -> None:
         assert "h100" not in best.hardware.name
         assert best.configuration.devices <= 2
     assert fastest.best.tpot.mid <= value.best.tpot.mid
-    per_dollar = [1 / (setup.figures.cost * setup.tpot.mid) for setup in (value.best, value.runner_up)]
+    per_dollar = [1 / (deployment.figures.cost * deployment.tpot.mid) for deployment in (value.best, value.runner_up)]
     assert per_dollar[0] >= per_dollar[1]
 
 

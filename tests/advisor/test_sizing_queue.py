@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from roofline.advisor.sizing.queueing import Prefill, Promise, Replica, load, replicas_for
+from roofline.advisor.sizing.queueing import Prefill, Replica, Targets, load, replicas_for
 
 
 def replica(
@@ -117,13 +117,13 @@ def test_beyond_its_ceiling_a_replica_has_no_steady_state() -> None:
 @given(st.floats(0.1, 3), st.floats(0.009, 0.1), st.floats(1, 3))
 def test_the_largest_rate_meets_the_targets_and_rises_with_them(ttft, tpot, looser) -> None:
     found = replica()
-    promise = Promise(found, ttft, tpot, 0.9)
-    rate = promise.largest()
-    assert Promise(found, ttft * looser, tpot, 0.9).largest() >= rate
-    assert Promise(found, ttft, tpot * looser, 0.9).largest() >= rate
+    targets_of = Targets(found, ttft, tpot, 0.9)
+    rate = targets_of.max_rate()
+    assert Targets(found, ttft * looser, tpot, 0.9).max_rate() >= rate
+    assert Targets(found, ttft, tpot * looser, 0.9).max_rate() >= rate
     if rate:
         loaded = load(found, rate, 0.9)
-        chosen = promise.slots(loaded)
+        chosen = targets_of.slots(loaded)
         assert loaded.ttft[chosen - 1] <= ttft
         assert loaded.tpot[chosen - 1] <= tpot
 
@@ -131,7 +131,7 @@ def test_the_largest_rate_meets_the_targets_and_rises_with_them(ttft, tpot, loos
 @given(st.floats(0.1, 3), st.floats(0.009, 0.1), st.floats(1e-4, 300))
 def test_the_fewest_replicas_are_those_of_the_largest_rate(ttft, tpot, rate) -> None:
     """One to four are found without it, others by it."""
-    promise = Promise(replica(), ttft, tpot, 0.9)
-    largest = promise.largest()
-    assert promise.fewest(rate) == (replicas_for(rate, largest) if largest else 0)
-    assert Promise(replica(), ttft, tpot, 0.9).fewest(rate) == promise.fewest(rate)
+    targets_of = Targets(replica(), ttft, tpot, 0.9)
+    largest = targets_of.max_rate()
+    assert targets_of.min_replicas(rate) == (replicas_for(rate, largest) if largest else 0)
+    assert Targets(replica(), ttft, tpot, 0.9).min_replicas(rate) == targets_of.min_replicas(rate)

@@ -1,4 +1,4 @@
-"""`roofline advise` as a person uses it: every format, widths, limits that cannot be met, and mistakes."""
+"""`roofline advise`: output formats, line widths, unreachable limits, and user errors."""
 
 import json
 import re
@@ -12,49 +12,50 @@ Run = Callable[..., tuple[int, str, str]]
 SMALL = ("advise", "llama-3.2-1b", "--hw", "l4", "--prompt", "128", "--generate", "64")
 
 
-def test_the_first_three_lines_answer_and_tables_fit_a_hundred_columns(run: Run) -> None:
+def test_summary_is_three_lines_and_tables_fit_100_columns(run: Run) -> None:
     status, out, err = run(*SMALL, "--objective", "tpot", "--batch", "4")
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[0].startswith("llama-3.2-1b on l4: ")
     assert "times better by" in lines[0]
     assert "goes from" in lines[1]
-    assert lines[2].startswith("Now ")
+    assert lines[2].startswith("Currently, ")
     commands = [line for line in lines if line.startswith("  roofline analyze")]
     assert commands
     assert max(len(line.rstrip()) for line in lines if line not in commands) <= 100
     assert out.count("TTFT: time to first token") == 1
 
 
-def test_what_is_not_sure_to_help_is_no_headline(run: Run) -> None:
-    """A plan whose gain may be none is in the document, with its interval, and nothing says that it helps."""
+def test_uncertain_gain_is_not_in_the_summary(run: Run) -> None:
+    """A plan with an uncertain gain is in the document, with its interval, but not in the summary."""
     status, out, _ = run("advise", "bert-base", "--hw", "a100-sxm-80gb", "--batch", "8")
     assert status == 0
     lines = out.splitlines()
-    assert lines[0] == "bert-base on a100-sxm-80gb: nothing is sure to make the whole time better"
-    assert lines[1].startswith("The whole time stays at ")
-    assert re.search(r"No step: the best found, awq, is .+ \(0.+ to 1.+\) times as good, which may be no gain", out)
-    assert "No single change makes it better" in out
-    assert "likewise awq (changes next to nothing)" in " ".join(out.split())
+    assert lines[0] == "bert-base on a100-sxm-80gb: no change is certain to improve total time"
+    assert lines[1].startswith("Total time stays at ")
+    words = " ".join(out.split())
+    assert re.search(r"the gain of the best combination, awq, is uncertain: .+ \(0.+ to 1.+\) times", words)
+    assert "No single change improves it" in out
+    assert "likewise awq (negligible effect)" in words
     _, out, _ = run("advise", "bert-base", "--hw", "a100-sxm-80gb", "--batch", "8", "--format", "json")
     plan = json.loads(out)["plan"]
     assert [step["move"] for step in plan["steps"]] == ["awq"]
-    assert plan["sure"] is False
+    assert plan["recommended"] is False
     assert plan["times_better"]["low"] < 1 < plan["times_better"]["high"]
 
 
-def test_a_gain_that_may_be_none_is_told_with_its_interval(run: Run) -> None:
+def test_uncertain_gain_has_its_interval(run: Run) -> None:
     asked = ("advise", "gpt-oss-20b", "--hw", "l40s", "--batch", "64", "--prompt", "32", "--generate", "512")
     status, out, _ = run(*asked)
     assert status == 0
     lines = out.splitlines()
-    assert lines[0] == "gpt-oss-20b on l40s: nothing is sure to make the whole time better"
-    assert lines[1].startswith("By fp8-kv the whole time goes from ")
-    assert "times better, which may be no gain" in " ".join(out.split())
-    assert re.search(r"The best found, 1\.\d+ \(0\.\d+ to 1\.\d+\) times as good, may be no better", out)
+    assert lines[0] == "gpt-oss-20b on l40s: no change is certain to improve total time"
+    assert lines[1].startswith("With fp8-kv total time goes from ")
+    assert "times better; the gain is uncertain" in " ".join(out.split())
+    assert re.search(r"Best combination, with an uncertain gain of 1\.\d+ \(0\.\d+ to 1\.\d+\) times", out)
 
 
-def test_a_single_change_that_is_sure_comes_before_a_plan_that_is_not(run: Run) -> None:
+def test_certain_change_precedes_uncertain_plan(run: Run) -> None:
     asked = ("advise", "opt-6.7b", "--hw", "a100-sxm-80gb", "--engine", "sglang", "--batch", "8", "--prompt", "2048")
     status, out, _ = run(*asked, "--generate", "32", "--objective", "throughput", "--format", "json")
     assert status == 0
@@ -66,15 +67,15 @@ def test_a_single_change_that_is_sure_comes_before_a_plan_that_is_not(run: Run) 
 
 
 @pytest.mark.parametrize("objective", ["total", "throughput", "ttft"])
-def test_what_a_plan_has_is_not_said_to_be_in_vain(document, objective: str) -> None:
+def test_moves_of_the_plan_are_not_listed_without_benefit(document, objective: str) -> None:
     found = document("--objective", objective, "--quality", "lossy")
-    assert found["plan"]["sure"]
-    assert not {step["move"] for step in found["plan"]["steps"]} & {entry["move"] for entry in found["in_vain"]}
+    assert found["plan"]["recommended"]
+    assert not {step["move"] for step in found["plan"]["steps"]} & {entry["move"] for entry in found["no_benefit"]}
 
 
 @pytest.fixture
 def document(run: Run) -> Callable[..., dict[str, Any]]:
-    """The JSON document of an advice."""
+    """The JSON document of `roofline advise`."""
 
     def call(*args: object) -> dict[str, Any]:
         status, out, err = run(*SMALL, *args, "--format", "json")
@@ -85,7 +86,7 @@ def document(run: Run) -> Callable[..., dict[str, Any]]:
     return call
 
 
-def test_the_document_has_everything(document) -> None:
+def test_json_document_is_complete(document) -> None:
     found = document("--objective", "throughput", "--top", "2")
     assert found["schema"] == "roofline.advice/1"
     assert found["plan"]["steps"][-1]["figures"]["tokens_per_s"]["mid"] == pytest.approx(
@@ -106,19 +107,19 @@ def test_markdown_is_written_whole_to_a_file(run: Run, tmp_path: Path) -> None:
     assert "```sh\nroofline analyze" in text
 
 
-def test_what_cannot_be_met_says_what_binds_and_how_near_one_gets(run: Run) -> None:
+def test_unmet_limits_name_the_binding_limit_and_nearest_value(run: Run) -> None:
     status, out, _ = run(*SMALL, "--tpot", "10us", "--quality", "lossless")
     assert status == 0
     lines = out.splitlines()
-    assert lines[0] == "llama-3.2-1b on l4: nothing meets all limits"
-    assert "the limit of TPOT can be" in lines[1]
+    assert lines[0] == "llama-3.2-1b on l4: no configuration meets all limits"
+    assert "the TPOT limit can be" in lines[1]
 
 
-def test_limits_that_are_all_in_the_way_are_told_together(run: Run) -> None:
+def test_all_binding_limits_are_reported(run: Run) -> None:
     status, out, _ = run(*SMALL, "--tpot", "10us", "--ttft", "10us", "--quality", "lossless")
     assert status == 0
-    told = " ".join(out[: out.index("Now ")].split())
-    assert re.search(r"; nearest to all is the limit of TTFT at .+ ms and the limit of TPOT at .+ ms\.", told)
+    told = " ".join(out[: out.index("Currently, ")].split())
+    assert re.search(r"; jointly feasible: the TTFT limit at .+ ms and the TPOT limit at .+ ms\.", told)
 
 
 def test_limits_are_kept(document) -> None:
@@ -130,16 +131,16 @@ def test_limits_are_kept(document) -> None:
     assert {step["price"] for step in plan["steps"]} <= {"lossless", "engineering"}
 
 
-def test_a_limit_that_a_change_leaves_no_figure_for(document, run: Run) -> None:
-    """Skeleton-of-Thought leaves one step of three, and a TPOT is of tokens after the first."""
+def test_limit_on_a_metric_that_a_change_removes(document, run: Run) -> None:
+    """Skeleton-of-Thought leaves a single decode step, hence no TPOT."""
     asked = ("--generate", "3", "--tpot", "1ms", "--quality", "lossy", "--keep-batch", "--top", "30")
     (found,) = (entry for entry in document(*asked)["recommendations"] if entry["move"] == "sgd")
     assert found["misses"] == {"tpot": None}
     out = run(*SMALL, *asked)[1]
-    assert "  has no figure for the limit of TPOT\n" in out[out.index("\nsgd: ") :]
+    assert "  has no figure for the TPOT limit\n" in out[out.index("\nsgd: ") :]
 
 
-def test_research_offers_more(document) -> None:
+def test_research_adds_techniques(document) -> None:
     few, many = (
         document("--objective", "ttft", "--quality", "lossless", "--top", "1", *more) for more in ((), ("--research",))
     )
@@ -155,7 +156,7 @@ def test_the_rules_are_listed(run: Run) -> None:
 
 MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "no price": (("--objective", "cost"), "--price"),
-    "a budget that is none": (("--budget", "cheap"), "a budget is USD an hour"),
+    "a budget that is none": (("--budget", "cheap"), "a budget is in USD/h"),
     "a limit below nothing": (("--ttft", "-1s"), "-1s"),
     "an unknown objective": (("--objective", "speed"), "speed"),
     "an unknown quality": (("--quality", "any"), "any"),
@@ -165,7 +166,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_mistakes_are_told_in_a_sentence(run: Run, tmp_path: Path, name: str) -> None:
+def test_user_errors_are_one_sentence(run: Run, tmp_path: Path, name: str) -> None:
     options, said = MISTAKES[name]
     page = tmp_path / "advice.json"
     hw = ("--hw", "mi300x") if name == "no price" else ()
@@ -176,7 +177,7 @@ def test_mistakes_are_told_in_a_sentence(run: Run, tmp_path: Path, name: str) ->
     assert not page.exists()
 
 
-def test_the_other_counting_is_advised_at_the_bound(run: Run) -> None:
+def test_llm_viewer_convention_is_advised_at_the_bound(run: Run) -> None:
     status, out, _ = run(*SMALL, "--convention", "llm-viewer", "--at", "bound", "--objective", "tpot")
     assert status == 0
     assert "at the bound" in out.splitlines()[1]

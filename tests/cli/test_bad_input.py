@@ -1,4 +1,4 @@
-"""Bad input: exit status 2, one clear sentence on stderr, nothing on stdout, and nothing half-written left behind."""
+"""Invalid input: exit status 2, one sentence on stderr, nothing on stdout, and no partial file."""
 
 import json
 import os
@@ -30,7 +30,7 @@ def listing(folder: Path) -> dict[Path, bytes | None]:
 
 
 def check_message(status: object, out: str, err: str) -> str:
-    """The sentence on stderr of a run that has to have failed properly."""
+    """Checks that a run failed with a user error; the sentence on stderr."""
     assert (status, out) == (2, ""), err
     message = err.removesuffix("\n")
     assert message.startswith("roofline: ")
@@ -42,7 +42,7 @@ def check_message(status: object, out: str, err: str) -> str:
 
 @pytest.fixture
 def complain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Complain:
-    """Runs `roofline ARGS`, in an own folder, which has to be refused: the sentence on stderr."""
+    """Runs `roofline ARGS` in a temporary folder, which must fail; the sentence on stderr."""
     monkeypatch.delenv("ROOFLINE_SPECS", raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -136,7 +136,7 @@ def test_workloads(complain: Complain, flag: str, value: str) -> None:
 
 
 @pytest.mark.parametrize("args", ["--batch 0", "--prompt 0", "--generate 0", "--convention llm-viewer --context 0"])
-def test_zero_where_it_means_nothing(complain: Complain, args: str) -> None:
+def test_invalid_zeros(complain: Complain, args: str) -> None:
     message = complain(*ON_A6000.split(), *args.split())
     assert args.split()[-2].removeprefix("--") in message
     assert "between 1 and" in message
@@ -202,7 +202,7 @@ GONE = object()
 
 
 def changed(document: Mapping[str, Any], path: str, value: object) -> dict[str, Any]:
-    """`document` with another value at the dotted `path`, or without it."""
+    """`document` with another value at the dotted `path`, or without the key."""
     copy: dict[str, Any] = json.loads(json.dumps(document))
     *folders, key = path.split(".")
     place: Any = copy
@@ -217,7 +217,7 @@ def changed(document: Mapping[str, Any], path: str, value: object) -> dict[str, 
 
 @pytest.fixture
 def refused(complain: Complain) -> Callable[[str, str | bytes], str]:
-    """Writes a file and analyses with it, which has to be refused: the message, which names the file."""
+    """Writes a file and analyzes it, which must fail; the message, which names the file."""
 
     def call(name: str, content: str | bytes) -> str:
         Path(name).write_bytes(content if isinstance(content, bytes) else content.encode())
@@ -232,7 +232,7 @@ def refused(complain: Complain) -> Callable[[str, str | bytes], str]:
 Refused = Callable[[str, str | bytes], str]
 
 
-def test_the_documents_themselves_are_fine(
+def test_unchanged_documents_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for name, document in (("hw.yaml", HARDWARE), ("model.yaml", MODEL), ("config.json", CONFIG)):
@@ -251,15 +251,15 @@ QUANTITIES = [
     ("80 gb", ["'gb'", "'80 GB'"]),
     ("80 GB/s", ["'GB/s'"]),
     ("80 W", ["'W'"]),
-    ("-80 GB", ["'-80 GB'", "believable"]),
-    ("0 GB", ["'0 GB'", "believable"]),
+    ("-80 GB", ["'-80 GB'", "plausible"]),
+    ("0 GB", ["'0 GB'", "plausible"]),
     ("nan GB", ["'nan GB'"]),
     ("inf GB", ["'inf GB'"]),
     (float("nan"), ["'nan'"]),
     (float("inf"), ["'inf'"]),
-    ("1e30 GB", ["'1e30 GB'", "believable"]),
-    ("1e999 GB", ["'1e999 GB'", "believable"]),
-    ("1e-400 GB", ["'1e-400 GB'", "believable"]),
+    ("1e30 GB", ["'1e30 GB'", "plausible"]),
+    ("1e999 GB", ["'1e999 GB'", "plausible"]),
+    ("1e-400 GB", ["'1e-400 GB'", "plausible"]),
     ("9" * 400 + " GB", ["'999"]),
     ("1__ GB", ["'1__ GB'"]),
     ("_1 GB", ["'_1 GB'"]),
@@ -306,15 +306,15 @@ def test_quantities(refused: Refused, value: object, words: list[str]) -> None:
         ("price.rnt", "1 USD/h", ["'rnt' in 'price'", "did you mean 'rent'?"]),
         ("compute.tensor.fp16", None, ["'compute.tensor.fp16'", "'989.4 TFLOP/s'"]),
         ("compute.tensor.fp16", "100 TB/s", ["'compute.tensor.fp16'", "'TB/s'"]),
-        ("compute.tensor.fp16", "-1 TFLOP/s", ["'compute.tensor.fp16'", "believable"]),
+        ("compute.tensor.fp16", "-1 TFLOP/s", ["'compute.tensor.fp16'", "plausible"]),
         ("compute.tensor", [], ["'compute.tensor'", "mapping"]),
-        ("compute.units", 0, ["'compute.units'", "believable"]),
+        ("compute.units", 0, ["'compute.units'", "plausible"]),
         ("compute.units", 1.5, ["'compute.units'", "1.5"]),
-        ("compute.units", 10**10, ["'compute.units'", "believable"]),
+        ("compute.units", 10**10, ["'compute.units'", "plausible"]),
         ("compute.units", "ten", ["'compute.units'", "'ten'"]),
         ("compute.clock", "1 GB", ["'compute.clock'", "'GB'"]),
         ("cache", [], ["'cache'", "mapping"]),
-        ("cache.l2", "0 MB", ["'cache.l2'", "believable"]),
+        ("cache.l2", "0 MB", ["'cache.l2'", "plausible"]),
         ("interconnects", {}, ["'interconnects'", "list"]),
         ("interconnects", 0, ["'interconnects'", "list"]),
         ("interconnects", ["wire"], ["'interconnects.0'", "mapping"]),
@@ -635,7 +635,7 @@ def test_json(refused: Refused, content: str | bytes, words: list[str]) -> None:
 
 
 def laughs(levels: int) -> str:
-    """A list of nine lists of nine lists ... through aliases: small in the file, beyond all memory if written out."""
+    """Nested lists through YAML aliases: a small file that expands beyond memory."""
     text = "&a0 [ha, ha, ha, ha, ha, ha, ha, ha, ha]"
     for level in range(1, levels):
         text = f"&a{level} [{text}{f', *a{level - 1}' * 8}]"
@@ -675,8 +675,8 @@ BOUNDED = (
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's limits")
 @pytest.mark.parametrize("name", BOMBS)
-def test_bombs_end_fast_and_small(tmp_path: Path, name: str) -> None:
-    """In a process of its own, with bounded memory and processor time: a crash or a hang fails this test only."""
+def test_yaml_and_json_bombs_fail_fast(tmp_path: Path, name: str) -> None:
+    """Runs in its own process with limited memory and CPU time, so that a crash or a hang fails this test alone."""
     file, content = BOMBS[name]
     (tmp_path / file).write_text(content)
     args = (
@@ -688,7 +688,7 @@ def test_bombs_end_fast_and_small(tmp_path: Path, name: str) -> None:
         env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
-        timeout=240,  # of a machine that does other things as well
+        timeout=240,  # generous, for a busy machine
         check=False,
     )
     assert file in check_message(done.returncode, done.stdout, done.stderr)
@@ -720,7 +720,7 @@ def test_outputs_that_cannot_be_written(complain: Complain, command: str, target
     assert [word for word in ["cannot write", *words] if word not in message] == []
 
 
-def test_a_mistake_leaves_the_output_as_it_was(complain: Complain) -> None:
+def test_user_error_keeps_the_output_file(complain: Complain) -> None:
     Path("answer.json").write_text("mine")
     complain(*ON_A6000.split(), "--batch", "0", "--output", "answer.json")
     complain("specs", "import", "none.json", "--output", "answer.json")
@@ -743,13 +743,13 @@ def test_a_spec_of_the_other_kind(complain: Complain, args: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["two\nlines.yaml", "\x1b[31mred.yaml", "\x1b[31mred.json"])
-def test_names_of_files_are_not_obeyed(complain: Complain, name: str) -> None:
+def test_file_names_are_not_interpreted(complain: Complain, name: str) -> None:
     Path(name).write_text("[]")
     assert name.encode("unicode_escape").decode() in complain("analyze", name, "--hw", "a6000")
     assert name.encode("unicode_escape").decode() in complain("analyze", "llama-2-7b", "--hw", f"./{name}")
 
 
-def test_what_is_forbidden(complain: Complain) -> None:
+def test_unreadable_files(complain: Complain) -> None:
     Path("sealed.yaml").write_text(yaml.safe_dump(MODEL))
     Path("sealed.yaml").chmod(0)
     Path("sealed").mkdir(mode=0o555)

@@ -1,4 +1,4 @@
-"""The command line as people and programs use it: every command, every format and every flag."""
+"""The command line: commands, output formats and flags."""
 
 import csv
 import io
@@ -29,7 +29,7 @@ Analyze = Callable[..., dict[str, Any]]
 
 @pytest.fixture
 def ok(run: Run) -> Callable[..., str]:
-    """Runs `roofline ARGS`, which has to succeed without a word on stderr: stdout."""
+    """Runs `roofline ARGS`, which must succeed with empty stderr; stdout."""
 
     def call(*args: object) -> str:
         status, out, err = run(*args)
@@ -41,7 +41,7 @@ def ok(run: Run) -> Callable[..., str]:
 
 @pytest.fixture
 def analysis(ok: Callable[..., str]) -> Analyze:
-    """The JSON document of `roofline analyze MODEL ARGS`, on an A6000 unless they say otherwise."""
+    """The JSON document of `roofline analyze MODEL ARGS`, by default on an A6000."""
 
     def call(*args: object, model: object = "llama-2-7b", hw: object = "a6000") -> dict[str, Any]:
         document: dict[str, Any] = json.loads(ok("analyze", model, "--hw", hw, "--format", "json", *args))
@@ -180,7 +180,7 @@ def test_json_adds_up(analysis: Analyze, model: str, args: tuple[object, ...]) -
     assert generation["tokens_per_s"] == pytest.approx(tokens / generation["total_s"])
 
 
-def test_figures_are_those_of_one_instance(analysis: Analyze) -> None:
+def test_operator_figures_are_per_instance(analysis: Analyze) -> None:
     document = analysis("--batch", 2, "--prompt", 2048)
     q_proj = op(document, "q_proj")
     tokens, hidden, peak, bandwidth = 2 * 2048, 4096, 154.8e12, 768e9
@@ -221,7 +221,7 @@ def test_op_names(analysis: Analyze, args: tuple[str, ...], expected: list[str])
     assert document["scenario"]["flash"] is ("fused_attention" in expected)
 
 
-def test_a_model_that_does_not_fit_is_a_result(run: Run, analysis: Analyze) -> None:
+def test_model_that_does_not_fit_has_a_result(run: Run, analysis: Analyze) -> None:
     memory = analysis(model="llama-3.1-405b", hw="t4")["memory"]
     assert memory["fits"] is False
     assert memory["total_bytes"] > memory["capacity_bytes"] == 16e9
@@ -286,7 +286,7 @@ def test_context_and_prefix(analysis: Analyze) -> None:
     assert prefixed["memory"]["kv_cache_bytes"] == 32 * per_token * (768 + 256 + 128 - 1)
 
 
-def test_a_single_generated_token_has_no_time_per_output_token(analysis: Analyze, ok: Callable[..., str]) -> None:
+def test_single_generated_token_has_no_tpot(analysis: Analyze, ok: Callable[..., str]) -> None:
     generation = analysis("--generate", 1)["generation"]
     assert generation["tpot_s"] is None
     assert generation["total_s"] == generation["ttft_s"]
@@ -346,7 +346,7 @@ def test_markdown_has_one_well_formed_table_a_phase(ok: Callable[..., str]) -> N
         assert [row[1] for row in rows[:2]] == ["1", "32"]
 
 
-def test_the_table_says_what_holds_each_operator_back(ok: Callable[..., str]) -> None:
+def test_table_has_the_bound_of_each_operator(ok: Callable[..., str]) -> None:
     lines = ok(*ANALYZE, "--no-flash").splitlines()
     assert lines[0] == "llama-2-7b on a6000"
     shown = [line.split() for line in lines if line.split()[:1] and line.split()[0] in UNFUSED]
@@ -355,7 +355,7 @@ def test_the_table_says_what_holds_each_operator_back(ok: Callable[..., str]) ->
 
 
 @pytest.mark.parametrize("kind", ["json", "csv", "markdown"])
-def test_output_is_what_would_have_been_printed(ok: Callable[..., str], tmp_path: Path, kind: str) -> None:
+def test_output_file_equals_stdout(ok: Callable[..., str], tmp_path: Path, kind: str) -> None:
     target = tmp_path / "answer"
     assert ok(*ANALYZE, "--format", kind, "--output", target) == ""
     assert target.read_bytes().decode() == ok(*ANALYZE, "--format", kind)
@@ -393,7 +393,7 @@ def test_a_new_output_has_the_mode_of_the_umask(ok: Callable[..., str], tmp_path
 
 @pytest.mark.parametrize("step", ["replace", "chmod", "fdopen"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
-def test_output_is_written_whole_or_not_at_all(
+def test_output_is_atomic(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
 ) -> None:
     target = tmp_path / "answer.json"
@@ -437,7 +437,7 @@ norm: {kind: rmsnorm}
 
 @pytest.fixture
 def own(tmp_path: Path) -> Path:
-    """A folder with a model and hardware of one's own."""
+    """A folder with a custom model and hardware."""
     for name, text in (("toy", OWN_HARDWARE), ("tiny", OWN_MODEL)):
         (tmp_path / f"{name}.yaml").write_text(text)
     return tmp_path
@@ -551,7 +551,7 @@ def test_specs_check(ok: Callable[..., str], run: Run, own: Path) -> None:
     assert len(lines) == 5
     assert lines[0].startswith(f"{own / 'toy.yaml'}: hardware toy")
     assert "no published size" in lines[1]
-    assert lines[3].startswith("llama-2-7b: model llama-2-7b: 6,738,415,616 parameters, as published")
+    assert lines[3].startswith("llama-2-7b: model llama-2-7b: 6,738,415,616 parameters, matches the published size")
     (own / "tiny.yaml").write_text(f"parameters: 5{OWN_MODEL}")
     status, out, err = run("specs", "check", own / "tiny.yaml")
     assert (status, out) == (2, "")
@@ -615,7 +615,7 @@ needs_devices = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs
 
 
 def launch(*args: str, **streams: Any) -> subprocess.CompletedProcess[str]:
-    """Runs `roofline ARGS` as a process of its own."""
+    """Runs `roofline ARGS` in its own process."""
     streams = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **streams}
     return subprocess.run(
         [*PROGRAM, *args], cwd=ROOT, env=ENVIRONMENT, text=True, encoding="utf-8", timeout=60, check=False, **streams
@@ -630,13 +630,13 @@ def test_as_a_process(ok: Callable[..., str]) -> None:
     assert module.stdout.decode().strip() == f"roofline {__version__}"
 
 
-def test_mistakes_of_a_process() -> None:
+def test_user_errors_of_a_process() -> None:
     done = launch("analyze", "llama-2-7b", "--hw", "a60000")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "roofline: unknown hardware 'a60000'; did you mean 'a6000'?\n"
 
 
-def test_a_reader_that_has_had_enough_is_no_error() -> None:
+def test_early_end_of_reader_is_no_error() -> None:
     with subprocess.Popen(
         [*PROGRAM, *LONG], cwd=ROOT, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     ) as process:
@@ -660,7 +660,7 @@ def test_a_closed_pipe_is_no_error() -> None:
 
 @pytest.mark.parametrize("args", [ANALYZE, ("specs", "list", "models"), ("--help",)])
 @needs_devices
-def test_a_full_disk_is_a_mistake(args: tuple[str, ...]) -> None:
+def test_full_disk_is_a_user_error(args: tuple[str, ...]) -> None:
     with Path("/dev/full").open("w") as full:
         done = launch(*args, stdout=full)
     assert (done.returncode, done.stderr) == (2, "roofline: cannot write the output: No space left on device\n")
@@ -700,7 +700,7 @@ def test_output_to_a_pipe_and_to_nowhere(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [fifo]
 
 
-def test_text_that_the_terminal_cannot_show_is_no_traceback(tmp_path: Path) -> None:
+def test_unprintable_text_is_no_traceback(tmp_path: Path) -> None:
     folder = tmp_path / "模型"
     folder.mkdir()
     (folder / "config.json").write_bytes(FILES[0].read_bytes())
@@ -715,7 +715,7 @@ def test_text_that_the_terminal_cannot_show_is_no_traceback(tmp_path: Path) -> N
     assert b"Traceback" not in done.stderr
 
 
-def test_the_api_and_the_command_line_agree(analysis: Analyze) -> None:
+def test_api_and_command_line_agree(analysis: Analyze) -> None:
     from roofline import Scenario, analyze
 
     answer = analyze(Scenario(load_model("llama-2-7b"), load_hardware("a6000"), batch=4, prompt=1000, generate=50))
@@ -739,7 +739,7 @@ def test_a_figure_of_another_ending(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_only_the_command_that_is_called_is_made() -> None:
+def test_only_the_called_command_is_imported() -> None:
     code = (
         "import sys, typer\nfrom roofline.cli import program\n"
         "made = typer.main.get_command(program.app).commands\n"

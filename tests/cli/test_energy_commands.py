@@ -28,11 +28,11 @@ def document(ok: Callable[..., str], *args: object) -> dict[str, Any]:
     return found
 
 
-def test_an_analysis_says_what_a_token_draws_and_costs(ok: Callable[..., str]) -> None:
+def test_analysis_has_energy_and_cost_per_token(ok: Callable[..., str]) -> None:
     text = ok("analyze", *PLAIN)
     assert "J (" in text
-    assert "W a device (modelled)" in text
-    assert "3.49 USD an hour (2026-09-25)" in text
+    assert "W per device (modelled)" in text
+    assert "3.49 USD/h (2026-09-25)" in text
     found = document(ok, *PLAIN)
     assert found["energy"]["j_per_token"] < found["energy"]["expected_j_per_token"]["mid"]
     assert found["energy"]["expected_power_w"]["mid"] < 700
@@ -45,10 +45,10 @@ def test_a_given_price_doubles_the_cost(ok: Callable[..., str]) -> None:
     once, twice = (document(ok, *PLAIN, "--price", price)["cost"] for price in (1.5, 3))
     assert twice["usd_per_million_tokens"] == pytest.approx(2 * once["usd_per_million_tokens"])
     assert once["prices"][0] == {"hardware": "h100-sxm", "usd_per_hour": 1.5, "date": None, "source": None}
-    assert "1.5 USD an hour\n" in ok("analyze", *PLAIN, "--price", 1.5)
+    assert "1.5 USD/h\n" in ok("analyze", *PLAIN, "--price", 1.5)
 
 
-def test_nothing_is_made_up(ok: Callable[..., str]) -> None:
+def test_missing_energy_and_price_are_absent(ok: Callable[..., str]) -> None:
     text = ok("analyze", "llama-3.1-8b", "--hw", "mi300x")
     assert "energy: at most" in text
     assert "cost:" not in text
@@ -62,9 +62,9 @@ def test_nothing_is_made_up(ok: Callable[..., str]) -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (("explain", "cost", "llama-3.1-8b", "--hw", "mi300x"), "give one with --price"),
+        (("explain", "cost", "llama-3.1-8b", "--hw", "mi300x"), "set --price"),
         (("explain", "energy", "llama-3.1-8b", "--hw", "mi300x"), "no energy figures"),
-        (("analyze", *PLAIN, "--price", "-1"), "USD an hour of a device"),
+        (("analyze", *PLAIN, "--price", "-1"), "USD per device hour"),
         (("analyze", *PLAIN, "--price", "cheap"), "--price"),
         (("sweep", "llama-3.1-8b", "--hw", "mi300x", "--over", "batch=1,2", "--metrics", "cost"), "--price"),
     ],
@@ -80,11 +80,11 @@ def test_explanations_and_definitions(ok: Callable[..., str]) -> None:
     text = ok("explain", "energy", *PLAIN)
     assert "at most devices x TDP x time" in text
     assert "energy.memory of h100-sxm from" in " ".join(text.split())
-    assert "USD an hour (as given)" in " ".join(ok("explain", "cost", *PLAIN, "--price", 2).split())
+    assert "USD/h (as given)" in " ".join(ok("explain", "cost", *PLAIN, "--price", 2).split())
     assert "cost.processed" in ok("explain", "--definitions")
 
 
-def test_comparisons_have_both(ok: Callable[..., str]) -> None:
+def test_comparisons_have_energy_and_cost(ok: Callable[..., str]) -> None:
     text = ok("compare", "llama-3.1-8b --hw h100-sxm", "--hw mi300x")
     assert "Energy and cost" in text
     assert "at most" in text

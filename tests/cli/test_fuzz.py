@@ -1,4 +1,4 @@
-"""Fuzzing of all that reads what others wrote: it gives an answer that adds up, or one sentence. Never a crash."""
+"""Fuzzing of file and text readers: a consistent result or one sentence, never a crash."""
 
 import copy
 import json
@@ -35,7 +35,7 @@ fuzz_files = settings(fuzz, max_examples=200)
 
 
 def attempt(read: Callable[[], Answer]) -> Answer | None:
-    """What `read` gives, or None where it refuses in one short sentence; anything else fails the test."""
+    """The result of `read`, or None if it fails with one short sentence; anything else fails the test."""
     try:
         return read()
     except RooflineError as error:
@@ -46,7 +46,7 @@ def attempt(read: Callable[[], Answer]) -> Answer | None:
 
 
 def check_analysis(model: Model, hardware: Hardware) -> None:
-    """The scenario analyses, with finite figures that are not negative and print in every format; or is refused."""
+    """Checks that the scenario has finite, non-negative figures that print in every format, or raises RooflineError."""
     answer = attempt(lambda: analyze(Scenario(model, hardware, batch=3, prompt=300, generate=40)))
     if answer is None:
         return
@@ -114,7 +114,7 @@ def places(content: object) -> list[tuple[Any, Any]]:
 
 @st.composite
 def mutated(draw: st.DrawFn, documents: list[Document]) -> Document:
-    """One of `documents` with up to three things in it deleted, replaced, renamed, moved or added."""
+    """One of `documents` with up to three entries deleted, replaced, renamed, moved or added."""
     content = copy.deepcopy(draw(st.sampled_from(documents)))
     keys = sorted({str(key) for document in documents for _, key in places(document)})
     for _ in range(draw(st.integers(1, 3))):

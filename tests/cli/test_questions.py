@@ -1,4 +1,4 @@
-"""The commands that ask what if: solve, sensitivity, explain and compare, in every format, and their mistakes."""
+"""The commands solve, sensitivity, explain and compare: output formats and user errors."""
 
 import json
 from collections.abc import Callable
@@ -71,7 +71,7 @@ def test_every_question_is_answered_in_every_format(run: Run, tmp_path: Path, na
 
 
 @pytest.mark.parametrize("name", [name for name in QUESTIONS if name != "crossover"])
-def test_an_answer_shows_its_simulation(document: Callable[..., dict[str, Any]], name: str) -> None:
+def test_answer_has_its_simulation(document: Callable[..., dict[str, Any]], name: str) -> None:
     found = document("solve", name, *SMALL, *QUESTIONS[name])
     assert found["question"] == name
     assert found["verdict"] in ("found", "never", "always")
@@ -81,7 +81,7 @@ def test_an_answer_shows_its_simulation(document: Callable[..., dict[str, Any]],
             assert found["limited_by"] == found["neighbour"]["missed"] != []
 
 
-def test_the_command_answers_as_the_function_does(document: Callable[..., dict[str, Any]]) -> None:
+def test_command_equals_function(document: Callable[..., dict[str, Any]]) -> None:
     options = {"prompt": 128, "generate": 8}
     request = Request(load_model("llama-3.2-1b"), load_hardware("l4"), degrees={"tensor": 2}, options=options)
     for at in ("bound", "low", "mid", "high"):
@@ -92,12 +92,12 @@ def test_the_command_answers_as_the_function_does(document: Callable[..., dict[s
     assert rate["answer"]["total_s"] <= 9
 
 
-def test_never_and_always_are_said(run: Run) -> None:
+def test_verdicts_never_and_always(run: Run) -> None:
     assert "never" in run("solve", "max-batch", *SMALL, "--tpot", "1ns")[1]
     assert "always" in run("solve", "min-bandwidth", *SMALL, "--tpot", "90000s", "--no-chips")[1]
 
 
-def test_hardware_that_does_is_named(document: Callable[..., dict[str, Any]]) -> None:
+def test_suitable_hardware_is_listed(document: Callable[..., dict[str, Any]]) -> None:
     found = document("solve", "min-memory", "llama-3.1-8b", "--hw", "l4", "--batch", 64, "--prompt", 8000)
     names = {entry["value"] for entry in found["candidates"]}
     assert {"h200-sxm", "mi300x"} <= names
@@ -105,7 +105,7 @@ def test_hardware_that_does_is_named(document: Callable[..., dict[str, Any]]) ->
     assert all(load_hardware(name).memory_capacity >= found["value"] for name in names)
 
 
-def test_a_later_scenario_takes_what_it_leaves_out_from_the_first(document: Callable[..., dict[str, Any]]) -> None:
+def test_missing_options_are_those_of_the_first_scenario(document: Callable[..., dict[str, Any]]) -> None:
     found = document(
         "compare",
         "llama-3.1-8b --hw h100-sxm --batch 8 --prompt 100 --fuse qkv --with awq",
@@ -134,7 +134,7 @@ def test_a_later_scenario_takes_what_it_leaves_out_from_the_first(document: Call
             assert moved == pytest.approx(whole["change"], rel=1e-9, abs=1e-9 * whole["before"])
 
 
-def test_break_even_takes_the_other_options_from_its_own(document: Callable[..., dict[str, Any]]) -> None:
+def test_break_even_keeps_the_other_options(document: Callable[..., dict[str, Any]]) -> None:
     same = document("solve", "break-even", *SMALL, "--against", "")
     assert same["verdict"] == "always"
     quantised = document("solve", "break-even", *SMALL, "--against", "--quant awq", "--metric", "tpot", "--at", "bound")
@@ -148,7 +148,7 @@ def test_figures_are_defined(run: Run) -> None:
         assert f" {name} " in out
 
 
-def test_a_sensitivity_names_what_it_did(document: Callable[..., dict[str, Any]]) -> None:
+def test_sensitivity_reports_step_and_reading(document: Callable[..., dict[str, Any]]) -> None:
     found = document("sensitivity", *SMALL, "--step", "0.02", "--at", "high")
     assert list(found["readings"]) == ["high", "bound"]
     bandwidth = found["readings"]["bound"][0]
@@ -164,10 +164,10 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "unknown model": (("solve", "max-batch", "llama-9", "--hw", "l4"), "unknown model"),
     "no unit": (("solve", "max-batch", *SMALL, "--tpot", "30"), "has no unit"),
     "no time": (("solve", "max-batch", *SMALL, "--tpot", "30 GB"), "has the unit"),
-    "no target": (("solve", "min-bandwidth", *SMALL), "needs a target"),
+    "no target": (("solve", "min-bandwidth", *SMALL), "needs a latency or throughput target"),
     "negative rate": (("solve", "max-batch", *SMALL, "--tokens-per-s", "-3"), "above 0"),
     "rate that is no number": (("solve", "max-batch", *SMALL, "--tokens-per-s", "nan"), "above 0"),
-    "scheme for bits": (("solve", "max-bits", *SMALL, "--quant", "awq"), "leave out --quant"),
+    "scheme for bits": (("solve", "max-bits", *SMALL, "--quant", "awq"), "omit --quant"),
     "no draft": (("solve", "max-draft", *SMALL), "max-draft needs"),
     "nothing against": (("solve", "break-even", *SMALL), "--against"),
     "against nothing": (("solve", "max-batch", *SMALL, "--against", "--quant awq"), "--against"),
@@ -181,7 +181,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "two phases": (("explain", "down_proj", *SMALL, "--phase", "both"), "one phase"),
     "large step": (("sensitivity", *SMALL, "--step", "2"), "between"),
     "nan step": (("sensitivity", *SMALL, "--step", "nan"), "between"),
-    "one scenario": (("compare", "llama-3.2-1b --hw l4"), "two scenarios"),
+    "one scenario": (("compare", "llama-3.2-1b --hw l4"), "two or more scenarios"),
     "no hardware": (("compare", "llama-3.2-1b", "llama-3.2-1b --hw l4"), "--hw"),
     "unknown option": (("compare", "llama-3.2-1b --hw l4", "--hardware l4"), "--hardware"),
     "empty scenario": (("compare", "", "llama-3.2-1b --hw l4"), "MODEL"),
@@ -190,7 +190,7 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
 
 
 @pytest.mark.parametrize("name", MISTAKES)
-def test_a_mistake_is_told_in_one_sentence(run: Run, name: str) -> None:
+def test_user_errors_are_one_sentence(run: Run, name: str) -> None:
     args, said = MISTAKES[name]
     status, out, err = run(*args)
     assert (status, out) == (2, "")

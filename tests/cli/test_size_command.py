@@ -1,4 +1,4 @@
-"""`roofline size`: the answer first, in 100 columns; documents, mistakes."""
+"""`roofline size`: summary, line widths, documents and user errors."""
 
 import json
 import re
@@ -9,26 +9,26 @@ ASKED = ("size", "llama-3.1-8b", "--rate", 5, "--prompt", 2000, "--generate", 30
 FEW = ("--hw", "l40s,h100-sxm,a100-pcie-80gb")
 
 
-def test_the_first_lines_answer_and_all_fits_in_100_columns(run) -> None:
+def test_summary_comes_first_and_lines_fit_100_columns(run) -> None:
     status, out, err = run(*ASKED, *FEW)
     assert (status, err) == (0, "")
     lines = out.splitlines()
     assert lines[0] == "size: llama-3.1-8b for 5 requests/s, 2000 + 300 tokens"
     assert lines[1].startswith("cheapest: ")
-    assert lines[1].rstrip(")").endswith("USD/h") or "a tie" in lines[1]
+    assert lines[1].rstrip(")").endswith("USD/h") or "tied" in lines[1]
     assert lines[2].startswith("fewest: ")
     shown = [line for line in lines if "roofline analyze" not in line]
     assert max(len(line.rstrip()) for line in shown) <= 100
-    for word in ("TTFT:", "TPOT:", "tp:", "pp:", "awq:", "fp8:", "J/token:", "as modelled:", "batch:", "load:"):
+    for word in ("TTFT:", "TPOT:", "tp:", "pp:", "awq:", "fp8:", "J/token:", "modelled:", "batch:", "load:"):
         assert out.count(f"{word} ") >= 1
 
 
-def test_the_json_document_holds_all(run) -> None:
+def test_json_document_is_complete(run) -> None:
     status, out, _ = run(*ASKED, *FEW, "--format", "json", "--price", "l40s=0.9")
     assert status == 0
     document = json.loads(out)
     assert document["schema"] == "roofline.size/1"
-    assert [choice["aim"] for choice in document["choices"]] == ["cheapest", "fewest", "fastest", "efficient"]
+    assert [choice["objective"] for choice in document["choices"]] == ["cheapest", "fewest", "fastest", "efficient"]
     for choice in document["choices"]:
         best = choice["best"]
         assert best["devices"] == best["replicas"] * best["devices_per_replica"]
@@ -40,32 +40,32 @@ def test_the_json_document_holds_all(run) -> None:
     assert {cheapest["best"]["hardware"], cheapest["runner_up"]["hardware"]} <= {"l40s", "h100-sxm", "a100-pcie-80gb"}
 
 
-def test_joules_a_token_say_which_reading_they_are(run) -> None:
+def test_energy_per_token_has_its_reading(run) -> None:
     status, out, _ = run(*ASKED, "--hw", "h100-sxm,a100-pcie-80gb,l40s")
     assert status == 0
     efficient = next(line for line in out.splitlines() if line.startswith("efficient: "))
-    best = re.search(r"at most 0\.4 J/token, (0\.\d+) as modelled", efficient)
+    best = re.search(r"at most 0\.4 J/token, (0\.\d+) modelled", efficient)
     assert best is not None
-    table = out[out.index("Joules a token") : out.index("What would change")]
-    assert table.split()[3:9] == ["devices", "formats", "as", "modelled", "at", "most"]
-    less = re.search(r"as modelled h100-sxm draws less, (0\.\d+) against (0\.\d+) J/token", out)
+    table = out[out.index("Joules per token") : out.index("What changes")]
+    assert table.split()[3:8] == ["devices", "formats", "modelled", "at", "TDP"]
+    less = re.search(r"by modelled energy h100-sxm is better: (0\.\d+) against (0\.\d+) J/token", out)
     assert less is not None
     assert float(less[1]) < float(less[2]) == float(best[1])
     _, out, _ = run(*ASKED, "--hw", "h100-sxm,l40s", "--format", "json")
     for choice in json.loads(out)["choices"]:
         for setup in (choice["best"], choice["runner_up"]):
-            modelled, most = (setup[f"joules_per_token_{reading}"] for reading in ("modelled", "at_most"))
+            modelled, most = (setup[f"joules_per_token_{reading}"] for reading in ("modelled", "tdp"))
             assert (modelled is None) == (setup["hardware"] == "l40s")
             assert modelled is None or modelled < most
-        assert choice["otherwise_modelled"] is False
+        assert choice["runner_up_has_lower_modelled_energy"] is False
 
 
-def test_setups_of_the_same_hardware_are_told_apart(run) -> None:
+def test_deployments_on_the_same_hardware_are_distinguished(run) -> None:
     asked = ("llama-3.1-70b", "--rate", 0.001, *ASKED[4:], "--hw", "h100-sxm")
     status, out, _ = run("size", *asked)
     assert status == 0
-    assert "cheapest: 1 x h100-sxm, awq, 3.49 USD/h; a tie with 1 x h100-sxm, awq, KV fp8" in out
-    changes = out[out.index("What would change") : out.index("To have the figures")]
+    assert "cheapest: 1 x h100-sxm, awq, 3.49 USD/h; tied with 1 x h100-sxm, awq, KV fp8" in out
+    changes = out[out.index("What changes") : out.index("Commands that")]
     assert "requests/s h100-sxm (awq, KV fp8) is cheaper" in changes
     assert "cheapest: h100-sxm (awq) needs more replicas" in changes
     for word in ("is the choice below", "against", "h100-sxm is", "h100-sxm needs"):
@@ -76,7 +76,7 @@ def test_setups_of_the_same_hardware_are_told_apart(run) -> None:
         assert not {change["what"] for change in choice["changes"]} & {"price", "price_ratio"}
 
 
-def test_parallelism_is_told_where_it_is_what_differs(run) -> None:
+def test_parallelism_is_shown_if_it_differs(run) -> None:
     asked = ("size", "llama-3.1-8b", "--rate", 300, *ASKED[4:], "--hw", "l4", "--quality", "lossless")
     status, out, _ = run(*asked)
     assert status == 0
@@ -84,16 +84,18 @@ def test_parallelism_is_told_where_it_is_what_differs(run) -> None:
     for choice in json.loads(run(*asked, "--format", "json")[1])["choices"]:
         assert choice["differs"] == ["parallelism", "devices"]
         best, other = choice["best"], choice["runner_up"]
-        assert f"{choice['aim']}: l4 ({best['parallelism']}) needs more replicas" in told
-        assert f"{choice['aim']}: {best['devices']} x l4 {best['parallelism']} ({best['replicas']} replicas)" in told
-        assert f"a tie with {other['devices']} x l4 {other['parallelism']} ({other['replicas']} replicas), bf16" in told
+        assert f"{choice['objective']}: l4 ({best['parallelism']}) needs more replicas" in told
+        assert (
+            f"{choice['objective']}: {best['devices']} x l4 {best['parallelism']} ({best['replicas']} replicas)" in told
+        )
+        assert f"tied with {other['devices']} x l4 {other['parallelism']} ({other['replicas']} replicas), bf16" in told
 
 
 def test_a_tail_beyond_the_context_is_noted(run) -> None:
     asked = ("size", "llama-3.1-8b", "--rate", 1, "--hw", "h100-sxm", "--prompt")
     status, out, _ = run(*asked, "lognormal:mean=20000,p95=60000")
     assert status == 0
-    assert re.search(r"note: 0\.\d+% of requests are longer, with their answers, than the maximum context", out)
+    assert re.search(r"note: 0\.\d+% of requests exceed the maximum context", out)
     _, out, _ = run(*asked, "lognormal:mean=2000,p95=6000")
     assert "maximum context" not in out
     document = json.loads(run(*asked, "lognormal:mean=20000,p95=60000", "--format", "json")[1])
@@ -101,7 +103,7 @@ def test_a_tail_beyond_the_context_is_noted(run) -> None:
     assert document["max_context"] == 131072
 
 
-def test_many_replicas_are_told_in_100_columns(run) -> None:
+def test_many_replicas_fit_100_columns(run) -> None:
     asked = ("--rate", 20, "--prompt", 3000, "--generate", 500, "--ttft", "4s", "--tpot", "50ms")
     status, out, _ = run("size", "deepseek-v3", *asked, "--hw", "h100-sxm,b200-sxm,a100-sxm-80gb")
     assert status == 0
@@ -109,10 +111,10 @@ def test_many_replicas_are_told_in_100_columns(run) -> None:
     assert max(len(line.rstrip()) for line in out.splitlines() if "roofline analyze" not in line) <= 100
 
 
-def test_too_little_memory_says_what_was_tried(run) -> None:
+def test_too_little_memory_lists_tried_configurations(run) -> None:
     status, out, _ = run("size", "deepseek-v3", "--hw", "rtx-4090")
     assert status == 0
-    assert "divided over as many devices as are offered" in out
+    assert "no deployment fits in memory" in out
 
 
 def test_markdown_and_one_user(run) -> None:
@@ -122,10 +124,10 @@ def test_markdown_and_one_user(run) -> None:
     assert "- best value: " in out
 
 
-def test_what_cannot_be_met_is_an_answer(run) -> None:
+def test_unreachable_targets_have_a_result(run) -> None:
     status, out, _ = run(*ASKED[:-1], "1ms", "--hw", "h100-sxm,l4")
     assert status == 0
-    assert "TPOT binds: 1.000 ms is asked for, the nearest that can be met is" in out
+    assert "TPOT is binding: the target is 1.000 ms, the lowest feasible " in out
 
 
 @pytest.mark.parametrize(
@@ -138,13 +140,13 @@ def test_what_cannot_be_met_is_an_answer(run) -> None:
         (["--hw", ""], "no hardware to choose from"),
         (["--price", "h100-sxm"], "a price is written NAME=USD"),
         (["--price", "h100-sxn=3"], "unknown hardware"),
-        (["--quantile", "some"], "the quantile is a share such as 0.95, or mean"),
+        (["--quantile", "some"], "the quantile must be a number such as 0.95, or mean"),
         (["--engine", "vlm"], "unknown engine"),
         (["--ttft", "2"], "no unit"),
         (["--prompt", "uniform:100:250000"], "prompts of uniform:52:130000, 0.52 times as long, would do"),
     ],
 )
-def test_mistakes_are_told_in_a_sentence(options, said, run) -> None:
+def test_user_errors_are_one_sentence(options, said, run) -> None:
     status, out, err = run("size", "llama-3.1-8b", *options)
     assert (status, out) == (2, "")
     assert said in err

@@ -1,4 +1,4 @@
-"""`roofline sweep` as people and programs use it: formats, files, interruptions, workers and clusters."""
+"""`roofline sweep`: output formats, files, interruptions, workers and clusters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Complain = Callable[..., str]
 
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> Run:
-    """Runs `roofline ARGS` in this process, in a folder of its own: (exit status, stdout, stderr)."""
+    """Runs `roofline ARGS` in this process, in a temporary folder; (exit status, stdout, stderr)."""
     monkeypatch.delenv("ROOFLINE_SPECS", raising=False)
     monkeypatch.chdir(tmp_path)
 
@@ -47,7 +47,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], tmp_
 
 @pytest.fixture
 def complain(run: Run, tmp_path: Path) -> Complain:
-    """Runs `roofline ARGS`, which has to be refused with one sentence, leaving nothing behind: the sentence."""
+    """Runs `roofline ARGS`, which must fail with one sentence and leave no file; the sentence."""
 
     def call(*args: object) -> str:
         before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
@@ -64,7 +64,7 @@ def complain(run: Run, tmp_path: Path) -> Complain:
 
 
 def start(*args: object, **options: Any) -> subprocess.Popen[str]:
-    """`roofline ARGS` in a process of its own; it can be interrupted where these tests, in the background, cannot."""
+    """`roofline ARGS` in its own process, which handles SIGINT even if the tests run in the background."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     interruptible = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); import cli; cli.main()"
     command = [sys.executable, "-c", interruptible, *map(str, args)]
@@ -90,7 +90,7 @@ def test_csv_on_stdout(run: Run) -> None:
     assert float(row["tpot"]) == pytest.approx(document["generation"]["expected_tpot_s"]["mid"], rel=1e-9)
 
 
-def test_every_format_says_the_same(run: Run, tmp_path: Path) -> None:
+def test_all_formats_have_equal_values(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("pyarrow")
     import pandas as pd
 
@@ -135,13 +135,13 @@ def test_no_column_is_cut_off(run: Run) -> None:
         assert words in out
 
 
-def test_a_long_table_says_what_is_left_out(run: Run) -> None:
+def test_long_table_counts_omitted_rows(run: Run) -> None:
     _, out, err = run(*GRID)
     assert "180 more rows" in out
     assert err == "280 points, 280 rows\n"
 
 
-def test_what_cannot_run_is_in_the_closing_line(run: Run) -> None:
+def test_closing_line_counts_invalid_points(run: Run) -> None:
     status, _, err = run(*BASE, "--over", "tp=1,3", "--over", "batch=1:5")
     assert status == 0
     assert err == (
@@ -149,7 +149,7 @@ def test_what_cannot_run_is_in_the_closing_line(run: Run) -> None:
     )
 
 
-def test_progress_is_shown_to_whoever_watches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_on_a_terminal(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("roofline.reports.tables.sweep.on_terminal", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
     status, out, err = run(*GRID, "--chunk", 20, "--format", "csv", "--metrics", "ttft")
@@ -210,7 +210,7 @@ def test_the_options_of_a_scenario_are_those_of_analyze(run: Run) -> None:
         ((*BASE, "--over", "batch=1", "--resume"), ["--output"]),
         ((*BASE, "--over", "batch=1", "--format", "csv", "--resume"), ["--output"]),
         ((*BASE, "--over", "batch=1", "--workers", "0"), ["--workers"]),
-        ((*BASE, "--over", "batch=1", "--workers", "2", "--dask", "tcp://x:1"), ["not on both"]),
+        ((*BASE, "--over", "batch=1", "--workers", "2", "--dask", "tcp://x:1"), ["exclude each other"]),
         ((*BASE, "--over", "batch=1", "-o", "no/such/a.csv"), ["No such file"]),
         ((*BASE, "--over", "batch=1", "-o", "no/such/a.csv", "--resume"), ["No such file"]),
         ((*BASE, "--over", "batch=1", "-o", "."), ["folder"]),
@@ -219,7 +219,7 @@ def test_the_options_of_a_scenario_are_those_of_analyze(run: Run) -> None:
         (("sweep", "no-study.yaml", "--over", "batch=1", "--hw", "h100-sxm"), ["no-study.yaml"]),
     ],
 )
-def test_a_mistake_is_one_sentence(complain: Complain, args: tuple[object, ...], words: list[str]) -> None:
+def test_user_errors_are_one_sentence(complain: Complain, args: tuple[object, ...], words: list[str]) -> None:
     message = complain(*args)
     assert [word for word in words if word not in message] == []
 
@@ -257,7 +257,7 @@ def test_an_unreachable_scheduler_is_one_sentence(complain: Complain, monkeypatc
 
 
 def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 60) -> None:
-    """Waits until a condition holds while a process runs."""
+    """Waits until a condition holds, while a process runs."""
     end = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, "it ended before"
@@ -279,7 +279,9 @@ def lines(path: Path) -> int:
         ("parquet", ("--top", "50", "--by", "tokens_per_s")),
     ],
 )
-def test_killed_and_resumed_is_the_whole(run: Run, tmp_path: Path, suffix: str, selection: tuple[str, ...]) -> None:
+def test_killed_and_resumed_sweep_is_complete(
+    run: Run, tmp_path: Path, suffix: str, selection: tuple[str, ...]
+) -> None:
     if suffix == "parquet":
         pytest.importorskip("pyarrow")
     command = (*MANY, *selection)
@@ -301,7 +303,7 @@ def test_killed_and_resumed_is_the_whole(run: Run, tmp_path: Path, suffix: str, 
 
 
 def cut_off(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path, bytes]:
-    """A sweep of 8 chunks that was cut off after 5: the partial file, its manifest, and the whole."""
+    """A sweep of 8 chunks, interrupted after 5: the partial file, its manifest, and the complete output."""
     from roofline.reports.tables import spool
 
     command = (*GRID, "--chunk", 35, "-o", "answer.csv")
@@ -323,7 +325,7 @@ def cut_off(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[
 
 
 @pytest.mark.parametrize("damage", ["nothing", "torn data", "torn manifest", "flipped", "lost end", "no part", "gap"])
-def test_what_the_manifest_does_not_prove_is_done_again(
+def test_rows_outside_the_manifest_are_computed_again(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
 ) -> None:
     part, manifest, whole = cut_off(run, tmp_path, monkeypatch)
@@ -349,14 +351,14 @@ def test_what_the_manifest_does_not_prove_is_done_again(
     assert [path.name for path in tmp_path.iterdir()] == ["answer.csv"]
 
 
-def test_another_sweep_is_not_continued(
+def test_resume_rejects_another_sweep(
     run: Run, complain: Complain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     _, manifest, _ = cut_off(run, tmp_path, monkeypatch)
     assert "another sweep" in complain(*GRID, "--chunk", 35, "-o", "answer.csv", "--resume", "--at", "bound")
     assert "another sweep" in complain(*GRID, "--chunk", 36, "-o", "answer.csv", "--resume")
     manifest.write_text("what?\n")
-    assert "no manifest" in complain(*GRID, "--chunk", 35, "-o", "answer.csv", "--resume")
+    assert "not the manifest" in complain(*GRID, "--chunk", 35, "-o", "answer.csv", "--resume")
 
 
 def test_an_interrupted_sweep_leaves_nothing(tmp_path: Path) -> None:

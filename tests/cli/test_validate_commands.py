@@ -1,4 +1,4 @@
-"""`roofline validate fit` and `score` as a user runs them, on measurements of a machine that is made up."""
+"""`roofline validate fit` and `score`, on synthetic measurements."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *wo
 
 
 def measured(path: Path, hardware: Hardware, rows: int = 200, slower: float = 1.25, launch: float = 4e-6) -> Path:
-    """Products that take a launch and a quarter longer than the bound, with 2% of noise."""
+    """GEMM times: launch + 1.25 x bound, with 2% noise."""
     random = np.random.default_rng(3)
     m, n, k = (2 ** random.integers(low, high, rows) for low, high in ((4, 13), (10, 14), (10, 14)))
     bound = np.maximum(
@@ -107,7 +107,7 @@ def test_bad_measurements(tmp_path: Path, capsys: pytest.CaptureFixture[str], mo
         assert "Traceback" not in err
 
 
-def test_too_few_points_say_how_many_are_needed(
+def test_too_few_points_report_the_minimum(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = measured(tmp_path / "few.csv", H100, rows=5)

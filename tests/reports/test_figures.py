@@ -1,4 +1,4 @@
-"""Figures: files of every kind, what they show, labels apart from each other, hostile names as text."""
+"""Figures of scenarios: file formats, contents, labels that do not overlap, hostile names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIGNATURES = {"svg": b"<?xml", "png": b"\x89PNG", "pdf": b"%PDF"}
 
 
 @pytest.mark.parametrize("kind", figures.FORMATS)
-def test_files_of_every_kind_are_the_same_twice(kind: str, tmp_path: Path) -> None:
+def test_files_are_reproducible(kind: str, tmp_path: Path) -> None:
     first, second = tmp_path / f"one.{kind}", tmp_path / f"two.{kind}"
     for path in (first, second):
         figures.save(figures.over_batch(SCENARIO, [1, 8, 64]), path)
@@ -30,14 +30,14 @@ def test_files_of_every_kind_are_the_same_twice(kind: str, tmp_path: Path) -> No
     assert first.read_bytes() == second.read_bytes()
 
 
-def test_another_ending_is_refused_and_leaves_nothing(tmp_path: Path) -> None:
+def test_an_unknown_ending_is_refused_and_leaves_no_file(tmp_path: Path) -> None:
     with pytest.raises(RooflineError, match="svg, png, pdf"):
         figures.save(figures.memory(SCENARIO, [1, 2]), tmp_path / "figure.gif")
     assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "deepseek-v3", "mamba2-2.7b", "bert-base"])
-def test_numbers_lie_beside_their_points_and_not_on_each_other(model: str) -> None:
+def test_numbers_of_points_do_not_overlap(model: str) -> None:
     figure = figures.rooflines(analyze(Scenario(load_model(model), load_hardware("h200-sxm"), batch=4, prompt=500)))
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()  # type: ignore[attr-defined]
@@ -51,7 +51,7 @@ def test_numbers_lie_beside_their_points_and_not_on_each_other(model: str) -> No
         assert not any(one.overlaps(other) for one, other in combinations(boxes, 2))
 
 
-def test_curves_have_what_the_analysis_says() -> None:
+def test_curves_equal_the_analysis() -> None:
     batches = [1, 16, 256, 512]
     figure = figures.over_batch(SCENARIO, batches)
     lines = {line.get_label(): line for panel in figure.axes for line in panel.get_lines()}
@@ -62,7 +62,7 @@ def test_curves_have_what_the_analysis_says() -> None:
     assert "does not fit" in [text.get_text() for panel in figure.axes for text in panel.texts]
 
 
-def test_a_name_is_never_read_as_mathematics(tmp_path: Path) -> None:
+def test_names_are_not_parsed_as_mathematics(tmp_path: Path) -> None:
     hostile = replace(SCENARIO.model, name="$\\frac{1}{0$ <script>\x1b")
     figures.save(figures.over_prompt(replace(SCENARIO, model=hostile), [10, 100]), tmp_path / "figure.svg")
     assert "<script>" not in (tmp_path / "figure.svg").read_text(encoding="utf-8")
@@ -83,9 +83,9 @@ def test_predictions_beside_published_figures() -> None:
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mamba2-2.7b", "bert-base", "t5-small"])
 def test_every_figure_of_every_sort_of_model(kind: str, model: str, tmp_path: Path) -> None:
     scenario = Scenario(load_model(model), load_hardware("l4"), batch=2)
-    figures.save(figures.drawn(kind, scenario), tmp_path / "figure.png")
+    figures.save(figures.scenario_figure(kind, scenario), tmp_path / "figure.png")
     assert (tmp_path / "figure.png").stat().st_size > 5000
 
 
-def test_no_two_series_look_alike() -> None:
+def test_series_are_distinguishable() -> None:
     assert len({series(index) for index in range(49)}) == 49

@@ -1,4 +1,4 @@
-"""Figures of sweeps have what the sweep says, and refuse what cannot be drawn."""
+"""Figures of sweeps equal the sweep; errors for figures that cannot be drawn."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from matplotlib.text import Annotation, Text  # noqa: E402
 
 from roofline import RooflineError, load_hardware  # noqa: E402
 from roofline.reports.figures import Picture, draw, save  # noqa: E402
-from roofline.reports.figures.request import Wish, read_wish, wish_for  # noqa: E402
+from roofline.reports.figures.request import FigureSpec, figure_spec_for, read_figure_spec  # noqa: E402
 from roofline.whatif.study import make_study  # noqa: E402
 from roofline.whatif.sweep import sweep  # noqa: E402
 from tests.conftest import Run  # noqa: E402
@@ -28,9 +28,9 @@ MODEL, L40S = "llama-3.1-8b", {"hw": "l40s"}
 GRID = ["batch=1,16,256", "prompt=512,8192"]
 
 
-def drawn(kind: str, over: list[str], model: str | None = MODEL, options: object = None, **wish: object) -> Picture:
-    asked = {name: wish.pop(name) for name in ("at", "where", "pareto") if name in wish}
-    return draw(Wish(kind, **wish), model, over, L40S if options is None else options, asked)  # type: ignore[arg-type]
+def drawn(kind: str, over: list[str], model: str | None = MODEL, options: object = None, **spec: object) -> Picture:
+    settings = {name: spec.pop(name) for name in ("at", "where", "pareto") if name in spec}
+    return draw(FigureSpec(kind, **spec), model, over, L40S if options is None else options, settings)  # type: ignore[arg-type]
 
 
 def rows(picture: Picture) -> list[dict[str, str]]:
@@ -59,7 +59,7 @@ def test_a_heat_map_has_the_metric_of_every_cell_that_fits() -> None:
     assert legend(picture) == ["does not fit in memory", "compute-bound"]
 
 
-def test_axes_of_a_heat_map_may_be_named_and_categories_are_read_downwards() -> None:
+def test_axes_of_a_heat_map_by_name_with_categories_downwards() -> None:
     (panel, _) = drawn("heatmap", GRID, x="prompt").figure.axes
     assert (panel.get_xlabel(), panel.get_ylabel()) == ("prompt", "batch")
     (panel, _) = drawn("heatmap", ["quant=W16,W4", "batch=1,2"]).figure.axes
@@ -76,12 +76,12 @@ def test_the_legend_has_the_bounds_that_there_are() -> None:
     assert legend(linked) == ["link-bound"]
 
 
-def test_what_cannot_run_is_a_cell_without_a_value() -> None:
+def test_invalid_points_are_empty_cells() -> None:
     picture = drawn("heatmap", ["tp=1,3", "batch=3,6"], model="llama-3.1-8b")
-    assert "cannot run, or was left out" in legend(picture)
+    assert "cannot run, or excluded" in legend(picture)
 
 
-def test_nothing_fits_and_the_map_is_drawn_all_the_same() -> None:
+def test_a_heat_map_where_nothing_fits() -> None:
     picture = drawn("heatmap", ["batch=1,2", "prompt=128,256"], model="llama-3.1-405b")
     assert legend(picture) == ["does not fit in memory"]
 
@@ -92,7 +92,7 @@ def test_many_cells_have_no_text_and_few_ticks() -> None:
     assert len(panel.get_xticks()) <= 16
 
 
-def test_a_front_is_the_rows_that_fit_and_that_no_other_beats() -> None:
+def test_a_pareto_front_is_that_of_the_rows_that_fit() -> None:
     axes = {"quant": "W16,W8A8,W4", "batch": "1:256:log12"}
     picture = drawn("pareto", [f"{name}={values}" for name, values in axes.items()], pareto="ttft,tokens_per_s_per_gpu")
     best = sweep(make_study(axes, where="fits", pareto="ttft,tokens_per_s_per_gpu", model=MODEL, **L40S))
@@ -100,11 +100,11 @@ def test_a_front_is_the_rows_that_fit_and_that_no_other_beats() -> None:
     (line,) = panel.get_lines()
     expected = sorted(zip(best.columns["ttft"], best.columns["tokens_per_s_per_gpu"], strict=True))
     assert np.array(line.get_xydata()) == pytest.approx(np.array(expected))
-    assert f"the front: {len(expected)} points" in legend(picture)
+    assert f"Pareto front: {len(expected)} points" in legend(picture)
     assert "better" in [text.get_text() for text in panel.texts]
 
 
-def test_numbers_of_a_front_lie_apart() -> None:
+def test_numbers_of_a_front_do_not_overlap() -> None:
     figure = drawn("pareto", ["quant=W16,W8A8,W4", "batch=1:64"], pareto="ttft,tokens_per_s_per_gpu").figure
     figure.canvas.draw()
     (panel,) = figure.axes
@@ -167,7 +167,7 @@ def test_a_footprint_adds_up_to_the_memory_of_the_analysis() -> None:
 
 
 def test_roofs_meet_the_slope_at_their_ridges() -> None:
-    picture = draw(Wish("roofs", formats=("fp16", "int8")), None, options={"hw": "a6000"})
+    picture = draw(FigureSpec("roofs", formats=("fp16", "int8")), None, options={"hw": "a6000"})
     hardware = load_hardware("a6000")
     assert [float(row["ridge"]) for row in rows(picture)] == [
         hardware.tensor[name] / hardware.memory_bandwidth for name in ("int8", "fp16")
@@ -178,7 +178,7 @@ def test_roofs_meet_the_slope_at_their_ridges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "over", "wish", "message"),
+    ("kind", "over", "spec", "message"),
     [
         ("heatmap", ["batch=1,2"], {}, "two axes, and the study varies 1"),
         ("heatmap", ["batch=1,2", "tp=1,2", "prompt=1,2"], {}, r"varies 3 \(batch, tp, prompt\): fix the others"),
@@ -187,38 +187,43 @@ def test_roofs_meet_the_slope_at_their_ridges() -> None:
         ("heatmap", GRID, {"metric": ("ttff",)}, "did you mean 'ttft'"),
         ("heatmap", GRID, {"metric": ("ttft", "tpot")}, "one metric, not 2"),
         ("heatmap", GRID, {"x": "tp"}, "unknown axis of this study 'tp'; known: batch, prompt"),
-        ("heatmap", GRID, {"x": "batch", "y": "batch"}, "cannot run both across and up"),
+        ("heatmap", GRID, {"x": "batch", "y": "batch"}, "cannot be both x and y"),
         ("heatmap", GRID, {"where": "ttft < 1us"}, "none of the 6 points meets"),
         ("heatmap", ["batch=1:1000", "prompt=1:1000"], {}, "100,000 points at most"),
-        ("heatmap", GRID, {"pareto": "ttft,tpot"}, "has no front"),
+        ("heatmap", GRID, {"pareto": "ttft,tpot"}, "has no Pareto front"),
         ("heatmap", [], {}, "a study needs an axis"),
         ("pareto", GRID, {"pareto": "ttft,tpot,memory"}, "front of two metrics, not of 3"),
-        ("pareto", GRID, {"pareto": "ttft"}, "two different metrics"),
-        ("pareto", GRID, {"pareto": "ttft,decode_bound"}, "no decode_bound is better"),
+        ("pareto", GRID, {"pareto": "ttft"}, "two .*metrics"),
+        ("pareto", GRID, {"pareto": "ttft,decode_bound"}, "decode_bound has no better direction"),
         ("curves", ["quant=W16,W4"], {}, "the study has none: draw bars"),
         ("curves", GRID, {"x": "quant"}, "unknown axis of this study"),
-        ("curves", ["batch=1,2", "prompt=1:100"], {"x": "batch"}, "100 lines cannot be told apart"),
+        ("curves", ["batch=1,2", "prompt=1:100"], {"x": "batch"}, "makes 100 lines; a figure shows 14"),
         ("curves", GRID, {"metric": ("ttft", "tpot", "total", "step")}, "1 to 3 metrics"),
         ("curves", GRID, {"y": "batch"}, "the figure curves takes no y"),
-        ("bars", ["batch=1,2", "tp=1,2", "prompt=1,2"], {}, "bars show an axis"),
-        ("bars", ["batch=1:100"], {}, "100 bars cannot be read"),
+        ("bars", ["batch=1,2", "tp=1,2", "prompt=1,2"], {}, "bars show one axis"),
+        ("bars", ["batch=1:100"], {}, "makes 100 bars; a figure shows 60"),
         ("footprint", ["batch=1:100"], {}, "12 groups of 6 settings"),
-        ("roofline", GRID, {}, "is of no sweep and takes no --over"),
+        ("roofline", GRID, {}, "shows no sweep and takes no --over"),
         ("roofs", [], {"where": "fits"}, "takes no --where"),
-        ("roofs", [], {"options": {"hw": "a6000", "micro_batches": 4}}, "of no scenario and takes no --micro-batches"),
+        (
+            "roofs",
+            [],
+            {"options": {"hw": "a6000", "micro_batches": 4}},
+            "no scenario and takes no --micro-batches",
+        ),
         ("roofs", [], {"metric": ("ttft",)}, "the figure roofs takes no metric"),
         ("bars", GRID, {"x": "batch"}, "the figure bars takes no x"),
         ("memory", [], {"formats": ("fp16",)}, "the figure memory takes no formats"),
         ("roofs", [], {"formats": ("fp8e9",)}, "no peak for fp8e9"),
     ],
 )
-def test_what_cannot_be_drawn(kind: str, over: list[str], wish: dict[str, object], message: str) -> None:
+def test_errors_of_figures(kind: str, over: list[str], spec: dict[str, object], message: str) -> None:
     with pytest.raises(RooflineError, match=message):
-        drawn(kind, over, None if kind == "roofs" else MODEL, **wish)
+        drawn(kind, over, None if kind == "roofs" else MODEL, **spec)
 
 
 @pytest.mark.parametrize("kind", ["roofline", "batch", "prompt", "memory", "roofs", "heatmap", "bars"])
-def test_a_title_of_ones_own(kind: str) -> None:
+def test_custom_titles(kind: str) -> None:
     over = {"heatmap": GRID, "bars": ["batch=1,2"]}.get(kind, [])
     picture = drawn(kind, over, None if kind == "roofs" else MODEL, title="My $title " + "long " * 60)
     text = picture.figure.get_suptitle()
@@ -236,7 +241,7 @@ def test_no_front_of_what_does_not_fit() -> None:
         drawn("pareto", GRID, model="llama-3.1-405b")
 
 
-def test_a_study_file_is_drawn_as_it_says_and_swept_as_it_is(run: Run, tmp_path: Path) -> None:
+def test_a_study_file_with_a_figure_can_be_plotted_and_swept(run: Run, tmp_path: Path) -> None:
     study = tmp_path / "study.yaml"
     study.write_text(
         "model: llama-3.1-8b\nhw: l40s\nover: {batch: '1,8', quant: 'W16,W4'}\n"
@@ -259,7 +264,7 @@ def test_a_study_file_is_drawn_as_it_says_and_swept_as_it_is(run: Run, tmp_path:
     [
         ("model: llama-3.1-8b\n", "has no section 'figure'; name a figure"),
         ("figure: curves\n", "'figure' must be a mapping"),
-        ("figure: {metric: tpot}\n", "says no kind"),
+        ("figure: {metric: tpot}\n", "has no kind"),
         ("figure: {kind: pie}\n", "unknown figure 'pie'"),
         ("figure: {kind: curves, metrics: tpot}\n", "did you mean 'metric'"),
         ("figure: {kind: curves, metric: [1]}\n", "'figure.metric' must be text or a list of names"),
@@ -291,7 +296,7 @@ def test_study_files_that_cannot_be_drawn(run: Run, tmp_path: Path, text: str, m
         (["measured", "missing.json"], "cannot be read"),
     ],
 )
-def test_commands_that_mean_nothing(run: Run, tmp_path: Path, arguments: list[str], message: str) -> None:
+def test_invalid_commands(run: Run, tmp_path: Path, arguments: list[str], message: str) -> None:
     status, out, error = run("plot", *arguments, "--output", tmp_path / "out.svg")
     assert (status, out, error.count("\n")) == (2, "", 1)
     assert message in error
@@ -314,7 +319,7 @@ def test_measured_kernels_and_models_are_drawn_from_their_files(tmp_path: Path) 
     kernels.write_text(
         "hardware,op,dtype,m,n,k,latency_us\nh100-sxm,gemm,bf16,64,4096,4096,15\nh100-sxm,gemm,bf16,8192,4096,4096,420\n"
     )
-    picture = draw(Wish("measured"), str(kernels))
+    picture = draw(FigureSpec("measured"), str(kernels))
     assert [float(row["measured"]) for row in rows(picture)] == pytest.approx([15e-6, 420e-6])
     assert "gemm, bf16: 2, median error" in legend(picture)[0]
     models = tmp_path / "models.csv"
@@ -322,10 +327,10 @@ def test_measured_kernels_and_models_are_drawn_from_their_files(tmp_path: Path) 
         "model,hardware,gpus,engine,weights,kv,batch,input_len,output_len,metric,value,unit,source\n"
         "llama-2-7b,a100-sxm-80gb,1,gpt-fast,bf16,bf16,1,5,200,decode_throughput,104.9,tokens/s,somewhere\n"
     )
-    assert len(rows(draw(Wish("measured"), str(models)))) == 1
+    assert len(rows(draw(FigureSpec("measured"), str(models)))) == 1
 
 
-def test_files_of_sweeps_are_the_same_twice(tmp_path: Path) -> None:
+def test_files_are_reproducible(tmp_path: Path) -> None:
     for kind in ("heatmap", "pareto", "curves", "bars", "footprint"):
         over = GRID if kind != "bars" else ["batch=1,2"]
         for name in ("one.svg", "two.svg"):
@@ -345,7 +350,7 @@ def test_hostile_names_are_text(tmp_path: Path) -> None:
         assert "$x_{1}$ &lt;script&gt;&amp;.yaml" in text
 
 
-def test_wishes_are_read_without_matplotlib() -> None:
-    wish, source = wish_for("heatmap", MODEL)
-    assert (wish.kind, source) == ("heatmap", MODEL)
-    assert read_wish(ROOT / "hwspecs" / "a6000.yaml")[0] is None
+def test_figure_specs_are_read_without_matplotlib() -> None:
+    spec, source = figure_spec_for("heatmap", MODEL)
+    assert (spec.kind, source) == ("heatmap", MODEL)
+    assert read_figure_spec(ROOT / "hwspecs" / "a6000.yaml")[0] is None

@@ -1,4 +1,4 @@
-"""The gallery: its files are what the simulator gives today, and the paper's figures have the paper's values."""
+"""The gallery: committed files match the current simulator, and the paper's figures have the paper's values."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ import pytest
 mpl = pytest.importorskip("matplotlib", reason="figures need matplotlib")
 
 from roofline.core.errors import RooflineError  # noqa: E402
-from roofline.reports.gallery import FOLDER, build, write  # noqa: E402
-from roofline.reports.gallery.build import pieces, rounded  # noqa: E402
+from roofline.reports.gallery.build import FOLDER, build, entries, rounded, write  # noqa: E402
 from tests.roofline.graph.test_convention import FIGURE_6, FIGURE_7, FIGURE_8, WIDTHS  # noqa: E402
 
-TODAY = "run `make gallery`"
+OUTDATED = "run `make gallery`"
 
 
 @pytest.fixture(scope="module")
@@ -34,25 +33,25 @@ def committed(name: str) -> list[dict[str, str]]:
     return list(csv.DictReader((FOLDER / name).read_text(encoding="utf-8").splitlines()))
 
 
-def test_the_committed_files_are_those_of_the_studies(files: dict[str, bytes]) -> None:
+def test_committed_files_match_the_studies(files: dict[str, bytes]) -> None:
     found = {path.name for path in FOLDER.iterdir() if path.suffix in (".svg", ".csv", ".md")}
-    assert found == files.keys(), TODAY
+    assert found == files.keys(), OUTDATED
 
 
-def test_the_committed_data_are_those_of_today(files: dict[str, bytes]) -> None:
+def test_committed_data_are_current(files: dict[str, bytes]) -> None:
     for name in (name for name in files if name.endswith(".csv")):
         old, new = table((FOLDER / name).read_text(encoding="utf-8")), table(files[name])
-        assert len(old) == len(new), f"{name}: {TODAY}"
+        assert len(old) == len(new), f"{name}: {OUTDATED}"
         for was, now in zip(old, new, strict=True):
             for cell, other in zip(was, now, strict=True):
-                assert cell == other or float(cell) == pytest.approx(float(other), rel=1e-5), f"{name}: {TODAY}"
+                assert cell == other or float(cell) == pytest.approx(float(other), rel=1e-5), f"{name}: {OUTDATED}"
 
 
-def test_the_committed_index_is_that_of_today(files: dict[str, bytes]) -> None:
-    assert (FOLDER / "README.md").read_bytes() == files["README.md"], TODAY
+def test_committed_index_is_current(files: dict[str, bytes]) -> None:
+    assert (FOLDER / "README.md").read_bytes() == files["README.md"], OUTDATED
 
 
-def test_the_committed_figures_are_those_of_today(files: dict[str, bytes]) -> None:
+def test_committed_figures_are_current(files: dict[str, bytes]) -> None:
     for name in (name for name in files if name.endswith(".svg")):
         old = (FOLDER / name).read_bytes()
         version = re.search(rb"Matplotlib v([\d.]+)", old)
@@ -61,8 +60,8 @@ def test_the_committed_figures_are_those_of_today(files: dict[str, bytes]) -> No
             pytest.skip("the figures were drawn by another version of matplotlib")
         # The ids that matplotlib makes are hashes of coordinates: the last digit of one changes them.
         was, now = (_outline(content) for content in (old, files[name]))
-        assert was[0] == now[0], f"{name}: {TODAY}"
-        assert was[1] == pytest.approx(now[1], abs=0.01), f"{name}: {TODAY}"
+        assert was[0] == now[0], f"{name}: {OUTDATED}"
+        assert was[1] == pytest.approx(now[1], abs=0.01), f"{name}: {OUTDATED}"
 
 
 def _outline(svg: bytes) -> tuple[str, list[float]]:
@@ -76,7 +75,7 @@ def test_files_are_small(files: dict[str, bytes]) -> None:
     assert sum(map(len, files.values())) < 1_500_000
 
 
-def test_no_file_tells_a_path_of_a_machine_or_a_date(files: dict[str, bytes]) -> None:
+def test_no_file_contains_a_local_path_or_a_date(files: dict[str, bytes]) -> None:
     for content in files.values():
         assert str(FOLDER.parent).encode() not in content
         assert b"<dc:date>" not in content
@@ -98,14 +97,14 @@ def test_figure_6_has_the_shares_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "axis", "metric", "golden"),
+    ("name", "axis", "metric", "published"),
     [("figure-7.csv", "batch", "step", FIGURE_7), ("figure-8.csv", "prompt", "ttft", FIGURE_8)],
 )
 def test_figures_7_and_8_have_the_times_of_the_paper(
-    name: str, axis: str, metric: str, golden: dict[int, tuple[float, ...]]
+    name: str, axis: str, metric: str, published: dict[int, tuple[float, ...]]
 ) -> None:
     times = {(row["quant"], int(row[axis])): 1e3 * float(row[metric]) for row in committed(name)}
-    for value, expected in golden.items():
+    for value, expected in published.items():
         assert [times[width, value] for width in WIDTHS] == pytest.approx(expected, rel=1e-3)
 
 
@@ -122,11 +121,11 @@ def test_table_1_agrees_with_what_was_printed(files: dict[str, bytes]) -> None:
     assert sum(cell.endswith("†") for row in rows for cell in row) == 5
 
 
-def test_every_piece_says_what_one_sees() -> None:
-    assert {piece.name for piece in pieces() if piece.wish.source} == {f"figure-{number}" for number in range(4, 9)}
+def test_the_figures_of_the_paper_have_a_source() -> None:
+    assert {entry.name for entry in entries() if entry.spec.source} == {f"figure-{number}" for number in range(4, 9)}
 
 
-def test_a_folder_without_pieces_or_with_a_wrong_one(tmp_path: Path) -> None:
+def test_a_folder_without_studies_or_with_an_invalid_one(tmp_path: Path) -> None:
     with pytest.raises(RooflineError, match="there is no gallery here"):
         build(tmp_path)
     (tmp_path / "one.yaml").write_text("hw: a6000\nfigure: {kind: roofs}\n")
@@ -134,11 +133,11 @@ def test_a_folder_without_pieces_or_with_a_wrong_one(tmp_path: Path) -> None:
         build(tmp_path)
 
 
-def test_it_is_written_elsewhere_or_not_at_all(tmp_path: Path) -> None:
+def test_writing_to_another_folder(tmp_path: Path) -> None:
     write({"a.csv": b"1\n"}, tmp_path / "deep" / "folder")
     assert (tmp_path / "deep" / "folder" / "a.csv").read_bytes() == b"1\n"
     (tmp_path / "file").write_text("")
-    command = [sys.executable, "-m", "roofline.reports.gallery", "--output", str(tmp_path / "file" / "below")]
+    command = [sys.executable, "-m", "roofline.reports.gallery.build", "--output", str(tmp_path / "file" / "below")]
     done = subprocess.run(command, cwd=FOLDER.parents[1], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
 

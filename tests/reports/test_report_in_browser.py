@@ -1,4 +1,4 @@
-"""Reports as a reader meets them: in a headless Chromium that may ask for nothing but the file itself."""
+"""Reports in a headless Chromium: controls, cards, table, layout, no requests beyond the file itself."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ PAGES = ("one", "two", "encoder", "bound", "hostile")
 
 
 class Explored(Opened):
-    """A report with its knobs, cards and table."""
+    """An open report with its controls, cards and table."""
 
-    def turn(self, knob: str, place: int) -> None:
-        """Moves a knob as a reader does."""
-        control = self.page.locator(f"#knob-{knob}")
-        if control.evaluate("element => element.tagName") == "SELECT":
-            control.select_option(index=place)
+    def turn(self, control: str, place: int) -> None:
+        """Sets a control to the value at an index."""
+        element = self.page.locator(f"#control-{control}")
+        if element.evaluate("element => element.tagName") == "SELECT":
+            element.select_option(index=place)
         else:
-            control.fill(str(place))
+            element.fill(str(place))
 
     def cards(self) -> dict[str, float]:
         found: dict[str, float] = self.page.evaluate(
@@ -76,7 +76,7 @@ def one(browser: Any, folder: Path) -> Iterator[Explored]:
 
 @pytest.mark.parametrize("name", PAGES)
 @pytest.mark.parametrize("width", WIDTHS)
-def test_nothing_leaves_the_page_breaks_or_overlaps(browser: Any, folder: Path, name: str, width: int) -> None:
+def test_no_requests_overflow_or_overlaps(browser: Any, folder: Path, name: str, width: int) -> None:
     opened = Explored(browser, folder / f"{name}.html", width)
     page = opened.page
     for phase in page.locator("#phases button").all():
@@ -105,7 +105,7 @@ OVERLAPPING = """() => {
     if (across > slack && down > slack) found.push(`${one.textContent} / ${other.textContent}`);
   }));
   check(boxes("#cards > div"), 0);
-  check(boxes(".knob"), 0);
+  check(boxes(".control"), 0);
   check(boxes("section"), 0);
   document.querySelectorAll(".part").forEach((part) => check([...part.querySelectorAll(".node")]
     .map((element) => [element, element.getBoundingClientRect()]), 0));
@@ -122,7 +122,7 @@ OVERLAPPING = """() => {
 
 
 def analysed(run: Run, command: str) -> dict[str, Any]:
-    """What `roofline analyze` says to the command that the page shows."""
+    """The JSON document of the command that the page shows."""
     words = shlex.split(command)
     assert words[:2] == ["roofline", "analyze"]
     status, out, err = run(*words[1:], "--format", "json")
@@ -134,10 +134,10 @@ def analysed(run: Run, command: str) -> dict[str, Any]:
 def test_thirty_random_settings_are_those_of_roofline_analyze(one: Explored, run: Run) -> None:
     chance = random.Random(8)
     for _ in range(30):
-        for knob, control in {name: one.page.locator(f"#knob-{name}") for name in ("batch", "prompt")}.items():
-            one.turn(knob, chance.randint(0, int(control.get_attribute("max"))))
-        for knob in ("quant", "flash", "tp"):
-            one.turn(knob, chance.randrange(one.page.locator(f"#knob-{knob} option").count()))
+        for control in ("batch", "prompt"):
+            one.turn(control, chance.randint(0, int(one.page.locator(f"#control-{control}").get_attribute("max"))))
+        for control in ("quant", "flash", "tp"):
+            one.turn(control, chance.randrange(one.page.locator(f"#control-{control} option").count()))
         phase = chance.choice(["prefill", "decode"])
         one.page.locator(f"#phase-{phase}").click()
         command = one.page.locator("#command").inner_text()
@@ -168,8 +168,8 @@ def test_thirty_random_settings_are_those_of_roofline_analyze(one: Explored, run
             assert (row[0], row[8], looks[index]) == (op["name"], op["bound"], f"node {op['bound']}"), command
             figures = [op[name] for name in ("count", "flops", "bytes", "intensity", "attainable_flops_per_s")]
             figures += [op["bound_time_s"], op["expected_time_s"]["mid"], op["share"]]
-            told = [float(row[place]) for place in (3, 4, 5, 6, 7, 9, 10, 11)]
-            assert told == pytest.approx(figures, rel=6e-5, abs=1e-12), (command, op["name"])
+            cells = [float(row[place]) for place in (3, 4, 5, 6, 7, 9, 10, 11)]
+            assert cells == pytest.approx(figures, rel=6e-5, abs=1e-12), (command, op["name"])
 
 
 PARTS = ("cards", "rooflines", "memory", "curves", "graph", "table", "command")
@@ -179,27 +179,18 @@ def drawings(opened: Explored) -> dict[str, str]:
     return {name: opened.page.locator(f"#{name}").inner_html() for name in PARTS}
 
 
-@pytest.mark.parametrize(
-    ("knob", "changed"),
-    [
-        ("batch", PARTS),
-        ("prompt", PARTS),
-        ("quant", PARTS),
-        ("flash", PARTS),
-        ("tp", PARTS),
-    ],
-)
-def test_every_knob_changes_what_it_should(one: Explored, knob: str, changed: tuple[str, ...]) -> None:
+@pytest.mark.parametrize("control", ["batch", "prompt", "quant", "flash", "tp"])
+def test_every_control_updates_all_parts(one: Explored, control: str) -> None:
     before = drawings(one)
-    one.turn(knob, 0 if knob in ("batch", "prompt") else 1)
+    one.turn(control, 0 if control in ("batch", "prompt") else 1)
     after = drawings(one)
-    assert [name for name in PARTS if before[name] != after[name]] == list(changed)
+    assert all(before[name] != after[name] for name in PARTS)
     one.page.locator("#reset").click()
     assert drawings(one) == before
 
 
-def test_knobs_and_cards_work_from_the_keyboard(one: Explored) -> None:
-    one.page.locator("#knob-batch").focus()
+def test_controls_and_cards_work_from_the_keyboard(one: Explored) -> None:
+    one.page.locator("#control-batch").focus()
     before = one.cards()["ttft"]
     one.page.keyboard.press("ArrowRight")
     assert one.cards()["ttft"] > before
@@ -219,13 +210,13 @@ def test_knobs_and_cards_work_from_the_keyboard(one: Explored) -> None:
     assert node.evaluate("element => element === document.activeElement")
 
 
-def test_knobs_stay_in_sight_of_what_they_turn(one: Explored) -> None:
+def test_controls_stay_visible_while_scrolling(one: Explored) -> None:
     one.page.locator("#table").scroll_into_view_if_needed()
     one.page.mouse.wheel(0, 400)
-    box = one.page.locator("#knobs").bounding_box()
+    box = one.page.locator("#controls").bounding_box()
     assert -1 <= box["y"] < 300
     one.page.locator("#reproduce").scroll_into_view_if_needed()
-    assert one.page.locator("#knobs").bounding_box()["y"] < -50
+    assert one.page.locator("#controls").bounding_box()["y"] < -50
 
 
 def test_every_node_opens_its_card(one: Explored) -> None:
@@ -256,11 +247,11 @@ def test_the_table_sorts_and_filters(one: Explored) -> None:
 def test_everything_has_an_accessible_name(one: Explored) -> None:
     session = one.page.context.new_cdp_session(one.page)
     nodes = session.send("Accessibility.getFullAXTree")["nodes"]
-    wanted = {"button", "slider", "combobox", "searchbox", "image", "link", "table", "region", "group", "dialog"}
+    roles = {"button", "slider", "combobox", "searchbox", "image", "link", "table", "region", "group", "dialog"}
     seen = set()
     for node in nodes:
         role = node.get("role", {}).get("value")
-        if role in wanted and not node.get("ignored"):
+        if role in roles and not node.get("ignored"):
             seen.add(role)
             assert node.get("name", {}).get("value") or role == "table", node
     assert {"button", "slider", "combobox", "searchbox", "image", "link", "region"} <= seen
@@ -269,7 +260,7 @@ def test_everything_has_an_accessible_name(one: Explored) -> None:
     assert len(ids) == len(set(ids))
 
 
-def test_scenarios_change_places(browser: Any, folder: Path) -> None:
+def test_the_scenario_can_be_switched(browser: Any, folder: Path) -> None:
     opened = Explored(browser, folder / "two.html")
     before = opened.cards()["ttft"]
     opened.turn("scenario", 1)
@@ -279,9 +270,9 @@ def test_scenarios_change_places(browser: Any, folder: Path) -> None:
     opened.page.close()
 
 
-def test_what_cannot_run_says_why(browser: Any, folder: Path) -> None:
+def test_an_invalid_setting_shows_the_reason(browser: Any, folder: Path) -> None:
     opened = Explored(browser, folder / "encoder.html")
-    opened.page.locator("#knob-tp").select_option("8")
+    opened.page.locator("#control-tp").select_option("8")
     assert "--tp 8 does not divide the 12 attention heads" in opened.page.locator("#problem").inner_text()
     assert opened.cards() == {}
     opened.page.locator("#reset").click()
@@ -311,7 +302,7 @@ def test_hostile_names_are_text(browser: Any, folder: Path) -> None:
     page.close()
 
 
-def test_without_scripts_the_tables_are_there(browser: Any, folder: Path) -> None:
+def test_tables_are_visible_without_scripts(browser: Any, folder: Path) -> None:
     opened = Explored(browser, folder / "one.html", java_script_enabled=False)
     assert opened.page.locator("#operators .still table").first.is_visible()
     assert opened.page.locator("#explore").is_hidden()

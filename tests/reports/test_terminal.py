@@ -1,4 +1,4 @@
-"""Tables on terminals: whole at a hundred columns, broken and never cut off on narrower ones."""
+"""Terminal tables: unbroken at 100 columns, wrapped and never truncated on narrower terminals."""
 
 import io
 from collections import Counter
@@ -18,13 +18,13 @@ def shown(drawn: list[object], width: int) -> str:
 
 
 def marks(text: str) -> Counter[str]:
-    """What is printed, without spaces and rules."""
+    """Printed characters without spaces and rules."""
     return Counter(char for char in text if not char.isspace() and char != "─")
 
 
 @pytest.mark.parametrize("width", [100, 80, 60])
 @pytest.mark.parametrize(("model", "hw"), [("llama-3.1-8b", "h100-sxm"), ("deepseek-v3", "mi300x")])
-def test_a_page_of_an_analysis_loses_nothing_on_a_narrow_terminal(model: str, hw: str, width: int) -> None:
+def test_an_analysis_is_complete_on_a_narrow_terminal(model: str, hw: str, width: int) -> None:
     answer = analyze(Scenario(load_model(model), load_hardware(hw), batch=8, prompt=2048))
     document = analysis_document(answer)
     narrow, wide = shown(analysis_parts(document), width), shown(analysis_parts(document), 200)
@@ -35,7 +35,7 @@ def test_a_page_of_an_analysis_loses_nothing_on_a_narrow_terminal(model: str, hw
             assert any(f" {op.name} " in line and line.rstrip().endswith("%") for line in narrow.splitlines())
 
 
-def test_of_a_comparison_the_figures_stay_whole_at_a_hundred_columns() -> None:
+def test_figures_of_a_comparison_do_not_wrap_at_100_columns() -> None:
     scenarios = [
         Scenario(load_model("llama-3.1-8b"), load_hardware(name), batch=8, prompt=2048)
         for name in ("h100-sxm", "h200-sxm")
@@ -46,7 +46,7 @@ def test_of_a_comparison_the_figures_stay_whole_at_a_hundred_columns() -> None:
     assert any("decode gate_proj" in line and line.rstrip().endswith("GB") for line in lines)
 
 
-def test_where_only_the_first_column_gives_way_the_others_are_not_broken() -> None:
+def test_with_a_width_only_the_first_column_wraps() -> None:
     drawn = shown([table(("a long name", "figure"), [("several words in a cell", "1,234,567")], width=20)], 130)
     assert "1,234,567" in drawn
     assert max(map(len, drawn.splitlines())) <= 20

@@ -1,4 +1,4 @@
-"""Boxes of cards that bridges join in pairs: within a pair over the bridge, beyond it over the host's link."""
+"""Links between cards: NVLink bridges between pairs, the host link beyond them, and meshes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(model: str = "llama-2-13b", **degrees: int) -> Analysis:
         ({"tensor": 8}, PCIE),
     ],
 )
-def test_an_all_reduce_takes_its_bytes_over_the_link_that_reaches_as_far(degrees, bandwidth) -> None:
+def test_all_reduce_takes_the_link_of_its_reach(degrees, bandwidth) -> None:
     answer, ranks = run(**degrees), degrees["tensor"]
     op = next(op for op in answer.prefill.ops if op.name == "attn_all_reduce")
     sequences = 8 / degrees.get("data", 1)
@@ -39,24 +39,24 @@ def test_an_all_reduce_takes_its_bytes_over_the_link_that_reaches_as_far(degrees
     assert float(answer.prefill.expected.mid) > answer.prefill.bound_time
 
 
-def test_stages_of_two_pairs_pass_the_stream_on_over_the_host_s_link() -> None:
+def test_send_receive_between_pairs_takes_the_host_link() -> None:
     answer = run(tensor=2, pipeline=2)
     found = {op.name: op.link_bytes / op.bound_time for op in answer.prefill.ops if op.link_bytes}
     assert found["attn_all_reduce"] == pytest.approx(BRIDGE)
-    assert found["stage_transfer"] == pytest.approx(PCIE)
+    assert found["send_receive"] == pytest.approx(PCIE)
 
 
-def test_of_four_stages_on_two_pairs_one_transfer_goes_beyond_the_bridges() -> None:
+def test_one_of_three_send_receives_leaves_its_bridge() -> None:
     answer = run(pipeline=4)
     found = {op.name: (op.count, op.link_bytes / op.bound_time) for op in answer.prefill.ops if op.link_bytes}
-    assert found["stage_transfer"] == (2, pytest.approx(BRIDGE))
-    assert found["stage_transfer_beyond"] == (1, pytest.approx(PCIE))
+    assert found["send_receive"] == (2, pytest.approx(BRIDGE))
+    assert found["send_receive_far"] == (1, pytest.approx(PCIE))
 
 
-def test_experts_are_as_far_apart_as_the_ranks_that_share_them() -> None:
-    """Two expert ranks of two devices each: a token goes to the other pair, for the kernel as for the bound."""
+def test_all_to_all_reaches_all_expert_ranks() -> None:
+    """Two expert ranks of two devices each: tokens go to the other pair, over PCIe."""
     answer = run("qwen3-30b-a3b", tensor=2, data=2, expert=2)
-    dispatch = next(op for op in answer.prefill.ops if op.name == "expert_dispatch")
+    dispatch = next(op for op in answer.prefill.ops if op.name == "dispatch_all_to_all")
     assert dispatch.bound_time == pytest.approx(dispatch.link_bytes / PCIE)
     columns = {"collective": "alltoall", "ranks": 2.0, "bytes": 1e6}
     assert collective_bound(columns, A6000) == pytest.approx(0.5e6 / BRIDGE)
@@ -65,7 +65,7 @@ def test_experts_are_as_far_apart_as_the_ranks_that_share_them() -> None:
     assert list(both) == pytest.approx([0.5e6 / BRIDGE, 0.75e6 / PCIE])
 
 
-def test_a_node_is_what_its_link_joins_or_a_box_of_cards() -> None:
+def test_devices_per_node() -> None:
     nodes = {name: load_hardware(name).node_devices for name in ("a6000", "h100-pcie", "mi210", "rtx-4090", "h100-sxm")}
     assert set(nodes.values()) == {8}
     assert load_hardware("gb200").node_devices == 72
@@ -76,15 +76,15 @@ def test_a_node_is_what_its_link_joins_or_a_box_of_cards() -> None:
                 assert hardware.link(span).bandwidth <= hardware.link(NEIGHBOURS).bandwidth
 
 
-def test_a_link_that_joins_whole_nodes_is_taken_as_asked() -> None:
+def test_requested_nodes_within_an_nvlink_domain() -> None:
     for reach in (2, 8, 16):
         assert H100.link(Span(reach, across_nodes=False)).scope == "node"
     assert H100.link(Span(16, across_nodes=True)).scope == "network"
     assert [A6000.link(Span(reach, across_nodes=False)).scope for reach in (2, 3, 8, 16)] == ["node", *["host"] * 3]
 
 
-def test_of_a_mesh_a_few_devices_have_only_the_links_between_them() -> None:
-    """Seven links of 64 GB/s: two devices have one of them between them, four have three each, eight all seven."""
+def test_mesh_bandwidth_grows_with_the_devices() -> None:
+    """Seven links of 64 GB/s per device: two devices use one of them, four use three each, eight all seven."""
     device, model = load_hardware("mi300x"), load_model("llama-3.1-8b")
     for ranks, links in ((2, 1), (4, 3), (8, 7)):
         settings = Settings(parallel=Parallelism(tensor=ranks))
@@ -98,10 +98,10 @@ def test_of_a_mesh_a_few_devices_have_only_the_links_between_them() -> None:
     assert np.ptp(collective_bound(far, device)) == 0, "any two are neighbours"
 
 
-def test_stages_on_a_mesh_pass_the_stream_on_over_one_link() -> None:
+def test_send_receive_on_a_mesh_takes_one_link() -> None:
     settings = Settings(parallel=Parallelism(pipeline=4))
     scenario = Scenario(load_model("llama-3.1-8b"), load_hardware("mi300x"), batch=8, prompt=100, settings=settings)
-    op = next(op for op in analyze(scenario).prefill.ops if op.name == "stage_transfer")
+    op = next(op for op in analyze(scenario).prefill.ops if op.name == "send_receive")
     assert op.bound_time == pytest.approx(op.link_bytes / 64e9)
 
 
@@ -111,7 +111,7 @@ def test_stages_on_a_mesh_pass_the_stream_on_over_one_link() -> None:
     # rccl-tests, 128 MiB among eight MI300X: 797 us (ROCm blog on RCCL over xGMI).
     [("mi355x", 2, 2328), ("mi355x", 4, 1208), ("mi355x", 8, 659), ("mi300x", 8, 797)],
 )
-def test_published_all_reduces_of_a_mesh(name: str, ranks: int, measured: float) -> None:
+def test_published_all_reduce_bandwidth_of_a_mesh(name: str, ranks: int, measured: float) -> None:
     device = load_hardware(name)
     columns = {"collective": "all_reduce", "ranks": float(ranks), "bytes": float(1 << 27)}
     found = load_calibration(device).expected("collective", columns, device)

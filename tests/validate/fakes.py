@@ -9,7 +9,7 @@ import numpy as np
 
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.kernels import kernel, kernel_time
-from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
+from roofline.validate.kernels.benchmark import Backend, Benchmark, Tensors
 from roofline.validate.kernels.work import Case
 from roofline.validate.measure.device import Call, Device, Sample
 
@@ -85,7 +85,7 @@ class FakeBenchmark(Benchmark):
         self.error = error
 
     @property
-    def ways(self) -> Mapping[str, Way]:
+    def backends(self) -> Mapping[str, Backend]:
         return {"triton": self.run, "torch": self.run}
 
     def run(self, case: Case, inputs: Tensors, outputs: Tensors) -> None:

@@ -253,5 +253,5 @@ def test_an_id_is_used_once(tmp_path: Path) -> None:
     assert "two anchors are called 'one'" in refused(path)
     write(tmp_path, HEAD + ONE, "a.yaml")
     write(tmp_path, HEAD + ONE, "page.yaml")
-    with pytest.raises(SpecError, match="stands in"):
+    with pytest.raises(SpecError, match="is already in"):
         load_anchors(tmp_path)

@@ -27,7 +27,7 @@ from roofline.validate.loop import measure as measuring
 from roofline.validate.measure import device as devices
 from roofline.validate.measure.bench import Outcome, Plan, measure
 from roofline.validate.measure.design import Limits, design
-from roofline.validate.measure.device import Cuda, Processors, Sample, open_device
+from roofline.validate.measure.device import Cpu, Cuda, Sample, open_device
 from roofline.validate.tables.rowfile import COLUMNS, HEADER, RowFile, as_line, case_of, read_rows, repaired
 from roofline.validate.tables.rows import read_measurements
 from tests.validate.fakes import H100, NOISE, FakeBenchmark, FakeDevice, fake_benchmarks, true_time
@@ -52,7 +52,7 @@ def test_fifty_points_of_each_kernel_recover_the_machine(tmp_path: Path) -> None
     ops = ("gemm", "attention_prefill", "attention_decode", "copy")
     cases = [case for op in ops for case in design({op: ("bf16",)}, LIMITS, 50)[:50]]
     path = tmp_path / "rows.csv"
-    assert taken(path, cases).taken == len(cases)
+    assert taken(path, cases).measured == len(cases)
     calibration, after, before, overall, failed = calibrating.fitted_and_scored(read_measurements(path), H100)
     assert failed == []
     assert overall is not None
@@ -84,8 +84,8 @@ def test_own_constants_are_kept_only_where_they_predict_better(tmp_path: Path) -
             assert said == ""
         else:
             assert said == (
-                f"8 of 10 rows of gemm in bf16 are within a factor of {reach:.2f} of them,"
-                f" of own ones within {1.1 * reach:.2f}"
+                f"the 80% interval of gemm in bf16 is a factor of {reach:.2f} with them,"
+                f" {1.1 * reach:.2f} with fitted ones"
             )
 
 
@@ -106,10 +106,10 @@ def test_a_file_is_read_by_the_fit_and_resumed(tmp_path: Path) -> None:
     path = tmp_path / "deeper" / "rows.csv"
     cases = design(dict.fromkeys(("gemm", "attention_decode", "norm"), ("bf16",)), LIMITS, 20)
     first = taken(path, cases[:30])
-    assert (first.taken, first.before, first.left) == (30, 0, 0)
+    assert (first.measured, first.before, first.left) == (30, 0, 0)
     assert rows_of(path) == 30
     again = taken(path, cases)
-    assert (again.taken, again.before) == (len(cases) - 30, 30)
+    assert (again.measured, again.before) == (len(cases) - 30, 30)
     row = read_rows(path)[0]
     assert case_of(row) == cases[0]
     assert float(row["latency_p10_us"]) <= float(row["latency_us"]) <= float(row["latency_p90_us"])
@@ -132,7 +132,7 @@ def test_cut_off_at_any_byte_it_is_readable_and_resumable(tmp_path: Path) -> Non
         assert path.read_bytes() == whole[:start]
         if length % 9 == 0:
             assert rows_of(path) == 5
-    assert taken(path, cases).taken == 1
+    assert taken(path, cases).measured == 1
     for length in range(len(HEADER)):
         path.write_bytes(whole[:length])
         with RowFile(path) as file:
@@ -212,7 +212,7 @@ def test_a_disk_that_fills_keeps_whole_rows(tmp_path: Path, monkeypatch: pytest.
         return real(file, line)
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(RooflineError, match=r"no space left on device; the rows before this one are safe in it \(4\)"):
+    with pytest.raises(RooflineError, match=r"no space left on device; it keeps the 4 rows before this one"):
         taken(path, cases)
     monkeypatch.undo()
     assert rows_of(path) == 4
@@ -243,20 +243,20 @@ def test_what_cannot_be_measured_is_left_out_and_the_rest_goes_on(
 ) -> None:
     cases = design({"gemm": ("bf16", "fp8")}, LIMITS, 5)
     outcome = taken(tmp_path / "rows.csv", cases, known=fake_benchmarks(error))
-    assert outcome.taken == sum(case.dtype == "bf16" for case in cases)
-    assert outcome.refused == {f"gemm in fp8, torch: {reason}": len(cases) - outcome.taken}
+    assert outcome.measured == sum(case.dtype == "bf16" for case in cases)
+    assert outcome.refused == {f"gemm in fp8, torch: {reason}": len(cases) - outcome.measured}
 
 
 def test_a_format_without_a_kernel_and_a_case_that_is_too_large_are_left_out(tmp_path: Path) -> None:
     strange = Case("gemm", {"dtype": "nvfp4", "m": 8, "n": 1024, "k": 2048})
     large = Case("gemm", {"dtype": "bf16", "m": 8, "n": 10**6, "k": 10**6})
     outcome = taken(tmp_path / "rows.csv", [strange, large, GEMM])
-    assert outcome.taken == 1
+    assert outcome.measured == 1
     assert sorted(outcome.refused) == [
-        "gemm in bf16, torch: needs more memory than there is",
+        "gemm in bf16, torch: needs more memory than is free",
         "gemm in nvfp4, torch: there is no kernel in this format",
     ]
-    assert "left out (1): gemm in nvfp4, torch: there is no kernel in this format" in "\n".join(
+    assert "skipped (1): gemm in nvfp4, torch: there is no kernel in this format" in "\n".join(
         measuring.outcome_lines(outcome, tmp_path / "rows.csv")
     )
 
@@ -265,7 +265,7 @@ def test_a_device_that_stops_working_ends_the_run_and_keeps_its_rows(tmp_path: P
     path = tmp_path / "rows.csv"
     cases = [GEMM, Case("gemm", {"dtype": "fp8", "m": 8, "n": 1024, "k": 2048})]
     broken = RuntimeError("CUDA error: an illegal memory access was encountered\nCUDA kernel errors ...")
-    with pytest.raises(RooflineError, match=r"the device stopped working at gemm dtype=fp8.*run it again") as caught:
+    with pytest.raises(RooflineError, match=r"the device stopped working at gemm dtype=fp8.*run again") as caught:
         taken(path, cases, known=fake_benchmarks(broken))
     assert "\n" not in str(caught.value)
     assert rows_of(path) == 1
@@ -274,14 +274,14 @@ def test_a_device_that_stops_working_ends_the_run_and_keeps_its_rows(tmp_path: P
 def test_time_that_is_up_leaves_the_rest(tmp_path: Path) -> None:
     cases = design({"gemm": ("bf16",)}, LIMITS, 5)
     outcome = taken(tmp_path / "rows.csv", cases, seconds=0.0)
-    assert (outcome.taken, outcome.left) == (0, len(cases))
+    assert (outcome.measured, outcome.left) == (0, len(cases))
 
 
 def test_a_card_without_a_format_says_so() -> None:
     chosen, refused = measuring.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), fake_benchmarks())
     assert set(chosen["gemm"]) == {"bf16"}
     assert "gemm in fp8: a100-sxm-80gb has no fp8" in refused
-    with pytest.raises(RooflineError, match="has none of the formats asked for"):
+    with pytest.raises(RooflineError, match="has none of the requested formats"):
         measuring.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), fake_benchmarks(), ("fp8",))
 
 
@@ -298,18 +298,22 @@ def test_caches_in_another_format_are_offered_where_the_card_has_it(tmp_path: Pa
     cases = design({"attention_decode": ("bf16", "bf16/fp8")}, LIMITS, 4)
     path = tmp_path / "rows.csv"
     with RowFile(path) as file:
-        measure(Plan(cases, 60.0, single="torch"), FakeDevice(), "h100-sxm", known, file)
+        measure(Plan(cases, 60.0, preferred="torch"), FakeDevice(), "h100-sxm", known, file)
     taken = {(row["dtype"], row["kv_dtype"], row["kernel"]) for row in read_rows(path)}
     assert taken == {("bf16", "bf16", "torch"), ("bf16", "fp8", "triton")}
 
 
 class Cached(FakeBenchmark):
-    """Reads an fp8 cache by one of its ways."""
+    """Reads an fp8 cache by one of its backends."""
 
     mixed = ("bf16/fp8",)
 
-    def refusal(self, case: Case, way: str, device: str) -> str | None:
-        return "no fp8 cache" if way == "torch" and case.format == "bf16/fp8" else super().refusal(case, way, device)
+    def refusal(self, case: Case, backend: str, device: str) -> str | None:
+        return (
+            "no fp8 cache"
+            if backend == "torch" and case.format == "bf16/fp8"
+            else super().refusal(case, backend, device)
+        )
 
 
 # --- devices ---
@@ -337,23 +341,23 @@ def test_no_gpu_is_one_sentence() -> None:
 
 
 def test_no_triton_leaves_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
-    without(monkeypatch, "triton", *(f"roofline.validate.kernels.{name}" for name, _ in registry.MODULES))
+    without(monkeypatch, "triton", *(f"roofline.validate.kernels.{name}" for name in registry.MODULES))
     found = registry.benchmarks("cuda")
     assert {"gemm", "attention_prefill", "attention_decode", "norm", "copy"} <= set(found)
-    assert all(set(benchmark.ways) == {"torch"} for benchmark in found.values())
+    assert all(set(benchmark.backends) == {"torch"} for benchmark in found.values())
 
 
 def test_weight_only_products_join_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = fake_benchmarks()["gemm"], fake_benchmarks()["gemm"]
     second.dtypes = ("int4_wo",)
-    monkeypatch.setitem(sys.modules, "roofline.validate.kernels.gemm", SimpleNamespace(GEMM=first))
-    monkeypatch.setitem(sys.modules, "roofline.validate.kernels.weight_only", SimpleNamespace(WEIGHT_ONLY=second))
+    fake = SimpleNamespace(GEMM=first, WEIGHT_ONLY=second)
+    monkeypatch.setitem(sys.modules, "roofline.validate.kernels.gemm", fake)
     joined = registry.benchmarks("cuda")["gemm"]
     assert joined.dtypes == ("bf16", "fp8", "int4_wo")
     packed = Case("gemm", {"dtype": "int4_wo", "m": 1, "n": 128, "k": 128})
     assert joined.refusal(packed, "torch", "cuda") is None
-    assert joined.refusal(packed, "cutlass", "cuda") == "there is no way cutlass"
-    joined.ways["torch"](packed, joined.inputs(packed, "cuda", 0), joined.outputs(packed, "cuda"))
+    assert joined.refusal(packed, "cutlass", "cuda") == "there is no backend cutlass"
+    joined.backends["torch"](packed, joined.inputs(packed, "cuda", 0), joined.outputs(packed, "cuda"))
 
 
 def test_the_simulator_needs_neither() -> None:
@@ -374,7 +378,7 @@ def test_the_simulator_needs_neither() -> None:
 def test_another_process_on_the_card_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "torch_module", lambda: FakeTorch())
     monkeypatch.setattr(devices, "nvidia_smi", lambda *query: ["4242", str(os.getpid()), "[Not Found]"])
-    with pytest.raises(RooflineError, match=r"other programs use the card \(process 4242\)"):
+    with pytest.raises(RooflineError, match=r"other programs use the GPU \(process 4242\)"):
         open_device("cuda")
     monkeypatch.setattr(devices, "nvidia_smi", lambda *query: [])
     assert isinstance(open_device("cuda"), Cuda)
@@ -471,10 +475,10 @@ def test_cuda_reads_nothing_between_warm_calls() -> None:
 
 
 def test_cuda_names_its_software_and_state(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = []
+    queries = []
 
     def answer(*query: str) -> list[str]:
-        asked.append(query)
+        queries.append(query)
         return ["1980, 2619, 41, 580.65"]
 
     monkeypatch.setattr(devices, "nvidia_smi", answer)
@@ -486,7 +490,7 @@ def test_cuda_names_its_software_and_state(monkeypatch: pytest.MonkeyPatch) -> N
         "driver": "580.65",
     }  # fmt: skip
     assert dict(card.state) == state
-    assert len(asked) == 1
+    assert len(queries) == 1
 
 
 def test_buffers_outlast_the_cache() -> None:
@@ -497,11 +501,11 @@ def test_buffers_outlast_the_cache() -> None:
     assert card.sets(60e9, cold=True) == 1
 
 
-def test_processors_time_calls() -> None:
+def test_the_cpu_times_calls() -> None:
     torch = importlib.import_module("torch")
     before = torch.get_num_threads()
     try:
-        cpu = Processors(torch, threads=1)
+        cpu = Cpu(torch, threads=1)
         cpu.cache = 1e6
         buffers = [torch.ones(1000, 1000) for _ in range(4)]
         sample = cpu.time([lambda buffer=buffer: buffer.add_(1) for buffer in buffers], cold=True)  # type: ignore[misc]
@@ -523,16 +527,16 @@ def test_noise_is_what_the_tests_say() -> None:
     assert NOISE == 0.05
 
 
-def test_one_way_is_the_wanted_one_or_the_first(tmp_path: Path) -> None:
+def test_the_preferred_backend_or_the_first(tmp_path: Path) -> None:
     norm = Case("norm", {"dtype": "bf16", "rows": 8, "columns": 1024})
     known = fake_benchmarks()
-    for single, kernels in (
+    for preferred, kernels in (
         ("torch", {"torch"}),
         ("other", {"torch"}),
         ("triton", {"triton"}),
         (None, {"torch", "triton"}),
     ):
-        path = tmp_path / f"{single}.csv"
+        path = tmp_path / f"{preferred}.csv"
         with RowFile(path) as file:
-            measure(Plan([GEMM, norm], 60, single=single), FakeDevice(), "h100-sxm", known, file)
+            measure(Plan([GEMM, norm], 60, preferred=preferred), FakeDevice(), "h100-sxm", known, file)
         assert {row["kernel"] for row in read_rows(path)} == kernels

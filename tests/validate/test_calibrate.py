@@ -1,4 +1,4 @@
-"""Fits: a synthetic machine is recovered, few points lean on a prior, too few are refused, files round-trip."""
+"""Fits: recovery of synthetic hardware, priors for few points, errors for too few, round trips of files."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from roofline.core.errors import RooflineError, SpecError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import Calibration, Fit, Residuals, Source, load_calibration, parse_calibration, render
 from roofline.timing.kernels import kernel, kernel_time
-from roofline.validate.check.measured import load_kept
+from roofline.validate.check.measured import load_row_files
 from roofline.validate.fit.calibrate import fit, fit_shared, hold_out
 from roofline.validate.score.kernels import as_document, score
 from roofline.validate.tables.rows import Measurements, shape_columns
@@ -60,7 +60,7 @@ def error(calibration: Calibration, truth: dict[str, float]) -> float:
     return score([test], H100, calibration, by=("op",))[0].mape
 
 
-def test_500_points_recover_a_machine() -> None:
+def test_500_points_recover_the_constants() -> None:
     truth = machine()
     found = fit([gemm_rows(500, truth)], H100)
     assert error(found, truth) < 0.02
@@ -99,7 +99,7 @@ def decode_rows(count: int, caches: list[str | None]) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("caches", [["cold"], ["warm"], [None], ["cold", "warm", None]])
-def test_the_caches_of_a_row_are_those_that_it_says(caches: list[str | None]) -> None:
+def test_rows_are_fitted_with_their_cache_state(caches: list[str | None]) -> None:
     """A machine whose L2 is three times as fast as its memory is found again from rows of any kind.
 
     Its predictions of cold rows are right whichever it was fitted on, and rows scored without a word of their caches
@@ -116,7 +116,7 @@ def test_the_caches_of_a_row_are_those_that_it_says(caches: list[str | None]) ->
     assert score([silent], H100, found, by=("op",))[0].mape > 0.15
 
 
-def test_cold_rows_of_products_are_fitted_cold() -> None:
+def test_cold_gemm_rows_are_fitted_cold() -> None:
     """Weights that fit the L2 several times over: taken for replayed they would seem to need no memory at all."""
     truth = machine(launch=2e-6)
     rows = gemm_rows(600, truth).frame.assign(cache="cold")
@@ -127,9 +127,9 @@ def test_cold_rows_of_products_are_fitted_cold() -> None:
     assert score([with_caches("gemm", small, truth)], H100, found, by=("op",))[0].mape < 0.03
 
 
-def test_terms_that_a_calibration_may_lack(tmp_path: Path) -> None:
+def test_optional_parameters(tmp_path: Path) -> None:
     """A file without them is read as having none of their effect; a fit finds them from 40 rows all the same."""
-    (kept,) = [kept for kept in load_kept() if kept.name == "xeon-2-threads"]
+    (kept,) = [kept for kept in load_row_files() if kept.name == "xeon-2-threads"]
     inherited = load_calibration(kept.hardware)
     content = yaml.safe_load(render(inherited))
     for formats in content["kernels"].values():
@@ -155,7 +155,7 @@ def test_terms_that_a_calibration_may_lack(tmp_path: Path) -> None:
     assert found.parameters["page"] == pytest.approx(2e-6, rel=0.1)
 
 
-def test_terms_of_processors_are_not_fitted_to_cards() -> None:
+def test_cpu_parameters_are_not_fitted_to_gpus() -> None:
     """They stay what has no effect, and cost no rows."""
     found = fit([gemm_rows(600, machine())], H100).fits["gemm", "bf16"].parameters
     assert (found["packing"], found["vector_rows"]) == (1e-6, 1)
@@ -164,7 +164,7 @@ def test_terms_of_processors_are_not_fitted_to_cards() -> None:
     )
 
 
-def test_50_points_and_a_prior_recover_a_machine() -> None:
+def test_50_points_and_a_prior_recover_the_constants() -> None:
     truth = machine()
     prior = Calibration(
         "hopper", "family", {("gemm", "bf16"): Fit("gemm", "bf16", machine(launch=4e-6, compute_efficiency=0.8))}
@@ -182,7 +182,7 @@ def test_outliers_do_not_bend_a_fit() -> None:
     assert error(fit([rows], H100), truth) < 0.03
 
 
-def test_intervals_cover_four_in_five() -> None:
+def test_intervals_cover_80_percent() -> None:
     truth = machine()
     found = fit([gemm_rows(1500, truth, noise=0.08)], H100)
     test = gemm_rows(3000, truth, noise=0.08)
@@ -191,7 +191,7 @@ def test_intervals_cover_four_in_five() -> None:
     assert group.rows == 3000
 
 
-def test_unusual_shapes_have_intervals_of_their_own() -> None:
+def test_unusual_shapes_have_separate_intervals() -> None:
     """Products of few columns scatter four times as much here: one interval for all would fit neither."""
     truth = machine()
     usual, narrow = gemm_rows(1500, truth, noise=0.05), gemm_rows(1500, truth, noise=0.2, least=64)
@@ -203,7 +203,7 @@ def test_unusual_shapes_have_intervals_of_their_own() -> None:
         assert 0.72 < group.interval_coverage < 0.88
 
 
-def test_too_few_points_are_refused_with_the_number_needed() -> None:
+def test_too_few_points_are_an_error_with_the_least_number() -> None:
     with pytest.raises(RooflineError, match="10 rows of gemm in bf16 are too few to fit; at least 30 are needed"):
         fit([gemm_rows(10, machine())], H100)
     with pytest.raises(RooflineError, match="at least 20 are needed"):
@@ -228,7 +228,7 @@ def test_whole_shapes_are_held_out() -> None:
     assert not pairs & others
 
 
-def test_a_file_reads_back() -> None:
+def test_a_file_round_trips() -> None:
     found = fit([gemm_rows(400, machine())], H100)
     text = render(found)
     again = parse_calibration(yaml.safe_load(text), "file")
@@ -241,7 +241,7 @@ def test_a_file_reads_back() -> None:
 
 
 @given(text=st.one_of(st.sampled_from(["null", "True", "yes", "ON", "n", "~", "1e3", "2026-11-20", "a: b"]), PRINTED))
-def test_any_text_reads_back(text: str) -> None:
+def test_any_text_round_trips(text: str) -> None:
     source = Source(text, "", (text,), None, text)
     again = parse_calibration(yaml.safe_load(render(Calibration(text or "x", "calibrated", {}, source))), "file")
     assert (again.name, again.source) == (text or "x", source)
@@ -270,7 +270,7 @@ def test_the_search_path_has_calibrations(tmp_path: Path, monkeypatch: pytest.Mo
         ({"kernels": {"gemm": {"fp99": {"parameters": {}}}}}, "unknown kernel format"),
     ],
 )
-def test_bad_files_are_one_sentence(change: dict[str, object], message: str) -> None:
+def test_invalid_files(change: dict[str, object], message: str) -> None:
     content = {"name": "x", "source": {}, "kernels": {}, **change}
     with pytest.raises(SpecError, match=message) as caught:
         parse_calibration(content, "file.yaml")
@@ -319,7 +319,7 @@ def test_an_unmeasured_format_uses_a_relative() -> None:
     assert expected.low == expected.high
 
 
-def test_small_numbers_read_back_as_numbers() -> None:
+def test_small_numbers_round_trip() -> None:
     """YAML 1.1 takes 1e-06 for text."""
     names = kernel("attention_decode").parameters("bf16")
     constants = {parameter.name: parameter.default for parameter in names}
@@ -334,7 +334,7 @@ def test_small_numbers_read_back_as_numbers() -> None:
     assert read.parameters["head_slowdown"] == 2e-6
 
 
-def test_a_fit_may_have_a_source_of_its_own() -> None:
+def test_a_fit_may_have_its_own_source() -> None:
     constants = {parameter.name: parameter.default for parameter in kernel("gemm").parameters("bf16")}
     fits = {("gemm", "bf16"): Fit("gemm", "bf16", constants, KNOWN, source="others, 2026")}
     found = Calibration("x", "family", fits, Source("ours"))

@@ -86,7 +86,7 @@ def test_unchanged_predictions_pass(project: Project) -> None:
     document = project.check()
     assert document["passed"]
     assert document["moved"] == []
-    assert document["verdict"] == "all 3 predictions are as committed, within 0.5%"
+    assert document["verdict"] == "all 3 predictions match the committed ones within 0.5%"
 
 
 @pytest.mark.parametrize(("factor", "passed"), [(1.004, True), (0.996, True), (1.006, False), (0.5, False)])
@@ -104,7 +104,7 @@ def test_a_moved_prediction_fails_until_it_is_accepted(project: Project) -> None
     assert (moved["id"], moved["status"]) == ("rate", "moved")
     assert moved["change"] == pytest.approx(-0.5, abs=1e-3)
     assert moved["error_after"] == pytest.approx(2 * (1 + moved["error_before"]) - 1, abs=1e-3)
-    assert document["verdict"].startswith("1 moved of 3 anchors; if that is meant, accept it with")
+    assert document["verdict"].startswith("1 moved of 3 anchors; if intended, accept with")
     accepted = project.check(accept=True)
     assert accepted["accepted"]
     assert project.check()["passed"]
@@ -257,11 +257,11 @@ def test_a_comment_says_what_moved_and_folds_the_rest(project: Project) -> None:
     page = as_markdown(project.check())
     assert (
         page.splitlines()[2]
-        == "**1 moved of 3 anchors; if that is meant, accept it with \\`roofline validate check --accept\\`**"
+        == "**1 moved of 3 anchors; if intended, accept with \\`roofline validate check --accept\\`**"
     )
     before, _, folded = page.partition("<details>")
     assert "| rate | mid |" in before
-    assert re.search(r"[01] came closer to what was published or measured, [01] went farther away", before)
+    assert re.search(r"[01] moved closer to the published or measured figure, [01] moved away", before)
     assert "| times and rates | 2 |" in before
     assert "<summary>A | page: 3 anchors, errors " in folded
     assert "somewhere, 2024" in folded
@@ -272,7 +272,7 @@ def test_a_comment_says_what_moved_and_folds_the_rest(project: Project) -> None:
 
 def test_a_comment_without_moves(project: Project) -> None:
     page = as_markdown(project.check())
-    assert "all 3 predictions are as committed" in page
+    assert "all 3 predictions match the committed ones" in page
     assert "error before" not in page
 
 

@@ -1,4 +1,4 @@
-"""Correlations of errors: what was put in comes out."""
+"""Correlations of errors, recovered from synthetic ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from roofline.validate.score.correlation import between, shared, within
+from roofline.validate.score.correlation import between, correlations, within
 
 
 def rows(together: float, apart: float, groups: int = 1, own: int = 2) -> pd.DataFrame:
@@ -22,26 +22,26 @@ def rows(together: float, apart: float, groups: int = 1, own: int = 2) -> pd.Dat
 
 
 @pytest.mark.parametrize(("together", "apart", "expected"), [(0.1, 0.1, 0.5), (0.05, 0.1, 0.2), (0.0, 0.1, 0.0)])
-def test_the_share_of_the_variance_that_groups_have(together: float, apart: float, expected: float) -> None:
-    found = shared(rows(together, apart), "gemm")
+def test_correlation_is_the_fraction_of_variance_between_groups(together: float, apart: float, expected: float) -> None:
+    found = correlations(rows(together, apart), "gemm")
     assert found.same_tokens == pytest.approx(expected, abs=0.04)
     assert found.lowest == found.same_tokens == found.highest
     assert found.same_shape == pytest.approx(0.0, abs=0.04)
     assert found.spread == pytest.approx(np.hypot(together, apart), rel=0.05)
 
 
-def test_a_bias_is_shared() -> None:
+def test_a_bias_counts_as_correlation() -> None:
     frame = rows(0.0, 0.1)
     biased = frame.assign(error=frame["error"] + 0.1).assign(square=lambda found: found["error"] ** 2)
     assert within(biased, ("fit",)) == pytest.approx(0.5, abs=0.04)
 
 
-def test_groups_of_one_row_say_nothing() -> None:
+def test_groups_of_one_row_are_ignored() -> None:
     frame = pd.DataFrame({"m": [1, 1, 2], "error": [0.1, 0.1, 5.0]})
     assert within(frame.assign(square=frame["error"] ** 2), ("m",)) == pytest.approx(1.0)
 
 
-def test_between_kinds() -> None:
+def test_correlation_between_kinds() -> None:
     first = rows(0.1, 0.1)
     value, groups = between(first, rows(0.1, 0.1, own=3), ("hardware", "tokens"))
     assert groups == 2000

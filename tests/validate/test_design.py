@@ -7,7 +7,7 @@ import pytest
 
 from roofline.core.errors import UnknownNameError
 from roofline.validate.kernels.work import Case, work_of
-from roofline.validate.measure.design import AXES, Limits, case_at, design, fits, halton, held_bytes
+from roofline.validate.measure.design import AXES, Limits, case_at, design, fits, halton, memory_bytes
 from roofline.validate.tables.rows import TEXT, shape_names
 
 LIMITS = Limits(memory=4e9, flops=5e12, traffic=3e9)
@@ -25,7 +25,7 @@ def test_every_case_is_a_row_of_the_schema_and_within_the_limits() -> None:
     assert {case.op for case in cases} == set(AXES)
 
 
-def test_a_beginning_has_every_op_and_both_ends() -> None:
+def test_a_prefix_has_every_op_and_both_ends() -> None:
     cases = design(FORMATS, LIMITS, 60)
     first = cases[:30]
     assert {case.op for case in first} == set(AXES)
@@ -46,29 +46,29 @@ def test_fifty_points_fill_the_box() -> None:
     assert farthest < 0.45
 
 
-def test_it_is_deterministic() -> None:
+def test_design_is_deterministic() -> None:
     assert list(map(str, design(FORMATS, LIMITS, 20))) == list(map(str, design(FORMATS, LIMITS, 20)))
 
 
-def test_formats_take_turns() -> None:
+def test_formats_are_interleaved() -> None:
     cases = design({"gemm": ("bf16", "fp8"), "attention_decode": ("bf16", "bf16/fp8")}, LIMITS, 20)
     gemms = [case.dtype for case in cases if case.op == "gemm"]
     assert gemms[:4] == ["bf16", "fp8"] * 2
     assert {case.columns["kv_dtype"] for case in cases if case.op == "attention_decode"} == {"bf16", "fp8"}
 
 
-def test_nothing_fits_a_machine_that_is_too_small() -> None:
+def test_no_case_fits_too_little_memory() -> None:
     assert design({"moe": ("bf16",)}, Limits(memory=1e6), 10) == []
 
 
-def test_experts_and_keys_that_are_not_read_take_memory() -> None:
+def test_memory_counts_unread_experts_and_keys() -> None:
     experts = case_at("moe", "bf16", (0.0, 0.99, 0.0))
-    assert held_bytes(experts) > 2 * work_of(experts).bytes
+    assert memory_bytes(experts) > 2 * work_of(experts).bytes
     window = {"batch": 8, "q_len": 1, "kv_len": 100000, "heads": 8, "kv_heads": 8, "head_dim": 128, "window": 1024}
     case = Case("attention_decode", {"dtype": "bf16", "kv_dtype": "bf16", **window})
-    assert held_bytes(case) == 2 * 8 * 8 * 100000 * 128 * 2
+    assert memory_bytes(case) == 2 * 8 * 8 * 100000 * 128 * 2
 
 
-def test_an_unknown_op_is_one_sentence() -> None:
+def test_unknown_op() -> None:
     with pytest.raises(UnknownNameError, match="unknown op 'gem'"):
         design({"gem": ("bf16",)}, LIMITS)

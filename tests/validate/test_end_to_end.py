@@ -1,4 +1,4 @@
-"""Whole-model figures: how rows become scenarios and times, what is listed, what is refused, what the errors are."""
+"""Whole-model scores: rows as scenarios and times, skipped rows, invalid files, errors."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError
-from roofline.reports.documents import end_to_end as pages
+from roofline.reports.documents import accuracy as pages
 from roofline.reports.output.export import as_json
 from roofline.validate.score.end_to_end import (
     COLUMNS,
     Case,
-    Figure,
     Predicted,
+    PublishedRow,
     Quantity,
     end_to_end,
-    map_figures,
+    map_rows,
     predict,
     read_all,
-    read_figures,
+    read_rows,
     score,
 )
 from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
@@ -56,14 +56,14 @@ def table(folder: Path, *changes: dict[str, str], name: str = "figures.csv") -> 
 
 
 def case(folder: Path, **change: str) -> Case:
-    cases, left = map_figures(read_figures(table(folder, change)))
+    cases, left = map_rows(read_rows(table(folder, change)))
     assert not left
     (only,) = cases
     return only
 
 
 def reason(folder: Path, **change: str) -> str:
-    cases, left = map_figures(read_figures(table(folder, change)))
+    cases, left = map_rows(read_rows(table(folder, change)))
     assert not cases
     return left[0].reason
 
@@ -90,13 +90,13 @@ def test_output_as_long_as_the_input(tmp_path: Path) -> None:
     assert case(tmp_path, output_len="100.0").scenario.generate == 101
 
 
-def test_first_token_is_the_prefill(tmp_path: Path) -> None:
+def test_ttft_is_the_prefill(tmp_path: Path) -> None:
     found = case(tmp_path, metric="ttft", output_len="1", value="40", unit="ms")
     assert (found.quantity, found.measured) == (Quantity.TTFT, 0.04)
     assert predict(found).bound == analyze(plain()).prefill.bound_time
 
 
-def test_a_token_is_a_mean_step(tmp_path: Path) -> None:
+def test_tpot_is_the_mean_step(tmp_path: Path) -> None:
     found = case(tmp_path, metric="tpot", value="0.02")
     assert found.scenario.generate == 100
     assert predict(found).bound == analyze(plain(generate=100)).generation.tpot
@@ -182,7 +182,7 @@ def test_hardware_names(text: str, name: str) -> None:
     assert find_hardware(text).hardware.name == name
 
 
-def test_what_a_name_leaves_open_is_said() -> None:
+def test_assumed_variants_are_reported() -> None:
     assert "SXM" in find_hardware("H100 80 GB").assumed
     assert "cores" in find_hardware("Apple M4 Max").assumed
     assert not find_hardware("Apple M4 Max (40-core GPU)").assumed
@@ -198,7 +198,7 @@ def test_what_a_name_leaves_open_is_said() -> None:
         ("../secrets.yaml", "'../secrets.yaml'"),
     ],
 )
-def test_hardware_that_is_not_there(text: str, said: str) -> None:
+def test_unknown_hardware(text: str, said: str) -> None:
     with pytest.raises(Unmapped, match=said.replace("(", r"\(")):
         find_hardware(text)
 
@@ -211,7 +211,7 @@ def test_model_names() -> None:
         find_model("granite 3.68B")
 
 
-def test_engines_by_how_their_names_start() -> None:
+def test_engines_by_prefix() -> None:
     assert [find_engine(text) for text in ("TensorRT-LLM v0.8.0", "llama.cpp CUDA 8cf6b42", "SGLang (May 2025)")] == [
         "tensorrt-llm",
         "llama.cpp",
@@ -261,7 +261,7 @@ def test_gpt_fast_quantises_the_output_head() -> None:
         ({"output_len": "-"}, "the output length is not stated"),
     ],
 )
-def test_rows_that_cannot_be_scenarios_say_why(tmp_path: Path, change: dict[str, str], said: str) -> None:
+def test_skipped_rows_have_a_reason(tmp_path: Path, change: dict[str, str], said: str) -> None:
     found = end_to_end(table(tmp_path, {}, change))
     assert (found["rows"], found["scored"]) == (2, 1)
     (left,) = found["unmapped"]
@@ -269,12 +269,12 @@ def test_rows_that_cannot_be_scenarios_say_why(tmp_path: Path, change: dict[str,
     assert left["row"] == 2
 
 
-def test_rows_that_contradict_each_other_are_listed(tmp_path: Path) -> None:
-    figures = read_figures(table(tmp_path, {"value": "3"}, {"value": "3.3"}, {"value": "9"}, {"batch": "8"}))
-    cases, left = map_figures(figures)
+def test_contradictory_rows_are_skipped(tmp_path: Path) -> None:
+    figures = read_rows(table(tmp_path, {"value": "3"}, {"value": "3.3"}, {"value": "9"}, {"batch": "8"}))
+    cases, left = map_rows(figures)
     assert [row.line.number for row in left] == [1, 2, 3]
     assert len(cases) == 1
-    assert not map_figures(figures[:2])[1]
+    assert not map_rows(figures[:2])[1]
 
 
 # --- bad files --------------------------------------------------------------------------------------------------------
@@ -291,14 +291,14 @@ def test_rows_that_contradict_each_other_are_listed(tmp_path: Path) -> None:
         ({"value": ""}, "'value' is empty"),
         ({"gpus": "some"}, r"'gpus' is no count \(row 2\)"),
         ({"gpus": "0"}, "'gpus' is no count"),
-        ({"unit": "furlong"}, "neither a time"),
-        ({"unit": "tok/s"}, "as the metric asks"),
+        ({"unit": "furlong"}, "does not fit the metric"),
+        ({"unit": "tok/s"}, "does not fit the metric"),
         ({"model": ""}, "'model' is empty"),
     ],
 )
 def test_bad_rows(tmp_path: Path, change: dict[str, str], said: str) -> None:
     with pytest.raises(SpecError, match=said):
-        read_figures(table(tmp_path, {}, change))
+        read_rows(table(tmp_path, {}, change))
 
 
 @pytest.mark.parametrize(
@@ -319,7 +319,7 @@ def test_bad_files(tmp_path: Path, content: bytes, said: str) -> None:
         read_all(path)
 
 
-def test_a_folder_is_its_tables_and_names_the_others(tmp_path: Path) -> None:
+def test_a_folder_reads_its_tables_and_lists_other_files(tmp_path: Path) -> None:
     table(tmp_path, {}, name="one.csv")
     table(tmp_path, {}, {}, name="two.csv")
     (tmp_path / "other.csv").write_text("a,b\n1,2\n")
@@ -335,24 +335,24 @@ def test_a_folder_without_tables(tmp_path: Path) -> None:
 
 def test_nothing_to_score(tmp_path: Path) -> None:
     with pytest.raises(RooflineError, match=r"none of the 1 rows.*no bundled model"):
-        score(read_figures(table(tmp_path, {"model": "nosuch"})))
+        score(read_rows(table(tmp_path, {"model": "nosuch"})))
 
 
 def test_an_unknown_grouping(tmp_path: Path) -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'metric'"):
-        score(read_figures(table(tmp_path, {})), by=("metrics",))
+        score(read_rows(table(tmp_path, {})), by=("metrics",))
 
 
 # --- errors and pages -------------------------------------------------------------------------------------------------
 
 
 def tenth_too_high(row: Case) -> Predicted:
-    factor = 1.1 if row.figure.line.number == 1 else 0.7
+    factor = 1.1 if row.row.line.number == 1 else 0.7
     return Predicted(*(row.measured * scale for scale in (0.5, 0.95 * factor, factor, 1.05 * factor)))
 
 
 def test_errors_are_of_prediction_over_measurement(tmp_path: Path) -> None:
-    figures = read_figures(table(tmp_path, {}, {"batch": "8"}))
+    figures = read_rows(table(tmp_path, {}, {"batch": "8"}))
     (group,), predicted, left = score(figures, predictor=tenth_too_high)
     assert (group.rows, len(predicted), left) == (2, 2, [])
     assert group.mape == pytest.approx(0.2)
@@ -364,7 +364,7 @@ def test_errors_are_of_prediction_over_measurement(tmp_path: Path) -> None:
 
 
 def test_groups_follow_the_keys(tmp_path: Path) -> None:
-    figures = read_figures(table(tmp_path, {}, {"engine": "SGLang 1", "metric": "ttft", "output_len": "1"}))
+    figures = read_rows(table(tmp_path, {}, {"engine": "SGLang 1", "metric": "ttft", "output_len": "1"}))
     groups, _, _ = score(figures, by=("engine", "metric"))
     assert [(group.engine, group.metric, group.file) for group in groups] == [
         ("vLLM", "batch_latency", "all"),
@@ -384,18 +384,18 @@ def test_pages(tmp_path: Path) -> None:
     assert "SXM" in str(pages.parts(document)[-1])
 
 
-def test_names_of_files_are_no_formulas_in_a_spreadsheet(tmp_path: Path) -> None:
+def test_file_names_are_escaped_in_csv(tmp_path: Path) -> None:
     document = end_to_end(table(tmp_path, {}, name="=1+2.csv"))
     assert "'=1+2.csv" in pages.as_csv(document)
 
 
 def test_one_engine_for_all_rows(tmp_path: Path) -> None:
-    cases, left = map_figures(read_figures(table(tmp_path, {"engine": "nosuch"})), engine="vllm")
+    cases, left = map_rows(read_rows(table(tmp_path, {"engine": "nosuch"})), engine="vllm")
     assert (cases[0].engine, left) == ("vllm", [])
 
 
-def test_figures_keep_their_text(tmp_path: Path) -> None:
-    (figure,) = read_figures(table(tmp_path, {"unit": "ms", "value": "3500"}))
-    assert isinstance(figure, Figure)
+def test_rows_keep_their_text(tmp_path: Path) -> None:
+    (figure,) = read_rows(table(tmp_path, {"unit": "ms", "value": "3500"}))
+    assert isinstance(figure, PublishedRow)
     assert figure.value == 3.5
     assert figure.cell("source") == "made up"

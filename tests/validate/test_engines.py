@@ -1,4 +1,4 @@
-"""Fitting engine profiles: the table against the simulator, parameters that are found again, the pull of the prior."""
+"""Fits of engine profiles: the table against the simulator, recovered parameters, the prior."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from roofline.validate.fit.engines import (
     tabulate,
     weights_of,
 )
-from roofline.validate.score.end_to_end import COLUMNS, Case, Predicted, map_figures, predict, read_figures
+from roofline.validate.score.end_to_end import COLUMNS, Case, Predicted, map_rows, predict, read_rows
 
 TRUE = {"step": 0.9e-3, "sequence": 40e-6, "launch": 1.5, "prefill": 1.15}
 """What the made-up engine of the rows below does differently from the prior."""
@@ -57,7 +57,7 @@ def table(path: Path, values: list[float] | None = None, metrics: tuple[str, ...
 
 
 def cases(path: Path) -> list[Case]:
-    found, left = map_figures(read_figures(path))
+    found, left = map_rows(read_rows(path))
     assert not left
     return found
 
@@ -94,7 +94,7 @@ def fitted(measured: Path) -> Fitted:
     return fit_engine("tensorrt-llm", cases(measured))
 
 
-def test_parameters_are_found_again(fitted: Fitted) -> None:
+def test_parameters_are_recovered(fitted: Fitted) -> None:
     found = fitted
     before, after = (errors(found.cases, rows).mean() for rows in (found.unfitted, found.held_out))
     assert before > 0.1
@@ -122,14 +122,14 @@ def test_a_model_is_scored_without_its_own_rows(measured: Path, fitted: Fitted, 
     assert not np.allclose(mids[0, rest], mids[1, rest], rtol=0.02)
 
 
-def test_one_model_on_one_device_is_the_prior(tmp_path: Path, measured: Path) -> None:
+def test_one_model_on_one_device_keeps_the_prior(tmp_path: Path, measured: Path) -> None:
     only = [case for case in cases(measured) if case.scenario.model.name == "mistral-7b"]
     found = fit_engine("tensorrt-llm", only)
     assert found.folds == "hardware"
     assert [one.mid for one in found.held_out] == pytest.approx([one.mid for one in found.unfitted], rel=0.02)
 
 
-def test_many_rows_of_a_model_count_little_more_than_a_few() -> None:
+def test_weights_of_many_rows_of_a_model_saturate() -> None:
     few, many = weights_of(["a"] * 3), weights_of(["a"] * 300)
     assert few.sum() < many.sum() < 15 * few.sum()
     assert weights_of(["a"]).sum() == 1

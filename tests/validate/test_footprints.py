@@ -1,4 +1,4 @@
-"""Memory footprints: rows simulated, rows listed with a reason, files refused in one sentence."""
+"""Memory footprints: simulated rows, rows listed with a reason, invalid files."""
 
 from __future__ import annotations
 
@@ -43,10 +43,10 @@ def test_rows_are_simulated(tmp_path: Path) -> None:
         "KV capacity": 1,
         "activations": 1,
     }
-    assert "Without a model: 0 rows" in report(document)
+    assert "Not scored: 0 rows" in report(document)
 
 
-def test_rows_without_a_model_say_why(tmp_path: Path) -> None:
+def test_rows_without_a_model_have_a_reason(tmp_path: Path) -> None:
     rows = (
         "Nosuch 7B,,,GGUF file,Q4_0,,weight_file_size,3.8,GiB,a",
         "Llama-2 7B,,,GGUF file,Q9_9,,weight_file_size,3.8,GiB,a",
@@ -65,13 +65,13 @@ def test_rows_without_a_model_say_why(tmp_path: Path) -> None:
         assert said in reason
 
 
-def test_a_share_that_was_not_the_default_is_seen(tmp_path: Path) -> None:
+def test_a_nondefault_utilization_is_detected(tmp_path: Path) -> None:
     row = "Llama-3.1 70B,1 GPU (80GB class),1,vLLM Jan 2025 V1,W8A8 INT8,BF16,kv_gpu_blocks_16tok,1381,blocks,d"
     ((_, reason),) = score_footprints(written(tmp_path, row)).unmapped
-    assert "weights and cache take 94%" in reason
+    assert "weights and KV cache take 94%" in reason
 
 
-def test_a_stated_share_is_used(tmp_path: Path) -> None:
+def test_a_stated_utilization_is_used(tmp_path: Path) -> None:
     source = "https://github.com/vllm-project/vllm/issues/21348"
     row = f"Qwen3-235B-A22B,H100 80GB,4,SGLang Jul 2025,FP8,BF16,kv_cache_tokens,367404,tokens,{source}"
     (one,) = score_footprints(written(tmp_path, row)).scored

@@ -50,7 +50,7 @@ CASES = {
         ("bf16",),
         "batch",
     ),
-    "latent_decode": (
+    "mla_decode": (
         {"batch": 8.0, "q_len": 1.0, "kv_len": 4096.0, "heads": 128.0, "latent": 512.0, "rope": 64.0},
         ("bf16",),
         "kv_len",
@@ -69,7 +69,7 @@ CASES = {
         "tokens",
     ),
     "collective": ({"collective": "all_reduce", "ranks": 8.0, "bytes": 1e6}, ("bf16",), "bytes"),
-    "delta_rule": (
+    "gated_delta_rule": (
         {"variant": "chunked", "batch": 2.0, "q_len": 512.0, "heads": 32.0, "key_dim": 128.0, "value_dim": 128.0},
         ("bf16",),
         "batch",
@@ -102,7 +102,7 @@ def test_every_parameter_is_physical(op: str) -> None:
                 assert parameter.high <= 1.0
 
 
-def test_gaps_of_a_benchmark_are_no_part_of_a_prediction() -> None:
+def test_benchmark_gaps_are_not_predicted() -> None:
     """Kernels that are issued one by one leave the device idle between them; in a replayed graph they do not."""
     columns, constants = {"dtype": "fp8_block", "m": 8192.0, "n": 8192.0, "k": 8192.0}, defaults("gemm", "fp8_block")
     wide = {**constants, "host_gap": constants["host_gap"] + 20e-6}
@@ -115,7 +115,7 @@ def test_gaps_of_a_benchmark_are_no_part_of_a_prediction() -> None:
 
 
 @pytest.mark.parametrize("path", sorted((ROOT / "hwspecs" / "calibration").glob("*.yaml")), ids=lambda path: path.stem)
-def test_products_in_blocks_start_as_soon_as_others_that_quantise(path: Path) -> None:
+def test_block_scaled_gemms_have_the_launch_of_other_quantised_ones(path: Path) -> None:
     found = parse_calibration(read_mapping(path), str(path))
     if "vLLM" not in str(found.source):
         pytest.skip("its products were timed on the device, without the gaps between kernels")
@@ -169,7 +169,7 @@ def test_any_constants_within_bounds_respect_the_bound(data: st.DataObject) -> N
 
 
 @pytest.mark.parametrize(("op", "dtype"), cases())
-def test_each_row_has_its_own_caches(op: str, dtype: str) -> None:
+def test_resident_applies_row_by_row(op: str, dtype: str) -> None:
     """Rows of one call may be cold or replayed, in a step or alone: each is as if it stood by itself."""
     columns, _, along = CASES[op]
     columns = {**columns, "dtype": dtype, along: np.array([1.0, 24.0, 24.0, 24.0, 24.0, 3000.0])}
@@ -181,7 +181,7 @@ def test_each_row_has_its_own_caches(op: str, dtype: str) -> None:
         own = (bool(resident[index]), bool(alone[index]))
         np.testing.assert_allclose(kernel_time(op, row, H100, defaults(op, dtype), *own), together[index], rtol=1e-12)
         np.testing.assert_allclose(kernel_bound(op, row, H100, own[0]), bounds[index], rtol=1e-12)
-    graph = kernel(op).lone_launch
+    graph = kernel(op).graph_overhead
     np.testing.assert_allclose(together[3] - together[1], graph, atol=1e-15)
 
 
@@ -239,7 +239,7 @@ PROCESSOR = parse_hardware(
 )
 
 
-def test_processors_compute_with_elements_on_one_thread_or_all() -> None:
+def test_elementwise_kernels_run_on_one_cpu_thread_or_all() -> None:
     """t = launch + bytes / (e bandwidth) + elements cycles / (clock threads): two threads beyond 32768 results."""
     constants = {**defaults("softmax", "fp32"), "launch": 5e-6, "memory_efficiency": 0.5, "cycles": 0.4}
     rows = np.array([1.0, 32.0, 33.0, 4096.0])
@@ -253,7 +253,7 @@ def test_processors_compute_with_elements_on_one_thread_or_all() -> None:
     np.testing.assert_allclose(kernel_time("softmax", graph, PROCESSOR, lacking), without, rtol=1e-4)
 
 
-def test_large_results_of_processors_are_mapped_page_by_page() -> None:
+def test_large_results_on_cpus_are_mapped_page_by_page() -> None:
     """Beyond 32 MiB a result is 4096-byte pages that are new each time; a result of that size is not."""
     constants = {**defaults("activation", "fp32"), "page": 2e-6}
     without = {**constants, "page": 0.0}
@@ -266,7 +266,7 @@ def test_large_results_of_processors_are_mapped_page_by_page() -> None:
     np.testing.assert_allclose(kernel_time("activation", graph, PROCESSOR, constants), mapping)
 
 
-def test_processors_pack_weights_unless_rows_are_few() -> None:
+def test_cpu_gemms_pack_weights_unless_rows_are_few() -> None:
     """Two rows share a pass; beyond 2.5 passes' worth of them, packing is less."""
     fixed = {"launch": 0.0, "memory_efficiency": 1.0, "sharpness": 20.0, "throttling": 0.0, "tile_prologue": 0.0}
     constants = {**defaults("gemm", "fp32"), **fixed, "tile_bandwidth": 1e15, "compute_efficiency": 1.0}
@@ -279,11 +279,11 @@ def test_processors_pack_weights_unless_rows_are_few() -> None:
     np.testing.assert_allclose(once, kernel_time("gemm", columns, PROCESSOR, constants))
 
 
-def test_attention_of_processors_computes_whole_masks() -> None:
+def test_cpu_attention_computes_masked_keys() -> None:
     """Tiles end at the diagonal without cached tokens; with them a mask hides the keys, which are computed all."""
     fixed = {"launch": 0.0, "tile_prologue": 0.0, "token": 0.0, "sharpness": 20.0, "wave_quantisation": 0.01}
-    processor = next(index for index, tiling in enumerate(TILINGS) if tiling.processor)
-    constants = {**defaults("attention_prefill", "fp32"), **fixed, "compute_efficiency": 0.5, "tiling": processor}
+    cpu = next(index for index, tiling in enumerate(TILINGS) if tiling.cpu)
+    constants = {**defaults("attention_prefill", "fp32"), **fixed, "compute_efficiency": 0.5, "tiling": cpu}
     shape = {
         "dtype": "fp32",
         "batch": 1.0,
@@ -299,7 +299,7 @@ def test_attention_of_processors_computes_whole_masks() -> None:
     np.testing.assert_allclose(time, 4 * 64 * 64 * pairs / (0.5 * 200e9), rtol=1e-3)
 
 
-def test_heads_of_a_group_cost_arithmetic_only_without_a_matrix_unit() -> None:
+def test_gqa_heads_take_time_only_without_a_matrix_unit() -> None:
     """One unit, no splits: each key costs 4 d G slowdown / (peak / S) more, and nothing on a card."""
     columns, _, _ = CASES["attention_decode"]
     columns = {**columns, "dtype": "fp32", "batch": 64.0, "kv_len": 4096.0, "kv_heads": 2.0, "window": 0.0}
@@ -319,7 +319,7 @@ def test_heads_of_a_group_cost_arithmetic_only_without_a_matrix_unit() -> None:
 
 
 @pytest.mark.parametrize("op", PASSES)
-def test_passes_are_told_apart_by_their_own_name(op: str) -> None:
+def test_elementwise_ops_differ_by_name(op: str) -> None:
     columns = {"dtype": "bf16", "rows": np.array([1.0, 4096.0]), "columns": 8192.0}
     np.testing.assert_allclose(kernel_bound(op, columns, H100)[1] * H100.memory_bandwidth, PASSES[op] * 2 * 4096 * 8192)
     assert kernel_regimes(op, columns).tolist() == [0, 1]
@@ -329,7 +329,7 @@ def test_passes_are_told_apart_by_their_own_name(op: str) -> None:
     assert np.all(expected.mid > kernel_bound(op, columns, H100))
 
 
-def test_unusual_shapes_have_regimes_of_their_own() -> None:
+def test_unusual_shapes_have_separate_regimes() -> None:
     gemm = kernel("gemm").regimes
     sizes = {"m": np.array([16.0, 17.0, 17.0, 5000.0]), "n": np.array([1024.0, 4096.0, 4096.0, 256.0])}
     found = [gemm.labels[index] for index in gemm({**sizes, "k": np.array([1024.0, 1024.0, 512.0, 4096.0])})]
@@ -360,7 +360,7 @@ def test_unknown_names_are_one_sentence() -> None:
 
 
 @pytest.mark.parametrize("name", ["h100-sxm", "b300-sxm", "rtx-4090", "mi300x", "a100-pcie-40gb", "gaudi-3"])
-def test_shipped_calibrations_speak_for_all_hardware(name: str) -> None:
+def test_bundled_calibrations_cover_all_hardware(name: str) -> None:
     hardware = load_hardware(name)
     calibration = load_calibration(hardware)
     columns = {"dtype": "bf16", "m": np.array([1.0, 300.0, 1e7]), "n": 4096.0, "k": 4096.0}
@@ -374,7 +374,7 @@ def test_shipped_calibrations_speak_for_all_hardware(name: str) -> None:
     assert ("AITER" if name == "mi300x" else "vLLM") in expected.source
 
 
-def test_a_line_stands_for_a_family_without_rows_of_its_own() -> None:
+def test_a_product_line_covers_families_without_rows() -> None:
     """Of the MI210 nothing was measured; products of the MI300X stand on its line, whose constants are no worse."""
     for name in ("mi300x", "mi210"):
         match = load_calibration(load_hardware(name)).find("gemm", "bf16")
@@ -406,7 +406,7 @@ def test_published_times_of_bare_kernels(hardware: str, op: str, columns: dict[s
     assert float(found.mid) * 1e6 == pytest.approx(published, rel=0.15)
 
 
-def test_bare_kernels_lack_what_runs_around_them() -> None:
+def test_bare_rows_leave_out_surrounding_kernels() -> None:
     quantised = {**CASES["gemm"][0], "dtype": "fp8"}
     experts = {**CASES["moe"][0], "dtype": "bf16"}
     attention = {**CASES["attention_prefill"][0], "dtype": "bf16"}
@@ -417,7 +417,7 @@ def test_bare_kernels_lack_what_runs_around_them() -> None:
     plain = {**CASES["gemm"][0], "dtype": "bf16"}
     constants = defaults("gemm", "bf16")
     assert kernel_time("gemm", {**plain, "bare": 1.0}, H100, constants) == kernel_time("gemm", plain, H100, constants)
-    with pytest.raises(RooflineError, match="one sort at a time"):
+    with pytest.raises(RooflineError, match="evaluate them separately"):
         kernel_time("gemm", {**quantised, "bare": np.array([0.0, 1.0])}, H100, defaults("gemm", "fp8"))
 
 

@@ -19,7 +19,7 @@ from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.specs.modelspec import load_model
 from roofline.timing.calibration import load_calibration
 from roofline.validate import loop
-from roofline.validate.kernels import plain
+from roofline.validate.kernels import eager
 from roofline.validate.kernels.work import Case
 from roofline.validate.loop import device_drift as drifting
 from roofline.validate.loop import host, whole_model
@@ -49,17 +49,17 @@ def torch() -> Iterator[Any]:
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A processor with a small cache, whose roofs are found in a moment."""
     monkeypatch.setattr(devices, "last_level_cache", lambda: 2e6)
-    monkeypatch.setattr(devices, "busy_processors", lambda: 0.0)
-    monkeypatch.setattr(devices, "SAMPLING", 0.01)
+    monkeypatch.setattr(devices, "busy_cores", lambda: 0.0)
+    monkeypatch.setattr(devices, "SAMPLING_TIME", 0.01)
     monkeypatch.setitem(machine.PEAK_TIME, "cpu", 1e-3)
-    monkeypatch.setitem(measuring.LONGEST, "cpu", 1e-3)
+    monkeypatch.setitem(measuring.MAX_CALL_TIME, "cpu", 1e-3)
 
 
 # --- machines ---
 
 
 def test_every_card_of_the_list_is_bundled() -> None:
-    assert {spec for _, spec in machine.CARDS} <= set(list_hardware())
+    assert {spec for _, spec in machine.GPUS} <= set(list_hardware())
 
 
 @pytest.mark.parametrize(
@@ -104,7 +104,7 @@ def test_a_known_card_is_set_beside_its_datasheet(monkeypatch: pytest.MonkeyPatc
     found = card(monkeypatch, "NVIDIA H100 80GB HBM3", 85e9)
     assert (found.hardware.name, found.bundled, found.spec) == ("h100-sxm", True, "")
     assert "  bandwidth: 3.00 TB/s achieved, 90% of the datasheet's 3.35 TB/s" in found.lines
-    assert "  bf16 products: 700 TFLOP/s achieved, 71% of the datasheet's 989 TFLOP/s" in found.lines
+    assert "  bf16 GEMM: 700 TFLOP/s achieved, 71% of the datasheet's 989 TFLOP/s" in found.lines
 
 
 def test_an_unknown_card_becomes_a_spec(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -124,7 +124,7 @@ def test_an_unknown_card_becomes_a_spec(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 @pytest.mark.usefixtures("small")
 def test_a_processor_becomes_a_spec(tmp_path: Path, torch: Any) -> None:
-    device = devices.Processors(torch, threads=1)
+    device = devices.Cpu(torch, threads=1)
     found = machine.examine(device)
     path = tmp_path / "processor.yaml"
     path.write_text(found.spec)
@@ -162,41 +162,41 @@ HEADS = {"batch": 2, "heads": 6, "kv_heads": 2, "head_dim": 16}
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_plain_kernels_are_right(op: str, shape: dict[str, int], dtype: str, torch: Any) -> None:
     stored = {"kv_dtype": dtype} if op.startswith("attention") else {}
-    case, benchmark = Case(op, {"dtype": dtype, **stored, **shape}), plain.BENCHMARKS[op]
+    case, benchmark = Case(op, {"dtype": dtype, **stored, **shape}), eager.BENCHMARKS[op]
     assert benchmark.refusal(case, "torch", "cpu") is None
     inputs, outputs = benchmark.inputs(case, "cpu", 1), benchmark.outputs(case, "cpu")
     assert all(tensor.isnan().all() for tensor in outputs.values())
-    benchmark.ways["torch"](case, inputs, outputs)
-    for name, wanted in benchmark.reference(case, inputs).items():
+    benchmark.backends["torch"](case, inputs, outputs)
+    for name, expected in benchmark.reference(case, inputs).items():
         close = {"fp32": 1e-5, "bf16": 4e-2}[dtype]
-        torch.testing.assert_close(outputs[name].double(), wanted, rtol=close, atol=close)
+        torch.testing.assert_close(outputs[name].double(), expected, rtol=close, atol=close)
 
 
 def test_attention_is_the_textbook_one(torch: Any) -> None:
     case = Case(
         "attention_prefill", {"dtype": "fp32", "kv_dtype": "fp32", **HEADS, "q_len": 4, "kv_len": 9, "window": 0}
     )
-    inputs = plain.PREFILL.inputs(case, "cpu", 0)
+    inputs = eager.BENCHMARKS["attention_prefill"].inputs(case, "cpu", 0)
     query, keys, values = (inputs[name].double() for name in ("query", "keys", "values"))
     keys, values = (tensor.repeat_interleave(3, dim=1) for tensor in (keys, values))
     scores = query @ keys.transpose(-1, -2) / 4.0
     hidden = torch.arange(9)[None] > torch.arange(5, 9)[:, None]
-    wanted = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values
-    torch.testing.assert_close(plain.PREFILL.reference(case, inputs)["output"], wanted)
+    expected = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values
+    torch.testing.assert_close(eager.BENCHMARKS["attention_prefill"].reference(case, inputs)["output"], expected)
 
 
 def test_plain_kernels_refuse_what_they_cannot() -> None:
     case = Case("attention_decode", {"dtype": "bf16", "kv_dtype": "fp8", **HEADS, "q_len": 1, "kv_len": 9, "window": 0})
-    assert "fp8" in (plain.DECODE.refusal(case, "torch", "cpu") or "")
+    assert "fp8" in (eager.BENCHMARKS["attention_decode"].refusal(case, "torch", "cpu") or "")
     window = Case("attention_prefill", {**case.columns, "kv_dtype": "bf16", "q_len": 9, "window": 4})
-    assert "window" in (plain.PREFILL.refusal(window, "torch", "cpu") or "")
+    assert "window" in (eager.BENCHMARKS["attention_prefill"].refusal(window, "torch", "cpu") or "")
 
 
 # --- the decoder ---
 
 
 def test_the_cache_gives_what_a_whole_pass_gives(torch: Any) -> None:
-    decoder = Decoder(host.TOY, "fp32", "cpu")
+    decoder = Decoder(host.TINY, "fp32", "cpu")
     tokens = torch.randint(0, 64, (2, 12), generator=torch.Generator().manual_seed(0))
     with torch.inference_mode():
         whole = decoder.forward(tokens, decoder.cache(2, 16))
@@ -252,23 +252,23 @@ def test_other_architectures_are_refused_with_the_reason(name: str, reason: str)
 def test_from_nothing_to_a_scored_calibration_and_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(measuring.POINTS, "cpu", 30)
     folder = tmp_path / "specs"
-    found = loop.calibrated("cpu", 0.12, ("copy", "activation"), folder, ("fp32",), threads=1)
+    found = loop.run_calibrate("cpu", 0.12, ("copy", "activation"), folder, ("fp32",), threads=1)
     name = found.measured.machine.hardware.name
     text = "\n".join(found.lines)
     assert f"ROOFLINE_SPECS={folder} roofline analyze MODEL --hw {name}" in text
     assert "copy fp32" in text
-    assert found.measured.outcome.taken >= 20
+    assert found.measured.outcome.measured >= 20
     engine = load_engine(str(folder / "engines" / f"{name}.yaml"))
     assert 1e-6 < engine["issue"] < 1e-3
     with whole_model.overlay(folder):
         calibration = load_calibration(load_hardware(name))
     assert calibration.basis == "calibrated"
     assert calibration.fits["copy", "any"].rows > 5
-    again = loop.calibrated("cpu", 0.001, ("copy", "activation"), folder, ("fp32",), threads=1)
+    again = loop.run_calibrate("cpu", 0.001, ("copy", "activation"), folder, ("fp32",), threads=1)
     assert again.measured.outcome.before >= 20
     assert again.measured.machine.hardware == load_hardware(str(folder / f"{name}.yaml"))
 
-    run = loop.model_run("llama-68m", "cpu", folder, "fp32", prompt=4, generate=3, layers=1, threads=1)
+    run = loop.run_model("llama-68m", "cpu", folder, "fp32", prompt=4, generate=3, layers=1, threads=1)
     assert [time.name for time in run.times] == ["TTFT", "TPOT"]
     first, each = run.times
     assert first.bound <= first.low
@@ -284,23 +284,23 @@ def test_from_nothing_to_a_scored_calibration_and_a_model(tmp_path: Path, monkey
     quick = replace(run, times=(replace(first, measured=first.bound / 2), each))
     assert sum("faster than the bound" in line for line in quick.lines) == 1
     with pytest.raises(RooflineError, match="--layers must be from 1 to 2"):
-        loop.model_run("llama-68m", "cpu", folder, "fp32", layers=3, threads=1)
+        loop.run_model("llama-68m", "cpu", folder, "fp32", layers=3, threads=1)
 
 
 @pytest.mark.usefixtures("small", "torch")
 def test_too_short_a_run_says_what_is_missing(tmp_path: Path) -> None:
     with pytest.raises(RooflineError, match=r"too few to fit.*measure for longer|has no rows"):
-        loop.calibrated("cpu", 0.0002, ("gemm",), tmp_path / "specs", ("fp32",), threads=1)
+        loop.run_calibrate("cpu", 0.0002, ("gemm",), tmp_path / "specs", ("fp32",), threads=1)
     with pytest.raises(RooflineError, match="--minutes must be above 0"):
-        loop.measured("cpu", 0.0)
+        loop.run_measure("cpu", 0.0)
     with pytest.raises(RooflineError, match="unknown op 'gem'"):
-        loop.measured("cpu", 1.0, ("gem",), threads=1)
+        loop.run_measure("cpu", 1.0, ("gem",), threads=1)
 
 
 @pytest.mark.usefixtures("small", "torch")
 def test_measure_writes_rows_and_says_what_it_found(tmp_path: Path) -> None:
-    found = loop.measured("cpu", 0.02, ("gemm",), tmp_path / "rows.csv", warm=True, threads=1)
-    assert found.outcome.taken > 0
+    found = loop.run_measure("cpu", 0.02, ("gemm",), tmp_path / "rows.csv", warm=True, threads=1)
+    assert found.outcome.measured > 0
     assert {row["cache"] for row in read_rows(tmp_path / "rows.csv")} == {"warm"}
     assert any("achieved" in line for line in found.lines)
 
@@ -350,20 +350,20 @@ def test_noise_is_not_called_a_change(stored: Path) -> None:
 def test_drift_is_short_and_names_what_changed(stored: Path) -> None:
     device = FakeDevice(7)
     found = drifted(stored, device)
-    assert len(device.timed) <= drifting.DRIFT_POINTS * len(OPS) + 2 * drifting.LIMITED_POINTS
+    assert len(device.timed) <= drifting.POINTS * len(OPS) + 2 * drifting.POOLED_POINTS
     assert {ratio.op for ratio in found.ratios} == {*OPS, "bandwidth", "arithmetic"}
-    assert found.lines[-1] == "the machine is as it was"
+    assert found.lines[-1] == "no change of the machine"
     rows = [{**row, "software": "torch 2.4.0", "device": "Other"} for row in read_rows(stored)]
     remarks = drifting.drift_on(FakeDevice(7), fake_benchmarks(), rows, stored).remarks
-    assert remarks[0].startswith("the software is another: torch 2.4.0 then")
-    assert remarks[1] == "the device is another: Other then, Fake H100 now"
+    assert remarks[0].startswith("the software has changed: torch 2.4.0 then")
+    assert remarks[1] == "the device has changed: Other then, Fake H100 now"
 
 
 def test_drift_needs_rows_that_can_be_measured(stored: Path, tmp_path: Path) -> None:
     with pytest.raises(RooflineError, match="none of its rows can be measured"):
         drifting.drift_on(FakeDevice(), {}, read_rows(stored), stored)
     with pytest.raises(SpecError, match="cannot be read"):
-        loop.drift(tmp_path / "absent.csv")
+        loop.run_drift(tmp_path / "absent.csv")
     rows = [{**row, "m": "many"} for row in read_rows(stored)]
     with pytest.raises(SpecError, match="a row of gemm has a shape or a latency that is no number"):
         drifting.drift_on(FakeDevice(), fake_benchmarks(), rows, stored)
@@ -384,5 +384,5 @@ def test_a_model_that_does_not_fit_is_one_sentence(tmp_path: Path, monkeypatch: 
         raise RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory: you tried ...")
 
     monkeypatch.setattr(whole_model, "Decoder", refuse)
-    with pytest.raises(RooflineError, match="llama-68m with 1 layers does not fit in memory: ask for fewer"):
-        loop.model_run("llama-68m", "cpu", tmp_path, "fp32", layers=1, threads=1)
+    with pytest.raises(RooflineError, match="llama-68m with 1 layers does not fit in memory; reduce --layers"):
+        loop.run_model("llama-68m", "cpu", tmp_path, "fp32", layers=1, threads=1)

@@ -1,4 +1,4 @@
-"""Modules of latent attention: what they take longer with many keys is the attention."""
+"""MLA decode rows from measurements of whole modules."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import pandas as pd
 import pytest
 
 from roofline.validate.score.accuracy import load
-from roofline.validate.tables.mla_modules import latent_rows
+from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.rows import Measurements, read_measurements
 
 ATTENTION_US = {3: 0.0, 129: 1.0, 1025: 10.0, 4097: 40.0}
 
 
 def modules(name: str = "h100-sxm") -> pd.DataFrame:
-    """Modules whose projections take 100 us in BF16 and 70 us in FP8, and their attention what `ATTENTION_US` says."""
+    """Modules whose projections take 100 us in BF16 and 70 us in FP8, and whose attention takes `ATTENTION_US`."""
     rows = [
         {
             "hardware": name, "op": "mla_decode_module", "dtype": "bf16", "kv_dtype": "bf16", "gemm_dtype": form,
@@ -29,21 +29,21 @@ def modules(name: str = "h100-sxm") -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_projections_are_taken_off(tmp_path: Path) -> None:
+def test_projections_are_subtracted(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     modules().to_csv(path, index=False)
     (part,) = read_measurements(path)
-    found = latent_rows(part)
+    found = mla_decode_rows(part)
     assert found is not None
     times = found.frame.set_index(["batch", "kv_len"])["latency_us"].to_dict()
-    # One key of a hundred is less than the noise of a module; a launch of 5 us is what the difference leaves out.
+    # Differences below 4 us are noise; the launch of 5 us cancels in the difference and is added.
     assert times == pytest.approx({(1, 1025): 15.0, (1, 4097): 45.0, (8, 129): 13.0, (8, 1025): 85.0, (8, 4097): 325.0})
     assert set(found.frame["latent"]) == {512}
     by_op = load(tmp_path)["h100-sxm"]
-    assert set(by_op) == {"latent_decode"}
-    assert by_op["latent_decode"].formats().keys() == {"bf16"}
+    assert set(by_op) == {"mla_decode"}
+    assert by_op["mla_decode"].formats().keys() == {"bf16"}
 
 
-def test_modules_of_many_keys_alone_say_nothing() -> None:
+def test_modules_without_few_keys_give_no_rows() -> None:
     frame = modules()
-    assert latent_rows(Measurements("mla_decode_module", frame[frame["kv_len"] > 3], "rows")) is None
+    assert mla_decode_rows(Measurements("mla_decode_module", frame[frame["kv_len"] > 3], "rows")) is None

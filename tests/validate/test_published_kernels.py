@@ -1,4 +1,4 @@
-"""Kernel timings that others published: what the shipped constants make of them, and that these come from them."""
+"""Published kernel timings: errors of the bundled constants, and that the constants are fitted to them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from roofline.validate.tables.rows import Measurements
 from tests.paths import ROOT
 
 DATA = ROOT / "validate" / "data"
-CDNA, DELTA, TOP_K = (load(DATA / name) for name in ("cdna", "delta_rule", "top_k"))
+CDNA, DELTA, TOP_K = (load(DATA / name) for name in ("cdna", "gated_delta_rule", "top_k"))
 
 
 def parts(data: Data) -> list[tuple[str, str, str]]:
@@ -36,7 +36,7 @@ def errors(data: Data, name: str, op: str, form: str, basis: str | None = None) 
 
 
 @pytest.mark.parametrize(("name", "op", "form"), parts(CDNA))
-def test_amd_s_constants_are_nearer_than_those_of_others(name: str, op: str, form: str) -> None:
+def test_amd_constants_are_better_than_pooled_ones(name: str, op: str, form: str) -> None:
     own, others = errors(CDNA, name, op, form), errors(CDNA, name, op, form, basis="pooled")
     assert np.median(own) < 0.2
     if (op, form) == ("moe", "fp8"):  # its fit did not pay on shapes held out
@@ -46,19 +46,19 @@ def test_amd_s_constants_are_nearer_than_those_of_others(name: str, op: str, for
 
 
 @pytest.mark.parametrize(("name", "op", "form"), parts(DELTA))
-def test_delta_rules_are_as_published(name: str, op: str, form: str) -> None:
+def test_published_gated_delta_rule(name: str, op: str, form: str) -> None:
     assert np.mean(errors(DELTA, name, op, form)) < 0.1
 
 
 @pytest.mark.parametrize(("name", "op", "form"), parts(TOP_K))
-def test_picking_the_best_is_as_published(name: str, op: str, form: str) -> None:
+def test_published_top_k(name: str, op: str, form: str) -> None:
     assert np.median(errors(TOP_K, name, op, form)) < 0.3
 
 
 @pytest.mark.parametrize(
     ("data", "names"), [(DELTA, ("hopper", "blackwell", "blackwell-gddr")), (TOP_K, ("pooled", "blackwell"))]
 )
-def test_the_shipped_constants_come_from_these_rows(data: Data, names: tuple[str, ...]) -> None:
+def test_the_bundled_constants_are_fitted_to_these_rows(data: Data, names: tuple[str, ...]) -> None:
     found = {calibration.name: calibration for calibration in shared(data, Source())}
     for name in names:
         path = ROOT / "hwspecs" / "calibration" / f"{name}.yaml"

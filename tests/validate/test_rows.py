@@ -1,4 +1,4 @@
-"""Measurement files: everything wrong is answered in one sentence with the file and the rows."""
+"""Measurement files: reading, and errors with the file and the rows."""
 
 from __future__ import annotations
 
@@ -159,13 +159,13 @@ def test_empty_and_damaged_files(tmp_path: Path) -> None:
     assert "no .parquet or .csv" in refused(folder)
 
 
-def test_experts_of_two_matrices_are_known_by_their_shape() -> None:
+def test_experts_of_two_matrices_are_inferred_from_the_shape() -> None:
     frame = pd.DataFrame({"hidden": [2688, 4096], "intermediate": [1856, 2048], "top_k": [6, 8], "experts": [128, 256]})
     assert gated(frame).tolist() == [0.0, 1.0]
     assert gated(frame.assign(gated=1)).tolist() == [1.0, 1.0]
 
 
-def test_what_rows_say_of_their_caches(tmp_path: Path) -> None:
+def test_the_cache_column(tmp_path: Path) -> None:
     """Rows that say nothing are those of public benchmarks: replayed buffers, one kernel a graph."""
     lines = ["hardware,op,dtype,m,n,k,latency_us,cache"]
     lines += [f"h100-sxm,gemm,bf16,1,1024,{k},10,{cache}" for k, cache in ((1, "cold"), (2, "warm"), (3, ""))]

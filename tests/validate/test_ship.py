@@ -1,4 +1,4 @@
-"""Shipped calibrations: all at once, lines and families beside a pool that stays, fits that join those there are."""
+"""Bundled calibrations: all of them, product lines and families only, and added fits."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ def recurrences(path: Path, name: str, token: float) -> None:
     shapes = [(batch, tokens, heads) for batch in (1, 4) for tokens in (1024, 4096, 16384) for heads in (8, 16, 32, 64)]
     frame = pd.DataFrame(shapes, columns=["batch", "q_len", "heads"])
     frame = pd.concat([frame.assign(variant=variant) for variant in (CHUNKED, FUSED)], ignore_index=True)
-    frame = frame.assign(hardware=name, op="delta_rule", key_dim=128, value_dim=128, cache="cold", software="any")
-    truth = {parameter.name: parameter.default for parameter in kernel("delta_rule").parameters("any")}
+    frame = frame.assign(hardware=name, op="gated_delta_rule", key_dim=128, value_dim=128, cache="cold", software="any")
+    truth = {parameter.name: parameter.default for parameter in kernel("gated_delta_rule").parameters("any")}
     for variant in (CHUNKED, FUSED):
         rows = frame["variant"] == variant
-        columns = shape_columns("delta_rule", frame[rows])
-        time = kernel_time("delta_rule", columns, load_hardware(name), {**truth, "token": token})
+        columns = shape_columns("gated_delta_rule", frame[rows])
+        time = kernel_time("gated_delta_rule", columns, load_hardware(name), {**truth, "token": token})
         frame.loc[rows, "latency_us"] = time * 1e6
     frame.to_csv(path / f"{name}.delta.csv", index=False)
 
 
-def test_lines_and_families_are_fitted_beside_the_pool_that_stays(tmp_path: Path) -> None:
+def test_lines_and_families_leave_the_pooled_calibration(tmp_path: Path) -> None:
     rows, output = tmp_path / "rows", tmp_path / "out"
     rows.mkdir()
     output.mkdir()
@@ -65,7 +65,7 @@ def test_lines_and_families_are_fitted_beside_the_pool_that_stays(tmp_path: Path
     assert fits["cdna"].residuals["all"].low < 0.9, "each family predicted from the other"
 
 
-def test_few_rows_of_a_family_are_left_to_its_line(tmp_path: Path) -> None:
+def test_families_with_few_rows_inherit_from_their_line(tmp_path: Path) -> None:
     rows, output = tmp_path / "rows", tmp_path / "out"
     rows.mkdir()
     output.mkdir()
@@ -76,7 +76,7 @@ def test_few_rows_of_a_family_are_left_to_its_line(tmp_path: Path) -> None:
     assert "gemm" in read_mapping(output / "cdna.yaml")["kernels"]
 
 
-def test_fits_join_those_that_are_there(tmp_path: Path) -> None:
+def test_fits_are_added_to_existing_files(tmp_path: Path) -> None:
     rows, output = tmp_path / "rows", tmp_path / "out"
     rows.mkdir()
     output.mkdir()
@@ -94,11 +94,11 @@ def test_fits_join_those_that_are_there(tmp_path: Path) -> None:
     for name, content in after.items():
         assert content["kernels"]["gemm"] == before[name]["kernels"]["gemm"]
         assert content["source"] == before[name]["source"]
-    assert set(after["pooled.yaml"]["kernels"]["delta_rule"]) == {CHUNKED}, "others do not have the fused kernel"
-    hopper = after["hopper.yaml"]["kernels"]["delta_rule"]
+    assert set(after["pooled.yaml"]["kernels"]["gated_delta_rule"]) == {CHUNKED}, "others do not have the fused kernel"
+    hopper = after["hopper.yaml"]["kernels"]["gated_delta_rule"]
     assert set(hopper) == {CHUNKED, FUSED}
     assert "second" in hopper[FUSED]["source"]
-    assert "delta_rule" not in after["h100-sxm.yaml"]["kernels"]
+    assert "gated_delta_rule" not in after["h100-sxm.yaml"]["kernels"]
     for path in rows.iterdir():
         path.unlink()
     for name in ("h100-sxm", "a100-sxm-80gb"):
@@ -106,4 +106,4 @@ def test_fits_join_those_that_are_there(tmp_path: Path) -> None:
     assert main([str(rows), "--output", str(output), "--repository", "third"]) == 0
     again = read_mapping(output / "hopper.yaml")
     assert again["source"]["repository"] == "third"
-    assert again["kernels"]["delta_rule"] == hopper, "what came from others stays"
+    assert again["kernels"]["gated_delta_rule"] == hopper, "what came from others stays"

@@ -37,7 +37,7 @@ ATTENTION = {"batch": 2, "heads": 8, "kv_heads": 2, "head_dim": 64, "window": 0}
         ),
     ],
 )
-def test_a_case_comes_back_from_its_operators(op: str, columns: dict[str, Any]) -> None:
+def test_work_row_restores_the_case(op: str, columns: dict[str, Any]) -> None:
     row = work_of(Case(op, columns)).row
     shared = {name: row[name] for name in columns if name in row}
     assert shared == {name: columns[name] for name in shared}
@@ -45,7 +45,7 @@ def test_a_case_comes_back_from_its_operators(op: str, columns: dict[str, Any]) 
     assert "weight_bytes" not in row
 
 
-def test_counts_are_those_of_the_kernel() -> None:
+def test_flops_and_bytes_of_work() -> None:
     gemm = work_of(Case("gemm", {"dtype": "bf16", "m": 3, "n": 5, "k": 7}))
     assert (gemm.flops, gemm.bytes) == (2 * 3 * 5 * 7, 2 * (3 * 7 + 5 * 7 + 3 * 5))
     packed = work_of(Case("gemm", {"dtype": "int4_wo", "m": 1, "n": 256, "k": 512}))

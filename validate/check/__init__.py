@@ -1,1 +1,1 @@
-"""The check of CI: committed predictions of published figures and measured kernels."""
+"""`roofline validate check`, which CI runs: committed predictions of published figures and measured kernels."""

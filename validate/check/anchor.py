@@ -1,7 +1,7 @@
-"""Anchors: single published whole-model figures, each with its source and conditions, and what we predict for them.
+"""Anchors: published figures of whole models, each with its source and conditions, and their predictions.
 
-A file of `validate/anchors/` holds the figures of one source. What its anchors share (source, conditions) stands once
-at its head. A prediction is given in the unit that the source printed, beside the bound that nothing should beat.
+A file of `validate/anchors/` holds the figures of one source; the head of the file has what they share (source,
+conditions). A prediction and its bound are in the unit of the published figure.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quo
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.analysis import Analysis, analyze
-from roofline.scenario.kv_capacity import VLLM_0, kv_capacity
+from roofline.scenario.kv_capacity import VLLM_V0, kv_capacity
 from roofline.scenario.scenario import DEFAULT_PROMPT, Scenario
 from roofline.scenario.schedule import Settings
 from roofline.specs.checkpoint import precision_of
@@ -35,7 +35,7 @@ from roofline.specs.library import validate
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision
 from roofline.techniques import apply_techniques
-from roofline.timing.estimate import Estimate
+from roofline.timing.intervals import Estimate
 
 FOLDER = Path(str(files("roofline.validate"))) / "anchors"
 
@@ -43,7 +43,7 @@ TIME, MEMORY, RATE, TOKENS = "time", "memory", "rate", "tokens"
 
 
 class Metric(NamedTuple):
-    """What an anchor measures: the kind of its unit and what it means."""
+    """A metric: the kind of its unit, and its meaning."""
 
     kind: str
     meaning: str
@@ -57,15 +57,15 @@ METRICS: Mapping[str, Metric] = {
     "decode_tokens_per_s": Metric(RATE, "sequences over the time per output token"),
     "prefill_tokens_per_s": Metric(RATE, "prompt tokens of all sequences, cached ones left out, over the prefill"),
     "weight_bytes": Metric(MEMORY, "weights on one device, or in a checkpoint file"),
-    "kv_bytes_per_token": Metric(MEMORY, "what one token of one sequence adds to the cache"),
-    "kv_cache_bytes": Metric(MEMORY, "the cache of the batch when it is fullest, on one device"),
-    "memory_bytes": Metric(MEMORY, "weights, cache, states and activations at their peak, on one device"),
-    "kv_capacity_tokens": Metric(TOKENS, "tokens whose cache fits beside weights and activations"),
+    "kv_bytes_per_token": Metric(MEMORY, "KV cache of one token of one sequence"),
+    "kv_cache_bytes": Metric(MEMORY, "KV cache of the batch at its largest, on one device"),
+    "memory_bytes": Metric(MEMORY, "peak of weights, KV cache, states and activations, on one device"),
+    "kv_capacity_tokens": Metric(TOKENS, "tokens whose KV cache fits beside weights and activations"),
 }
-"""The closed vocabulary of what is compared."""
+"""All metrics of anchors."""
 
 TIMED = (TIME, RATE)
-"""Kinds of figures that depend on speed, and so have a bound and an interval."""
+"""Kinds of metrics that have a bound and an interval."""
 
 PER: Mapping[str, Callable[[Scenario], int]] = {
     "": lambda _: 1,
@@ -73,31 +73,31 @@ PER: Mapping[str, Callable[[Scenario], int]] = {
     "/node": lambda scenario: scenario.settings.parallel.on(scenario.hardware).nodes or 1,
     "/sequence": lambda scenario: int(scenario.batch),
 }
-"""What a published rate may be divided by."""
+"""Divisors of published rates, by the suffix of the unit."""
 
-Words = Annotated[str, Strict(), Len(1, 2000)]
+Text = Annotated[str, Strict(), Len(1, 2000)]
 Number = Annotated[int, Strict(), Ge(1)]
 Slug = re.compile(r"[a-z0-9][a-z0-9._-]{1,79}")
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class Conditions:
-    """Under what a figure was measured: the keys of a scenario, named as the options of `roofline analyze` are.
+    """The conditions of a measurement: keys of a scenario, named like the options of `roofline analyze`.
 
-    `utilisation` is the share of a device's memory that the engine may fill (for `kv_capacity_tokens` only).
+    `utilisation` is the fraction of a device's memory that the engine may fill (for `kv_capacity_tokens` only).
     """
 
-    model: Words
-    hw: Words
+    model: Text
+    hw: Text
     batch: Number = 1
     prompt: Number = DEFAULT_PROMPT
     generate: Number = 1
     prefix: Annotated[int, Strict(), Ge(0)] = 0
     context: Annotated[int, Strict(), Ge(0)] | None = None
-    quant: Words | None = None
-    weights: Words | None = None
-    activations: Words | None = None
-    kv: Words | None = None
+    quant: Text | None = None
+    weights: Text | None = None
+    activations: Text | None = None
+    kv: Text | None = None
     tp: Number = 1
     pp: Number = 1
     ep: Number = 1
@@ -105,33 +105,33 @@ class Conditions:
     sp: Number = 1
     nodes: Number | None = None
     micro_batches: Number = 1
-    techniques: tuple[Words, ...] = ()
-    engine: Words | None = None
+    techniques: tuple[Text, ...] = ()
+    engine: Text | None = None
     utilisation: Annotated[float, Gt(0), Le(1)] | None = None
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class _Entry:
-    id: Words
-    metric: Words
-    value: Words
+    id: Text
+    metric: Text
+    value: Text
     conditions: Conditions
-    source: Words
-    note: Words | None = None
-    faster_than_bound: Words | None = None
+    source: Text
+    note: Text | None = None
+    faster_than_bound: Text | None = None
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class _File:
-    title: Words
-    source: Words
+    title: Text
+    source: Text
     anchors: Annotated[list[dict[str, Any]], Len(1)]
-    note: Words | None = None
+    note: Text | None = None
     conditions: dict[str, Any] | None = None
 
 
 class Value(Struct, frozen=True):
-    """A published number in its unit; `scale` leads to base units, `per` names what a rate is divided by."""
+    """A published number in its unit; `scale` converts to base units, `per` is the suffix of a divided rate."""
 
     number: float
     unit: str
@@ -142,8 +142,8 @@ class Value(Struct, frozen=True):
 class Anchor(Struct, frozen=True):
     """A published figure.
 
-    `group` is the title of its source, `where` the file it stands in. `faster_than_bound` explains a measurement that
-    beats the bound; without it, one that does is a mistake in the anchor, the spec or the simulator.
+    `group` is the title of its source, `where` its file. `faster_than_bound` explains a measurement that is faster than
+    the bound; without it, such a measurement is an error in the anchor, the spec or the simulator.
     """
 
     id: str
@@ -158,7 +158,7 @@ class Anchor(Struct, frozen=True):
 
 
 class Prediction(Struct, frozen=True):
-    """What is predicted for an anchor, in its unit: at the bound, and expected with its interval, `low` <= `high`."""
+    """The prediction of an anchor, in its unit: the bound, and the expected value with its interval."""
 
     bound: float
     low: float
@@ -173,9 +173,9 @@ class Prediction(Struct, frozen=True):
 
 
 def load_anchors(folder: Path = FOLDER) -> list[Anchor]:
-    """The anchors of every YAML file in `folder`, ordered by file, as they stand in it.
+    """The anchors of every YAML file in `folder`, ordered by file.
 
-    Raises SpecError naming the file and the key, and RooflineError where there is no file.
+    Raises SpecError naming the file and the key, and RooflineError for a folder without files.
     """
     paths = sorted(folder.glob("*.yaml"))
     if not paths:
@@ -185,7 +185,7 @@ def load_anchors(folder: Path = FOLDER) -> list[Anchor]:
         for anchor in read_anchors(path):
             if anchor.id in anchors:
                 first = anchors[anchor.id].where
-                raise SpecError(str(path), f"the anchor {quote(anchor.id)} stands in {quote(first, 200)} already")
+                raise SpecError(str(path), f"the anchor {quote(anchor.id)} is already in {quote(first, 200)}")
             anchors[anchor.id] = anchor
     return list(anchors.values())
 
@@ -214,7 +214,7 @@ def _adapter(record: type) -> TypeAdapter[Any]:
 
 
 def _anchor(file: _File, entry: Mapping[str, Any], index: int, where: str) -> Anchor:
-    """One entry of a file, with what the head of the file says for all of them."""
+    """One entry of a file, completed by the head of the file."""
     named = entry.get("id")
     label = named if isinstance(named, str) and Slug.fullmatch(named) else str(index)
     own = entry.get("conditions", {})
@@ -249,7 +249,7 @@ _EXAMPLES = {TIME: "'9.53 ms'", MEMORY: "'14.96 GiB'", RATE: "'104.9 tokens/s'",
 
 
 def parse_value(text: str, metric: Metric) -> Value:
-    """A published figure such as `104.9 tokens/s`; raises RooflineError where number or unit do not fit the metric."""
+    """A published figure such as `104.9 tokens/s`; raises RooflineError if its number or unit is invalid."""
     match = _VALUE.fullmatch(text[:100])
     if match is None or not 0 < float(match[1]) < math.inf:
         raise RooflineError(f"cannot read {quote(text)} as a figure such as {_EXAMPLES[metric.kind]}")
@@ -268,7 +268,7 @@ def parse_value(text: str, metric: Metric) -> Value:
 
 
 def scenario_of(anchor: Anchor) -> Scenario:
-    """The scenario that an anchor's conditions describe; raises SpecError naming file and anchor where they cannot."""
+    """The scenario of an anchor's conditions; raises SpecError naming file and anchor if they are invalid."""
     try:
         return _scenario(anchor.conditions)
     except RooflineError as error:
@@ -311,9 +311,9 @@ def _scenario(given: Conditions) -> Scenario:
 
 
 def predict(anchor: Anchor) -> Prediction:
-    """What the simulator says under an anchor's conditions, in the unit of the published figure.
+    """The prediction of an anchor, in the unit of the published figure.
 
-    Stored bytes and tokens are exact: their four figures are the same. Raises SpecError naming the file and anchor.
+    Sizes in bytes and tokens are exact: their four figures are equal. Raises SpecError naming the file and anchor.
     """
     scenario = scenario_of(anchor)
     try:
@@ -325,9 +325,9 @@ def predict(anchor: Anchor) -> Prediction:
 
 
 def error(anchor: Anchor, predicted: float) -> float:
-    """How far a prediction is from the published figure: relative, of time for whatever depends on speed.
+    """The relative error of a prediction; of a rate, that of the corresponding time.
 
-    A rate is turned into the time that it stands for, so that below zero always says predicted too fast (or too small).
+    A negative error always means that the prediction is too fast (or too small).
     """
     published = anchor.value.number
     return (published / predicted if METRICS[anchor.metric].kind == RATE else predicted / published) - 1
@@ -350,7 +350,7 @@ def _figures(anchor: Anchor, scenario: Scenario) -> Prediction:
 
 
 def _timed(anchor: Anchor, scenario: Scenario) -> tuple[str, float]:
-    """Which time a metric asks for, and how many tokens a rate counts in it."""
+    """The time that a metric is computed from, and the tokens that a rate counts in it."""
     given = anchor.conditions
     decode = "tpot" if given.context is None else "decode"
     useful = scenario.settings.useful
@@ -365,10 +365,7 @@ def _timed(anchor: Anchor, scenario: Scenario) -> tuple[str, float]:
 
 
 def _seconds(answer: Analysis, which: str) -> Prediction | None:
-    """Seconds of ttft, tpot, total or the decode step shown (a token of it); None without a token after the first.
-
-    The one place that knows where times come from.
-    """
+    """Seconds of ttft, tpot, total or a token of the decode step; None if there is no token after the first."""
     expected: Estimate | None
     if which == "decode":
         assert answer.decode is not None
@@ -382,7 +379,7 @@ def _seconds(answer: Analysis, which: str) -> Prediction | None:
 
 
 def _stored(anchor: Anchor, answer: Analysis) -> float:
-    """Bytes, or tokens for a capacity."""
+    """A size in bytes, or a capacity in tokens."""
     memory, precision = answer.memory, answer.precision
     match anchor.metric:
         case "weight_bytes":
@@ -397,17 +394,17 @@ def _stored(anchor: Anchor, answer: Analysis) -> float:
 
 
 def _capacity(anchor: Anchor, answer: Analysis) -> float:
-    """Tokens of cache that vLLM, whose figures these are, finds room for in `utilisation` of the device."""
+    """The KV cache capacity in tokens with vLLM's memory reservation, at `utilisation` of the device."""
     share, scenario = anchor.conditions.utilisation, answer.scenario
     if share is None:
         raise RooflineError("kv_capacity_tokens needs the condition 'utilisation'")
-    reserve = replace(VLLM_0, utilisation=share)
+    reserve = replace(VLLM_V0, utilisation=share)
     found = kv_capacity(scenario.model, scenario.hardware, answer.precision, answer.parallel, reserve)
     return float(found.tokens or 0)
 
 
 def precision_text(precision: Precision) -> str:
-    """The formats of a scenario in a few words: 'bf16', or 'fp16; weights int8; activations, KV fp8'."""
+    """The formats of a scenario as text: 'bf16', or 'fp16; weights int8; activations, KV fp8'."""
     named = {"weights": precision.weights.name, "activations": precision.activations.name, "KV": precision.kv.name}
     formats = dict.fromkeys(name for name in named.values() if name != precision.base.name)
     alike = (", ".join(part for part, own in named.items() if own == name) + f" {name}" for name in formats)

@@ -1,9 +1,8 @@
-"""Published figures beside predictions, and today's predictions beside the committed ones: `roofline validate check`.
+"""`roofline validate check`: compare predictions with published figures, and with the committed predictions.
 
-The committed predictions live in the repository, not in the installed package: a change of the simulator that moves
-one is seen, judged by the errors before and after, and accepted on purpose. Beside the published figures of whole
-models stand kernels that this project measured: what is committed of these is the geometric mean of each class of
-shapes.
+The committed predictions are part of the repository, not of the installed package. A change of the simulator that moves
+one fails the check, is judged by the errors before and after, and is accepted with `--accept`. The predictions are of
+published figures of whole models (anchors), and of kernels that this project measured: geometric means by shape class.
 """
 
 from __future__ import annotations
@@ -34,27 +33,27 @@ from roofline.validate.check.anchor import (
     scenario_of,
 )
 from roofline.validate.check.measured import FOLDER as MEASUREMENTS
-from roofline.validate.check.measured import Kept, Predicted, geometric_mean, load_kept, predict_kept
+from roofline.validate.check.measured import KernelGroup, MeasurementFile, geometric_mean, load_row_files, predict_rows
 
 PREDICTIONS = Path(__file__).resolve().parents[2] / "tests" / "golden" / "predictions.yaml"
 """The committed predictions of a checkout."""
 
 TOLERANCE = 0.005
-"""Relative change of a prediction that is taken for none: rounding, and other versions of the libraries."""
+"""Relative change of a prediction that is ignored: rounding, and other versions of the libraries."""
 
 FIGURES = ("bound", "low", "mid", "high")
 DIGITS = 5
 
 HEAD = """\
-# What is predicted for every anchor of validate/anchors, in the unit of the published figure, and for every class of
+# The predictions of every anchor of validate/anchors, in the unit of the published figure, and of every class of
 # kernels of validate/measurements (geometric means in microseconds); five digits. A single number is exact.
-# Renewed by `roofline validate check --accept`, never by hand.
+# Written by `roofline validate check --accept`, never by hand.
 """
 MOVED_HEAD = "# By the last acceptance: predictions before and after, and their errors against the published figures.\n"
 
 
-class Guarded(NamedTuple):
-    """A published or measured figure whose prediction is committed; `error` is that of a prediction, in its unit."""
+class Target(NamedTuple):
+    """A published or measured figure whose prediction is committed; `error` maps a prediction to its relative error."""
 
     id: str
     unit: str
@@ -62,10 +61,10 @@ class Guarded(NamedTuple):
     error: Callable[[float], float]
 
 
-class Move(NamedTuple):
-    """A prediction that is not the committed one; None on the side where there is none."""
+class Change(NamedTuple):
+    """A prediction that differs from the committed one; `old` or `new` is None where it was added or removed."""
 
-    guarded: Guarded | None
+    target: Target | None
     id: str
     figure: str
     old: Prediction | None
@@ -79,35 +78,37 @@ def check(
     tolerance: float = TOLERANCE,
     measurements: Path | None = None,
 ) -> dict[str, Any]:
-    """Predict every anchor and measured kernel and compare with what was measured and with committed predictions.
+    """Predict every anchor and measured kernel; compare with the measurements and with the committed predictions.
 
-    `anchors` is a folder (default: the bundled ones), `measurements` one of rows with their provenance (default: the
-    bundled ones, none beside anchors of one's own), `predictions` the committed file (default: the project's). With
-    `accept`, what moved is written to that file; predictions within `tolerance` of the committed ones keep those. The
-    document says whether it `passed` and the `verdict`, and lists `anchors`, `summary`, `kernels` and `moved`. Raises
-    RooflineError for files that cannot be read or written.
+    `anchors` is a folder (default: the bundled ones), `measurements` a folder of rows with their provenance (default:
+    the bundled ones, or none with `anchors`), `predictions` the committed file (default: the project's). With `accept`,
+    predictions that moved by more than `tolerance` are written to that file. The document has `passed` and the
+    `verdict`, and lists `anchors`, `summary`, `kernels` and `moved`. Raises RooflineError for files that cannot be read
+    or written.
     """
     path = _committed_path(anchors, predictions, accept)
     found = load_anchors(FOLDER if anchors is None else anchors)
     folder = MEASUREMENTS if measurements is None and anchors is None else measurements
-    kernels = [] if folder is None else [(kept, predict_kept(kept)) for kept in load_kept(folder)]
+    kernels = [] if folder is None else [(file, predict_rows(file)) for file in load_row_files(folder)]
     today = {anchor.id: predict(anchor) for anchor in found}
-    guarded = {anchor.id: _guarded_anchor(anchor) for anchor in found}
-    for kept, groups in kernels:
-        for id, target, prediction in _classes(kept, groups):
-            guarded[id], today[id] = target, prediction
+    targets = {
+        anchor.id: Target(anchor.id, anchor.value.unit, anchor.value.number, partial(error, anchor)) for anchor in found
+    }
+    for file, groups in kernels:
+        for id, target, prediction in _classes(file, groups):
+            targets[id], today[id] = target, prediction
     committed = {} if accept and not path.exists() else read_predictions(path)
-    moved = list(_moves(guarded, today, committed, tolerance))
+    moved = list(_changes(targets, today, committed, tolerance))
     if accept and moved:
-        stay = {name: committed[name] for name in today if name in committed}
-        stay |= {move.id: move.new for move in moved if move.new is not None}
-        write_text(path, render_predictions({name: stay[name] for name in today}, moved if committed else ()))
+        kept = {name: committed[name] for name in today if name in committed}
+        kept |= {change.id: change.new for change in moved if change.new is not None}
+        write_text(path, render_predictions({name: kept[name] for name in today}, moved if committed else ()))
     rows = [_row(anchor, today[anchor.id]) for anchor in found]
     document = {
         "anchors": rows,
-        "kernels": [_kernel_document(kept, groups) for kept, groups in kernels],
+        "kernels": [_kernel_document(file, groups) for file, groups in kernels],
         "summary": list(_summary(rows)),
-        "moved": [_moved_row(move) for move in moved],
+        "moved": [_moved_row(change) for change in moved],
         "metrics": {name: METRICS[name].meaning for name in dict.fromkeys(row["metric"] for row in rows)},
         "predictions": str(path),
         "tolerance": tolerance,
@@ -121,9 +122,9 @@ def _verdict(document: Mapping[str, Any]) -> str:
     """The outcome of a check in one sentence."""
     count, moved = len(document["anchors"]), document["moved"]
     rows = sum(file["rows"] for file in document["kernels"])
-    beside = f" and those of {rows} measured kernels" if rows else ""
+    of_kernels = f" and those of {rows} measured kernels" if rows else ""
     if not moved:
-        return f"all {count} predictions{beside} are as committed, within {document['tolerance']:.1%}"
+        return f"all {count} predictions{of_kernels} match the committed ones within {document['tolerance']:.1%}"
     kinds = [row["status"] for row in moved]
     parts = [f"{kinds.count(kind)} {kind}" for kind in ("moved", "added", "removed") if kind in kinds]
     listed = ", ".join(parts)
@@ -131,17 +132,19 @@ def _verdict(document: Mapping[str, Any]) -> str:
     classes = f" and {number} classes of kernels" if number else ""
     if document["accepted"]:
         return f"accepted: {listed} of {count} anchors{classes}, written to {document['predictions']}"
-    return f"{listed} of {count} anchors{classes}; if that is meant, accept it with `roofline validate check --accept`"
+    return f"{listed} of {count} anchors{classes}; if intended, accept with `roofline validate check --accept`"
 
 
 def _committed_path(anchors: Path | None, given: Path | None, accept: bool) -> Path:
     if anchors is not None and given is None:
-        raise RooflineError("anchors of your own have predictions of their own; name their file with --predictions")
+        raise RooflineError(
+            "--anchors requires --predictions: the committed predictions are those of the bundled anchors"
+        )
     path = PREDICTIONS if given is None else given
     if given is None and not (path if not accept else path.parent).exists():
         raise RooflineError(
-            "there are no committed predictions here: tests/golden/predictions.yaml is part of a checkout of the"
-            " project, not of an installation; name another file with --predictions"
+            "no committed predictions found: tests/golden/predictions.yaml is part of a checkout of the project, not of"
+            " an installation; give another file with --predictions"
         )
     return path
 
@@ -149,36 +152,32 @@ def _committed_path(anchors: Path | None, given: Path | None, accept: bool) -> P
 # --- what moved -------------------------------------------------------------------------------------------------------
 
 
-def _guarded_anchor(anchor: Anchor) -> Guarded:
-    return Guarded(anchor.id, anchor.value.unit, anchor.value.number, partial(error, anchor))
-
-
-def _moves(
-    guarded: Mapping[str, Guarded],
+def _changes(
+    targets: Mapping[str, Target],
     today: Mapping[str, Prediction],
     committed: Mapping[str, Prediction],
     tolerance: float,
-) -> Iterator[Move]:
-    for target in guarded.values():
+) -> Iterator[Change]:
+    for target in targets.values():
         new, old = today[target.id], committed.get(target.id)
         if old is None:
-            yield Move(target, target.id, "mid", None, new)
+            yield Change(target, target.id, "mid", None, new)
             continue
         changes = {name: abs(getattr(new, name) / getattr(old, name) - 1) for name in ("mid", "bound", "low", "high")}
         figure = max(changes, key=lambda name: changes[name])
         if not changes[figure] <= tolerance:
-            yield Move(target, target.id, "mid" if changes["mid"] > tolerance else figure, old, new)
+            yield Change(target, target.id, "mid" if changes["mid"] > tolerance else figure, old, new)
     for name in committed.keys() - today.keys():
-        yield Move(None, name, "mid", committed[name], None)
+        yield Change(None, name, "mid", committed[name], None)
 
 
-def _moved_row(move: Move) -> dict[str, Any]:
-    old, new = (None if side is None else float(getattr(side, move.figure)) for side in (move.old, move.new))
-    target = move.guarded
+def _moved_row(change: Change) -> dict[str, Any]:
+    old, new = (None if side is None else float(getattr(side, change.figure)) for side in (change.old, change.new))
+    target = change.target
     return {
-        "id": move.id,
+        "id": change.id,
         "status": "added" if old is None else "removed" if new is None else "moved",
-        "figure": move.figure,
+        "figure": change.figure,
         "unit": None if target is None else target.unit,
         "published": None if target is None else target.published,
         "old": old,
@@ -192,31 +191,31 @@ def _moved_row(move: Move) -> dict[str, Any]:
 # --- measured kernels -------------------------------------------------------------------------------------------------
 
 
-def _classes(kept: Kept, groups: Sequence[Predicted]) -> Iterator[tuple[str, Guarded, Prediction]]:
-    """What is committed of a file of rows: for each class of shapes the geometric mean, in microseconds."""
+def _classes(file: MeasurementFile, groups: Sequence[KernelGroup]) -> Iterator[tuple[str, Target, Prediction]]:
+    """Id, target and prediction of each shape class of a file: geometric means in microseconds."""
     for group in groups:
         for label, chosen in group.classes:
-            id = "/".join((kept.name, group.op, group.format, group.kernel, group.cache, label))
+            id = "/".join((file.name, group.op, group.format, group.kernel, group.cache, label))
             bound, low, mid, high, measured = (
                 1e6 * geometric_mean(values[chosen])
                 for values in (group.bound, group.low, group.mid, group.high, group.measured)
             )
-            yield id, Guarded(id, "us", measured, partial(_kernel_error, measured)), Prediction(bound, low, mid, high)
+            yield id, Target(id, "us", measured, partial(_kernel_error, measured)), Prediction(bound, low, mid, high)
 
 
 def _kernel_error(measured: float, predicted: float) -> float:
     return predicted / measured - 1
 
 
-def _kernel_document(kept: Kept, groups: Sequence[Predicted]) -> dict[str, Any]:
-    """A file of rows as a part of the answer: where it comes from, and errors by op, format, kernel and caches."""
-    about = kept.provenance
-    everything = [abs(group.mid / group.measured - 1) for group in groups]
+def _kernel_document(file: MeasurementFile, groups: Sequence[KernelGroup]) -> dict[str, Any]:
+    """A file of rows in the document: its provenance, and errors by op, format, kernel and cache state."""
+    about = file.provenance
+    errors = [abs(group.mid / group.measured - 1) for group in groups]
     inside = [(group.low <= group.measured) & (group.measured <= group.high) for group in groups]
     return {
-        "name": kept.name,
+        "name": file.name,
         "title": about.title,
-        "hardware": kept.hardware.name,
+        "hardware": file.hardware.name,
         "machine": about.machine,
         "software": about.software,
         "command": about.command,
@@ -226,13 +225,13 @@ def _kernel_document(kept: Kept, groups: Sequence[Predicted]) -> dict[str, Any]:
         "fitted": about.fitted,
         "constants": about.constants,
         "rows": sum(len(group.measured) for group in groups),
-        "median_absolute_error": float(np.median(np.concatenate(everything))),
+        "median_absolute_error": float(np.median(np.concatenate(errors))),
         "inside": float(np.mean(np.concatenate(inside))),
         "groups": [_group_row(group) for group in groups],
     }
 
 
-def _group_row(group: Predicted) -> dict[str, Any]:
+def _group_row(group: KernelGroup) -> dict[str, Any]:
     figures = group.figures
     return {
         "op": group.op,
@@ -254,12 +253,12 @@ def _group_row(group: Predicted) -> dict[str, Any]:
 
 
 def read_predictions(path: Path) -> dict[str, Prediction]:
-    """The committed predictions; raises SpecError where the file is not one of them."""
+    """The committed predictions; raises SpecError for a file of another structure."""
     where = str(path)
     content = read_mapping(path)
     unknown = sorted(content.keys() - {"moved", "kernels", "predictions"})
     if unknown or not isinstance(content.get("predictions"), dict):
-        raise SpecError(where, "is not a file of committed predictions (the keys 'moved' and 'predictions')")
+        raise SpecError(where, "is not a file of committed predictions, which has the keys 'moved' and 'predictions'")
     sections = {name: content.get(name) or {} for name in ("predictions", "kernels")}
     if not isinstance(sections["kernels"], dict):
         raise SpecError(where, "'kernels' must be a mapping of classes to predictions")
@@ -276,12 +275,12 @@ def _prediction(where: str, name: str, entry: object) -> Prediction:
         values = [figures[figure] for figure in FIGURES]
         if all(type(value) in (int, float) and 0 < value < math.inf for value in values):
             return Prediction(*(float(value) for value in values))
-    raise SpecError(where, f"'{name}': must be a number above zero, or one for each of {', '.join(FIGURES)}")
+    raise SpecError(where, f"'{name}': must be a positive number, or one for each of {', '.join(FIGURES)}")
 
 
-def render_predictions(predictions: Mapping[str, Prediction], moved: Iterable[Move]) -> str:
-    """The committed file: what the acceptance moved, then a line a class of kernels, then a line an anchor."""
-    lines = [f"  {_key(move.id)}: {_moved_text(_moved_row(move))}\n" for move in moved]
+def render_predictions(predictions: Mapping[str, Prediction], moved: Iterable[Change]) -> str:
+    """The text of the committed file: accepted changes, then one line per shape class, then one line per anchor."""
+    lines = [f"  {_key(change.id)}: {_moved_text(_moved_row(change))}\n" for change in moved]
     head = f"moved:\n{''.join(lines)}" if lines else "moved: {}\n"
     body = {name: f"  {_key(name)}: {_text(prediction)}\n" for name, prediction in predictions.items()}
     kernels = "".join(line for name, line in body.items() if _of_kernels(name))
@@ -290,7 +289,7 @@ def render_predictions(predictions: Mapping[str, Prediction], moved: Iterable[Mo
 
 
 def _of_kernels(id: str) -> bool:
-    """Whether an id is that of a class of kernels: the parts of its name stand between slashes."""
+    """Whether an id is of a shape class of kernels, whose parts are separated by slashes."""
     return "/" in id
 
 
@@ -319,11 +318,11 @@ def number(value: float) -> str:
     return format(Decimal(f"{value:.{DIGITS - 1}e}"), "f")
 
 
-# --- published beside predicted ---------------------------------------------------------------------------------------
+# --- published and predicted ---------------------------------------------------------------------------------------
 
 
 def _row(anchor: Anchor, prediction: Prediction) -> dict[str, Any]:
-    """An anchor as a line of the answer, figures in its unit."""
+    """An anchor in the document, with figures in its unit."""
     published = anchor.value.number
     timed = METRICS[anchor.metric].kind in TIMED
     interval = timed and prediction.low < prediction.high
@@ -361,7 +360,7 @@ def conditions_text(anchor: Anchor) -> str:
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Errors by source and metric, then over all sources: by metric, of everything timed and of everything stored."""
+    """Errors by source and metric, then over all sources by metric, of all times and rates, and of all sizes."""
     keys = dict.fromkeys((row["group"], row["metric"]) for row in rows)
     for group, metric in keys:
         yield _statistics(group, metric, [row for row in rows if (row["group"], row["metric"]) == (group, metric)])

@@ -1,8 +1,8 @@
-"""Kernels that this project measured, each file with its provenance, and what is predicted for them today.
+"""Kernels that this project measured, with their provenance and current predictions.
 
-`validate/measurements/NAME.csv` holds rows as `roofline validate measure` writes them, `NAME.yaml` where they come from
-and on what hardware: a bundled spec by its name, or a file beside them for a machine that has no datasheet. They are
-read with the base install alone.
+`validate/measurements/NAME.csv` holds rows as `roofline validate measure` writes them, `NAME.yaml` their provenance,
+including the hardware: the name of a bundled spec, or the path of a spec for a machine without a datasheet. The base
+install suffices to read them.
 """
 
 from __future__ import annotations
@@ -29,38 +29,37 @@ from roofline.specs.library import validate
 from roofline.timing.calibration import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
 from roofline.validate.kernels.work import Case
-from roofline.validate.tables.errors import error_figures
+from roofline.validate.score.kernels import error_statistics
 from roofline.validate.tables.rowfile import case_of
 from roofline.validate.tables.rows import TEXT, shape_names
 
 FOLDER = Path(str(files("roofline.validate"))) / "measurements"
 
-Words = Annotated[str, Strict(), Len(1, 2000)]
+Text = Annotated[str, Strict(), Len(1, 2000)]
 
 
 @checked(frozen=True, config=ConfigDict(extra="forbid"))
 class Provenance:
-    """Where a file of rows comes from.
+    """The provenance of a file of rows.
 
-    `hardware` is the name of a bundled spec, or a path from the file's folder. `fitted` says whether the constants that
-    predict the rows were fitted to these very rows, `constants` which those are: errors on rows that a fit has seen are
-    no test of it.
+    `hardware` is the name of a bundled spec, or a path relative to the file's folder. `constants` describes the fitted
+    constants that predict the rows; `fitted` is true if they were fitted to these rows, whose errors are then no test.
     """
 
-    title: Words
-    hardware: Words
-    machine: Words
-    software: Words
-    command: Words
+    title: Text
+    hardware: Text
+    machine: Text
+    software: Text
+    command: Text
     date: datetime.date
-    revision: Words
-    load: Words
+    revision: Text
+    load: Text
     fitted: Annotated[bool, Strict()]
-    constants: Words
+    constants: Text
 
 
-class Kept(Struct, frozen=True):
-    """A file of rows in the repository: its name, its provenance, the machine's hardware, and the rows as text."""
+class MeasurementFile(Struct, frozen=True):
+    """A measurement file of the repository: its name, provenance, hardware, and rows as text."""
 
     name: str
     provenance: Provenance
@@ -69,8 +68,8 @@ class Kept(Struct, frozen=True):
     where: str
 
 
-class Predicted(Struct, frozen=True):
-    """Rows of one op, format, kernel and state of the caches, with what is predicted for each, in seconds."""
+class KernelGroup(Struct, frozen=True):
+    """Measured and predicted times in seconds, for rows of one op, format, kernel and cache state."""
 
     op: str
     format: str
@@ -86,31 +85,31 @@ class Predicted(Struct, frozen=True):
 
     @property
     def figures(self) -> dict[str, float]:
-        """Errors over all rows; see `roofline.validate.tables.errors`."""
-        return error_figures(self.measured, self.low, self.mid, self.high, self.bound)
+        """Errors over all rows; see `roofline.validate.score.kernels`."""
+        return error_statistics(self.measured, self.low, self.mid, self.high, self.bound)
 
     @property
     def classes(self) -> Iterator[tuple[str, NDArray[np.bool_]]]:
-        """The classes of shapes that have rows, and which these are."""
+        """Shape classes with rows, each with the mask of its rows."""
         for index, label in enumerate(kernel(self.op).regimes.labels):
             chosen = self.regimes == index
             if chosen.any():
                 yield label, chosen
 
 
-def load_kept(folder: Path = FOLDER) -> list[Kept]:
-    """Every file of rows in `folder`, by name; raises SpecError naming the file that is wrong, and what is."""
+def load_row_files(folder: Path = FOLDER) -> list[MeasurementFile]:
+    """The measurement files in `folder`, by name; raises SpecError for an invalid file."""
     return [_read(path) for path in sorted(folder.glob("*.csv"))]
 
 
-def _read(path: Path) -> Kept:
+def _read(path: Path) -> MeasurementFile:
     about = path.with_suffix(".yaml")
     if not about.is_file():
-        raise SpecError(str(path), f"has no provenance beside it ({about.name})")
+        raise SpecError(str(path), f"has no provenance file {about.name}")
     provenance = validate(_adapter(), read_mapping(about), str(about), {"": tuple(Provenance.__dataclass_fields__)})
     named = provenance.hardware
     hardware = load_hardware(str(path.parent / named) if named.endswith(".yaml") else named)
-    return Kept(path.stem, provenance, hardware, tuple(_rows(path, hardware.name)), str(path))
+    return MeasurementFile(path.stem, provenance, hardware, tuple(_rows(path, hardware.name)), str(path))
 
 
 @lru_cache(maxsize=1)
@@ -127,46 +126,46 @@ def _rows(path: Path, hardware: str) -> Iterator[Mapping[str, str]]:
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise SpecError(str(path), f"cannot be read ({error})") from None
     if short or not rows:
-        raise SpecError(str(path), f"has {short} rows of another length than its head" if short else "has no rows")
+        raise SpecError(str(path), f"has {short} rows with a wrong number of columns" if short else "has no rows")
     for number, row in enumerate(rows, 1):
         if row.get("hardware") != hardware:
             named = quote(str(row.get("hardware")))
-            raise SpecError(str(path), f"row {number} is of {named}, the provenance names {quote(hardware)}")
+            raise SpecError(str(path), f"row {number} has the hardware {named}, the provenance {quote(hardware)}")
         yield row
 
 
-def predict_kept(kept: Kept) -> list[Predicted]:
-    """Today's predictions, with the constants that a user of this hardware has; by op, format, kernel and caches.
+def predict_rows(file: MeasurementFile) -> list[KernelGroup]:
+    """Current predictions with the shipped constants, by op, format, kernel and cache state.
 
-    Rows of a format that the hardware does not compute in are left out. Raises SpecError for rows without a shape.
+    Rows of a format that the hardware does not support are skipped. Raises SpecError for rows without a shape.
     """
-    calibration = load_calibration(kept.hardware)
+    calibration = load_calibration(file.hardware)
     grouped: dict[tuple[str, ...], list[tuple[Case, float]]] = {}
-    for number, row in enumerate(kept.rows, 1):
-        where = f"{kept.where}: row {number}"
+    for number, row in enumerate(file.rows, 1):
+        where = f"{file.where}: row {number}"
         try:
             case, seconds = case_of(row, where), float(row["latency_us"]) * 1e-6
         except KeyError as error:
             raise SpecError(where, f"lacks the column {quote(str(error.args[0]))}") from None
         if not 0 < seconds < np.inf:
-            raise SpecError(where, "'latency_us' is no time above zero")
+            raise SpecError(where, "'latency_us' must be positive")
         names = [str(case.columns[name]) for name in ("dtype", "kv_dtype") if name in case.columns]
         key = (case.op, "/".join(dict.fromkeys(names)), row.get("kernel", ""), row.get("cache", "") or "warm")
         grouped.setdefault(key, []).append((case, seconds))
     found = []
-    for (op, format, way, cache), rows in grouped.items():
+    for (op, format, kernel_name, cache), rows in grouped.items():
         columns = _columns(op, [case for case, _ in rows])
         try:
-            expected = calibration.expected(op, columns, kept.hardware, resident=cache != "cold")
-            bound = np.asarray(kernel_bound(op, columns, kept.hardware, resident=cache != "cold"))
+            expected = calibration.expected(op, columns, file.hardware, resident=cache != "cold")
+            bound = np.asarray(kernel_bound(op, columns, file.hardware, resident=cache != "cold"))
         except UnsupportedError:
             continue
         measured = np.array([seconds for _, seconds in rows])
         times = (expected.low, expected.mid, expected.high)
         regimes = kernel_regimes(op, columns)
-        found.append(Predicted(op, format, way, cache, expected.basis, measured, bound, *times, regimes))
+        found.append(KernelGroup(op, format, kernel_name, cache, expected.basis, measured, bound, *times, regimes))
     if not found:
-        raise RooflineError(f"{kept.where}: no row is of a format that {kept.hardware.name} computes in")
+        raise RooflineError(f"{file.where}: {file.hardware.name} supports the format of no row")
     return found
 
 
@@ -182,5 +181,5 @@ def _columns(op: str, cases: Sequence[Case]) -> dict[str, Any]:
 
 
 def geometric_mean(values: Array) -> float:
-    """exp of the mean logarithm: each row counts the same, however long it takes."""
+    """The geometric mean, in which short and long rows count the same."""
     return float(np.exp(np.mean(np.log(values))))

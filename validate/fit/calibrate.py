@@ -1,10 +1,9 @@
-"""Fit calibrations to measurements: robust, bounded, and shrunk towards what relatives have.
+"""Fit calibrations to measurements: robust, bounded, and regularised towards the constants of related hardware.
 
 The constants x minimise  sum over rows of rho(log(predicted / measured) / s) + sum over constants of rho(log(x / x0) /
-w), with rho(z) = 2 (sqrt(1 + z^2) - 1): a mean absolute logarithmic error that is smooth at zero (s = 5%), so that a
-few odd kernels do not bend the fit. x0 are the constants of the family, or of all hardware, and w says how far one may
-stray from them: 50 measurements move what they can tell, and leave the rest. Choices (a tiling, a dispatch) are tried
-one by one.
+w), with rho(z) = 2 (sqrt(1 + z^2) - 1): a mean absolute logarithmic error, smooth at zero (s = 5%) and robust against
+outliers. x0 are the constants of the family, or of all hardware, and w is the width of the prior: 50 measurements move
+the constants that they determine, and leave the others. Choices (a tiling, a dispatch) are tried one by one.
 """
 
 from __future__ import annotations
@@ -33,25 +32,25 @@ ERROR_SCALE = 0.05
 """Relative errors below this count quadratically, above it linearly."""
 
 PRIOR_WIDTH = {"family": 0.5, "none": 3.0}
-"""How far a constant may stray from its prior, in factors of e: a relative's constants, or only the default value."""
+"""Width of the prior of a constant, in factors of e: around related hardware's constants, or around the default."""
 
 SAMPLE = 2400
-"""Rows that a fit uses at most: more buy nothing for a dozen constants."""
+"""Most rows of a fit; more do not improve a dozen constants."""
 
 RESTARTS = 3
-"""Starts of a search without a prior."""
+"""Starting points of a search without a prior."""
 
-FEWEST = 20
-"""Rows that a fit needs where it has a prior; without one it needs three for each constant."""
+MIN_ROWS = 20
+"""Least rows of a fit with a prior; without one the least is three for each constant."""
 
 FREE_CHOICE = 400
-"""Rows from which on choices are fitted, not taken from the prior."""
+"""Rows from which choices are fitted, not taken from the prior."""
 
 HALVED = 40
-"""Rows from which on residuals are those of the other half of the shapes."""
+"""Rows from which residuals are cross-validated over halves of the shapes."""
 
-QUOTED_SHARE = 0.85
-"""Share of a fit's rows that are such as accuracy is quoted over."""
+HEADLINE_SHARE = 0.85
+"""Fraction of headline rows among a fit's rows."""
 
 PERCENTILES = (10.0, 50.0, 90.0)
 
@@ -84,12 +83,12 @@ def fit(
 ) -> Calibration:
     """The calibration of `hardware` from measurements of it.
 
-    `prior` gives the constants to shrink to (the family's or the pooled calibration); `points` uses so many random rows
-    of each op and format. Whole modules are left out. Raises RooflineError where there are too few rows.
+    `prior` holds the constants to regularise towards (the family's or the pooled calibration); `points` limits the fit
+    to so many random rows of each op and format. Modules are ignored. Raises RooflineError for too few rows.
     """
     fits: dict[tuple[str, str], Fit] = {}
     for op, part in by_op([part for part in parts if part.op not in MODULES]).items():
-        for format, rows in _ordered(part.formats()):
+        for format, rows in sorted(part.formats().items()):  # fp8 before fp8_block, which starts from it
             chosen = sample(rows, points or SAMPLE, seed, everything=points is not None)
             start = _start(op, format, prior, fits)
             try:
@@ -98,7 +97,7 @@ def fit(
                 continue
             fits[op, format] = replace(found, rows=len(chosen) if points else len(rows))
     if not fits:
-        raise RooflineError(f"{parts[0].where}: nothing in it can be fitted for {hardware.name}")
+        raise RooflineError(f"{parts[0].where}: has no rows to fit for {hardware.name}")
     origin = source or describe(parts)
     return Calibration(hardware.name, "calibrated", fits, origin, tuple(prior.chain) if prior else ())
 
@@ -106,7 +105,7 @@ def fit(
 def fitted(path: Path, hardware: str, points: int | None) -> str:
     """The calibration of `hardware` fitted to the measurements in a file or folder, as YAML.
 
-    It starts from the nearest constants there are: the device's own where they exist, else its family's.
+    The prior is the nearest calibration: the device's own, else its family's.
     """
     parts = read_measurements(path)
     only_hardware(parts, str(path))
@@ -117,7 +116,7 @@ def fitted(path: Path, hardware: str, points: int | None) -> str:
 
 
 def describe(parts: Sequence[Measurements]) -> Source:
-    """What measurement files say of their origin."""
+    """The software of measurement files, with today's date."""
     software: set[str] = set()
     for part in parts:
         if "software" in part.frame:
@@ -125,13 +124,8 @@ def describe(parts: Sequence[Measurements]) -> Source:
     return Source(software=tuple(sorted(software)), date=datetime.datetime.now(tz=datetime.UTC).date())
 
 
-def _ordered(formats: Mapping[str, Measurements]) -> list[tuple[str, Measurements]]:
-    """Formats in the order that later ones start from earlier ones: fp8 before fp8_block."""
-    return sorted(formats.items())
-
-
 class Start(Struct, frozen=True):
-    """Where a fit starts: constants, and how far it may stray from them."""
+    """Initial constants of a fit, and the width of the prior around them."""
 
     parameters: Mapping[str, float]
     width: float
@@ -139,7 +133,7 @@ class Start(Struct, frozen=True):
 
 
 def _start(op: str, format: str, prior: Calibration | None, own: Mapping[tuple[str, str], Fit]) -> Start:
-    """The relative's constants; for block-scaled products, what the same accelerator's plain FP8 ones have."""
+    """The prior's constants; for block-scaled GEMMs those of the same accelerator's FP8 GEMMs."""
     parameters = kernel(op).parameters(format)
     known = {one.name: one.default if one.start is None else one.start for one in parameters}
     lacking = {one.name: one.default for one in parameters if one.optional}
@@ -153,16 +147,16 @@ def _start(op: str, format: str, prior: Calibration | None, own: Mapping[tuple[s
 
 
 def sample(part: Measurements, count: int, seed: int, everything: bool = False) -> Measurements:
-    """At most `count` rows: most such as accuracy is quoted over (`headline`), half of them even over the regimes.
+    """At most `count` rows: mostly `headline` rows, half of them spread evenly over the regimes.
 
-    With `everything` they are drawn evenly from the rows that accuracy is quoted over, as somebody would measure them.
+    With `everything` they are drawn uniformly from the headline rows, as in a user's own measurements.
     """
     generator = np.random.default_rng(seed)
-    quoted = np.flatnonzero(headline(part))
-    rest = np.setdiff1d(np.arange(len(part)), quoted)
+    usual = np.flatnonzero(headline(part))
+    rest = np.setdiff1d(np.arange(len(part)), usual)
     if everything:
-        return part.rows(np.sort(generator.permutation(quoted if len(quoted) >= count else len(part))[:count]))
-    main = _spread(part, quoted, int(count * QUOTED_SHARE), generator)
+        return part.rows(np.sort(generator.permutation(usual if len(usual) >= count else len(part))[:count]))
+    main = _spread(part, usual, int(count * HEADLINE_SHARE), generator)
     others = _spread(part, rest, count - len(main), generator)
     return part.rows(np.sort(np.concatenate([main, others])))
 
@@ -170,7 +164,7 @@ def sample(part: Measurements, count: int, seed: int, everything: bool = False) 
 def _spread(
     part: Measurements, positions: NDArray[np.int64], count: int, generator: np.random.Generator
 ) -> NDArray[np.int64]:
-    """`count` of `positions`: half drawn evenly, half with the same number from every regime."""
+    """`count` of `positions`: half drawn uniformly, half with equal numbers from every regime."""
     if len(positions) <= count:
         return positions
     plain = generator.permutation(positions)[: count // 2]
@@ -181,24 +175,20 @@ def _spread(
     return np.concatenate([plain, more])
 
 
-def fit_rows(
-    op: str,
-    format: str,
-    parts: Sequence[tuple[Measurements, Hardware]],
-    start: Start,
-    seed: int = 0,
-    free: bool = False,
-) -> Fit:
+_Parts = Sequence[tuple[Measurements, Hardware]]
+
+
+def fit_rows(op: str, format: str, parts: _Parts, start: Start, seed: int = 0, free: bool = False) -> Fit:
     """One set of constants for the measurements of one format, on one accelerator or on several together.
 
-    With `free` choices are fitted however few rows there are: where the start is of other people's libraries. The
-    residuals are those of rows not fitted: of the other half of the shapes, or of each accelerator in turn.
+    With `free` choices are fitted for any number of rows: for libraries other than the prior's. The residuals are
+    cross-validated: over halves of the shapes, or over accelerators.
     """
     rows = [_Rows.of(part, hardware) for part, hardware in parts]
     count = sum(len(part) for part, _ in parts)
-    needed = FEWEST if start.informed else 3 * len(_fitted_parameters(op, format, rows))
-    if count < needed:
-        raise RooflineError(f"{count} rows of {op} in {format} are too few to fit; at least {needed} are needed")
+    required = MIN_ROWS if start.informed else 3 * len(_fitted_parameters(op, format, rows))
+    if count < required:
+        raise RooflineError(f"{count} rows of {op} in {format} are too few to fit; at least {required} are needed")
     parameters = _search(op, format, rows, start, free or count >= FREE_CHOICE or not start.informed)
     errors, labels = [], []
     for held, fitted in _folds(parts, seed):
@@ -215,15 +205,12 @@ def fit_rows(
 
 
 def log_errors(part: Measurements, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
-    """Logarithms of predicted over measured time."""
+    """log(predicted / measured) of each row."""
     return _Rows.of(part, hardware).errors(part.op, parameters)
 
 
-_Parts = Sequence[tuple[Measurements, Hardware]]
-
-
 def _folds(parts: _Parts, seed: int) -> list[tuple[_Parts, _Parts]]:
-    """Pairs of (held out, fitted): each accelerator in turn; of one alone, halves of its shapes; else all at once."""
+    """Folds (held out, fitted): over accelerators; for a single one over halves of its shapes, or none for few rows."""
     if len(parts) > 1:
         return [([parts[index]], [*parts[:index], *parts[index + 1 :]]) for index in range(len(parts))]
     part, hardware = parts[0]
@@ -246,17 +233,17 @@ def hold_out(part: Measurements, seed: int = 0) -> NDArray[np.bool_]:
 
 
 def summarise(op: str, errors: Array, regimes: NDArray[np.int64]) -> dict[str, Residuals]:
-    """Percentiles of measured over predicted time, `errors` being its logarithm: under `all`, and by regime."""
+    """Percentiles of measured over predicted time from its logarithms `errors`: under `all`, and by regime."""
     residuals = {"all": percentiles(errors)}
     for index, label in enumerate(kernel(op).regimes.labels):
         chosen = errors[regimes == index]
-        if len(chosen) >= FEWEST:
+        if len(chosen) >= MIN_ROWS:
             residuals[label] = percentiles(chosen)
     return residuals
 
 
 def percentiles(errors: Array) -> Residuals:
-    """Of measured over predicted time, `errors` being its logarithm."""
+    """Percentiles of measured over predicted time from its logarithms `errors`."""
     low, mid, high = np.exp(np.percentile(errors, PERCENTILES))
     return Residuals(float(low), float(mid), float(high), len(errors))
 
@@ -270,7 +257,7 @@ def _ranges(op: str, parts: Sequence[Measurements]) -> dict[str, tuple[float, fl
 
 
 def _search(op: str, format: str, rows: Sequence[_Rows], start: Start, free: bool) -> dict[str, float]:
-    """The best constants over all choices, or with the choices of the start."""
+    """The best constants over all choices (`free`), or with the choices of the start."""
     parameters = _fitted_parameters(op, format, rows)
     choices = [parameter for parameter in parameters if parameter.unit is Unit.CHOICE]
     options = [_options(choice, rows) if free else [int(start.parameters[choice.name])] for choice in choices]
@@ -278,7 +265,7 @@ def _search(op: str, format: str, rows: Sequence[_Rows], start: Start, free: boo
     for option in product(*options):
         chosen = {choice.name: float(value) for choice, value in zip(choices, option, strict=True)}
         if op == "gemm" and format in UNGRAPHED and any(row.alone.any() for row in rows):
-            chosen["launch"] = start.parameters["launch"]  # the gaps of such a benchmark hide it
+            chosen["launch"] = start.parameters["launch"]  # hidden by the gaps of a benchmark without CUDA graphs
         loss, found = _minimise(op, parameters, rows, start, chosen)
         if best is None or loss < best[0]:
             best = loss, found
@@ -294,10 +281,10 @@ def _fitted_parameters(op: str, format: str, rows: Sequence[_Rows]) -> list[Para
 
 
 def _options(choice: Parameter, rows: Sequence[_Rows]) -> list[int]:
-    """What a choice may be: processors cut attention in a way of their own."""
+    """The values that a choice may take: CPUs have their own attention tiling."""
     every = range(int(choice.low), int(choice.high) + 1)
-    own = any(row.hardware.kind == "cpu" for row in rows)
-    return [one for one in every if choice.name != "tiling" or TILINGS[one].processor == own]
+    cpu = any(row.hardware.kind == "cpu" for row in rows)
+    return [one for one in every if choice.name != "tiling" or TILINGS[one].cpu == cpu]
 
 
 def _minimise(
@@ -349,7 +336,7 @@ def _minimise(
 
 
 def _starts(prior: Array, low: Array, high: Array, count: int) -> list[Array]:
-    """The prior, and points between it and others drawn evenly from the bounds: the loss has more than one valley."""
+    """The prior, and midpoints between it and uniform points within the bounds: the loss has several minima."""
     generator = np.random.default_rng(0)
     drawn = [prior, *((prior + generator.uniform(low, high)) / 2 for _ in range(count - 1))]
     return [np.clip(point, low + 1e-3, high - 1e-3) for point in drawn]
@@ -361,14 +348,14 @@ def fit_shared(
     prior: Calibration | None = None,
     seed: int = 0,
     source: Source | None = None,
-    fewest: int = FEWEST,
+    min_rows: int = MIN_ROWS,
     free: bool = False,
 ) -> Calibration:
-    """One calibration for several accelerators: a family, or the pool of all.
+    """One calibration for several accelerators: a family, or all of them (pooled).
 
-    Its residuals are those of each accelerator predicted from the others, so that its intervals tell what hardware
-    without measurements may expect. A family of one has no others: then they are its own, and `widen` makes them
-    honest. Formats with fewer rows than `fewest` are left to the `prior`; `free` is as in `fit_rows`.
+    Its residuals are those of each accelerator predicted from the others, so that the intervals hold for hardware
+    without measurements. A family of one has its own residuals, too narrow for others; see `widen`. Formats with fewer
+    than `min_rows` rows are left to the `prior`; `free` is as in `fit_rows`.
     """
     gathered: dict[tuple[str, str], list[tuple[Measurements, Hardware]]] = {}
     for hardware, parts in members:
@@ -379,7 +366,7 @@ def fit_shared(
     fits: dict[tuple[str, str], Fit] = {}
     for (op, format), together in sorted(gathered.items(), key=lambda item: item[0]):
         start = _start(op, format, prior, fits)
-        if prior is not None and sum(len(part) for part, _ in together) < fewest:
+        if prior is not None and sum(len(part) for part, _ in together) < min_rows:
             continue
         fits[op, format] = fit_rows(op, format, together, start, seed, free)
     software = [part for _, parts in members for part in parts]
@@ -387,10 +374,9 @@ def fit_shared(
 
 
 def widen(calibration: Calibration, wider: Calibration) -> Calibration:
-    """`calibration` with the residuals of `wider` where that has them: a lone member tells nothing of its siblings."""
-    fits = {key: replace(own, residuals=_wider(own, wider.fits.get(key))) for key, own in calibration.fits.items()}
+    """`calibration` with the residuals of `wider` where it has them, for a family with a single measured member."""
+    fits = {}
+    for key, own in calibration.fits.items():
+        other = wider.fits.get(key)
+        fits[key] = own if other is None else replace(own, residuals={**own.residuals, **other.residuals})
     return replace(calibration, fits=fits)
-
-
-def _wider(own: Fit, other: Fit | None) -> Mapping[str, Residuals]:
-    return own.residuals if other is None else {**own.residuals, **other.residuals}

@@ -1,14 +1,15 @@
-"""Fit engine profiles to whole-model figures: `python -m roofline.validate.fit.engines FIGURES_DIR [--output FOLDER]`.
+"""Fit engine profiles to published whole-model values.
 
-Every engine's parameters are pulled towards a prior, PRIORS, as strongly as STIFFNESS says, and towards its own rows by
-the logarithm of predicted over measured time, with a loss that outliers cannot dominate. A model is scored with
-parameters fitted to the other models only (where an engine was measured on a single model, accelerators are held out).
+    python -m roofline.validate.fit.engines FIGURES_DIR [--output FOLDER]
 
-A pass takes  max(prefill K + gap N, [no CUDA graph] issue N) + step + sequence batch  with N kernels that take K, and
-with overlap scheduling the last term is in the maximum (`roofline.specs.engine`). Host parameters enter as they stand.
-K depends on the others through every kernel, so that it is tabulated for each row: along each parameter, the others at
-a centre, added up. The table is exact at its centre, which moves to what was fitted; scores come from the simulator
-itself.
+The loss of an engine's parameters is the logarithm of predicted over measured time of its rows, in a robust form,
+plus the distance from a prior, PRIORS, in units of STIFFNESS. A model is scored with parameters fitted to other models
+(accelerators are held out for an engine that was measured on a single model).
+
+A pass takes  max(prefill K + gap N, [no CUDA graph] issue N) + step + sequence batch  with N kernels that take K; with
+overlap scheduling the last term is in the maximum (`roofline.specs.engine`). K depends on the kernel parameters through
+every kernel, so it is tabulated for each row along each parameter, the others at a centre, and the differences are
+added. The table is exact at its centre, which moves to the fitted values; scores come from the simulator itself.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from roofline.core.files import save_text
 from roofline.core.parameters import Parameter
 from roofline.scenario.generation import NODES, WEIGHTS
 from roofline.specs.engine import DEFAULTS, PARAMETERS, Engine, load_engine, render
-from roofline.validate.main import answer
-from roofline.validate.score.end_to_end import Case, Figure, Predicted, Quantity, map_figures, predict, read_all
+from roofline.validate.main import run_command
+from roofline.validate.score.end_to_end import Case, Predicted, PublishedRow, Quantity, map_rows, predict, read_all
 
 Array = NDArray[np.float64]
 
@@ -49,10 +50,10 @@ PRIORS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "hf-eager": {"step": 2e-3, "sequence": 20e-6, "issue": 25e-6},
     }
 )
-"""What is expected of an engine before it is fitted; parameters that are left out have their default.
+"""Prior parameters of engines; others have their default.
 
 Orders of magnitude: a step of Python scheduling, sampling and detokenising takes about a millisecond, in C++ a few
-tenths; a kernel launch costs the host 3 us in C++ and about 6 us in Python (PyTorch's own profiles say 5 to 10).
+tenths; a kernel launch takes the CPU 3 us in C++ and about 6 us in Python (5 to 10 in PyTorch's own profiles).
 """
 
 STIFFNESS: Mapping[str, float] = MappingProxyType(
@@ -71,16 +72,16 @@ STIFFNESS: Mapping[str, float] = MappingProxyType(
         "kv_conversion": 0.4,
     }
 )
-"""How far a parameter may lie from its prior: a standard deviation of its logarithm, or of itself where it can be 0.
+"""Standard deviation of a parameter around its prior: of its logarithm, or of its value for LINEAR ones.
 
-Bandwidth is held closest: kernels are calibrated to it, and a fit that may move it lets it pay for other mistakes.
+Bandwidth is held closest: kernels are calibrated to it, and a loose one would absorb other errors.
 """
 
 LINEAR = frozenset({"gap", "kv_reread"})
-"""Parameters that are fitted as they are, because they may be 0; the others by their logarithm."""
+"""Parameters fitted on a linear scale, because they may be 0; others on a logarithmic one."""
 
 NEGLIGIBLE = 1e-2
-"""Share of its stiffness below which such a parameter is 0."""
+"""Fraction of its stiffness below which a linear parameter is rounded to 0."""
 
 TABULATED: Mapping[str, tuple[float, ...]] = MappingProxyType(
     {
@@ -93,36 +94,33 @@ TABULATED: Mapping[str, tuple[float, ...]] = MappingProxyType(
         "kv_conversion": (0.0, 30.0, 60.0, 90.0, 130.0, 200.0),
     }
 )
-"""Parameters that kernels depend on, and where their times are tabulated."""
+"""Parameters of kernel times, with the grids at which the times are tabulated."""
 
-ALIKE = 0.03
+ROW_CORRELATION = 0.03
 """Correlation of the errors of rows of one model."""
 
 RESIDUAL = 0.1
-"""Scatter of whole-model times around a good prediction, as a logarithm: the unit in which residuals are counted."""
+"""Standard deviation of the logarithm of whole-model times around a good prediction; the unit of residuals."""
 
-PAYS = 0.9
-"""A fit is kept where it lowers the held-out error to this share of the prior's, or further."""
+MIN_IMPROVEMENT = 0.9
+"""A fit is kept if its held-out error is below this fraction of the prior's error."""
 
-TRANSFER = (0.85, 1.18)
-"""The least spread of a profile: the same engine in other versions, or in another harness, differs by as much."""
+MIN_SPREAD = (0.85, 1.18)
+"""The least spread of a profile: the difference between versions and benchmark harnesses of one engine."""
 
 ROUNDS = 2
-"""Tables: around the prior, and around the first fit."""
+"""Rounds of tabulation: around the prior, and around the first fit."""
 
 PARAMETER: Mapping[str, Parameter] = MappingProxyType({parameter.name: parameter for parameter in PARAMETERS})
 
 
 def prior(name: str) -> Engine:
-    """The profile that the fit of an engine starts from: what the bundled one fuses and replays, PRIORS, no spread."""
+    """The initial profile of an engine's fit: the bundled fusions and graphs, PRIORS, no spread."""
     return replace(load_engine(name), parameters=MappingProxyType(dict(PRIORS.get(name, {}))), spread=(1.0, 1.0))
 
 
-# --- rows that are fast to evaluate -----------------------------------------------------------------------------------
-
-
 class Passes(Struct, frozen=True):
-    """Equal passes of one phase: how often each runs in the row's time, and what they are."""
+    """Passes of one phase, and how often each runs in the row's time (`repeats`)."""
 
     phase: str
     answer: Analysis
@@ -142,7 +140,7 @@ class Passes(Struct, frozen=True):
 
 
 def passes_of(case: Case) -> list[Passes]:
-    """What a row's time is made of: prefills, decode steps by three contexts that stand for all, or both."""
+    """The passes of a row: prefills, decode steps at three quadrature contexts, or both."""
     found = []
     for scenario, times in case.parts:
         batch, run = float(scenario.batch), replace(scenario, engine=case.engine)
@@ -157,7 +155,7 @@ def passes_of(case: Case) -> list[Passes]:
 
 
 class Table(Struct, frozen=True):
-    """Passes of many rows: kernel seconds at a centre, what each parameter adds to them along its grid, and counts."""
+    """Passes of many rows: kernel seconds at a centre, the change along each parameter's grid, and counts."""
 
     row: NDArray[np.intp]
     prefill: NDArray[np.bool_]
@@ -168,7 +166,7 @@ class Table(Struct, frozen=True):
     added: Mapping[str, tuple[Array, Array]]
 
     def seconds(self, values: Mapping[str, float], engine: Engine, rows: int) -> Array:
-        """The time of every row with these parameters on an engine that is like `engine` elsewhere."""
+        """The time of every row with these parameters, and `engine`'s graphs and overlap."""
         kernels = self.centre.copy()
         for name, (grid, added) in self.added.items():
             kernels += _between(_scale(name, values[name]), grid, added)
@@ -182,12 +180,12 @@ class Table(Struct, frozen=True):
 
 
 def _scale(name: str, value: float) -> float:
-    """The abscissa in which kernel times are close to linear in a parameter."""
+    """The scale on which kernel times are nearly linear in a parameter."""
     return 1.0 / value if name in ("memory", "dequantisation") else value
 
 
 def _between(at: float, grid: Array, added: Array) -> Array:
-    """Linear interpolation along the rows of `added` (rows, grid); beyond the ends as in the last piece."""
+    """Linear interpolation along the rows of `added` (rows, grid), with linear extrapolation."""
     index = int(np.clip(np.searchsorted(grid, at), 1, grid.size - 1))
     share = (at - grid[index - 1]) / (grid[index] - grid[index - 1])
     found: Array = added[:, index - 1] * (1 - share) + added[:, index] * share
@@ -214,7 +212,7 @@ def tabulate(rows: Sequence[list[Passes]], engine: Engine) -> Table:
 def _along(
     flat: Sequence[tuple[int, Passes]], engine: Engine, name: str, grid: Sequence[float], centre: Array
 ) -> tuple[Array, Array]:
-    """Abscissae of a parameter in rising order, and what each adds to the kernels' times at the centre (rows, grid)."""
+    """A parameter's grid in ascending `_scale`, and its change of the kernel times at the centre (rows, grid)."""
     abscissae = np.array([_scale(name, value) for value in grid])
     order = np.argsort(abscissae)
     columns = [_kernels(flat, _with(engine, {name: value}))[0] - centre for value in grid]
@@ -230,9 +228,6 @@ def _kernels(flat: Sequence[tuple[int, Passes]], engine: Engine) -> tuple[Array,
 
 def _with(engine: Engine, changed: Mapping[str, float]) -> Engine:
     return replace(engine, parameters=MappingProxyType({**engine.parameters, **changed}))
-
-
-# --- the fit ----------------------------------------------------------------------------------------------------------
 
 
 class Space(Struct, frozen=True):
@@ -272,7 +267,7 @@ def _low(name: str) -> float:
 
 
 def space(engine: Engine) -> Space:
-    """The parameters that are fitted: those of STIFFNESS whose prior is not 0 or that may be 0; the others keep it."""
+    """The fitted parameters: those of STIFFNESS with a prior above 0, and the linear ones; others keep the prior."""
     names = [name for name in DEFAULTS if name in LINEAR or (name in STIFFNESS and engine[name] > 0)]
     if set(engine.graphs) == {"prefill", "decode"}:
         names = [name for name in names if name != "issue"]
@@ -280,23 +275,20 @@ def space(engine: Engine) -> Space:
 
 
 def weights_of(models: Sequence[str]) -> Array:
-    """What each row counts: the errors of one model's rows are alike, so that many of them say little more than a few.
-
-    With the correlation ALIKE, n rows are worth n / (1 + (n - 1) ALIKE).
-    """
+    """The weight of each row: n rows of one model have the weight n / (1 + (n - 1) ROW_CORRELATION) together."""
     counts = Counter(models)
-    return np.array([1.0 / (1.0 + (counts[model] - 1) * ALIKE) for model in models])
+    return np.array([1.0 / (1.0 + (counts[model] - 1) * ROW_CORRELATION) for model in models])
 
 
 def fit(table: Table, measured: Array, weights: Array, around: Space, start: Array) -> Array:
-    """The coordinates that fit the rows best by their weights, pulled towards the prior."""
+    """The coordinates of least loss: weighted robust residuals of the rows, and the distance from the prior."""
     logarithms, chosen = np.log(measured), weights > 0
     roots = np.sqrt(weights[chosen])
 
     def residuals(at: Array) -> Array:
         seconds = table.seconds(around.values(at), around.prior, measured.size)
         errors = (np.log(seconds) - logarithms)[chosen] / RESIDUAL
-        # Beyond two of its units a row counts with its distance, not with the square of it.
+        # Beyond two units the loss grows linearly with the residual.
         robust = np.sign(errors) * np.sqrt(2 * 4 * (np.sqrt(1 + errors**2 / 4) - 1))
         return np.concatenate([roots * robust, at])
 
@@ -307,10 +299,9 @@ def fit(table: Table, measured: Array, weights: Array, around: Space, start: Arr
 
 
 class Fitted(Struct, frozen=True):
-    """An engine fitted to all its rows, and each row predicted without its own model.
+    """An engine fitted to all its rows, with the predictions of each row by the prior and by a fit without its model.
 
-    `pays`: the fit predicts models that it did not see better than the prior does, by the factor PAYS; where it does
-    not, `engine` is the prior, since parameters that no held-out row asks for are noise elsewhere.
+    `improves`: the fit lowers the held-out error by MIN_IMPROVEMENT; otherwise `engine` is the prior.
     """
 
     engine: Engine
@@ -318,7 +309,7 @@ class Fitted(Struct, frozen=True):
     unfitted: tuple[Predicted, ...]
     held_out: tuple[Predicted, ...]
     folds: str
-    pays: bool
+    improves: bool
 
 
 def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
@@ -347,22 +338,17 @@ def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
     ordered = tuple(held_out[index] for index in range(len(cases)))
     unfitted = tuple(predict(case, start) for case in cases)
     before, after = (errors(cases, found).mean() for found in (unfitted, ordered))
-    pays = bool(after < PAYS * before)
-    chosen, predicted = (engine, ordered) if pays else (start, unfitted)
-    return Fitted(
-        replace(chosen, spread=wide_enough(spread(measured, predicted))), tuple(cases), unfitted, ordered, folds, pays
-    )
-
-
-def wide_enough(found: tuple[float, float]) -> tuple[float, float]:
-    """At least TRANSFER: rows of one harness do not show how far its engine differs between versions and machines."""
-    return min(found[0], TRANSFER[0]), max(found[1], TRANSFER[1])
+    improves = bool(after < MIN_IMPROVEMENT * before)
+    chosen, predicted = (engine, ordered) if improves else (start, unfitted)
+    low, high = spread(measured, predicted)
+    wide = min(low, MIN_SPREAD[0]), max(high, MIN_SPREAD[1])
+    return Fitted(replace(chosen, spread=wide), tuple(cases), unfitted, ordered, folds, improves)
 
 
 def spread(measured: Array, predicted: Sequence[Predicted]) -> tuple[float, float]:
-    """The engine's own 10th and 90th percentile of measured over predicted time, beside the kernels' intervals.
+    """The engine's 10th and 90th percentile of measured over predicted time, besides the kernels' intervals.
 
-    An interval is the root of the squares of both, so that a row needs what its kernels leave of its error.
+    An interval is the root of the sum of squares of both, so a row's error counts less that of its kernels.
     """
     mid = np.array([found.mid for found in predicted])
     below = np.array([found.mid - found.low for found in predicted])
@@ -373,21 +359,21 @@ def spread(measured: Array, predicted: Sequence[Predicted]) -> tuple[float, floa
     return 1.0 - min(float(np.quantile(low, 0.9)), 0.95), 1.0 + float(np.quantile(high, 0.9))
 
 
-def fit_all(figures: Sequence[Figure], names: Iterable[str] | None = None) -> list[Fitted]:
-    """Every engine that the figures name, or those given."""
-    cases, _ = map_figures(figures)
+def fit_all(rows: Sequence[PublishedRow], names: Iterable[str] | None = None) -> list[Fitted]:
+    """The fits of the engines in `names`, or of all engines of the rows."""
+    cases, _ = map_rows(rows)
     by_engine: dict[str, list[Case]] = {}
     for case in cases:
         by_engine.setdefault(case.engine, []).append(case)
-    wanted = list(by_engine if names is None else names)
-    for name in wanted:
+    chosen = list(by_engine if names is None else names)
+    for name in chosen:
         if name not in by_engine:
-            raise UnknownNameError("engine among the figures", name, by_engine)
-    return [fit_engine(name, _usable(by_engine[name])) for name in wanted]
+            raise UnknownNameError("engine of the rows", name, by_engine)
+    return [fit_engine(name, _supported(by_engine[name])) for name in chosen]
 
 
-def _usable(cases: Sequence[Case]) -> list[Case]:
-    """Cases that the simulator can express."""
+def _supported(cases: Sequence[Case]) -> list[Case]:
+    """The cases that the simulator supports."""
     found = []
     for case in cases:
         try:
@@ -398,20 +384,17 @@ def _usable(cases: Sequence[Case]) -> list[Case]:
     return found
 
 
-# --- printing ---------------------------------------------------------------------------------------------------------
-
-
 def errors(cases: Sequence[Case], predicted: Sequence[Predicted]) -> Array:
     """Absolute errors as fractions of the measured time."""
     return np.array([abs(found.mid / case.measured - 1) for case, found in zip(cases, predicted, strict=True)])
 
 
 def report(fitted: Sequence[Fitted]) -> str:
-    """Errors by file and engine, held out and without any fit, and the parameters."""
-    head = f"{'file':38} {'engine':14} {'rows':>4}  {'no fit':>13}  {'held out':>13}  {'in interval':>11}"
+    """Errors by file and engine, of the prior and held out, and the fitted profiles."""
+    head = f"{'file':38} {'engine':14} {'rows':>4}  {'prior':>13}  {'held out':>13}  {'in interval':>11}"
     lines = [f"{head}\n{'':38} {'':14} {'':4}  {'MAPE':>6} {'median':>6}  {'MAPE':>6} {'median':>6}"]
     for found in fitted:
-        files = np.array([case.figure.line.file for case in found.cases])
+        files = np.array([case.row.line.file for case in found.cases])
         before, after = errors(found.cases, found.unfitted), errors(found.cases, found.held_out)
         inside = np.array(
             [_inside(case, one, found.engine) for case, one in zip(found.cases, found.held_out, strict=True)]
@@ -435,31 +418,32 @@ def _inside(case: Case, found: Predicted, engine: Engine) -> bool:
 
 
 def described(found: Fitted) -> Engine:
-    """The profile with what it was fitted to."""
-    files = ", ".join(dict.fromkeys(case.figure.line.file for case in found.cases))
+    """The profile with the source of its fit."""
+    files = ", ".join(dict.fromkeys(case.row.line.file for case in found.cases))
     before, after = (errors(found.cases, predicted) for predicted in (found.unfitted, found.held_out))
     rows = f"roofline.validate.fit.engines: {len(found.cases)} rows of {files}"
-    if found.pays:
+    if found.improves:
         source = (
             f"{rows}; fitted, held out by {found.folds}: MAPE {after.mean():.1%}, median {np.median(after):.1%}"
             f" (before {before.mean():.1%})"
         )
     else:
         source = (
-            f"{rows}; not fitted, since that does not pay (MAPE held out by {found.folds} {after.mean():.1%}):"
-            f" MAPE {before.mean():.1%}, median {np.median(before):.1%}; only the spread is from these rows"
+            f"{rows}; not fitted, since a fit does not lower the error (MAPE held out by {found.folds}"
+            f" {after.mean():.1%}): MAPE {before.mean():.1%}, median {np.median(before):.1%}; only the spread is from"
+            " these rows"
         )
     return replace(found.engine, sources=(source,))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Fit, print the held-out errors, and write the profiles where asked to; returns the exit status."""
+    """Fit, print the held-out errors, and write the profiles to `--output`; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m roofline.validate.fit.engines", description="Engine profiles and their errors."
     )
-    parser.add_argument("figures", type=Path, help="CSV file of whole-model figures, or a folder of them")
+    parser.add_argument("figures", type=Path, help="CSV file of published whole-model values, or a folder of them")
     parser.add_argument("--engine", action="append", help="fit this engine only; may be repeated")
-    parser.add_argument("--output", type=Path, help="write one YAML file an engine into this folder")
+    parser.add_argument("--output", type=Path, help="write one YAML file for each engine to this folder")
 
     def work(options: argparse.Namespace) -> str:
         fitted = fit_all(read_all(options.figures)[0], options.engine)
@@ -467,7 +451,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             save_text(options.output / f"{found.engine.name}.yaml", render(described(found)))
         return report(fitted) + "\n"
 
-    return answer(parser, work, arguments)
+    return run_command(parser, work, arguments)
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Fit the calibrations that the package ships: each accelerator's, each family's, and the pooled one.
+"""Fit the bundled calibrations: each accelerator's, each family's, and the pooled one.
 
 python -m roofline.validate.fit.ship MEASUREMENTS_DIR --output hwspecs/calibration --repository NAME --commit HASH
 --date DATE
 
-With --families only those of lines and families, upon the pooled one that the package has: for measurements of another
-sort, or such as name an architecture and no accelerator. With --add the fits join those of the files that are there:
-for kernels that the other measurements lack. With --kept the families of machines without a datasheet, from those files
-of such a folder as `validate/measurements` whose provenance says that constants were fitted to them.
+--families fits product lines and families only, with the bundled pooled calibration as prior: for measurements of
+another kind, or of an architecture without a named accelerator. --add adds fits to the existing files: for kernels that
+the other measurements lack. --kept fits families from the files of a folder such as `validate/measurements` whose
+provenance marks them as fitted: for machines without a datasheet.
 """
 
 from __future__ import annotations
@@ -30,87 +30,87 @@ from roofline.timing.calibration import (
     Fit,
     Source,
     families,
-    line,
     load_calibration,
     parse_calibration,
+    product_line,
     render,
 )
 from roofline.timing.kernels.gated_delta_rule import FUSED
-from roofline.validate.check.measured import load_kept
-from roofline.validate.fit.calibrate import FEWEST, describe, fit, fit_shared, log_errors, widen
-from roofline.validate.main import answer
+from roofline.validate.check.measured import load_row_files
+from roofline.validate.fit.calibrate import MIN_ROWS, describe, fit, fit_shared, log_errors, widen
+from roofline.validate.main import run_command
 from roofline.validate.score.accuracy import Data, load
 from roofline.validate.tables.rows import Measurements, read_measurements
 
-FOR_ITS_OWN = {("delta_rule", FUSED)}
-"""Kernels that somebody wrote for one architecture: no other can expect to have them."""
+ARCHITECTURE_SPECIFIC = {("gated_delta_rule", FUSED)}
+"""Kernels of one architecture, kept out of the pooled calibration."""
 
-FEW_BESIDE_A_LINE = 50
-"""Rows of a format that a family needs for constants of its own where those of its line stand for it."""
+MIN_ROWS_WITH_LINE = 50
+"""Least rows of a format for a family's own constants where its product line has constants."""
 
 Member = tuple[Hardware, list[Measurements]]
 
 
 def calibrations(data: Data, source: Source) -> Iterator[Calibration]:
-    """All calibrations that measurements allow: the pooled one and the families', then each accelerator's own."""
+    """All calibrations of measurements: the pooled one, the families', then each accelerator's."""
     yield from shared(data, source)
     for name, parts in data.items():
         hardware, rows = load_hardware(name), list(parts.values())
-        yield fit(rows, hardware, source=_of(source, [(hardware, rows)]))
+        yield fit(rows, hardware, source=_with_software(source, [(hardware, rows)]))
 
 
 def shared(data: Data, source: Source) -> Iterator[Calibration]:
-    """The pooled calibration, and those of families, which start from it."""
+    """The pooled calibration, and those of families with it as prior."""
     members: list[Member] = [(load_hardware(name), list(parts.values())) for name, parts in data.items()]
-    pooled = fit_shared("pooled", members, source=_of(source, members))
+    pooled = fit_shared("pooled", members, source=_with_software(source, members))
     yield pooled
     for name, own in _families(members).items():
-        found = fit_shared(name, own, pooled, source=_of(source, own))
+        found = fit_shared(name, own, pooled, source=_with_software(source, own))
         yield found if len(own) > 1 else widen(found, pooled)
 
 
-def families_upon(data: Data, source: Source) -> Iterator[Calibration]:
-    """The calibrations of lines and families that measurements allow; no accelerator's own, nor the pooled one.
+def lines_and_families(data: Data, source: Source) -> Iterator[Calibration]:
+    """The calibrations of product lines and families.
 
-    A line with several families starts from the shipped pooled calibration, which stays as it is, and its families
-    start from the line. Raises RooflineError where none is shipped.
+    The prior of a line with several families is the bundled pooled calibration, that of its families the line. Raises
+    RooflineError where there is no pooled calibration.
     """
     members: list[Member] = [(load_hardware(name), list(parts.values())) for name, parts in data.items()]
     pooled = next((link for link in load_calibration(members[0][0]).chain if link.basis == "pooled"), None)
     if pooled is None:
-        raise RooflineError("there is no pooled calibration to start from; fit without --families first")
+        raise RooflineError("--families requires a pooled calibration; fit without --families first")
     lines: dict[str, list[Member]] = {}
     for member in members:
-        lines.setdefault(line(member[0]), []).append(member)
+        lines.setdefault(product_line(member[0]), []).append(member)
     for name, together in lines.items():
         prior, own = pooled, _families(together)
         if len(own) > 1:
-            found = fit_shared(name, together, pooled, source=_of(source, together), free=True)
-            yield (across := _paying(found, pooled, together))
-            prior = replace(across, parents=(pooled,))
-        fewest = FEW_BESIDE_A_LINE if prior is not pooled else FEWEST
+            found = fit_shared(name, together, pooled, source=_with_software(source, together), free=True)
+            yield (line := _improving(found, pooled, together))
+            prior = replace(line, parents=(pooled,))
+        min_rows = MIN_ROWS_WITH_LINE if prior is not pooled else MIN_ROWS
         for family, part in own.items():
-            found = fit_shared(family, part, prior, source=_of(source, part), fewest=fewest, free=True)
-            paying = _paying(found, prior, part)
-            yield paying if len(part) > 1 else widen(paying, prior)
+            found = fit_shared(family, part, prior, source=_with_software(source, part), min_rows=min_rows, free=True)
+            improving = _improving(found, prior, part)
+            yield improving if len(part) > 1 else widen(improving, prior)
 
 
 def kept(folder: Path, source: Source) -> Iterator[Calibration]:
-    """Calibrations of families from the files of `folder` that are to be fitted; see `validate.check.measured`."""
+    """Calibrations of families from the files of `folder` that are marked as fitted; see `validate.check.measured`."""
     members: dict[str, list[Member]] = {}
-    for file in load_kept(folder):
+    for file in load_row_files(folder):
         if file.provenance.fitted:
             members.setdefault(file.hardware.family, []).append((file.hardware, read_measurements(Path(file.where))))
     for name, own in members.items():
-        yield fit_shared(name, own, source=_of(source, own), free=True)
+        yield fit_shared(name, own, source=_with_software(source, own), free=True)
 
 
-def _paying(found: Calibration, prior: Calibration, members: Sequence[Member]) -> Calibration:
-    """`found` without the fits whose errors on rows that they did not see spread no less than the prior's."""
-    return replace(found, fits={key: own for key, own in found.fits.items() if _pays(own, prior, members)})
+def _improving(found: Calibration, prior: Calibration, members: Sequence[Member]) -> Calibration:
+    """`found` without the fits whose held-out errors spread no less than the prior's errors."""
+    return replace(found, fits={key: own for key, own in found.fits.items() if _improves(own, prior, members)})
 
 
-def _pays(own: Fit, prior: Calibration, members: Sequence[Member]) -> bool:
+def _improves(own: Fit, prior: Calibration, members: Sequence[Member]) -> bool:
     match = prior.find(own.op, own.format)
     if match is None:
         return True
@@ -128,7 +128,7 @@ def _pays(own: Fit, prior: Calibration, members: Sequence[Member]) -> bool:
 
 
 def _families(members: Sequence[Member]) -> dict[str, list[Member]]:
-    """Members by family; those with GDDR apart where the family has members with HBM, too."""
+    """Members by family; GDDR members separately where the family also has HBM members."""
     grouped: dict[str, list[Member]] = {}
     for member in members:
         special, *plain = families(member[0])
@@ -137,13 +137,13 @@ def _families(members: Sequence[Member]) -> dict[str, list[Member]]:
     return grouped
 
 
-def _of(source: Source, members: Sequence[Member]) -> Source:
+def _with_software(source: Source, members: Sequence[Member]) -> Source:
     software = describe([part for _, parts in members for part in parts]).software
     return replace(source, software=software)
 
 
 def with_others(found: Calibration, folder: Path) -> Calibration:
-    """`found` with the fits of its file that came from other measurements and that it has none of."""
+    """`found` with those fits of its file that are from other measurements and missing in `found`."""
     path = folder / f"{found.name}.yaml"
     if not path.is_file():
         return found
@@ -153,44 +153,46 @@ def with_others(found: Calibration, folder: Path) -> Calibration:
 
 
 def added(data: Data, source: Source, folder: Path) -> Iterator[Calibration]:
-    """The pooled and the families' calibrations of a folder, with what these measurements allow beside what they hold.
+    """The pooled and the families' calibrations of a folder with the fits of these measurements added.
 
-    A fit that comes to others says where its own measurements came from. Kernels written for one architecture
-    (`FOR_ITS_OWN`) stay out of the pooled calibration, which all hardware inherits.
+    Added fits name their own source. ARCHITECTURE_SPECIFIC kernels stay out of the pooled calibration, which all
+    hardware inherits.
     """
     for found in shared(data, source):
         path = folder / f"{found.name}.yaml"
         there = parse_calibration(read_mapping(path), str(path))
-        kept = {key: fit for key, fit in found.fits.items() if found.name != "pooled" or key not in FOR_ITS_OWN}
-        origin = str(found.source)
-        yield replace(there, fits={**there.fits, **{key: replace(fit, source=origin) for key, fit in kept.items()}})
+        new = {
+            key: replace(fit, source=str(found.source))
+            for key, fit in found.fits.items()
+            if found.name != "pooled" or key not in ARCHITECTURE_SPECIFIC
+        }
+        yield replace(there, fits={**there.fits, **new})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
+    """Fit calibrations and write them to `--output`; returns the exit status."""
     parser = argparse.ArgumentParser(
-        prog="python -m roofline.validate.fit.ship", description="Fit the shipped calibrations."
+        prog="python -m roofline.validate.fit.ship", description="Fit the bundled calibrations."
     )
     parser.add_argument("measurements", type=Path, help="folder of measurement files")
     parser.add_argument("--output", type=Path, required=True, help="folder of the calibration files")
     parser.add_argument("--repository", default="", help="where the measurements were published")
     parser.add_argument("--commit", default="", help="their commit")
-    sort = parser.add_mutually_exclusive_group()
-    sort.add_argument("--families", action="store_true", help="lines and families alone, upon the pooled one there is")
-    sort.add_argument("--add", action="store_true", help="add fits to those of the pool and the families")
-    sort.add_argument("--kept", action="store_true", help="families alone, from files with a provenance beside them")
+    modes = parser.add_mutually_exclusive_group()
+    modes.add_argument("--families", action="store_true", help="fit product lines and families only")
+    modes.add_argument("--add", action="store_true", help="add fits to the existing pooled and family calibrations")
+    modes.add_argument("--kept", action="store_true", help="fit families only, from files marked as fitted")
     parser.add_argument("--date", type=datetime.date.fromisoformat, help="date of the fit")
 
     def work(options: argparse.Namespace) -> str:
         command = "python -m roofline.validate.fit.ship MEASUREMENTS_DIR --output hwspecs/calibration"
-        sort = next((name for name in ("families", "add", "kept") if getattr(options, name)), "")
-        data = load(options.measurements) if sort != "kept" else {}
-        source = Source(
-            options.repository, options.commit, (), options.date, f"{command} --{sort}" if sort else command
-        )
-        match sort:
+        mode = next((name for name in ("families", "add", "kept") if getattr(options, name)), "")
+        data = load(options.measurements) if mode != "kept" else {}
+        command = f"{command} --{mode}" if mode else command
+        source = Source(options.repository, options.commit, (), options.date, command)
+        match mode:
             case "families":
-                found = list(families_upon(data, source))
+                found = list(lines_and_families(data, source))
             case "kept":
                 found = list(kept(options.measurements, source))
             case "add":
@@ -202,7 +204,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             save_text(options.output / f"{name}.yaml", text)
         return ""
 
-    return answer(parser, work, arguments)
+    return run_command(parser, work, arguments)
 
 
 if __name__ == "__main__":

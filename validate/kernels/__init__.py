@@ -1,1 +1,1 @@
-"""Real kernels: what they compute as operators of the simulator, in Triton, and through PyTorch's own libraries."""
+"""Benchmarks of real kernels, in Triton and in PyTorch, and their work as operators of the simulator."""

@@ -1,7 +1,7 @@
-"""What a benchmark is: inputs for a case, a float64 reference, and the ways to compute the same on a device.
+"""The interface of a kernel benchmark: inputs of a case, a float64 reference, and the backends that compute it.
 
-Every way writes into an output that was poisoned before, so that what it leaves out shows. Ways are called `triton`
-(this project's kernels) and `torch` (what PyTorch hands to the vendor's libraries).
+Outputs are poisoned before a backend runs, so that an element that it does not write shows. The backends are `triton`
+(this project's kernels) and `torch` (PyTorch and the vendor libraries that it calls).
 """
 
 from __future__ import annotations
@@ -18,34 +18,51 @@ if TYPE_CHECKING:
 Tensors: TypeAlias = "Mapping[str, torch.Tensor]"
 """Operands by name."""
 
+_TORCH_NAMES = {
+    "fp32": "float32",
+    "fp16": "float16",
+    "bf16": "bfloat16",
+    "fp8": "float8_e4m3fn",
+    "int8": "int8",
+    "int32": "int32",
+}
 
-class Way(Protocol):
-    """One way to compute a case: reads the inputs, fills the outputs, returns when the work is issued."""
+
+def torch_dtype(format: str) -> torch.dtype:
+    """PyTorch's dtype of a number format. PyTorch is imported here, so that benchmarks can be listed without it."""
+    import torch
+
+    dtype: torch.dtype = getattr(torch, _TORCH_NAMES[format])
+    return dtype
+
+
+class Backend(Protocol):
+    """One implementation of a benchmark: reads the inputs, fills the outputs, returns once the work is launched."""
 
     def __call__(self, case: Case, inputs: Tensors, outputs: Tensors) -> None:
         """Compute `case`."""
 
 
 class Benchmark(ABC):
-    """A kind of kernel of the measurement schema."""
+    """The benchmark of one op of the measurement schema."""
 
     op: str
     """The op of the schema."""
 
     dtypes: tuple[str, ...]
-    """The number formats it has kernels for."""
+    """The number formats that it has kernels for."""
 
     mixed: tuple[str, ...] = ()
-    """Formats in which the cache has another one: `bf16/fp8`."""
+    """Pairs of a format and another one of the KV cache: `bf16/fp8`."""
 
     @property
     @abstractmethod
-    def ways(self) -> Mapping[str, Way]:
-        """The ways to compute it, by name."""
+    def backends(self) -> Mapping[str, Backend]:
+        """The implementations, by name."""
 
     @abstractmethod
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
-        """Fresh random operands of a case."""
+        """Random operands of a case."""
 
     @abstractmethod
     def outputs(self, case: Case, device: str) -> dict[str, torch.Tensor]:
@@ -53,9 +70,9 @@ class Benchmark(ABC):
 
     @abstractmethod
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """The outputs in float64 (integers: int64), computed plainly."""
+        """The outputs in float64 (integers: int64), computed without fusion or tiling."""
 
-    def refusal(self, case: Case, way: str, device: str) -> str | None:
-        """Why this way cannot compute the case on the device, in a few words; None if it can."""
+    def refusal(self, case: Case, backend: str, device: str) -> str | None:
+        """Why `backend` cannot compute the case on the device, in a few words; None if it can."""
         del case, device
-        return None if way in self.ways else f"there is no way {way}"
+        return None if backend in self.backends else f"there is no backend {backend}"

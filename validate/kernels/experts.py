@@ -1,93 +1,83 @@
-"""Benchmark of the routed experts of one layer, from the choice of experts to the weighted sum of their results.
+"""Benchmark of op `moe`: the routed experts of one layer, from the selected experts to the weighted sum of results.
 
-With `ep` above 1 it is one of so many ranks: it has the first experts / ep of them and the tokens of all ranks, and
-adds the results of its own experts only, as engines do between an all-gather and a reduction. As in the measurement
-schema `tokens` counts those of all ranks, so that a rank has about tokens top_k / ep pairs of a token and an expert.
+With `ep` above 1 it is one rank of an expert-parallel group: it holds the first experts / ep of them, sees the tokens
+of all ranks, and adds the results of its own experts only, as engines do between an all-gather and a reduce-scatter.
+`tokens` counts those of all ranks, as in the measurement schema, so that a rank computes about tokens top_k / ep pairs
+of a token and an expert.
 
-An expert computes down(silu(gate(x)) up(x)). The choice itself is an input: experts as int32, which `Work` does not
-count (4 bytes a pair of a token and an expert), and their weights.
+An expert computes down(silu(gate(x)) up(x)). The router's output is an input: the indices of the selected experts as
+int32, which `Work` does not count (4 bytes for each pair of a token and an expert), and their weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import TYPE_CHECKING
 
-from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
-from roofline.validate.kernels.tools import (
-    format_refusal,
-    generator,
-    normal,
-    poisoned,
-    torch_dtype,
-    triton_refusal,
-    uniform,
-)
+import torch
+from torch.nn.functional import silu
+
+from roofline.validate.kernels.benchmark import Backend, Benchmark, Tensors, torch_dtype
+from roofline.validate.kernels.tools import Random, format_refusal, poisoned, triton_refusal
 from roofline.validate.kernels.work import Case
 
-if TYPE_CHECKING:
-    import torch
-
 ROUTINGS = ("uniform", "balanced")
-"""How tokens choose experts: at random, or so that the experts' loads differ by one at most."""
+"""How tokens select experts: at random, or so that the loads of experts differ by at most one."""
 
 
 class Experts(Benchmark):
     """Routed experts on one device: 1 / ep of them, each with 1 / tp of its intermediate width.
 
-    Inputs: input (tokens, hidden); chosen and routes (tokens, top_k), the experts and their weights; gate_weight and
-    up_weight (experts / ep, width, hidden), down_weight (experts / ep, hidden, width). Output: output (tokens, hidden).
+    Inputs: input (tokens, hidden); expert_ids and routing_weights (tokens, top_k); gate_weight and up_weight
+    (experts / ep, width, hidden), down_weight (experts / ep, hidden, width). Output: output (tokens, hidden).
     """
 
     op = "moe"
     dtypes = ("bf16", "fp16")
 
     @property
-    def ways(self) -> Mapping[str, Way]:
-        """`triton` sorts pairs by expert and runs grouped products; `torch` loops over the experts.
+    def backends(self) -> Mapping[str, Backend]:
+        """`triton` sorts pairs by expert and runs grouped GEMMs; `torch` loops over the experts.
 
-        The loop asks the host for the tokens of every expert: PyTorch hands no grouped product with gathered rows to a
-        vendor's library.
+        The loop reads the tokens of every expert back to the CPU: PyTorch calls no vendor library for a grouped GEMM
+        with gathered rows.
         """
         return MappingProxyType({"triton": _triton, "torch": _torch})
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
-        """Fresh random operands; results of experts have a deviation near one whatever the widths, or a little less."""
-        random = generator(device, seed)
-        tokens, hidden, top_k = case["tokens"], case["hidden"], case["top_k"]
+        """Random operands; results of experts have a standard deviation of at most about one for all widths."""
+        random = Random(device, seed)
+        tokens, hidden, dtype = case["tokens"], case["hidden"], case.dtype
         experts = case["experts"] // case["ep"]
         width = case["intermediate"] // case["tp"]
-        routes = uniform((tokens, top_k), 0.5, 1.5, random)
+        weights = random.uniform(tokens, case["top_k"], low=0.5, high=1.5)
         return {
-            "input": normal((tokens, hidden), case.dtype, random),
-            "chosen": _choose(case, random),
-            "routes": (routes / routes.sum(dim=1, keepdim=True)).to(torch_dtype(case.dtype)),
-            "gate_weight": normal((experts, width, hidden), case.dtype, random, hidden**-0.5),
-            "up_weight": normal((experts, width, hidden), case.dtype, random, hidden**-0.5),
-            "down_weight": normal((experts, hidden, width), case.dtype, random, 2 * width**-0.5),
+            "input": random.normal(tokens, hidden, dtype=dtype),
+            "expert_ids": _select_experts(case, random),
+            "routing_weights": (weights / weights.sum(dim=1, keepdim=True)).to(torch_dtype(dtype)),
+            "gate_weight": random.normal(experts, width, hidden, dtype=dtype, deviation=hidden**-0.5),
+            "up_weight": random.normal(experts, width, hidden, dtype=dtype, deviation=hidden**-0.5),
+            "down_weight": random.normal(experts, hidden, width, dtype=dtype, deviation=2 * width**-0.5),
         }
 
     def outputs(self, case: Case, device: str) -> dict[str, torch.Tensor]:
         """The poisoned sums."""
-        return {"output": poisoned((case["tokens"], case["hidden"]), case.dtype, device)}
+        return {"output": poisoned(case["tokens"], case["hidden"], dtype=case.dtype, device=device)}
 
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
-        """Expert by expert in float64, nothing rounded in between."""
-        import torch
-
-        source, chosen = inputs["input"].double(), inputs["chosen"]
+        """Expert by expert in float64, without rounding in between."""
+        source, expert_ids = inputs["input"].double(), inputs["expert_ids"]
         output = torch.zeros_like(source)
         for expert in range(case["experts"] // case["ep"]):
-            tokens, choices = torch.where(chosen == expert)
+            tokens, slots = torch.where(expert_ids == expert)
             gate, up, down = (inputs[f"{name}_weight"][expert].double().T for name in ("gate", "up", "down"))
             rows = source[tokens]
-            results = (torch.nn.functional.silu(rows @ gate) * (rows @ up)) @ down
-            output.index_add_(0, tokens, results * inputs["routes"][tokens, choices, None].double())
+            results = (silu(rows @ gate) * (rows @ up)) @ down
+            output.index_add_(0, tokens, results * inputs["routing_weights"][tokens, slots, None].double())
         return {"output": output}
 
-    def refusal(self, case: Case, way: str, device: str) -> str | None:
-        """What Triton or the device lacks for the case, and settings that are not one device's."""
+    def refusal(self, case: Case, backend: str, device: str) -> str | None:
+        """What Triton or the device lacks for the case, or which sizes contradict each other."""
         if case.dtype not in self.dtypes:
             return f"there are no {case.dtype} experts here"
         if case["experts"] % case["ep"]:
@@ -98,47 +88,40 @@ class Experts(Benchmark):
             return "top_k is more than the experts"
         if case.columns["routing"] not in ROUTINGS:
             return f"routing must be {' or '.join(ROUTINGS)}"
-        reason = super().refusal(case, way, device) or format_refusal(case.dtype, device)
-        return reason or (triton_refusal(device) if way == "triton" else None)
+        reason = super().refusal(case, backend, device) or format_refusal(case.dtype, device)
+        return reason or (triton_refusal(device) if backend == "triton" else None)
 
 
-def _choose(case: Case, random: torch.Generator) -> torch.Tensor:
+def _select_experts(case: Case, random: Random) -> torch.Tensor:
     """The distinct experts of every token: (tokens, top_k), int32."""
-    import torch
-
     tokens, experts, top_k = case["tokens"], case["experts"], case["top_k"]
     if case.columns["routing"] == "uniform":
-        ranks = torch.rand(tokens, experts, device=random.device, generator=random)
-        return ranks.topk(top_k, dim=1).indices.to(torch.int32).contiguous()
-    # Turns through the experts, renamed at random, dealt to the tokens in a random order.
-    turns = torch.arange(tokens * top_k, device=random.device).view(tokens, top_k) % experts
-    names = torch.randperm(experts, device=random.device, generator=random)
-    dealt = torch.randperm(tokens, device=random.device, generator=random)
-    return names[turns][dealt].to(torch.int32).contiguous()
+        return random.uniform(tokens, experts).topk(top_k, dim=1).indices.to(torch.int32).contiguous()
+    # Round-robin over the experts, with experts and tokens shuffled.
+    round_robin = torch.arange(tokens * top_k, device=random.device).view(tokens, top_k) % experts
+    shuffled = random.permutation(experts)
+    return shuffled[round_robin][random.permutation(tokens)].to(torch.int32).contiguous()
 
 
 def _triton(case: Case, inputs: Tensors, outputs: Tensors) -> None:
-    from roofline.validate.kernels.programs.experts import run
+    from roofline.validate.kernels.triton_kernels.experts import routed_experts
 
     weights = inputs["gate_weight"], inputs["up_weight"], inputs["down_weight"]
-    run(inputs["input"], inputs["chosen"], inputs["routes"], *weights, outputs["output"], ranks=case["ep"])
+    routing = inputs["expert_ids"], inputs["routing_weights"]
+    routed_experts(inputs["input"], *routing, *weights, outputs["output"], ranks=case["ep"])
 
 
 def _torch(case: Case, inputs: Tensors, outputs: Tensors) -> None:
-    import torch
-
-    source, chosen, routes = inputs["input"], inputs["chosen"], inputs["routes"]
-    tokens, top_k = chosen.shape
-    make = torch.empty if case["ep"] == 1 else torch.zeros  # the pairs of other ranks add nothing
-    results = make(tokens, top_k, source.shape[1], dtype=source.dtype, device=source.device)
+    source, expert_ids = inputs["input"], inputs["expert_ids"]
+    make = torch.empty if case["ep"] == 1 else torch.zeros  # pairs of other ranks add nothing
+    results = make(*expert_ids.shape, source.shape[1], dtype=source.dtype, device=source.device)
     for expert in range(case["experts"] // case["ep"]):
-        rows, choices = torch.where(chosen == expert)
-        if rows.numel():
+        tokens, slots = torch.where(expert_ids == expert)
+        if tokens.numel():
             gate, up, down = (inputs[f"{name}_weight"][expert].T for name in ("gate", "up", "down"))
-            own = source[rows]
-            results[rows, choices] = (torch.nn.functional.silu(own @ gate) * (own @ up)) @ down
-    torch.bmm(routes[:, None, :], results, out=outputs["output"][:, None, :])
+            rows = source[tokens]
+            results[tokens, slots] = (silu(rows @ gate) * (rows @ up)) @ down
+    torch.bmm(inputs["routing_weights"][:, None, :], results, out=outputs["output"][:, None, :])
 
 
 EXPERTS = Experts()
-"""Routed experts."""

@@ -1,9 +1,9 @@
-"""One decoder layer's decode step of a dense Llama-like model, with its real dimensions and real kernels.
+"""The decode step of one decoder layer of a dense Llama-like model, with its real dimensions and real kernels.
 
-Projections are PyTorch's; norms, rotation, attention and activation are this project's kernels (way `triton`) or
-PyTorch's (way `torch`). Nothing is read back from the device and no shape depends on its data, so that a step can be
-captured in a CUDA graph: call it once before (kernels are compiled and tuned then), capture, replay. A replay writes
-the same slot of the cache again and computes the same.
+GEMMs are PyTorch's; norms, RoPE, attention and activation are this project's kernels (backend `triton`) or PyTorch's
+(backend `torch`). Nothing is read back from the device and no shape depends on its data, so that a step can be captured
+in a CUDA graph: call it once (this compiles and tunes the kernels), capture, replay. A replay writes the same slot of
+the cache again and computes the same.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ from torch.nn import functional
 
 from roofline.core.errors import UnknownNameError, UnsupportedError, quote
 from roofline.specs.model import Attention, Layer, Mlp, Model
-from roofline.validate.kernels.attention_tools import DTYPES, Random, attention_reference, transposed
-from roofline.validate.kernels.decode import PAGE
-from roofline.validate.kernels.streaming import BASE, EPSILON, rotate, rotations
-from roofline.validate.kernels.tools import triton_refusal
+from roofline.validate.kernels.attention import PAGE_SIZE
+from roofline.validate.kernels.streaming import EPSILON, ROPE_BASE, rotate, rotations
+from roofline.validate.kernels.tools import Random, attention_reference, heads_first, triton_refusal
 
 
 class LayerShape(Struct, frozen=True):
-    """The dimensions of a layer: norm, grouped attention over a cache, norm, gated feed-forward block."""
+    """The dimensions of a layer: norm, GQA over a cache, norm, gated feed-forward block."""
 
     hidden: int
     heads: int
@@ -40,7 +39,7 @@ class LayerShape(Struct, frozen=True):
 
 
 class Weights(Struct, frozen=True):
-    """A layer's weights, (out, in) as PyTorch has them; q, k and v are one projection, gate and up another."""
+    """A layer's weights, stored as (out, in); q, k and v are one projection, gate and up another."""
 
     attention_norm: torch.Tensor
     qkv: torch.Tensor
@@ -57,18 +56,18 @@ class Weights(Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
-        """Their size."""
+        """Their size in bytes."""
         tensors = (getattr(self, name) for name in self.__struct_fields__)
         return sum(tensor.numel() * tensor.element_size() for tensor in tensors if tensor is not None)
 
 
 class State(Struct, frozen=True):
-    """What a step reads beside weights: the stream, the paged cache, and where the new token goes.
+    """The operands of a step beside weights: the residual stream, the paged cache, and the slot of the new token.
 
-    `hidden` and `residual` (batch, hidden): what the layer before added last, and the stream before it. The caches
-    (pages, page, kv_heads, head_dim), `block_table` (batch, pages a sequence), `lengths` (batch) with the new token
-    in them, `slots` (batch): the row of the cache, over all pages, that it is written to. `cosine` and `sine`
-    (batch, head_dim / 2) of its position. All sequences have `kv_len` tokens.
+    `hidden` and `residual` (batch, hidden): the last output of the previous layer, and the stream before it. The caches
+    (pages, page, kv_heads, head_dim), `block_table` (batch, pages a sequence), `lengths` (batch) including the new
+    token, `slots` (batch): the row of the cache, over all pages, where its key and value are written. `cosine` and
+    `sine` (batch, head_dim / 2) of its position. All sequences have `kv_len` tokens.
     """
 
     hidden: torch.Tensor
@@ -86,8 +85,7 @@ class State(Struct, frozen=True):
 def layer_shape(model: Model, group: str | None = None) -> LayerShape:
     """The dimensions of the layers of `group` (default: the first that is dense) of a model.
 
-    Raises UnknownNameError for a group that the model does not have, and UnsupportedError if its layer is of another
-    make.
+    Raises UnknownNameError for a group that the model does not have, and UnsupportedError if no layer is Llama-like.
     """
     names = [entry.name for entry in model.groups]
     if group is not None and group not in names:
@@ -103,7 +101,7 @@ def layer_shape(model: Model, group: str | None = None) -> LayerShape:
 
 
 def _problem(model: Model, layer: Layer) -> str | None:
-    """What makes a layer another than norm, attention, norm and gated block."""
+    """Why a layer is not the supported one (norm, attention, norm, gated feed-forward); None if it is."""
     attention, mlp, norm = layer.mixer, layer.feed_forward, layer.norm
     if not isinstance(attention, Attention) or not isinstance(mlp, Mlp):
         return "its layers are not softmax attention and a dense feed-forward block"
@@ -148,13 +146,13 @@ def _shape(model: Model, layer: Layer) -> LayerShape:
 
 def make_weights(shape: LayerShape, dtype: str, device: str, seed: int) -> Weights:
     """Random weights that keep the stream's scale: deviation 1 / sqrt(in), norms near 1, small biases."""
-    random, kind = Random(device, seed), DTYPES[dtype]
+    random = Random(device, seed)
 
     def matrix(rows: int, columns: int) -> torch.Tensor:
-        return random.normal(rows, columns, dtype=kind, deviation=1 / math.sqrt(columns))
+        return random.normal(rows, columns, dtype=dtype, deviation=1 / math.sqrt(columns))
 
     def vector(size: int, mean: float = 0.0) -> torch.Tensor:
-        return random.normal(size, dtype=kind, mean=mean, deviation=0.1)
+        return random.normal(size, dtype=dtype, mean=mean, deviation=0.1)
 
     rows = (shape.heads + 2 * shape.kv_heads) * shape.head_dim
     return Weights(
@@ -174,21 +172,21 @@ def make_weights(shape: LayerShape, dtype: str, device: str, seed: int) -> Weigh
 
 
 def make_state(
-    shape: LayerShape, batch: int, kv_len: int, dtype: str, device: str, seed: int, page: int = PAGE
+    shape: LayerShape, batch: int, kv_len: int, dtype: str, device: str, seed: int, page: int = PAGE_SIZE
 ) -> State:
     """A random stream and cache of `batch` sequences of `kv_len` tokens, the new one included, in shuffled pages."""
-    random, kind = Random(device, seed), DTYPES[dtype]
+    random = Random(device, seed)
     pages = math.ceil(kv_len / page)
     table = random.permutation(batch * pages).view(batch, pages)
     cache = (batch * pages, page, shape.kv_heads, shape.head_dim)
     last = kv_len - 1
     positions = torch.full((batch,), last, device=device)
-    cosine, sine = rotations(positions, shape.head_dim, BASE)
+    cosine, sine = rotations(positions, shape.head_dim, ROPE_BASE)
     return State(
-        hidden=random.normal(batch, shape.hidden, dtype=kind),
-        residual=random.normal(batch, shape.hidden, dtype=kind),
-        key_cache=random.normal(*cache, dtype=kind),
-        value_cache=random.normal(*cache, dtype=kind),
+        hidden=random.normal(batch, shape.hidden, dtype=dtype),
+        residual=random.normal(batch, shape.hidden, dtype=dtype),
+        key_cache=random.normal(*cache, dtype=dtype),
+        value_cache=random.normal(*cache, dtype=dtype),
         block_table=table.to(torch.int32),
         lengths=torch.full((batch,), kv_len, dtype=torch.int32, device=device),
         slots=table[:, last // page] * page + last % page,
@@ -198,46 +196,46 @@ def make_state(
     )
 
 
-def step_refusal(shape: LayerShape, way: str, dtype: str, device: str) -> str | None:
-    """Why a way cannot run a step, in a few words; None if it can."""
-    if way not in ("triton", "torch"):
-        return f"there is no way {way}"
-    if way == "torch":
+def step_refusal(shape: LayerShape, backend: str, dtype: str, device: str) -> str | None:
+    """Why a backend cannot run a step, in a few words; None if it can."""
+    if backend not in ("triton", "torch"):
+        return f"there is no backend {backend}"
+    if backend == "torch":
         return None
     if dtype not in ("fp16", "bf16"):
         return f"no attention kernel for {dtype}"
-    return "an odd head has no halves" if shape.rotary and shape.head_dim % 2 else triton_refusal(device)
+    return "head_dim must be even" if shape.rotary and shape.head_dim % 2 else triton_refusal(device)
 
 
 def decode_step(
-    shape: LayerShape, weights: Weights, state: State, way: Literal["triton", "torch"]
+    shape: LayerShape, weights: Weights, state: State, backend: Literal["triton", "torch"]
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """One new token of each sequence through the layer; its key and value go to the cache.
 
-    Returns what the layer adds last and the stream before it, each (batch, hidden): the next layer's `hidden` and
-    `residual`. With `torch` the cache is gathered in every step, since PyTorch's attention knows no pages.
+    Returns the last output of the layer and the stream before it, each (batch, hidden): the next layer's `hidden` and
+    `residual`. With `torch` the cache is gathered in every step, since PyTorch's attention has no paged cache.
     """
-    parts: Any = _Torch if way == "torch" else _Triton
+    kernels: Any = _Torch if backend == "torch" else _Triton
     batch = state.hidden.shape[0]
-    queried, cached = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
+    query_width, kv_width = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
 
-    stream, normed = parts.add_norm(state.hidden, state.residual, weights.attention_norm)
+    stream, normed = kernels.add_norm(state.hidden, state.residual, weights.attention_norm)
     projected = functional.linear(normed, weights.qkv, weights.qkv_bias)
-    query, key, value = torch.split(projected, [queried, cached, cached], dim=1)
+    query, key, value = torch.split(projected, [query_width, kv_width, kv_width], dim=1)
     if weights.query_norm is not None and weights.key_norm is not None:
-        query = parts.norm(query.reshape(-1, shape.head_dim), weights.query_norm).view(batch, queried)
-        key = parts.norm(key.reshape(-1, shape.head_dim), weights.key_norm).view(batch, cached)
+        query = kernels.norm(query.reshape(-1, shape.head_dim), weights.query_norm).view(batch, query_width)
+        key = kernels.norm(key.reshape(-1, shape.head_dim), weights.key_norm).view(batch, kv_width)
     if shape.rotary:
-        query = parts.rope(query, state.cosine, state.sine)
-        key = parts.rope(key, state.cosine, state.sine)
+        query = kernels.rope(query, state.cosine, state.sine)
+        key = kernels.rope(key, state.cosine, state.sine)
     for cache, new in ((state.key_cache, key), (state.value_cache, value)):
-        cache.view(-1, cached).index_copy_(0, state.slots, new)
-    attended = parts.attention(query.reshape(batch, 1, shape.heads, -1).contiguous(), state, shape.window)
-    output = functional.linear(attended.view(batch, queried), weights.output, weights.output_bias)
+        cache.view(-1, kv_width).index_copy_(0, state.slots, new)
+    attended = kernels.attention(query.reshape(batch, 1, shape.heads, -1).contiguous(), state, shape.window)
+    output = functional.linear(attended.view(batch, query_width), weights.output, weights.output_bias)
 
-    stream, normed = parts.add_norm(output, stream, weights.mlp_norm)
+    stream, normed = kernels.add_norm(output, stream, weights.mlp_norm)
     gate, up = functional.linear(normed, weights.gate_up, weights.gate_up_bias).chunk(2, dim=1)
-    return functional.linear(parts.swiglu(gate, up), weights.down, weights.down_bias), stream
+    return functional.linear(kernels.swiglu(gate, up), weights.down, weights.down_bias), stream
 
 
 class _Torch:
@@ -263,9 +261,9 @@ class _Torch:
             cache[state.block_table].flatten(1, 2)[:, begin : state.kv_len]
             for cache in (state.key_cache, state.value_cache)
         )
-        grouped = query.shape[2] != state.key_cache.shape[2]
-        seen, keys, values = transposed(query, *caches)
-        result = functional.scaled_dot_product_attention(seen, keys, values, enable_gqa=grouped)
+        gqa = query.shape[2] != state.key_cache.shape[2]
+        queries, keys, values = heads_first(query, *caches)
+        result = functional.scaled_dot_product_attention(queries, keys, values, enable_gqa=gqa)
         return result.transpose(1, 2).contiguous()
 
     @staticmethod
@@ -274,11 +272,11 @@ class _Torch:
 
 
 class _Triton:
-    """The project's kernels."""
+    """Triton kernels."""
 
     @staticmethod
     def add_norm(hidden: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor) -> Any:
-        from roofline.validate.kernels.programs.streaming import norm
+        from roofline.validate.kernels.triton_kernels.streaming import norm
 
         summed, output = torch.empty_like(hidden), torch.empty_like(hidden)
         norm(hidden, residual, weight, summed, output, EPSILON)
@@ -286,7 +284,7 @@ class _Triton:
 
     @staticmethod
     def norm(rows: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-        from roofline.validate.kernels.programs.streaming import norm
+        from roofline.validate.kernels.triton_kernels.streaming import norm
 
         output = torch.empty_like(rows)
         norm(rows, None, weight, None, output, EPSILON)
@@ -294,7 +292,7 @@ class _Triton:
 
     @staticmethod
     def rope(rows: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-        from roofline.validate.kernels.programs.streaming import rope
+        from roofline.validate.kernels.triton_kernels.streaming import rope
 
         output = rows.new_empty(rows.shape)
         rope(rows, cosine, sine, output)
@@ -302,7 +300,7 @@ class _Triton:
 
     @staticmethod
     def attention(query: torch.Tensor, state: State, window: int) -> torch.Tensor:
-        from roofline.validate.kernels.programs.decode import decode
+        from roofline.validate.kernels.triton_kernels.decode import decode
 
         output = torch.empty_like(query)
         decode(query, state.key_cache, state.value_cache, state.block_table, state.lengths, output, window)
@@ -310,7 +308,7 @@ class _Triton:
 
     @staticmethod
     def swiglu(gate: torch.Tensor, up: torch.Tensor) -> torch.Tensor:
-        from roofline.validate.kernels.programs.streaming import swiglu
+        from roofline.validate.kernels.triton_kernels.streaming import swiglu
 
         output = gate.new_empty(gate.shape)
         swiglu(gate, up, output)
@@ -318,7 +316,7 @@ class _Triton:
 
 
 def step_reference(shape: LayerShape, weights: Weights, state: State) -> tuple[torch.Tensor, torch.Tensor]:
-    """What `decode_step` returns, in float64 and plainly; the cache is left as it is."""
+    """The results of `decode_step` in float64, without fusion; the cache is not written."""
 
     def wide(tensor: torch.Tensor | None) -> torch.Tensor | None:
         return None if tensor is None else tensor.double()

@@ -1,6 +1,6 @@
-"""Kernels that read and write their rows once (ops norm, softmax, activation, rope, copy), as engines run them.
+"""Benchmarks of memory-bound kernels that stream rows (ops norm, softmax, activation, rope, copy), fused as in engines.
 
-Beside the schema: a triad, which measures memory bandwidth, and an empty kernel, which measures a launch.
+Two are not ops of the schema: a triad, which measures memory bandwidth, and an empty kernel, which measures a launch.
 """
 
 from __future__ import annotations
@@ -12,83 +12,79 @@ from typing import Any
 import torch
 from torch.nn import functional
 
-from roofline.validate.kernels.attention_tools import DTYPES, Random, deliver, poisoned
-from roofline.validate.kernels.benchmark import Benchmark, Tensors, Way
-from roofline.validate.kernels.tools import triton_refusal
+from roofline.validate.kernels.benchmark import Backend, Benchmark, Tensors
+from roofline.validate.kernels.tools import Random, assign, poisoned, triton_refusal
 from roofline.validate.kernels.work import Case
 
 EPSILON = 1e-5
-"""What RMSNorm adds to the mean square."""
+"""The epsilon of RMSNorm."""
 
 HEAD_DIM = 128
-"""The heads that a row of the op `rope` is made of, where its width is a multiple of it; else it is one head."""
+"""The head dimension of rows of op `rope`, where their width is a multiple of it; else a row is one head."""
 
-BASE = 10000.0
-"""The base of rotary frequencies."""
+ROPE_BASE = 10000.0
 
-FACTOR = 3.0
-"""What the triad multiplies by."""
+TRIAD_FACTOR = 3.0
 
 
 class Streaming(Benchmark):
-    """A kernel over `rows` rows of `columns` elements; each operand named in `sources` is read once."""
+    """A kernel over `rows` rows of `columns` elements; each operand in `sources` is read once."""
 
     dtypes = ("fp16", "bf16", "fp32")
     sources: tuple[str, ...] = ("source",)
     targets: tuple[str, ...] = ("output",)
 
     @property
-    def ways(self) -> Mapping[str, Way]:
-        """The project's kernel, and PyTorch's own."""
-        return {"triton": _issued(self._triton), "torch": _issued(self._torch)}
+    def backends(self) -> Mapping[str, Backend]:
+        """The Triton kernel, and PyTorch's."""
+        return {"triton": _without_case(self._triton), "torch": _without_case(self._torch)}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Normal rows."""
         random = Random(device, seed)
-        return {
-            name: random.normal(case["rows"], case["columns"], dtype=DTYPES[case.dtype]) for name in self.sources
-        } | self._constants(case, random)
+        rows = {name: random.normal(case["rows"], case["columns"], dtype=case.dtype) for name in self.sources}
+        return rows | self._constants(case, random)
 
     def outputs(self, case: Case, device: str) -> dict[str, torch.Tensor]:
         """Poisoned rows."""
         shape = (case["rows"], case["columns"])
-        return {name: poisoned(*shape, dtype=DTYPES[case.dtype], device=device) for name in self.targets}
+        return {name: poisoned(*shape, dtype=case.dtype, device=device) for name in self.targets}
 
-    def refusal(self, case: Case, way: str, device: str) -> str | None:
-        """Why not: the format, or no Triton."""
-        if way not in self.ways:
-            return f"there is no way {way}"
+    def refusal(self, case: Case, backend: str, device: str) -> str | None:
+        """Why a backend cannot run the case (format, no Triton), in a few words; None if it can."""
+        if reason := super().refusal(case, backend, device):
+            return reason
         if case.dtype not in self.dtypes:
             return f"no kernel for {case.dtype}"
-        return triton_refusal(device) if way == "triton" else None
+        return triton_refusal(device) if backend == "triton" else None
 
     def _constants(self, case: Case, random: Random) -> dict[str, torch.Tensor]:
-        """Operands that are no rows."""
+        """Operands of another shape than (rows, columns)."""
         del case, random
         return {}
 
     @abstractmethod
     def _triton(self, inputs: Tensors, outputs: Tensors) -> None:
-        """Compute with the project's kernel."""
+        """Run this project's kernel."""
 
     @abstractmethod
     def _torch(self, inputs: Tensors, outputs: Tensors) -> None:
-        """Compute with PyTorch's."""
+        """Run PyTorch's kernels."""
 
 
-def _issued(compute: Callable[[Tensors, Tensors], None]) -> Way:
-    """The way that computes with operands alone: they say all about a case."""
+def _without_case(compute: Callable[[Tensors, Tensors], None]) -> Backend:
+    """A backend for a function of the operands alone."""
 
-    def way(case: Case, inputs: Tensors, outputs: Tensors) -> None:
+    def backend(case: Case, inputs: Tensors, outputs: Tensors) -> None:
         del case
         compute(inputs, outputs)
 
-    return way
+    return backend
 
 
-def _device() -> Any:
-    """The launchers, which import Triton."""
-    from roofline.validate.kernels.programs import streaming
+def _launchers() -> Any:
+    """The module of Triton launchers, imported late: it needs Triton."""
+    from roofline.validate.kernels.triton_kernels import streaming
 
     return streaming
 
@@ -105,7 +101,7 @@ class Norm(Streaming):
     targets = ("summed", "output")
 
     def _constants(self, case: Case, random: Random) -> dict[str, torch.Tensor]:
-        return {"weight": random.normal(case["columns"], dtype=DTYPES[case.dtype], mean=1.0, deviation=0.1)}
+        return {"weight": random.normal(case["columns"], dtype=case.dtype, mean=1.0, deviation=0.1)}
 
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
         """(x + r) / sqrt(mean((x + r)^2) + epsilon) * weight."""
@@ -116,12 +112,12 @@ class Norm(Streaming):
 
     def _triton(self, inputs: Tensors, outputs: Tensors) -> None:
         operands = inputs["source"], inputs["residual"], inputs["weight"]
-        _device().norm(*operands, outputs["summed"], outputs["output"], EPSILON)
+        _launchers().norm(*operands, outputs["summed"], outputs["output"], EPSILON)
 
     def _torch(self, inputs: Tensors, outputs: Tensors) -> None:
         torch.add(inputs["source"], inputs["residual"], out=outputs["summed"])
         shape = inputs["weight"].shape
-        deliver(functional.rms_norm(outputs["summed"], list(shape), inputs["weight"], EPSILON), outputs["output"])
+        assign(outputs["output"], functional.rms_norm(outputs["summed"], list(shape), inputs["weight"], EPSILON))
 
 
 class Softmax(Streaming):
@@ -135,7 +131,7 @@ class Softmax(Streaming):
         return {"output": inputs["source"].double().softmax(-1)}
 
     def _triton(self, inputs: Tensors, outputs: Tensors) -> None:
-        _device().softmax(inputs["source"], outputs["output"])
+        _launchers().softmax(inputs["source"], outputs["output"])
 
     def _torch(self, inputs: Tensors, outputs: Tensors) -> None:
         torch.softmax(inputs["source"], -1, out=outputs["output"])
@@ -154,14 +150,14 @@ class Activation(Streaming):
         return {"output": gate * torch.sigmoid(gate) * inputs["up"].double()}
 
     def _triton(self, inputs: Tensors, outputs: Tensors) -> None:
-        _device().swiglu(inputs["gate"], inputs["up"], outputs["output"])
+        _launchers().swiglu(inputs["gate"], inputs["up"], outputs["output"])
 
     def _torch(self, inputs: Tensors, outputs: Tensors) -> None:
         torch.mul(functional.silu(inputs["gate"]), inputs["up"], out=outputs["output"])
 
 
 class Rope(Streaming):
-    """Rotary embedding of rows made of heads of 128 (else of one head as wide as the row), row i at position i.
+    """Rotary embedding (RoPE) of rows of heads of 128 (else of one head as wide as the row), row i at position i.
 
     The first half of a head is rotated against the second. Beside the operands of the schema a kernel reads `cosine`
     and `sine` (rows, half of a head) of fp32, as engines read their table: 512 bytes a row for heads of 128.
@@ -171,7 +167,7 @@ class Rope(Streaming):
 
     def _constants(self, case: Case, random: Random) -> dict[str, torch.Tensor]:
         positions = torch.arange(case["rows"], device=random.device)
-        cosine, sine = rotations(positions, head_dim(case["columns"]), BASE)
+        cosine, sine = rotations(positions, head_dim(case["columns"]), ROPE_BASE)
         return {"cosine": cosine, "sine": sine}
 
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
@@ -179,19 +175,19 @@ class Rope(Streaming):
         cosine, sine = inputs["cosine"].double(), inputs["sine"].double()
         return {"output": rotate(inputs["source"].double(), cosine, sine).view(case["rows"], case["columns"])}
 
-    def refusal(self, case: Case, way: str, device: str) -> str | None:
-        """Why not: halves of an odd row, or as for all."""
-        return "an odd row has no halves" if case["columns"] % 2 else super().refusal(case, way, device)
+    def refusal(self, case: Case, backend: str, device: str) -> str | None:
+        """Why a backend cannot run the case, in a few words; None if it can."""
+        return "columns must be even" if case["columns"] % 2 else super().refusal(case, backend, device)
 
     def _triton(self, inputs: Tensors, outputs: Tensors) -> None:
-        _device().rope(inputs["source"], inputs["cosine"], inputs["sine"], outputs["output"])
+        _launchers().rope(inputs["source"], inputs["cosine"], inputs["sine"], outputs["output"])
 
     def _torch(self, inputs: Tensors, outputs: Tensors) -> None:
-        deliver(rotate(inputs["source"], inputs["cosine"], inputs["sine"]), outputs["output"])
+        assign(outputs["output"], rotate(inputs["source"], inputs["cosine"], inputs["sine"]))
 
 
 class Copy(Streaming):
-    """The same rows elsewhere."""
+    """A copy of rows."""
 
     op = "copy"
 
@@ -201,14 +197,14 @@ class Copy(Streaming):
         return {"output": inputs["source"].double()}
 
     def _triton(self, inputs: Tensors, outputs: Tensors) -> None:
-        _device().copy(inputs["source"], outputs["output"])
+        _launchers().copy(inputs["source"], outputs["output"])
 
     def _torch(self, inputs: Tensors, outputs: Tensors) -> None:
         outputs["output"].copy_(inputs["source"])
 
 
 class Triad(Streaming):
-    """first + 3 second, which moves three elements for each of rows * columns: the classic measure of bandwidth."""
+    """first + 3 second, the STREAM triad: it moves three elements for each of rows * columns."""
 
     op = "triad"
     sources = ("first", "second")
@@ -216,24 +212,24 @@ class Triad(Streaming):
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
         """first + 3 second."""
         del case
-        return {"output": inputs["first"].double() + FACTOR * inputs["second"].double()}
+        return {"output": inputs["first"].double() + TRIAD_FACTOR * inputs["second"].double()}
 
     def _triton(self, inputs: Tensors, outputs: Tensors) -> None:
-        _device().triad(inputs["first"], inputs["second"], outputs["output"], FACTOR)
+        _launchers().triad(inputs["first"], inputs["second"], outputs["output"], TRIAD_FACTOR)
 
     def _torch(self, inputs: Tensors, outputs: Tensors) -> None:
-        torch.add(inputs["first"], inputs["second"], alpha=FACTOR, out=outputs["output"])
+        torch.add(inputs["first"], inputs["second"], alpha=TRIAD_FACTOR, out=outputs["output"])
 
 
 class Empty(Benchmark):
-    """A kernel that does nothing, whatever the case: what its time is made of is the launch."""
+    """A kernel that does nothing: its time is that of a launch."""
 
     op = "empty"
     dtypes = ("fp16", "bf16", "fp32")
 
     @property
-    def ways(self) -> Mapping[str, Way]:
-        """The project's alone: PyTorch has no empty kernel."""
+    def backends(self) -> Mapping[str, Backend]:
+        """Only this project's: PyTorch has no empty kernel."""
         return {"triton": _launch}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
@@ -251,19 +247,19 @@ class Empty(Benchmark):
         del case, inputs
         return {}
 
-    def refusal(self, case: Case, way: str, device: str) -> str | None:
-        """Why not: no Triton."""
-        return super().refusal(case, way, device) or triton_refusal(device)
+    def refusal(self, case: Case, backend: str, device: str) -> str | None:
+        """Why a backend cannot run, in a few words; None if it can."""
+        return super().refusal(case, backend, device) or triton_refusal(device)
 
 
 def _launch(case: Case, inputs: Tensors, outputs: Tensors) -> None:
     """Launch the empty kernel."""
     del case, inputs, outputs
-    _device().empty()
+    _launchers().empty()
 
 
 def head_dim(columns: int) -> int:
-    """The width of the heads that a row of the op `rope` is made of."""
+    """The head dimension of rows of op `rope`."""
     return columns if columns % HEAD_DIM else HEAD_DIM
 
 
@@ -275,30 +271,17 @@ def rotations(positions: torch.Tensor, width: int, base: float) -> tuple[torch.T
 
 
 def rotate(rows: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor) -> torch.Tensor:
-    """Rows (rows, columns) rotated head by head; the first half of each against its second, in fp32 or wider."""
+    """Rows (rows, columns) with the first half of each head rotated against its second, in fp32 or wider."""
     first, second = rows.reshape(rows.shape[0], -1, 2, cosine.shape[1]).unbind(2)
     cosine, sine = cosine[:, None], sine[:, None]
-    turned = torch.stack((first * cosine - second * sine, second * cosine + first * sine), 2)
-    return turned.to(rows.dtype).flatten(1)
+    rotated = torch.stack((first * cosine - second * sine, second * cosine + first * sine), 2)
+    return rotated.to(rows.dtype).flatten(1)
 
 
 NORM = Norm()
-"""The benchmark of op `norm`."""
-
 SOFTMAX = Softmax()
-"""The benchmark of op `softmax`."""
-
 ACTIVATION = Activation()
-"""The benchmark of op `activation`."""
-
 ROPE = Rope()
-"""The benchmark of op `rope`."""
-
 COPY = Copy()
-"""The benchmark of op `copy`."""
-
 TRIAD = Triad()
-"""A triad over rows: memory bandwidth."""
-
 EMPTY = Empty()
-"""An empty kernel: the overhead of a launch."""

@@ -1,37 +1,26 @@
-"""What the benchmarks share: random and poisoned tensors of a format, and what a device can run.
-
-PyTorch is imported only when a tensor is asked for, so that this module costs nothing where it is missing.
-"""
+"""Shared by the benchmarks: random and poisoned tensors, reference attention, and what a device can run."""
 
 from __future__ import annotations
 
+import math
 import os
-from collections.abc import Sequence
 from functools import lru_cache
 from importlib.util import find_spec
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import torch
 
-LEAST_CAPABILITY = {"bf16": (8, 0), "fp8": (8, 9)}
-"""The NVIDIA compute capability from which on matrix units multiply a format; older devices know the others."""
+from roofline.validate.kernels.benchmark import torch_dtype
+from roofline.validate.kernels.eager import visible
 
-_DTYPES = {
-    "fp32": "float32",
-    "fp16": "float16",
-    "bf16": "bfloat16",
-    "fp8": "float8_e4m3fn",
-    "int8": "int8",
-    "int32": "int32",
-}
+MIN_CAPABILITY = {"bf16": (8, 0), "fp8": (8, 9)}
+"""The lowest NVIDIA compute capability whose tensor cores multiply a format; the other formats have no minimum here."""
 
-_CPU_PROCESSORS = 4
-"""Stands for a device's multiprocessors in the interpreter, where sizes are small."""
+_INTERPRETER_MULTIPROCESSORS = 4
+"""The number of multiprocessors assumed in the interpreter, where sizes are small."""
 
 
 def interpreted() -> bool:
-    """Whether Triton kernels run in its interpreter on the CPU: `TRITON_INTERPRET` as it was when Triton came in."""
+    """Whether Triton kernels run in its interpreter on the CPU (`TRITON_INTERPRET`, which Triton reads on import)."""
     return os.environ.get("TRITON_INTERPRET", "").lower() in {"1", "true", "on", "yes", "y"}
 
 
@@ -45,8 +34,8 @@ def triton_refusal(device: str) -> str | None:
 
 
 def format_refusal(dtype: str, device: str) -> str | None:
-    """Why the device's matrix units do not multiply a format, in a few words; None if they do."""
-    least, has = LEAST_CAPABILITY.get(dtype), capability(device)
+    """Why the device's tensor cores do not multiply a format, in a few words; None if they do."""
+    least, has = MIN_CAPABILITY.get(dtype), capability(device)
     if least is None or has is None or has >= least:
         return None
     return f"{dtype} needs compute capability {least[0]}.{least[1]}, the device has {has[0]}.{has[1]}"
@@ -54,58 +43,75 @@ def format_refusal(dtype: str, device: str) -> str | None:
 
 def capability(device: str) -> tuple[int, int] | None:
     """The compute capability of an NVIDIA device; None for others."""
-    import torch
-
     if not device.startswith("cuda") or torch.version.hip is not None:
         return None
     return torch.cuda.get_device_capability(device)
 
 
 @lru_cache(maxsize=16)
-def processors(device: str) -> int:
-    """The multiprocessors of a device."""
-    import torch
-
+def multiprocessors(device: str) -> int:
+    """The number of streaming multiprocessors of a device."""
     if not device.startswith("cuda"):
-        return _CPU_PROCESSORS
+        return _INTERPRETER_MULTIPROCESSORS
     return int(torch.cuda.get_device_properties(device).multi_processor_count)
 
 
-def torch_dtype(format: str) -> torch.dtype:
-    """PyTorch's type for a number format of the schema."""
-    import torch
+class Random:
+    """Random tensors from one seed, in the number formats of the schema."""
 
-    dtype: torch.dtype = getattr(torch, _DTYPES[format])
-    return dtype
+    def __init__(self, device: str, seed: int) -> None:
+        self.device = device
+        self._generator = torch.Generator(device=device).manual_seed(seed)
 
+    def normal(self, *shape: int, dtype: str, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
+        """Normally distributed numbers, drawn in `dtype` so that large tensors fit (8-bit formats: in fp32)."""
+        target = torch_dtype(dtype)
+        drawn = torch.empty(shape, dtype=torch.float32 if target.itemsize == 1 else target, device=self.device)
+        return drawn.normal_(mean, deviation, generator=self._generator).to(target)
 
-def generator(device: str, seed: int) -> torch.Generator:
-    """A random generator on the device."""
-    import torch
+    def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
+        """Uniformly distributed fp32 numbers in [low, high)."""
+        return torch.empty(shape, device=self.device).uniform_(low, high, generator=self._generator)
 
-    return torch.Generator(device).manual_seed(seed)
+    def integers(self, *shape: int, low: int, high: int, dtype: torch.dtype) -> torch.Tensor:
+        """Uniformly distributed integers in [low, high)."""
+        return torch.randint(low, high, shape, dtype=dtype, device=self.device, generator=self._generator)
 
-
-def normal(shape: Sequence[int], format: str, random: torch.Generator, deviation: float = 1.0) -> torch.Tensor:
-    """Normally distributed numbers around zero, in a floating-point format of the schema."""
-    import torch
-
-    dtype = torch_dtype(format)
-    drawn = torch.float32 if dtype.itemsize == 1 else dtype
-    return torch.randn(*shape, dtype=drawn, device=random.device, generator=random).mul_(deviation).to(dtype)
-
-
-def uniform(shape: Sequence[int], low: float, high: float, random: torch.Generator) -> torch.Tensor:
-    """Uniformly distributed fp32 numbers in [low, high)."""
-    import torch
-
-    return torch.rand(*shape, device=random.device, generator=random).mul_(high - low).add_(low)
+    def permutation(self, count: int) -> torch.Tensor:
+        """The numbers from 0 to `count` - 1, shuffled."""
+        return torch.randperm(count, generator=self._generator, device=self.device)
 
 
-def poisoned(shape: Sequence[int], format: str, device: str) -> torch.Tensor:
-    """A tensor in which every element that is not written shows: NaN, or the largest integer."""
-    import torch
+def poisoned(*shape: int, dtype: str, device: str) -> torch.Tensor:
+    """A tensor of NaN, or of the largest integer, in which an element that is never written shows."""
+    target = torch_dtype(dtype)
+    value = math.nan if target.is_floating_point else torch.iinfo(target).max
+    return torch.full(shape, value, dtype=target, device=device)
 
-    dtype = torch_dtype(format)
-    value = float("nan") if dtype.is_floating_point else torch.iinfo(dtype).max
-    return torch.full(tuple(shape), value, dtype=dtype, device=device)
+
+def assign(output: torch.Tensor, result: torch.Tensor) -> None:
+    """Make `output` share the storage of `result`, without a copy that would be timed."""
+    output.set_(result.untyped_storage(), result.storage_offset(), result.size(), result.stride())
+
+
+def attention_reference(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, window: int) -> torch.Tensor:
+    """Causal attention of one sequence in float64, one head at a time.
+
+    `query` (q_len, heads, head_dim); `keys` and `values` (kv_len, kv_heads, head_dim); the result has the shape of
+    `query`. A query that sees no key gives zeros.
+    """
+    queries, heads, head_dim = query.shape
+    kv_len, kv_heads, _ = keys.shape
+    hidden = ~visible(queries, kv_len, window, query.device)
+    output = torch.empty(query.shape, dtype=torch.float64, device=query.device)
+    for head in range(heads):
+        kv_head = head // (heads // kv_heads)
+        scores = query[:, head].double() @ keys[:, kv_head].double().T / math.sqrt(head_dim)
+        weights = scores.masked_fill_(hidden, -math.inf).softmax(dim=-1).nan_to_num_(0.0)
+        output[:, head] = weights @ values[:, kv_head].double()
+    return output
+
+
+def heads_first(*tensors: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Views with tokens and heads swapped, the order that scaled_dot_product_attention takes."""
+    return tuple(tensor.transpose(1, 2) for tensor in tensors)

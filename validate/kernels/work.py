@@ -1,8 +1,7 @@
-"""The work of a benchmark, as operators of the simulator: the same that is predicted is what is run.
+"""The work of a benchmark as operators of the simulator, so that measured and predicted work are the same.
 
-A `Case` is a row of the measurement schema. `work_of` turns it into the operators that the simulator builds for such a
-layer, with the workload that gives them the row's shape; `Work.row` turns them back. A benchmark allocates its tensors
-and counts its FLOPs and bytes from here, so that measured and predicted are never about different work.
+A `Case` is a row of the measurement schema. `work_of` converts it to the operators that the simulator builds for such a
+layer, with a workload of the row's shape; `Work.row` converts them back. FLOPs and bytes of benchmarks come from here.
 """
 
 from __future__ import annotations
@@ -14,9 +13,9 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
-from roofline.graph.extents import Rule, Step, extents, view_of
+from roofline.graph.extents import Rule, Step, extents, mask_of
 from roofline.graph.fusion import FUSIONS, apply_fusion
-from roofline.graph.layers.attention import ROPE_FLOPS, products
+from roofline.graph.layers.attention import ROPE_FLOPS, cached_attention
 from roofline.graph.layers.basic import Formats, activation, add, elementwise, linear, normalise
 from roofline.graph.layers.mlp import mixture_of_experts, pool_of
 from roofline.graph.op import Kind, Op, fuse
@@ -32,13 +31,13 @@ from roofline.timing.kernels.shapes import kernel_shape
 Columns = Mapping[str, int | str]
 
 BASES: Mapping[str, str] = {"fp16": "fp16", "fp32": "fp32"}
-"""The format of activations and results beside a kernel's own, by its `dtype`; bf16 for all others."""
+"""The format of activations and results by the kernel's `dtype`; bf16 for all others."""
 
 GROUP = 128
 """Weights along k that share a scale, in the 4-bit format."""
 
 WEIGHTS: Mapping[str, Format] = {"int4_wo": Format("int4-g128", grouped(4, GROUP, 16), "int4")}
-"""Weights of kernels that convert them: symmetric 4-bit integers, an fp16 scale a group."""
+"""Weight-only formats: symmetric 4-bit integers with an fp16 scale per group."""
 
 
 class Case(Struct, frozen=True):
@@ -55,14 +54,18 @@ class Case(Struct, frozen=True):
 
     @property
     def dtype(self) -> str:
-        """The number format that the kernel is named by."""
+        """The number format of the kernel."""
         return str(self.columns["dtype"])
 
     @property
+    def kv_dtype(self) -> str:
+        """The number format of the KV cache; that of the kernel where there is none."""
+        return str(self.columns.get("kv_dtype", self.dtype))
+
+    @property
     def format(self) -> str:
-        """The number format, with that of the cache where it is another: `bf16/fp8`."""
-        stored = str(self.columns.get("kv_dtype", self.dtype))
-        return self.dtype if stored == self.dtype else f"{self.dtype}/{stored}"
+        """The number format, with that of the KV cache where it is another: `bf16/fp8`."""
+        return self.dtype if self.kv_dtype == self.dtype else f"{self.dtype}/{self.kv_dtype}"
 
     def __str__(self) -> str:
         return f"{self.op} " + " ".join(f"{name}={value}" for name, value in self.columns.items())
@@ -72,7 +75,7 @@ class Case(Struct, frozen=True):
 
 
 class Work(Struct, frozen=True):
-    """Operators that one kernel computes, and the workload: sizes become numbers with `extents`."""
+    """The operators of one kernel, and the workload that fixes their sizes."""
 
     op: str
     parts: tuple[Op, ...]
@@ -83,22 +86,22 @@ class Work(Struct, frozen=True):
 
     @property
     def extents(self) -> Mapping[str, float]:
-        """The numbers behind the symbols."""
+        """The values of the symbolic sizes."""
         return extents(self.step, self.rules)
 
     @property
     def flops(self) -> float:
-        """All arithmetic, in FLOP."""
+        """FLOPs of all operators."""
         return float(total(op.flops for op in self.parts).evaluate(self.extents))
 
     @property
     def bytes(self) -> float:
-        """Traffic with memory, in bytes, each operand once."""
+        """Memory traffic in bytes, each operand once."""
         return float(total(op.bytes for op in self.parts).evaluate(self.extents))
 
     @property
     def row(self) -> dict[str, float | str]:
-        """The row of the measurement schema that the simulator takes this work for."""
+        """The row of the measurement schema that the simulator derives from the operators."""
         shape = kernel_shape(self.parts, self.arithmetic)
         if shape is None:
             raise RooflineError(f"the simulator has no kernel for {quote(self.op)}")
@@ -107,7 +110,7 @@ class Work(Struct, frozen=True):
 
 
 def formats_of(dtype: str, kv_dtype: str | None = None) -> tuple[Formats, str]:
-    """The simulator's formats for a kernel of `dtype`, and the arithmetic that its operands meet in."""
+    """The simulator's formats for a kernel of `dtype`, and its arithmetic format."""
     base = find_format(BASES.get(dtype, "bf16"))
     kv = base if kv_dtype is None else find_format(kv_dtype)
     weight = WEIGHTS[dtype] if dtype in WEIGHTS else find_format(dtype)
@@ -138,22 +141,22 @@ def _gemm(case: Case) -> Work:
 
 
 def _attention(case: Case) -> Work:
-    """The products with a cache of which all but the new tokens are there already; their write is not part of it."""
-    formats, arithmetic = formats_of(case.dtype, str(case.columns.get("kv_dtype", case.dtype)))
+    """Attention over a cache that holds all but the new tokens; writing these to it is not included."""
+    formats, arithmetic = formats_of(case.dtype, case.kv_dtype)
     heads, kv_heads, width = case["heads"], case["kv_heads"], case["head_dim"]
     spec = Attention(heads=heads, kv_heads=kv_heads, head_dim=width, window=case["window"] or None)
     query = activation("query", formats.attention, heads, width)
     output = activation("attn_output", formats.base, heads, width)
-    view = view_of(spec)
-    ops = apply_fusion(products(spec, view, query, output, formats), FUSIONS["attention"])
+    view = mask_of(spec)
+    ops = apply_fusion(cached_attention(spec, view, query, output, formats), FUSIONS["attention"])
     step = Step(case["batch"], case["q_len"], case["kv_len"] - case["q_len"])
     return Work(case.op, tuple(ops), step, arithmetic, (view,))
 
 
 def _experts(case: Case) -> Work:
-    """The experts of one of `ep` ranks, for the tokens of all of them: its share of the pairs of a token and an expert.
+    """The experts of one of `ep` ranks for the tokens of all ranks: 1 / ep of the pairs of a token and an expert.
 
-    The graph's ranks that all have the tokens are tensor ranks; the width that they would share is divided already.
+    In the graph, ranks that all have the tokens are tensor-parallel ranks; the intermediate width is divided here.
     """
     formats, arithmetic = formats_of(case.dtype)
     ranks = Parallelism(tensor=case["ep"], expert=case["ep"])
@@ -175,13 +178,13 @@ def _experts(case: Case) -> Work:
 
 
 def _schema(case: Case) -> Columns:
-    """Columns that a rank's operators do not have: there are several ranks, and they show one's share of the pairs."""
+    """Columns that the operators of one of several ranks cannot show: they have its part of the pairs only."""
     whole = ("top_k", "experts", "intermediate", "tp", "ep")
     return {name: case[name] for name in whole} if case["ep"] > 1 else {}
 
 
 def _pass(case: Case) -> Work:
-    """Kernels that stream their rows: residual and norm together, as engines run them, and the others alone."""
+    """Kernels that stream rows: residual addition and norm fused, as engines run them, and the others alone."""
     formats, _ = formats_of(case.dtype)
     rows, width = case["rows"], case["columns"]
     source, target = activation("input", formats.base, width), activation("output", formats.base, width)

@@ -1,11 +1,20 @@
-"""The loop of `roofline validate`: measure this machine, calibrate it, run a model beside its prediction, watch drift.
+"""The commands of `roofline validate` on this machine: measure, calibrate, run a model, detect drift.
 
-Each function does what one command does and returns what it found; `lines` of it are for a person.
+Each function does what one command does and returns a result whose `lines` are its text.
 """
 
-from roofline.validate.loop.calibrate import Calibrated, calibrated
-from roofline.validate.loop.device_drift import Drift, drift
-from roofline.validate.loop.measure import Measured, measured
-from roofline.validate.loop.whole_model import ModelRun, model_run
+from roofline.validate.loop.calibrate import CalibrationResult, run_calibrate
+from roofline.validate.loop.device_drift import DriftResult, run_drift
+from roofline.validate.loop.measure import MeasureResult, run_measure
+from roofline.validate.loop.whole_model import ModelResult, run_model
 
-__all__ = ["Calibrated", "Drift", "Measured", "ModelRun", "calibrated", "drift", "measured", "model_run"]
+__all__ = [
+    "CalibrationResult",
+    "DriftResult",
+    "MeasureResult",
+    "ModelResult",
+    "run_calibrate",
+    "run_drift",
+    "run_measure",
+    "run_model",
+]

@@ -1,4 +1,4 @@
-"""Drift: a few rows of a file measured again, to tell whether the machine has changed."""
+"""`roofline validate drift`: measure a few rows of a file again, to detect a change of the machine."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ from roofline.timing.kernels.elementwise import PASSES
 from roofline.validate.kernels.benchmark import Benchmark
 from roofline.validate.kernels.registry import benchmarks
 from roofline.validate.kernels.work import work_of
-from roofline.validate.measure.bench import bar, point
+from roofline.validate.measure.bench import bar, measure_case
 from roofline.validate.measure.device import Device, open_device
 from roofline.validate.tables.rowfile import case_of, read_rows
 
-DRIFT_POINTS = 12
-"""Rows of an op that are measured again."""
+POINTS = 12
+"""Rows of each op that are measured again."""
 
-LIMITED_POINTS = 36
-"""Rows that bandwidth limits, of all ops together, and as many that arithmetic does."""
+POOLED_POINTS = 36
+"""Memory-bound rows of all ops together, and as many compute-bound ones."""
 
-LIMITED = 0.6
-"""Share of the highest rate in a file from which on a row is taken to be limited by it."""
+NEAR_BEST = 0.6
+"""Fraction of the highest rate in a file above which a row counts as bound by it."""
 
-DRIFT_MARGIN = 0.03
-"""Relative change below which nothing is said: a card's clock moves as much."""
+MARGIN = 0.03
+"""Relative change that is ignored: a GPU's clock varies as much."""
 
-DRIFT_ERRORS = 2.6
-"""Standard errors of a median on each side of it: 99 of 100 medians of noise alone are within."""
+STANDARD_ERRORS = 2.6
+"""Standard errors on each side of a median: its 99% confidence interval."""
 
-LEAST_NOISE = 0.01
-"""Noise of a ratio that is assumed at least, however well few points agree."""
+MIN_NOISE = 0.01
+"""Lower limit of the deviation of a ratio, for the case that a few points agree by chance."""
 
-LONGEST_DRIFT = 60e-3
+MAX_TIME = 60e-3
 """Seconds: rows that take longer are not measured again."""
 
 
 class Ratio(Struct, frozen=True):
-    """Time now over time then for the rows of an op, or of all that one limit holds back: a median, its interval."""
+    """Time now over time then for rows of an op, or pooled over memory- or compute-bound rows: median and interval."""
 
     op: str
     rows: int
@@ -54,18 +54,18 @@ class Ratio(Struct, frozen=True):
 
     @property
     def change(self) -> str:
-        """What the interval says: `slower`, `faster` or `same`.
+        """`slower`, `faster` or `same`.
 
-        There are many ops and few rows of each, so that an op's whole interval has to be beyond the margin.
+        There are many ops with few rows each, so that the whole interval of an op has to exceed the margin.
         """
         low, high = (self.mid, self.mid) if self.pooled else (self.low, self.high)
-        if self.low > 1 and low > 1 + DRIFT_MARGIN:
+        if self.low > 1 and low > 1 + MARGIN:
             return "slower"
-        return "faster" if self.high < 1 and high < 1 - DRIFT_MARGIN else "same"
+        return "faster" if self.high < 1 and high < 1 - MARGIN else "same"
 
 
-class Drift(Struct, frozen=True):
-    """What a short second measurement says: ratios by op, and of rows limited by `bandwidth` and by `arithmetic`."""
+class DriftResult(Struct, frozen=True):
+    """Ratios by op, and of the rows bound by `bandwidth` and by `arithmetic`; rows that could not be measured."""
 
     path: Path
     ratios: tuple[Ratio, ...]
@@ -74,26 +74,26 @@ class Drift(Struct, frozen=True):
 
     @property
     def changed(self) -> bool:
-        """Whether the machine is another than it was."""
+        """Whether any ratio has changed."""
         return any(ratio.change != "same" for ratio in self.ratios)
 
     @property
     def lines(self) -> list[str]:
-        """For a person."""
-        lines = [f"time now over time in {self.path} (median, and where it lies with 99% confidence)"]
+        """The result as text."""
+        lines = [f"time now over time in {self.path} (median, and its 99% confidence interval)"]
         for ratio in self.ratios:
             lines.append(
                 f"  {ratio.op:<20}{ratio.rows:4} rows   {ratio.mid:.3f} ({ratio.low:.3f} to {ratio.high:.3f})"
                 f"   {ratio.change}"
             )
         lines += [f"  {remark}" for remark in self.remarks]
-        told = ", ".join(f"{ratio.op} {ratio.change}" for ratio in self.ratios if ratio.change != "same")
-        lines.append(f"the machine has changed: {told}" if told else "the machine is as it was")
+        changes = ", ".join(f"{ratio.op} {ratio.change}" for ratio in self.ratios if ratio.change != "same")
+        lines.append(f"the machine has changed: {changes}" if changes else "no change of the machine")
         return lines
 
 
-def drift(path: Path, device: str | None = None, points: int = DRIFT_POINTS, threads: int | None = None) -> Drift:
-    """Measure a few rows of a file again and compare; on the device and with the threads that the file names."""
+def run_drift(path: Path, device: str | None = None, points: int = POINTS, threads: int | None = None) -> DriftResult:
+    """Measure a few rows of a file again and compare, by default on the file's device with its number of threads."""
     rows = read_rows(path)
     named = "cpu" if rows[0]["threads"] else "cuda"
     then = int(rows[0]["threads"]) if rows[0]["threads"].isdigit() else None
@@ -107,17 +107,17 @@ def drift_on(
     known: Mapping[str, Benchmark],
     rows: Sequence[Mapping[str, str]],
     path: Path,
-    points: int = DRIFT_POINTS,
+    points: int = POINTS,
     progress: Any = None,
-) -> Drift:
-    """Measure the calmest rows of every op again on `device`."""
+) -> DriftResult:
+    """Measure the rows with the smallest spread again on `device`, of every op and of each bound."""
     limits = _limits(rows, str(path))
     picked: dict[int, None] = {}
     for op in dict.fromkeys(row["op"] for row in rows):
-        picked |= dict.fromkeys(_calmest(rows, [index for index, row in enumerate(rows) if row["op"] == op], points))
+        picked |= dict.fromkeys(_steadiest(rows, [index for index, row in enumerate(rows) if row["op"] == op], points))
     for limit in ("bandwidth", "arithmetic"):
         those = [index for index, found in enumerate(limits) if found == limit]
-        picked |= dict.fromkeys(_calmest(rows, those, LIMITED_POINTS))
+        picked |= dict.fromkeys(_steadiest(rows, those, POOLED_POINTS))
     logs: dict[str, list[float]] = {}
     limited: dict[str, list[float]] = {}
     left_out = 0
@@ -127,7 +127,11 @@ def drift_on(
             progress(done / len(picked), row["op"])
         case = case_of(row, str(path))
         benchmark = known.get(case.op)
-        sample = point(case, row["kernel"], device, benchmark, row["cache"] != "warm") if benchmark else "no benchmark"
+        sample = (
+            measure_case(case, row["kernel"], device, benchmark, row["cache"] != "warm")
+            if benchmark
+            else "no benchmark"
+        )
         if isinstance(sample, str):
             left_out += 1
             continue
@@ -140,15 +144,15 @@ def drift_on(
     ratios = [ratio_of(op, values) for op, values in logs.items()]
     ratios += [replace(ratio_of(limit, values), pooled=True) for limit, values in limited.items()]
     now, then = device.software, rows[0]["software"]
-    remarks = [f"the software is another: {then} then, {now} now"] if now != then else []
+    remarks = [f"the software has changed: {then} then, {now} now"] if now != then else []
     name = device.state.get("device", "")
     if rows[0]["device"] and name and rows[0]["device"] != name:
-        remarks.append(f"the device is another: {rows[0]['device']} then, {name} now")
-    return Drift(path, tuple(ratios), left_out, tuple(remarks))
+        remarks.append(f"the device has changed: {rows[0]['device']} then, {name} now")
+    return DriftResult(path, tuple(ratios), left_out, tuple(remarks))
 
 
 def _limits(rows: Sequence[Mapping[str, str]], where: str) -> list[str]:
-    """What holds each row back: `bandwidth` or `arithmetic` where it comes near the file's best rate, else nothing."""
+    """What bounds each row: `bandwidth` or `arithmetic` where it comes near the file's best rate, else nothing."""
     cases = [case_of(row, where) for row in rows]
     seconds = np.array([float(row["latency_us"]) * 1e-6 for row in rows])
     works = [work_of(case) for case in cases]
@@ -157,17 +161,17 @@ def _limits(rows: Sequence[Mapping[str, str]], where: str) -> list[str]:
     best = {case.dtype: 0.0 for case in cases}
     for case, rate in zip(cases, computed, strict=True):
         best[case.dtype] = max(best[case.dtype], float(rate))
-    near = LIMITED * float(np.percentile(moved, 95))
+    near = NEAR_BEST * float(np.percentile(moved, 95))
     found = []
     for case, bytes, flops in zip(cases, moved, computed, strict=True):
-        heavy = case.op not in PASSES and flops >= LIMITED * best[case.dtype]
+        heavy = case.op not in PASSES and flops >= NEAR_BEST * best[case.dtype]
         found.append("arithmetic" if heavy else "bandwidth" if bytes >= near else "")
     return found
 
 
-def _calmest(rows: Sequence[Mapping[str, str]], those: Sequence[int], points: int) -> list[int]:
-    """The rows with the smallest spread, among those that do not take long."""
-    short = [index for index in those if float(rows[index]["latency_us"]) < 1e6 * LONGEST_DRIFT]
+def _steadiest(rows: Sequence[Mapping[str, str]], those: Sequence[int], points: int) -> list[int]:
+    """The rows with the smallest spread, among those shorter than `MAX_TIME`."""
+    short = [index for index in those if float(rows[index]["latency_us"]) < 1e6 * MAX_TIME]
     return sorted(short, key=lambda index: _spread(rows[index]))[:points]
 
 
@@ -181,12 +185,12 @@ def _spread(row: Mapping[str, str]) -> float:
 def ratio_of(op: str, logs: Sequence[float]) -> Ratio:
     """The median of ratios and its interval, from their logarithms.
 
-    The standard error of a median is 1.253 s / sqrt(n), with s from the median absolute deviation (1.4826 of it); a
-    few rows are widened as Student's t would.
+    The standard error of a median is 1.253 s / sqrt(n), with s = 1.4826 median absolute deviations; few rows widen it,
+    like Student's t.
     """
     values = np.asarray(logs)
     mid = float(np.median(values))
-    deviation = max(1.4826 * float(np.median(np.abs(values - mid))), LEAST_NOISE)
+    deviation = max(1.4826 * float(np.median(np.abs(values - mid))), MIN_NOISE)
     few = 1.0 + 6.0 / len(values)
-    half = DRIFT_ERRORS * few * 1.253 * deviation / math.sqrt(len(values))
+    half = STANDARD_ERRORS * few * 1.253 * deviation / math.sqrt(len(values))
     return Ratio(op, len(values), math.exp(mid - half), math.exp(mid), math.exp(mid + half))

@@ -1,4 +1,4 @@
-"""Measuring this machine: kernels of the ops and formats that it has, most informative first, into a file."""
+"""`roofline validate measure`: time kernels of the ops and formats of this machine, and write them to a file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from roofline.validate.measure.device import Device, open_device
 from roofline.validate.measure.machine import Machine, examine
 from roofline.validate.tables.rowfile import RowFile
 
-LONGEST = {"cuda": 30e-3, "cpu": 50e-3}
-"""Seconds: what one call of a point may take at the achieved roofs."""
+MAX_CALL_TIME = {"cuda": 30e-3, "cpu": 50e-3}
+"""Seconds of one call of a point at the achieved peak and bandwidth."""
 
 POINTS = {"cuda": 100, "cpu": 60}
-"""Points of an op and format."""
+"""Points for each op and format."""
 
 
-class Measured(Struct, frozen=True):
-    """What `measure` did: the machine, the file, and what became of the points."""
+class MeasureResult(Struct, frozen=True):
+    """The machine, the measurement file, and counts of measured and skipped points."""
 
     machine: Machine
     path: Path
@@ -35,41 +35,41 @@ class Measured(Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """For a person."""
+        """The result as text."""
         return [*self.machine.lines, f"  {self.software}", *outcome_lines(self.outcome, self.path)]
 
 
 def outcome_lines(outcome: Outcome, path: Path) -> list[str]:
-    """What became of the points, for a person."""
-    earlier = f", {outcome.before} were there before" if outcome.before else ""
+    """Counts of measured and skipped points as text."""
+    before = f", {outcome.before} already in the file" if outcome.before else ""
     left = f", {outcome.left} left for another run" if outcome.left else ""
-    lines = [f"{path}: {outcome.taken} rows measured{earlier}{left}"]
+    lines = [f"{path}: {outcome.measured} rows measured{before}{left}"]
     for reason, count in outcome.refused.most_common(8):
-        lines.append(f"  left out ({count}): {reason}")
+        lines.append(f"  skipped ({count}): {reason}")
     return lines
 
 
-def measured(
+def run_measure(
     device: str = "cuda",
     minutes: float = 20.0,
     ops: Sequence[str] = (),
     output: Path = Path("measured.csv"),
     warm: bool = False,
     dtypes: Sequence[str] = (),
-    ways: Sequence[str] = (),
+    backends: Sequence[str] = (),
     threads: int | None = None,
-) -> Measured:
-    """Measure kernels for so many minutes into a file; a file that is there is continued."""
-    opened, known = ready(device, minutes, ops, threads)
+) -> MeasureResult:
+    """Measure kernels for at most `minutes` and append them to a file."""
+    opened, known = open_benchmarks(device, minutes, ops, threads)
     machine = examine(opened)
-    outcome = taken(opened, machine, known, output, minutes, ops, dtypes, ways, not warm)
-    return Measured(machine, output, outcome, opened.software)
+    outcome = measure_into(opened, machine, known, output, minutes, ops, dtypes, backends, not warm)
+    return MeasureResult(machine, output, outcome, opened.software)
 
 
-def ready(
+def open_benchmarks(
     device: str, minutes: float, ops: Sequence[str], threads: int | None
 ) -> tuple[Device, Mapping[str, Benchmark]]:
-    """The device and its benchmarks; raises RooflineError for minutes that are none and ops without a benchmark."""
+    """The device and its benchmarks; raises RooflineError for invalid minutes and for ops without a benchmark."""
     if not 0 < minutes <= 10_000:
         raise RooflineError(f"--minutes must be above 0 and at most 10000, got {minutes:g}")
     opened = open_device(device, threads)
@@ -80,7 +80,7 @@ def ready(
     return opened, known
 
 
-def taken(
+def measure_into(
     device: Device,
     machine: Machine,
     known: Mapping[str, Benchmark],
@@ -88,47 +88,44 @@ def taken(
     minutes: float,
     ops: Sequence[str] = (),
     dtypes: Sequence[str] = (),
-    ways: Sequence[str] = (),
+    backends: Sequence[str] = (),
     cold: bool = True,
-    single: str | None = None,
+    preferred: str | None = None,
 ) -> Outcome:
-    """Measures into a file, within the minutes, what the hardware has; `single` is as in `Plan`."""
+    """Measure the formats that the hardware has, for at most `minutes`, into a file; `preferred` is that of `Plan`."""
     hardware = machine.hardware
     formats, refused = formats_for(device, hardware, {op: known[op] for op in ops or known}, dtypes)
     peaks = machine.peaks or {**hardware.tensor, **hardware.vector}
-    longest = LONGEST[device.name]
-    limits = Limits(device.memory / 3, longest * max(peaks.values()), longest * machine.bandwidth)
+    seconds = MAX_CALL_TIME[device.name]
+    limits = Limits(device.memory / 3, seconds * max(peaks.values()), seconds * machine.bandwidth)
     cases = design(formats, limits, POINTS[device.name])
     with RowFile(output) as file, bar() as progress:
-        plan = Plan(cases, 60 * minutes, tuple(ways), cold, single)
+        plan = Plan(cases, 60 * minutes, tuple(backends), cold, preferred)
         outcome = measure(plan, device, hardware.name, known, file, progress)
     outcome.refused.update(refused)
     return outcome
 
 
 def formats_for(
-    device: Device, hardware: Hardware, known: Mapping[str, Benchmark], wanted: Sequence[str] = ()
+    device: Device, hardware: Hardware, known: Mapping[str, Benchmark], requested: Sequence[str] = ()
 ) -> tuple[dict[str, tuple[str, ...]], list[str]]:
-    """The formats of every op that the hardware computes in, and in one sentence each those that it does not.
-
-    Processors are measured in the formats whose peaks were worth measuring.
-    """
+    """The formats of every op that the hardware supports, and a message for each that a GPU lacks."""
     chosen, refused = {}, []
     for op, benchmark in known.items():
-        able = []
+        supported = []
         for name in (*benchmark.dtypes, *benchmark.mixed):
-            if wanted and name not in wanted:
+            if requested and name not in requested:
                 continue
-            lacking = [form for part in name.split("/") if not hardware.supports(form := numbers(part).arithmetic)]
-            if not lacking:
-                able.append(name)
+            missing = [form for part in name.split("/") if not hardware.supports(form := numbers(part).arithmetic)]
+            if not missing:
+                supported.append(name)
             elif device.name == "cuda":
-                refused.append(f"{op} in {name}: {hardware.name} has no {lacking[0]}")
-        if able:
-            chosen[op] = tuple(able)
+                refused.append(f"{op} in {name}: {hardware.name} has no {missing[0]}")
+        if supported:
+            chosen[op] = tuple(supported)
     if not chosen:
         raise RooflineError(
-            f"{hardware.name} has none of the formats asked for"
-            f" ({', '.join(wanted) or 'none'}); it computes in {', '.join(hardware.formats)}"
+            f"{hardware.name} has none of the requested formats"
+            f" ({', '.join(requested) or 'none'}); it computes in {', '.join(hardware.formats)}"
         )
     return chosen, refused

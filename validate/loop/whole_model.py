@@ -1,4 +1,4 @@
-"""A whole model beside its prediction: a real decoder of its architecture, prefill and a step of decode."""
+"""`roofline validate model`: time prefill and a decode step of a real decoder, and compare with the prediction."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.core.units import seconds as shown_time
@@ -23,14 +24,14 @@ from roofline.specs.modelspec import load_model
 from roofline.specs.precision import parse_precision
 from roofline.timing.calibration import load_calibration
 from roofline.timing.kernels.common import numbers
-from roofline.validate.loop.host import preferred
+from roofline.validate.loop.host import default_dtype
 from roofline.validate.measure.decoder import Decoder, check, decode_step, layers_that_fit, prefill, with_layers
-from roofline.validate.measure.device import Device, is_memory, open_device
+from roofline.validate.measure.device import Device, is_out_of_memory, open_device
 from roofline.validate.measure.machine import examine
 
 
-class Beside(Struct, frozen=True):
-    """One time of a model, predicted and measured, in seconds."""
+class TimeComparison(Struct, frozen=True):
+    """A predicted and a measured time, in seconds."""
 
     name: str
     bound: float
@@ -41,17 +42,17 @@ class Beside(Struct, frozen=True):
 
     @property
     def error(self) -> float:
-        """Of the prediction, as a fraction of what was measured."""
+        """The relative error of the prediction."""
         return self.mid / self.measured - 1.0
 
     @property
     def inside(self) -> bool:
-        """Whether the interval has the measured time."""
+        """Whether the measured time lies in the interval."""
         return self.low <= self.measured <= self.high
 
 
-class ModelRun(Struct, frozen=True):
-    """A model that was run beside its prediction."""
+class ModelResult(Struct, frozen=True):
+    """Predicted and measured times of a model; sizes of its weights and of the last-level cache in bytes."""
 
     model: Model
     layers: int
@@ -63,36 +64,36 @@ class ModelRun(Struct, frozen=True):
     weights: float
     cache: float
     basis: str
-    times: tuple[Beside, ...]
+    times: tuple[TimeComparison, ...]
 
     @property
     def lines(self) -> list[str]:
-        """For a person."""
+        """The result as text."""
         cut = f", {self.layers} of {self.model.layers} layers" if self.layers < self.model.layers else ""
         lines = [
             f"{self.model.name}{cut} on {self.hardware.name}, {self.dtype}, batch {self.batch},"
             f" prompt {self.prompt}, generate {self.generate}; {self.basis}"
         ]
         for time in self.times:
-            where = "in" if time.inside else "outside of"
+            where = "in" if time.inside else "outside"
             lines.append(
                 f"  {time.name}: expected {shown_time(time.mid)} ({shown_time(time.low)} to {shown_time(time.high)}),"
                 f" measured {shown_time(time.measured)}: {100 * time.error:+.1f}%, {where} the interval;"
                 f" the bound is {shown_time(time.bound)}"
             )
             if time.measured < time.bound:
-                lines.append("  faster than the bound: the spec was measured on a busy machine; calibrate again")
+                lines.append("  faster than the bound: the spec was measured on a busy machine, calibrate again")
         if self.weights < 2 * self.cache:
             lines.append(
-                f"  its weights ({si(self.weights, 'B')}) stay in part in the cache ({si(self.cache, 'B')});"
-                " predictions take them for cold"
+                f"  part of its weights ({si(self.weights, 'B')}) stays in the cache ({si(self.cache, 'B')});"
+                " predictions assume cold caches"
             )
         return lines
 
 
 @contextmanager
 def overlay(folder: Path) -> Iterator[None]:
-    """Specs and calibrations of `folder` before all others, while it lasts."""
+    """A context in which specs and calibrations of `folder` take precedence."""
     before = os.environ.get(SEARCH_PATH)
     if folder.is_dir():
         os.environ[SEARCH_PATH] = os.pathsep.join(filter(None, (str(folder), before)))
@@ -105,7 +106,7 @@ def overlay(folder: Path) -> Iterator[None]:
             os.environ[SEARCH_PATH] = before
 
 
-def model_run(
+def run_model(
     model: str,
     device: str = "cuda",
     folder: Path = Path("specs"),
@@ -115,84 +116,91 @@ def model_run(
     generate: int = 32,
     layers: int | None = None,
     threads: int | None = None,
-    longest: float = 5.0,
-) -> ModelRun:
+    max_prefill: float = 5.0,
+) -> ModelResult:
     """Run a decoder of the model's architecture, and predict it with the calibration of `folder`.
 
-    Without `layers`, as many as fit the memory and keep the expected prefill below `longest` seconds. Raises
+    Without `layers`, as many as fit the memory and keep the expected prefill below `max_prefill` seconds. Raises
     UnsupportedError for architectures other than dense Llama-like ones.
     """
-    described = load_model(model)
-    check(described)
+    network = load_model(model)
+    check(network)
     if generate < 2:
-        raise RooflineError("--generate must be at least 2: the first token is prefill's")
+        raise RooflineError("--generate must be at least 2: prefill yields the first token")
+    if layers is not None and not 1 <= layers <= network.layers:
+        raise RooflineError(f"--layers must be from 1 to {network.layers}, the layers of {network.name}")
     with overlay(folder):
-        opened = open_device(device, threads)
-        calibrated = _calibrated_hardware(opened, folder, threads)
-        if calibrated is not None and opened.state.get("threads") != str(calibrated.units):
-            opened = open_device(device, calibrated.units)  # with as many threads as it was calibrated with
-        hardware = calibrated or examine(opened).hardware
-        chosen = dtype or preferred((), hardware)
-        engine = _engine(folder, hardware)
-
-        def predicted(count: int) -> Any:
-            return analyze(
-                Scenario(
-                    with_layers(described, count),
-                    hardware,
-                    batch=batch,
-                    prompt=prompt,
-                    generate=generate,
-                    precision=parse_precision(chosen),
-                    engine=engine,
-                )
-            )
-
-        if layers is None:
-            layers = layers_that_fit(described, 0.5 * opened.memory, round(numbers(chosen).bytes))
-            while layers > 1 and float(predicted(layers).expected.ttft.mid) > longest:
-                layers -= 1
-        elif not 1 <= layers <= described.layers:
-            raise RooflineError(f"--layers must be from 1 to {described.layers}, as {described.name} has them")
-        answer = predicted(layers)
-        basis = load_calibration(hardware).basis
-        # Answers are computed when they are read: here, where the overlay's calibration is found.
-        promised = (
-            ("TTFT", float(answer.prefill.bound_time), answer.expected.ttft),
-            ("TPOT", float(answer.decode.bound_time), answer.expected.tpot),
+        opened, hardware = _device_and_hardware(device, folder, threads)
+        chosen = dtype or default_dtype((), hardware)
+        scenario = Scenario(
+            network,
+            hardware,
+            batch=batch,
+            prompt=prompt,
+            generate=generate,
+            precision=parse_precision(chosen),
+            engine=_engine(folder, hardware),
         )
-        weights = float(answer.memory.weights)
-    capacity = prompt + generate
-    try:
-        decoder = Decoder(with_layers(described, layers), chosen, opened.name)
-        first = opened.time([prefill(decoder, batch, prompt, capacity)], cold=False).median
-        step = opened.time([decode_step(decoder, batch, prompt + (generate - 1) // 2, capacity)], cold=False).median
-    except (RuntimeError, MemoryError) as error:
-        if not is_memory(error):
-            raise
-        raise RooflineError(f"{described.name} with {layers} layers does not fit in memory: ask for fewer") from None
+        count = layers or _fitting_layers(scenario, opened, round(numbers(chosen).bytes), max_prefill)
+        analysis = _predicted(scenario, count)
+        calibration = load_calibration(hardware).basis
+        # Analyses are lazy: their times are read here, where the overlay's calibration is found.
+        predicted = (
+            ("TTFT", float(analysis.prefill.bound_time), analysis.expected.ttft),
+            ("TPOT", float(analysis.decode.bound_time), analysis.expected.tpot),
+        )
+        weights = float(analysis.memory.weights)
+    measured = _measured(with_layers(network, count), chosen, opened, batch, prompt, generate)
     times = tuple(
-        Beside(name, bound, float(time.low), float(time.mid), float(time.high), taken)
-        for (name, bound, time), taken in zip(promised, (first, step), strict=True)
+        TimeComparison(name, bound, float(time.low), float(time.mid), float(time.high), seconds)
+        for (name, bound, time), seconds in zip(predicted, measured, strict=True)
     )
-    grounds = {"calibrated": "calibrated on this machine"}.get(basis, f"no calibration of this machine: {basis}")
-    return ModelRun(
-        described,
-        layers,
-        hardware,
-        chosen,
-        batch,
-        prompt,
-        generate,
-        weights,
-        opened.cache,
-        grounds,
-        times,
+    machine = "calibrated on this machine" if calibration == "calibrated" else ""
+    basis = machine or f"no calibration of this machine: {calibration}"
+    return ModelResult(
+        *(network, count, hardware, chosen, batch, prompt, generate), weights, opened.cache, basis, times
     )
+
+
+def _device_and_hardware(device: str, folder: Path, threads: int | None) -> tuple[Device, Hardware]:
+    """The opened device and its spec; a calibrated CPU runs on the threads that it was calibrated with."""
+    opened = open_device(device, threads)
+    calibrated = _calibrated_hardware(opened, folder, threads)
+    if calibrated is not None and opened.state.get("threads") != str(calibrated.units):
+        opened = open_device(device, calibrated.units)
+    return opened, calibrated or examine(opened).hardware
+
+
+def _predicted(scenario: Scenario, layers: int) -> Any:
+    """The analysis of the scenario's model with fewer layers."""
+    return analyze(replace(scenario, model=with_layers(scenario.model, layers)))
+
+
+def _fitting_layers(scenario: Scenario, device: Device, element: int, max_prefill: float) -> int:
+    """The most layers that fit the memory and whose expected prefill takes at most `max_prefill` seconds."""
+    layers = layers_that_fit(scenario.model, 0.5 * device.memory, element)
+    while layers > 1 and float(_predicted(scenario, layers).expected.ttft.mid) > max_prefill:
+        layers -= 1
+    return layers
+
+
+def _measured(model: Model, dtype: str, device: Device, batch: int, prompt: int, generate: int) -> tuple[float, float]:
+    """Seconds of a prefill and of the middle decode step."""
+    capacity, context = prompt + generate, prompt + (generate - 1) // 2
+    try:
+        decoder = Decoder(model, dtype, device.name)
+        ttft = device.time([prefill(decoder, batch, prompt, capacity)], cold=False).median
+        return ttft, device.time([decode_step(decoder, batch, context, capacity)], cold=False).median
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise RooflineError(
+            f"{model.name} with {model.layers} layers does not fit in memory; reduce --layers"
+        ) from None
 
 
 def _calibrated_hardware(device: Device, folder: Path, threads: int | None) -> Hardware | None:
-    """The processors of the machine as the overlay folder has them, with the threads asked for, or with any."""
+    """The spec of this CPU in the overlay folder, with the requested number of threads, or any."""
     for path in sorted(folder.glob("calibration/*.yaml")) if folder.is_dir() and device.name == "cpu" else ():
         spec = folder / f"{path.stem}.yaml"
         if spec.is_file():

@@ -1,7 +1,7 @@
-"""Measuring a design: every case and way that has no row yet, within a time, one row in the file after the other.
+"""Measure a design: each case and backend that has no row yet, within a time budget, appended to a file row by row.
 
-What cannot be measured (a format that the card lacks, memory that runs out, a way that refuses) is left out with its
-reason, and the rest goes on; what no later point could survive ends the run in one sentence, its rows kept.
+Points that cannot be measured (a format that the GPU lacks, out of memory, a refusal of the backend) are skipped and
+counted by reason; an error that leaves the device unusable ends the run with a message, and the rows are kept.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from msgspec import Struct, field
 from roofline.core.errors import RooflineError
 from roofline.validate.kernels.benchmark import Benchmark
 from roofline.validate.kernels.work import Case
-from roofline.validate.measure.design import held_bytes
-from roofline.validate.measure.device import Call, Device, Sample, is_broken, is_memory
+from roofline.validate.measure.design import memory_bytes
+from roofline.validate.measure.device import Call, Device, Sample, is_device_failure, is_out_of_memory
 from roofline.validate.tables.rowfile import RowFile, identity, planned
 
 if TYPE_CHECKING:
@@ -30,42 +30,42 @@ if TYPE_CHECKING:
 
 
 class Plan(Struct, frozen=True):
-    """What is measured: `cases` in order, by these `ways` (all where none are named), cold or warm, for `seconds`.
+    """`cases` in order, with these `backends` (all if empty) and cold or warm caches, for `seconds`.
 
-    `single` names the one way that is wanted; a case that it cannot compute is taken by another.
+    With `preferred`, each case is measured with that backend alone, or with another one where it refuses the case.
     """
 
     cases: Sequence[Case]
     seconds: float
-    ways: tuple[str, ...] = ()
+    backends: tuple[str, ...] = ()
     cold: bool = True
-    single: str | None = None
+    preferred: str | None = None
 
 
 class Outcome(Struct):
-    """What became of a plan: rows taken now, rows that the file had, and reasons with how many points each left out."""
+    """Counts of a run: rows measured, rows already in the file, points left for later, and skipped points by reason."""
 
-    taken: int = 0
+    measured: int = 0
     before: int = 0
     left: int = 0
     refused: Counter[str] = field(default_factory=Counter)
 
 
 class Progress(Protocol):
-    """Told how far a run is: the share done, and what is next."""
+    """A callback for the fraction of a run that is done, and the label of the next point."""
 
-    def __call__(self, share: float, label: str) -> None:
-        """Show it."""
+    def __call__(self, fraction: float, label: str) -> None:
+        """Show the progress."""
 
 
-def silent(share: float, label: str) -> None:
-    """A progress that nobody sees."""
-    del share, label
+def silent(fraction: float, label: str) -> None:
+    """Show no progress."""
+    del fraction, label
 
 
 @contextmanager
 def bar() -> Iterator[Progress]:
-    """A progress bar with the time left, on stderr and only for a person."""
+    """A progress bar with the time left, on stderr, if that is a terminal."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -76,12 +76,12 @@ def bar() -> Iterator[Progress]:
     columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as shown:
         task = shown.add_task("", total=1.0)
-        yield lambda share, label: shown.update(task, completed=min(share, 1.0), description=label)
+        yield lambda fraction, label: shown.update(task, completed=min(fraction, 1.0), description=label)
 
 
 @lru_cache(maxsize=1)
 def revision() -> str:
-    """The commit of the code that measures, where it runs from a checkout; else the version of the package."""
+    """The commit of this code, where it runs from a checkout; else the version of the package."""
     from roofline import __version__
 
     folder = Path(__file__).resolve().parent
@@ -107,68 +107,70 @@ def measure(
     file: RowFile,
     progress: Progress = silent,
 ) -> Outcome:
-    """Take the rows of a plan that the file does not have; `hardware` is the name they are written under.
+    """Measure the rows of a plan that the file does not have yet, as rows of `hardware`.
 
     Raises RooflineError where the file cannot be written or the device stopped working.
     """
     start = time.monotonic()
     outcome = Outcome(before=len(file.rows))
-    there = {identity(row) for row in file.rows}
-    points = [(case, way) for case in plan.cases for way in _ways(case, plan, benchmarks[case.op], device.name)]
-    for index, (case, way) in enumerate(points):
-        if planned(case, way, plan.cold) in there:
+    done = {identity(row) for row in file.rows}
+    points = [
+        (case, backend) for case in plan.cases for backend in _backends(case, plan, benchmarks[case.op], device.name)
+    ]
+    for index, (case, backend) in enumerate(points):
+        if planned(case, backend, plan.cold) in done:
             continue
         spent = (time.monotonic() - start) / plan.seconds if plan.seconds > 0 else 1.0
         if spent >= 1.0:
             outcome.left += 1
             continue
         progress(max(spent, index / len(points)), f"{case.op} {case.format}")
-        sample = point(case, way, device, benchmarks[case.op], plan.cold)
+        sample = measure_case(case, backend, device, benchmarks[case.op], plan.cold)
         if isinstance(sample, str):
-            outcome.refused[f"{case.op} in {case.format}, {way}: {sample}"] += 1
+            outcome.refused[f"{case.op} in {case.format}, {backend}: {sample}"] += 1
             continue
-        file.append(row_of(case, way, sample, device, hardware, plan.cold))
-        outcome.taken += 1
+        file.append(row_of(case, backend, sample, device, hardware, plan.cold))
+        outcome.measured += 1
     return outcome
 
 
-def _ways(case: Case, plan: Plan, benchmark: Benchmark, device: str) -> Iterable[str]:
-    """The ways to take a case by: PyTorch's first, since calibrations are made from it."""
-    have = sorted(benchmark.ways, key=lambda way: (way != "torch", way))
-    if plan.single is not None:
-        wanted = sorted(have, key=lambda way: way != plan.single)
-        return [way for way in wanted if benchmark.refusal(case, way, device) is None][:1] or wanted[:1]
-    return [way for way in have if not plan.ways or way in plan.ways]
+def _backends(case: Case, plan: Plan, benchmark: Benchmark, device: str) -> Iterable[str]:
+    """The backends to measure a case with, PyTorch's first: calibrations are fitted to it."""
+    available = sorted(benchmark.backends, key=lambda name: (name != "torch", name))
+    if plan.preferred is not None:
+        ordered = sorted(available, key=lambda name: name != plan.preferred)
+        return [name for name in ordered if benchmark.refusal(case, name, device) is None][:1] or ordered[:1]
+    return [name for name in available if not plan.backends or name in plan.backends]
 
 
-def point(case: Case, way: str, device: Device, benchmark: Benchmark, cold: bool = True) -> Sample | str:
-    """The time of one case by one way, or why there is none.
+def measure_case(case: Case, backend: str, device: Device, benchmark: Benchmark, cold: bool = True) -> Sample | str:
+    """The time of one case with one backend, or why it was not measured.
 
     Raises RooflineError where the device has stopped working.
     """
     if case.dtype not in benchmark.dtypes:
         return "there is no kernel in this format"
-    refusal = benchmark.refusal(case, way, device.name)
+    refusal = benchmark.refusal(case, backend, device.name)
     if refusal is not None:
         return refusal
-    needed = held_bytes(case)
+    needed = memory_bytes(case)
     if needed > device.memory:
-        return "needs more memory than there is"
+        return "needs more memory than is free"
     try:
-        return device.time(_calls(case, way, device, benchmark, device.sets(needed, cold)), cold)
-    except Exception as error:  # kernels, compilers and drivers raise whatever they do
-        if is_broken(error):
+        return device.time(_calls(case, backend, device, benchmark, device.sets(needed, cold)), cold)
+    except Exception as error:  # kernels, compilers and drivers raise any type
+        if is_device_failure(error):
             raise RooflineError(
-                f"the device stopped working at {case} ({_short(error)}); the rows before it are kept: run it again"
+                f"the device stopped working at {case} ({_first_line(error)}); its rows are kept; run again"
             ) from None
-        return "ran out of memory" if is_memory(error) else _short(error)
+        return "ran out of memory" if is_out_of_memory(error) else _first_line(error)
     finally:
         device.release()
 
 
-def _calls(case: Case, way: str, device: Device, benchmark: Benchmark, sets: int) -> list[Call]:
-    """The case on `sets` sets of buffers: the first is drawn, the others are copies of it elsewhere in memory."""
-    run = benchmark.ways[way]
+def _calls(case: Case, backend: str, device: Device, benchmark: Benchmark, sets: int) -> list[Call]:
+    """Calls of the case on `sets` sets of buffers: random inputs, and copies of them elsewhere in memory."""
+    run = benchmark.backends[backend]
     first = benchmark.inputs(case, device.name, seed=0)
     operands = [first, *({name: tensor.clone() for name, tensor in first.items()} for _ in range(sets - 1))]
     results = [benchmark.outputs(case, device.name) for _ in range(sets)]
@@ -178,13 +180,13 @@ def _calls(case: Case, way: str, device: Device, benchmark: Benchmark, sets: int
     ]
 
 
-def _short(error: BaseException) -> str:
-    """The first line of an error, for a person."""
+def _first_line(error: BaseException) -> str:
+    """The first line of an error's message."""
     lines = str(error).strip().splitlines() or [type(error).__name__]
     return lines[0][:160].rstrip(". ")
 
 
-def row_of(case: Case, way: str, sample: Sample, device: Device, hardware: str, cold: bool) -> dict[str, object]:
+def row_of(case: Case, backend: str, sample: Sample, device: Device, hardware: str, cold: bool) -> dict[str, object]:
     """The row of a measurement."""
     return {
         "hardware": hardware,
@@ -194,7 +196,7 @@ def row_of(case: Case, way: str, sample: Sample, device: Device, hardware: str, 
         "latency_p10_us": f"{sample.percentile(0.1) * 1e6:.4g}",
         "latency_p90_us": f"{sample.percentile(0.9) * 1e6:.4g}",
         "samples": len(sample.seconds),
-        "kernel": way,
+        "kernel": backend,
         "cache": "cold" if cold else "warm",
         "timing": sample.method,
         "software": device.software,

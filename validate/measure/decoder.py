@@ -1,7 +1,7 @@
 """A dense Llama-like decoder in plain PyTorch with random weights, made from a `roofline.Model`.
 
 Grouped-query attention with a KV cache, rotary positions, RMSNorm before each sub-layer, a gated SiLU feed-forward
-block: the functions of `roofline.validate.kernels.plain`, one after the other, as eager code runs them. It exists to be
+block: the functions of `roofline.validate.kernels.eager`, one after the other, as eager code runs them. It exists to be
 timed beside its prediction; its words mean nothing.
 """
 
@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from roofline.core.errors import UnsupportedError
 from roofline.specs.model import Attention, Mlp, Model
-from roofline.validate.kernels.plain import add_norm, angles, attend, linear, rms_norm, rotate, silu_mul, torch_dtype
+from roofline.validate.kernels.benchmark import torch_dtype
+from roofline.validate.kernels.eager import add_norm, angles, attend, linear, rms_norm, rotate, silu_mul
 
 if TYPE_CHECKING:
     import torch

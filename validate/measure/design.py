@@ -1,9 +1,9 @@
-"""Which points to measure, the most informative first: a run that is stopped early has still seen every regime.
+"""The experimental design: points to measure, the most informative first, so that a short run covers every regime.
 
 The axes of an op (M, N, K; lengths, batch, heads; tokens and experts; rows and columns) span a box in the logarithm of
-size. Its smallest and its largest corner come first; then, in turn, the candidate farthest from all points before it
-(maximin: it finds the edges) and the next of a Halton sequence (Halton 1960: it fills the inside). Ops and formats take
-turns. Nothing is random: the same limits give the same design.
+size. Its smallest and its largest corner come first; then, alternating, the candidate farthest from all earlier points
+(maximin: finds the edges) and the next of a Halton sequence (Halton 1960: fills the inside). Ops and formats are
+interleaved. The design is deterministic.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from roofline.timing.kernels.elementwise import PASSES
 from roofline.validate.kernels.work import Case, work_of
 
 CANDIDATES = 600
-"""Points of the box that a design is chosen from."""
+"""Candidate points of the Halton sequence."""
 
 PRIMES = (2, 3, 5, 7, 11, 13, 17)
 
 SHARES: Mapping[str, int] = MappingProxyType(
     {"gemm": 3, "attention_prefill": 2, "attention_decode": 2, "moe": 2, "norm": 1}
 )
-"""Points that an op gets in a round; the others get one every second round: they have two constants."""
+"""Points of an op in a round; the other ops have two constants only, and one point every second round."""
 
-STREAMED = 0.25
-"""Share of the traffic that a kernel may have that only streams: its two constants need no more."""
+STREAMING_FRACTION = 0.25
+"""Fraction of the traffic limit for kernels that only stream: their two constants need no more."""
 
 EXPERTS = (
     (2048, 1408, 6, 64),
@@ -50,7 +50,7 @@ EXPERTS = (
 
 
 class Limits(Struct, frozen=True):
-    """What one point may take: `memory` and `traffic` in bytes, `flops` in FLOP."""
+    """Limits of one point: `memory` and `traffic` in bytes, `flops` in FLOP."""
 
     memory: float = 8e9
     flops: float = math.inf
@@ -99,13 +99,13 @@ AXES: Mapping[str, tuple[Axis, ...]] = MappingProxyType(
         **dict.fromkeys(PASSES, (Axis("rows", 1, 65536), Axis("columns", 512, 32768, 128))),
     }
 )
-"""The box of every op, after the columns of the measurement schema."""
+"""The axes of every op, named after the columns of the measurement schema."""
 
 
 def design(formats: Mapping[str, Sequence[str]], limits: Limits, count: int = 100) -> list[Case]:
-    """The cases for ops with their formats (`bf16`, or `bf16/fp8` with the cache's), `count` for each of the two.
+    """At most `count` cases for each op and format (`bf16`, or `bf16/fp8` with that of the KV cache).
 
-    Ordered so that any beginning is a design of its own. An op within whose limits nothing lies has no cases. Raises
+    Any prefix of the list is a design of its own. An op whose smallest case exceeds the limits has no cases. Raises
     UnknownNameError for an op without axes.
     """
     rounds = []
@@ -113,19 +113,19 @@ def design(formats: Mapping[str, Sequence[str]], limits: Limits, count: int = 10
         if op not in AXES:
             raise UnknownNameError("op", op, AXES)
         share = SHARES.get(op, 0.5)
-        wanted = math.ceil(count * min(1.0, max(share, 1) / 2))
+        per_format = math.ceil(count * min(1.0, max(share, 1) / 2))
         queue = [
             case
-            for together in zip_longest(*(_cases(op, name, limits, wanted) for name in names))
+            for together in zip_longest(*(_cases(op, name, limits, per_format) for name in names))
             for case in together
             if case is not None
         ]
-        rounds.append(_shared(queue, share * len(names)))
+        rounds.append(_rounds(queue, share * len(names)))
     return list(chain.from_iterable(chain.from_iterable(zip_longest(*rounds, fillvalue=()))))
 
 
-def _shared(queue: Sequence[Case], share: float) -> list[tuple[Case, ...]]:
-    """The queue cut into the turns of rounds, `share` of it a round on average."""
+def _rounds(queue: Sequence[Case], share: float) -> list[tuple[Case, ...]]:
+    """The queue cut into rounds of `share` cases on average."""
     edges = [round(index * share + 1e-9) for index in range(math.ceil(len(queue) / share) + 1)]
     return [tuple(queue[low:high]) for low, high in zip([0, *edges[1:]], [*edges[1:], len(queue)], strict=False)]
 
@@ -133,7 +133,7 @@ def _shared(queue: Sequence[Case], share: float) -> list[tuple[Case, ...]]:
 def _cases(op: str, format: str, limits: Limits, count: int) -> Iterator[Case]:
     """At most `count` different cases of one op and format within the limits, the most informative first."""
     found: set[Case] = set()
-    for point in chain(_ends(op, format, limits), _ordered(len(AXES[op]))):
+    for point in chain(_diagonal_ends(op, format, limits), _unit_box_points(len(AXES[op]))):
         if len(found) == count:
             return
         case = case_at(op, format, point)
@@ -142,15 +142,15 @@ def _cases(op: str, format: str, limits: Limits, count: int) -> Iterator[Case]:
             yield case
 
 
-def _ends(op: str, format: str, limits: Limits) -> Iterator[NDArray[np.float64]]:
+def _diagonal_ends(op: str, format: str, limits: Limits) -> Iterator[NDArray[np.float64]]:
     """The smallest corner of the box, and the largest point on the diagonal from it that is within the limits."""
     diagonal = np.outer(np.linspace(1.0, 0.0, 33), np.ones(len(AXES[op])))
     yield diagonal[-1]
     yield from islice((point for point in diagonal if fits(case_at(op, format, point), limits)), 1)
 
 
-def _ordered(dimensions: int) -> Iterator[NDArray[np.float64]]:
-    """Positions in the unit box: both ends of its diagonal, then farthest points and Halton's in turn."""
+def _unit_box_points(dimensions: int) -> Iterator[NDArray[np.float64]]:
+    """Positions in the unit box: both ends of its diagonal, then farthest points alternating with Halton's."""
     corners = np.array(
         [[(index >> axis) & 1 for axis in range(dimensions)] for index in range(2**dimensions)], dtype=np.float64
     )
@@ -174,7 +174,7 @@ def _ordered(dimensions: int) -> Iterator[NDArray[np.float64]]:
 
 
 def halton(count: int, dimensions: int) -> NDArray[np.float64]:
-    """The first points of Halton's sequence in the unit box: digits of the index, mirrored, in a prime base an axis."""
+    """The first points of the Halton sequence in the unit box: radical inverses of the index, a prime base an axis."""
     points = np.zeros((count, dimensions))
     for axis, base in enumerate(PRIMES[:dimensions]):
         index, weight = np.arange(1, count + 1), 1.0
@@ -188,7 +188,7 @@ def halton(count: int, dimensions: int) -> NDArray[np.float64]:
 def case_at(op: str, format: str, point: Sequence[float] | NDArray[np.float64]) -> Case:
     """The case at a position in the unit box of `op`; `format` is `dtype`, or `dtype/kv_dtype`."""
     sizes = {axis.name: axis.at(float(position)) for axis, position in zip(AXES[op], point, strict=True)}
-    dtype, _, stored = format.partition("/")
+    dtype, _, kv_dtype = format.partition("/")
     if op.startswith("attention"):
         queries = sizes.get("q_len", 1)
         keys = sizes.get("kv_len", queries * (1 + sizes.get("cached", 0)))
@@ -196,7 +196,7 @@ def case_at(op: str, format: str, point: Sequence[float] | NDArray[np.float64]) 
             op,
             {
                 "dtype": dtype,
-                "kv_dtype": stored or dtype,
+                "kv_dtype": kv_dtype or dtype,
                 "batch": sizes["batch"],
                 "q_len": queries,
                 "kv_len": keys,
@@ -213,10 +213,10 @@ def case_at(op: str, format: str, point: Sequence[float] | NDArray[np.float64]) 
     return Case(op, {"dtype": dtype, **sizes})
 
 
-def held_bytes(case: Case) -> float:
-    """What the operands of a case occupy: its traffic, and experts that no token reaches, keys beyond the window."""
+def memory_bytes(case: Case) -> float:
+    """The memory of a case's operands: also experts without tokens and keys before the window, which are not read."""
     if case.op.startswith("attention"):
-        stored = numbers(str(case.columns["kv_dtype"])).bytes
+        stored = numbers(case.kv_dtype).bytes
         cache = 2.0 * case["batch"] * case["kv_heads"] * case["kv_len"] * case["head_dim"] * stored
         return max(cache, work_of(case).bytes)
     if case.op != "moe":
@@ -228,5 +228,5 @@ def held_bytes(case: Case) -> float:
 def fits(case: Case, limits: Limits) -> bool:
     """Whether a case is within the limits."""
     work = work_of(case)
-    traffic = limits.traffic * (STREAMED if case.op in PASSES else 1.0)
-    return work.flops <= limits.flops and work.bytes <= traffic and held_bytes(case) <= limits.memory
+    traffic = limits.traffic * (STREAMING_FRACTION if case.op in PASSES else 1.0)
+    return work.flops <= limits.flops and work.bytes <= traffic and memory_bytes(case) <= limits.memory

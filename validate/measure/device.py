@@ -1,13 +1,12 @@
-"""What kernels are timed on: a CUDA device or the processors, behind one small interface.
+"""Devices that time kernels: a CUDA device or the CPU, behind one small interface.
 
-A device runs calls whose operands its caches do not hold: each call of a sample works on a set of buffers of its own,
-and before every sample the last-level cache is read full of something else (read, not written: lines that have to be
-written back would slow the kernel down). `warm` leaves both out.
+Cold timing: each call of a sample has its own set of buffers, and before every sample the last-level cache is filled by
+reading other memory (not by writing: dirty lines would have to be written back during the kernel). Warm timing does
+neither.
 
-CUDA: events around a kernel; kernels under `GRAPHED` are captured in a CUDA graph, several in a row, so that the host's
-time does not count. Processors: the clock around a call. On one thread, what the call waited for a processor that
-another program had is not counted; on several, samples during which the scheduler took one away are left out while
-others remain.
+CUDA: events around a kernel; kernels shorter than `GRAPHED` are captured in a CUDA graph, several in a row, so that CPU
+time does not count. CPU: the clock around a call. On one thread, time in which another program held the core is not
+counted; on several threads, samples with involuntary context switches are dropped while others remain.
 """
 
 from __future__ import annotations
@@ -33,16 +32,16 @@ DEVICES = ("cuda", "cpu")
 GRAPHED = 50e-6
 """Seconds: shorter kernels are timed in a CUDA graph."""
 
-GRAPH_CALLS = 20
-"""Calls in a CUDA graph at most."""
+MAX_GRAPH_CALLS = 20
+"""Calls in a CUDA graph."""
 
-FEWEST_SAMPLES, MOST_SAMPLES = 5, 30
+MIN_SAMPLES, MAX_SAMPLES = 5, 30
 
-SAMPLING = 0.2
-"""Seconds spent on the samples of one point, where the fewest do not take longer."""
+SAMPLING_TIME = 0.2
+"""Seconds for the samples of one point, unless `MIN_SAMPLES` take longer."""
 
-FLUSHED = {"cuda": 4.0, "cpu": 1.25}
-"""Bytes between two uses of a buffer, over the last-level cache."""
+FLUSH_FACTOR = {"cuda": 4.0, "cpu": 1.25}
+"""Bytes read between two uses of a buffer, over the size of the last-level cache."""
 
 INSTALL = "pip install 'llm-roofline[validate]'"
 
@@ -50,28 +49,28 @@ Call = Callable[[], None]
 
 
 class Sample(Struct, frozen=True):
-    """Seconds of one call, over the samples: sorted; `method` is how they were taken."""
+    """Seconds of one call in each sample, sorted; `method` is how they were timed."""
 
     seconds: tuple[float, ...]
     method: str
 
-    def percentile(self, share: float) -> float:
-        """The time that `share` of the samples do not exceed."""
-        position = share * (len(self.seconds) - 1)
+    def percentile(self, fraction: float) -> float:
+        """The percentile of the samples, interpolated: 0.5 is the median."""
+        position = fraction * (len(self.seconds) - 1)
         below = int(position)
         above = min(below + 1, len(self.seconds) - 1)
         return self.seconds[below] + (position - below) * (self.seconds[above] - self.seconds[below])
 
     @property
     def median(self) -> float:
-        """The middle of the samples."""
+        """The p50 of the samples."""
         return self.percentile(0.5)
 
 
 class Device(ABC):
-    """Something that kernels run on and are timed on.
+    """A device that runs and times kernels.
 
-    `memory` is the bytes that measurements may use, `cache` the last-level cache.
+    `memory` is the number of bytes that measurements may use, `cache` the size of the last-level cache in bytes.
     """
 
     name: str
@@ -90,18 +89,18 @@ class Device(ABC):
 
     @abstractmethod
     def time(self, calls: Sequence[Call], cold: bool) -> Sample:
-        """Seconds of one call; `calls` do the same on different buffers."""
+        """Seconds of one call; `calls` compute the same on different buffers."""
 
     def sets(self, bytes: float, cold: bool) -> int:
-        """How many sets of buffers of `bytes` a point needs."""
+        """The number of sets of buffers of `bytes` that a point needs."""
         if not cold:
             return 1
         room = max(1, int(0.8 * self.memory / max(bytes, 1.0)))
-        rotating = 1 + int(FLUSHED[self.name] * self.cache / max(bytes, 1.0))
-        return min(MOST_SAMPLES if self.name == "cpu" else GRAPH_CALLS, max(2, rotating), room)
+        rotating = 1 + int(FLUSH_FACTOR[self.name] * self.cache / max(bytes, 1.0))
+        return min(MAX_SAMPLES if self.name == "cpu" else MAX_GRAPH_CALLS, max(2, rotating), room)
 
     def release(self) -> None:
-        """Give memory back after a point."""
+        """Free memory after a point."""
         return
 
 
@@ -119,31 +118,31 @@ def open_device(name: str, threads: int | None = None) -> Device:
         raise UnknownNameError("device", name, DEVICES)
     torch = torch_module()
     if name == "cpu":
-        return Processors(torch, threads)
-    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # as nvidia-smi counts them
+        return Cpu(torch, threads)
+    os.environ.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")  # the order of nvidia-smi
     if not torch.cuda.is_available():
         built = "" if torch.version.cuda or torch.version.hip else f"; this PyTorch ({torch.__version__}) has no CUDA"
-        raise RooflineError(f"there is no CUDA device that PyTorch can use{built}; --device cpu measures the processor")
-    others = occupants()
+        raise RooflineError(f"there is no CUDA device that PyTorch can use{built}; use --device cpu to measure the CPU")
+    others = other_gpu_processes()
     if others:
-        raise RooflineError(f"other programs use the card (process {', '.join(others)}): timings would be theirs too")
+        raise RooflineError(f"other programs use the GPU (process {', '.join(others)}) and would distort timings")
     return Cuda(torch)
 
 
 # --- CUDA ---
 
 
-def visible_card() -> str:
-    """The first visible card, as nvidia-smi names it."""
+def visible_gpu() -> str:
+    """The first visible GPU, as an argument of nvidia-smi."""
     return os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip() or "0"
 
 
 def nvidia_smi(*query: str) -> list[str]:
-    """The lines that nvidia-smi answers for the first visible card; none where it is missing or fails."""
+    """The output lines of nvidia-smi for the first visible GPU; none where it is missing or fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
-    command = [program, "-i", visible_card(), *query, "--format=csv,noheader,nounits"]
+    command = [program, "-i", visible_gpu(), *query, "--format=csv,noheader,nounits"]
     try:
         answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)  # noqa: S603
     except (OSError, subprocess.TimeoutExpired):
@@ -151,31 +150,31 @@ def nvidia_smi(*query: str) -> list[str]:
     return [line.strip() for line in answer.stdout.splitlines() if line.strip()] if answer.returncode == 0 else []
 
 
-def occupants() -> list[str]:
-    """Processes other than this one that compute on the first visible card; ask before this one does."""
+def other_gpu_processes() -> list[str]:
+    """Other processes that compute on the first visible GPU; to be called before this one uses it."""
     found = (line.split(",")[0].strip() for line in nvidia_smi("--query-compute-apps=pid"))
     return [process for process in found if process.isdigit() and int(process) != os.getpid()]
 
 
-class _Readings(Struct):
-    """Clocks and temperature, asked for at most every few seconds: the question itself takes a while."""
+class _GpuState(Struct):
+    """Clocks and temperature, read every few seconds only, since nvidia-smi is slow."""
 
-    age: float = 5.0
-    taken: float = -1e9
+    max_age: float = 5.0
+    read_at: float = -1e9
     values: dict[str, str] = field(default_factory=dict)
 
     def now(self) -> Mapping[str, str]:
-        if time.monotonic() - self.taken > self.age:
+        if time.monotonic() - self.read_at > self.max_age:
             names = ("clock_mhz", "memory_clock_mhz", "temperature_c", "driver")
             lines = nvidia_smi("--query-gpu=clocks.sm,clocks.mem,temperature.gpu,driver_version")
             parts = [part.strip() for part in lines[0].split(",")] if lines else []
             self.values = dict(zip(names, parts, strict=True)) if len(parts) == len(names) else {}
-            self.taken = time.monotonic()
+            self.read_at = time.monotonic()
         return self.values
 
 
 class Cuda(Device):
-    """The first visible CUDA device (or ROCm's, which PyTorch calls by the same name)."""
+    """The first visible CUDA device (or ROCm device, which PyTorch calls cuda as well)."""
 
     name = "cuda"
 
@@ -186,13 +185,13 @@ class Cuda(Device):
         self.title = str(properties.name)
         self.cache = float(getattr(properties, "L2_cache_size", 0) or 64e6)
         self.memory = 0.9 * free
-        self._readings = _Readings()
+        self._gpu_state = _GpuState()
         self._eviction: Any = None
 
     @property
     def state(self) -> Mapping[str, str]:
         """Clocks, temperature and driver."""
-        return {"device": self.title, **self._readings.now()}
+        return {"device": self.title, **self._gpu_state.now()}
 
     @property
     def software(self) -> str:
@@ -204,30 +203,25 @@ class Cuda(Device):
         return "; ".join(parts + triton_version())
 
     def time(self, calls: Sequence[Call], cold: bool) -> Sample:
-        """Events around a call, or around a CUDA graph of many short ones."""
+        """Time by events around a call, or around a CUDA graph of several short calls."""
         for call in calls[:2]:
             call()  # compiles, chooses algorithms, allocates
         self.torch.cuda.synchronize()
-        rough = self._rough(calls)
+        flush = FLUSH_FACTOR["cuda"] * self.cache / 1e12 if cold else 0.0
+        rough = min(self._event_time(calls[index % len(calls)], cold=False) for index in range(3))
         graph = self._captured(calls) if rough < GRAPHED else None
         if graph is not None:
-            many = _rounds(rough * len(calls) + self._flush_time(cold))
-            seconds = [self._between(graph.replay, cold) / len(calls) for _ in range(many)]
+            count = _sample_count(rough * len(calls) + flush)
+            seconds = [self._event_time(graph.replay, cold) / len(calls) for _ in range(count)]
             return Sample(tuple(sorted(seconds)), "graph")
-        many = _rounds(rough + self._flush_time(cold))
-        seconds = [self._between(calls[index % len(calls)], cold) for index in range(many)]
+        count = _sample_count(rough + flush)
+        seconds = [self._event_time(calls[index % len(calls)], cold) for index in range(count)]
         return Sample(tuple(sorted(seconds)), "events")
 
-    def _rough(self, calls: Sequence[Call]) -> float:
-        return min(self._between(calls[index % len(calls)], cold=False) for index in range(3))
-
-    def _flush_time(self, cold: bool) -> float:
-        return FLUSHED["cuda"] * self.cache / 1e12 if cold else 0.0
-
-    def _between(self, call: Call, cold: bool) -> float:
+    def _event_time(self, call: Call, cold: bool) -> float:
         """Seconds between two events around `call`.
 
-        The eviction before it keeps the device busy while the host issues the rest, whose time does not count then.
+        The eviction before it keeps the device busy while the CPU launches the rest: launch time does not count.
         """
         cuda = self.torch.cuda
         start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
@@ -241,12 +235,12 @@ class Cuda(Device):
 
     def _evict(self) -> None:
         if self._eviction is None:
-            count = int(FLUSHED["cuda"] * self.cache) // 4
+            count = int(FLUSH_FACTOR["cuda"] * self.cache) // 4
             self._eviction = self.torch.zeros(count, dtype=self.torch.float32, device="cuda")
         self._eviction.sum()
 
     def _captured(self, calls: Sequence[Call]) -> Any:
-        """A CUDA graph of all calls; None for kernels that cannot be captured (they allocate, or wait for the host)."""
+        """A CUDA graph of all calls; None for kernels that cannot be captured (they allocate, or wait for the CPU)."""
         cuda = self.torch.cuda
         try:
             side = cuda.Stream()
@@ -263,14 +257,14 @@ class Cuda(Device):
             graph.replay()
             cuda.synchronize()
         except RuntimeError as error:
-            if is_memory(error) or is_broken(error):
+            if is_out_of_memory(error) or is_device_failure(error):
                 raise
             cuda.synchronize()
             return None
         return graph
 
     def release(self) -> None:
-        """Give the allocator's cached blocks back."""
+        """Free the cached blocks of PyTorch's allocator."""
         self.torch.cuda.empty_cache()
 
 
@@ -282,36 +276,36 @@ def triton_version() -> list[str]:
         return []
 
 
-def is_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out."""
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error is out of memory, on any device."""
     text = str(error).lower()
     return isinstance(error, MemoryError) or "out of memory" in text or "can't allocate memory" in text
 
 
-def is_broken(error: BaseException) -> bool:
-    """Whether an error leaves the device unusable for this process: every later call would fail with it."""
+def is_device_failure(error: BaseException) -> bool:
+    """Whether an error leaves the device unusable for this process, so that every later call fails."""
     text = str(error).lower()
     words = ("illegal memory access", "device-side assert", "unspecified launch failure", "misaligned address")
     return any(word in text for word in words)
 
 
-def _rounds(seconds: float) -> int:
-    """How many samples of `seconds` each are taken."""
-    return max(FEWEST_SAMPLES, min(MOST_SAMPLES, int(SAMPLING / max(seconds, 1e-7))))
+def _sample_count(seconds: float) -> int:
+    """The number of samples of `seconds` each."""
+    return max(MIN_SAMPLES, min(MAX_SAMPLES, int(SAMPLING_TIME / max(seconds, 1e-7))))
 
 
-# --- processors ---
+# --- CPU ---
 
 
-class Processors(Device):
-    """The processors of this machine, with PyTorch's threads on those that no other program keeps busy."""
+class Cpu(Device):
+    """The CPU of this machine; PyTorch runs on as many threads as there are idle cores, unless `threads` is given."""
 
     name = "cpu"
 
     def __init__(self, torch: Any, threads: int | None = None) -> None:
         self.torch = torch
-        available = processors()
-        self.busy = 0.0 if threads else busy_processors()
+        available = available_cores()
+        self.busy = 0.0 if threads else busy_cores()
         self.threads = min(threads or max(1, available - round(self.busy)), available)
         torch.set_num_threads(self.threads)
         self.cache = last_level_cache()
@@ -320,9 +314,9 @@ class Processors(Device):
 
     @property
     def state(self) -> Mapping[str, str]:
-        """The processor, its threads in use and its clock."""
+        """The name, threads in use and clock of the CPU."""
         clock = cpu_field("cpu MHz")
-        return {"device": processor_name(), "threads": str(self.threads), **({"clock_mhz": clock} if clock else {})}
+        return {"device": cpu_name(), "threads": str(self.threads), **({"clock_mhz": clock} if clock else {})}
 
     @property
     def software(self) -> str:
@@ -330,50 +324,47 @@ class Processors(Device):
         return f"torch {self.torch.__version__} {self.torch.backends.cpu.get_cpu_capability()}"
 
     def time(self, calls: Sequence[Call], cold: bool) -> Sample:
-        """The clock around each call."""
+        """Time by the clock around each call."""
         calls[0]()
-        evicting = cold and len(calls) > 2  # two sets in turn are larger than the cache
+        evicting = cold and len(calls) > 2  # two alternating sets exceed the cache
         if evicting:
             self._evict()
-        deadline = time.monotonic() + SAMPLING
+        deadline = time.monotonic() + SAMPLING_TIME
         samples: list[tuple[float, bool]] = []
-        while len(samples) < MOST_SAMPLES and (time.monotonic() < deadline or len(samples) < _fewest(samples)):
+        least = MIN_SAMPLES
+        while len(samples) < MAX_SAMPLES and (time.monotonic() < deadline or len(samples) < least):
             index = len(samples) + 1
             if evicting and index % len(calls) == 0:
                 self._evict()
             samples.append(self._timed(calls[index % len(calls)]))
-        calm = [seconds for seconds, disturbed in samples if not disturbed]
-        chosen = calm if len(calm) >= 3 else [seconds for seconds, _ in samples]
-        return Sample(tuple(sorted(chosen)), "clock")
+            least = 3 if samples[0][0] > SAMPLING_TIME / 5 else MIN_SAMPLES
+        undisturbed = [seconds for seconds, disturbed in samples if not disturbed]
+        kept = undisturbed if len(undisturbed) >= 3 else [seconds for seconds, _ in samples]
+        return Sample(tuple(sorted(kept)), "clock")
 
     def _timed(self, call: Call) -> tuple[float, bool]:
         """Seconds of a call, and whether the scheduler interrupted it."""
-        interrupted, cpu, start = _interruptions(), time.thread_time_ns(), time.perf_counter_ns()
+        switches, cpu, start = _context_switches(), time.thread_time_ns(), time.perf_counter_ns()
         call()
         wall, used = time.perf_counter_ns() - start, time.thread_time_ns() - cpu
-        disturbed = _interruptions() > interrupted
-        # A call on one thread never sleeps: what it did not compute, it waited for another program.
+        disturbed = _context_switches() > switches
+        # A call on one thread never sleeps: wall time beyond its CPU time was spent by another program.
         return (min(wall, used) if self.threads == 1 and disturbed else wall) * 1e-9, disturbed and self.threads > 1
 
     def _evict(self) -> None:
         if self._eviction is None:
-            self._eviction = self.torch.zeros(int(FLUSHED["cpu"] * self.cache) // 4)
+            self._eviction = self.torch.zeros(int(FLUSH_FACTOR["cpu"] * self.cache) // 4)
         self._eviction.sum()
 
     def sets(self, bytes: float, cold: bool) -> int:
-        """As many as there are samples of a short call; of what the cache cannot hold, two in turn."""
-        if cold and bytes > FLUSHED["cpu"] * self.cache / 2:
+        """The number of sets of buffers: at most 8, and 2 where one set is larger than the cache."""
+        if cold and bytes > FLUSH_FACTOR["cpu"] * self.cache / 2:
             return 2
         return min(super().sets(bytes, cold), 8)
 
 
-def _fewest(samples: Sequence[tuple[float, bool]]) -> int:
-    """The samples to take even where they take longer than planned: three where the first took long already."""
-    return 3 if samples and samples[0][0] > SAMPLING / 5 else FEWEST_SAMPLES
-
-
-def _interruptions() -> int:
-    """How often the scheduler took a processor away from this process."""
+def _context_switches() -> int:
+    """The number of involuntary context switches of this process."""
     try:
         import resource
     except ImportError:  # pragma: no cover - not a Unix
@@ -381,16 +372,16 @@ def _interruptions() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
 
 
-def processors() -> int:
-    """The processors that this process may use."""
+def available_cores() -> int:
+    """The number of logical cores that this process may use."""
     try:
         return len(os.sched_getaffinity(0))
     except AttributeError:  # pragma: no cover - not Linux
         return os.cpu_count() or 1
 
 
-def busy_processors(seconds: float = 0.5) -> float:
-    """How many processors other programs keep busy, over a moment in which this one sleeps; 0 where unknown."""
+def busy_cores(seconds: float = 0.5) -> float:
+    """The mean number of cores that other programs keep busy while this one sleeps; 0 where unknown."""
     before = _jiffies()
     time.sleep(seconds)
     after = _jiffies()
@@ -400,7 +391,7 @@ def busy_processors(seconds: float = 0.5) -> float:
 
 
 def _jiffies() -> tuple[int, int] | None:
-    """Ticks of all processors since the start: busy ones, and all."""
+    """Busy ticks and all ticks of all cores since boot."""
     try:
         numbers = [int(word) for word in Path("/proc/stat").read_text().splitlines()[0].split()[1:9]]
     except (OSError, ValueError, IndexError):
@@ -410,7 +401,7 @@ def _jiffies() -> tuple[int, int] | None:
 
 
 def cpu_field(name: str) -> str | None:
-    """A field of /proc/cpuinfo, of its first processor."""
+    """A field of the first core in /proc/cpuinfo."""
     try:
         text = Path("/proc/cpuinfo").read_text(errors="replace")
     except OSError:
@@ -419,14 +410,14 @@ def cpu_field(name: str) -> str | None:
     return found.group(1).strip() if found else None
 
 
-def processor_name() -> str:
-    """The processor's name as its maker writes it."""
-    name = cpu_field("model name") or platform.processor() or platform.machine() or "processor"
+def cpu_name() -> str:
+    """The vendor's name of the CPU."""
+    name = cpu_field("model name") or platform.processor() or platform.machine() or "CPU"
     return " ".join(re.sub(r"\((R|TM|tm|r)\)", "", name).split())
 
 
 def last_level_cache() -> float:
-    """Bytes of the last-level cache of the first processor; 64 MiB where the system does not tell."""
+    """Bytes of the last-level cache of the first core; 64 MiB where the system does not report it."""
     sizes = []
     for entry in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*/size"):
         try:
@@ -439,7 +430,7 @@ def last_level_cache() -> float:
 
 
 def total_memory() -> float:
-    """Bytes of memory that this process may have: the machine's, or its control group's."""
+    """Bytes of memory that this process may use: the machine's, or its cgroup's limit."""
     try:
         total = float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (ValueError, OSError, AttributeError):  # pragma: no cover - not a Unix
@@ -452,7 +443,7 @@ def total_memory() -> float:
 
 
 def free_memory() -> float:
-    """Bytes that programs can still get."""
+    """Bytes of available memory, within the cgroup's limit."""
     try:
         found = re.search(r"^MemAvailable:\s*(\d+) kB", Path("/proc/meminfo").read_text(), flags=re.MULTILINE)
     except OSError:

@@ -1,8 +1,7 @@
-"""What this machine is: a card by its name and what it says of itself, a processor by what the system tells.
+"""Identify this machine's hardware: a bundled spec where a GPU matches one, else a spec of what is measured.
 
-A card whose datasheet is bundled is that hardware. Anything else becomes a hardware spec of what can be asked
-(capacity, units, clock, cache) and measured: bandwidth by streaming kernels, peaks by large matrix products, each with
-the source "measured by roofline validate measure".
+A new spec holds what the driver or the operating system reports (capacity, units, clock, cache) and what is measured:
+bandwidth by streaming kernels, peaks by large GEMMs, each with the source "measured by roofline validate measure".
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import datetime
 import platform
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -20,9 +19,10 @@ from msgspec import Struct, field
 from roofline.core.errors import UnknownNameError
 from roofline.core.units import si
 from roofline.specs.hardware import Hardware, load_hardware, parse_hardware
-from roofline.validate.measure.device import Call, Cuda, Device, Processors, cpu_field, is_memory, total_memory
+from roofline.validate.kernels.benchmark import torch_dtype
+from roofline.validate.measure.device import Call, Cpu, Cuda, Device, cpu_field, is_out_of_memory, total_memory
 
-CARDS: tuple[tuple[str, str], ...] = (
+GPUS: tuple[tuple[str, str], ...] = (
     (r"GH200 144GB", "gh200-144gb"),
     (r"GH200", "gh200"),
     (r"GB300", "gb300"),
@@ -64,43 +64,36 @@ CARDS: tuple[tuple[str, str], ...] = (
     (r"MI250X", "mi250x"),
     (r"MI210", "mi210"),
 )
-"""What drivers call cards, and the bundled specs of them."""
+"""Patterns of GPU names in drivers, and the bundled specs."""
 
 FAMILIES = {
     (7, 0): "volta",
     (7, 5): "turing",
-    (8, 0): "ampere",
-    (8, 6): "ampere",
-    (8, 7): "ampere",
+    **dict.fromkeys(((8, 0), (8, 6), (8, 7)), "ampere"),
     (8, 9): "ada",
     (9, 0): "hopper",
-    (10, 0): "blackwell",
-    (10, 3): "blackwell",
-    (12, 0): "blackwell",
-    (12, 1): "blackwell",
+    **dict.fromkeys(((10, 0), (10, 3), (12, 0), (12, 1)), "blackwell"),
 }
-"""Architectures by NVIDIA's compute capability."""
+"""Architectures by NVIDIA compute capability."""
 
-SAME_SIZE = 0.12
-"""How far a card's memory may be from the spec's: firmware and error correction keep a part of it."""
+MEMORY_TOLERANCE = 0.12
+"""Relative difference of a GPU's memory from its spec: firmware and ECC reserve a part of it."""
 
 PEAK_TIME = {"cuda": 2e-3, "cpu": 40e-3}
-"""Seconds: products for a peak grow until one takes as long."""
+"""Seconds: the GEMMs that measure a peak grow until one takes this long."""
 
-WIDEST = 16384
-"""Rows of the largest product for a peak."""
+MAX_WIDTH = 16384
+"""Rows of the largest GEMM that measures a peak."""
 
 MATRIX = ("bf16", "fp16", "fp8", "int8")
-"""Formats that a GPU multiplies in its matrix units."""
+"""Formats that a GPU multiplies on its tensor cores."""
 
 FORMATS = {"cuda": ("fp32", "fp16", "bf16", "fp8", "int8"), "cpu": ("fp32", "bf16")}
 """Formats whose peaks are measured."""
 
-TYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp8": "float8_e4m3fn", "int8": "int8"}
-
 
 class Machine(Struct, frozen=True):
-    """What was found: the hardware to predict with, whether its spec is bundled, and what was measured of its roofs.
+    """The hardware to predict with, whether its spec is bundled, and its measured rates.
 
     `peaks` are achieved FLOP/s by format, `bandwidth` achieved B/s; `spec` is the text of a hardware file for it.
     """
@@ -114,27 +107,27 @@ class Machine(Struct, frozen=True):
 
     @property
     def lines(self) -> list[str]:
-        """What was found, for a person: each roof, and the fraction of the datasheet's that was reached."""
+        """Text: each achieved rate, and its fraction of the datasheet's."""
         name = self.hardware.name
-        known = "its datasheet is bundled" if self.bundled else "no datasheet is bundled: what was measured is its spec"
+        known = "bundled datasheet" if self.bundled else "no bundled datasheet: its spec is what was measured"
         found = [f"{self.title}: {name} ({known})"]
         found += [_achieved("bandwidth", self.bandwidth, self.hardware.memory_bandwidth, "B/s", self.bundled)]
         for format, peak in self.peaks.items():
             sheet = self.hardware.matrix_peak(format) if self.hardware.supports(format) else None
-            found.append(_achieved(f"{format} products", peak, sheet, "FLOP/s", self.bundled))
+            found.append(_achieved(f"{format} GEMM", peak, sheet, "FLOP/s", self.bundled))
         return found
 
 
-def _achieved(what: str, value: float, sheet: float | None, unit: str, bundled: bool) -> str:
+def _achieved(name: str, value: float, sheet: float | None, unit: str, bundled: bool) -> str:
     if not bundled:
-        return f"  {what}: {si(value, unit)} achieved"
+        return f"  {name}: {si(value, unit)} achieved"
     if sheet is None:
-        return f"  {what}: {si(value, unit)} achieved; the datasheet gives none"
-    return f"  {what}: {si(value, unit)} achieved, {100 * value / sheet:.0f}% of the datasheet's {si(sheet, unit)}"
+        return f"  {name}: {si(value, unit)} achieved; the datasheet gives none"
+    return f"  {name}: {si(value, unit)} achieved, {100 * value / sheet:.0f}% of the datasheet's {si(sheet, unit)}"
 
 
 def examine(device: Device) -> Machine:
-    """What `device` is, and which of its roofs are reached: a few seconds."""
+    """Identify `device` and measure its bandwidth and peaks, in a few seconds."""
     bandwidth = achieved_bandwidth(device)
     peaks = {format: peak for format in formats_of(device) if (peak := achieved_peak(device, format))}
     if isinstance(device, Cuda):
@@ -142,9 +135,9 @@ def examine(device: Device) -> Machine:
         known = bundled(properties.name, float(properties.total_memory), int(properties.multi_processor_count))
         if known is not None:
             return Machine(known, True, device.title, bandwidth, peaks)
-        content = _card(properties, device, bandwidth, peaks)
+        content = _gpu_spec(properties, device, bandwidth, peaks)
     else:
-        content = _processor(device, bandwidth, peaks)
+        content = _cpu_spec(device, bandwidth, peaks)
     text = _rendered(content)
     return Machine(
         parse_hardware(yaml.safe_load(text), content["name"]), False, content["title"], bandwidth, peaks, text
@@ -152,24 +145,24 @@ def examine(device: Device) -> Machine:
 
 
 def bundled(name: str, memory: float, units: int | None) -> Hardware | None:
-    """The hardware that a driver calls `name`, if what the card says of itself agrees with its spec.
+    """The bundled hardware with the driver's `name`, if memory and units agree with its spec; else None.
 
-    A part of a card (MIG) has fewer units and less memory than the whole, and is no bundled hardware.
+    A MIG instance has fewer units and less memory than the GPU, and is no bundled hardware.
     """
-    for pattern, spec in CARDS:
+    for pattern, spec in GPUS:
         if re.search(pattern, name.strip()):
             try:
                 hardware = load_hardware(spec)
-            except UnknownNameError:  # pragma: no cover - a test says that all are bundled
+            except UnknownNameError:  # pragma: no cover - a test checks that all are bundled
                 return None
-            same = abs(memory / hardware.memory_capacity - 1) < SAME_SIZE
+            same = abs(memory / hardware.memory_capacity - 1) < MEMORY_TOLERANCE
             whole = units is None or hardware.units is None or units == hardware.units
             return hardware if same and whole else None
     return None
 
 
 def formats_of(device: Device) -> tuple[str, ...]:
-    """The formats whose peaks are worth measuring: a processor's bf16 only where it has instructions for it."""
+    """The formats whose peaks are measured: a CPU's bf16 only where it has instructions for it."""
     if device.name != "cpu":
         return FORMATS[device.name]
     flags = f" {cpu_field('flags') or cpu_field('Features') or ''} "
@@ -181,7 +174,7 @@ def formats_of(device: Device) -> tuple[str, ...]:
 
 
 def achieved_bandwidth(device: Device) -> float:
-    """B/s of the fastest of three streaming kernels: a copy, a triad, a sum; of arrays that no cache holds."""
+    """B/s of the fastest of a copy, a triad and a sum of arrays larger than the caches."""
     torch: Any = device.torch  # type: ignore[attr-defined]
     count = int(min(max(1.5 * device.cache, 64e6), 0.15 * device.memory)) // 4
     first, second, third = (torch.ones(count, device=device.name) for _ in range(3))
@@ -197,13 +190,13 @@ def achieved_bandwidth(device: Device) -> float:
 
 
 def achieved_peak(device: Device, format: str) -> float | None:
-    """FLOP/s of square products, grown until one takes long enough; None where the device lacks the format."""
+    """FLOP/s of square GEMMs, grown until one takes `PEAK_TIME`; None where the device lacks the format."""
     best, width = 0.0, 512
-    while width <= WIDEST:
+    while width <= MAX_WIDTH:
         try:
-            seconds = device.time([_product(device, format, width)], cold=False).percentile(0.1)
+            seconds = device.time([_gemm_call(device, format, width)], cold=False).percentile(0.1)
         except (RuntimeError, TypeError, ValueError, AttributeError, MemoryError) as error:
-            if is_memory(error):
+            if is_out_of_memory(error):
                 break
             return best or None
         finally:
@@ -215,10 +208,10 @@ def achieved_peak(device: Device, format: str) -> float | None:
     return best or None
 
 
-def _product(device: Device, format: str, width: int) -> Call:
-    """A square product in `format`, its second operand transposed as weights are."""
+def _gemm_call(device: Device, format: str, width: int) -> Call:
+    """A square GEMM in `format`, its second operand transposed like weights."""
     torch: Any = device.torch  # type: ignore[attr-defined]
-    dtype = getattr(torch, TYPES[format])
+    dtype = torch_dtype(format)
     left, right = (_operand(torch, dtype, format, width, device.name) for _ in range(2))
     if format == "fp8":
         scale = torch.ones((), device=device.name)
@@ -234,10 +227,10 @@ def _operand(torch: Any, dtype: Any, format: str, width: int, device: str) -> An
     return torch.randn(width, width, device=device).to(dtype)
 
 
-# --- a spec of what was found ---
+# --- the spec of new hardware ---
 
 
-def _card(properties: Any, device: Cuda, bandwidth: float, peaks: Mapping[str, float]) -> dict[str, Any]:
+def _gpu_spec(properties: Any, device: Cuda, bandwidth: float, peaks: Mapping[str, float]) -> dict[str, Any]:
     capability = (int(properties.major), int(properties.minor))
     amd = bool(getattr(device.torch.version, "hip", None))
     clock = getattr(properties, "clock_rate", None)
@@ -260,8 +253,8 @@ def _card(properties: Any, device: Cuda, bandwidth: float, peaks: Mapping[str, f
     }
 
 
-def _processor(device: Device, bandwidth: float, peaks: Mapping[str, float]) -> dict[str, Any]:
-    assert isinstance(device, Processors)
+def _cpu_spec(device: Device, bandwidth: float, peaks: Mapping[str, float]) -> dict[str, Any]:
+    assert isinstance(device, Cpu)
     title, threads = device.state["device"], device.threads
     clock = cpu_field("cpu MHz")
     vendor = {"GenuineIntel": "Intel", "AuthenticAMD": "AMD", "Apple": "Apple"}.get(cpu_field("vendor_id") or "")
@@ -293,28 +286,28 @@ def _rendered(content: Mapping[str, Any]) -> str:
 
 
 def _spec_lines(content: Mapping[str, Any], date: str) -> Iterator[str]:
-    exact: Callable[[float, str], str] = lambda value, unit: si(value, unit, 5)  # noqa: E731
+    precise = partial(si, digits=5)
     for key in ("name", "title", "vendor", "family", "kind"):
         yield f"{key}: {_text(content[key])}"
     yield "memory:"
-    yield f"  capacity: {exact(content['capacity'], 'B')} [system]"
-    yield f"  bandwidth: {exact(content['bandwidth'], 'B/s')} [measured; the fastest of a copy, a triad and a sum]"
+    yield f"  capacity: {precise(content['capacity'], 'B')} [system]"
+    yield f"  bandwidth: {precise(content['bandwidth'], 'B/s')} [measured; the fastest of a copy, a triad and a sum]"
     yield "compute:"
     yield f"  units: {content['units']} [system]"
     if content["clock"]:
-        yield f"  clock: {exact(content['clock'], 'Hz')} [system]"
+        yield f"  clock: {precise(content['clock'], 'Hz')} [system]"
     for unit in ("tensor", "vector"):
         if content[unit]:
             yield f"  {unit}:"
             for format, peak in content[unit].items():
-                rate = exact(peak, "OP/s" if format.startswith("int") else "FLOP/s")
-                yield f"    {format}: {rate} [measured; achieved in large matrix products]"
+                rate = precise(peak, "OP/s" if format.startswith("int") else "FLOP/s")
+                yield f"    {format}: {rate} [measured; achieved in large GEMMs]"
     if content["l2"]:
         yield "cache:"
-        yield f"  l2: {exact(content['l2'], 'B')} [system; the last level]"
+        yield f"  l2: {precise(content['l2'], 'B')} [system; the last level]"
     yield "sources:"
     yield f"  measured: measured by roofline validate measure on {date}"
-    yield f"  system: what the operating system and the driver say of the machine, {date}"
+    yield f"  system: reported by the operating system and the driver, {date}"
 
 
 def _text(value: str) -> str:

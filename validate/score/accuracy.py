@@ -1,16 +1,15 @@
-"""The accuracy table: how far off predictions are on shapes, and on hardware, that the fit did not see.
+"""The accuracy table: errors of predictions on held-out shapes, and on held-out hardware.
 
     python -m roofline.validate.score.accuracy MEASUREMENTS_DIR [--output accuracy.md]
 
-For each accelerator half of the shapes (never of the rows) is held out: (n, k) pairs, head configurations, expert
-shapes, message sizes. Constants and intervals come from the other half alone, without any prior from other hardware.
-MAPE is quoted over n, k >= 1024 for products, head_dim 128 and a full window for attention; "all rows" are those of
-unusual shapes, too.
+Half of the shapes of each accelerator (never of the rows) are held out: (n, k) pairs, head configurations, expert
+shapes, message sizes. Constants and intervals come from the other half alone, without a prior from other hardware. The
+headline MAPE is over n, k >= 1024 for GEMMs, head_dim 128 and a full window for attention; "all rows" includes unusual
+shapes.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,13 +17,12 @@ from pathlib import Path
 import numpy as np
 from msgspec import Struct
 
-from roofline.core.files import save_text
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Calibration, families
 from roofline.validate.fit.calibrate import fit, fit_shared, hold_out
-from roofline.validate.main import answer
+from roofline.validate.main import run_report
 from roofline.validate.score.kernels import Group, Scored, predict, summarise
-from roofline.validate.tables.mla_modules import latent_rows
+from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.rows import MODULES, Measurements, by_op, read_measurements
 
 FAST_DECODE = ("h100-sxm", "h200-sxm", "b200-sxm", "gb200")
@@ -35,12 +33,12 @@ Data = Mapping[str, Mapping[str, Measurements]]
 """Measurements by hardware and op."""
 
 
-class Line(Struct, frozen=True):
-    """One line of the table: what is quoted, the mean over accelerators, and each one's share."""
+class TableRow(Struct, frozen=True):
+    """A row of the table: means over accelerators as fractions, and the headline MAPE by accelerator (`parts`)."""
 
     name: str
-    reach: float
-    aim: float
+    target: float
+    stretch: float
     mape: float
     bound: float
     coverage: float
@@ -50,10 +48,10 @@ class Line(Struct, frozen=True):
 
 
 def load(folder: Path) -> Data:
-    """The measurements of a folder by hardware and op; of whole modules the attention over latents in decode."""
+    """The measurements of a folder by hardware and op; of whole modules only MLA decode."""
     gathered: dict[str, list[Measurements]] = {}
     for part in read_measurements(folder):
-        kernels = latent_rows(part) if part.op == "mla_decode_module" else part
+        kernels = mla_decode_rows(part) if part.op == "mla_decode_module" else part
         if kernels is not None and kernels.op not in MODULES:
             for name, rows in kernels.by_hardware().items():
                 gathered.setdefault(name, []).append(rows)
@@ -61,7 +59,7 @@ def load(folder: Path) -> Data:
 
 
 def held_out(parts: Mapping[str, Measurements], hardware: Hardware, seed: int = 0) -> list[Scored]:
-    """Predictions for half of the shapes of an accelerator from the other half."""
+    """Predictions for half of an accelerator's shapes from constants fitted to the other half."""
     train, test = [], []
     for part in parts.values():
         for rows in part.formats().values():
@@ -74,60 +72,54 @@ def held_out(parts: Mapping[str, Measurements], hardware: Hardware, seed: int = 
 
 
 def relatives(name: str, hardware: Mapping[str, Hardware]) -> list[str]:
-    """The other accelerators that one without measurements would inherit from: its family, else all."""
+    """The accelerators whose constants `name` would inherit: the others of its family, else all others."""
     own = families(hardware[name])[0]
     family = [other for other in hardware if other != name and families(hardware[other])[0] == own]
     return family or [other for other in hardware if other != name]
 
 
 def inherited(name: str, op: str, format: str, data: Data, hardware: Mapping[str, Hardware]) -> Calibration:
-    """What an accelerator would inherit for one op and format if nothing had been measured on it."""
-    members = []
-    for other in relatives(name, hardware):
-        rows = data[other].get(op)
-        formats = rows.formats() if rows is not None else {}
-        if format in formats:
-            members.append((hardware[other], [formats[format]]))
-    return fit_shared("family", members)
+    """The constants that an accelerator without measurements would inherit for one op and format."""
+    others = [(other, _rows(data[other], op, format)) for other in relatives(name, hardware)]
+    return fit_shared("family", [(hardware[other], [rows]) for other, rows in others if rows is not None])
+
+
+def _rows(parts: Mapping[str, Measurements], op: str, format: str) -> Measurements | None:
+    return parts[op].formats().get(format) if op in parts else None
 
 
 def zero_shot(op: str, format: str, data: Data, hardware: Mapping[str, Hardware]) -> list[Scored]:
-    """Predictions for each accelerator from the others alone."""
+    """Predictions for each accelerator from inherited constants alone."""
     found: list[Scored] = []
     for name, parts in data.items():
-        rows = parts[op].formats().get(format) if op in parts else None
-        if rows is not None:
-            calibration = inherited(name, op, format, data, hardware)
-            found += predict(rows, hardware[name], calibration)
+        if (rows := _rows(parts, op, format)) is not None:
+            found += predict(rows, hardware[name], inherited(name, op, format, data, hardware))
     return found
 
 
 def few_points(op: str, format: str, data: Data, hardware: Mapping[str, Hardware]) -> list[Scored]:
-    """Predictions for each accelerator from 50 rows of it and what it would inherit, for several draws of the rows."""
+    """Predictions for each accelerator from 50 of its rows with inherited constants as prior, for several draws."""
     found: list[Scored] = []
     for name, parts in data.items():
-        rows = parts[op].formats().get(format) if op in parts else None
-        if rows is None:
-            continue
-        prior = inherited(name, op, format, data, hardware)
-        for seed in FEW_SEEDS:
-            calibration = fit([rows], hardware[name], prior, FEW_POINTS, seed)
-            found += predict(rows, hardware[name], calibration)
+        if (rows := _rows(parts, op, format)) is not None:
+            prior = inherited(name, op, format, data, hardware)
+            for seed in FEW_SEEDS:
+                found += predict(rows, hardware[name], fit([rows], hardware[name], prior, FEW_POINTS, seed))
     return found
 
 
-def line(name: str, reach: float, aim: float, scored: Sequence[Scored]) -> Line:
-    """A line whose MAPE is the mean over accelerators and formats, each counting the same; coverage is of all rows."""
+def table_row(name: str, target: float, stretch: float, scored: Sequence[Scored]) -> TableRow:
+    """A table row: the MAPE is the unweighted mean over accelerators and formats, the coverage that of all rows."""
     by = ("op", "format", "hardware")
     everything, groups = summarise(scored, by), summarise([found.rows(found.headline) for found in scored], by)
     parts: dict[str, list[Group]] = {}
     for group in groups:
         parts.setdefault(group.hardware, []).append(group)
     shown = {hardware: float(np.mean([group.mape for group in same])) for hardware, same in parts.items()}
-    return Line(
+    return TableRow(
         name,
-        reach,
-        aim,
+        target,
+        stretch,
         float(np.mean([group.mape for group in groups])),
         float(np.mean([group.bound_mape for group in groups])),
         _coverage(groups),
@@ -141,80 +133,64 @@ def _coverage(groups: Sequence[Group]) -> float:
     return float(np.average([group.interval_coverage for group in groups], weights=[group.rows for group in groups]))
 
 
-def table(data: Data) -> list[Line]:
-    """All lines of the accuracy table that the measurements allow."""
+def table(data: Data) -> list[TableRow]:
+    """The rows of the accuracy table for which there are measurements."""
     hardware = {name: load_hardware(name) for name in data}
     scored = [found for name, parts in data.items() for found in held_out(parts, hardware[name])]
 
-    def chosen(test: Callable[[Scored], bool]) -> list[Scored]:
-        return [found for found in scored if test(found)]
+    def of(op: str, test: Callable[[Scored], bool] = lambda _: True) -> list[Scored]:
+        return [found for found in scored if found.op == op and test(found)]
 
-    def gemm(*formats: str) -> list[Scored]:
-        return chosen(lambda found: found.op == "gemm" and found.format in formats)
+    def gemm(format: str) -> list[Scored]:
+        return of("gemm", lambda found: found.format == format)
+
+    def prefill(bf16: bool) -> list[Scored]:
+        return of("attention_prefill", lambda found: (found.format == "bf16") == bf16)
 
     def decode(fast: bool) -> list[Scored]:
-        return chosen(lambda s: s.op == "attention_decode" and (s.hardware in FAST_DECODE) == fast)
+        return of("attention_decode", lambda found: (found.hardware in FAST_DECODE) == fast)
 
-    wanted = [
+    rows = [
         ("GEMM bf16", 0.09, 0.065, gemm("bf16")),
         ("GEMM fp8", 0.10, 0.07, gemm("fp8")),
         ("GEMM nvfp4", 0.10, 0.07, gemm("nvfp4")),
         ("GEMM fp8_block (host-bound benchmark)", 0.10, 0.07, gemm("fp8_block")),
-        (
-            "attention prefill, bf16 cache",
-            0.10,
-            0.07,
-            chosen(lambda s: s.op == "attention_prefill" and s.format == "bf16"),
-        ),
-        (
-            "attention prefill, fp8 cache",
-            0.10,
-            0.07,
-            chosen(lambda s: s.op == "attention_prefill" and s.format != "bf16"),
-        ),
+        ("attention prefill, bf16 cache", 0.10, 0.07, prefill(bf16=True)),
+        ("attention prefill, fp8 cache", 0.10, 0.07, prefill(bf16=False)),
         ("attention decode, H100, H200, B200, GB200", 0.10, 0.065, decode(fast=True)),
         ("attention decode, A100, L40S, RTX PRO 6000", 0.18, 0.12, decode(fast=False)),
-        ("attention over latents, decode", 0.25, 0.12, chosen(lambda s: s.op == "latent_decode")),
-        ("MoE", 0.20, 0.12, chosen(lambda s: s.op == "moe")),
-        ("collectives", 0.10, 0.06, chosen(lambda s: s.op == "collective")),
+        ("MLA decode", 0.25, 0.12, of("mla_decode")),
+        ("MoE", 0.20, 0.12, of("moe")),
+        ("collectives", 0.10, 0.06, of("collective")),
         ("50 points and prior, GEMM bf16", 0.12, 0.08, few_points("gemm", "bf16", data, hardware)),
         ("50 points and prior, prefill bf16", 0.12, 0.08, few_points("attention_prefill", "bf16", data, hardware)),
         ("zero-shot, GEMM bf16", 0.13, 0.09, zero_shot("gemm", "bf16", data, hardware)),
     ]
-    return [line(name, reach, aim, found) for name, reach, aim, found in wanted if found]
+    return [table_row(name, target, stretch, found) for name, target, stretch, found in rows if found]
 
 
-def markdown(lines: Sequence[Line]) -> str:
+def markdown(table: Sequence[TableRow]) -> str:
     """The table as Markdown, in percent."""
-    names = list(dict.fromkeys(name for entry in lines for name in entry.parts))
-    head = ["", "MAPE", "reach", "aim", "roofline", "in interval", "MAPE, all rows", "in interval, all rows", *names]
-    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
-    for entry in lines:
-        own = [f"{100 * entry.parts[name]:.1f}" if name in entry.parts else "" for name in names]
+    names = list(dict.fromkeys(name for row in table for name in row.parts))
+    head = ["", "MAPE", "target", "stretch target", "roofline", "in 80% interval"]
+    head += ["MAPE, all rows", "in 80% interval, all rows", *names]
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    for row in table:
+        own = [f"{100 * row.parts[name]:.1f}" if name in row.parts else "" for name in names]
         cells = [
-            *(entry.name, f"**{100 * entry.mape:.1f}**", f"{100 * entry.reach:g}", f"{100 * entry.aim:g}"),
-            *(f"{100 * entry.bound:.0f}", f"{100 * entry.coverage:.0f}"),
-            *(f"{100 * entry.mape_all:.1f}", f"{100 * entry.coverage_all:.0f}", *own),
+            *(row.name, f"**{100 * row.mape:.1f}**", f"{100 * row.target:g}", f"{100 * row.stretch:g}"),
+            *(f"{100 * row.bound:.0f}", f"{100 * row.coverage:.0f}"),
+            *(f"{100 * row.mape_all:.1f}", f"{100 * row.coverage_all:.0f}", *own),
         ]
-        rows.append(f"| {' | '.join(cells)} |")
-    return "\n".join(rows) + "\n"
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m roofline.validate.score.accuracy", description="Held-out errors, as Markdown."
+    """Print the table of a folder of measurements; returns the exit status."""
+    return run_report(
+        "score.accuracy", "Held-out errors, as Markdown.", lambda folder: markdown(table(load(folder))), arguments
     )
-    parser.add_argument("measurements", type=Path, help="folder of measurement files")
-    parser.add_argument("--output", type=Path, help="write the table here, too")
-
-    def work(options: argparse.Namespace) -> str:
-        text = markdown(table(load(options.measurements)))
-        if options.output is not None:
-            save_text(options.output, text)
-        return text
-
-    return answer(parser, work, arguments)
 
 
 if __name__ == "__main__":

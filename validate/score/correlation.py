@@ -1,20 +1,19 @@
-"""How far the errors of different kernels go together: what the interval of a whole model has to be combined with.
+"""Correlations between errors of different kernels, as the interval of a pass needs them (`timing.intervals`).
 
     python -m roofline.validate.score.correlation MEASUREMENTS_DIR [--output correlation.md]
 
-With r = log(measured / predicted) of rows that the fit did not see, the correlation of two kernels of one kind is
+With r = log(measured / predicted) of held-out rows, the correlation of two kernels of one kind is
 
     rho = sum over groups of the mean of r_i r_j over its pairs / sum over groups of the mean of r_i^2
 
-the pairwise intraclass correlation (Fisher, 1925, chapter 7), here about zero: a bias that kernels share is an error
-that they share. A group is what one accelerator and format has at the same number of tokens (its pairs are of other
-shapes), of the same shape (its pairs are of other numbers of tokens), or at all. Between two kinds the pairs are one
-kernel of each on the same accelerator. Errors are cut at a factor of e^0.5, so that a few odd kernels do not decide.
+the pairwise intraclass correlation (Fisher, 1925, chapter 7), here about zero: a common bias is a common error. A group
+is the rows of one accelerator and format with the same number of tokens (pairs of different shapes), with the same
+shape (pairs of different numbers of tokens), or all its rows. A pair of two kinds is one kernel of each on the same
+accelerator. Errors are clipped at a factor of e^0.5, to limit the weight of outliers.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Mapping, Sequence
 from itertools import combinations
@@ -24,18 +23,17 @@ from typing import TYPE_CHECKING
 import numpy as np
 from msgspec import Struct
 
-from roofline.core.files import save_text
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel
-from roofline.validate.main import answer
+from roofline.validate.main import run_report
 from roofline.validate.score.accuracy import held_out, load, zero_shot
 from roofline.validate.score.kernels import Scored
 
 if TYPE_CHECKING:
     import pandas as pd
 
-LARGEST = 0.5
-"""Logarithmic errors beyond count as this."""
+CLIP = 0.5
+"""Largest logarithmic error; larger ones are clipped."""
 
 TOKENS: Mapping[str, tuple[str, ...]] = {
     "gemm": ("m",),
@@ -44,7 +42,7 @@ TOKENS: Mapping[str, tuple[str, ...]] = {
     "moe": ("tokens",),
     "collective": ("bytes",),
 }
-"""The columns of a kind that the number of tokens sets; the others are the shape."""
+"""The columns of a kind that depend on the number of tokens; the others are the shape."""
 
 INHERITED = (
     ("gemm", "bf16"),
@@ -53,11 +51,11 @@ INHERITED = (
     ("moe", "bf16"),
     ("collective", "all_reduce"),
 )
-"""Kinds and formats that all accelerators were measured in: each is predicted from the others alone."""
+"""Kinds and formats measured on all accelerators, for predictions of each from the others alone."""
 
 
-class Shared(Struct, frozen=True):
-    """The correlations of one kind: of pairs at the same tokens, of the same shape, and of any on one accelerator.
+class Correlations(Struct, frozen=True):
+    """The correlations of one kind: of pairs with the same tokens, with the same shape, and of any of one accelerator.
 
     `spread` is the root mean square of the logarithmic errors, `lowest` and `highest` are `same_tokens` by accelerator.
     """
@@ -73,12 +71,12 @@ class Shared(Struct, frozen=True):
 
 
 def errors(scored: Sequence[Scored]) -> pd.DataFrame:
-    """Measured rows of one kind with their logarithmic `error`, the `fit` that it is of, and `tokens` in the pass."""
+    """Measured rows of one kind with their logarithmic `error`, the index of the `fit`, and `tokens` of the pass."""
     import pandas as pd
 
     frames = []
     for index, found in enumerate(scored):
-        error = np.clip(np.log(found.measured / found.mid), -LARGEST, LARGEST)
+        error = np.clip(np.log(found.measured / found.mid), -CLIP, CLIP)
         frames.append(found.part.frame.assign(hardware=found.hardware, fit=index, error=error, square=error**2))
     frame = pd.concat(frames, ignore_index=True)
     match scored[0].op:
@@ -90,7 +88,7 @@ def errors(scored: Sequence[Scored]) -> pd.DataFrame:
 
 
 def within(frame: pd.DataFrame, by: Sequence[str]) -> float:
-    """The correlation of two rows of the same group; see the module for the formula."""
+    """The correlation of two rows of the same group (the module's formula)."""
     groups = frame.groupby(list(by), observed=True)
     count, total, squares = groups.size(), groups["error"].sum(), groups["square"].sum()
     paired = count > 1
@@ -106,12 +104,12 @@ def between(first: pd.DataFrame, second: pd.DataFrame, by: Sequence[str]) -> tup
     return float((one["error"] * other["error"]).mean() / scale), len(one)
 
 
-def shared(frame: pd.DataFrame, op: str) -> Shared:
+def correlations(frame: pd.DataFrame, op: str) -> Correlations:
     """All correlations of one kind."""
     tokens = ("fit", *TOKENS[op])
     shape = ("fit", *(name for name in kernel(op).shape if name not in TOKENS[op]))
     single = [within(rows, tokens) for _, rows in frame.groupby("hardware", observed=True)]
-    return Shared(
+    return Correlations(
         op=op,
         rows=len(frame),
         spread=float(np.sqrt(frame["square"].mean())),
@@ -124,7 +122,7 @@ def shared(frame: pd.DataFrame, op: str) -> Shared:
 
 
 def by_kind(scored: Sequence[Scored], headline: bool) -> dict[str, pd.DataFrame]:
-    """The errors by kind, of all rows or only of those that accuracy is quoted over."""
+    """The errors by kind, of all rows or of the headline rows only."""
     chosen = [found.rows(found.headline) if headline else found for found in scored]
     kinds = {op: [found for found in chosen if found.op == op and len(found.part)] for op in TOKENS}
     return {op: errors(found) for op, found in kinds.items() if found}
@@ -138,7 +136,7 @@ def markdown(title: str, frames: Mapping[str, pd.DataFrame], by: Sequence[str]) 
         "|---|---|---|---|---|---|---|",
     ]
     for op, frame in frames.items():
-        found = shared(frame, op)
+        found = correlations(frame, op)
         lines.append(
             f"| {op} | {found.rows} | {found.spread:.3f} | **{found.same_tokens:.2f}** | "
             f"{found.lowest:.2f} to {found.highest:.2f} | {found.same_shape:.2f} | {found.any_two:.2f} |"
@@ -152,14 +150,14 @@ def markdown(title: str, frames: Mapping[str, pd.DataFrame], by: Sequence[str]) 
 
 
 def report(folder: Path) -> str:
-    """All tables: with constants of the accelerator's own (half of the shapes held out), and with inherited ones."""
+    """The tables for own constants (half of the shapes held out) and for inherited ones."""
     data = load(folder)
     hardware = {name: load_hardware(name) for name in data}
     own = [found for name, parts in data.items() for found in held_out(parts, hardware[name])]
     inherited = [found for op, format in INHERITED for found in zero_shot(op, format, data, hardware)]
     return "\n".join(
         (
-            markdown("Own constants, shapes that accuracy is quoted over", by_kind(own, True), ("hardware", "tokens")),
+            markdown("Own constants, headline shapes", by_kind(own, True), ("hardware", "tokens")),
             markdown("Own constants, all shapes", by_kind(own, False), ("hardware", "tokens")),
             markdown("Inherited constants", by_kind(inherited, True), ("hardware",)),
         )
@@ -167,20 +165,8 @@ def report(folder: Path) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m roofline.validate.score.correlation", description="How errors go together."
-    )
-    parser.add_argument("measurements", type=Path, help="folder of measurement files")
-    parser.add_argument("--output", type=Path, help="write the tables here, too")
-
-    def work(options: argparse.Namespace) -> str:
-        text = report(options.measurements)
-        if options.output is not None:
-            save_text(options.output, text)
-        return text
-
-    return answer(parser, work, arguments)
+    """Print the correlations of a folder of measurements; returns the exit status."""
+    return run_report("score.correlation", "Correlations of errors, as Markdown.", report, arguments)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Memory footprints beside simulated ones: weights, and the KV cache that a serving engine finds room for.
+"""Scores of simulated memory footprints: weights, and the KV cache capacity of serving engines.
 
-`python -m roofline.validate.score.footprints FILE` prints both, row by row, and the errors. A file has the columns
-model, hardware, num_gpus, engine, precision_weights, precision_kv, metric, value, unit, source. Rows without a model
-are listed.
+`python -m roofline.validate.score.footprints FILE` prints measured and simulated values of every row, and the errors. A
+file has the columns model, hardware, num_gpus, engine, precision_weights, precision_kv, metric, value, unit, source.
+Rows that cannot be simulated are listed.
 """
 
 from __future__ import annotations
@@ -23,12 +23,10 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, quote
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.kv_capacity import GIB, SGLANG, VLLM_0, Capacity, Reserve, kv_capacity, vllm_1
+from roofline.scenario.kv_capacity import GIB, SGLANG, VLLM_V0, Capacity, Reserve, kv_capacity, vllm_v1
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.specs.model import Model
-from roofline.specs.precision import Precision
-from roofline.validate.main import answer
-from roofline.validate.tables.names import Named, Unmapped, find_hardware, find_model, find_precision
+from roofline.validate.main import run_command
+from roofline.validate.tables.names import ResolvedHardware, Unmapped, find_hardware, find_model, find_precision
 from roofline.validate.tables.text import Line, check_filled, check_known, numbers_above_zero, parse_count, read_lines
 
 COLUMNS = (
@@ -43,7 +41,7 @@ UNITS: Mapping[str, float] = MappingProxyType(
 
 
 class Quantity(StrEnum):
-    """What a figure measures."""
+    """The measured quantity."""
 
     WEIGHTS = "weights"
     CAPACITY = "KV capacity"
@@ -62,27 +60,27 @@ METRICS: Mapping[str, Quantity | str] = MappingProxyType(
         "kv_cache_available_per_gpu": Quantity.CAPACITY,
         "activation_peak_per_gpu": Quantity.ACTIVATIONS,
         "non_torch_memory_per_gpu": Quantity.CONTEXT,
-        "gpu_used_after_weight_load": "memory in use, of which the runtime's part is not told apart",
+        "gpu_used_after_weight_load": "memory in use, with the runtime's part not separated",
         "non_kv_peak_increase": "memory in use, of which the lengths are not stated",
-        "kv_pool": "memory that the user sets aside, not what fits",
-        "vram_used_at_2048": "memory in use, of which the runtime's part is not told apart",
+        "kv_pool": "memory reserved by the user, not the capacity",
+        "vram_used_at_2048": "memory in use, with the runtime's part not separated",
         "peak_memory": "memory in use, of which the lengths are not stated",
         "gpu_memory_used": "memory in use, of which the lengths are not stated",
     }
 )
-"""Known metrics: what they measure, or why no model is held against them."""
+"""Known metrics: their quantity, or the reason why they are not scored."""
 
 STATED: Mapping[str, float] = MappingProxyType({"https://github.com/vllm-project/vllm/issues/21348 sglang": 0.93})
-"""Shares of memory that a source states for an engine and the file does not: its command line there."""
+"""Memory utilization settings stated in a source (its command line) but not in the file, by source and engine."""
 
 V1_SINCE = (2025, 3)
-"""Year and month since which vLLM serves with its second engine by default (0.8)."""
+"""Year and month since which the V1 engine is vLLM's default (0.8)."""
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
 
 class Footprint(Struct, frozen=True):
-    """One figure with what is simulated for it: bytes, or tokens of cache."""
+    """A measured and a simulated value: bytes, or tokens of KV cache."""
 
     line: Line
     quantity: Quantity
@@ -96,18 +94,14 @@ class Footprint(Struct, frozen=True):
 
 
 class Footprints(Struct, frozen=True):
-    """The figures of a file that have a model, and the rows that have none with the reason."""
+    """The scored rows of a file, and the other rows with the reason."""
 
     scored: tuple[Footprint, ...]
     unmapped: tuple[tuple[Line, str], ...]
 
-    def of(self, quantity: Quantity) -> tuple[Footprint, ...]:
-        """The figures of one quantity."""
-        return tuple(found for found in self.scored if found.quantity is quantity)
-
 
 def read_footprints(path: Path) -> list[tuple[Line, float]]:
-    """The rows of a file with their values in bytes or tokens; raises SpecError for the first thing wrong."""
+    """The rows of a file with their values in bytes or tokens; raises SpecError for the first error."""
     where = str(path)
     lines = read_lines(path, COLUMNS)
     check_filled(lines, ("model", "engine", "metric", "value", "unit"), where)
@@ -118,7 +112,7 @@ def read_footprints(path: Path) -> list[tuple[Line, float]]:
 
 
 def score_footprints(path: Path) -> Footprints:
-    """Every row of a file simulated, or listed with the reason why not."""
+    """All rows of a file, simulated or listed with the reason why not."""
     scored: list[Footprint] = []
     unmapped: list[tuple[Line, str]] = []
     for line, measured in read_footprints(path):
@@ -130,7 +124,7 @@ def score_footprints(path: Path) -> Footprints:
 
 
 def simulate(line: Line, measured: float) -> Footprint:
-    """The figure that a row measures, simulated; raises Unmapped."""
+    """The simulated value of a row; raises Unmapped."""
     cells = line.cells
     quantity = METRICS[cells["metric"].strip()]
     if not isinstance(quantity, Quantity):
@@ -144,7 +138,8 @@ def simulate(line: Line, measured: float) -> Footprint:
     precision = find_precision(cells["precision_weights"], cells["precision_kv"], model, hardware, cells["engine"])
     parallel = Parallelism(tensor=gpus)
     if quantity is Quantity.WEIGHTS:
-        return Footprint(line, quantity, measured, _weights(model, hardware, precision, parallel))
+        weights = kv_capacity(model, hardware, precision, parallel, Reserve(tokens=1)).weights
+        return Footprint(line, quantity, measured, weights)
     reserve, stated = _reserve(cells, hardware)
     found = kv_capacity(model, hardware, precision, parallel, reserve)
     if quantity is Quantity.CAPACITY:
@@ -155,14 +150,10 @@ def simulate(line: Line, measured: float) -> Footprint:
     return Footprint(line, quantity, measured, simulated)
 
 
-def _weights(model: Model, hardware: Hardware, precision: Precision, parallel: Parallelism) -> float:
-    return kv_capacity(model, hardware, precision, parallel, Reserve(tokens=1)).weights
-
-
-def _device(text: str, quantity: Quantity) -> Named:
-    """The accelerator of a row. A file has none, and "80GB class" is any of that memory: an H100 stands for them."""
+def _device(text: str, quantity: Quantity) -> ResolvedHardware:
+    """The accelerator of a row; an H100 for an empty cell, or for "80GB class" (any accelerator of that memory)."""
     if not text.strip() or re.match(r"(1 gpu \()?80 ?gb[- ]class", text.strip().lower()):
-        return Named(load_hardware("h100-sxm"), "any accelerator of 80 GB")
+        return ResolvedHardware(load_hardware("h100-sxm"), "any accelerator of 80 GB")
     plain = re.sub(r" (?:24|48|64|80)\s?GB$", "", text.strip())
     for name in (text, plain):
         try:
@@ -170,21 +161,21 @@ def _device(text: str, quantity: Quantity) -> Named:
         except Unmapped as unknown:
             reason = unknown
     if quantity is Quantity.WEIGHTS:
-        return Named(load_hardware("h100-sxm"), "weights do not depend on it")
+        return ResolvedHardware(load_hardware("h100-sxm"), "weights do not depend on it")
     raise reason
 
 
 def _reserve(cells: Mapping[str, str], hardware: Hardware) -> tuple[Reserve, bool]:
-    """What the engine of a row reserves, and whether its share of memory is the source's own and not the default."""
+    """The memory reserve of a row's engine, and whether its utilization setting is stated and not the default."""
     engine = cells["engine"].strip().lower()
     stated = STATED.get(f"{cells['source'].strip()} {engine.split()[0]}")
     if engine.startswith("vllm"):
         late = _date(engine) >= V1_SINCE or "v1" in engine.split()
-        reserve = vllm_1(hardware) if late else VLLM_0
+        reserve = vllm_v1(hardware) if late else VLLM_V0
     elif engine.startswith("sglang"):
         reserve = SGLANG
     else:
-        raise Unmapped(f"no model of what {quote(cells['engine'])} reserves")
+        raise Unmapped(f"the memory reserve of {quote(cells['engine'])} is unknown")
     return (reserve, False) if stated is None else (replace(reserve, utilisation=stated), True)
 
 
@@ -196,14 +187,14 @@ def _date(engine: str) -> tuple[int, int]:
 
 
 def _check_share(found: Capacity, cache: float, stated: bool) -> None:
-    """Raise where a measured cache and the weights alone exceed the default share, so that another one was set."""
+    """Raise where the measured KV cache and the weights exceed the default utilization, so that another one was set."""
     if not stated and found.weights + cache > found.budget:
         share = (found.weights + cache) / found.visible
-        raise Unmapped(f"weights and cache take {share:.0%} of the memory: more than the default share, not stated")
+        raise Unmapped(f"weights and KV cache take {share:.0%} of the memory: more than the default utilization")
 
 
 def as_document(found: Footprints) -> dict[str, Any]:
-    """Errors by quantity, every figure, and the rows without a model."""
+    """The JSON document: errors by quantity, scored rows, and the other rows with the reason."""
     return {
         "groups": [_group(quantity, errors) for quantity in Quantity if (errors := _errors(found, quantity)).size],
         "rows": [
@@ -227,7 +218,7 @@ def as_document(found: Footprints) -> dict[str, Any]:
 
 
 def _errors(found: Footprints, quantity: Quantity) -> Any:
-    return np.array([one.error for one in found.of(quantity)])
+    return np.array([one.error for one in found.scored if one.quantity is quantity])
 
 
 def _group(quantity: Quantity, errors: Any) -> dict[str, Any]:
@@ -256,18 +247,20 @@ def report(document: Mapping[str, Any]) -> str:
         for row in document["rows"]
     ]
     reasons = Counter(row["reason"] for row in document["unmapped"])
-    lines += ["", f"Without a model: {len(document['unmapped'])} rows"]
+    lines += ["", f"Not scored: {len(document['unmapped'])} rows"]
     lines += [f"  {times:3d}  {reason}" for reason, times in reasons.most_common()]
     return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the errors, every figure and what is left out; returns the exit status."""
+    """Print the report of a file; returns the exit status."""
     parser = argparse.ArgumentParser(
         prog="python -m roofline.validate.score.footprints", description="Memory footprints, simulated."
     )
     parser.add_argument("footprints", type=Path, help="CSV file of memory footprints")
-    return answer(parser, lambda options: report(as_document(score_footprints(options.footprints))) + "\n", arguments)
+    return run_command(
+        parser, lambda options: report(as_document(score_footprints(options.footprints))) + "\n", arguments
+    )
 
 
 if __name__ == "__main__":

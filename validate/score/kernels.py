@@ -1,8 +1,8 @@
-"""Score predictions against measurements: errors by op, format, regime and hardware, the pure roofline beside them.
+"""Scores of kernel predictions: errors by op, format, regime and hardware, with those of the bound alone.
 
 Errors are of predicted against measured time, as fractions: MAPE, its median and 90th percentile, the signed bias, the
-MAPE of the roofline bound, and the share of rows inside the 80% interval. Public benchmarks replay their buffers, so
-caches are warm in them; rows that say how their caches were (`roofline.validate.tables.rows`) are predicted so.
+MAPE of the bound, and the fraction of rows inside the 80% interval. Public benchmarks replay their buffers, so their
+caches are warm; rows with a column `cache` (`roofline.validate.tables.rows`) are predicted accordingly.
 """
 
 from __future__ import annotations
@@ -21,11 +21,10 @@ from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Calibration, load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
 from roofline.timing.kernels.elementwise import PASSES
-from roofline.validate.tables.errors import error_figures
 from roofline.validate.tables.rows import MODULES, Measurements, read_measurements
 
 KEYS = ("op", "format", "regime", "hardware")
-"""What groups may be formed by."""
+"""The keys to group by."""
 
 
 class Group(Struct, frozen=True):
@@ -43,13 +42,9 @@ class Group(Struct, frozen=True):
     bound_mape: float
     interval_coverage: float
 
-    def as_dict(self) -> dict[str, Any]:
-        """The group for JSON."""
-        return asdict(self)
-
 
 class Scored(Struct, frozen=True):
-    """Measurements of one op, format and hardware with what was predicted for them, in seconds."""
+    """Measurements of one op, format and hardware with their predictions in seconds."""
 
     part: Measurements
     format: str
@@ -61,7 +56,7 @@ class Scored(Struct, frozen=True):
     bound: Array
 
     def rows(self, chosen: NDArray[np.bool_]) -> Scored:
-        """The predictions at a mask."""
+        """The rows selected by a mask."""
         arrays: dict[str, Any] = {
             name: value[chosen] for name, value in asdict(self).items() if isinstance(value, np.ndarray)
         }
@@ -79,12 +74,12 @@ class Scored(Struct, frozen=True):
 
     @property
     def headline(self) -> NDArray[np.bool_]:
-        """The rows that accuracy is quoted over: those of no unusual shape."""
+        """The rows of the headline MAPE: those without unusual shapes."""
         return self.regimes < len(kernel(self.op).regimes.sizes)
 
 
 def predict(part: Measurements, hardware: Hardware, calibration: Calibration) -> Iterator[Scored]:
-    """The predictions for measurements of one op on `hardware`, by format; those it cannot compute in are left out."""
+    """Predictions for measurements of one op on `hardware`, by format, without those the hardware does not support."""
     if part.op in MODULES:
         return
     for _, rows in part.formats().items():
@@ -97,8 +92,8 @@ def predict(part: Measurements, hardware: Hardware, calibration: Calibration) ->
         label = "/".join(
             dict.fromkeys(str(rows.frame[name].iloc[0]) for name in ("dtype", "kv_dtype") if name in rows.frame)
         )
-        together = part.op == "collective" or part.op in PASSES  # constants are not by the data type
-        formats = rows.frame["dtype"].astype(str).to_numpy() if together else np.array([label])
+        mixed = part.op == "collective" or part.op in PASSES  # one set of constants for all data types
+        formats = rows.frame["dtype"].astype(str).to_numpy() if mixed else np.array([label])
         for format in np.unique(formats):
             chosen = np.broadcast_to(formats == format, (len(rows),))
             scored = Scored(
@@ -120,10 +115,10 @@ def score(
     calibration: Calibration | None = None,
     by: Sequence[str] = ("op", "format", "regime"),
 ) -> list[Group]:
-    """The errors by the keys in `by`; a key that is left out reads `all`.
+    """The errors by the keys in `by`; other keys read `all`.
 
-    Without `hardware`, each row is scored with the accelerator that it names. Raises RooflineError where none is known,
-    or where nothing in the files has a model.
+    Without `hardware`, each row is scored on the accelerator that it names. Raises RooflineError for an unknown
+    accelerator, or where no row has a model.
     """
     for key in by:
         if key not in KEYS:
@@ -135,7 +130,7 @@ def score(
         for found in predict(rows, chosen, calibration or load_calibration(chosen))
     ]
     if not scored:
-        raise RooflineError("nothing to score: no row is of a kind and format that the hardware and the models have")
+        raise RooflineError("nothing to score: no row has an op and format that the hardware supports")
     return summarise(scored, by)
 
 
@@ -152,7 +147,7 @@ def _by_hardware(part: Measurements, hardware: Hardware | None) -> Iterator[tupl
 
 
 def summarise(scored: Sequence[Scored], by: Sequence[str]) -> list[Group]:
-    """Groups of scored measurements, in the order of their keys."""
+    """The errors of scored measurements by group, in order of first appearance."""
     gathered: dict[tuple[str, ...], list[tuple[Scored, Array]]] = {}
     for part in scored:
         labels = kernel(part.op).regimes.labels
@@ -172,24 +167,30 @@ def _group(key: tuple[str, ...], rows: Sequence[tuple[Scored, Array]]) -> Group:
         return np.concatenate([getattr(part, name)[chosen] for part, chosen in rows])
 
     measured = joined("measured")
-    figures = error_figures(measured, *(joined(name) for name in ("low", "mid", "high", "bound")))
-    op, format, regime, hardware = key
-    return Group(
-        op=op,
-        format=format,
-        regime=regime,
-        hardware=hardware,
-        rows=len(measured),
-        **figures,
-    )
+    values: dict[str, Any] = dict(zip(KEYS, key, strict=True))
+    values |= error_statistics(measured, *(joined(name) for name in ("low", "mid", "high", "bound")))
+    return Group(rows=len(measured), **values)
 
 
-def scored(path: Path, hardware: str | None, by: Sequence[str]) -> Mapping[str, Any]:
-    """The errors of predictions against the measurements in a file or folder, grouped, for JSON."""
+def error_statistics(measured: Any, low: Any, mid: Any, high: Any, bound: Any) -> dict[str, float]:
+    """Errors of predicted over measured seconds, and the fraction of rows in the interval; arrays of one shape."""
+    error = mid / measured - 1.0
+    return {
+        "mape": float(np.mean(np.abs(error))),
+        "median_ape": float(np.median(np.abs(error))),
+        "p90_ape": float(np.percentile(np.abs(error), 90)),
+        "bias": float(np.mean(error)),
+        "bound_mape": float(np.mean(np.abs(bound / measured - 1.0))),
+        "interval_coverage": float(np.mean((measured >= low) & (measured <= high))),
+    }
+
+
+def score_file(path: Path, hardware: str | None, by: Sequence[str]) -> Mapping[str, Any]:
+    """The errors of predictions for the measurements in a file or folder, grouped, for JSON."""
     device = None if hardware is None else load_hardware(hardware)
     return as_document(score(read_measurements(path), device, by=by))
 
 
 def as_document(groups: Sequence[Group]) -> Mapping[str, Any]:
     """The groups for JSON."""
-    return {"groups": [group.as_dict() for group in groups]}
+    return {"groups": [asdict(group) for group in groups]}

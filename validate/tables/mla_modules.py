@@ -1,10 +1,9 @@
-"""Modules of latent attention in decode: what of their time is the attention itself.
+"""MLA decode kernel times from measurements of whole MLA modules.
 
-Public measurements time a whole module: projections, norms, the two products with each head's part of a weight, and the
-attention between them (`roofline.validate.tables.rows.MODULES`). Only the attention depends on the keys. What a module
-takes longer than the same one with the fewest keys is therefore its attention but for the launch, which
-`roofline.timing.kernels.mla` puts at `LAUNCH`; of the formats of the projections, which differ in nothing else, the
-median counts.
+Public measurements time a module (`roofline.validate.tables.rows.MODULES`): projections, norms, the two GEMMs of the
+absorbed weights, and the attention between them. Only the attention depends on the number of keys, so its time is that
+of the module less that of the same module with the fewest keys, plus `LAUNCH` (`roofline.timing.kernels.mla`); the
+median over the formats of the projections counts.
 """
 
 from __future__ import annotations
@@ -15,19 +14,19 @@ from roofline.timing.kernels.mla import LAUNCH
 from roofline.validate.tables.rows import Measurements
 
 FEWEST_KEYS = 4
-"""Keys up to which a module's attention is taken for a launch."""
+"""Keys up to which a module's attention takes no longer than its launch."""
 
 LEAST_KEYS = 128
-"""Keys from which on a difference is more than the noise of the module, if it is also at least `LEAST_US`."""
+"""Differences count beyond this number of keys, and from `LEAST_US` on: smaller ones are noise."""
 
 LEAST_US = 4.0
 
 RANKS = {"latent": 512, "rope": 64}
-"""Elements of the latents and of the rotary key of the model that was measured (DeepSeek-V3)."""
+"""Elements of the latent and of the rotary key of the measured model (DeepSeek-V3)."""
 
 
-def latent_rows(part: Measurements) -> Measurements | None:
-    """Rows of `latent_decode` from rows of `mla_decode_module`; None where no module has few and many keys."""
+def mla_decode_rows(part: Measurements) -> Measurements | None:
+    """Rows of `mla_decode` from rows of `mla_decode_module`; None where no module has few and many keys."""
     frame = part.frame
     module = ["hardware", "gemm_dtype", "dtype", "kv_dtype", "batch", "q_len", "heads", "tp"]
     module += [name for name in ("kernel", "software") if name in frame]
@@ -39,5 +38,5 @@ def latent_rows(part: Measurements) -> Measurements | None:
     rows = long.groupby([*kept, "kv_len"])["latency_us"].median().reset_index()
     if rows.empty:
         return None
-    rows = rows.assign(op="latent_decode", latency_us=rows["latency_us"] + LAUNCH * 1e6, **RANKS)
-    return Measurements("latent_decode", rows, part.where)
+    rows = rows.assign(op="mla_decode", latency_us=rows["latency_us"] + LAUNCH * 1e6, **RANKS)
+    return Measurements("mla_decode", rows, part.where)

@@ -1,7 +1,7 @@
-"""Names as measurement files write them, resolved to the bundled specs, formats and engines.
+"""Resolution of names in measurement files to bundled specs, formats and engines.
 
-Names that a table writes in its own way are listed here one by one; nothing is guessed. What cannot be resolved raises
-`Unmapped` with the reason, so that the row is listed and counted.
+Aliases are listed one by one; nothing is guessed. Unresolved names raise `Unmapped` with the reason, so that the row is
+listed and counted.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from roofline.specs.precision import Precision, parse_precision
 from roofline.specs.schemes import UNQUANTISED, WEIGHT_SCHEMES, Mixture, WeightScheme
 
 
-class Unmapped(RooflineError):  # noqa: N818 - it says what a row is, not what went wrong
-    """A row that names something this simulator has no spec, format or engine for. Its text is the reason."""
+class Unmapped(RooflineError):  # noqa: N818 - a category of rows, not a fault
+    """A row with a name that has no bundled spec, format or engine; the message is the reason."""
 
 
-class Named(Struct, frozen=True):
-    """A hardware spec and, where the file leaves its variant open, what is taken for it."""
+class ResolvedHardware(Struct, frozen=True):
+    """A hardware spec, with the assumption where the file does not state the variant."""
 
     hardware: Hardware
     assumed: str = ""
@@ -46,7 +46,7 @@ MODELS: Mapping[str, str] = MappingProxyType(
         "qwen3-coder-30b-a3b": "qwen3-30b-a3b",  # the same architecture
     }
 )
-"""Models by the names that files use, where those differ from the spec's."""
+"""Models by their names in files, where they differ from the spec's."""
 
 FORM_FACTOR = "the file does not say which form factor: SXM"
 LARGEST = "the file does not say how many GPU cores: the largest configuration"
@@ -79,7 +79,7 @@ HARDWARE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "m4 max 64gb": ("m4-max", ""),
     }
 )
-"""Accelerators by the names that files use, with what is assumed where a name leaves the variant open."""
+"""Accelerators by their names in files, with the assumption where a name leaves the variant open."""
 
 _APPLE = re.compile(r"apple (m\d(?: (?:pro|max|ultra))?)(?: \((\d+)-core gpu\))?")
 
@@ -94,7 +94,7 @@ ENGINES: tuple[tuple[str, str], ...] = (
     ("sglang", "sglang"),
     ("pytorch hf", "hf-eager"),
 )
-"""Engine profiles by how the engine's name starts in files, in small letters."""
+"""Engine profiles by the prefix of the engine's name in files, in lower case."""
 
 
 def find_model(text: str) -> Model:
@@ -103,14 +103,14 @@ def find_model(text: str) -> Model:
     name = re.sub(r"\s+", "-", plain)
     name = MODELS.get(name, name)
     if "/" in name or name.endswith((".yaml", ".yml", ".json")):
-        raise Unmapped(f"a model is named, not a file: {quote(text)}")
+        raise Unmapped(f"expected the name of a model, not a file: {quote(text)}")
     try:
         return load_model(name)
     except RooflineError:
         raise Unmapped(f"no bundled model is {quote(text)}") from None
 
 
-def find_hardware(text: str) -> Named:
+def find_hardware(text: str) -> ResolvedHardware:
     """The bundled accelerator that a file calls `text`; raises Unmapped."""
     plain = re.sub(r"^(nvidia|amd radeon) ", "", text.strip().lower())
     if match := _APPLE.fullmatch(plain):
@@ -119,25 +119,25 @@ def find_hardware(text: str) -> Named:
     if "/" in name or name.count("."):
         raise Unmapped(f"{quote(text)} is more than one accelerator" if "/" in name else f"no spec of {quote(text)}")
     try:
-        return Named(load_hardware(name), assumed)
+        return ResolvedHardware(load_hardware(name), assumed)
     except RooflineError:
         raise Unmapped(f"no bundled spec of {quote(text)}") from None
 
 
-def _apple(name: str, cores: str | None, text: str) -> Named:
+def _apple(name: str, cores: str | None, text: str) -> ResolvedHardware:
     try:
         hardware = load_hardware(name)
     except UnknownNameError:
         raise Unmapped(f"no bundled spec of {quote(text)}") from None
     if cores is None:
-        return Named(hardware, LARGEST)
+        return ResolvedHardware(hardware, LARGEST)
     if hardware.units != int(cores):
         raise Unmapped(f"the bundled {hardware.title} is not {quote(text)}")
-    return Named(hardware)
+    return ResolvedHardware(hardware)
 
 
 def find_engine(text: str) -> str:
-    """The name of the engine profile for what a file calls `text`; raises Unmapped."""
+    """The name of the engine profile that a file calls `text`; raises Unmapped."""
     plain = text.strip().lower()
     for prefix, name in ENGINES:
         if plain.startswith(prefix):
@@ -145,18 +145,16 @@ def find_engine(text: str) -> str:
     raise Unmapped(f"no engine profile is for {quote(text)}")
 
 
-# --- formats ----------------------------------------------------------------------------------------------------------
-
-_SIXTEEN = frozenset({"", "-", "f16", "fp16", "bf16", "16-bit", "bf16 mla"})
+_UNQUANTISED_16_BIT = frozenset({"", "-", "f16", "fp16", "bf16", "16-bit", "bf16 mla"})
 _GGUF_NAMES = {"mxfp4": "mxfp4_moe"}
 
 GPT_FAST_KEPT = UNQUANTISED - {"lm_head"}
-"""gpt-fast quantises every linear layer, the output head among them (its quantize.py)."""
+"""gpt-fast quantises every linear layer, lm_head included (its quantize.py)."""
 
 GPT_FAST: Mapping[str, WeightScheme] = MappingProxyType(
     {
         "int8": WeightScheme("int8 (gpt-fast)", FORMATS["int8"], unquantised=GPT_FAST_KEPT),
-        # Groups of 32 share a scale and a zero point of bf16.
+        # Groups of 32 share a bf16 scale and zero point.
         "int4_g32": WeightScheme(
             "int4 g32 (gpt-fast)", Format("int4-g32", grouped(4, 32, 16, 16), "int4"), unquantised=GPT_FAST_KEPT
         ),
@@ -164,7 +162,7 @@ GPT_FAST: Mapping[str, WeightScheme] = MappingProxyType(
 )
 
 _PROJECTIONS = frozenset({"q_proj", "k_proj", "v_proj", "o_proj"})
-_LATENT = frozenset({"q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "q_absorb", "v_absorb", "o_proj"})
+_MLA_PROJECTIONS = frozenset({"q_a_proj", "q_b_proj", "kv_a_proj", "kv_b_proj", "q_absorb", "v_absorb", "o_proj"})
 
 
 def _ends(layer: int, layers: int) -> bool:
@@ -172,7 +170,7 @@ def _ends(layer: int, layers: int) -> bool:
 
 
 def _feed_forward_fp8() -> WeightScheme:
-    """Meta's FP8 checkpoint of Llama 3.1 405B: feed-forward weights only, none of the first and last layer.
+    """Meta's FP8 checkpoint of Llama 3.1 405B: feed-forward weights of all but the first and last layer.
 
     Source: The Llama 3 Herd of Models (2024), section 6.2.
     """
@@ -183,16 +181,16 @@ def _feed_forward_fp8() -> WeightScheme:
 
 LLAMA_405B_FP8 = _feed_forward_fp8()
 
-NVFP4_BLOCKS = WeightScheme("nvfp4 (feed-forward)", FORMATS["nvfp4"], unquantised=UNQUANTISED | _LATENT)
+NVFP4_BLOCKS = WeightScheme("nvfp4 (feed-forward)", FORMATS["nvfp4"], unquantised=UNQUANTISED | _MLA_PROJECTIONS)
 """NVIDIA's FP4 checkpoint of DeepSeek-R1: experts and dense feed-forward in NVFP4, attention in BF16 (model card)."""
 
 
 def find_precision(weights: str, kv: str, model: Model, hardware: Hardware, engine: str) -> Precision:
-    """The precision that a file's columns of formats mean for a model in an engine; raises Unmapped."""
+    """The precision of a file's format columns, for a model in an engine; raises Unmapped."""
     key = re.sub(r"\s*\([^)]*\)", "", weights).strip().lower()
     chosen = _weights(key, weights, model, hardware, engine.strip().lower())
     cache = kv.strip().lower()
-    if cache in _SIXTEEN:
+    if cache in _UNQUANTISED_16_BIT:
         return chosen
     try:
         return replace(chosen, kv=find_format(cache))
@@ -203,11 +201,14 @@ def find_precision(weights: str, kv: str, model: Model, hardware: Hardware, engi
 def _weights(key: str, text: str, model: Model, hardware: Hardware, engine: str) -> Precision:
     base = default_base(model, hardware)
     if engine.startswith(("llama.cpp", "gguf")):
-        # llama.cpp multiplies in fp16 whatever the checkpoint was.
-        return _parsed("fp16", None if key in _SIXTEEN else _GGUF_NAMES.get(key, key), text, WEIGHT_SCHEMES)
-    if key in _SIXTEEN:
-        wanted = "fp16" if key in ("f16", "fp16") else "bf16" if key == "bf16" else base
-        return parse_precision(wanted if hardware.supports(wanted) else base)
+        # llama.cpp computes in fp16 for any checkpoint.
+        scheme = None if key in _UNQUANTISED_16_BIT else _GGUF_NAMES.get(key, key)
+        if scheme is not None and scheme not in WEIGHT_SCHEMES:
+            raise Unmapped(f"llama.cpp has no file type {quote(text)}")
+        return parse_precision("fp16", scheme)
+    if key in _UNQUANTISED_16_BIT:
+        stated = "fp16" if key in ("f16", "fp16") else "bf16" if key == "bf16" else base
+        return parse_precision(stated if hardware.supports(stated) else base)
     if engine.startswith("gpt-fast"):
         if key not in GPT_FAST:
             raise Unmapped(f"gpt-fast has no weight format {quote(text)}")
@@ -216,7 +217,7 @@ def _weights(key: str, text: str, model: Model, hardware: Hardware, engine: str)
         return parse_precision("fp32")
     if key == "fp8" and model.name == "llama-3.1-405b":
         return replace(parse_precision(base, "fp8"), weights=LLAMA_405B_FP8)
-    if key == "fp8" and (model.latent or model.name.startswith("qwen3")):
+    if key == "fp8" and (model.uses_mla or model.name.startswith("qwen3")):
         return parse_precision(base, "fp8_block")  # their own checkpoints have scales by blocks of 128 x 128
     if key.startswith("nvfp4 moe"):
         return replace(parse_precision(base, "nvfp4"), weights=NVFP4_BLOCKS)
@@ -234,11 +235,3 @@ def _weights(key: str, text: str, model: Model, hardware: Hardware, engine: str)
     if key not in schemes:
         raise Unmapped(f"no weight format is {quote(text)}")
     return parse_precision(base, schemes[key])
-
-
-def _parsed(base: str, scheme: str | None, text: str, known: Mapping[str, WeightScheme]) -> Precision:
-    if scheme is None:
-        return parse_precision(base)
-    if scheme not in known:
-        raise Unmapped(f"llama.cpp has no file type {quote(text)}")
-    return parse_precision(base, scheme)

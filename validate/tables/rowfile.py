@@ -1,7 +1,7 @@
-"""A CSV file of measurements that grows row by row and survives whatever ends the program.
+"""A CSV file of measurements, appended row by row and robust against interruption.
 
-Every row is one write of one whole line, so that a killed program leaves whole lines. What a lost machine or a full
-disk cut off in the middle is removed when the file is opened again.
+Every row is one write of one whole line, so that a killed program leaves whole lines. A line truncated by a crash or a
+full disk is removed when the file is opened again.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from roofline.validate.kernels.work import Case
 from roofline.validate.tables.rows import TEXT, shape_names
 
 OPS = tuple(op for op in KERNELS if op != "collective")
-"""What one device measures."""
+"""Ops measured on one device."""
 
 SHAPES = tuple(dict.fromkeys(name for op in OPS for name in shape_names(op)))
 
@@ -29,7 +29,7 @@ COLUMNS = (
     *("timing", "software", "device", "driver", "threads", "clock_mhz", "memory_clock_mhz", "temperature_c"),
     *("revision", "date"),
 )
-"""The columns of a file: those of the measurement schema, the spread, and where the row came from."""
+"""The columns of a file: the measurement schema, the spread, and the origin of the row."""
 
 
 def as_line(values: Sequence[object]) -> bytes:
@@ -45,9 +45,9 @@ HEADER = as_line(COLUMNS)
 
 
 class RowFile:
-    """A measurement file that rows are appended to. `rows` are those that it had when it was opened.
+    """A measurement file opened for appending; `rows` are its rows.
 
-    Raises SpecError for a file that is something else, RooflineError where it cannot be written.
+    Raises SpecError for a file with other content, RooflineError for one that cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
@@ -82,7 +82,7 @@ class RowFile:
         os.close(self._file)
 
     def append(self, row: Mapping[str, object]) -> None:
-        """Write one row; the file then has all of it, or nothing."""
+        """Append one row, atomically."""
         self._write(as_line([row.get(name, "") for name in COLUMNS]))
         self.rows.append({name: str(row.get(name, "")) for name in COLUMNS})
 
@@ -96,15 +96,15 @@ class RowFile:
         except OSError as error:
             if regular:
                 os.ftruncate(self._file, start)
-            safe = f"; the rows before this one are safe in it ({len(self.rows)})" if start else ""
+            safe = f"; it keeps the {len(self.rows)} rows before this one" if start else ""
             reason = (error.strerror or "the system refused").lower()
             raise RooflineError(f"cannot write {quote(str(self.path), 200)}: {reason}{safe}") from None
 
 
 def repaired(content: bytes, where: str, advice: str = "") -> tuple[int, list[dict[str, str]]]:
-    """How much of a file is whole, and its rows: a last line without its end is left out.
+    """The bytes of a file up to its last whole line, and its rows.
 
-    Raises SpecError for content that this program did not write, with `advice` for somebody who would write to it.
+    Raises SpecError, with `advice` in the message, for content that is no such file.
     """
     end = content.rfind(b"\n") + 1
     if end == 0 and HEADER.startswith(content):
@@ -112,7 +112,7 @@ def repaired(content: bytes, where: str, advice: str = "") -> tuple[int, list[di
     lines = content[:end].split(b"\n")[:-1]
     rows: list[dict[str, str]] = []
     if not lines or lines[0] + b"\n" != HEADER:
-        raise SpecError(where, f"is no file of `roofline validate measure`: its columns are others{advice}")
+        raise SpecError(where, f"is no file of `roofline validate measure`: its columns differ{advice}")
     for number, line in enumerate(lines[1:], 1):
         cells = next(csv.reader([line.decode("utf-8", "replace")]), [])
         if len(cells) != len(COLUMNS):
@@ -124,7 +124,7 @@ def repaired(content: bytes, where: str, advice: str = "") -> tuple[int, list[di
 
 
 def read_rows(path: Path) -> list[dict[str, str]]:
-    """The whole rows of a file as text by column; raises SpecError for anything else."""
+    """The rows of a file as text by column; raises SpecError for other content."""
     try:
         content = path.read_bytes()
     except OSError as error:
@@ -136,7 +136,7 @@ def read_rows(path: Path) -> list[dict[str, str]]:
 
 
 def case_of(row: Mapping[str, str], where: str = "row") -> Case:
-    """The case that a row measured; raises SpecError for shapes that are no whole numbers."""
+    """The measured case of a row; raises SpecError for an invalid shape or latency."""
     op = row["op"]
     if op not in OPS:
         raise SpecError(where, f"unknown op {quote(op)}")
@@ -149,10 +149,10 @@ def case_of(row: Mapping[str, str], where: str = "row") -> Case:
 
 
 def identity(row: Mapping[str, str]) -> tuple[str, ...]:
-    """What makes a row the same measurement as another one: the case, the way, and whether caches were cold."""
+    """The key of a row's measurement: the case, the backend, and the cache state."""
     return (row["op"], *(row[name] for name in shape_names(row["op"])), row["kernel"], row["cache"])
 
 
 def planned(case: Case, way: str, cold: bool) -> tuple[str, ...]:
-    """The identity of a measurement to be taken."""
+    """The identity of a planned measurement."""
     return (case.op, *(str(case.columns[name]) for name in shape_names(case.op)), way, "cold" if cold else "warm")

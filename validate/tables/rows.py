@@ -1,14 +1,13 @@
-"""Measurement files: one row a measured kernel, Parquet or CSV, checked before anything is fitted or scored.
+"""Measurement files: one row for each measured kernel, Parquet or CSV, checked before a fit or a score.
 
 Columns: `hardware, op`, the shape columns of the op, `latency_us`, and optional `kernel`, `software` and `cache`. Data
 rows are numbered from 1 in messages, header not counted.
 
-`cache` says what the caches held of the operands: nothing (`cold`), or what fits them (`warm`), as `roofline validate
-measure` writes it, which times many calls in a row. Rows without it are those of public benchmarks: these replay a few
-buffers, in a graph of one kernel.
+`cache` is `cold` (no operands in the caches) or `warm` (all that fit), written by `roofline validate measure`. Rows
+without it are of public benchmarks, which replay a few buffers in a graph of one kernel.
 
-`bare`, where there is one, is 1 for the time of the kernels proper alone, without those that quantise activations, sort
-tokens or write the cache: tables of tuned kernels. A fit takes rows of one sort. `causal` 0 is attention unmasked.
+`bare` 1 marks times without the kernels that quantise activations, sort tokens or write the KV cache (tables of tuned
+kernels); a fit accepts rows of one value. `causal` 0 is unmasked attention.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ MODULES = {
     "mla_prefill_module": ("dtype", "kv_dtype", "gemm_dtype", "model", "batch", "q_len", "kv_len", "heads", "tp"),
     "mla_decode_module": ("dtype", "kv_dtype", "gemm_dtype", "model", "batch", "q_len", "kv_len", "heads", "tp"),
 }
-"""Whole modules of the schema: they are read and checked, but several kernels together have no single model."""
+"""Modules of several kernels: read and checked, but without a kernel model."""
 
 TEXT = (
     *("hardware", "op", "dtype", "kv_dtype", "gemm_dtype", "model", "routing", "collective", "variant"),
     *("kernel", "software"),
 )
-"""Columns that hold names; the other shape columns hold whole numbers."""
+"""Text columns; the other shape columns are whole numbers."""
 
 MAY_BE_ZERO = ("window",)
 
 OPTIONAL = {"bare": 0.0, "causal": 1.0}
-"""Columns of the formulas that a file may have, and what they are where it has not."""
+"""Optional columns of the formulas, with their defaults."""
 
 UNGATED = frozenset({(2688, 1856, 6, 128)})
 """Expert shapes (hidden, intermediate, top_k, experts) of models whose experts have two matrices, not three."""
@@ -53,7 +52,7 @@ MAX_ROWS = 5_000_000
 
 
 class Measurements(Struct, frozen=True):
-    """Checked measurements of one op: `frame` has the columns of the schema; `where` names the file in messages."""
+    """Checked measurements of one op: `frame` has the columns of the schema, `where` names the file in messages."""
 
     op: str
     frame: pd.DataFrame
@@ -69,12 +68,12 @@ class Measurements(Struct, frozen=True):
 
     @property
     def columns(self) -> Columns:
-        """The shape columns as arrays; names that are the same in all rows as text."""
+        """The shape columns as arrays; text columns with one value as text."""
         return shape_columns(self.op, self.frame)
 
     @property
     def resident(self) -> NDArray[np.bool_]:
-        """The rows whose operands stay in the caches as far as these hold them."""
+        """The rows with operands in the caches (all but `cold` ones)."""
         return np.asarray(self._cache != "cold", dtype=bool)
 
     @property
@@ -84,7 +83,7 @@ class Measurements(Struct, frozen=True):
 
     @property
     def _cache(self) -> NDArray[np.str_]:
-        """The column `cache`; empty where there is none."""
+        """The column `cache`; empty strings where it is absent."""
         if "cache" not in self.frame:
             return np.full(len(self), "", dtype=np.str_)
         return self.frame["cache"].fillna("").to_numpy(dtype=np.str_)
@@ -96,12 +95,12 @@ class Measurements(Struct, frozen=True):
         return Measurements(self.op, frame, self.where)
 
     def by_hardware(self) -> dict[str, Measurements]:
-        """The measurements by the accelerator that they name, in the order of the rows."""
+        """The measurements by accelerator, in the order of the rows."""
         groups = self.frame.groupby(self.frame["hardware"].astype(str), sort=False)
         return {str(name): Measurements(self.op, frame, self.where) for name, frame in groups}
 
     def formats(self) -> dict[str, Measurements]:
-        """The measurements by the format that their constants belong to."""
+        """The measurements by format (`Kernel.format`)."""
         names = [name for name in kernel(self.op).formatted if name in self.frame]
         if not names:
             return {"any": self}
@@ -132,10 +131,9 @@ def shape_columns(op: str, frame: pd.DataFrame) -> Columns:
 
 
 def gated(frame: pd.DataFrame) -> NDArray[np.float64]:
-    """1 for experts of three matrices, 0 for two: by a column `gated`, else by what is known of the shape.
+    """1 for experts of three matrices, 0 for two: the column `gated`, else inferred from the shape.
 
-    Models that send a token to 22 of 512 experts have two matrices; in vLLM before 0.15 all experts were measured as
-    three.
+    Models with 22 of 512 experts a token have two matrices; vLLM before 0.15 measured all experts with three.
     """
     if "gated" in frame:
         return frame["gated"].to_numpy(dtype=np.float64)
@@ -152,9 +150,9 @@ def shape_names(op: str) -> tuple[str, ...]:
 
 
 def read_measurements(path: Path) -> list[Measurements]:
-    """All measurements in a Parquet or CSV file, or in the files of a folder, by op and file; each checked.
+    """The checked measurements in a Parquet or CSV file, or in the files of a folder, by op and file.
 
-    Raises SpecError with one sentence that names the file and the first row that is wrong.
+    Raises SpecError with the file and the first wrong row.
     """
     if path.is_dir():
         inside = sorted(file for file in path.iterdir() if file.suffix in (".parquet", ".csv"))
@@ -182,7 +180,7 @@ def _load(path: Path) -> pd.DataFrame:
         raise SpecError(quote(where, 200), f"cannot be read ({reason})") from None
     except SpecError:
         raise
-    except Exception as error:  # the readers raise whatever their parsers do
+    except Exception as error:  # parsers raise many types
         problem = " ".join(str(error).split())[:120]
         raise SpecError(where, f"is no readable {path.suffix[1:].upper()} file ({problem})") from None
 
@@ -247,7 +245,7 @@ def _require(frame: pd.DataFrame, names: Sequence[str], where: str, purpose: str
 
 
 def _refuse(wrong: pd.Series[bool], problem: str, where: str) -> None:
-    """Raise for the rows where `wrong` holds, naming the first few."""
+    """Raise SpecError with the first few rows where `wrong` is true."""
     if not wrong.any():
         return
     rows = [int(index) + 1 for index in wrong.index[wrong]]
@@ -256,7 +254,7 @@ def _refuse(wrong: pd.Series[bool], problem: str, where: str) -> None:
 
 
 def only_hardware(parts: Sequence[Measurements], where: str) -> str:
-    """The one accelerator that all measurements are of; raises SpecError naming the first row of another."""
+    """The accelerator of all measurements; raises SpecError with the first row of another one."""
     first = str(parts[0].frame["hardware"].iloc[0])
     for part in parts:
         other = part.frame["hardware"].astype(str) != first
@@ -269,13 +267,13 @@ def only_hardware(parts: Sequence[Measurements], where: str) -> str:
 
 
 def headline(part: Measurements) -> NDArray[np.bool_]:
-    """The rows that accuracy is quoted over: n, k >= 1024 for products; head_dim 128, full window for attention."""
+    """The rows of the headline MAPE: n, k >= 1024 for GEMMs; head_dim 128 and full window for attention."""
     unusual = kernel(part.op).regimes.unusual
     return np.ones(len(part), dtype=bool) if unusual is None else ~unusual.among(part.columns)
 
 
 def by_op(parts: Sequence[Measurements]) -> Mapping[str, Measurements]:
-    """Measurements of the same op joined, whichever files they came from."""
+    """The measurements of each op, joined over files."""
     import pandas as pd
 
     grouped: dict[str, list[Measurements]] = {}

@@ -1,13 +1,13 @@
-"""Tables of published figures: CSV files with a header, read whole and checked before anything is scored.
+"""CSV tables of published values, read and checked as a whole.
 
-Data rows are numbered from 1 in messages, header not counted. Problems raise SpecError with one sentence.
+Data rows are numbered from 1 in messages, header not counted. Errors raise SpecError.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -27,7 +27,7 @@ class Line(Struct, frozen=True):
 
 
 def read_lines(path: Path, columns: Sequence[str]) -> list[Line]:
-    """All rows of a CSV file that has these columns, in any order and with others beside them."""
+    """All rows of a CSV file with at least these columns, in any order."""
     where = str(path)
     if path.is_dir():
         raise SpecError(where, "is a folder, not a CSV file")
@@ -49,7 +49,7 @@ def read_lines(path: Path, columns: Sequence[str]) -> list[Line]:
         raise SpecError(where, f"has {len(body)} rows; at most {MAX_ROWS} are read")
     lines = [Line(number, path.name, dict(zip(names, row, strict=False))) for number, row in enumerate(body, 1)]
     ragged = [number for number, row in enumerate(body, 1) if len(row) != len(names)]
-    refuse(ragged, f"has not the {len(names)} cells of the header", where)
+    refuse(ragged, f"does not have the {len(names)} cells of the header", where)
     return lines
 
 
@@ -69,7 +69,7 @@ def _text(path: Path) -> str:
 
 
 def _rows(text: str, where: str) -> Iterator[list[str]]:
-    """The rows that are not blank."""
+    """The non-blank rows."""
     try:
         yield from (row for row in csv.reader(text.splitlines(keepends=True), strict=True) if any(row))
     except csv.Error as error:
@@ -77,7 +77,7 @@ def _rows(text: str, where: str) -> Iterator[list[str]]:
 
 
 def refuse(numbers: Sequence[int], problem: str, where: str) -> None:
-    """Raise SpecError for the rows of these numbers, naming the first few."""
+    """Raise SpecError with the first few of these row numbers, if there are any."""
     if not numbers:
         return
     listed = ", ".join(map(str, numbers[:5])) + (f" and {len(numbers) - 5} more" if len(numbers) > 5 else "")
@@ -87,14 +87,14 @@ def refuse(numbers: Sequence[int], problem: str, where: str) -> None:
 def numbers_above_zero(lines: Sequence[Line], column: str, where: str) -> list[float]:
     """The cells of a column as numbers; raises where one is no finite number above zero."""
     values = [parse_number(line.cells[column]) for line in lines]
-    _refuse_where(lines, lambda index: values[index] is None, f"{quote(column)} is no finite number", where)
-    found = [value for value in values if value is not None]
-    _refuse_where(lines, lambda index: found[index] <= 0, f"{quote(column)} is not above zero", where)
-    return found
+    pairs = list(zip(lines, values, strict=True))
+    refuse([line.number for line, value in pairs if value is None], f"{quote(column)} is no finite number", where)
+    refuse([line.number for line, value in pairs if (value or 0) <= 0], f"{quote(column)} is not above zero", where)
+    return [value for value in values if value is not None]
 
 
 def check_known(lines: Sequence[Line], column: str, known: Mapping[str, object] | set[str], where: str) -> None:
-    """Raise where a cell of a column is not one of the known words."""
+    """Raise where a cell of a column is not one of the `known` values."""
     wrong = [line for line in lines if line.cells[column].strip() not in known]
     if wrong:
         first = wrong[0].cells[column].strip()
@@ -105,15 +105,8 @@ def check_known(lines: Sequence[Line], column: str, known: Mapping[str, object] 
 def check_filled(lines: Sequence[Line], columns: Sequence[str], where: str) -> None:
     """Raise where a cell of these columns is empty."""
     for column in columns:
-        refuse(
-            [line.number for line in lines if not line.cells[column].strip()],
-            f"the column {quote(column)} is empty",
-            where,
-        )
-
-
-def _refuse_where(lines: Sequence[Line], wrong: Callable[[int], bool], problem: str, where: str) -> None:
-    refuse([line.number for index, line in enumerate(lines) if wrong(index)], problem, where)
+        empty = [line.number for line in lines if not line.cells[column].strip()]
+        refuse(empty, f"the column {quote(column)} is empty", where)
 
 
 def parse_number(text: str) -> float | None:

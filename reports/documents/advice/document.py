@@ -1,4 +1,4 @@
-"""Advice as a document: what `roofline advise --format json` prints, and pages are made of."""
+"""The JSON documents of `roofline advise`: advice, and the list of rules."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from typing import Any
 import numpy as np
 
 from roofline.advisor.advice import Advice, Recommendation
+from roofline.advisor.rules import rules
 from roofline.advisor.search.goal import Goal
 from roofline.advisor.search.plan import Plan
 from roofline.advisor.search.trials import Trial
 from roofline.core.errors import RooflineError
+from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import finite
-from roofline.timing.estimate import Estimate
 from roofline.whatif.command_line import command_line
 from roofline.whatif.metrics import find_metric
 
 SCHEMA = "roofline.advice/1"
 
 FIGURES = ("ttft", "tpot", "total", "tokens_per_s", "energy", "energy.tdp", "cost")
-"""Metrics with readings; memory, devices and rent are certain."""
+"""Metrics with a bound and an 80% interval."""
 
-CERTAIN = ("memory", "gpus", "usd_per_hour")
+EXACT_FIGURES = ("memory", "gpus", "usd_per_hour")
 
 
 def advice_document(advice: Advice, top: int) -> dict[str, Any]:
-    """The JSON document: the request, what holds it back, changes, engines, hardware, what is in vain, a plan."""
+    """The JSON document of advice; `top` is the number of single changes shown."""
     goal, base, plan = advice.case.goal, advice.base, advice.plan
     surest = None if plan.sure else advice.surest
     followed = {step.move.name for step in plan.steps if plan.sure}
@@ -51,14 +52,14 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
                 "of": entry.of,
                 "evidence": dict(entry.evidence),
             }
-            for rule, entry in advice.findings
+            for rule, entry in advice.bottlenecks
         ],
         "recommendations": [_recommendation(entry, base) for entry in advice.recommendations],
         "other_engines": [_recommendation(entry, base) for entry in advice.engines],
         "other_hardware": [_recommendation(entry, base) for entry in advice.hardware],
-        "in_vain": [
-            {"move": entry.move, "gain": finite(entry.gain), "because": entry.because, "rule": entry.rule}
-            for entry in advice.futile
+        "no_benefit": [
+            {"move": entry.move, "gain": finite(entry.gain), "reason": entry.reason, "rule": entry.rule}
+            for entry in advice.no_benefit
             if entry.move not in followed
         ],
         "cautions": [{"rule": rule, "text": text} for rule, text in advice.cautions],
@@ -70,14 +71,14 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
 
 
 def _figures(trial: Trial) -> dict[str, Any]:
-    """Every figure that is known, with its readings."""
+    """All known figures, at the bound and with their intervals."""
     found: dict[str, Any] = {}
     for name in FIGURES:
         readings = ("bound",) if trial.goal.at == "bound" else ("bound", "low", "mid", "high")
         values = {reading: _value(trial, f"{name}.{reading}") for reading in readings}
         if values[readings[-1]] is not None:
             found[name] = values
-    found.update({name: value for name in CERTAIN if (value := _value(trial, name)) is not None})
+    found.update({name: value for name in EXACT_FIGURES if (value := _value(trial, name)) is not None})
     return found
 
 
@@ -89,12 +90,8 @@ def _value(trial: Trial, name: str) -> Any:
 
 
 def _missed(trial: Trial) -> dict[str, float | None]:
-    """The limits that are missed, with the use of each: None where there is no such figure, as no TPOT of one step."""
+    """Figure over limit of every missed limit; None if there is no such figure, such as TPOT without decode."""
     return {name: finite(trial.used[name]) for name in trial.missed}
-
-
-def _interval(estimate: Estimate) -> dict[str, float]:
-    return {name: float(getattr(estimate, name)) for name in ("low", "mid", "high")}
 
 
 def _recommendation(entry: Recommendation, base: Trial) -> dict[str, Any]:
@@ -102,11 +99,11 @@ def _recommendation(entry: Recommendation, base: Trial) -> dict[str, Any]:
         "move": entry.move.name,
         "title": entry.move.title,
         "kind": str(entry.move.kind),
-        "settles": entry.move.slot,
+        "slot": entry.move.slot,
         "price": str(entry.price),
-        "times_better": _interval(entry.better),
+        "times_better": finite(interval(entry.better)),
         "certain": entry.certain,
-        "tied_with_the_one_before": entry.tied,
+        "tied_with_previous": entry.tied,
         "same_effect": list(entry.same),
         "assumes": entry.move.assumes,
         "helps": [
@@ -114,12 +111,12 @@ def _recommendation(entry: Recommendation, base: Trial) -> dict[str, Any]:
                 "over": found.variable,
                 "from": found.low,
                 "to": found.high,
-                "looked_up_to": found.most,
+                "searched_to": found.most,
                 "text": found.text,
             }
             for found in entry.conditions
         ],
-        "because": [{"rule": rule, "text": text} for rule, text in entry.because],
+        "reasons": [{"rule": rule, "text": text} for rule, text in entry.reasons],
         "cautions": list(entry.cautions),
         "published": [
             {"effect": found.effect, "conditions": found.conditions, "source": found.source}
@@ -137,14 +134,14 @@ def _plan(plan: Plan, goal: Goal) -> dict[str, Any]:
     limits = goal.limits.given
     return {
         "feasible": plan.feasible,
-        "sure": plan.sure,
-        "times_better": None if plan.better is None else _interval(plan.better),
+        "recommended": plan.sure,
+        "times_better": None if plan.better is None else finite(interval(plan.better)),
         "steps": [
             {
                 "move": step.move.name,
                 "title": step.move.title,
                 "price": str(step.price),
-                "times_better": _interval(step.better),
+                "times_better": finite(interval(step.better)),
                 "certain": step.certain,
                 "figures": _figures(step.trial),
                 "misses": _missed(step.trial),
@@ -174,5 +171,12 @@ def _plan(plan: Plan, goal: Goal) -> dict[str, Any]:
             }
             for choice in plan.pareto
         ],
-        "combinations_tried": plan.tried,
+        "combinations_simulated": plan.tried,
     }
+
+
+def rules_document() -> list[dict[str, Any]]:
+    """Name, statement and sources of every rule."""
+    return [
+        {"name": rule.name, "statement": rule.statement, "sources": list(rule.sources)} for rule in rules().values()
+    ]

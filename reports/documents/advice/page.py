@@ -1,4 +1,4 @@
-"""A document of advice as a page: the answer first, then what it rests on."""
+"""The blocks of `roofline advise`: the answer first, then its evidence; and the table of rules."""
 
 from __future__ import annotations
 
@@ -10,47 +10,44 @@ from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.goal import Objective
 from roofline.core.units import seconds, si
 from roofline.reports.output.blocks import WIDTH, Block
-from roofline.reports.output.export import encodes
+from roofline.reports.output.export import is_encoder
 
 OBJECTIVES = {
-    Objective.TOTAL: "the whole time",
-    Objective.TTFT: "the time to first token",
-    Objective.TPOT: "the time per output token",
-    Objective.THROUGHPUT: "the throughput",
-    Objective.MEMORY: "the memory of a device",
-    Objective.COST: "the cost of a million tokens",
-    Objective.ENERGY: "the energy of a token",
+    Objective.TOTAL: "total time",
+    Objective.TTFT: "TTFT",
+    Objective.TPOT: "TPOT",
+    Objective.THROUGHPUT: "throughput",
+    Objective.MEMORY: "memory per device",
+    Objective.COST: "cost per million tokens",
+    Objective.ENERGY: "energy per token",
 }
 
 LIMITS = {
-    "capacity": "the memory of a device",
-    "memory": "the limit of memory",
-    "ttft": "the limit of TTFT",
-    "tpot": "the limit of TPOT",
-    "total": "the limit of the whole time",
-    "gpus": "the limit of devices",
+    "capacity": "device memory",
+    "memory": "the memory limit",
+    "ttft": "the TTFT limit",
+    "tpot": "the TPOT limit",
+    "total": "the total time limit",
+    "gpus": "the device limit",
     "budget": "the budget",
 }
 
 
 def advice_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """The answer in three lines, then the plan, single changes, other engines and hardware, and what is in vain."""
+    """The answer in three lines, the plan, single changes, other engines and hardware, findings, and a legend."""
+    lists = (
+        ("Bottlenecks", [_finding(entry) for entry in _ordered(document["findings"])[1:]]),
+        ("Changes without benefit", list(_no_benefit(document["no_benefit"]))),
+        ("Caveats", [_finding(entry) for entry in document["cautions"]]),
+        ("Legend", _legend(document)),
+    )
     return [
         _text(_headline(document), _answer(document)),
         *_plan_blocks(document),
         *_single_blocks(document),
         *_other_blocks(document),
-        *_told("What holds it back", [_told_by(entry) for entry in _ordered(document["findings"])[1:]]),
-        *_told("What will not help", list(_futile(document["in_vain"]))),
-        *_told("What to mind", [_told_by(entry) for entry in document["cautions"]]),
-        _text("What the figures mean", _meaning(document)),
+        *(_text(title, lines) for title, lines in lists if lines),
     ]
-
-
-def _told(title: str, lines: Sequence[str]) -> Iterator[Block]:
-    """A titled list, where there is anything to tell."""
-    if lines:
-        yield _text(title, lines)
 
 
 def _text(title: str, lines: Iterable[str], commands: Sequence[str] = ()) -> Block:
@@ -62,34 +59,34 @@ def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> 
     return Block(title, header=header, rows=rows, left=2, width=WIDTH)
 
 
-def _told_by(entry: Mapping[str, Any]) -> str:
-    """What a rule says, with its name."""
+def _finding(entry: Mapping[str, Any]) -> str:
+    """A finding or caution with the name of its rule."""
     return f"{_sentence_case(entry['text'])} [{entry['rule']}]."
 
 
 FIRST = ("hardware-fit", "memory-bound-decode", "compute-bound-prefill", "launch-bound", "tensor-parallelism")
-"""Rules whose findings say what a scenario waits for: they are told before shares of time and phases."""
+"""Rules that name the bottleneck of a scenario: their findings come before shares of time."""
 
 
 def _ordered(findings: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Findings, what it waits for first; each lot is in the order of the shares concerned."""
+    """Findings with the bottleneck first; otherwise in the given order, by share of time."""
     return sorted(findings, key=lambda entry: entry["rule"] not in FIRST)
 
 
 def _headline(document: Mapping[str, Any]) -> str:
     plan, name = document["plan"], f"{document['model']} on {document['hardware']}"
     if not plan["feasible"]:
-        return f"{name}: nothing meets all limits"
-    what, instead = OBJECTIVES[Objective(document["objective"])], _instead(document)
-    if plan["sure"]:
+        return f"{name}: no configuration meets all limits"
+    objective, instead = OBJECTIVES[Objective(document["objective"])], _instead(document)
+    if plan["recommended"]:
         return f"{name}: {_times(plan['times_better'])} times better by {_steps(plan)}"
     if instead is not None:
         return f"{name}: {_times(instead['times_better'])} times better by {_short(instead['move'])}"
-    return f"{name}: nothing {'is sure to make' if _unsure(plan) else 'makes'} {what} better"
+    return f"{name}: no change {'is certain to improve' if _uncertain(plan) else 'improves'} {objective}"
 
 
 def _instead(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The single change that is sure, where the plan is not."""
+    """The single change recommended in place of a plan whose gain is uncertain."""
     return next((entry for entry in document["recommendations"] if entry["move"] == document["instead"]), None)
 
 
@@ -97,54 +94,53 @@ def _steps(plan: Mapping[str, Any]) -> str:
     return _listed([_short(step["move"]) for step in plan["steps"]])
 
 
-def _unsure(plan: Mapping[str, Any]) -> bool:
-    """Whether there is a plan that may be better and may not."""
-    return bool(plan["steps"]) and not plan["sure"] and plan["times_better"]["low"] <= 1
+def _uncertain(plan: Mapping[str, Any]) -> bool:
+    """Whether there is a plan whose interval includes no gain."""
+    return bool(plan["steps"]) and not plan["recommended"] and plan["times_better"]["low"] <= 1
 
 
 def _answer(document: Mapping[str, Any]) -> Iterator[str]:
-    """What gets better, what holds the request back, and which limits are missed."""
+    """The change of the objective, the bottleneck, and the missed limits."""
     plan, unit = document["plan"], document["unit"]
     before = _objective(document, document["figures"])
-    what = OBJECTIVES[Objective(document["objective"])]
+    objective = OBJECTIVES[Objective(document["objective"])]
     if plan["feasible"]:
-        instead = _instead(document)
-        best = instead or (plan["steps"][-1] if plan["sure"] else None)
+        best = _instead(document) or (plan["steps"][-1] if plan["recommended"] else None)
         if best is None and plan["steps"] and plan["times_better"]["mid"] > HELPS:
             after, gain = _objective(document, plan["steps"][-1]["figures"]), _times(plan["times_better"])
             change = f"from {_amount(before, unit)} to {_amount(after, unit)}{_reading(document)}"
-            yield f"By {_steps(plan)} {what} goes {change}, {gain} times better, which may be no gain."
+            yield f"With {_steps(plan)} {objective} goes {change}, {gain} times better; the gain is uncertain."
         elif best is None:
-            yield f"{_sentence_case(what)} stays at {_amount(before, unit)}{_reading(document)}."
+            yield f"{_sentence_case(objective)} stays at {_amount(before, unit)}{_reading(document)}."
         else:
             after = _objective(document, best["figures"])
             change = f"goes from {_amount(before, unit)} to {_amount(after, unit)}"
-            yield f"{_sentence_case(what)} {change}{_reading(document)}."
+            yield f"{_sentence_case(objective)} {change}{_reading(document)}."
     else:
-        broken = _listed(sorted({LIMITS[name] for name in document["misses"]})) or "the limits together"
-        yield f"In the way: {broken}; {_nearest(plan)}."
+        binding = _listed(sorted({LIMITS[name] for name in document["misses"]})) or "the limits together"
+        yield f"Binding: {binding}; {_nearest(plan)}."
     if document["findings"]:
-        yield f"Now {_ordered(document['findings'])[0]['text']}."
+        yield f"Currently, {_ordered(document['findings'])[0]['text']}."
     else:
-        yield f"Now {what} is {_amount(before, unit)}{_reading(document)}."
+        yield f"Currently, {objective} is {_amount(before, unit)}{_reading(document)}."
     if document["misses"]:
         uses = [f"{LIMITS[name]} ({use:.3g} times)" for name, use in document["misses"].items()]
-        yield f"As it is, it exceeds {_listed(uses)}."
+        yield f"The request exceeds {_listed(uses)}."
 
 
 def _nearest(plan: Mapping[str, Any]) -> str:
-    """The least that limits can be: each with the others as they are, or all that are in the way together."""
+    """The lowest feasible limits: each alone with the others unchanged, or all binding ones together."""
     jointly = plan["nearest_jointly"]
 
-    def told(name: str, value: float) -> str:
+    def feasible(name: str, value: float) -> str:
         if name == "capacity":
             return f"a device would need {value:.3g} times its memory"
         return f"{LIMITS[name]} {'at' if jointly else 'can be'} {_limit(name, value)}{'' if jointly else ' at best'}"
 
-    near = [told(name, value) for name, value in plan["nearest"].items()]
-    if jointly and near:
-        return f"nearest to all is {_listed(near)}"
-    return "; ".join(near) or "nothing comes near"
+    lowest = [feasible(name, value) for name, value in plan["nearest"].items()]
+    if jointly and lowest:
+        return f"jointly feasible: {_listed(lowest)}"
+    return "; ".join(lowest) or "no configuration comes near"
 
 
 def _sentence_case(text: str) -> str:
@@ -183,7 +179,7 @@ def _listed(names: Sequence[str]) -> str:
 
 
 def _times(interval: Mapping[str, float]) -> str:
-    """A gain with its interval where it has one."""
+    """A gain with its interval, unless that is a point."""
     low, mid, high = (interval[name] for name in ("low", "mid", "high"))
     return _ratio(mid) if high - low < 1e-6 * mid else f"{_ratio(mid)} ({_ratio(low)} to {_ratio(high)})"
 
@@ -198,8 +194,8 @@ _TOTAL = ("total", "s")
 
 
 def _columns(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """The figures of a table: the usual ones, and the objective's; of a model that only encodes the whole time."""
-    columns = {"total": _TOTAL, "memory": _COLUMNS["memory"]} if encodes(document["figures"]) else dict(_COLUMNS)
+    """Title and unit of the figures in a table, the objective among them; encoders have only the total time."""
+    columns = {"total": _TOTAL, "memory": _COLUMNS["memory"]} if is_encoder(document["figures"]) else dict(_COLUMNS)
     match document["objective"]:
         case Objective.COST:
             columns["cost"] = ("USD/Mtok", "")
@@ -224,7 +220,7 @@ def _cells(document: Mapping[str, Any], figures: Mapping[str, Any]) -> list[str]
 
 
 def _header(document: Mapping[str, Any], first: str) -> tuple[str, ...]:
-    return (first, "asks for", "times better", *(title for title, _ in _columns(document).values()))
+    return (first, "requires", "times better", *(title for title, _ in _columns(document).values()))
 
 
 def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
@@ -232,90 +228,91 @@ def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
     if not plan["steps"]:
         yield _text("Plan", [f"No step: {plan['stopped']}."])
         return
-    title = "Plan: each step's gain is given those before it"
-    if not plan["sure"] and plan["times_better"]["mid"] <= HELPS:
-        worth = "may be no gain" if _unsure(plan) else "is next to nothing"
-        best = f"the best found, {_steps(plan)}, is {_times(plan['times_better'])} times as good, which {worth}"
-        yield _text("Plan", [f"No step: {best} ({plan['combinations_tried']} combinations simulated)."])
+    title = "Plan: the gain of each step includes the steps before it"
+    simulated = f"({plan['combinations_simulated']} combinations simulated)"
+    if not plan["recommended"] and plan["times_better"]["mid"] <= HELPS:
+        worth = "uncertain" if _uncertain(plan) else "negligible"
+        best = f"the gain of the best combination, {_steps(plan)}, is {worth}: {_times(plan['times_better'])} times"
+        yield _text("Plan", [f"No step: {best} {simulated}."])
         return
-    if not plan["sure"]:
-        title = f"The best found, {_times(plan['times_better'])} times as good, may be no better: step by step"
-    rows = [["as it is", "", "", *_cells(document, document["figures"])]]
+    if not plan["recommended"]:
+        title = f"Best combination, with an uncertain gain of {_times(plan['times_better'])} times, step by step"
+    rows = [["baseline", "", "", *_cells(document, document["figures"])]]
     for step in plan["steps"]:
         gain = f"{_times(step['times_better'])}{_doubt(step['times_better'])}"
         rows.append([_short(step["move"]), step["price"], gain, *_cells(document, step["figures"])])
     yield _table(title, _header(document, "step"), rows)
-    lines = [f"It stops there: {plan['stopped']} ({plan['combinations_tried']} combinations simulated)."]
+    lines = [f"The plan stops here: {plan['stopped']} {simulated}."]
     for entry in plan["interactions"]:
         both, alone = map(_short, entry["moves"]), f"{entry['first']:.3g} and {entry['second']:.3g} times alone"
         lines.append(f"{' and '.join(both)} {entry['kind']}: {alone}, {entry['both']:.3g} together.")
-    yield _text("", [*lines, "To see it:"], [plan["steps"][-1]["command"]])
+    yield _text("", [*lines, "To reproduce:"], [plan["steps"][-1]["command"]])
 
 
 def _single_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
     found = _shown(document["recommendations"], document["shown"])
     if not found:
-        yield Block("Single changes", ["No single change makes it better within the limits and the quality budget."])
+        yield Block("Single changes", ["No single change improves it within the limits and the quality budget."])
         return
     rows = [_row(document, entry) for entry in found]
     yield _table("Single changes, each alone", _header(document, "change"), rows)
-    yield _text("", [line for entry in found for line in _about(entry)])
-    yield _text("", ["To see them:"], [entry["command"] for entry in found])
+    yield _text("", [line for entry in found for line in _details(entry)])
+    yield _text("", ["To reproduce:"], [entry["command"] for entry in found])
 
 
 def _shown(entries: Sequence[Mapping[str, Any]], top: int) -> list[Mapping[str, Any]]:
-    """The first of each kind of batch, parallelism and engine, and the first two of any other slot."""
+    """The best one of batch, parallelism and engine, and the best two techniques of each slot."""
     count: dict[str, int] = {}
     found = []
     for entry in entries:
-        seen = count[entry["settles"]] = count.get(entry["settles"], 0) + 1
+        seen = count[entry["slot"]] = count.get(entry["slot"], 0) + 1
         if seen <= (2 if entry["kind"] == "technique" else 1):
             found.append(entry)
     return found[:top]
 
 
 def _row(document: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
-    tied = " ~" if entry["tied_with_the_one_before"] else ""
+    tied = " ~" if entry["tied_with_previous"] else ""
     gain = f"{_times(entry['times_better'])}{tied}{_doubt(entry['times_better'])}"
     return [_short(entry["move"]), entry["price"], gain, *_cells(document, entry["figures"])]
 
 
 def _doubt(interval: Mapping[str, float]) -> str:
-    """The mark of a gain that may be none."""
+    """A question mark if the interval of a gain includes no gain."""
     return " ?" if interval["low"] <= 1 < interval["high"] else ""
 
 
 SHORT = 20
-"""Letters of a move that is named with its parameters."""
+"""Maximum length of a move that is shown with its parameters."""
 
 
 def _short(name: str) -> str:
-    """A move without its parameters, which the command has, where they are long."""
+    """A move, without its parameters if it is long; the command has them."""
     return name if len(name) <= SHORT else name.partition(":")[0]
 
 
-FACTS = ("drafting", "prompt", "output", "prefix", "retrieval", "cascade", "neurons", "depth")
-"""Slots whose gain hangs on facts of the workload or the model that the simulation takes as given."""
+ASSUMPTION_SLOTS = ("speculative decoding", "prompt", "output", "prefix", "retrieval", "cascade", "neurons", "depth")
+"""Slots whose gain depends on assumptions about the workload or the model."""
 
 
-def _about(entry: Mapping[str, Any]) -> Iterator[str]:
-    """What to know of a change: what it is, where it helps, why, and what it takes as given."""
-    same = f" (as fast: {', '.join(entry['same_effect'])})" if entry["same_effect"] else ""
+def _details(entry: Mapping[str, Any]) -> Iterator[str]:
+    """Title, conditions, limits, reasons, assumptions, caveats and published effect of a change."""
+    same = f" (same effect: {', '.join(entry['same_effect'])})" if entry["same_effect"] else ""
     yield f"{_short(entry['move'])}: {entry['title']}{same}."
     if entry["helps"]:
         yield f"  helps {'; '.join(found['text'] for found in entry['helps'])}"
     if entry["meets"]:
         yield f"  meets {_listed([LIMITS[name] for name in entry['meets']])}, which the request exceeds"
-    for known, what in ((True, "exceeds"), (False, "has no figure for")):
+    for known, verb in ((True, "exceeds"), (False, "has no figure for")):
         limits = [LIMITS[name] for name, use in entry["misses"].items() if (use is not None) == known]
         if limits:
-            yield f"  {what} {_listed(limits)}"
-    for found in entry["because"][:2]:
+            yield f"  {verb} {_listed(limits)}"
+    for found in entry["reasons"][:2]:
         yield f"  why: {found['text']} [{found['rule']}]"
-    if entry["assumes"] and entry["settles"] in FACTS:
-        yield f"  taken as given: {entry['assumes']}"
+    if entry["assumes"] and entry["slot"] in ASSUMPTION_SLOTS:
+        yield f"  assumes: {entry['assumes']}"
     for text in entry["cautions"][:2]:
-        yield f"  mind: {text}"
+        yield f"  caveat: {text}"
     if entry["published"]:
         best = entry["published"][0]
         yield f"  published: {best['effect']} ({best['source']})"
@@ -324,54 +321,64 @@ def _about(entry: Mapping[str, Any]) -> Iterator[str]:
 def _other_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
     """Other engines and other hardware."""
     titles = {
-        "engine": "Other engines, better or worse within what is uncertain: to be measured",
-        "hardware": "Other hardware, all else as it is",
+        "engine": "Other engines, with gains within the uncertainty: measure them",
+        "hardware": "Other hardware, all else unchanged",
     }
-    for what, found in (("engine", document["other_engines"]), ("hardware", document["other_hardware"])):
+    for kind, found in (("engine", document["other_engines"]), ("hardware", document["other_hardware"])):
         if found:
             rows = [[entry["move"].partition("=")[2], *_row(document, entry)[1:]] for entry in found]
-            yield _table(titles[what], _header(document, what), rows)
-            minded = dict.fromkeys(text for entry in found for text in entry["cautions"])
-            if minded:
-                yield _text("", [f"mind: {text}" for text in minded])
+            yield _table(titles[kind], _header(document, kind), rows)
+            caveats = dict.fromkeys(text for entry in found for text in entry["cautions"])
+            if caveats:
+                yield _text("", [f"caveat: {text}" for text in caveats])
 
 
-def _futile(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
-    """What is in vain and why; what is so for the same reason, but for its numbers, is told with the first."""
+def _no_benefit(entries: Iterable[Mapping[str, Any]]) -> Iterator[str]:
+    """The changes without benefit and why; reasons that differ only in numbers share a line."""
     alike: dict[tuple[str, str], list[Mapping[str, Any]]] = {}
     for entry in entries:
-        alike.setdefault((entry["rule"], re.sub(r"\d[\d.,]*", "#", entry["because"])), []).append(entry)
+        alike.setdefault((entry["rule"], re.sub(r"\d[\d.,]*", "#", entry["reason"])), []).append(entry)
     for first, *others in alike.values():
-        said = f"{_short(first['move'])}: {_vain(first['gain'])}; {first['because']} [{first['rule']}]"
-        also = _listed([f"{_short(entry['move'])} ({_vain(entry['gain'])})" for entry in others])
-        yield f"{said}; likewise {also}." if also else f"{said}."
+        line = f"{_short(first['move'])}: {_effect(first['gain'])}; {first['reason']} [{first['rule']}]"
+        also = _listed([f"{_short(entry['move'])} ({_effect(entry['gain'])})" for entry in others])
+        yield f"{line}; likewise {also}." if also else f"{line}."
 
 
-def _vain(gain: float | None) -> str:
+def _effect(gain: float | None) -> str:
     if gain is None:
-        return "cannot be had here"
+        return "not possible here"
     if abs(gain - 1) < 5e-4:
-        return "changes nothing"
+        return "no effect"
     if 2 - HELPS <= gain <= HELPS:
-        return "changes next to nothing"
+        return "negligible effect"
     return f"{gain:.3g} times better" if gain > 1 else f"{1 / gain:.3g} times worse"
 
 
-def _meaning(document: Mapping[str, Any]) -> Iterator[str]:
-    times = (
-        ""
-        if encodes(document["figures"])
-        else "TTFT: time to first token. TPOT: time per output token after the first. "
-    )
-    yield f"{times}Memory: of the fullest device."
+def _legend(document: Mapping[str, Any]) -> list[str]:
+    times = "TTFT: time to first token. TPOT: time per output token after the first. "
+    lines = [f"{'' if is_encoder(document['figures']) else times}Memory: of the fullest device."]
     if "cost" in _columns(document):
-        yield "USD/Mtok: US dollars a million generated tokens."
+        lines.append("USD/Mtok: US dollars per million generated tokens.")
     if document["at"] != "bound":
-        yield (
-            "In parentheses: the 80% interval of a gain, errors that both scenarios share left out. '?': it may be"
-            " none. '~': it may change places with the one before."
+        lines.append(
+            "In parentheses: the 80% interval of a gain, without errors common to both scenarios. '?': the interval"
+            " includes no gain. '~': within the uncertainty of the row before."
         )
-    yield (
+    lines.append(
         f"Engine {document['engine']}; changes up to the quality '{document['quality']}'. In brackets: the rule"
         " (roofline advise --list-rules)."
     )
+    return lines
+
+
+def rules_blocks(documents: Sequence[Mapping[str, Any]]) -> list[Block]:
+    """The table of rules, and a legend of their sources."""
+    rows = [[entry["name"], entry["statement"], ", ".join(entry["sources"])] for entry in documents]
+    sources = (
+        "yuan: Yuan et al. 2024 (LLM-Viewer) and Park et al. 2024, R1 to R29; zhou: Zhou et al. 2024, 1 to 34; miao:"
+        " Miao et al. 2023, D1 to D26; numbered as in this project's notes on them."
+    )
+    return [
+        Block(f"{len(rows)} rules of the advisor", header=("rule", "statement", "sources"), rows=rows, left=3),
+        Block("", [sources], width=WIDTH),
+    ]

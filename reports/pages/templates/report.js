@@ -1,10 +1,10 @@
-// Shows what the simulator worked out for each place of the knobs. Nothing is computed here but what is shown how.
+// Shows the figures that the simulator computed for every setting of the controls; computes nothing but the layout.
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const { numbers, texts, ops, graphs, scenarios } = data;
   const BOUNDS = ["compute", "memory", "link"];
-  const KNOBS = ["batch", "prompt", "quant", "flash", "tp"];
+  const CONTROLS = ["batch", "prompt", "quant", "flash", "tp"];
   const TITLES = {
     scenario: "Scenario", batch: "Batch (sequences)", prompt: "Prompt (tokens)", quant: "Quantisation",
     flash: "FlashAttention", tp: "Tensor parallel (devices)",
@@ -12,10 +12,10 @@
   const state = { scenario: 0, phase: "prefill" };
   const sorting = { key: null, down: true };
 
-  // --- what is shown -------------------------------------------------------------------------------------------------
+  // --- figures at the current setting -------------------------------------------------------------------------------------------------
 
   const now = () => scenarios[state.scenario];
-  const valueOf = (knob) => now().values[KNOBS.indexOf(knob)][state[knob]];
+  const valueOf = (control) => now().values[CONTROLS.indexOf(control)][state[control]];
   const text = (place) => texts[place];
 
   function setting() {
@@ -86,57 +86,57 @@
     return element;
   }
 
-  // --- knobs ---------------------------------------------------------------------------------------------------------
+  // --- controls ---------------------------------------------------------------------------------------------------------
 
-  function knobs() {
-    const form = emptied("knobs");
+  function controls() {
+    const form = emptied("controls");
     if (scenarios.length > 1) choice(form, "scenario", scenarios.map((entry) => text(entry.label)));
-    KNOBS.forEach((knob, index) => {
+    CONTROLS.forEach((control, index) => {
       const values = now().values[index];
       if (values.length < 2) return;
-      if (index < 2) slider(form, knob, values);
-      else choice(form, knob, values);
+      if (index < 2) slider(form, control, values);
+      else choice(form, control, values);
     });
-    const box = add(form, "div", { class: "knob" });
-    add(box, "button", { type: "button", class: "plain", id: "reset" }, "As asked").addEventListener("click", reset);
+    const box = add(form, "div", { class: "control" });
+    add(box, "button", { type: "button", class: "plain", id: "reset" }, "Reset").addEventListener("click", reset);
   }
 
-  function slider(form, knob, values) {
-    const box = add(form, "div", { class: "knob" });
-    const label = add(box, "label", { for: `knob-${knob}` }, `${TITLES[knob]} `);
-    const output = add(label, "output", { id: `out-${knob}` });
-    const input = add(box, "input", { id: `knob-${knob}`, type: "range", min: 0, max: values.length - 1, step: 1 });
-    input.value = state[knob];
-    const tell = () => {
+  function slider(form, control, values) {
+    const box = add(form, "div", { class: "control" });
+    const label = add(box, "label", { for: `control-${control}` }, `${TITLES[control]} `);
+    const output = add(label, "output", { id: `out-${control}` });
+    const input = add(box, "input", { id: `control-${control}`, type: "range", min: 0, max: values.length - 1, step: 1 });
+    input.value = state[control];
+    const update = () => {
       output.textContent = grouped(values[input.value]);
       input.setAttribute("aria-valuetext", `${values[input.value]}`);
     };
     input.addEventListener("input", () => {
-      state[knob] = Number(input.value);
-      tell();
+      state[control] = Number(input.value);
+      update();
       draw();
     });
-    tell();
+    update();
   }
 
-  function choice(form, knob, values) {
-    const box = add(form, "div", { class: "knob" });
-    add(box, "label", { for: `knob-${knob}` }, TITLES[knob]);
-    const select = add(box, "select", { id: `knob-${knob}` });
+  function choice(form, control, values) {
+    const box = add(form, "div", { class: "control" });
+    add(box, "label", { for: `control-${control}` }, TITLES[control]);
+    const select = add(box, "select", { id: `control-${control}` });
     values.forEach((value, index) => add(select, "option", { value: index }, `${value}`));
-    select.value = state[knob];
+    select.value = state[control];
     select.addEventListener("change", () => {
-      state[knob] = Number(select.value);
-      if (knob === "scenario") reset();
+      state[control] = Number(select.value);
+      if (control === "scenario") reset();
       else draw();
     });
   }
 
   function reset() {
-    KNOBS.forEach((knob, index) => { state[knob] = now().asked[index]; });
+    CONTROLS.forEach((control, index) => { state[control] = now().requested[index]; });
     if (!now().decodes) state.phase = "prefill";
     const focused = document.activeElement?.id;
-    knobs();
+    controls();
     phases();
     if (focused) get(focused)?.focus();
     draw();
@@ -181,29 +181,29 @@
     card(box, "fits", "Memory", {
       main: fits ? "fits" : "does not fit", bad: !fits, value: figure("memory"),
       more: `${si(figure("memory"), "B")} of ${si(figure("capacity"), "B")}: ` +
-        `${si(Math.abs(room), "B")} ${fits ? "free" : "too much"}`,
+        `${si(Math.abs(room), "B")} ${fits ? "free" : "over capacity"}`,
     });
     const decodes = now().decodes;
-    card(box, "ttft", decodes ? "TTFT" : "Time of the batch", ends("ttft", seconds));
+    card(box, "ttft", decodes ? "TTFT" : "Batch latency", ends("ttft", seconds));
     if (decodes && figure("tpot.bound") !== null) card(box, "tpot", "TPOT", ends("tpot", seconds));
     if (decodes) {
-      card(box, "total", "Whole batch", ends("total", seconds));
-      card(box, "tokens_per_s", "Tokens a second", ends("tokens_per_s", plain));
-    } else card(box, "sequences_per_s", "Sequences a second", ends("sequences_per_s", plain));
+      card(box, "total", "Total time", ends("total", seconds));
+      card(box, "tokens_per_s", "Tokens/s", ends("tokens_per_s", plain));
+    } else card(box, "sequences_per_s", "Sequences/s", ends("sequences_per_s", plain));
     for (const phase of decodes ? ["prefill", "decode"] : ["prefill"]) {
-      card(box, phase, `${phase[0].toUpperCase()}${phase.slice(1)} waits for`, {
+      card(box, phase, `${phase[0].toUpperCase()}${phase.slice(1)} bound by`, {
         main: BOUNDS[figure(`${phase}.bound`)], value: figure(`${phase}.time.bound`),
         more: `${si(figure(`${phase}.flops`), "FLOP")}, ${si(figure(`${phase}.bytes`), "B")}`,
       });
     }
-    if (figure("energy.bound") !== null) card(box, "energy", "Energy of a token", ends("energy", (x) => si(x, "J")));
+    if (figure("energy.bound") !== null) card(box, "energy", "Energy per token", ends("energy", (x) => si(x, "J")));
     if (figure("cost.bound") !== null) {
-      card(box, "cost", "A million tokens", ends("cost", (x) => `${plain(x)} USD`));
+      card(box, "cost", "Cost per million tokens", ends("cost", (x) => `${plain(x)} USD`));
     }
     if (figure("gpus") > 1) card(box, "gpus", "Devices", { main: count(figure("gpus")), value: figure("gpus") });
     get("status").textContent =
       `${fits ? "fits" : "does not fit"}, TTFT ${ends("ttft", seconds).main}` +
-      (decodes ? `, TPOT ${ends("tpot", seconds).main}, ${ends("tokens_per_s", plain).main} tokens a second` : "");
+      (decodes ? `, TPOT ${ends("tpot", seconds).main}, ${ends("tokens_per_s", plain).main} tokens/s` : "");
   }
 
   // --- drawings ------------------------------------------------------------------------------------------------------
@@ -215,11 +215,11 @@
     return { svg, width };
   }
 
-  function logTicks(low, high, wanted) {
+  function logTicks(low, high, most) {
     const found = [];
     const decades = Math.log10(high / low);
-    const steps = decades > wanted ? [1] : decades > 2.2 ? [1, 3] : decades > 0.7 ? [1, 2, 5] : [1, 2, 3, 4, 5, 6, 8];
-    const skip = Math.max(1, Math.ceil(decades / wanted));
+    const steps = decades > most ? [1] : decades > 2.2 ? [1, 3] : decades > 0.7 ? [1, 2, 5] : [1, 2, 3, 4, 5, 6, 8];
+    const skip = Math.max(1, Math.ceil(decades / most));
     for (let power = Math.floor(Math.log10(low)); power <= Math.ceil(Math.log10(high)); power += 1) {
       if (steps.length === 1 && power % skip) continue;
       for (const step of steps) {
@@ -235,7 +235,7 @@
 
   function rooflines() {
     const box = emptied("rooflines");
-    // All boxes come first: how wide each is hangs on how many there are.
+    // All boxes come first: their number determines their width.
     const shown = now().decodes ? ["prefill", "decode"] : ["prefill"];
     const boxes = shown.map(() => add(box, "div"));
     shown.forEach((phase, index) => roofline(boxes[index], phase));
@@ -249,7 +249,7 @@
     const highX = Math.max((40 * highest) / bandwidth, ...all.map((op) => op.number("intensity") * 2));
     const highY = highest * 4;
     const lowY = Math.min(lowX * bandwidth, ...all.map((op) => op.number("attainable") / 2));
-    const title = `${phase}: ${all.length} operators under the roofs of the hardware`;
+    const title = `${phase}: ${all.length} operators on the roofline of the hardware`;
     const height = 330;
     const { svg, width } = canvas(parent, title, height);
     const [left, right, top, bottom] = [52, width - 8, 22, height - 36];
@@ -265,7 +265,7 @@
       add(svg, "text", { x: left - 5, y: y(value) + 4, "text-anchor": "end", class: "faint" }, si(value, "", 1));
     }
     add(svg, "text", { x: (left + right) / 2, y: height - 6, "text-anchor": "middle", class: "faint" },
-      "arithmetic intensity (FLOP/B), attainable FLOP/s upward");
+      "x: arithmetic intensity (FLOP/B); y: attainable FLOP/s");
     const taken = [];
     const clamp = Math.max(lowX, lowY / bandwidth);
     add(svg, "line", { class: "roof", x1: x(clamp), y1: y(clamp * bandwidth), x2: x(highest / bandwidth), y2: y(highest) });
@@ -354,8 +354,8 @@
     const decodes = now().decodes;
     const times = decodes ? [["ttft", "TTFT", "memory"], ["tpot", "TPOT", "compute"]] : [["ttft", "time", "memory"]];
     const rates = decodes ? [["tokens_per_s", "tokens/s", "link"]] : [["sequences_per_s", "sequences/s", "link"]];
-    const axes = [["batch", "sequences in the batch"], ["prompt", "tokens of the prompt"]]
-      .filter(([axis]) => now().values[KNOBS.indexOf(axis)].length > 1);
+    const axes = [["batch", "batch (sequences)"], ["prompt", "prompt (tokens)"]]
+      .filter(([axis]) => now().values[CONTROLS.indexOf(axis)].length > 1);
     const boxes = axes.map(() => [add(box, "div"), add(box, "div")]);
     axes.forEach(([axis, over], index) => {
       curve(boxes[index][0], axis, over, times, seconds, "Times");
@@ -364,7 +364,7 @@
   }
 
   function curve(parent, axis, over, series, shown, what) {
-    const xs = now().values[KNOBS.indexOf(axis)];
+    const xs = now().values[CONTROLS.indexOf(axis)];
     const read = (name, index) => (axis === "batch" ? figure(name, index, undefined) : figure(name, undefined, index));
     const lines = series.map(([name, label, look]) => ({
       label, look,
@@ -376,7 +376,7 @@
     const all = lines.flatMap(({ points }) => points.flatMap((p) => [p.bound, p.low, p.high].filter((v) => v !== null)));
     if (!all.length) return;
     const height = 240;
-    const title = `${what} against ${axis}: ${lines.map(({ label, points }) => `${label} ` + points.map((p) =>
+    const title = `${what} over ${axis}: ${lines.map(({ label, points }) => `${label} ` + points.map((p) =>
       `${shown(p.mid ?? p.bound)} at ${grouped(p.value)}`).join(", ")).join("; ")}`;
     const { svg, width } = canvas(parent, title, height);
     const [left, right, top, bottom] = [56, width - 26, 24, height - 38];
@@ -384,7 +384,7 @@
     const highY = Math.max(...all) * 1.3;
     const x = logScale(xs[0], xs[xs.length - 1], left + 6, right);
     const y = logScale(lowY, highY, bottom, top);
-    add(svg, "text", { x: left, y: 14, class: "title" }, `${what} against ${axis}`);
+    add(svg, "text", { x: left, y: 14, class: "title" }, `${what} over ${axis}`);
     let edge = right;
     for (const { label, look } of [...lines].reverse()) {
       add(svg, "text", { x: edge, y: 14, "text-anchor": "end" }, label);
@@ -444,7 +444,7 @@
       flow.links = { overlay, nodes, edges: section.edges, rows: section.rows };
     }
     if (phase.left_out) {
-      add(box, "p", { class: "note" }, `${phase.left_out} operators that take less time are left out.`);
+      add(box, "p", { class: "note" }, `${phase.left_out} operators that take less time are not shown.`);
     }
     wires();
   }
@@ -453,10 +453,10 @@
     const time = op.number("time.mid") ?? op.number("time.bound");
     const button = add(line, "button", { type: "button", class: `node ${op.bound}`, "data-op": op.index });
     add(button, "b", {}, op.text("name"));
-    const said = [shapeOf(op), si(op.number("bytes"), "B"), `${seconds(time)}, ${percent(op.share)}`].filter(Boolean);
-    for (const line of said) add(button, "span", {}, line);
+    const lines = [shapeOf(op), si(op.number("bytes"), "B"), `${seconds(time)}, ${percent(op.share)}`].filter(Boolean);
+    for (const line of lines) add(button, "span", {}, line);
     button.setAttribute("aria-label",
-      `${op.text("name")}: ${op.text("kind")}, ${op.bound}-bound, ${said.join(", ")}; show its card`);
+      `${op.text("name")}: ${op.text("kind")}, ${op.bound}-bound, ${lines.join(", ")}; show details`);
     button.addEventListener("click", () => openCard(op, state.phase));
     return button;
   }
@@ -482,7 +482,7 @@
         const bend = Math.min(24, Math.max(6, (y2 - y1) / 2));
         let d = `M${ax},${y1}C${ax},${y1 + bend} ${bx},${y2 - bend} ${bx},${y2}`;
         if (between.length && !free) {
-          // Around what lies between, on the right.
+          // Route around the operators in between, on the right.
           const side = Math.max(a.right, b.right, ...between.map((box) => box.right)) - origin.x + 22;
           const [ar, br] = [a.right - origin.x, b.right - origin.x];
           const [am, bm] = [a.y + a.height / 2 - origin.y, b.y + b.height / 2 - origin.y];
@@ -512,19 +512,19 @@
     const lines = add(add(dialog, "pre", { tabindex: 0 }), "code");
     lines.textContent =
       `FLOP = ${op.text("formula")} = ${si(op.number("flops"), "", 5)}\n` +
-      `bytes = sum of its tensors, each moved once = ${si(op.number("bytes"), "", 5)}\n` +
+      `bytes = sum over tensors, each moved once = ${si(op.number("bytes"), "", 5)}\n` +
       `bound = max(FLOP / peak, bytes / bandwidth, bytes sent / link) = ${seconds(op.number("time.bound"), 5)}`;
     add(dialog, "h3", {}, "Tensors");
     const rows = op.tensors.map(([name, role, symbols, sides, format, bytes]) => [
       text(name), text(role), text(symbols), sides.map((side) => count(at(side))).join(" × "), text(format),
       si(at(bytes), "B", 4),
     ]);
-    simpleTable(dialog, "Tensors", ["tensor", "role", "shape", "here", "format", "bytes"], rows, 5);
+    simpleTable(dialog, "Tensors", ["tensor", "role", "shape", "values", "format", "bytes"], rows, 5);
     const key = `${op.text("section")}/${op.text("name")}`;
     const found = (now().steps[phase] ?? []).find(([name]) => text(name) === key);
     if (found) {
       const details = add(dialog, "details", { open: "" });
-      add(details, "summary", {}, "Step by step, for the scenario that was asked for");
+      add(details, "summary", {}, "Step by step, for the requested scenario");
       simpleTable(details, "Steps", ["step", "formula", "with numbers", "value"], found[1].map(
         ([name, formula, substituted, value, unit]) =>
           [text(name), text(formula), text(substituted), text(unit) === "s" ? seconds(value, 5) : `${si(value, text(unit), 5)}`],
@@ -537,7 +537,7 @@
     const number = op.number;
     const mid = number("time.mid");
     return [
-      ["kind", op.text("kind")], ["in a pass", `${count(number("count"))} times`],
+      ["kind", op.text("kind")], ["instances per pass", count(number("count"))],
       ["FLOP", si(number("flops"), "FLOP")], ["bytes", si(number("bytes"), "B")],
       ...(number("link_bytes") ? [["sent to other devices", si(number("link_bytes"), "B")]] : []),
       ["arithmetic", op.text("arithmetic")],
@@ -593,11 +593,11 @@
         get("table").querySelector(`[data-sort="${key}"]`).focus();
       });
     }
-    const wanted = get("filter").value.trim().toLowerCase();
+    const query = get("filter").value.trim().toLowerCase();
     const bound = get("bound").value;
     const all = operators();
     const found = all.filter((op) => (!bound || op.bound === bound) &&
-      [op.text("name"), op.text("kind"), op.text("section")].some((entry) => entry.toLowerCase().includes(wanted)));
+      [op.text("name"), op.text("kind"), op.text("section")].some((entry) => entry.toLowerCase().includes(query)));
     const read = (COLUMNS.find(([key]) => key === sorting.key) ?? [])[2];
     if (read) {
       const order = (a, b) => (typeof a === "string" ? a.localeCompare(b) : a - b);
@@ -644,7 +644,7 @@
   }
 
   document.documentElement.classList.add("running");
-  get("knobs").addEventListener("submit", (event) => event.preventDefault());
+  get("controls").addEventListener("submit", (event) => event.preventDefault());
   get("filter").addEventListener("input", table);
   get("bound").addEventListener("change", table);
   get("card").addEventListener("click", (event) => { if (event.target === get("card")) get("card").close(); });

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES, View, view_of
+from roofline.graph.extents import BATCH, QUERIES, AttentionMask, mask_of
 from roofline.graph.layers.basic import Formats, activation, collective, elementwise, linear, normalise, vectors
 from roofline.graph.op import Kind, Link, Op
 from roofline.graph.parallel import Collective
@@ -21,10 +21,10 @@ GATE_FLOPS = 5  # sigmoid (negate, exponential, add, divide) and one multiplicat
 
 
 def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
-    """The operators from the normalised input to the output projection.
+    """The operators of softmax attention, from the normalised input to the output projection.
 
-    K and V go to the cache in the cache's format, written by the last operator that touches them. Traffic of K and V
-    scales with the kv heads, arithmetic with the query heads: each head of a group reads the same keys.
+    The last operator on K and V writes them to the KV cache in its format. Traffic of K and V scales with the KV heads,
+    arithmetic with the query heads.
     """
     rotary = rotary if spec.rotary is None else spec.rotary
     heads, kv_heads, width = spec.heads, spec.kv_heads, spec.head_dim
@@ -32,7 +32,7 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     key_new = Tensor("key", Role.KV, (BATCH, QUERIES, kv_heads, width), formats.kv)
     value_new = Tensor("value", Role.KV, (BATCH, QUERIES, kv_heads, width), formats.kv)
 
-    # Each stage between a projection and its final tensor takes the previous stage's output.
+    # Each stage takes the output of the stage before.
     stages = ("projected", *(["normalised"] if spec.qk_norm else []), *(["rotated"] if rotary else []))
     queries = [activation(f"query_{stage}", formats.base, heads, width) for stage in stages[:-1]] + [query]
     new_keys = [activation(f"key_{stage}", formats.base, kv_heads, width) for stage in stages[:-1]] + [key_new]
@@ -67,34 +67,33 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
 
 
 def _values(spec: Attention, key: Tensor, value: Tensor, formats: Formats) -> Tensor:
-    """What the cached `value` is made of: itself where it is only projected, or the projected `key`."""
+    """The output of the value projection: the cached `value` itself, an input of its norm, or the projected `key`."""
     if spec.values == "projected":
         return value
     return key if spec.values == "keys" else activation("value_projected", formats.base, spec.kv_heads, spec.head_dim)
 
 
 def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) -> list[Op]:
-    """The products, with what sequence parallelism adds to them.
+    """Attention with sequence parallelism: ring attention in prefill; in decode, a KV cache sharded over the ranks.
 
-    In prefill the keys and values of all ranks travel round a ring while they are multiplied. In decode each rank
-    attends to its share of the cache, and outputs are merged with the sums of their softmax.
+    In decode each rank attends to its shard, and an all-reduce merges the outputs with their softmax sums.
     """
     ranks = formats.parallel.sequence
     if ranks == 1:
-        return products(spec, view_of(spec), query, output, formats)
+        return cached_attention(spec, mask_of(spec), query, output, formats)
     reach = formats.parallel.devices // formats.parallel.pipeline
     if not formats.decode:
-        view = view_of(spec, ring=ranks)
-        block = Tensor("ring", Role.KV, (BATCH, view.keys, 2 * spec.kv_heads, spec.head_dim), formats.kv)
+        mask = mask_of(spec, ring=ranks)
+        block = Tensor("ring", Role.KV, (BATCH, mask.keys, 2 * spec.kv_heads, spec.head_dim), formats.kv)
         link = Link(block.bytes * ((ranks - 1) / ranks), ranks - 1, ranks, reach)
-        return products(spec, view, query, output, formats, link)
+        return cached_attention(spec, mask, query, output, formats, link)
     partial = replace(output, name=f"{output.name}_partial", format=formats.base)
-    merge = collective("attn_merge", Collective.ALL_REDUCE, partial, output, ranks, reach)
-    return [*products(spec, view_of(spec, shards=ranks), query, partial, formats), merge]
+    merge = collective("attn_merge_all_reduce", Collective.ALL_REDUCE, partial, output, ranks, reach)
+    return [*cached_attention(spec, mask_of(spec, shards=ranks), query, partial, formats), merge]
 
 
 def _head_norm(name: str, spec: Attention, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> Op:
-    """A norm over each head, or over all heads of the token together."""
+    """QK norm over each head, or over all heads of a token together."""
     if spec.qk_norm == "unweighted":
         norm = dataclasses.replace(norm, weight=False)
     if spec.qk_norm != "full":
@@ -106,66 +105,56 @@ def _head_norm(name: str, spec: Attention, norm: Norm, source: Tensor, target: T
     return normalise(name, norm, flat, target, formats)
 
 
-def products(
-    spec: Attention, view: View, query: Tensor, output: Tensor, formats: Formats, link: Link | None = None
+def cached_attention(
+    spec: Attention, mask: AttentionMask, query: Tensor, output: Tensor, formats: Formats, link: Link | None = None
 ) -> list[Op]:
-    """Scores, softmax and weighted sum as three kernels, the scores materialised whole between them.
+    """Attention of `query` to the KV cache; `link` is the communication of ring attention."""
+    shape = (BATCH, mask.keys, spec.kv_heads, spec.head_dim)
+    # Layers that attend to an earlier layer's cache store none of their own.
+    stored = (0,) if spec.kv_shared else (BATCH, mask.held, spec.kv_heads, spec.head_dim)
+    keys, values = (Tensor(name, Role.KV, shape, formats.kv, stored) for name in ("key_cache", "value_cache"))
+    sinks = vectors("softmax", ["sinks"] if spec.sinks else [], spec.heads, formats.weight("norm"))
+    return attention_ops(mask, query, keys, values, output, formats, sinks, link)
 
-    The mask leaves `pairs` query-key pairs of queries * keys; only those need arithmetic, but a materialised score
-    matrix has all of them. `link` is what sequence parallelism sends while the scores are made.
+
+def attention_ops(
+    mask: AttentionMask,
+    query: Tensor,
+    keys: Tensor,
+    values: Tensor,
+    output: Tensor,
+    formats: Formats,
+    sinks: tuple[Tensor, ...] = (),
+    link: Link | None = None,
+) -> list[Op]:
+    """Scores, softmax and weighted sum as three kernels, with materialised scores.
+
+    Only the `pairs` that the mask leaves of queries * keys need arithmetic, but the score matrix has all of them.
     """
-    heads, kv_heads, width = spec.heads, spec.kv_heads, spec.head_dim
-    seen, shape = view.keys, (BATCH, view.keys, kv_heads, width)
-    # Layers that attend to an earlier layer's cache keep none of their own.
-    kept = (0,) if spec.kv_shared else (BATCH, view.held, kv_heads, width)
-    cached_keys = Tensor("key_cache", Role.KV, shape, formats.kv, kept)
-    cached_values = Tensor("value_cache", Role.KV, shape, formats.kv, kept)
-    scores = Tensor("scores", Role.ACTIVATION, (BATCH, heads, QUERIES, seen), formats.base)
+    heads, width = query.shape[2:]
+    scores = Tensor("scores", Role.ACTIVATION, (BATCH, heads, QUERIES, mask.keys), formats.base)
     probabilities = Tensor("probabilities", Role.ACTIVATION, scores.shape, formats.attention)
-    visible = BATCH * heads * view.pairs
-    sinks = vectors("softmax", ["sinks"] if spec.sinks else [], heads, formats.weight("norm"))
+    visible = BATCH * heads * mask.pairs
+
+    def matmul(name: str, left: Tensor, right: Tensor, target: Tensor, flops: Size, link: Link | None = None) -> Op:
+        return Op(name, Kind.ATTENTION, (left, right), (target,), flops, operands=(left, right), link=link, mask=mask)
+
     return [
-        Op(
-            "qk_matmul",
-            Kind.ATTENTION,
-            reads=(query, cached_keys),
-            writes=(scores,),
-            matrix_flops=2 * visible * width,
-            operands=(query, cached_keys),
-            link=link,
-            view=view,
-        ),
-        Op(
-            "softmax",
-            Kind.SOFTMAX,
-            reads=(scores, *sinks),
-            writes=(probabilities,),
-            vector_flops=SOFTMAX_FLOPS * visible,
-        ),
-        Op(
-            "sv_matmul",
-            Kind.ATTENTION,
-            reads=(probabilities, cached_values),
-            writes=(output,),
-            matrix_flops=2 * visible * width,
-            operands=(probabilities, cached_values),
-            view=view,
-        ),
+        matmul("qk_matmul", query, keys, scores, 2 * visible * width, link),
+        elementwise("softmax", Kind.SOFTMAX, (scores, *sinks), probabilities, SOFTMAX_FLOPS * visible),
+        matmul("sv_matmul", probabilities, values, output, 2 * visible * output.shape[-1]),
     ]
 
 
 ENCODED = symbol("encoded")
-"""Tokens of the encoder's output that are projected to keys and values in this pass: all of them, or none."""
+"""Tokens of the encoder output that this pass projects to keys and values: all or none."""
 
 ENCODING = symbol("encoding")
-"""1 in the pass that projects them, else 0."""
+"""1 in the pass that projects the encoder output, else 0."""
 
 
 def cross_attention(spec: Attention, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
-    """Attention from the decoder's tokens to the encoder's output.
-
-    Its keys and values are projected once, in the pass that starts the generation, and cached.
-    """
+    """Cross attention to the encoder output, whose keys and values the first pass projects and caches."""
     heads, kv_heads, width = spec.heads, spec.kv_heads, spec.head_dim
     hidden = source.shape[-1]
     encoded = Tensor("encoder_output", Role.ACTIVATION, (BATCH, ENCODED, hidden), formats.base)
@@ -177,19 +166,19 @@ def cross_attention(spec: Attention, source: Tensor, target: Tensor, formats: Fo
         linear("cross_q_proj", source, query, formats, spec.qkv_bias, "q_proj"),
         _projected_once(linear("cross_k_proj", encoded, keys, formats, spec.qkv_bias, "k_proj")),
         _projected_once(linear("cross_v_proj", encoded, values, formats, spec.qkv_bias, "v_proj")),
-        *(_named_cross(op) for op in products(spec, view_of(spec, cross=True), query, output, formats)),
+        *(_named_cross(op) for op in cached_attention(spec, mask_of(spec, cross=True), query, output, formats)),
         linear("cross_o_proj", output, target, formats, spec.output_bias, "o_proj"),
     ]
 
 
 def _changed(op: Op, change: Callable[[Tensor], Tensor]) -> Op:
-    """`op` with other operands."""
+    """`op` with every tensor changed."""
     reads, writes, operands = (tuple(map(change, tensors)) for tensors in (op.reads, op.writes, op.operands))
     return replace(op, reads=reads, writes=writes, operands=operands)
 
 
 def _projected_once(op: Op) -> Op:
-    """A projection whose weights are read only in a pass that encodes."""
+    """A projection whose weights are read only in the pass that projects the encoder output."""
 
     def read_if_encoding(tensor: Tensor) -> Tensor:
         if tensor.role is not Role.WEIGHT:
@@ -200,7 +189,7 @@ def _projected_once(op: Op) -> Op:
 
 
 def _named_cross(op: Op) -> Op:
-    """An operator with names of its own for what the layer's self-attention has as well, such as the cache."""
+    """An operator with the prefix "cross_" in names shared with self-attention, such as the cache."""
 
     def named(tensor: Tensor) -> Tensor:
         return tensor if tensor.name.startswith("cross_") else replace(tensor, name=f"cross_{tensor.name}")

@@ -1,7 +1,6 @@
-"""The operators that every layer is put together from: linear layers, norms and residual additions.
+"""The operators common to all layers: linear layers, norms, residual additions, collectives.
 
-Vector work is counted in FLOPs per element, with what is counted named beside the number; transcendental functions
-count as one.
+Vector work is counted in FLOPs per element, listed beside each number; a transcendental function counts as one.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES
 from roofline.graph.op import Kind, Link, Op
-from roofline.graph.parallel import SINGLE, Collective, Parallelism, link_share, link_steps
+from roofline.graph.parallel import SINGLE, Collective, Parallelism, bus_factor, link_steps
 from roofline.graph.size import ZERO, Dim, Size, product
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import FORMATS, Format
@@ -25,14 +24,14 @@ NORM_FLOPS = {
     "layernorm": 7,  # sum, subtract mean, square, sum, times 1/deviation, times weight, plus bias
 }
 STATE_FORMAT = FORMATS["fp32"]
-"""Recurrent states are kept in fp32, as the reference implementations of Mamba, RWKV and gated delta nets do."""
+"""Recurrent states are fp32, as in the reference implementations of Mamba, RWKV and Gated DeltaNet."""
 
 
 class Formats(Struct, frozen=True):
-    """What the layers of one network share: the formats of the model under a precision, and its parallel setting.
+    """The options common to all layers of a network: number formats, parallelism, and expert routing.
 
-    `decode`: the graph is for single queries. `skew` is that of expert routing, `capacity` the rows that
-    experts are padded to over those they have. `conditioned`: a vector a sample modulates every layer.
+    `decode`: a graph for single queries. `skew`: that of expert routing. `capacity`: the capacity factor, padded rows
+    over rows of an expert. `conditioned`: a vector per sample modulates every layer.
     """
 
     precision: Precision
@@ -50,12 +49,12 @@ class Formats(Struct, frozen=True):
 
     @property
     def base(self) -> Format:
-        """The format of everything that is not quantised."""
+        """The format of unquantised tensors."""
         return self.precision.base
 
     @property
     def activations(self) -> Format:
-        """The format in which linear layers receive their input."""
+        """The format of the inputs of linear layers."""
         return self.precision.activations
 
     @property
@@ -65,37 +64,37 @@ class Formats(Struct, frozen=True):
 
     @property
     def attention(self) -> Format:
-        """The format of queries and probabilities in the attention products."""
+        """The format of queries and probabilities in attention."""
         return self.precision.attention
 
     @property
     def without_experts(self) -> Formats:
-        """The same for what is not of a mixture of experts: how those are shared and routed to plays no part."""
+        """The same for operators outside MoE blocks, without expert parallelism and routing (a cache key)."""
         return replace(self, parallel=self.parallel.without_experts, skew=0.0, capacity=1.0)
 
     @property
     def without_cache(self) -> Formats:
-        """The same for what has no cache: its format plays no part, nor does the kind of step."""
+        """The same for operators without KV cache, without its format and phase (a cache key)."""
         return replace(self, precision=replace(self.precision, kv=self.base), decode=False)
 
 
 def activation(name: str, format: Format, *width: Dim) -> Tensor:
-    """An activation with one entry of shape `width` for each token: (batch, queries, *width)."""
+    """An activation of shape (batch, queries, *width)."""
     return Tensor(name, Role.ACTIVATION, (BATCH, QUERIES, *width), format)
 
 
 def vectors(op: str, names: Iterable[str], width: int, format: Format) -> tuple[Tensor, ...]:
-    """Learned vectors of an op, all of one width."""
+    """Learned vectors of an operator, all of length `width`."""
     return tuple(Tensor(f"{op}.{name}", Role.WEIGHT, (width,), format) for name in names)
 
 
 def linear(
     name: str, source: Tensor, target: Tensor, formats: Formats, bias: bool = False, component: str | None = None
 ) -> Op:
-    """x W^T (+ b) with W stored as (outputs, inputs): 2 FLOP for each of rows * inputs * outputs.
+    """x W^T (+ b) with W of shape (outputs, inputs): 2 * rows * inputs * outputs FLOPs.
 
-    Inputs are the source's trailing dimensions after the row ones (batch, and queries unless only the last position
-    is used), outputs the target's. `component` names the kind of weight for the quantisation scheme.
+    Rows are the symbolic dimensions (batch, and queries unless only the last position is used); inputs and outputs are
+    the remaining ones of source and target. `component` is the kind of weight in the quantisation scheme.
     """
     rows = tuple(dim for dim in source.shape if not isinstance(dim, int))
     inputs = _fixed(product(source.shape[len(rows) :]))
@@ -113,7 +112,7 @@ def linear(
 
 
 def _fixed(size: Size) -> int:
-    """A size that does not depend on the workload, as a number."""
+    """The value of a size that does not depend on the workload."""
     return int(size.evaluate({}))
 
 
@@ -127,23 +126,20 @@ def normalise(name: str, norm: Norm, source: Tensor, target: Tensor, formats: Fo
 
 
 def add(name: str, left: Tensor, right: Tensor, target: Tensor) -> Op:
-    """A residual addition: two operands read, one written, 1 FLOP an element."""
+    """A residual addition, 1 FLOP per element."""
     return Op(name, Kind.ELEMENTWISE, reads=(left, right), writes=(target,), vector_flops=target.elements)
 
 
 def elementwise(name: str, kind: Kind, sources: tuple[Tensor, ...], target: Tensor, flops: Size = ZERO) -> Op:
-    """Vector work that reads `sources` and writes `target`; `flops` in all."""
+    """Vector work of `flops` FLOPs that reads `sources` and writes `target`."""
     return Op(name, kind, reads=sources, writes=(target,), vector_flops=flops)
 
 
 def collective(
     name: str, kind: Collective, source: Tensor, target: Tensor, ranks: int, reach: int, share: float = 1.0
 ) -> Op:
-    """An exchange of `source` between `ranks` devices: its bytes over the link, and read and written in memory.
-
-    `share` is the part of the tensor that takes part.
-    """
-    link = Link(source.bytes * (share * link_share(kind, ranks)), link_steps(kind, ranks), ranks, reach, kind)
+    """A collective of the fraction `share` of `source` among `ranks` devices."""
+    link = Link(source.bytes * (share * bus_factor(kind, ranks)), link_steps(kind, ranks), ranks, reach, kind)
     return Op(name, Kind.COLLECTIVE, reads=(source,), writes=(target,), link=link)
 
 
@@ -151,10 +147,7 @@ SHIFT_FLOPS = 3  # subtract the previous token, times the learned vector, add
 
 
 def token_shift(name: str, source: Tensor, target: Tensor, mixes: int, formats: Formats) -> Op:
-    """RWKV's token shift: `mixes` learned interpolations between each token and the one before it.
-
-    The previous token of a sequence is its state. The mixes are read once by the projections they feed.
-    """
+    """RWKV's token shift: `mixes` learned interpolations between each token and the one before, which is the state."""
     width = source.shape[-1]
     assert isinstance(width, int)
     state = Tensor(f"{name}.state", Role.STATE, (BATCH, width), STATE_FORMAT)

@@ -1,4 +1,4 @@
-"""The two ends of a network: what turns token ids or patches into the residual stream, and what leaves it."""
+"""The two ends of a network: the embedding of tokens or patches, and the head."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from roofline.specs.model import Conditioning, Model
 
 
 def _table(model: Model, formats: Formats) -> Tensor:
-    """The embedding table: one row a token is touched, the table is stored whole, and once if the head shares it.
+    """The embedding table: one row per token is touched; a table tied to lm_head is stored once.
 
-    An encoder's is tied to its decoder's (T5), which stores it.
+    An encoder's table is tied to its decoder's (T5), which stores it.
     """
     width = model.embedding_width or model.hidden
     component = "lm_head" if model.tied_embeddings else "embedding"
@@ -27,14 +27,14 @@ def _table(model: Model, formats: Formats) -> Tensor:
 
 
 def _rows(name: str, model: Model, count: int, formats: Formats) -> Tensor:
-    """A table of learned rows that are added to the embedding, shared by the sequences."""
+    """A learned table that is added to the embedding (positions, token types), read once for all sequences."""
     touched: Dim = QUERIES if name == "positions" else 1
     weight = formats.weight("positions")
     return Tensor(f"{name}.weight", Role.WEIGHT, (touched, model.hidden), weight, (count, model.hidden))
 
 
 def _relative(model: Model, formats: Formats) -> tuple[Tensor, ...]:
-    """The bias of scores by distance: one table for all layers, a column a head."""
+    """The relative position bias: one table for all layers, with a column per head."""
     positions = model.positions
     if positions.kind != "relative" or positions.count is None:
         return ()
@@ -43,7 +43,7 @@ def _relative(model: Model, formats: Formats) -> tuple[Tensor, ...]:
 
 
 def embedding(model: Model, target: Tensor, formats: Formats) -> list[Op]:
-    """From token ids to the residual stream: a gather, not a matrix product. Patches of an image are projected."""
+    """From token ids to the residual stream by a gather, or from image patches by a projection."""
     tables = []
     if model.positions.kind == "learned" and model.positions.count is not None:
         tables.append(_rows("positions", model, model.positions.count, formats))
@@ -72,13 +72,13 @@ def embedding(model: Model, target: Tensor, formats: Formats) -> list[Op]:
         ops.append(normalise("embedding_norm", model.norm, looked_up, target, formats))
     ranks = formats.parallel.tensor
     if ranks > 1 and not model.patch:
-        # Each tensor rank has a part of the vocabulary, and zeros for the tokens outside it.
+        # Vocabulary parallelism: each tensor rank contributes zeros for tokens outside its part.
         ops.append(collective("embedding_all_reduce", Collective.ALL_REDUCE, target, target, ranks, ranks))
     return ops
 
 
 def _condition(model: Model, spec: Conditioning, formats: Formats) -> list[Op]:
-    """The vector a sample that a diffusion transformer is modulated by: its timestep and class, embedded and added."""
+    """The conditioning vector of a diffusion transformer: the sum of its timestep and class embeddings."""
 
     def vector(name: str, width: int) -> Tensor:
         return Tensor(name, Role.ACTIVATION, (BATCH, width), formats.base)
@@ -95,9 +95,9 @@ def _condition(model: Model, spec: Conditioning, formats: Formats) -> list[Op]:
 
 
 def head(model: Model, source: Tensor, formats: Formats, every: bool = False) -> list[Op]:
-    """From the residual stream to logits, for the last position of each sequence only, or for `every` one.
+    """From the residual stream to logits, of the last position of each sequence or of `every` position.
 
-    A network that encodes ends with its final norm over all positions and, for a vision tower, the projector.
+    An encoder ends with its final norm over all positions and, for a vision encoder, the projector.
     """
     if model.task == "encode":
         return _encoded(model, source, formats)
@@ -126,7 +126,7 @@ def head(model: Model, source: Tensor, formats: Formats, every: bool = False) ->
 
 
 def _gathered(logits: Tensor, formats: Formats) -> list[Op]:
-    """Each tensor rank has the logits of its part of the vocabulary; they are put together for sampling."""
+    """The all-gather of logits over the vocabulary parts of the tensor ranks."""
     ranks = formats.parallel.tensor
     if ranks == 1:
         return []
@@ -142,11 +142,11 @@ def _encoded(model: Model, source: Tensor, formats: Formats) -> list[Op]:
     if model.final_norm:
         normed = activation("final_normed", formats.base, model.hidden)
         norm = [normalise("final_norm", model.norm, source, normed, formats)]
-        # A diffusion transformer's last norm is modulated like those of its layers, without a gate.
+        # A diffusion transformer's final norm is modulated, without a gate.
         ops += modulated(norm, model.hidden, 2, formats) if formats.conditioned else norm
         source = normed
     for index, width in enumerate(model.projector):
-        # The first width is what the projector takes: several positions are merged where it exceeds the hidden size.
+        # The first width is the projector's input: positions are merged where it exceeds the hidden size.
         if index == 0:
             merged = Tensor(
                 source.name, Role.ACTIVATION, (BATCH, QUERIES / (width / model.hidden), width), source.format

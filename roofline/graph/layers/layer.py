@@ -14,22 +14,18 @@ from roofline.graph.layers.mla import latent_attention
 from roofline.graph.layers.mlp import mixture_of_experts, mlp
 from roofline.graph.layers.recurrent import recurrent
 from roofline.graph.op import Kind, Link, Op, shared
-from roofline.graph.parallel import Collective, grid_exchange
+from roofline.graph.parallel import Collective, grid_traffic
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.model import Attention, FeedForward, LatentAttention, Layer, Mixer, MixtureOfExperts, Mlp, Norm
 
 Part: TypeAlias = Mixer | FeedForward
-"""What a sub-layer is made of."""
+"""The spec of a sub-layer."""
 
 
 def layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list[Op]:
     """The operators of `layer` in the order they run, from `hidden` to `hidden_out`, the residual stream."""
     if formats.conditioned:
-        return modulated(_layer_ops(layer, hidden, rotary, replace(formats, conditioned=False)), hidden, 6, formats)
-    return _layer_ops(layer, hidden, rotary, formats)
-
-
-def _layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> list[Op]:
+        return modulated(layer_ops(layer, hidden, rotary, replace(formats, conditioned=False)), hidden, 6, formats)
     base, norm = formats.base, layer.norm
     entering, leaving = activation("hidden", base, hidden), activation("hidden_out", base, hidden)
     if layer.residual == "parallel":
@@ -45,7 +41,7 @@ def _layer_ops(layer: Layer, hidden: int, rotary: bool, formats: Formats) -> lis
 
 
 def _of_part(part: Part, formats: Formats) -> Formats:
-    """What a part of a layer depends on, so that graphs that differ in the rest share it."""
+    """The formats that a sub-layer depends on, so that graphs that differ in others share it."""
     match part:
         case MixtureOfExperts():
             return formats.without_cache
@@ -57,37 +53,37 @@ def _of_part(part: Part, formats: Formats) -> Formats:
 def _reduced(
     name: str, part: Part, norm: Norm, source: Tensor, target: Tensor, rotary: bool, formats: Formats
 ) -> tuple[Op, ...]:
-    """The body of a sub-layer; tensor ranks each hold a part of its output's sum and add them up."""
+    """The body of a sub-layer, with the all-reduce of tensor parallelism."""
     ranks = formats.parallel.tensor
     if ranks == 1:
         return _body(name, part, norm, source, target, rotary, formats)
     partial = replace(target, name=f"{target.name}_partial")
     body = _body(name, part, norm, source, partial, rotary, formats)
     if formats.parallel.grid:
-        exchange = _grid(name, part, partial, target, ranks)
+        reduced = _grid_collectives(name, part, partial, target, ranks)
     else:
-        exchange = collective(f"{name}_all_reduce", Collective.ALL_REDUCE, partial, target, ranks, ranks)
-    return (*body, shared(exchange))
+        reduced = collective(f"{name}_all_reduce", Collective.ALL_REDUCE, partial, target, ranks, ranks)
+    return (*body, shared(reduced))
 
 
-def _grid(name: str, part: Part, partial: Tensor, target: Tensor, ranks: int) -> Op:
-    """What a sub-layer's two products exchange on a grid of ranks."""
+def _grid_collectives(name: str, part: Part, partial: Tensor, target: Tensor, ranks: int) -> Op:
+    """The all-gathers and reduce-scatters of a sub-layer's two GEMMs with 2-D tensor parallelism."""
     outer = target.shape[-1]
     assert isinstance(outer, int)
     inner = outer
     if isinstance(part, Attention):
-        inner = part.heads * part.head_dim * ranks  # the spec is one rank's share
+        inner = part.heads * part.head_dim * ranks  # the spec is that of one rank
     elif isinstance(part, Mlp):
         inner = part.width * ranks
-    sent, steps = grid_exchange(BATCH * QUERIES, outer, inner, ranks)
+    sent, steps = grid_traffic(BATCH * QUERIES, outer, inner, ranks)
     link = Link(sent * partial.format.bytes, steps, ranks, ranks)
-    return Op(f"{name}_exchange", Kind.COLLECTIVE, reads=(partial,), writes=(target,), link=link)
+    return Op(f"{name}_2d_collectives", Kind.COLLECTIVE, reads=(partial,), writes=(target,), link=link)
 
 
 def _body(
     name: str, part: Part, norm: Norm, source: Tensor, target: Tensor, rotary: bool, formats: Formats
 ) -> tuple[Op, ...]:
-    """What a sub-layer computes, between its norms."""
+    """The operators of a sub-layer between its norms."""
     match part:
         case Mlp():
             ops = mlp(part, source, target, formats)
@@ -108,7 +104,7 @@ def _body(
 def _sublayer(
     name: str, part: Part, norm: Norm, entering: Tensor, leaving: Tensor, rotary: bool, formats: Formats
 ) -> tuple[Op, ...]:
-    """Norm, body and addition, with the norms where the layer's placement puts them."""
+    """Norms, body and residual addition, in the order of the norm's placement (pre, post, sandwich, output)."""
     width = entering.shape[-1]
     before = norm.placement in ("pre", "sandwich")
     after = norm.placement in ("sandwich", "output")
@@ -133,7 +129,7 @@ def _sublayer(
 
 
 def _parallel(layer: Layer, entering: Tensor, leaving: Tensor, rotary: bool, formats: Formats) -> list[Op]:
-    """Mixer and feed-forward block read the same stream, through one norm or one each, and are both added to it."""
+    """Parallel attention and MLP (GPT-J, PaLM): both read the residual stream, through one norm or two."""
     mixer, block, norm, width = layer.mixer, layer.feed_forward, layer.norm, entering.shape[-1]
     assert mixer is not None
     assert block is not None
@@ -153,9 +149,9 @@ def _parallel(layer: Layer, entering: Tensor, leaving: Tensor, rotary: bool, for
 
 
 def modulated(ops: list[Op], hidden: int, vectors: int, formats: Formats) -> list[Op]:
-    """`ops` under adaLN-Zero (Peebles and Xie 2023): norms are shifted and scaled, additions gated, by the condition.
+    """`ops` with adaLN-Zero (Peebles and Xie 2023): the condition shifts and scales norms and gates additions.
 
-    The vectors come from one product a sample, whatever the number of its tokens.
+    One GEMM per sample yields the modulation vectors.
     """
     condition = Tensor("condition", Role.ACTIVATION, (BATCH, hidden), formats.base)
     projected = Tensor("modulation", Role.ACTIVATION, (BATCH, vectors * hidden), formats.base)

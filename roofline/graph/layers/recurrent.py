@@ -1,9 +1,8 @@
-"""Recurrent mixers: state-space models, gated delta networks, retention and linear attention, RWKV, Hyena.
+"""Recurrent mixers: state-space models, the gated delta rule, retention and linear attention, RWKV, Hyena.
 
-Each keeps a state of fixed size for a sequence instead of a cache that grows with it. A pass reads and writes the
-state once; the arithmetic of the recurrence is linear in the tokens, written here as its minimum, without the terms
-that a chunked kernel adds within a chunk. Where the recurrence is a sum of outer products, those run on the matrix
-unit; decays, gates and elementwise recurrences run on the vector unit.
+Each has a state of fixed size per sequence instead of a KV cache. A pass reads and writes the state once. The FLOPs are
+the minimum of the recurrence, linear in the tokens, without the intra-chunk terms of chunked kernels. Outer products
+run on the matrix unit; decays, gates and elementwise recurrences run on the vector unit.
 """
 
 from __future__ import annotations
@@ -12,16 +11,8 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES, View
-from roofline.graph.layers.basic import (
-    STATE_FORMAT,
-    Formats,
-    activation,
-    linear,
-    normalise,
-    token_shift,
-    vectors,
-)
+from roofline.graph.extents import BATCH, QUERIES, AttentionMask
+from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, linear, normalise, token_shift, vectors
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import ZERO, Dim, Size, symbol
 from roofline.graph.tensor import Role, Tensor
@@ -58,7 +49,7 @@ def _scan(
     vector_flops: Size = ZERO,
     kind: Kind = Kind.SCAN,
 ) -> Op:
-    """A recurrence over the tokens: its state, of shape (batch, *state), is read and written once."""
+    """A recurrence over the tokens, which reads and writes its state of shape (batch, *state) once."""
     held = Tensor(f"{name}.state", Role.STATE, (BATCH, *state), STATE_FORMAT)
     operands = tuple(tensor for tensor in reads if tensor.role is Role.ACTIVATION) if matrix_flops.terms else ()
     return Op(
@@ -72,8 +63,15 @@ def _scan(
     )
 
 
+def _gated_norm(name: str, norm: Norm, source: Tensor, gate: Tensor, target: Tensor, formats: Formats) -> Op:
+    """A norm whose output is multiplied by SiLU of `gate`."""
+    op = normalise(name, norm, source, target, formats)
+    flops = op.vector_flops + GATED_FLOPS * target.elements
+    return replace(op, reads=(*op.reads, gate), vector_flops=flops)
+
+
 def _convolution(name: str, source: Tensor, width: int, length: int, bias: bool, formats: Formats) -> tuple[Op, Tensor]:
-    """A causal depthwise convolution over the last `length` tokens, then SiLU; its state is the tokens before."""
+    """A causal depthwise convolution over the last `length` tokens, then SiLU; its state is the previous tokens."""
     target = activation(f"{name}_output", formats.base, width)
     kernel = Tensor(f"{name}.weight", Role.WEIGHT, (width, length), formats.weight("norm"))
     learned = (kernel, *vectors(name, ["bias"] if bias else [], width, formats.weight("bias")))
@@ -81,7 +79,7 @@ def _convolution(name: str, source: Tensor, width: int, length: int, bias: bool,
     return _scan(name, (source, *learned), (width, length - 1), target, vector_flops=flops), target
 
 
-# Mamba (Gu and Dao 2023), an element of the state a token: exp(dt A) 2, dt x B 1, update 2, times C and sum 2.
+# Mamba (Gu and Dao 2023), per state element and token: exp(dt A) 2, dt x B 1, update 2, times C and sum 2.
 MAMBA_FLOPS = 7
 
 
@@ -118,7 +116,7 @@ def _mamba(spec: Mamba, source: Tensor, target: Tensor, formats: Formats) -> lis
 
 
 def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
-    """Mamba-2 (Dao and Gu 2024): per head and token an outer product into the state and a product out of it."""
+    """Mamba-2 (Dao and Gu 2024): per head and token an outer product into the state and a GEMV out of it."""
     inner, shared, base = spec.heads * spec.head_dim, 2 * spec.groups * spec.state, formats.base
     xbc, z = activation("mamba_xbc", base, inner + shared), activation("mamba_z", base, inner)
     dt = activation("dt", base, spec.heads)
@@ -127,7 +125,6 @@ def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> l
     scanned = activation("mamba_scanned", base, inner)
     output = activation("mamba_output", formats.activations, inner)
     fixed = vectors("scan", ["a_log", "d", "dt_bias"], spec.heads, formats.weight("norm"))
-    gate_norm = normalise("mamba_norm", Norm("rmsnorm"), scanned, output, formats)
     return [
         replace(linear("in_proj", source, projected, formats, spec.bias), writes=(xbc, z, dt)),
         convolution,
@@ -139,25 +136,20 @@ def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> l
             matrix_flops=TOKENS * 4 * inner * spec.state,
             vector_flops=TOKENS * inner * (spec.state + 2),
         ),
-        replace(
-            gate_norm,
-            reads=(*gate_norm.reads, z),
-            vector_flops=gate_norm.vector_flops + GATED_FLOPS * output.elements,
-        ),
+        _gated_norm("mamba_norm", Norm("rmsnorm"), scanned, z, output, formats),
         linear("out_proj", output, target, formats, spec.bias),
     ]
 
 
 def _delta_net(spec: DeltaNet, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
-    """Gated delta rule (Yang et al. 2024): decay, read the old value, write the difference, read the output."""
+    """Gated DeltaNet (Yang et al. 2024): decay, read the old value, write the difference, read the output."""
     keys, values, base = spec.key_heads * spec.key_dim, spec.value_heads * spec.value_dim, formats.base
     qkv, z = activation("delta_qkv", base, 2 * keys + values), activation("delta_z", base, values)
     gates = activation("delta_gates", base, 2 * spec.value_heads)
     convolution, convolved = _convolution("conv1d", qkv, 2 * keys + values, spec.conv, False, formats)
     read = activation("delta_read", base, spec.value_heads, spec.value_dim)
     output = activation("delta_output", formats.activations, spec.value_heads, spec.value_dim)
-    fixed = vectors("scan", ["a_log", "dt_bias"], spec.value_heads, formats.weight("norm"))
-    gate_norm = normalise("delta_norm", Norm("rmsnorm"), read, output, formats)
+    fixed = vectors("gated_delta_rule", ["a_log", "dt_bias"], spec.value_heads, formats.weight("norm"))
     cells = spec.value_heads * spec.key_dim * spec.value_dim
     projected = activation("delta_projected", base, 2 * keys + 2 * values)
     return [
@@ -165,25 +157,21 @@ def _delta_net(spec: DeltaNet, source: Tensor, target: Tensor, formats: Formats)
         linear("gate_in_proj", source, gates, formats),
         convolution,
         _scan(
-            "scan",
+            "gated_delta_rule",
             (convolved, gates, *fixed),
             (spec.value_heads, spec.key_dim, spec.value_dim),
             read,
             matrix_flops=TOKENS * 6 * cells,
             vector_flops=TOKENS * cells,
-            kind=Kind.DELTA_RULE,
+            kind=Kind.GATED_DELTA_RULE,
         ),
-        replace(
-            gate_norm,
-            reads=(*gate_norm.reads, z),
-            vector_flops=gate_norm.vector_flops + GATED_FLOPS * output.elements,
-        ),
+        _gated_norm("delta_norm", Norm("rmsnorm"), read, z, output, formats),
         linear("out_proj", output, target, formats),
     ]
 
 
 def _retention(spec: Retention, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
-    """Retention (Sun et al. 2023) and linear attention: outer products into the state, products out of it."""
+    """Retention (Sun et al. 2023) and linear attention: outer products into the state, GEMVs out of it."""
     heads, base = spec.heads, formats.base
     query, key = (activation(name, base, heads, spec.key_dim) for name in ("query", "key"))
     value = activation("value", base, heads, spec.value_dim)
@@ -205,12 +193,9 @@ def _retention(spec: Retention, norm: Norm, source: Tensor, target: Tensor, form
     ]
     if spec.gated:
         gate = activation("retention_gate", base, heads, spec.value_dim)
-        group_norm = normalise(
-            "retention_norm", dataclasses.replace(norm, weight=spec.norm_weight), read, output, formats
-        )
-        flops = group_norm.vector_flops + GATED_FLOPS * output.elements
+        group_norm = dataclasses.replace(norm, weight=spec.norm_weight)
         ops.append(linear("g_proj", source, gate, formats))
-        ops.append(replace(group_norm, reads=(*group_norm.reads, gate), vector_flops=flops))
+        ops.append(_gated_norm("retention_norm", group_norm, read, gate, output, formats))
     return [*ops, linear("o_proj", output, target, formats)]
 
 
@@ -225,7 +210,7 @@ def _rwkv4(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list
     output = activation("wkv", formats.activations, inner)
     fixed = vectors("wkv", ["decay", "first"], inner, formats.weight("norm"))
     return [
-        token_shift("attn_shift", source, mixed, 3, formats),
+        token_shift("attn_token_shift", source, mixed, 3, formats),
         linear("k_proj", mixed, key, formats),
         linear("v_proj", mixed, value, formats),
         linear("r_proj", mixed, receptance, formats),
@@ -241,10 +226,10 @@ def _low_rank(name: str, source: Tensor, target: Tensor, rank: int, formats: For
 
 
 def _rwkv(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
-    """RWKV-6 (Finch) and RWKV-7 (Goose): a matrix of state a head, with data-dependent mixing and decay.
+    """RWKV-6 (Finch) and RWKV-7 (Goose): a state matrix per head, with data-dependent mixing and decay.
 
-    Per cell of the state and token, version 6 decays, adds k v and reads with r: 4 matrix and 1 vector FLOPs; version
-    7 also applies the rank-one update of its delta rule: 8 and 1.
+    Per state element and token, version 6 decays, adds k v and reads with r: 4 matrix and 1 vector FLOPs; version 7
+    also applies the rank-one update of its delta rule: 8 and 1.
     """
     width = source.shape[-1]
     assert isinstance(width, int)
@@ -255,10 +240,10 @@ def _rwkv(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[
     gate, decay = activation("gate", base, inner), activation("decay", base, inner)
     read = activation("wkv", base, inner)
     output = activation("wkv_output", formats.activations, inner)
-    ops = [token_shift("attn_shift", source, mixed, 6, formats)]
+    ops = [token_shift("attn_token_shift", source, mixed, 6, formats)]
     extra: list[Tensor] = []
     if spec.mix_rank:
-        # The five mixes are themselves computed from the token.
+        # The five mixes are data-dependent.
         low, mixes = activation("mix_low", base, 5 * spec.mix_rank), activation("mixes", base, 5 * width)
         down = linear("mix_a", mixed, low, formats)
         up = Tensor("mix_b.weight", Role.WEIGHT, (5, spec.mix_rank, width), formats.weight("mix_b"))
@@ -288,25 +273,22 @@ def _rwkv(spec: Rwkv, source: Tensor, target: Tensor, formats: Formats) -> list[
             vector_flops=TOKENS * cells,
         )
     )
-    group_norm = normalise("wkv_norm", Norm("layernorm"), read, output, formats)
-    flops = group_norm.vector_flops + output.elements * GATED_FLOPS
-    ops.append(replace(group_norm, reads=(*group_norm.reads, gate), vector_flops=flops))
+    ops.append(_gated_norm("wkv_norm", Norm("layernorm"), read, gate, output, formats))
     return [*ops, linear("o_proj", output, target, formats)]
 
 
 CONVOLUTION = symbol("convolution")
-"""FLOPs a token and channel of a convolution as long as the sequence (`roofline.graph.extents.Convolution`)."""
+"""FLOPs per token and channel of a convolution as long as the sequence (`roofline.graph.extents.Convolution`)."""
 
 PAST = symbol("past")
-"""Tokens of a sequence that were there before the pass."""
+"""Tokens of a sequence before the pass."""
 
 
 def _hyena(spec: Hyena, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
-    """Hyena (Poli et al. 2023): `order` gated convolutions as long as the sequence, done by fast Fourier transforms.
+    """Hyena (Poli et al. 2023): `order` gated convolutions as long as the sequence.
 
-    Three transforms of twice the length, 5 N log2 N FLOPs each for N real points, or the sum itself where that is less
-    (a decode step), and a gate an order. The filters are generated by a small network over positions. The state is the
-    sequence itself: new tokens are convolved with all that came before.
+    Each takes three FFTs of twice the length, 5 N log2 N FLOPs for N real points, or the direct sum where that is less
+    (decode), and a gate. A small network over positions generates the filters. The state is the sequence itself.
     """
     width = source.shape[-1]
     assert isinstance(width, int)
@@ -315,7 +297,7 @@ def _hyena(spec: Hyena, source: Tensor, target: Tensor, formats: Formats) -> lis
     convolution, convolved = _convolution("short_filter", projected, streams * width, spec.conv, True, formats)
     output = activation("hyena_output", formats.activations, width)
     filters, inner = spec.order - 1, spec.filter_width
-    # The filter network: embedding in, hidden layers, one output a channel and filter; sine frequencies and decays.
+    # The filter network: embedding, hidden layers, one output per channel and filter.
     shapes = [(inner, spec.filter_embedding), *[(inner, inner)] * spec.filter_layers, (filters * width, inner)]
     weights = [
         Tensor(f"filter.{index}", Role.WEIGHT, shape, formats.weight("norm")) for index, shape in enumerate(shapes)
@@ -323,7 +305,9 @@ def _hyena(spec: Hyena, source: Tensor, target: Tensor, formats: Formats) -> lis
     biases = vectors("filter", ["bias"], filters * width, formats.weight("bias"))
     generated = Tensor("filters", Role.ACTIVATION, (QUERIES, filters * width), base)
     generate_flops = 2 * QUERIES * sum(rows * columns for rows, columns in shapes)
-    past = Tensor("past", Role.STATE, (BATCH, PAST, filters * width), base, (BATCH, View().held, filters * width))
+    past = Tensor(
+        "past", Role.STATE, (BATCH, PAST, filters * width), base, (BATCH, AttentionMask().held, filters * width)
+    )
     return [
         linear("in_proj", source, projected, formats, bias=True),
         convolution,

@@ -1,7 +1,4 @@
-"""Hugging Face `config.json` -> the vocabulary of a model spec. Reads the file only: no network, no remote code.
-
-A reader a `model_type`, in `roofline.specs.huggingface`.
-"""
+"""Hugging Face `config.json` to model spec, one reader per `model_type`. No network access, no remote code."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ from roofline.specs.huggingface import dense, encoders, gpt, hybrid, recurrent, 
 from roofline.specs.huggingface import mla as latent
 from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import Config, Reader, Spec
-from roofline.specs.huggingface.model_wide import complete, refuse_drafts
+from roofline.specs.huggingface.model_wide import complete_spec, reject_drafts
 from roofline.specs.huggingface.quantization import quantization
 
 READERS: Mapping[str, Reader] = {
@@ -29,51 +26,54 @@ READERS: Mapping[str, Reader] = {
 }
 """The supported values of `model_type`."""
 
-PARTS: Mapping[str, Reader] = {**experts.PARTS, **hybrid.PARTS}
-"""Text decoders that multimodal files nest under `text_config`, for files that hold nothing else."""
+TEXT_DECODERS: Mapping[str, Reader] = {**experts.TEXT_DECODERS, **hybrid.TEXT_DECODERS}
+"""Text decoders of multimodal models, for files that contain only the decoder."""
 
-MISSING: Mapping[str, str] = {
+UNSUPPORTED_FEATURES: Mapping[str, str] = {
     "gemma3n": "per-layer embeddings, AltUp and LAuReL",
     "gemma3n_text": "per-layer embeddings, AltUp and LAuReL",
     "stripedhyena": "Hyena filters given by poles and residues",
 }
-"""What the vocabulary of a spec lacks for these values of `model_type`."""
+"""The features of these `model_type`s that a spec cannot express."""
 
-OTHERS = frozenset({"gpt_neo", "nemotron"})
-"""Architectures of their own whose `model_type` looks like one of ours misspelt."""
+NOT_MISSPELT = frozenset({"gpt_neo", "nemotron"})
+"""Unsupported architectures whose `model_type` resembles a supported one."""
 
-NESTED = ("text_config", "llm_config", "language_config")
-"""Where files of multimodal models have their text decoder."""
+TEXT_CONFIGS = ("text_config", "llm_config", "language_config")
+"""The keys of the text decoder in multimodal files."""
 
 FORMATS: Mapping[str, str] = {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32"}
 
 
 def translate(content: Mapping[str, Any], where: str, name: str) -> Spec:
-    """The model spec that a config.json describes, called `name`.
+    """The model spec of a config.json.
 
-    Without a name it takes that of the file's `_name_or_path`, which is often the model that training started from.
-    Raises SpecError for a missing key, a value of the wrong type, or an unsupported `model_type`, naming it, and for a
-    key that says what would be left out of the spec.
+    The default name is the file's `_name_or_path`, which is often the model that training started from. Raises
+    SpecError for a missing key, a value of the wrong type, an unsupported `model_type`, and for a key with an effect
+    that a spec cannot express.
     """
     config = Config(content, where)
-    refuse_drafts(config)
+    reject_drafts(config)
     model_type = config.text("model_type")
-    if model_type in MISSING:
-        raise SpecError(where, f"unsupported model_type {quote(model_type)}: specs cannot say {MISSING[model_type]}")
-    readers = {**READERS, **PARTS}
+    if model_type in UNSUPPORTED_FEATURES:
+        raise SpecError(
+            where,
+            f"unsupported model_type {quote(model_type)}: specs cannot express {UNSUPPORTED_FEATURES[model_type]}",
+        )
+    readers = {**READERS, **TEXT_DECODERS}
     if model_type not in readers:
-        raise SpecError(where, f"unsupported model_type {quote(model_type)}{_instead(config, model_type, readers)}")
+        raise SpecError(where, f"unsupported model_type {quote(model_type)}{_alternative(config, model_type, readers)}")
     given = (config.text("_name_or_path", "") or "").rstrip("/").rsplit("/", 1)[-1].lower()
     chosen = (name or given or "model")[:80]
-    spec = complete(config, readers[model_type](config), chosen)
+    spec = complete_spec(config, readers[model_type](config), chosen)
     return {"name": chosen, "dtype": _dtype(config), **quantization(config), **spec}
 
 
-def _instead(config: Config, model_type: str, readers: Mapping[str, Reader]) -> str:
-    """What to do with a `model_type` that no reader has: the name that was meant, a part that can be read, a spec."""
+def _alternative(config: Config, model_type: str, readers: Mapping[str, Reader]) -> str:
+    """The alternative to an unsupported `model_type`: a similar name, a supported text decoder, or a YAML spec."""
     near = _nearest(model_type, readers)
     meant = f"; did you mean {quote(near)}? Or" if near else ";"
-    for key in NESTED:
+    for key in TEXT_CONFIGS:
         nested = config.content.get(key)
         kind = nested.get("model_type") if isinstance(nested, dict) else None
         if isinstance(kind, str) and kind in readers:
@@ -82,22 +82,22 @@ def _instead(config: Config, model_type: str, readers: Mapping[str, Reader]) -> 
 
 
 CLOSE = 0.88
-"""How alike two names must be, as `difflib` measures it, for one to be the other misspelt: a letter of five or more."""
+"""The `difflib` similarity from which a name counts as misspelt: about one letter in five or more."""
 
 
 def _nearest(name: str, known: Iterable[str]) -> str | None:
-    """The one of `known` that `name` misspells; other numbers are of other models, not misspelt."""
+    """The name of `known` that `name` misspells; names with other digits are other models."""
 
     def digits(text: str) -> list[str]:
         return [char for char in text if char.isdigit()]
 
     plain = name[:60].lower().replace("-", "_")
     alike = [option for option in known if digits(option) == digits(plain)]
-    return None if plain in OTHERS else next(iter(get_close_matches(plain, alike, 1, CLOSE)), None)
+    return None if plain in NOT_MISSPELT else next(iter(get_close_matches(plain, alike, 1, CLOSE)), None)
 
 
 def _dtype(config: Config) -> str:
-    """The format of a checkpoint's tensors, those that it has not quantised."""
+    """The format of a checkpoint's unquantised tensors."""
     places = (config, config.section("text_config"))
     found = (place.text(key, None) for place in places for key in ("torch_dtype", "dtype"))
     dtype = next(filter(None, found), "bfloat16")

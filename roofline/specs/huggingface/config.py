@@ -1,4 +1,4 @@
-"""Typed access to a config.json, and the parts of a spec that most files describe in the same words."""
+"""Typed access to a config.json, and the spec sections that most model families share."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ ACTIVATIONS: Mapping[str, str] = {
 
 
 class Config:
-    """Typed access to a config.json: the first of several spellings that is there, else a default, else an error.
+    """Typed access to a config.json: the first of several key spellings, else a default, else an error.
 
-    `read` are the keys that were asked for, in all sections of the file together.
+    `read`: the keys read so far, of all sections of the file together.
     """
 
     def __init__(self, content: Mapping[str, Any], where: str, read: set[str] | None = None) -> None:
@@ -52,7 +52,7 @@ class Config:
         return default
 
     def integer(self, *names: str, default: Any = _REQUIRED, least: int = 1, most: int = 10**7) -> Any:
-        """An integer, positive unless `least` says otherwise; the key must be there unless a default is given."""
+        """An integer of `least` to `most`; a missing key is an error without a default."""
         value = self._find(names, default, (int,), "an integer")
         if value is not None and not least <= value <= most:
             name = next((name for name in names if self.content.get(name) is not None), names[0])
@@ -68,22 +68,22 @@ class Config:
         return int(self.integer(*names, default=default, least=0))
 
     def layers(self, *names: str) -> int:
-        """How many layers there are."""
+        """The number of layers."""
         return int(self.integer(*(names or ("num_hidden_layers",)), most=10**5))
 
     def factor(self, name: str, default: float) -> float:
-        """A ratio of widths, whole or not."""
+        """A ratio of widths."""
         value = float(self._find((name,), default, (int, float), "a number"))
         if not 1e-3 <= value <= 1e3:
             raise SpecError(self.where, f"{quote(name)} must be between 0.001 and 1000, got {value}")
         return value
 
     def integers(self, name: str) -> list[int]:
-        """A list of integers, empty where the file has none."""
+        """A list of integers, by default empty."""
         return self._list(name, int, "a list of integers")
 
     def texts(self, name: str) -> list[str]:
-        """A list of texts, empty where the file has none."""
+        """A list of texts, by default empty."""
         return self._list(name, str, "a list of texts")
 
     def _list(self, name: str, kind: type, expected: str) -> list[Any]:
@@ -93,7 +93,7 @@ class Config:
         return list(given)
 
     def flag(self, name: str, default: bool) -> bool:
-        """A true or false."""
+        """A boolean."""
         return bool(self._find((name,), default, (bool,), "true or false"))
 
     def text(self, name: str, default: Any = _REQUIRED) -> Any:
@@ -101,7 +101,7 @@ class Config:
         return self._find((name,), default, (str,), "text")
 
     def activation(self, *names: str, default: str) -> str:
-        """The activation function, in our names."""
+        """The activation function, as named in specs."""
         for name in names:
             given = self.text(name, None)
             if given is not None:
@@ -121,13 +121,13 @@ class Config:
             raise SpecError(self.where, f"{quote(name)} must be a mapping")
         return Config(value, self.where, self.read)
 
-    def filled(self, defaults: Mapping[str, Any]) -> Config:
-        """The configuration with class defaults for the keys that it leaves out."""
+    def with_defaults(self, defaults: Mapping[str, Any]) -> Config:
+        """The configuration with class defaults for missing keys."""
         given = {key: value for key, value in self.content.items() if value is not None}
         return Config({**defaults, **given}, self.where, self.read)
 
-    def refuse(self, *names: str, reason: str = "is not supported") -> None:
-        """Raise for a key that switches on something the vocabulary has no word for."""
+    def reject(self, *names: str, reason: str = "is not supported") -> None:
+        """Raise SpecError for a key that enables a feature that specs cannot express."""
         self.read.update(names)
         for name in names:
             if self.content.get(name):
@@ -139,8 +139,8 @@ class Config:
 Reader: TypeAlias = Callable[[Config], Spec]
 
 
-def frame(config: Config, tied: bool, **parts: Any) -> Spec:
-    """What nearly every file says in the same words; `tied` is the class default."""
+def base_spec(config: Config, tied: bool, **parts: Any) -> Spec:
+    """The top-level keys that nearly all files share; `tied` is the class default of tied embeddings."""
     return {
         "hidden": config.integer("hidden_size"),
         "vocabulary": config.integer("vocab_size"),
@@ -151,8 +151,8 @@ def frame(config: Config, tied: bool, **parts: Any) -> Spec:
     }
 
 
-def attention_of(config: Config, **parts: Any) -> Spec:
-    """The attention section; multi-head and hidden / heads wide unless the file or `parts` say otherwise."""
+def attention_section(config: Config, **parts: Any) -> Spec:
+    """The attention section; by default MHA with heads of hidden / heads elements."""
     heads = config.integer("num_attention_heads")
     head_dim = config.integer("head_dim", default=None)
     return {
@@ -164,7 +164,7 @@ def attention_of(config: Config, **parts: Any) -> Spec:
 
 
 def gated_mlp(config: Config, bias: bool = False) -> Spec:
-    """A gated feed-forward block (SwiGLU, GeGLU)."""
+    """A gated MLP (SwiGLU, GeGLU)."""
     return {
         "width": config.integer("intermediate_size"),
         "gated": True,
@@ -174,7 +174,7 @@ def gated_mlp(config: Config, bias: bool = False) -> Spec:
 
 
 def plain_mlp(config: Config, width: int, bias: bool = True) -> Spec:
-    """A feed-forward block of two matrices."""
+    """An MLP of two matrices."""
     return {
         "width": width,
         "gated": False,
@@ -184,7 +184,7 @@ def plain_mlp(config: Config, width: int, bias: bool = True) -> Spec:
 
 
 def layer_types(config: Config, names: Mapping[str, str]) -> list[str] | None:
-    """The newer files' explicit list of what each layer is, in our names."""
+    """The explicit list of layer types in newer files, translated with `names`."""
     config.read.add("layer_types")
     given = config.content.get("layer_types")
     if given is None:
@@ -199,10 +199,10 @@ def layer_types(config: Config, names: Mapping[str, str]) -> list[str] | None:
     return [names[entry] for entry in given]
 
 
-def arrange(base: Spec, parts: Mapping[str, Spec], *axes: Sequence[str]) -> Spec:
-    """A model whose layers vary along some axes (mixer, feed-forward block), each naming the kind of every layer.
+def spec_with_pattern(base: Spec, parts: Mapping[str, Spec], *axes: Sequence[str]) -> Spec:
+    """A spec whose layers differ along `axes` (mixer, feed-forward block), each a list of the kind of every layer.
 
-    `parts` are the sections of each kind. Kinds that all layers share go to the top level, the others into blocks.
+    `parts` has the sections of each kind. Kinds that all layers share go to the top level, the others into blocks.
     """
     varied = [axis for axis in axes if len(set(axis)) > 1]
     spec = _merged(base, *(parts[axis[0]] for axis in axes if axis not in varied))
@@ -215,7 +215,7 @@ def arrange(base: Spec, parts: Mapping[str, Spec], *axes: Sequence[str]) -> Spec
 
 
 def _merged(*specs: Spec) -> Spec:
-    """The sections of several specs in one, key by key."""
+    """Several specs merged, section by section."""
     merged: Spec = {}
     for spec in specs:
         for key, value in spec.items():

@@ -1,4 +1,4 @@
-"""Dense decoders of today's make: Llama and those that differ from it in a few points."""
+"""Dense decoders of the Llama kind."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from roofline.specs.huggingface.config import (
     Config,
     Reader,
     Spec,
-    attention_of,
-    frame,
+    attention_section,
+    base_spec,
     gated_mlp,
     layer_types,
 )
 
 WINDOWED: Mapping[str, str] = {"sliding_attention": "local", "full_attention": "global"}
-"""The entries of `layer_types` where some layers have a window."""
+"""The entries of `layer_types` in models with sliding windows."""
 
 
 def _llama(config: Config) -> Spec:
     biased = config.flag("attention_bias", False)
-    return frame(
+    return base_spec(
         config,
         tied=False,
-        attention=attention_of(config, qkv_bias=biased, output_bias=biased),
+        attention=attention_section(config, qkv_bias=biased, output_bias=biased),
         mlp=gated_mlp(config, config.flag("mlp_bias", False)),
         norm=RMS,
     )
@@ -34,13 +34,15 @@ def _llama(config: Config) -> Spec:
 
 def _mistral(config: Config) -> Spec:
     window = 4096 if "sliding_window" not in config.content else config.tokens("sliding_window")
-    return frame(config, tied=False, attention=attention_of(config, window=window), mlp=gated_mlp(config), norm=RMS)
+    return base_spec(
+        config, tied=False, attention=attention_section(config, window=window), mlp=gated_mlp(config), norm=RMS
+    )
 
 
 def qwen_windows(config: Config, spec: Spec) -> Spec:
-    """Qwen's windows, off unless asked for: layers from max_window_layers on see only sliding_window keys.
+    """Qwen's windows, off by default: layers from max_window_layers on attend to sliding_window keys.
 
-    Where the file has `layer_types`, that list says it instead, and is read for all families together.
+    If the file has `layer_types`, that list applies instead (`model_wide`).
     """
     if not config.flag("use_sliding_window", False) or config.content.get("layer_types") is not None:
         return spec
@@ -53,25 +55,27 @@ def qwen_windows(config: Config, spec: Spec) -> Spec:
 
 
 def _qwen2(config: Config) -> Spec:
-    spec = frame(config, tied=False, attention=attention_of(config, qkv_bias=True), mlp=gated_mlp(config), norm=RMS)
+    spec = base_spec(
+        config, tied=False, attention=attention_section(config, qkv_bias=True), mlp=gated_mlp(config), norm=RMS
+    )
     return qwen_windows(config, spec)
 
 
 def _qwen3(config: Config) -> Spec:
     biased = config.flag("attention_bias", False)
-    attention = {"head_dim": 128, **attention_of(config, qk_norm=True, qkv_bias=biased, output_bias=biased)}
-    return qwen_windows(config, frame(config, tied=False, attention=attention, mlp=gated_mlp(config), norm=RMS))
+    attention = {"head_dim": 128, **attention_section(config, qk_norm=True, qkv_bias=biased, output_bias=biased)}
+    return qwen_windows(config, base_spec(config, tied=False, attention=attention, mlp=gated_mlp(config), norm=RMS))
 
 
 def _gemma2(config: Config) -> Spec:
     biased = config.flag("attention_bias", False)
     layers = config.layers()
-    return frame(
+    return base_spec(
         config,
         tied=True,
         layers={"count": layers, "pattern": layer_types(config, WINDOWED) or ["local", "global"]},
         blocks={"local": {"attention": {"window": config.tokens("sliding_window", default=4096)}}, "global": {}},
-        attention={"head_dim": 256, **attention_of(config, qkv_bias=biased, output_bias=biased)},
+        attention={"head_dim": 256, **attention_section(config, qkv_bias=biased, output_bias=biased)},
         mlp={**gated_mlp(config), "activation": config.activation("hidden_activation", default="gelu")},
         norm={"kind": "rmsnorm", "placement": "sandwich"},
     )
@@ -91,7 +95,7 @@ _GEMMA3_TEXT: Mapping[str, Any] = {
 
 
 def _gemma3_text(config: Config) -> Spec:
-    full = config.filled(_GEMMA3_TEXT)
+    full = config.with_defaults(_GEMMA3_TEXT)
     spec = _gemma2(full)
     period = full.integer("sliding_window_pattern", "_sliding_window_pattern", default=6)
     pattern = [f"{period - 1} x local", "global"] if period > 1 else ["global"]
@@ -101,21 +105,21 @@ def _gemma3_text(config: Config) -> Spec:
 
 
 def _gemma3(config: Config) -> Spec:
-    """The text decoder of the multimodal model; its image tower is not part of the spec."""
+    """The text decoder of the multimodal model; its vision encoder is not part of the spec."""
     return _gemma3_text(config.section("text_config"))
 
 
 def _gemma4_text(config: Config) -> Spec:
     """Layers without a window have heads of their own size, and may take the projected keys for values.
 
-    With experts every layer has a dense block beside them, which is described as a shared expert: its further norms
-    and the router's scale, a few thousand weights a layer, have no word. Sizes are those of the file: the class has
-    other defaults than Gemma 3's.
+    With experts every layer also has a dense block, which is described as a shared expert; its further norms and the
+    router's scale, a few thousand weights per layer, are left out. Sizes must be in the file: the class defaults differ
+    from Gemma 3's.
     """
     for key in ("hidden_size", "intermediate_size", "num_hidden_layers", "hidden_size_per_layer_input"):
         config.integer(key, least=0)
-    config.refuse("hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp")
-    spec = _gemma3_text(config.filled({"num_key_value_heads": 4, "sliding_window": 512}))
+    config.reject("hidden_size_per_layer_input", "num_kv_shared_layers", "use_double_wide_mlp")
+    spec = _gemma3_text(config.with_defaults({"num_key_value_heads": 4, "sliding_window": 512}))
     spec["attention"]["values"] = "normalised"
     spec["blocks"]["global"] = {"attention": {"head_dim": config.integer("global_head_dim", default=512)}}
     if config.flag("attention_k_eq_v", False):
@@ -136,13 +140,15 @@ def _gemma4_text(config: Config) -> Spec:
 
 
 def _gemma4(config: Config) -> Spec:
-    """The text decoder of the multimodal model; its image tower is not part of the spec."""
+    """The text decoder of the multimodal model; its vision encoder is not part of the spec."""
     return _gemma4_text(config.section("text_config"))
 
 
 def _phi3(config: Config) -> Spec:
     window = config.tokens("sliding_window")
-    return frame(config, tied=False, attention=attention_of(config, window=window), mlp=gated_mlp(config), norm=RMS)
+    return base_spec(
+        config, tied=False, attention=attention_section(config, window=window), mlp=gated_mlp(config), norm=RMS
+    )
 
 
 def _chatglm(config: Config) -> Spec:
@@ -168,8 +174,8 @@ def _chatglm(config: Config) -> Spec:
 
 
 def _baichuan(config: Config) -> Spec:
-    attention = attention_of(config)
-    return frame(
+    attention = attention_section(config)
+    return base_spec(
         config,
         tied=False,
         max_context=config.tokens("model_max_length", "max_position_embeddings"),
@@ -183,19 +189,19 @@ def _baichuan(config: Config) -> Spec:
 
 def _internlm(config: Config) -> Spec:
     biased = config.flag("bias", True)
-    attention = attention_of(config, qkv_bias=biased, output_bias=biased)
-    return frame(config, tied=False, attention=attention, mlp=gated_mlp(config), norm=RMS)
+    attention = attention_section(config, qkv_bias=biased, output_bias=biased)
+    return base_spec(config, tied=False, attention=attention, mlp=gated_mlp(config), norm=RMS)
 
 
 def _cohere(config: Config) -> Spec:
     """Command-R: one norm without bias feeds attention and MLP in parallel; tied unless the file says otherwise."""
-    config.refuse("use_qk_norm")
+    config.reject("use_qk_norm")
     biased = config.flag("attention_bias", False)
-    return frame(
+    return base_spec(
         config,
         tied=True,
         max_context=config.tokens("model_max_length", "max_position_embeddings", default=8192),
-        attention=attention_of(config, qkv_bias=biased, output_bias=biased),
+        attention=attention_section(config, qkv_bias=biased, output_bias=biased),
         mlp=gated_mlp(config),
         norm={"kind": "layernorm", "bias": False},
         residual="parallel",
@@ -205,22 +211,22 @@ def _cohere(config: Config) -> Spec:
 
 def _olmo2(config: Config) -> Spec:
     biased = config.flag("attention_bias", False)
-    return frame(
+    return base_spec(
         config,
         tied=False,
-        attention=attention_of(config, qk_norm="full", qkv_bias=biased, output_bias=biased),
+        attention=attention_section(config, qk_norm="full", qkv_bias=biased, output_bias=biased),
         mlp=gated_mlp(config),
         norm={"kind": "rmsnorm", "placement": "output"},
     )
 
 
 def _stablelm(config: Config) -> Spec:
-    config.refuse("qk_layernorm")
+    config.reject("qk_layernorm")
     parallel = config.flag("use_parallel_residual", False)
-    return frame(
+    return base_spec(
         config,
         tied=False,
-        attention=attention_of(config, qkv_bias=config.flag("use_qkv_bias", False)),
+        attention=attention_section(config, qkv_bias=config.flag("use_qkv_bias", False)),
         mlp=gated_mlp(config),
         norm=LAYER_NORM,
         **({"residual": "parallel", "shared_norm": True} if parallel else {}),

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError, quote
-from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, frame, gated_mlp, plain_mlp
+from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, base_spec, gated_mlp, plain_mlp
 
 
 def _alibi_bert(config: Config) -> Spec:
@@ -31,7 +31,7 @@ def _absolute_bert(config: Config, offset: int = 0, unused: int = 0, **view: Any
     `offset` rows of the position table come before the first position, `unused` weights a layer are never touched;
     `view` narrows what a query sees.
     """
-    config.refuse("is_decoder", "add_cross_attention")
+    config.reject("is_decoder", "add_cross_attention")
     kind = config.text("position_embedding_type", "absolute")
     if kind != "absolute":
         raise SpecError(config.where, f"'position_embedding_type': {quote(kind)} is not supported")
@@ -40,7 +40,7 @@ def _absolute_bert(config: Config, offset: int = 0, unused: int = 0, **view: Any
     pooler = hidden * hidden + hidden
     biased = config.flag("use_bias", True)
     heads = config.integer("num_attention_heads")
-    return frame(
+    return base_spec(
         config,
         tied=False,
         task="encode",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, attention_of, frame, plain_mlp
+from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, attention_section, base_spec, plain_mlp
 
 
 def _opt(config: Config) -> Spec:
@@ -13,7 +13,7 @@ def _opt(config: Config) -> Spec:
     width = config.integer("word_embed_proj_dim", default=hidden)
     context = config.integer("max_position_embeddings")
     biased = config.flag("enable_bias", True)
-    return frame(
+    return base_spec(
         config,
         tied=True,
         attention={"heads": config.integer("num_attention_heads"), "qkv_bias": biased, "output_bias": biased},
@@ -31,11 +31,11 @@ def _opt(config: Config) -> Spec:
 
 
 def _phi(config: Config) -> Spec:
-    config.refuse("qk_layernorm")
-    return frame(
+    config.reject("qk_layernorm")
+    return base_spec(
         config,
         tied=False,
-        attention=attention_of(config, qkv_bias=True, output_bias=True),
+        attention=attention_section(config, qkv_bias=True, output_bias=True),
         mlp=plain_mlp(config, config.integer("intermediate_size")),
         norm=LAYER_NORM,
         residual="parallel",
@@ -132,7 +132,7 @@ def _bloom(config: Config) -> Spec:
 
 def _gpt_neox(config: Config) -> Spec:
     biased = config.flag("attention_bias", True)
-    return frame(
+    return base_spec(
         config,
         tied=False,
         attention={"heads": config.integer("num_attention_heads"), "qkv_bias": biased, "output_bias": biased},

@@ -10,14 +10,14 @@ from roofline.specs.huggingface.config import (
     Config,
     Reader,
     Spec,
-    arrange,
-    attention_of,
-    frame,
+    attention_section,
+    base_spec,
     gated_mlp,
     layer_types,
     plain_mlp,
+    spec_with_pattern,
 )
-from roofline.specs.huggingface.moe import experts_of, qwen_sparse, with_dense
+from roofline.specs.huggingface.moe import moe_section, moe_spec, qwen_sparse
 
 
 def _jamba(config: Config) -> Spec:
@@ -39,12 +39,12 @@ def _jamba(config: Config) -> Spec:
     expert_offset = config.natural("expert_layer_offset", default=1)
     window = config.tokens("sliding_window")
     kv_heads = config.integer("num_key_value_heads", default=8)
-    return arrange(
-        frame(config, tied=False, norm=RMS, positions="none"),
+    return spec_with_pattern(
+        base_spec(config, tied=False, norm=RMS, positions="none"),
         {
-            "attention": {"attention": attention_of(config, kv_heads=kv_heads, window=window)},
+            "attention": {"attention": attention_section(config, kv_heads=kv_heads, window=window)},
             "mamba": {"mamba": mamba},
-            "moe": {"moe": experts_of(config, experts=16, top_k=2)},
+            "moe": {"moe": moe_section(config, experts=16, top_k=2)},
             "dense": {"mlp": gated_mlp(config)},
         },
         ["attention" if index % attention_period == attention_offset else "mamba" for index in range(layers)],
@@ -74,7 +74,7 @@ def _nemotron_layers(config: Config) -> list[str]:
 
 def _nemotron_h(config: Config) -> Spec:
     """One mixer or one feed-forward block a layer; no positions. `expand` is without effect."""
-    config.refuse("moe_latent_size", "attention_bias")
+    config.reject("moe_latent_size", "attention_bias")
     kinds = _nemotron_layers(config)
     bias = config.flag("use_bias", False)
     activation = config.activation("mlp_hidden_act", default="relu2")
@@ -91,17 +91,17 @@ def _nemotron_h(config: Config) -> Spec:
     head_dim = config.integer("head_dim", "attention_head_dim", default=128)
     parts: dict[str, Spec] = {"mamba": {"mamba2": mamba2}}
     if "attention" in kinds:
-        parts["attention"] = {"attention": attention_of(config, head_dim=head_dim)}
+        parts["attention"] = {"attention": attention_section(config, head_dim=head_dim)}
     if "mlp" in kinds:
         width = config.integer("intermediate_size")
         mlp = {**plain_mlp(config, width, config.flag("mlp_bias", False)), "activation": activation}
         parts["mlp"] = {"mlp": mlp}
     if "moe" in kinds:
         shared = config.natural("moe_shared_expert_intermediate_size") * config.natural("n_shared_experts", default=1)
-        moe = experts_of(config, "moe_intermediate_size", shared_width=shared, router_bias=True)
+        moe = moe_section(config, "moe_intermediate_size", shared_width=shared, router_bias=True)
         parts["moe"] = {"moe": {**moe, "gated": False, "activation": activation}}
-    base = frame(config.filled({"num_hidden_layers": len(kinds)}), tied=False, norm=RMS, positions="none")
-    return arrange(base, parts, kinds)
+    base = base_spec(config.with_defaults({"num_hidden_layers": len(kinds)}), tied=False, norm=RMS, positions="none")
+    return spec_with_pattern(base, parts, kinds)
 
 
 def _qwen_hybrid(config: Config) -> tuple[dict[str, Spec], list[str]]:
@@ -110,7 +110,7 @@ def _qwen_hybrid(config: Config) -> tuple[dict[str, Spec], list[str]]:
     period = config.integer("full_attention_interval", default=4)
     kinds = layer_types(config, {"linear_attention": "linear", "full_attention": "full"})
     biased = config.flag("attention_bias", False)
-    attention = {"head_dim": 256, **attention_of(config, qk_norm=True, qkv_bias=biased, output_bias=biased)}
+    attention = {"head_dim": 256, **attention_section(config, qk_norm=True, qkv_bias=biased, output_bias=biased)}
     delta = {
         "key_heads": config.integer("linear_num_key_heads", default=16),
         "value_heads": config.integer("linear_num_value_heads", default=32),
@@ -125,30 +125,30 @@ def _qwen_hybrid(config: Config) -> tuple[dict[str, Spec], list[str]]:
 
 def _qwen_experts(config: Config, experts: int, top_k: int) -> Spec:
     shared = config.integer("shared_expert_intermediate_size", default=512)
-    return experts_of(
+    return moe_section(
         config, "moe_intermediate_size", experts=experts, top_k=top_k, shared_width=shared, shared_gate=True
     )
 
 
 def _qwen3_next(config: Config) -> Spec:
     """The checkpoint has a prediction module for which the file has no key."""
-    config.refuse("use_sliding_window")
+    config.reject("use_sliding_window")
     mixers, kinds = _qwen_hybrid(config)
-    base = frame(config, tied=False, norm=RMS, mtp=1)
-    return with_dense(config, base, qwen_sparse(config), _qwen_experts(config, 512, 10), kinds, **mixers)
+    base = base_spec(config, tied=False, norm=RMS, mtp=1)
+    return moe_spec(config, base, qwen_sparse(config), _qwen_experts(config, 512, 10), kinds, **mixers)
 
 
 def _qwen3_5_text(config: Config) -> Spec:
     mixers, kinds = _qwen_hybrid(config)
     mtp = config.natural("mtp_num_hidden_layers")
-    return arrange(frame(config, tied=False, norm=RMS, mlp=gated_mlp(config), mtp=mtp), mixers, kinds)
+    return spec_with_pattern(base_spec(config, tied=False, norm=RMS, mlp=gated_mlp(config), mtp=mtp), mixers, kinds)
 
 
 def _qwen3_5_moe_text(config: Config) -> Spec:
     mixers, kinds = _qwen_hybrid(config)
     mtp = config.natural("mtp_num_hidden_layers")
-    base = frame(config, tied=False, norm=RMS, moe=_qwen_experts(config, 256, 8), mtp=mtp)
-    return arrange(base, mixers, kinds)
+    base = base_spec(config, tied=False, norm=RMS, moe=_qwen_experts(config, 256, 8), mtp=mtp)
+    return spec_with_pattern(base, mixers, kinds)
 
 
 READERS: Mapping[str, Reader] = {
@@ -157,7 +157,7 @@ READERS: Mapping[str, Reader] = {
     "qwen3_next": _qwen3_next,
 }
 
-PARTS: Mapping[str, Reader] = {
+TEXT_DECODERS: Mapping[str, Reader] = {
     "qwen3_5_text": _qwen3_5_text,
     "qwen3_5_moe_text": _qwen3_5_moe_text,
 }

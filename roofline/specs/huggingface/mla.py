@@ -1,4 +1,4 @@
-"""Decoders with multi-head latent attention: DeepSeek and its relatives."""
+"""Decoders with MLA: DeepSeek and its relatives."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from types import MappingProxyType
 from typing import Any
 
 from roofline.core.errors import SpecError, quote
-from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, frame, gated_mlp
-from roofline.specs.huggingface.moe import experts_of, sparse_layers, with_dense
+from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, base_spec, gated_mlp
+from roofline.specs.huggingface.moe import moe_section, moe_spec, sparse_layers
 
 
-def _latent(config: Config, **defaults: Any) -> Spec:
-    """The latent_attention section; a q_lora_rank of null projects queries directly."""
-    config.refuse("attention_bias")
+def _mla_section(config: Config, **defaults: Any) -> Spec:
+    """The latent_attention section (MLA); a q_lora_rank of null projects queries directly."""
+    config.reject("attention_bias")
     if not config.flag("use_mla", True):
         owner = quote(config.text("model_type"))
-        raise SpecError(config.where, f"'use_mla': attention without latents is not read for model_type {owner}")
-    full = config.filled(defaults)
+        raise SpecError(config.where, f"'use_mla': only MLA is supported for model_type {owner}")
+    full = config.with_defaults(defaults)
     # A null here means no bottleneck, where a missing key means the class default.
     rank = config.content["q_lora_rank"] if "q_lora_rank" in config.content else defaults.get("q_lora_rank")
     return {
@@ -48,32 +48,32 @@ def _deepseek(
     mixers: Sequence[list[str]] = (),
     parts: Mapping[str, Spec] = MappingProxyType({}),
 ) -> Spec:
-    """First layers dense, then experts, some of them shared; `dense` and `shared` are the class defaults.
+    """First layers dense, then MoE with shared experts; `dense` and `shared` are the class defaults.
 
-    `mixers`: which of `parts` each layer attends with, where they differ.
+    `mixers`: the key in `parts` of each layer's mixer, if layers differ.
     """
     width = config.integer("moe_intermediate_size")
     shared_width = config.natural("n_shared_experts", default=shared) * width
-    moe = experts_of(config, "moe_intermediate_size", shared_width=shared_width, router_bias=router_bias)
+    moe = moe_section(config, "moe_intermediate_size", shared_width=shared_width, router_bias=router_bias)
     first, period = config.natural("first_k_dense_replace", default=dense), config.integer("moe_layer_freq", default=1)
     counted = [index >= first and index % period == 0 for index in range(config.layers())]
     sparse = sparse_layers(config, counted)
     mtp = config.natural("num_nextn_predict_layers")
-    base = frame(config, tied=False, latent_attention=latent, norm=RMS, mtp=mtp)
-    return with_dense(config, base, sparse, moe, *mixers, **parts)
+    base = base_spec(config, tied=False, latent_attention=latent, norm=RMS, mtp=mtp)
+    return moe_spec(config, base, sparse, moe, *mixers, **parts)
 
 
 def _deepseek_v2(config: Config) -> Spec:
-    return _deepseek(config, _latent(config, **_DEEPSEEK), dense=0, shared=2, router_bias=False)
+    return _deepseek(config, _mla_section(config, **_DEEPSEEK), dense=0, shared=2, router_bias=False)
 
 
 def _deepseek_v3(config: Config) -> Spec:
-    """Also Kimi K2. The correction that the router adds to choose experts has no key."""
-    return _deepseek(config, _latent(config, **_DEEPSEEK), dense=3, shared=1, router_bias=True)
+    """Also Kimi K2. The bias that the router adds to select experts has no key."""
+    return _deepseek(config, _mla_section(config, **_DEEPSEEK), dense=3, shared=1, router_bias=True)
 
 
 def _deepseek_v32(config: Config) -> Spec:
-    """Also GLM-5; in GLM-5.2 most layers take the keys that an earlier layer's indexer picked."""
+    """Also GLM-5; in GLM-5.2 most layers reuse the keys that an earlier layer's indexer selected."""
     indexer = {
         "heads": config.integer("index_n_heads", default=64),
         "head_dim": config.integer("index_head_dim", default=128),
@@ -83,13 +83,13 @@ def _deepseek_v32(config: Config) -> Spec:
         "full": {"latent_attention": {"indexer": indexer}},
         "shared": {"latent_attention": {"indexer": {**indexer, "shared": True}}},
     }
-    latent = _latent(config, **_DEEPSEEK)
-    mixers = [_indexers(config)]
+    latent = _mla_section(config, **_DEEPSEEK)
+    mixers = [_indexer_types(config)]
     return _deepseek(config, latent, dense=3, shared=1, router_bias=True, mixers=mixers, parts=parts)
 
 
-def _indexers(config: Config) -> list[str]:
-    """Which layers run an indexer ("full"), and which take over what the last of them picked ("shared").
+def _indexer_types(config: Config) -> list[str]:
+    """Per layer: it runs an indexer ("full"), or reuses the selection of the last one that did ("shared").
 
     `indexer_types` names them; `index_topk_pattern` in letters; else every `index_topk_freq`-th layer runs one, and
     all before `index_skip_topk_offset` do (vLLM, model_executor/models/deepseek_v2.py).
@@ -111,8 +111,8 @@ def _indexers(config: Config) -> list[str]:
 def _minicpm3(config: Config) -> Spec:
     """Dense; values are hidden / heads wide, and the embedding is tied, where the file does not say so."""
     value_dim = config.integer("hidden_size") // config.integer("num_attention_heads")
-    latent = _latent(config, v_head_dim=value_dim)
-    return frame(config, tied=True, latent_attention=latent, mlp=gated_mlp(config), norm=RMS)
+    latent = _mla_section(config, v_head_dim=value_dim)
+    return base_spec(config, tied=True, latent_attention=latent, mlp=gated_mlp(config), norm=RMS)
 
 
 READERS: Mapping[str, Reader] = {

@@ -1,7 +1,7 @@
-"""What a config.json says of a model as a whole, the same for all families: read in one place, or refused.
+"""Config keys that are common to all model families.
 
-That is whether the file is a draft's, what its class ends in, which way it looks, which layers have windows, and what
-stands beside the text decoder. Such a key that neither a reader nor this module has read is an error, not dropped.
+Draft models, encoder classes, attention direction, sliding windows and encoders beside the text decoder. Of these a key
+that neither a reader nor this module reads is an error, not ignored.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from roofline.core.errors import SpecError, quote
-from roofline.specs.huggingface.config import Config, Spec, arrange, layer_types
+from roofline.specs.huggingface.config import Config, Spec, layer_types, spec_with_pattern
 from roofline.specs.huggingface.dense import WINDOWED
 from roofline.specs.model import MIXERS
 
@@ -24,14 +24,14 @@ DRAFT_KEYS: Mapping[str, str] = {
     "num_target_layers": "eagle",
     "speculators_model_type": "eagle",
 }
-"""Keys that only files of drafts have (SpecForge, DFlash, speculators), and the technique that stands for them."""
+"""Keys of draft models (SpecForge, DFlash, speculators), and the technique that simulates each."""
 
 _DRAFT = re.compile(r"Eagle|DFlash|NextN|Draft|Speculator|Medusa|MTP")
 _MODULES = re.compile(r"NextN|MTP")
 
 
-def refuse_drafts(config: Config) -> None:
-    """Raise SpecError for a file of a draft: its layers take another model's hidden states, and serve with it only."""
+def reject_drafts(config: Config) -> None:
+    """Raise SpecError for a draft model: its layers take the hidden states of the target model."""
     for name in config.texts("architectures"):
         # Eagle is also the name of NVIDIA's vision-language models.
         if _DRAFT.search(name) and not name.endswith("ForConditionalGeneration"):
@@ -43,29 +43,29 @@ def refuse_drafts(config: Config) -> None:
 
 
 def _draft(config: Config, what: str, technique: str) -> SpecError:
-    return SpecError(config.where, f"{what} is a draft for another model; simulate that one --with {technique}")
+    return SpecError(config.where, f"{what} is a draft for another model; simulate the target model --with {technique}")
 
 
-# --- what readers left ------------------------------------------------------------------------------------------------
+# --- keys outside the readers ----------------------------------------------------------------------------------------
 
 TEXT_ONLY = ("gemma3", "gemma4")
-"""Multimodal models of which the text decoder alone is described."""
+"""Multimodal models of which only the text decoder is supported."""
 
 TOWERS = ("vision_config", "audio_config", "mm_vision_tower", "vision_tower")
-"""Keys of what stands beside a text decoder."""
+"""Keys of encoders beside the text decoder."""
 
 UNREAD: Mapping[str, str] = {
     "alibi": "a bias by distance",
     "alibi_starting_size": "a bias by distance",
     "mlp_layer_types": "which layers have experts",
 }
-"""What these keys say, where no reader of the family has asked for them."""
+"""The meaning of keys that are an error if the family's reader has not read them."""
 
 
-def complete(config: Config, spec: Spec, name: str) -> Spec:
-    """The spec of a reader with what the file says beside its family's keys; `name` is the model's.
+def complete_spec(config: Config, spec: Spec, name: str) -> Spec:
+    """A reader's spec, completed with the keys that are common to all families; `name` is the model's.
 
-    Raises SpecError for what a spec has no word for, naming the key.
+    Raises SpecError for a key that a spec cannot express.
     """
     model_type = config.text("model_type")
     places = (config, config.section("text_config"))
@@ -74,34 +74,34 @@ def complete(config: Config, spec: Spec, name: str) -> Spec:
         spec = _layer_types(places[nested], spec)
     for place in places:
         for key, meaning in UNREAD.items():
-            if place.content.get(key) and key not in config.read and not _implied(place, spec, key):
+            if place.content.get(key) and key not in config.read and not _is_implied(place, spec, key):
                 raise SpecError(config.where, f"{quote(key)}: {meaning} is not read for model_type {quote(model_type)}")
     if model_type in TEXT_ONLY:
         spec = {**spec, "title": f"{name} (text decoder only)"}
     else:
-        _refuse_towers(config)
+        _reject_towers(config)
     if spec.get("task") == "encode":
         return spec
-    turned = _both_ways(config, *places)
+    turned = _bidirectional_key(config, *places)
     if turned is not None:
-        return _headless(_bidirectional(config, spec, turned), 0)
+        return _without_lm_head(_bidirectional(config, spec, turned), 0)
     headless = _headless_class(config)
     if headless is None:
         return spec
     if spec.get("tower_kind") == "encoder":
         problem = f"{quote(headless)} is an encoder and a decoder without the output, which is not supported"
         raise SpecError(config.where, f"'architectures': {problem}")
-    return _headless(spec, _score(config, headless, spec["hidden"]))
+    return _without_lm_head(spec, _head_weights(config, headless, spec["hidden"]))
 
 
-def _implied(place: Config, spec: Spec, key: str) -> bool:
-    """Whether the spec says already what an unread key does."""
+def _is_implied(place: Config, spec: Spec, key: str) -> bool:
+    """Whether the spec already has the effect of an unread key."""
     if key == "mlp_layer_types":
         return set(place.texts(key)) == ({"sparse"} if "moe" in spec else {"dense"} if "mlp" in spec else {key})
     return spec.get("positions") == "alibi"
 
 
-def _refuse_towers(config: Config) -> None:
+def _reject_towers(config: Config) -> None:
     for key in TOWERS:
         if config.content.get(key) and key not in config.read:
             problem = f"not supported for model_type {quote(config.text('model_type'))}"
@@ -112,16 +112,16 @@ def _refuse_towers(config: Config) -> None:
 
 
 def _layer_types(config: Config, spec: Spec) -> Spec:
-    """Windows where the file lists them layer by layer: the list comes before all other keys of windows.
+    """The spec with the sliding windows of `layer_types`, which overrides all other window keys.
 
-    Layers that differ in something else too are left to the readers of their families.
+    If layers differ in other ways too, the family's reader handles the list.
     """
     kinds = layer_types(config, WINDOWED)
     if kinds is None:
         return spec
     windowed = "local" in kinds
     if "blocks" in spec or "attention" not in spec:
-        if windowed or _windows(spec):
+        if windowed or _window_sizes(spec):
             raise SpecError(config.where, "'layer_types': windows are not read where layers differ in other ways too")
         return spec
     attention = dict(spec["attention"])
@@ -133,51 +133,51 @@ def _layer_types(config: Config, spec: Spec) -> Spec:
         raise SpecError(config.where, "'layer_types' has windows that 'use_sliding_window' turns off")
     if window is None:
         raise SpecError(config.where, "'layer_types' has windows, and the key 'sliding_window' is missing")
-    return arrange(base, {"local": {"attention": {"window": window}}, "global": {}}, kinds)
+    return spec_with_pattern(base, {"local": {"attention": {"window": window}}, "global": {}}, kinds)
 
 
-def _attentions(spec: Spec) -> list[Spec]:
-    """The attention sections of a spec, of its top level and of its blocks."""
+def _attention_sections(spec: Spec) -> list[Spec]:
+    """The attention sections of a spec's top level and blocks."""
     sections = (place.get("attention") for place in (spec, *spec.get("blocks", {}).values()))
     return [section for section in sections if section]
 
 
-def _windows(spec: Spec) -> list[int]:
-    return [section["window"] for section in _attentions(spec) if section.get("window")]
+def _window_sizes(spec: Spec) -> list[int]:
+    return [section["window"] for section in _attention_sections(spec) if section.get("window")]
 
 
-# --- encoders made of decoders ----------------------------------------------------------------------------------------
+# --- decoders used as encoders ----------------------------------------------------------------------------------------
 
 _GENERATES = re.compile(r"For(Causal|Conditional)|LMHead|ModelLM")
 _HEADLESS = re.compile(r"(Model|For(Sequence|Token)Classification|For\w*Reward\w*|ForQuestionAnswering)$")
 
 RELEASED_HEADLESS = ("BloomModel", "ChatGLMModel", "GPT2Model")
-"""Classes without an output under which models that generate were released.
+"""Classes without an LM head under which generative models were released.
 
-The output of BLOOM and Cerebras-GPT is the embedding, ChatGLM's is added by a class of its own code.
+BLOOM and Cerebras-GPT use the embedding as the LM head; ChatGLM's own code adds one.
 """
 
 
 def _headless_class(config: Config) -> str | None:
-    """The class of a model that ends in its last hidden state, or in a score; None where the model generates.
+    """The class of a model that ends in its last hidden state or a score; None if the model generates.
 
-    Transformers loads `XModel` without the output projection, and the classes of classification and reward with a
-    small one in its place; a file without `architectures` is taken to generate.
+    Transformers loads `XModel` without LM head, and classification and reward classes with a small head instead; a file
+    without `architectures` is assumed to generate.
     """
     names = config.texts("architectures")
     if not names or any(_GENERATES.search(name) or name in RELEASED_HEADLESS for name in names):
         return None
     found = next((name for name in names if _HEADLESS.search(name)), None)
     if found is None:
-        problem = f"{quote(names[0])} is not known to generate or to encode; without that key it is taken to generate"
+        problem = f"{quote(names[0])} is not known to generate or to encode; without that key it is assumed to generate"
         raise SpecError(config.where, f"'architectures': {problem}")
     return found
 
 
-def _score(config: Config, name: str, hidden: int) -> int:
-    """Weights of what stands in the place of the output projection, as the classes of Transformers have it.
+def _head_weights(config: Config, name: str, hidden: int) -> int:
+    """Weights of the head that replaces the LM head in the classes of Transformers.
 
-    Qwen2's reward models have two layers in that place (vLLM, model_executor/models/qwen2_rm.py).
+    Qwen2's reward models have a head of two layers (vLLM, model_executor/models/qwen2_rm.py).
     """
     labels = config.integer("num_labels", default=len(config.section("id2label").content) or 2)
     if "Reward" in name:
@@ -188,15 +188,15 @@ def _score(config: Config, name: str, hidden: int) -> int:
     return 2 * (hidden + 1) if "Answering" in name else 0
 
 
-def _headless(spec: Spec, score: int) -> Spec:
-    """The model as an encoder; `score` weights in the place of the output projection are stored, and not run."""
+def _without_lm_head(spec: Spec, score: int) -> Spec:
+    """The model as an encoder; the `score` weights of its head are stored but not run."""
     kept = {key: value for key, value in spec.items() if key not in ("lm_head_bias", "mtp")}
     extra = {"extra_parameters": spec.get("extra_parameters", 0) + score} if score else {}
     return {**kept, "task": "encode", "lm_head": False, "tied_embeddings": False, **extra}
 
 
-def _both_ways(config: Config, *places: Config) -> str | None:
-    """The key that says that tokens also see later ones; that images' tokens do ("vision") is no part of a decoder."""
+def _bidirectional_key(config: Config, *places: Config) -> str | None:
+    """The key that enables bidirectional attention for all tokens; for image tokens only ("vision") it is ignored."""
     for place in places:
         if not place.flag("is_causal", True):
             return "is_causal"
@@ -212,15 +212,15 @@ def _both_ways(config: Config, *places: Config) -> str | None:
 
 
 def _bidirectional(config: Config, spec: Spec, key: str) -> Spec:
-    """The model with attention over the whole sequence, or over windows to both sides.
+    """The model with bidirectional attention over the sequence, or over two-sided windows.
 
-    Gemma's code halves the window then: each side has half of it (configuration_gemma3.py).
+    Gemma halves the window: each side has half of it (configuration_gemma3.py).
     """
     blocks: Mapping[str, Spec] = spec.get("blocks", {})
     sections = {name for place in (spec, *blocks.values()) for name in place}
     if spec.get("tower_kind") == "encoder" or sections & (set(MIXERS) - {"attention"}):
         raise SpecError(config.where, f"{quote(key)}: only decoders of softmax attention are read as encoders")
-    if _windows(spec) and not config.text("model_type").startswith("gemma"):
+    if _window_sizes(spec) and not config.text("model_type").startswith("gemma"):
         raise SpecError(config.where, f"{quote(key)}: windows of attention in both directions are not supported")
 
     def turned(place: Spec) -> Spec:

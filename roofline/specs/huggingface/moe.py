@@ -12,16 +12,16 @@ from roofline.specs.huggingface.config import (
     Config,
     Reader,
     Spec,
-    arrange,
-    attention_of,
-    frame,
+    attention_section,
+    base_spec,
     gated_mlp,
     layer_types,
+    spec_with_pattern,
 )
 from roofline.specs.huggingface.dense import WINDOWED
 
 
-def experts_of(config: Config, *width: str, experts: Any = None, top_k: Any = None, **parts: Any) -> Spec:
+def moe_section(config: Config, *width: str, experts: Any = None, top_k: Any = None, **parts: Any) -> Spec:
     """The moe section: gated experts as wide as the key `width` says; `experts` and `top_k` are class defaults."""
     names = ("num_experts", "num_local_experts", "n_routed_experts")
     return {
@@ -34,10 +34,10 @@ def experts_of(config: Config, *width: str, experts: Any = None, top_k: Any = No
     }
 
 
-def with_dense(config: Config, base: Spec, sparse: list[bool], moe: Spec, *mixers: list[str], **parts: Spec) -> Spec:
+def moe_spec(config: Config, base: Spec, sparse: list[bool], moe: Spec, *mixers: list[str], **parts: Spec) -> Spec:
     """Layers with experts where `sparse` says so, a dense block elsewhere; and an axis of mixers if there is one."""
     kinds = {"moe": {"moe": moe}, **({} if all(sparse) else {"dense": {"mlp": gated_mlp(config)}}), **parts}
-    return arrange(base, kinds, ["moe" if has_experts else "dense" for has_experts in sparse], *mixers)
+    return spec_with_pattern(base, kinds, ["moe" if has_experts else "dense" for has_experts in sparse], *mixers)
 
 
 def qwen_sparse(config: Config) -> list[bool]:
@@ -57,30 +57,32 @@ def sparse_layers(config: Config, otherwise: list[bool]) -> list[bool]:
 def _mixtral(config: Config) -> Spec:
     window = config.tokens("sliding_window")
     kv_heads = config.integer("num_key_value_heads", default=8)
-    return frame(
+    return base_spec(
         config,
         tied=False,
-        attention=attention_of(config, kv_heads=kv_heads, window=window),
-        moe=experts_of(config, experts=8, top_k=2),
+        attention=attention_section(config, kv_heads=kv_heads, window=window),
+        moe=moe_section(config, experts=8, top_k=2),
         norm=RMS,
     )
 
 
 def _qwen2_moe(config: Config) -> Spec:
-    config.refuse("use_sliding_window")
-    base = frame(config, tied=False, attention=attention_of(config, qkv_bias=config.flag("qkv_bias", True)), norm=RMS)
+    config.reject("use_sliding_window")
+    base = base_spec(
+        config, tied=False, attention=attention_section(config, qkv_bias=config.flag("qkv_bias", True)), norm=RMS
+    )
     shared = config.integer("shared_expert_intermediate_size", default=5632)
-    moe = experts_of(config, "moe_intermediate_size", experts=60, top_k=4, shared_width=shared, shared_gate=True)
-    return with_dense(config, base, qwen_sparse(config), moe)
+    moe = moe_section(config, "moe_intermediate_size", experts=60, top_k=4, shared_width=shared, shared_gate=True)
+    return moe_spec(config, base, qwen_sparse(config), moe)
 
 
 def _qwen3_moe(config: Config) -> Spec:
     """`qkv_bias` and `shared_expert_intermediate_size` stand in some files without effect."""
-    config.refuse("use_sliding_window")
+    config.reject("use_sliding_window")
     biased = config.flag("attention_bias", False)
-    attention = attention_of(config, qk_norm=True, qkv_bias=biased, output_bias=biased)
-    moe = experts_of(config, "moe_intermediate_size", experts=128, top_k=8)
-    return with_dense(config, frame(config, tied=False, attention=attention, norm=RMS), qwen_sparse(config), moe)
+    attention = attention_section(config, qk_norm=True, qkv_bias=biased, output_bias=biased)
+    moe = moe_section(config, "moe_intermediate_size", experts=128, top_k=8)
+    return moe_spec(config, base_spec(config, tied=False, attention=attention, norm=RMS), qwen_sparse(config), moe)
 
 
 def _gpt_oss(config: Config) -> Spec:
@@ -88,18 +90,18 @@ def _gpt_oss(config: Config) -> Spec:
     biased = config.flag("attention_bias", True)
     attention = {
         "head_dim": 64,
-        **attention_of(config, kv_heads=config.integer("num_key_value_heads", default=8)),
+        **attention_section(config, kv_heads=config.integer("num_key_value_heads", default=8)),
         "qkv_bias": biased,
         "output_bias": biased,
         "sinks": True,
     }
     # The activation is a clamped variant of SiLU; the router's bias and the experts' have no key.
-    moe = experts_of(config, experts=128, top_k=4, router_bias=True, bias=True)
+    moe = moe_section(config, experts=128, top_k=4, router_bias=True, bias=True)
     layers = config.layers()
     kinds = layer_types(config, WINDOWED) or (["local", "global"] * layers)[:layers]
     window = config.tokens("sliding_window", default=128)
-    base = frame(config, tied=False, attention=attention, moe=moe, norm=RMS)
-    return arrange(base, {"local": {"attention": {"window": window}}, "global": {}}, kinds)
+    base = base_spec(config, tied=False, attention=attention, moe=moe, norm=RMS)
+    return spec_with_pattern(base, {"local": {"attention": {"window": window}}, "global": {}}, kinds)
 
 
 def _llama4_text(config: Config) -> Spec:
@@ -120,7 +122,7 @@ def _llama4_text(config: Config) -> Spec:
     if (layer_types(config, {"chunked_attention": "local", "full_attention": "global"}) or kinds) != kinds:
         raise SpecError(config.where, "'layer_types': chunks elsewhere than in rotating layers are not supported")
     biased = config.flag("attention_bias", False)
-    attention = {"head_dim": 128, **attention_of(config, qkv_bias=biased, output_bias=biased)}
+    attention = {"head_dim": 128, **attention_section(config, qkv_bias=biased, output_bias=biased)}
     chunk = config.integer("attention_chunk_size", default=8192)
     normed = {"qk_norm": "unweighted"} if config.flag("use_qk_norm", True) else {}
     dense = {**gated_mlp(config), "width": config.integer("intermediate_size_mlp", default=16384)}
@@ -132,37 +134,37 @@ def _llama4_text(config: Config) -> Spec:
     }
     if "moe" in feeds:
         width = config.integer("intermediate_size")
-        parts["moe"] = {"moe": experts_of(config, experts=16, top_k=1, shared_width=width)}
-    return arrange(frame(config, tied=False, attention=attention, norm=RMS), parts, feeds, kinds)
+        parts["moe"] = {"moe": moe_section(config, experts=16, top_k=1, shared_width=width)}
+    return spec_with_pattern(base_spec(config, tied=False, attention=attention, norm=RMS), parts, feeds, kinds)
 
 
 def _glm4_moe(config: Config) -> Spec:
     """The first layers are dense; the output projection has no bias even where q, k and v have one."""
-    attention = attention_of(
+    attention = attention_section(
         config, qkv_bias=config.flag("attention_bias", False), qk_norm=config.flag("use_qk_norm", False)
     )
     width = config.integer("moe_intermediate_size", default=1408)
     shared = config.natural("n_shared_experts", default=1) * width
-    moe = experts_of(config, "moe_intermediate_size", experts=128, top_k=8, shared_width=shared, router_bias=True)
+    moe = moe_section(config, "moe_intermediate_size", experts=128, top_k=8, shared_width=shared, router_bias=True)
     dense = config.natural("first_k_dense_replace", default=1)
     sparse = sparse_layers(config, [index >= dense for index in range(config.layers())])
     mtp = config.natural("num_nextn_predict_layers")
-    return with_dense(config, frame(config, tied=False, attention=attention, norm=RMS, mtp=mtp), sparse, moe)
+    return moe_spec(config, base_spec(config, tied=False, attention=attention, norm=RMS, mtp=mtp), sparse, moe)
 
 
 def _minimax_m2(config: Config) -> Spec:
     """The prediction modules that the file announces are not in the checkpoint."""
-    config.refuse("shared_intermediate_size")
+    config.reject("shared_intermediate_size")
     if any(kind != 1 for kind in config.integers("attn_type_list")):
         raise SpecError(config.where, "'attn_type_list': the linear attention of MiniMax (0) is not supported")
-    return frame(
+    return base_spec(
         config,
         tied=False,
         attention={
             "head_dim": 128,
-            **attention_of(config, qk_norm="full" if config.flag("use_qk_norm", True) else False),
+            **attention_section(config, qk_norm="full" if config.flag("use_qk_norm", True) else False),
         },
-        moe=experts_of(config, router_bias=config.flag("use_routing_bias", True)),
+        moe=moe_section(config, router_bias=config.flag("use_routing_bias", True)),
         norm=RMS,
     )
 
@@ -171,11 +173,11 @@ def _phimoe(config: Config) -> Spec:
     biased = config.flag("attention_bias", False)
     window = config.tokens("sliding_window")
     kv_heads = config.integer("num_key_value_heads", default=8)
-    return frame(
+    return base_spec(
         config,
         tied=False,
-        attention=attention_of(config, kv_heads=kv_heads, window=window, qkv_bias=biased, output_bias=biased),
-        moe=experts_of(config, experts=16, top_k=2),
+        attention=attention_section(config, kv_heads=kv_heads, window=window, qkv_bias=biased, output_bias=biased),
+        moe=moe_section(config, experts=16, top_k=2),
         norm=LAYER_NORM,
         lm_head_bias=config.flag("lm_head_bias", False),
     )
@@ -183,11 +185,11 @@ def _phimoe(config: Config) -> Spec:
 
 def _olmoe(config: Config) -> Spec:
     biased = config.flag("attention_bias", False)
-    return frame(
+    return base_spec(
         config,
         tied=False,
-        attention=attention_of(config, qk_norm="full", qkv_bias=biased, output_bias=biased),
-        moe=experts_of(config, experts=64, top_k=8),
+        attention=attention_section(config, qk_norm="full", qkv_bias=biased, output_bias=biased),
+        moe=moe_section(config, experts=64, top_k=8),
         norm=RMS,
     )
 
@@ -214,11 +216,11 @@ def _dbrx(config: Config) -> Spec:
 
 def _grok(config: Config) -> Spec:
     """Grok-1, as the port's file describes it: a norm before and after each block, gated GELU experts."""
-    moe = experts_of(config, experts=8, top_k=2)
-    return frame(
+    moe = moe_section(config, experts=8, top_k=2)
+    return base_spec(
         config,
         tied=True,
-        attention=attention_of(config),
+        attention=attention_section(config),
         moe={**moe, "activation": config.activation("hidden_act", default="gelu")},
         norm={"kind": "rmsnorm", "placement": "sandwich"},
     )
@@ -227,11 +229,11 @@ def _grok(config: Config) -> Spec:
 def _granitemoe(config: Config) -> Spec:
     """The multipliers of the file scale what is there anyway."""
     biased = config.flag("attention_bias", False)
-    return frame(
+    return base_spec(
         config,
         tied=False,
-        attention=attention_of(config, qkv_bias=biased, output_bias=biased),
-        moe=experts_of(config, experts=8, top_k=2),
+        attention=attention_section(config, qkv_bias=biased, output_bias=biased),
+        moe=moe_section(config, experts=8, top_k=2),
         norm=RMS,
     )
 
@@ -250,4 +252,4 @@ READERS: Mapping[str, Reader] = {
     "qwen3_moe": _qwen3_moe,
 }
 
-PARTS: Mapping[str, Reader] = {"llama4_text": _llama4_text}
+TEXT_DECODERS: Mapping[str, Reader] = {"llama4_text": _llama4_text}

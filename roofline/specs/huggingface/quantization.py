@@ -1,8 +1,8 @@
-"""What a config.json says of a checkpoint's quantisation: a scheme of `--quant`, and the parts that it leaves out.
+"""The quantisation of a checkpoint: a scheme of `--quant`, and the parts that stay unquantised.
 
 The keys are those that Transformers writes (its `quantization_config`), and the compressed-tensors library of vLLM.
-Files name modules that are left out; of those only whole parts are read, in all layers: attention, and dense blocks
-with shared experts. Others count as quantised.
+Files list unquantised modules; of those only parts that are unquantised in all layers are read: attention, linear
+attention, and dense blocks with shared experts. Others count as quantised.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.huggingface.config import Config, Spec
 
 SECTION = "quantization_config"
-OTHERWISE = "; without that section the model is taken in 16 bits, and --quant says what else it runs in"
+HINT = "; without that section the model runs in 16 bits, or in the scheme of --quant"
 
 
 def quantization(config: Config) -> Spec:
-    """The keys of a spec that a checkpoint's quantisation is written in; none where it is not quantised.
+    """The spec keys of a checkpoint's quantisation; none if it is unquantised.
 
-    Raises SpecError for a method, or formats of it, that no scheme stands for: they are not taken for 16 bits silently.
+    Raises SpecError for an unknown method or format instead of assuming 16 bits.
     """
     places = (config, config.section("text_config"))
     named = (place.section(name) for place in places for name in (SECTION, "compression_config"))
@@ -28,15 +28,14 @@ def quantization(config: Config) -> Spec:
     if not found:
         return {}
     layers = max(place.integer("num_hidden_layers", default=0, least=0, most=10**5) for place in places)
-    parts = _left_out(found[0], layers or UNSAID)
+    parts = _unquantised_parts(found[0], layers or UNKNOWN_LAYERS)
     return {"quantization": _scheme(found[0], parts), **({"unquantised": parts} if parts else {})}
 
 
-UNSAID = 10**6
-"""Layers where a file does not say in these words how many: no list of single ones names them all."""
+UNKNOWN_LAYERS = 10**6
+"""The layer count of files without the key: no list of single layers can name them all."""
 
-
-LEFT_OUT = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
+EXCLUSION_KEYS = ("modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules")
 """The keys under which files list modules that are not quantised."""
 
 _NUMBER = re.compile(r"(?<=layers\.)\d+(?=\.)")
@@ -47,45 +46,45 @@ _PARTS: Mapping[str, re.Pattern[str]] = {
 }
 
 
-def _left_out(section: Config, layers: int) -> list[str]:
-    """The parts that no layer has quantised. Patterns are searched for names, never run."""
+def _unquantised_parts(section: Config, layers: int) -> list[str]:
+    """The parts that are unquantised in all layers. Listed patterns are searched as text, never evaluated."""
     listed: dict[str, set[str]] = {}
-    for key in LEFT_OUT:
+    for key in EXCLUSION_KEYS:
         for entry in section.texts(key):
             plain = entry.removeprefix("re:").replace("\\", "")
             listed.setdefault(_NUMBER.sub("*", plain), set()).update(_NUMBER.findall(plain))
     everywhere = [name for name, numbers in listed.items() if not numbers or len(numbers) >= layers]
-    products = {name.rpartition("self_attn.")[2] for name in everywhere}
+    projections = {name.rpartition("self_attn.")[2] for name in everywhere}
     found = [part for part, pattern in _PARTS.items() if any(map(pattern.search, everywhere))]
-    if "attention" not in found and {"q_proj", "o_proj"} <= products:
+    if "attention" not in found and {"q_proj", "o_proj"} <= projections:
         found.insert(0, "attention")
     return found
 
 
-def _scheme(section: Config, left_out: list[str]) -> str:
+def _scheme(section: Config, unquantised: list[str]) -> str:
     method = section.text("quant_method").strip().lower().replace("_", "-")
     if method not in METHODS:
         raise SpecError(
             section.where,
-            f"'{SECTION}': no scheme is known for the method {quote(method)}{suggest(method, METHODS)}{OTHERWISE}",
+            f"'{SECTION}': no scheme is known for the method {quote(method)}{suggest(method, METHODS)}{HINT}",
         )
     scheme = METHODS[method](section)
-    if scheme == "mxfp4" and method != "mxfp4" and "attention" not in left_out:
+    if scheme == "mxfp4" and method != "mxfp4" and "attention" not in unquantised:
         raise _unknown(section, "attention in MXFP4")
     return scheme
 
 
 def _unknown(section: Config, what: str) -> SpecError:
-    return SpecError(section.where, f"'{SECTION}': no scheme is known for {what}{OTHERWISE}")
+    return SpecError(section.where, f"'{SECTION}': no scheme is known for {what}{HINT}")
 
 
 def _fp8(section: Config) -> str:
-    """A scale a tensor or channel, or one for a block of weights, as DeepSeek-V3 has them."""
+    """FP8 with a scale per tensor or channel, or per block of weights (DeepSeek-V3)."""
     return "fp8_block" if section.integers("weight_block_size") else "fp8"
 
 
 def _grouped(section: Config, kind: str = "int") -> str:
-    """Integers with a scale a group, or a channel (-1); those of AWQ and GPTQ in 4 bits have a zero point beside it."""
+    """Integers with a scale per group, or per channel (-1); 4-bit AWQ and GPTQ also have a zero point."""
     bits = section.integer("bits", "w_bit", most=8)
     group = section.integer("group_size", "q_group_size", default=-1, least=-1, most=65536)
     if group < 1:
@@ -96,7 +95,7 @@ def _grouped(section: Config, kind: str = "int") -> str:
 
 
 def _bitsandbytes(section: Config) -> str:
-    """LLM.int8(), or four bits, NF4 or FP4: their scales are in fp32 unless quantised themselves, which is not default.
+    """LLM.int8(), NF4 or FP4; the 4-bit scales are fp32 unless double quantisation is enabled.
 
     Source: BitsAndBytesConfig of Transformers.
     """
@@ -114,9 +113,9 @@ def _modelopt(section: Config) -> str:
 
 
 def _compressed(section: Config) -> str:
-    """The scheme of the one group of formats that a file of compressed-tensors has.
+    """The scheme of a compressed-tensors file with a single group of formats.
 
-    What is zero by a pattern is refused: it is stored in other sizes, or multiplied by other kernels.
+    Sparse weights are rejected: they have other sizes and kernels.
     """
     sparsity = section.section("sparsity_config")
     pattern = sparsity.text("sparsity_structure", "") or ""
@@ -126,17 +125,17 @@ def _compressed(section: Config) -> str:
         named = layout if layout == "marlin-24" else pattern or stored
         raise SpecError(
             section.where,
-            f"'{SECTION}': sparse weights ({quote(named)}) are not read; without that section, --quant says the format"
-            " and --with n-m-sparsity the pattern",
+            f"'{SECTION}': sparse weights ({quote(named)}) are not supported; without that section, give the format"
+            " with --quant and the pattern with --with n-m-sparsity",
         )
     groups = section.section("config_groups")
-    found = {_of_group(groups.section(name)) for name in groups.content}
+    found = {_group_scheme(groups.section(name)) for name in groups.content}
     if len(found) != 1:
         raise _unknown(section, f"{len(found)} groups of formats" if found else "a file without 'config_groups'")
     return found.pop()
 
 
-def _of_group(group: Config) -> str:
+def _group_scheme(group: Config) -> str:
     weights, inputs = group.section("weights"), group.section("input_activations")
     bits, kind = weights.integer("num_bits", most=16), weights.text("type", "int")
     strategy = weights.text("strategy", "tensor") or "tensor"

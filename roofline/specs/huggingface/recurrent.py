@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from roofline.core.errors import SpecError
-from roofline.specs.huggingface.config import LAYER_NORM, RMS, Config, Reader, Spec, arrange, frame
+from roofline.specs.huggingface.config import LAYER_NORM, RMS, Config, Reader, Spec, base_spec, spec_with_pattern
 
 
 def _mamba(config: Config) -> Spec:
@@ -13,7 +13,7 @@ def _mamba(config: Config) -> Spec:
     hidden = config.integer("hidden_size")
     given = config.content.get("time_step_rank", "auto")
     dt_rank = -(-hidden // 16) if given == "auto" else config.integer("time_step_rank")
-    return frame(
+    return base_spec(
         config,
         tied=True,
         mamba={
@@ -34,7 +34,7 @@ def _mamba2(config: Config) -> Spec:
     inner = int(config.factor("expand", 2) * config.integer("hidden_size"))
     if heads * head_dim != inner:
         raise SpecError(config.where, f"'num_heads': {heads} heads of {head_dim} do not make expand * hidden = {inner}")
-    return frame(
+    return base_spec(
         config,
         tied=False,
         mamba2={
@@ -53,7 +53,7 @@ def _mamba2(config: Config) -> Spec:
 
 def _rwkv_frame(config: Config, rwkv: Spec, width: int, **mlp: object) -> Spec:
     """What the versions of RWKV share: layer norms with biases, one more after the embedding, squared ReLU."""
-    return frame(
+    return base_spec(
         config,
         tied=False,
         max_context=config.tokens("context_length", "max_position_embeddings"),
@@ -86,7 +86,7 @@ def _rwkv6(config: Config) -> Spec:
 
 def _rwkv7(config: Config) -> Spec:
     """The first layer has no low-rank mix of its values, which are what later layers mix with."""
-    config.refuse("attn")
+    config.reject("attn")
     for name in ("norm_first", "norm_bias"):
         if not config.flag(name, True):
             raise SpecError(config.where, f"{name!r}: rwkv7 without it is not supported")
@@ -103,16 +103,16 @@ def _rwkv7(config: Config) -> Spec:
     base = _rwkv_frame(config, rwkv, width, shift=1)
     later = {"rwkv": {"value_rank": config.integer("v_low_rank_dim", default=16)}}
     kinds = ["first"] + ["later"] * (config.layers() - 1)
-    return arrange(base, {"first": {}, "later": later}, kinds)
+    return spec_with_pattern(base, {"first": {}, "later": later}, kinds)
 
 
 def _retnet(config: Config) -> Spec:
     """The files of flash-linear-attention: a gated MLP and learned norms of the heads, unlike the paper."""
-    config.refuse("feature_map", "use_short_conv", "num_kv_heads", "attn")
+    config.reject("feature_map", "use_short_conv", "num_kv_heads", "attn")
     hidden, heads = config.integer("hidden_size"), config.integer("num_heads", default=8)
     ratio = config.factor("hidden_ratio", 2)
     width = config.integer("intermediate_size", default=256 * -(-int(hidden * ratio * 2 / 3) // 256))
-    return frame(
+    return base_spec(
         config,
         tied=False,
         retention={

@@ -1,6 +1,6 @@
-"""Vision-language models: a text decoder and the vision tower whose outputs join its prompt.
+"""Vision-language models: a text decoder and a vision encoder whose outputs are added to the prompt.
 
-Towers that take any resolution are given an image of 32 x 32 patches; a spec can say otherwise in `tower_tokens`.
+For encoders of any resolution an image has 32 x 32 patches; `tower_tokens` in a spec overrides that.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import Config, Reader, Spec, plain_mlp
 
 PATCHES = 32 * 32
-_TEXT: Mapping[str, Reader] = {**dense.READERS, **experts.READERS, **experts.PARTS, **hybrid.PARTS}
+_TEXT: Mapping[str, Reader] = {**dense.READERS, **experts.READERS, **experts.TEXT_DECODERS, **hybrid.TEXT_DECODERS}
 _LLAMA: Mapping[str, int] = {
     "vocab_size": 32000,
     "hidden_size": 4096,
@@ -40,15 +40,15 @@ def _text(config: Config, default: str) -> Spec:
     if model_type not in _TEXT:
         problem = f"'text_config': unsupported model_type {quote(model_type)}{suggest(model_type, _TEXT, listed=40)}"
         raise SpecError(config.where, problem)
-    return _TEXT[model_type](text.filled(_LLAMA) if model_type == "llama" else text)
+    return _TEXT[model_type](text.with_defaults(_LLAMA) if model_type == "llama" else text)
 
 
-def _joined(text: Spec, tower: Spec, tokens: int) -> Spec:
+def _with_vision_tower(text: Spec, tower: Spec, tokens: int) -> Spec:
     return {**text, "tower_kind": "vision", "tower_tokens": tokens, "tower": tower}
 
 
 def _tower(hidden: int, layers: int, heads: int, mlp: Spec, **parts: Any) -> Spec:
-    """A vision transformer: every patch sees all others, biases everywhere."""
+    """A vision transformer with bidirectional attention and biases in all projections."""
     attention = {"heads": heads, "causal": False, "qkv_bias": True, "output_bias": True}
     extended = {**attention, **parts.pop("attention", {})}
     return {
@@ -108,7 +108,7 @@ def _llava(config: Config) -> Spec:
         patch=3 * patch * patch,
         projector=[hidden, text["hidden"], text["hidden"]],
     )
-    return _joined(text, tower, tokens)
+    return _with_vision_tower(text, tower, tokens)
 
 
 def _llama4(config: Config) -> Spec:
@@ -132,7 +132,7 @@ def _llama4(config: Config) -> Spec:
         projector=[merged, inner, outer, text["hidden"]],
         projector_bias=vision.flag("multi_modal_projector_bias", False),
     )
-    return _joined(text, tower, tokens)
+    return _with_vision_tower(text, tower, tokens)
 
 
 def _patch(vision: Config, size: int) -> int:
@@ -157,7 +157,7 @@ def _qwen2_vl(config: Config) -> Spec:
         patch=_patch(vision, vision.integer("patch_size", default=14)),
         projector=_merged(vision, hidden, vision.integer("hidden_size", default=3584)),
     )
-    return _joined(text, tower, PATCHES)
+    return _with_vision_tower(text, tower, PATCHES)
 
 
 def _qwen2_5_vl(config: Config) -> Spec:
@@ -187,7 +187,7 @@ def _qwen2_5_vl(config: Config) -> Spec:
     )
     tower["layers"] = {"count": layers, "pattern": ["full" if index in full else "local" for index in range(layers)]}
     tower["blocks"] = {"local": {"attention": {"window": window}}, "full": {}}
-    return _joined(text, tower, PATCHES)
+    return _with_vision_tower(text, tower, PATCHES)
 
 
 def _qwen3_5(config: Config) -> Spec:
@@ -208,7 +208,7 @@ def _qwen3_5(config: Config) -> Spec:
         patch_bias=True,
         projector=_merged(vision, hidden, vision.integer("out_hidden_size", default=3584)),
     )
-    return _joined(text, tower, PATCHES)
+    return _with_vision_tower(text, tower, PATCHES)
 
 
 READERS: Mapping[str, Reader] = {

@@ -1,9 +1,9 @@
-"""How long kernels take: a formula for each kind, with fitted physical constants.
+"""Kernel times: a formula for each kind of kernel, with fitted physical constants.
 
-Every kind starts from `launch + (units^p + memory^p)^(1/p)`, a launch and a smooth maximum of the time on the
-multiprocessors and the time over memory, and adds the terms that paid in the error on shapes not seen. Constants come
-from `roofline.timing.calibration`; weights and KV are cold unless `resident` says that a benchmark replayed its
-buffers, and a kernel is one of many in a step unless `alone` says that a benchmark replayed a graph of it alone.
+Every formula starts from `launch + (units^p + memory^p)^(1/p)`, a launch and a smooth maximum of the time on the
+multiprocessors and the time over memory, and adds the terms that lowered the error on held-out shapes. Constants come
+from `roofline.timing.calibration`. Weights and KV cache are cold except in `resident` rows, of benchmarks that replay
+their buffers; a kernel is one of many in a step except in `alone` rows: benchmarks that replay a graph of one kernel.
 """
 
 from __future__ import annotations
@@ -19,9 +19,7 @@ from numpy.typing import NDArray
 from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels import attention, collective, elementwise, gemm, moe, top_k
-from roofline.timing.kernels import gated_delta_rule as delta_rule
-from roofline.timing.kernels import mla as latent
+from roofline.timing.kernels import attention, collective, elementwise, gated_delta_rule, gemm, mla, moe, top_k
 from roofline.timing.kernels.common import Array, Columns, Mask, column, text
 
 __all__ = [
@@ -50,16 +48,16 @@ class _Bound(Protocol):
 
 
 class Unusual(Struct, frozen=True):
-    """Shapes that kernels are not tuned for, so that errors are larger: what they are, and which rows have them."""
+    """Shapes that kernels are not tuned for, whose errors are larger: their name, and a mask of the rows with them."""
 
     name: str
     among: Callable[[Columns], NDArray[np.bool_]]
 
 
 class Regimes(Struct, frozen=True):
-    """Classes of shapes with errors of their own: `sizes` between `edges` (inclusive above) of `size(columns)`.
+    """Classes of shapes with separate residuals: `sizes` between `edges` (inclusive above) of `size(columns)`.
 
-    Unusual shapes have the same classes once more.
+    Unusual shapes have another set of the same classes.
     """
 
     size: Callable[[Columns], Array]
@@ -81,11 +79,11 @@ class Regimes(Struct, frozen=True):
 class Kernel(Struct, frozen=True):
     """One kind of kernel: its time, its bound, and how its measurements are grouped.
 
-    `shape` names the columns of a measurement, `ranged` those whose fitted range is remembered, and `held_out` those
-    whose combinations a fair test keeps together. `lone_launch` is the part of the fitted launch, in seconds, that a
-    kernel measured alone pays for the graph around it, and that a kernel in the middle of a step does not. `formatted`
-    are the columns that say which parameters it has: the data type, and that of the cache where it differs; exchanges
-    move bytes, whatever these mean, and have their kind instead, delta rules the sort of kernels that compute them.
+    `shape` lists the columns of a measurement, `ranged` those with a fitted range, and `held_out` those whose
+    combinations are held out as a whole. `graph_overhead` is the part of the fitted launch, in seconds, that only a
+    CUDA graph of a single kernel has, not a kernel within a step. `formatted` are the columns that select a set of
+    parameters: the data type, and the cache's where it differs; for collectives their kind (they move bytes of any
+    type), for the gated delta rule the kernel variant.
     """
 
     op: str
@@ -96,15 +94,19 @@ class Kernel(Struct, frozen=True):
     shape: tuple[str, ...]
     ranged: tuple[str, ...]
     held_out: tuple[str, ...]
-    lone_launch: float = 0.0
+    graph_overhead: float = 0.0
     formatted: tuple[str, ...] = ("dtype", "kv_dtype")
 
     def format(self, columns: Columns) -> str:
-        """The format that parameters belong to: what the columns `formatted` say, each value once."""
+        """The format that parameters belong to: the distinct values of the columns `formatted`."""
         values: list[str] = []
         for name in self.formatted:
             values.append(text(columns, name, values[0] if values else None))
         return "/".join(dict.fromkeys(values)) or "any"
+
+    def launch_in_step(self, parameters: Mapping[str, float]) -> float:
+        """The launch seconds of a kernel within a step: the fitted ones without `graph_overhead`."""
+        return max(parameters["launch"] - self.graph_overhead, parameters["launch"] / 4)
 
 
 def _product(*names: str) -> Callable[[Columns], Array]:
@@ -118,21 +120,21 @@ def _always(parameters: tuple[Parameter, ...]) -> Callable[[str], tuple[Paramete
     return lambda _format: parameters
 
 
-LONE_LAUNCH = 4e-6
-"""Seconds: attention benchmarks replay a graph of one call, and read 8 to 9 us where a step of a served model shows
+GRAPH_OVERHEAD = 4e-6
+"""Seconds: attention benchmarks replay a graph of one call and measure 8 to 9 us, where a step of a served model takes
 about 4.5 (gpt-fast's and TensorRT-LLM's published decode steps)."""
 
 _ATTENTION = ("dtype", "kv_dtype", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "window")
 _ATTENTION_RANGE = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "window")
 
 NARROW = Unusual("n or k < 1024", lambda columns: np.minimum(column(columns, "n"), column(columns, "k")) < 1024)
-"""Products of few columns or a short sum: routers, low ranks, the shards of small layers."""
+"""GEMMs with small n or k: routers, low-rank projections, shards of small layers."""
 
 ODD_HEADS = Unusual(
     "head_dim not 128 or window",
     lambda columns: (column(columns, "head_dim") != 128) | (column(columns, "window", 0.0) > 0),
 )
-"""Attention that libraries have other kernels for than for the common case."""
+"""Attention with other library kernels than the common case."""
 
 KERNELS: Mapping[str, Kernel] = {
     entry.op: entry
@@ -156,7 +158,7 @@ KERNELS: Mapping[str, Kernel] = {
             _ATTENTION,
             _ATTENTION_RANGE,
             ("heads", "kv_heads"),
-            LONE_LAUNCH,
+            GRAPH_OVERHEAD,
         ),
         Kernel(
             "attention_decode",
@@ -172,13 +174,13 @@ KERNELS: Mapping[str, Kernel] = {
             _ATTENTION,
             _ATTENTION_RANGE,
             ("heads", "kv_heads"),
-            LONE_LAUNCH,
+            GRAPH_OVERHEAD,
         ),
         Kernel(
-            "latent_decode",
-            latent.latent_time,
-            latent.latent_bound,
-            _always(latent.PARAMETERS),
+            "mla_decode",
+            mla.mla_time,
+            mla.mla_bound,
+            _always(mla.PARAMETERS),
             Regimes(
                 _product("batch", "kv_len"),
                 (16384, 262144),
@@ -218,10 +220,10 @@ KERNELS: Mapping[str, Kernel] = {
             formatted=("collective",),
         ),
         Kernel(
-            "delta_rule",
-            delta_rule.delta_rule_time,
-            delta_rule.delta_rule_bound,
-            _always(delta_rule.PARAMETERS),
+            "gated_delta_rule",
+            gated_delta_rule.gated_delta_rule_time,
+            gated_delta_rule.gated_delta_rule_bound,
+            _always(gated_delta_rule.PARAMETERS),
             Regimes(_product("q_len"), (2048,), ("q<=2048", "q>2048")),
             ("variant", "batch", "q_len", "heads", "key_dim", "value_dim"),
             ("batch", "q_len", "heads"),
@@ -255,7 +257,7 @@ KERNELS: Mapping[str, Kernel] = {
         ),
     )
 }
-"""By the names that measurement files use."""
+"""By the op names of measurement files."""
 
 
 def kernel(op: str) -> Kernel:
@@ -266,7 +268,7 @@ def kernel(op: str) -> Kernel:
 
 
 def kernel_bound(op: str, columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The speed of light in seconds of each row; with `resident`, what memory would move may be in the cache."""
+    """The bound of each row in seconds; operands of `resident` rows may be in the cache."""
     return kernel(op).bound(_with_op(op, columns), hardware, resident)
 
 
@@ -276,7 +278,7 @@ def kernel_regimes(op: str, columns: Columns) -> NDArray[np.int64]:
 
 
 def _with_op(op: str, columns: Columns) -> Columns:
-    """The columns, with the one that tells apart the passes of one formula (norm, softmax, ...)."""
+    """The columns with `op`, which distinguishes the elementwise kernels of one formula (norm, softmax, ...)."""
     return columns if "op" in columns else {**columns, "op": op}
 
 
@@ -288,12 +290,11 @@ def kernel_time(
     resident: Mask = False,
     alone: Mask = False,
 ) -> Array:
-    """Seconds of each row: columns of the measurement schema (arrays or scalars; one `dtype`), constants of one format.
+    """Seconds of each row, never below `kernel_bound`, from columns (arrays or scalars; one `dtype`) and constants.
 
-    Never below `kernel_bound`. `resident` is for rows of benchmarks that replay a few buffers, `alone` for those that
-    replay a graph of one kernel; without them the kernel is one of a served model's step, its weights and cache cold.
-    Raises UnknownNameError for an unknown op or an absent column, UnsupportedError where the hardware does not compute
-    in the format.
+    `resident` marks rows of benchmarks that replay a few buffers, `alone` those that replay a graph of one kernel; all
+    others are kernels of a served model's step. Raises UnknownNameError for an unknown op or an absent column,
+    UnsupportedError where the hardware does not compute in the format.
     """
     return kernel_times(op, columns, hardware, parameters, resident, alone)[1]
 
@@ -307,13 +308,10 @@ def kernel_times(
     alone: Mask = False,
 ) -> tuple[Array, Array]:
     """`kernel_bound` and `kernel_time` of each row."""
-    chosen = kernel(op)
-    columns = _with_op(op, columns)
-    graph = 0.0
-    if chosen.lone_launch:
-        launch = parameters["launch"]
-        shared = max(launch - chosen.lone_launch, launch / 4)
-        parameters, graph = {**parameters, "launch": shared}, launch - shared
+    chosen, columns, graph = kernel(op), _with_op(op, columns), 0.0
+    if chosen.graph_overhead:
+        launch = chosen.launch_in_step(parameters)
+        parameters, graph = {**parameters, "launch": launch}, parameters["launch"] - launch
     bound = chosen.bound(columns, hardware, resident)
     time = chosen.time(columns, hardware, parameters, resident) + graph * np.asarray(alone)
     return bound, np.maximum(time, bound)

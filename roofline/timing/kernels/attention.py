@@ -2,31 +2,29 @@
 
 G = heads / kv_heads query heads share a KV head. S is the number of multiprocessors, bw the memory bandwidth.
 
-Prefill (FlashAttention: Dao, 2023). Tiles of b_m queries walk over the keys that their last query sees, in blocks of
-b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m, a window keeps the last w of them:
+Prefill (FlashAttention: Dao, 2023). A tile of b_m queries iterates over the keys that its last query sees, in blocks of
+b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m; a window keeps the last w keys:
 
     tiles      U   = batch heads ceil(q_len / b_m)              or batch kv_heads ceil(G q_len / b_m), heads packed
     one tile   T_i = 4 b_m d kv_i / (e_F peak / S) + tile_prologue
     units      T_S = max(sum T_i / S * ((1 - q) + q ceil(U/S) / (U/S)), longest T_i)
     memory     T_M = (Q + O + K + V) / (e_B bw)
-    before     T_W = (K + V of new tokens, read and written) / (e_B bw)        appending to the cache
+    KV write   T_W = (K + V of new tokens, read and written) / (e_B bw)        appending to the cache
     time       t   = launch + (T_S^p + T_M^p)^(1/p) + T_W + token batch q_len
 
-Decode (split KV: "Flash-Decoding", Dao et al., 2023). One unit of work is a KV head of a sequence, for 64 query heads
-at most; its keys may be split in s parts that are combined afterwards:
+Decode (split KV: "Flash-Decoding", Dao et al., 2023). One work item is a KV head of a sequence, with at most 64 query
+heads; its keys may be split in s parts that are combined afterwards:
 
     units      T_S = min over s of  w(U s) (2 d kv_bytes L / s / unit_bandwidth + tile_prologue)
                                     + combine log2(s) / 3 + 8 s batch heads d / bw
     memory     T_M = KV / (e_B bw) + (Q + O) / bw
     time       t   = launch + (T_S^p + T_M^p)^(1/p) + sequence batch + [G > 1 and batch > 1] regroup
 
-Where hardware has no matrix unit for the format, the query heads of a group are multiplied one by one, and a key costs
-4 d G `head_slowdown` / (peak / S) more.
-
-with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L rounded up to blocks of 64 keys. FlashAttention-2 splits the
-keys only where heads share a KV head (`split_single` 0), and rearranges Q and O so that the heads of a group fill the
-rows of a tile (`regroup`). In a benchmark that replays its buffers, the part that the L2 holds is read at `l2_speedup`
-times the memory's bandwidth.
+with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L the keys rounded up to blocks of 64. Hardware without a matrix
+unit for the format multiplies the query heads of a group one by one: a key takes 4 d G `head_slowdown` / (peak / S)
+longer. FlashAttention-2 splits the keys only where heads share a KV head (`split_single` 0), and rearranges Q and O so
+that the heads of a group fill the rows of a tile (`regroup`). In a benchmark that replays its buffers, the part of the
+KV cache in the L2 is read at `l2_speedup` times the memory bandwidth.
 """
 
 from __future__ import annotations
@@ -59,18 +57,18 @@ SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.
 """Parts that the keys of a sequence are split into in decode."""
 
 KEY_BLOCK = 64.0
-"""Keys that a decode kernel takes at a time, and the least that a split leaves to each part."""
+"""Keys of a block of a decode kernel, and the least keys of a split."""
 
 GROUP_ROWS = 64.0
-"""Query heads of one KV head that share a tile of the matrix unit in decode."""
+"""Query heads of one KV head in a matrix-unit tile in decode."""
 
 
 class Tiling(Struct, frozen=True):
-    """How a prefill kernel cuts its work: query rows and keys a tile; whether the heads of a group fill the rows.
+    """The tiles of a prefill kernel: query rows and keys; `packed`: the heads of a group fill the rows.
 
-    An `adaptive` kernel has tiles of 16 and 64 rows as well, for prompts that fill no more (FlashInfer). One of a
-    `processor` has tiles of 32, 64 or 256 queries by their number, and computes no row or key more than there are; but
-    it skips none under a mask, which it is given where tokens are cached (PyTorch's FlashAttentionKernel.cpp).
+    An `adaptive` kernel has tiles of 16 and 64 rows as well, for short prompts (FlashInfer). A `cpu` kernel has tiles
+    of 32, 64 or 256 queries, by their number, and computes no padding; but with cached tokens, where it is given a
+    mask, it skips no masked keys (PyTorch's FlashAttentionKernel.cpp).
     """
 
     name: str
@@ -78,11 +76,11 @@ class Tiling(Struct, frozen=True):
     keys: float
     packed: bool = False
     adaptive: bool = False
-    processor: bool = False
+    cpu: bool = False
 
     def rows_for(self, filled: Array) -> Array:
-        """Rows of the tiles for `filled` rows in all."""
-        if self.processor:
+        """Rows of a tile, for `filled` rows in all."""
+        if self.cpu:
             return filled / ceil_div(filled, np.where(filled < 192, 32.0, np.where(filled < 768, 64.0, self.rows)))
         small = np.where(filled <= 16, 16.0, np.where(filled <= 64, 64.0, self.rows))
         return small if self.adaptive else np.full_like(filled, self.rows)
@@ -96,38 +94,38 @@ TILINGS = (
     Tiling("128 x 64", 128, 64),
     Tiling("64 x 64", 64, 64),
     Tiling("128 x 64, packed, adaptive", 128, 64, packed=True, adaptive=True),
-    Tiling("processor", 256, 1, processor=True),
+    Tiling("cpu", 256, 1, cpu=True),
 )
-"""What the parameter `tiling` counts; a fit tries each."""
+"""The values of the parameter `tiling`; a fit tries each."""
 
 PREFILL = (
-    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8e-6, "start and end of the kernels: attention, KV write"),
+    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8e-6, "launch of the kernels: attention, KV write"),
     Parameter("compute_efficiency", Unit.RATIO, 0.05, 1.0, 0.6, "matrix unit's achievable fraction of its peak"),
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.85, "achievable fraction of memory bandwidth"),
     Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 30e-6, 1.5e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 1.8, "exponent of the smooth maximum of units and memory"),
-    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.8, "share of the kernel that runs in whole waves"),
+    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.8, "fraction of the kernel that runs in whole waves"),
     Parameter("token", Unit.SECONDS, 0.001e-9, 20e-9, 1e-9, "preparing and writing the KV of one token"),
-    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's operands"),
+    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's operands"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
-    Parameter("tiling", Unit.CHOICE, 0, 7, 0, "how the kernel cuts queries and keys"),
+    Parameter("tiling", Unit.CHOICE, 0, 7, 0, "tiles of queries and keys"),
 )
 
 DECODE = (
-    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8.5e-6, "start and end of the kernels: attention, KV write"),
+    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8.5e-6, "launch of the kernels: attention, KV write"),
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.9, "achievable fraction of memory bandwidth"),
     Parameter("unit_bandwidth", Unit.BANDWIDTH, 5e9, 1500e9, 100e9, "KV into one multiprocessor"),
-    Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 10e-6, 2e-6, "start and end of one unit of work"),
-    Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "adding eight partial results (three doublings)"),
+    Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 10e-6, 2e-6, "start and end of one work item"),
+    Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "combining eight splits (three doublings)"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.0, "exponent of the smooth maximum of units and memory"),
-    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.5, "share of the kernel that runs in whole waves"),
+    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.5, "fraction of the kernel that runs in whole waves"),
     Parameter("sequence", Unit.SECONDS, 0.01e-9, 40e-9, 5e-9, "scheduling and writing the KV of one sequence"),
-    Parameter("regroup", Unit.SECONDS, 0.001e-6, 15e-6, 1e-6, "rearranging the heads of a group, several sequences"),
-    Parameter("split_single", Unit.CHOICE, 0, 1, 1, "whether a KV head with one query head is split, too (1)"),
-    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's KV"),
+    Parameter("regroup", Unit.SECONDS, 0.001e-6, 15e-6, 1e-6, "rearranging the heads of a group where batch > 1"),
+    Parameter("split_single", Unit.CHOICE, 0, 1, 1, "1: KV heads with one query head are split, too"),
+    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's KV"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter(
-        "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "heads' arithmetic, over the vector peak's time", start=2.0
+        "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "heads' FLOPs, over the time at the vector peak", start=2.0
     ),
 )
 
@@ -168,8 +166,8 @@ class _Shape(Struct, frozen=True):
         return 2.0 * self.batch * self.heads * self.queries * self.dim * self.bytes
 
     @property
-    def preparation_traffic(self) -> Array:
-        """Bytes of the kernel before: new K and V, read and written to the cache."""
+    def kv_write_traffic(self) -> Array:
+        """Bytes of new K and V, read and written to the cache."""
         new = 2.0 * self.batch * self.queries * self.kv_heads * self.dim
         return new * (self.bytes + self.kv_bytes)
 
@@ -195,7 +193,7 @@ def _shape(columns: Columns, hardware: Hardware) -> _Shape:
 
 
 def cached(columns: Columns, hardware: Hardware) -> tuple[float, str]:
-    """Bytes of an element of the cache, and the arithmetic that it meets the queries in."""
+    """Bytes of a KV cache element, and the arithmetic of attention."""
     dtype = text(columns, "dtype")
     stored, computed = numbers(text(columns, "kv_dtype", dtype)), numbers(dtype)
     arithmetic = stored.arithmetic if hardware.supports(stored.arithmetic) else computed.arithmetic
@@ -203,10 +201,7 @@ def cached(columns: Columns, hardware: Hardware) -> tuple[float, str]:
 
 
 def attention_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The speed of light in seconds: `max(4 heads d pairs / peak, (Q + O + K + V) / bandwidth)`.
-
-    With `resident`, all may come from the cache, and only the arithmetic counts.
-    """
+    """The bound in seconds: `max(4 heads d pairs / peak, (Q + O + K + V) / bandwidth)`; `resident`: no memory term."""
     shape = _shape(columns, hardware)
     flops = 4.0 * shape.batch * shape.heads * shape.dim * shape.pairs
     compute = flops / hardware.matrix_peak(shape.arithmetic)
@@ -217,9 +212,9 @@ def attention_bound(columns: Columns, hardware: Hardware, resident: Mask = False
 def prefill_time(
     columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
 ) -> Array:
-    """Seconds of attention; columns `dtype, kv_dtype, batch, q_len, kv_len, heads, kv_heads, head_dim, window`.
+    """Seconds for columns `dtype, kv_dtype, batch, q_len, kv_len, heads, kv_heads, head_dim, window`.
 
-    It is causal unless `causal` is 0; `kv_bytes` overrides what an element of the cache moves. See the module for the
+    Attention is causal unless `causal` is 0; `kv_bytes` overrides the bytes of a cache element. See the module for the
     formula. Raises UnknownNameError for an absent column.
     """
     shape = _shape(columns, hardware)
@@ -247,18 +242,18 @@ def prefill_time(
     kernel = smooth_maximum(on_units, slowness * traffic / bandwidth, parameters["sharpness"])
     if is_bare(columns):
         return np.asarray(parameters["launch"] + kernel)
-    preparing = slowness * shape.preparation_traffic / bandwidth
-    return parameters["launch"] + kernel + preparing + parameters["token"] * shape.batch * shape.queries
+    writing = slowness * shape.kv_write_traffic / bandwidth
+    return parameters["launch"] + kernel + writing + parameters["token"] * shape.batch * shape.queries
 
 
 def _tile_keys(shape: _Shape, positions: Array, tiles: Array, tiling: Tiling) -> tuple[Array, Array]:
-    """Keys that all tiles of one head walk over, and the longest walk; whole blocks, in closed form.
+    """Keys that all tiles of one head iterate over, and the most of any tile; whole blocks, in closed form.
 
-    Tile i ends at key c + (i+1) r for r positions a tile; the sum over i is an arithmetic series. A walk is rounded up
-    to blocks: by half a block on average where r is not a multiple of it. A window caps every walk at w + r.
+    Tile i ends at key c + (i+1) r for r positions a tile; the sum over i is an arithmetic series. Keys of a tile are
+    rounded up to blocks: by half a block on average where r is no multiple of it. A window caps them at w + r.
     """
     block, cached = tiling.keys, shape.keys - shape.queries
-    skipping = (shape.causal > 0) & ~((cached > 0) & tiling.processor)
+    skipping = (shape.causal > 0) & ~((cached > 0) & tiling.cpu)
     rounding = np.where(positions % block == 0, 0.0, block / 2)
     last = np.ceil(shape.keys / block) * block
     cap = np.where(shape.window > 0, np.minimum(last, shape.window + positions + block / 2), last)
@@ -269,7 +264,7 @@ def _tile_keys(shape: _Shape, positions: Array, tiles: Array, tiling: Tiling) ->
 
 
 def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
-    """Seconds of attention of one new token (or a few) a sequence over its KV cache; see the module for the formula."""
+    """Seconds of attention of one or a few new tokens a sequence to its KV cache (the module's formula)."""
     shape = _shape(columns, hardware)
     count, whole, bandwidth = units(hardware), parameters["wave_quantisation"], hardware.memory_bandwidth
     rows = shape.queries * shape.heads / shape.kv_heads
@@ -295,14 +290,14 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
 
 
 def best_split(parts: Array, partial: Array, allowed: Array, splits: Array, parameters: Mapping[str, float]) -> Array:
-    """Seconds of the units with the best of the `allowed` splits: all `parts`, then adding up what is `partial`."""
+    """Seconds on the units with the fastest of the `allowed` splits: `parts`, then combining the `partial` results."""
     combining = np.where(splits > 1, parameters["combine"] * np.log2(splits) / 3.0 + partial, 0.0)
     fastest: Array = np.min(np.where(allowed, parts + combining, np.inf), axis=0)
     return fastest
 
 
 def from_memory(cache: Array, resident: Mask, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
-    """Bytes of the cache that take as long over memory as all of it does, where the L2 holds a benchmark's share."""
+    """Effective bytes from memory: the KV cache, less where the L2 holds part of it (`resident` rows)."""
     if not np.any(resident):
         return cache
     held = resident * resident_share(cache, parameters["l2_share"] * l2_bytes(hardware), 16.0)

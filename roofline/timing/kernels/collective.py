@@ -1,17 +1,16 @@
-"""Time of a collective among the devices of one topology: two protocols, each a latency and a bandwidth.
+"""Time of a collective within one topology: the faster of two protocols, each with a latency and a bandwidth.
 
     low latency      t1 = latency + sent / (low_latency_share e link)
     high bandwidth   t2 = ((handshake latency)^p + (sent / (e link))^p)^(1/p)
     time             t  = min(t1, t2)
 
-`link` is the bandwidth of a device's link in one direction, on a mesh its part to the other ranks, of a ring over nodes
-what it sends within them and across them side by side (`Hardware.over_nodes`). `sent` is the part
-of the message that a device has to send: 2 (r-1)/r of it for a ring all-reduce among r ranks, (r-1)/r for all-gather,
-reduce-scatter and all-to-all (Thakur et al., 2005); the message is `bytes` in all. Libraries switch between protocols
-by size (NCCL: LL, which sends flags with the data, and Simple, which synchronises first). The latency grows with the
-ranks (more steps, a wider barrier), and what a topology achieves of its links depends on them, so both are fitted at 2,
-4 and 8 ranks. Between, they are interpolated in log2(ranks); beyond 8, the latency goes on as from 4 to 8, and the
-efficiency stays.
+`link` is the bandwidth of a device's link in one direction; on a mesh its part to the other ranks, in a ring over nodes
+the concurrent bandwidth within and across nodes (`Hardware.ring_bandwidth`). `sent` is the part of the message that a
+device sends: 2 (r-1)/r of it for a ring all-reduce among r ranks, (r-1)/r for all-gather, reduce-scatter and all-to-all
+(Thakur et al., 2005); the whole message is `bytes`. Libraries switch between protocols by size (NCCL: LL, which sends
+flags with the data, and Simple, which synchronises first). The latency grows with the ranks (more steps, a wider
+barrier), and the achieved fraction of the link depends on them, so both are fitted at 2, 4 and 8 ranks. They are
+interpolated in log2(ranks); beyond 8, the latency is extrapolated from 4 and 8, and the efficiency is constant.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ RANKS = (2, 4, 8)
 """Numbers of ranks that the constants are fitted at."""
 
 SENT: Mapping[str, float] = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
-"""f = this times (r-1)/r, by the names of measurement files."""
+"""Bytes sent, in units of (r-1)/r of the message, by the names of measurement files."""
 
 _LATENCY = {2: 7e-6, 4: 10e-6, 8: 15e-6}
 
@@ -39,12 +38,12 @@ PARAMETERS = (
         for ranks in RANKS
         for parameter in (
             Parameter(f"latency_{ranks}", Unit.SECONDS, 1e-6, 300e-6, _LATENCY[ranks], f"tiny message, {ranks} ranks"),
-            Parameter(f"efficiency_{ranks}", Unit.RATIO, 0.01, 1.0, 0.75, f"share of the link, {ranks} ranks"),
+            Parameter(f"efficiency_{ranks}", Unit.RATIO, 0.01, 1.0, 0.75, f"fraction of the link, {ranks} ranks"),
         )
     ),
     Parameter("sharpness", Unit.RATIO, 0.4, 5.0, 1.0, "exponent of the ramp from latency to bandwidth"),
-    Parameter("low_latency_share", Unit.RATIO, 0.02, 1.0, 0.3, "bandwidth of the low-latency protocol, of the other's"),
-    Parameter("handshake", Unit.RATIO, 1.0, 10.0, 2.0, "latency of the high-bandwidth protocol, of the other's"),
+    Parameter("low_latency_share", Unit.RATIO, 0.02, 1.0, 0.3, "bandwidth of the low-latency protocol over the other"),
+    Parameter("handshake", Unit.RATIO, 1.0, 10.0, 2.0, "latency of the high-bandwidth protocol over the other"),
 )
 
 
@@ -57,21 +56,23 @@ def _sent(columns: Columns) -> tuple[Array, Array]:
 
 
 def _link(columns: Columns, hardware: Hardware) -> Array:
-    """Bytes a second among the ranks, of the link that reaches as far as they do: neighbours without `reach`."""
+    """Bytes a second among the ranks, over the link that spans them (`reach`, else adjacent ranks)."""
     across = bool(np.any(column(columns, "across_nodes", 0.0)))
     ranks = column(columns, "ranks")
     if across and text(columns, "collective") != "alltoall":
         members = int(np.max(column(columns, "members", 1.0)))
-        return np.asarray(np.vectorize(lambda count: hardware.over_nodes(int(count), members), otypes=[float])(ranks))
+        return np.asarray(
+            np.vectorize(lambda count: hardware.ring_bandwidth(int(count), members), otypes=[float])(ranks)
+        )
     reach, ranks = aligned(column(columns, "reach") if "reach" in columns else ranks, ranks)
     groups, which = np.unique(np.stack([reach.reshape(-1), ranks.reshape(-1)]), axis=1, return_inverse=True)
     spans = groups.T.astype(int).tolist()
-    bandwidths = np.array([hardware.link(Span(reached, across)).among(count) for reached, count in spans])
+    bandwidths = np.array([hardware.link(Span(reached, across)).bandwidth_among(count) for reached, count in spans])
     return np.asarray(bandwidths[which].reshape(reach.shape))
 
 
 def collective_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The speed of light in seconds: what a device has to send, over its link."""
+    """The bound in seconds: bytes sent by a device over its link bandwidth."""
     del resident
     return _sent(columns)[0] / _link(columns, hardware)
 

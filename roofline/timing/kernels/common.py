@@ -1,4 +1,4 @@
-"""What the kernel models share: their parameters, the number formats of kernels, and the smooth maximum."""
+"""Shared parts of the kernel models: columns, the number formats of kernels, waves, and the smooth maximum."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from roofline.specs.hardware import Hardware
 
 Array = NDArray[np.float64]
 Columns = Mapping[str, Array | float | str]
-"""The shape columns of the measurement schema, one kernel a row; `dtype` and other names are one text for all rows."""
+"""The shape columns of the measurement schema, one kernel a row; text columns such as `dtype` have one value."""
 
 Mask = bool | NDArray[np.bool_]
-"""Something that holds for all rows, for none, or row by row."""
+"""A flag for all rows, or one for each row."""
 
 
 class Numbers(Struct, frozen=True):
-    """How a kernel stores its operands (bytes an element, scales included) and in which arithmetic it multiplies them.
+    """A kernel's storage of operands (bytes an element, scales included) and the arithmetic that multiplies them.
 
-    `bytes` are those of weights, and of activations unless they have their own. `quantises` says whether 16-bit
-    activations pass through a separate kernel that converts them first.
+    `bytes` are those of weights, and of activations without `activation_bytes`. `quantises`: a separate kernel converts
+    16-bit activations first.
     """
 
     arithmetic: str
@@ -54,7 +54,7 @@ FORMATS: Mapping[str, Numbers] = {
     "w4a16_mxfp4": Numbers("bf16", 0.5 + 1 / 32, activation_bytes=2),
     "w4a8_mxfp4_mxfp8": Numbers("fp8", 0.5 + 1 / 32, quantises=True, activation_bytes=1 + 1 / 32),
 }
-"""By the names that measurement files use. A weight-only format multiplies in its activations' arithmetic."""
+"""By the names of measurement files. Weight-only formats multiply in the arithmetic of the activations."""
 
 
 def numbers(dtype: str) -> Numbers:
@@ -67,8 +67,8 @@ def numbers(dtype: str) -> Numbers:
 def storage(columns: Columns) -> Numbers:
     """The storage and arithmetic of the rows' `dtype`.
 
-    Optional columns override it for kernels that nobody measured: `weight_bytes` (an element, scales included) and
-    `arithmetic`, where a 16-bit kernel runs in another one on older hardware.
+    Optional columns override it for unmeasured kernels: `weight_bytes` (an element, scales included) and `arithmetic`,
+    where older hardware runs a 16-bit kernel in another arithmetic.
     """
     form = numbers(text(columns, "dtype"))
     if "weight_bytes" in columns:
@@ -78,7 +78,7 @@ def storage(columns: Columns) -> Numbers:
 
 
 def text(columns: Columns, name: str, default: str | None = None) -> str:
-    """The one value of a text column such as `dtype`."""
+    """The value of a text column such as `dtype`; raises UnsupportedError for several values."""
     value = columns.get(name, default)
     if value is None:
         raise UnknownNameError("column", name, columns)
@@ -91,7 +91,7 @@ def text(columns: Columns, name: str, default: str | None = None) -> str:
 
 
 def column(columns: Columns, name: str, default: float | None = None) -> Array:
-    """A shape column as floats; raises UnknownNameError where it is needed and absent."""
+    """A shape column as floats; raises UnknownNameError where it is absent and has no default."""
     value = columns.get(name, default)
     if value is None:
         raise UnknownNameError("column", name, columns)
@@ -99,24 +99,24 @@ def column(columns: Columns, name: str, default: float | None = None) -> Array:
 
 
 def is_bare(columns: Columns) -> bool:
-    """Whether the rows time one kernel alone: none that quantises activations, sorts tokens or writes the cache.
+    """Whether the rows leave out the kernels that quantise activations, sort tokens or write the KV cache.
 
-    Tables of tuned kernels do; a served model runs those others, too. Raises UnsupportedError for a mixture.
+    Tables of tuned kernels do; a served model runs these kernels, too. Raises UnsupportedError for a mixture.
     """
     if "bare" not in columns:
         return False
     values = column(columns, "bare") != 0
     if values.any() and not values.all():
-        raise UnsupportedError("rows of bare kernels and rows with what runs around them, one sort at a time")
+        raise UnsupportedError("rows with and without 'bare' in one call; evaluate them separately")
     return bool(values.any())
 
 
 SMALL = 4096
-"""Rows up to which a column is copied to another shape, at a fifth of what a view of it costs to make."""
+"""Rows up to which broadcasting copies a column, which takes a fifth of the time of making a view."""
 
 
 def aligned(*columns: Array) -> tuple[Array, ...]:
-    """Columns broadcast to one shape; not to be written to."""
+    """Columns broadcast to one shape; read-only."""
     shape = np.broadcast(*columns).shape
     return tuple(column if column.shape == shape else _stretched(column, shape) for column in columns)
 
@@ -130,11 +130,11 @@ def _stretched(column: Array, shape: tuple[int, ...]) -> Array:
 
 
 def units(hardware: Hardware) -> float:
-    """Multiprocessors (or compute units, or cores) that tiles spread over.
+    """The number of multiprocessors, compute units or cores.
 
-    Where no document gives their number, it is estimated from the peak: one unit for each 16 TFLOP/s, as on the
-    accelerators of 2022 to 2024; the number only sets how finely work is quantised. The few large cores of tensor
-    processors count as many, since the constants of a unit are those of a GPU's.
+    Where no document gives it, it is estimated from the peak: one unit for each 16 TFLOP/s, as on accelerators of 2022
+    to 2024; it only sets the granularity of waves. The few large cores of an NPU are estimated so, too, since the
+    constants of a unit are a GPU's.
     """
     if hardware.units is not None and hardware.kind != "npu":
         return float(hardware.units)
@@ -143,14 +143,14 @@ def units(hardware: Hardware) -> float:
 
 
 def l2_bytes(hardware: Hardware) -> float:
-    """The last-level cache in bytes; 0 where it is unknown, which makes nothing resident."""
+    """The last-level cache in bytes; 0 where it is unknown."""
     return hardware.l2 or 0.0
 
 
 def smooth_maximum(first: Array, second: Array, sharpness: float) -> Array:
-    """`(first^p + second^p)^(1/p)`: the maximum where one dominates, up to 2^(1/p) times it where they are equal.
+    """`(first^p + second^p)^(1/p)`: the maximum where one dominates, 2^(1/p) times it where they are equal.
 
-    Compute and memory overlap within a kernel, but not perfectly; p = 1 is no overlap at all.
+    Compute and memory overlap imperfectly within a kernel; p = 1 is no overlap.
     """
     larger = np.maximum(first, second)
     smaller = np.minimum(first, second)
@@ -159,17 +159,14 @@ def smooth_maximum(first: Array, second: Array, sharpness: float) -> Array:
 
 
 def rounds(waves: Array, quantisation: float) -> Array:
-    """Times that every multiprocessor is filled: whole waves for the share `quantisation` of a kernel, else balanced.
-
-    A kernel that fills no wave takes one all the same.
-    """
+    """Effective waves: whole waves for the fraction `quantisation` of a kernel, else balanced; at least one."""
     return (1.0 - quantisation) * np.maximum(1.0, waves) + quantisation * np.ceil(waves)
 
 
 def resident_share(footprint: Array, cache: float, exponent: float) -> Array:
-    """The share of repeatedly used data that a cache of `cache` bytes still holds: 1 far below, 0 far above.
+    """The fraction of `footprint` bytes that stays in a cache of `cache` bytes: 1 far below its size, 0 far above.
 
-    A benchmark that replays the same buffers meets them there; a served model does not (its weights and KV are cold).
+    For benchmarks that replay the same buffers; in a served model weights and KV are cold.
     """
     if cache <= 0:
         return np.zeros_like(footprint)

@@ -1,15 +1,15 @@
-"""Time of a kernel that streams its operands once: norm, activation, rotary embedding, softmax, copy.
+"""Time of an elementwise kernel, which streams its operands once: norm, activation, rotary embedding, softmax, copy.
 
     t = launch + bytes / (e bandwidth) + (elements cycles / clock + pages page) / threads
 
-`elements` are those moved, whatever their width: processors convert 16-bit numbers to compute with them and take as
-long for these as for 32-bit ones. PyTorch gives a kernel of up to `GRAIN` results to one thread, a larger one to all
-(ATen/Parallel.h, at::internal::GRAIN_SIZE). `pages` are those of a result that is too large for the C library to take
-it from memory that it already has (`MAPPED`): the operating system maps each of them when a thread first writes to it,
-for the result and for what a kernel keeps on its way. On accelerators both terms are nothing.
-`bytes` counts every element read and written: a softmax, a rotary embedding and a copy read and write the rows once, a
-gated activation reads two rows for each that it writes, and a norm is the one that engines run, with the residual
-addition before it: it reads the stream and what is added, and writes the sum and its norm.
+`elements` are those moved, of any width: CPUs convert 16-bit numbers before computing and take as long as for 32-bit
+ones. PyTorch runs a kernel of up to `GRAIN` results on one thread, a larger one on all (ATen/Parallel.h,
+at::internal::GRAIN_SIZE). `pages` are those of results too large for the C library to reuse memory (`MAPPED`): the
+operating system maps each page when a thread first writes to it, for the result and for temporaries. On accelerators
+both terms are zero.
+`bytes` counts every element read and written: a softmax, a rotary embedding and a copy read and write the rows once; a
+gated activation reads two rows for each that it writes; a norm includes the residual addition before it, as in engines:
+it reads the stream and the addend, and writes the sum and its norm.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ PASSES: Mapping[str, float] = {"norm": 4.0, "softmax": 2.0, "rope": 2.0, "copy":
 """Elements moved for each element of `columns`, by op."""
 
 PARAMETERS = (
-    Parameter("launch", Unit.SECONDS, 0.3e-6, 80e-6, 2e-6, "start and end of the kernel"),
+    Parameter("launch", Unit.SECONDS, 0.3e-6, 80e-6, 2e-6, "launch of the kernel"),
     Parameter("memory_efficiency", Unit.RATIO, 0.1, 1.0, 0.8, "achievable fraction of memory bandwidth"),
-    Parameter("cycles", Unit.RATIO, 1e-6, 100.0, 1e-6, "clock cycles of one thread for an element moved", start=0.1),
-    Parameter("page", Unit.SECONDS, 1e-24, 50e-6, 1e-24, "a thread's time to map a page", start=1.5e-6, kind="cpu"),
+    Parameter("cycles", Unit.RATIO, 1e-6, 100.0, 1e-6, "clock cycles of a thread for an element moved", start=0.1),
+    Parameter("page", Unit.SECONDS, 1e-24, 50e-6, 1e-24, "time of a thread to map a page", start=1.5e-6, kind="cpu"),
 )
 
 CLOCK = 2e9
 """Hz of hardware whose clock is unknown."""
 
 GRAIN = 32768
-"""Results of a kernel that a processor's threads share only beyond so many."""
+"""Results beyond which a kernel runs on all threads of a CPU."""
 
 MAPPED = 2.0**25
 """Bytes beyond which every result is mapped anew: `DEFAULT_MMAP_THRESHOLD_MAX` of glibc on 64 bits (mallopt(3))."""
@@ -59,7 +59,7 @@ def streamed(columns: Columns) -> Array:
 
 
 def elements(columns: Columns) -> Array:
-    """Elements moved: the column `elements`, or `op`, `rows` and `columns` of a measurement; none where unknown."""
+    """Elements moved: the column `elements`, or `op`, `rows` and `columns` of a measurement; 0 where unknown."""
     if "elements" in columns:
         return column(columns, "elements")
     if "bytes" in columns:
@@ -68,15 +68,15 @@ def elements(columns: Columns) -> Array:
     return np.asarray(counted, dtype=np.float64)
 
 
-def rate(columns: Columns, hardware: Hardware) -> Array:
-    """Clock cycles in a second of all threads that work on each row."""
+def cycle_rate(columns: Columns, hardware: Hardware) -> Array:
+    """Clock cycles a second of all threads that compute each row."""
     results = elements(columns) / PASSES[text(columns, "op")]
     threads = np.where((results > GRAIN) | (hardware.kind != "cpu"), units(hardware), 1.0)
     return (hardware.clock or CLOCK) * threads
 
 
 def pages(columns: Columns, hardware: Hardware) -> Array | float:
-    """Pages of a result that is mapped anew, which all threads share; none of smaller ones, nor on accelerators."""
+    """Pages of a newly mapped result; 0 for small results and on accelerators."""
     if hardware.kind != "cpu":
         return 0.0
     result = streamed(columns) / PASSES[text(columns, "op")]
@@ -84,7 +84,7 @@ def pages(columns: Columns, hardware: Hardware) -> Array | float:
 
 
 def elementwise_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The speed of light in seconds: `bytes / bandwidth`; nothing where all is in the cache."""
+    """The bound in seconds: `bytes / bandwidth`; 0 for `resident` rows."""
     moved = streamed(columns)
     return np.where(resident, 0.0, moved / hardware.memory_bandwidth)
 
@@ -92,10 +92,10 @@ def elementwise_bound(columns: Columns, hardware: Hardware, resident: Mask = Fal
 def elementwise_time(
     columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
 ) -> Array:
-    """Seconds for columns `op, bytes` and, where counted, `elements`; or `op, dtype, rows, columns`."""
+    """Seconds for columns `op, bytes` and optionally `elements`; or `op, dtype, rows, columns`."""
     del resident
     over_memory = streamed(columns) / (parameters["memory_efficiency"] * hardware.memory_bandwidth)
-    computing = elements(columns) * parameters["cycles"] / rate(columns, hardware)
+    computing = elements(columns) * parameters["cycles"] / cycle_rate(columns, hardware)
     mapping = pages(columns, hardware) * parameters.get("page", 0.0) / units(hardware)
     time: Array = parameters["launch"] + over_memory + computing + mapping
     return time

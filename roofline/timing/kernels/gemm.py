@@ -1,24 +1,24 @@
-"""Time of a matrix product C[m,n] = A[m,k] B[k,n]: tiles on multiprocessors, over memory, after a launch.
+"""Time of a GEMM C[m,n] = A[m,k] B[k,n]: launch, tiles on multiprocessors, and memory traffic.
 
-A kernel cuts C into tiles of b_m x b_n, and may split k into s parts that are added afterwards. With S units:
+A kernel divides C into tiles of b_m x b_n, and may split k into s parts (split-K). With S multiprocessors (units):
 
     tiles          N  = ceil(m / b_m) ceil(n / b_n) s
     one tile       T1 = max(2 b_m b_n k' / (e_F peak / S),  (b_m + b_n) k' bytes / tile_bandwidth) + tile_prologue
-    rounds         w  = (1 - q) max(1, N / S) + q ceil(N / S)            q = 1: whole waves; q = 0: perfectly balanced
+    waves          w  = (1 - q) max(1, N / S) + q ceil(N / S)            q = 1: whole waves; q = 0: perfectly balanced
     split          T2 = [s > 1] (8 s m n / (3 bandwidth) + tile_prologue)                       partial sums in FP32
     units          T_S = min over (b_m, b_n, s) of w T1 + T2                              libraries pick a good tile
     memory         T_M = (passes B + A + C) / (e_B bandwidth)               passes = min(ceil(m / v), 1 + packing)
     kernel         x  = (T_S^p + T_M^p)^(1/p)
-    throttling     x (1 + d x / (x + 500 us))  where the units dominate: long products lower the clock
+    throttling     x (1 + d x / (x + 500 us))  where the units dominate: long GEMMs lower the clock
     time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantising kernel
 
-k' is k / s rounded up to 64. Matrix units multiply whole tiles: b_m rows even where m is less, as far as that is free,
-which it is up to the rows at which streaming the weights takes as long; hardware without them multiplies what there is.
-Libraries of processors multiply a few rows as vectors, v of them for each pass over the weights, and more in blocks,
-for which they first copy the weights into another order (Goto and van de Geijn, 2008): that reads, writes and reads
-them again. On accelerators there is one pass. The tile model is the one of CUTLASS's documentation ("Efficient GEMM in
-CUDA") and of Stream-K (Osama et al., 2023); constants are fitted (`roofline.validate.fit.calibrate`). A benchmark that
-replays its buffers keeps B in the L2 cache; then the memory term counts only what misses it.
+k' is k / s rounded up to 64. Matrix units multiply whole tiles of b_m rows, but for a smaller m only as many rows as
+take no longer than streaming the weights; hardware without matrix units multiplies m rows. CPU libraries multiply a few
+rows as GEMVs, v rows for each pass over the weights, and more rows in blocks, for which they first pack the weights
+(Goto and van de Geijn, 2008): that reads, writes and reads them again. On accelerators there is one pass. The tile
+model is that of CUTLASS's documentation ("Efficient GEMM in CUDA") and of Stream-K (Osama et al., 2023); constants are
+fitted (`roofline.validate.fit.calibrate`). A benchmark that replays its buffers keeps B in the L2 cache: the memory
+term then counts the misses only.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ _SPLITS = (1, 2, 3, 4, 6, 8, 16)
 
 
 class Dispatch(Struct, frozen=True):
-    """Which tiles (rows, columns) and splits of k a library chooses among.
+    """The tiles (rows, columns) and splits of k that a library chooses among.
 
-    `fixed_rows` is the height that tiles have at least where m > 64: fixed rules, as in CUTLASS's FP8 kernels.
+    `fixed_rows` is the least height of tiles where m > 64: fixed rules, as in CUTLASS's FP8 kernels.
     """
 
     name: str
@@ -76,46 +76,46 @@ DISPATCHES = (
     Dispatch("fixed rows", _CLASSIC, fixed_rows=128),
     Dispatch("one tile", ((128, 128),)),
 )
-"""What the parameter `dispatch` counts; a fit tries each."""
+"""The values of the parameter `dispatch`; a fit tries each."""
 
 NEVER = 1e30
-"""Tiles of a choice that a library does not take: finite, so that arithmetic on it stays defined."""
+"""Number of tiles that excludes a choice; finite, so that arithmetic on it stays defined."""
 
 CHUNK = 2048
-"""Rows evaluated at a time, so that the tile alternatives stay in the processor's cache."""
+"""Rows evaluated at a time, so that the tile alternatives stay in the CPU's cache."""
 
 REPLAYED_COPIES = {"nvfp4": 1.0}
-"""Copies of the weights that the public benchmark cycles through; 6 for the formats that are not named."""
+"""Copies of the weights that the public benchmark cycles through; 6 for other formats."""
 
 L2_SHARE = 0.5
-"""Share of the L2 that keeps a benchmark's weights, where the host's time hides it from a fit."""
+"""Fraction of the L2 that holds a benchmark's weights, for formats whose host-bound benchmark hides it from the fit."""
 
 UNGRAPHED = ("fp8_block",)
-"""Formats that the public benchmark measures without CUDA graphs: the host's time hides that of short kernels.
+"""Formats that the public benchmark measures without CUDA graphs, so that host time hides the time of short kernels.
 
-What it says of longer ones includes gaps that a replayed graph has not. They cannot be told from the launch, which is
-therefore that of the accelerator's other products with kernels that quantise.
+Times of longer kernels include gaps between kernels, which are indistinguishable from the launch; the launch is
+therefore that of the accelerator's GEMMs in other formats with a quantising kernel.
 """
 
 INSTRUCTION_ROWS = 16.0
-"""Rows that one instruction of a matrix unit multiplies at least."""
+"""Least rows of a matrix-unit instruction."""
 
 NO_PACKING = 1e-3
-"""Passes that are none: constants of accelerators have fewer."""
+"""Values of `packing` below this mean none (accelerators)."""
 
 THROTTLING_TIME = 500e-6
-"""A product has to run about this long before the clock reacts to its power."""
+"""Seconds that a GEMM runs before power limits lower the clock."""
 
 _COMMON = (
-    Parameter("launch", Unit.SECONDS, 0.3e-6, 30e-6, 4e-6, "start, first loads and end of the kernel"),
+    Parameter("launch", Unit.SECONDS, 0.3e-6, 30e-6, 4e-6, "launch, first loads and end of the kernel"),
     Parameter("compute_efficiency", Unit.RATIO, 0.1, 1.0, 0.85, "matrix unit's achievable fraction of its peak"),
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.85, "achievable fraction of memory bandwidth"),
     Parameter("tile_bandwidth", Unit.BANDWIDTH, 10e9, 1000e9, 200e9, "operands into one multiprocessor"),
     Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 6e-6, 1e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.5, "exponent of the smooth maximum of units and memory"),
-    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "share of the kernel that runs in whole waves"),
-    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's weights"),
-    Parameter("dispatch", Unit.CHOICE, 0, 5, 1, "which tiles and splits the library chooses among"),
+    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
+    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's weights"),
+    Parameter("dispatch", Unit.CHOICE, 0, 5, 1, "tiles and splits that the library chooses among"),
 )
 _QUANTISING = (
     Parameter("odd_rows", Unit.RATIO, 0.001, 1.0, 0.1, "slowdown where m > 64 is no multiple of 8"),
@@ -123,25 +123,23 @@ _QUANTISING = (
     Parameter("quantise_efficiency", Unit.RATIO, 0.05, 1.0, 0.4, "quantising kernel: fraction of bandwidth"),
 )
 _HOST = (
-    Parameter("host", Unit.SECONDS, 1e-6, 500e-6, 60e-6, "issue by the host, where a benchmark has no CUDA graph"),
-    Parameter("host_few_rows", Unit.RATIO, 0.3, 2.0, 1.0, "the same where m < 32, in parts of it: another library"),
-    Parameter("host_padding", Unit.RATIO, 0.001, 1.0, 0.1, "more of it where m is no multiple of 4: padded scales"),
-    Parameter("host_gap", Unit.SECONDS, 1e-9, 60e-6, 1e-9, "idle between kernels issued one by one", start=10e-6),
+    Parameter("host", Unit.SECONDS, 1e-6, 500e-6, 60e-6, "host time to launch, in a benchmark without CUDA graphs"),
+    Parameter("host_few_rows", Unit.RATIO, 0.3, 2.0, 1.0, "factor on it where m < 32: another library"),
+    Parameter("host_padding", Unit.RATIO, 0.001, 1.0, 0.1, "increase of it where m is no multiple of 4: padded scales"),
+    Parameter("host_gap", Unit.SECONDS, 1e-9, 60e-6, 1e-9, "idle time between separate launches", start=10e-6),
 )
-"""Formats whose public benchmark runs kernels one by one have these for `odd_rows`, `quantise_row` and `l2_share`.
-
-They are no part of a prediction.
+"""Parameters of `UNGRAPHED` formats in place of `odd_rows`, `quantise_row` and `l2_share`; predictions do not use them.
 """
 
 _PLAIN = (
-    Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.1, "slowdown of long products by power limits"),
+    Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.1, "slowdown of long GEMMs by power limits"),
     Parameter("packing", Unit.RATIO, 1e-6, 8.0, 1e-6, "passes over weights that packing adds", start=1.0, kind="cpu"),
-    Parameter("vector_rows", Unit.CHOICE, 1, 4, 1, "rows that one pass without packing serves", start=2, kind="cpu"),
+    Parameter("vector_rows", Unit.CHOICE, 1, 4, 1, "rows of one pass without packing", start=2, kind="cpu"),
 )
 
 
 def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
-    """The parameters of products in the format `dtype`."""
+    """The parameters of GEMMs in the format `dtype`."""
     if not numbers(dtype).quantises:
         return (*_COMMON, *_PLAIN)
     if dtype in UNGRAPHED:
@@ -150,7 +148,7 @@ def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
 
 
 def gemm_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The speed of light in seconds: `max(2mnk / peak, (A + B + C) / bandwidth)`; with `resident`, no memory."""
+    """The bound in seconds: `max(2mnk / peak, (A + B + C) / bandwidth)`; `resident` rows have no memory term."""
     form = storage(columns)
     m, n, k = (column(columns, name) for name in ("m", "n", "k"))
     compute = 2.0 * m * n * k / hardware.matrix_peak(form.arithmetic)
@@ -159,7 +157,7 @@ def gemm_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> 
 
 
 def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
-    """Seconds of each product of columns `dtype, m, n, k`; see the module for the formula, `storage` for options."""
+    """Seconds for columns `dtype, m, n, k` (the module's formula) and the optional ones of `storage`."""
     dtype, form = text(columns, "dtype"), storage(columns)
     m, n, k = aligned(*(column(columns, name) for name in ("m", "n", "k")))
     shape = m.shape
@@ -167,18 +165,8 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
     warm = np.broadcast_to(resident, shape).reshape(-1)
     bare = is_bare(columns)
     parts = [
-        _time(
-            m[start : start + CHUNK],
-            n[start : start + CHUNK],
-            k[start : start + CHUNK],
-            dtype,
-            form,
-            hardware,
-            parameters,
-            warm[start : start + CHUNK],
-            bare,
-        )
-        for start in range(0, len(m), CHUNK)
+        _time(m[part], n[part], k[part], dtype, form, hardware, parameters, warm[part], bare)
+        for part in (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
     ]
     return np.concatenate(parts).reshape(shape) if parts else np.zeros(shape)
 
@@ -220,7 +208,7 @@ def _time(
 
 
 def weight_passes(m: Array, parameters: Mapping[str, float]) -> Array | float:
-    """Times that the weights pass over the memory, for each number of rows."""
+    """Passes over the weights in memory, by m."""
     packing = parameters.get("packing", 0.0)
     if packing < NO_PACKING:
         return 1.0
@@ -228,14 +216,14 @@ def weight_passes(m: Array, parameters: Mapping[str, float]) -> Array | float:
 
 
 def _host_time(m: Array, parameters: Mapping[str, float]) -> Array:
-    """Seconds that the host needs to issue the kernels one by one: what such a benchmark measures of short products."""
+    """Host seconds of separate launches: the measured time of short GEMMs without CUDA graphs."""
     path = np.where(m < 32, parameters["host_few_rows"], 1.0)
     time: Array = parameters["host"] * path * (1.0 + parameters["host_padding"] * (m % 4 != 0))
     return time
 
 
 def _padded(m: Array, form: Numbers, hardware: Hardware) -> Array:
-    """Rows that are multiplied for `m`: those of an instruction of the matrix unit, or as many as memory hides."""
+    """Rows that are multiplied: `m` in whole instructions of the matrix unit, or the rows that memory time hides."""
     if form.arithmetic not in hardware.tensor:
         return m
     hidden = hardware.matrix_peak(form.arithmetic) * form.bytes / (2.0 * hardware.memory_bandwidth)
@@ -245,7 +233,7 @@ def _padded(m: Array, form: Numbers, hardware: Hardware) -> Array:
 def _units_time(
     m: Array, n: Array, k: Array, form: Numbers, hardware: Hardware, parameters: Mapping[str, float]
 ) -> Array:
-    """Seconds that the multiprocessors need, with the best of the tiles and splits."""
+    """Seconds on the multiprocessors with the best tile and split."""
     count, prologue, whole = units(hardware), parameters["tile_prologue"], parameters["wave_quantisation"]
     dispatch = DISPATCHES[int(parameters["dispatch"])]
     rows, columns = np.asarray(dispatch.tiles, dtype=np.float64).T[:, :, None]

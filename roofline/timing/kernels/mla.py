@@ -1,9 +1,8 @@
-"""Time of attention over shared latents in decode (multi-head latent attention, absorbed): one KV head for all queries.
+"""Time of MLA decode (multi-head latent attention, absorbed): one latent a token serves as KV of all query heads.
 
-One vector of d_c + d_r elements a key (512 and 64 of DeepSeek) is read for all heads; scores multiply all of it, the
-weighted sum its first d_c. Tiles have 64 rows of query heads, full or not, and the keys of a sequence are split in s
-parts that are combined afterwards. S is the number of multiprocessors, L the keys rounded up to blocks of 64, b the
-bytes of an element of the latents:
+A latent has d_c + d_r elements (512 and 64 of DeepSeek); scores use all of it, the weighted sum its first d_c. Tiles
+have 64 rows of query heads, full or not, and the keys of a sequence are split in s parts that are combined afterwards.
+S is the number of multiprocessors, L the keys rounded up to blocks of 64, b the bytes of a latent's element:
 
     tiles      U   = batch ceil(q_len heads / 64)
     one key    T_k = max(2 64 (2 d_c + d_r) / (e_F peak / S), (d_c + d_r) b / unit_bandwidth)
@@ -12,13 +11,13 @@ bytes of an element of the latents:
     memory     T_M = batch keys (d_c + d_r) b / (e_B bw)
     time       t   = launch + (T_S^p + T_M^p)^(1/p)
 
-with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), as of other decode attention (`roofline.timing.kernels.attention`).
-The public benchmark times whole modules, projections included: constants are fitted to what a module takes longer than
-one of three keys, and to 5 us for what that leaves out, the launch (other decode attention takes 4 to 6 us in a step).
-Where the L2 holds the latents of a benchmark, they are read at `l2_speedup` times the memory's bandwidth.
+with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), as in other decode attention (`roofline.timing.kernels.attention`).
+The public benchmark times whole modules, projections included: constants are fitted to the time of a module less that
+of the same with three keys, plus 5 us for the launch (other decode attention takes 4 to 6 us in a step). Latents of a
+benchmark that stay in the L2 are read at `l2_speedup` times the memory bandwidth.
 
-Of sparse attention, whose keys an indexer picks for each token (DeepSeek-V3.2), a token of a prompt is what a sequence
-is in a step: `batch` are the tokens, `keys` those that they see on average, and nothing is shared between them.
+In sparse attention (DSA, DeepSeek-V3.2) every token attends to its own keys, picked by an indexer. Each token of a
+prompt is then a sequence: `batch` is the number of tokens, `keys` the mean number of their keys.
 """
 
 from __future__ import annotations
@@ -43,21 +42,21 @@ from roofline.timing.kernels.common import (
 )
 
 ROWS = 64.0
-"""Query heads of a tile: FlashMLA's, and what FlashAttention-3 and FlashInfer take of a warp group."""
+"""Query heads of a tile: FlashMLA's, and of a warp group in FlashAttention-3 and FlashInfer."""
 
 LAUNCH = 5e-6
-"""Seconds of a measurement that are the launch of its kernel; see the module."""
+"""Seconds of launch in a measurement; see the module."""
 
 PARAMETERS = (
-    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, LAUNCH, "start and end of the kernel"),
+    Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, LAUNCH, "launch of the kernel"),
     Parameter("compute_efficiency", Unit.RATIO, 0.02, 1.0, 0.6, "matrix unit's achievable fraction of its peak"),
     Parameter("memory_efficiency", Unit.RATIO, 0.1, 1.0, 0.85, "achievable fraction of memory bandwidth"),
     Parameter("unit_bandwidth", Unit.BANDWIDTH, 2e9, 1500e9, 60e9, "latents into one multiprocessor"),
-    Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 20e-6, 2e-6, "start and end of one unit of work"),
-    Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "adding eight partial results (three doublings)"),
+    Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 20e-6, 2e-6, "start and end of one work item"),
+    Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "combining eight splits (three doublings)"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
-    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "share of the kernel that runs in whole waves"),
-    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's latents"),
+    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
+    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's latents"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
 )
 
@@ -67,19 +66,19 @@ def _sizes(columns: Columns) -> tuple[Array, ...]:
     return aligned(*(column(columns, name) for name in names))
 
 
-def latent_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The speed of light in seconds: the products of all heads, or the latents read once."""
+def mla_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
+    """The bound in seconds: the FLOPs of all heads, or the latents read once."""
     batch, queries, keys, heads, latent, rope = _sizes(columns)
     width, arithmetic = cached(columns, hardware)
     compute = 2.0 * batch * queries * heads * keys * (2.0 * latent + rope) / hardware.matrix_peak(arithmetic)
     memory = batch * keys * (latent + rope) * width / hardware.memory_bandwidth
-    # Under a causal mask the first of several queries see fewer keys.
+    # Under a causal mask, earlier ones of several queries see fewer keys.
     compute = np.where(queries > 1, compute * (keys - (queries - 1.0) / 2.0) / keys, compute)
     return np.where(resident, compute, np.maximum(compute, memory))
 
 
-def latent_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
-    """Seconds for columns `dtype, kv_dtype, batch, q_len, kv_len, heads, latent, rope`; see the module."""
+def mla_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
+    """Seconds for columns `dtype, kv_dtype, batch, q_len, kv_len, heads, latent, rope` (the module's formula)."""
     batch, queries, keys, heads, latent, rope = _sizes(columns)
     width, arithmetic = cached(columns, hardware)
     count, bandwidth = units(hardware), hardware.memory_bandwidth

@@ -1,17 +1,17 @@
-"""Time of the routed experts of one layer: two grouped products over the experts that tokens reach, and their routing.
+"""Time of the routed experts of one layer: two grouped GEMMs over the experts that tokens reach, and token permutation.
 
 One device holds E' = experts / ep experts of width I' = intermediate / tp, and computes P = tokens top_k / ep pairs of
 a token and an expert (more on the busiest device where routing is skewed). With n_j tokens at expert j:
 
-    tiles      N_g = sum over experts of ceil(n_j / b_m) ceil(width_g / b_n),     g: up (and gate) product, down product
-    units      T_S = min over b_m, b_n of the sum over g of rounds(N_g) (tile_g + tile_prologue)      as for one product
+    tiles      N_g = sum over experts of ceil(n_j / b_m) ceil(width_g / b_n),     g: up (and gate) GEMM, down GEMM
+    units      T_S = min over b_m, b_n of the sum over g of waves(N_g) (tile_g + tile_prologue)       as for one GEMM
     weights    W   = experts reached x matrices x hidden I' bytes
     memory     T_M = (W + activations) / (e_B bw)
     time       t   = launch + (T_S^p + T_M^p)^(1/p) + P' (4 hidden + 6 I') / (e_P bw)
 
-The last are the kernels that sort and permute tokens, apply the activation, and add the experts' results; some do so
-for all pairs in the batch, also those of other devices: P' = (1 - g) P + g tokens top_k, with g = `whole_batch`.
-Routing: `balanced` gives each expert the same number; `uniform` draws experts at random (1 - e^-n of them are reached);
+The last term is the kernels that sort and permute tokens, apply the activation, and add the experts' results; some
+process all pairs of the batch, on whichever device: P' = (1 - g) P + g tokens top_k, with g = `whole_batch`.
+Routing: `balanced` gives each expert equal tokens; `uniform` draws experts at random (1 - e^-n of them are reached);
 `power_law_a` gives loads with a density falling as x^-a, from 1 to 0.8 tokens, sorted into equal parts here.
 """
 
@@ -43,24 +43,24 @@ from roofline.timing.kernels.common import (
 )
 
 TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
-"""Tiles that grouped-product kernels offer: tokens of one expert, columns."""
+"""Tiles of grouped GEMMs: tokens of one expert, columns."""
 
 PARTS = 16
-"""Equal parts that the experts are sorted into, by load."""
+"""Number of equal parts of the experts, sorted by load."""
 
 PARAMETERS = (
-    Parameter("launch", Unit.SECONDS, 1e-6, 150e-6, 25e-6, "start and end of all kernels of the layer"),
+    Parameter("launch", Unit.SECONDS, 1e-6, 150e-6, 25e-6, "launch of all kernels of the layer"),
     Parameter("compute_efficiency", Unit.RATIO, 0.05, 1.0, 0.6, "matrix unit's achievable fraction of its peak"),
     Parameter("memory_efficiency", Unit.RATIO, 0.1, 1.0, 0.8, "achievable fraction of memory bandwidth"),
     Parameter("tile_bandwidth", Unit.BANDWIDTH, 5e9, 1000e9, 100e9, "operands into one multiprocessor"),
     Parameter("tile_prologue", Unit.SECONDS, 0.01e-6, 30e-6, 2e-6, "filling the pipeline and writing one tile"),
     Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 2.0, "exponent of the smooth maximum of units and memory"),
-    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "share of the kernel that runs in whole waves"),
-    Parameter("permute_efficiency", Unit.RATIO, 0.02, 1.0, 0.5, "moving tokens to experts and back: of bandwidth"),
-    Parameter("whole_batch", Unit.RATIO, 0.001, 1.0, 0.1, "share of that moving done for other devices' pairs, too"),
+    Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
+    Parameter("permute_efficiency", Unit.RATIO, 0.02, 1.0, 0.5, "token permutation: fraction of memory bandwidth"),
+    Parameter("whole_batch", Unit.RATIO, 0.001, 1.0, 0.1, "fraction of it done for other devices' pairs, too"),
     Parameter("unaligned", Unit.RATIO, 0.001, 2.0, 0.1, "slowdown of units where the width is no multiple of 16"),
     Parameter("imbalance", Unit.RATIO, 0.05, 3.0, 0.7, "excess load of the busiest device, in standard deviations"),
-    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "share of the L2 that keeps a benchmark's weights"),
+    Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's weights"),
 )
 
 
@@ -78,7 +78,7 @@ def routing_exponent(routing: str) -> float | None:
 def expert_loads(
     tokens: Array, top_k: Array, experts: Array, ep: Array, routing: str, imbalance: float
 ) -> tuple[Array, Array]:
-    """Tokens of an expert on the busiest device, and the share of experts reached; both (parts, rows).
+    """Tokens of an expert on the busiest device, and the fraction of experts reached; both (parts, rows).
 
     A density x^-a from 1 to X = 0.8 tokens has the quantiles (1 + u (X^(1-a) - 1))^(1/(1-a)). The busiest of `ep`
     devices with E' experts each exceeds the mean by about sqrt((cv^2 + 1/n) 2 ln ep / E'): cv is the variation of one
@@ -108,12 +108,8 @@ def _sizes(columns: Columns) -> tuple[Array, ...]:
     return aligned(*sizes, *defaults)
 
 
-def _routing(columns: Columns) -> Array:
-    return np.asarray(columns.get("routing", "balanced"), dtype=object)
-
-
 def moe_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The speed of light in seconds with balanced routing: arithmetic, and the weights of the experts reached."""
+    """The bound in seconds with balanced routing: FLOPs, or the weights of the experts reached."""
     form = storage(columns)
     tokens, hidden, width, top_k, experts, tp, ep, gated = _sizes(columns)
     matrices, pairs = 2.0 + gated, tokens * top_k / ep
@@ -124,14 +120,15 @@ def moe_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> A
 
 
 def moe_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
-    """Seconds for columns `dtype, tokens, hidden, intermediate, top_k, experts, tp, ep, routing` and optional others.
+    """Seconds for columns `dtype, tokens, hidden, intermediate, top_k, experts, tp, ep, routing` and optional ones.
 
-    `routing` may differ by row. `gated` is 1 for experts of three matrices (the default), 0 for two. `touched` gives
-    the experts that tokens reach, instead of the routing's own count. See `storage` for formats nobody measured.
+    `routing` may differ by row. `gated` is 1 for experts of three matrices (the default), 0 for two. `touched`
+    overrides the number of experts reached. See `storage` for unmeasured formats.
     """
     form = storage(columns)
     sizes = _sizes(columns)
-    routings = np.broadcast_to(_routing(columns), sizes[0].shape).reshape(-1)
+    routing_column = np.asarray(columns.get("routing", "balanced"), dtype=object)
+    routings = np.broadcast_to(routing_column, sizes[0].shape).reshape(-1)
     flat = [np.atleast_1d(size).reshape(-1) for size in sizes]
     touched = np.broadcast_to(column(columns, "touched", np.nan), sizes[0].shape).reshape(-1)
     warm = np.broadcast_to(resident, sizes[0].shape).reshape(-1)
@@ -190,20 +187,20 @@ def _units_time(
     loads: Array,
     reached: Array,
     local: Array,
-    products: tuple[tuple[Array, Array], ...],
+    gemms: tuple[tuple[Array, Array], ...],
     width: float,
     peak: float,
     hardware: Hardware,
     parameters: Mapping[str, float],
 ) -> Array:
-    """Seconds that the multiprocessors need for all products, with the best of the tiles."""
+    """Seconds on the multiprocessors for both GEMMs, with the best tile."""
     count, whole = units(hardware), parameters["wave_quantisation"]
     rows, columns = np.asarray(TILES, dtype=np.float64).T[:, :, None]
     row_tiles = (reached * ceil_div(loads, rows[:, None])).mean(axis=1) * local
     multiply = 2.0 * rows * columns * count / (parameters["compute_efficiency"] * peak)
     one_step = np.maximum(multiply, (rows + columns) * width / parameters["tile_bandwidth"])
     total = np.zeros(row_tiles.shape)
-    for depth, extent in products:
+    for depth, extent in gemms:
         waves = row_tiles * ceil_div(extent, columns) / count
         total = total + rounds(waves, whole) * (one_step * depth + parameters["tile_prologue"])
     best: Array = np.min(total, axis=0)

@@ -1,7 +1,7 @@
-"""From operators to kernels: the row of the measurement schema that an operator, or a fusion of several, is.
+"""From operators to kernels: the row of the measurement schema for an operator, or for several fused ones.
 
-Nothing is written down twice: formats and shapes come from the tensors, what queries see from the view, the exchange
-from the link. Shapes stay symbolic, so that one kernel is evaluated for a whole grid of workloads.
+Formats and shapes come from the tensors, visible keys from the mask, collectives from the link. Shapes stay symbolic,
+so that one kernel is evaluated for a whole grid of workloads.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from types import MappingProxyType
 
 from msgspec import Struct, field
 
-from roofline.graph.extents import View
+from roofline.graph.extents import AttentionMask
 from roofline.graph.op import Kind, Op
-from roofline.graph.parallel import Collective, link_share
+from roofline.graph.parallel import Collective, bus_factor
 from roofline.graph.size import Dim, Size, as_size, product, total
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
@@ -27,7 +27,7 @@ COLLECTIVES: Mapping[Collective, str] = {
     Collective.REDUCE_SCATTER: "reduce_scatter",
     Collective.ALL_TO_ALL: "alltoall",
 }
-"""The names that measurement files use."""
+"""The names of measurement files."""
 
 PASSES: Mapping[Kind, str] = {
     Kind.NORM: "norm",
@@ -37,17 +37,16 @@ PASSES: Mapping[Kind, str] = {
     Kind.ELEMENTWISE: "copy",
     Kind.GATHER: "copy",
 }
-"""Kernels that stream their operands once, by the names that measurement files use."""
+"""Elementwise kernels, by the names of measurement files."""
 
 DECODE_QUERIES = 8
-"""Query tokens of a sequence up to which split-KV decoding kernels run, as verification of drafts has them."""
+"""Query tokens of a sequence up to which split-KV decode kernels run (several when drafts are verified)."""
 
 
 class KernelShape(Struct, frozen=True, eq=False):
-    """One kernel as the measurement schema describes it: its op, text columns, and symbolic numeric columns.
+    """A kernel in the measurement schema: its op, text columns, and symbolic numeric columns; equal to itself only.
 
-    It belongs to the operators that it was made of and, as they do, equals itself only.
-    Attention is `attention`: whether it is the prefill or the decode kernel depends on the queries of the workload.
+    The op of attention is `attention`: the queries of the workload decide between the prefill and the decode kernel.
     """
 
     op: str
@@ -56,28 +55,28 @@ class KernelShape(Struct, frozen=True, eq=False):
 
     @property
     def by_token(self) -> bool:
-        """Whether every token of a prompt is what one of a step is: `pairs` of tokens and keys stand for `kv_len`."""
+        """Whether each token is a sequence with its own keys: `pairs` of tokens and keys take the place of `kv_len`."""
         return "pairs" in self.sizes
 
 
 @lru_cache(maxsize=4096)
 def kernel_shape(parts: tuple[Op, ...], arithmetic: str | None) -> KernelShape | None:
-    """The kernel that computes `parts` at once; None where the schema has no row for it.
+    """The kernel that computes the fused operators `parts`; None where the schema has no row for it.
 
-    `arithmetic` is what the operands of the products meet in (see `roofline.bound.roof.arithmetic_of`).
+    `arithmetic` is that of the GEMMs (see `roofline.bound.roof.arithmetic_of`).
     """
     first = parts[0]
     if first.link is not None and first.link.collective in COLLECTIVES:
         return _collective(first)
-    products = [op for op in parts if op.kind is Kind.MOE]
-    if len(products) > 1:
-        return _experts(products, arithmetic)
+    experts = [op for op in parts if op.kind is Kind.MOE]
+    if len(experts) > 1:
+        return _experts(experts, arithmetic)
     if all(op.kind is Kind.GEMM for op in parts):
         return _gemm(parts, arithmetic)
     if first.kind is Kind.ATTENTION and len(first.operands) == 4:
         return _attention(first)
-    if first.kind is Kind.DELTA_RULE:
-        return _delta_rule(first, arithmetic)
+    if first.kind is Kind.GATED_DELTA_RULE:
+        return _gated_delta_rule(first, arithmetic)
     if first.kind is Kind.TOP_K:
         return _top_k(first)
     if all(op.kind in PASSES for op in parts):
@@ -88,7 +87,7 @@ def kernel_shape(parts: tuple[Op, ...], arithmetic: str | None) -> KernelShape |
 
 
 def dtype_of(arithmetic: str, weight: Format) -> dict[str, str | float]:
-    """The text columns of a product: its `dtype`, and what differs from it in weights that are converted first."""
+    """The text columns of a GEMM: its `dtype`, and how the storage of upcast weights differs from it."""
     if weight.arithmetic == arithmetic:
         block, micro = weight.name == "fp8_block", weight.name == "nvfp4"
         dtype = "fp8_block" if block else {"fp4": "nvfp4" if micro else "mxfp4"}.get(arithmetic, arithmetic)
@@ -106,20 +105,20 @@ def dtype_of(arithmetic: str, weight: Format) -> dict[str, str | float]:
 
 
 def _matrices(op: Op) -> list[Tensor]:
-    """The weight matrices of a product, each as (outputs, inputs) in its last two dimensions."""
+    """The weight matrices of a GEMM, each (outputs, inputs) in its last two dimensions."""
     return [tensor for tensor in op.operands if tensor.role is Role.WEIGHT and len(tensor.shape) >= 2]
 
 
 def _rows(source: Tensor) -> Size:
-    """The rows of a product's input: all dimensions that the workload decides."""
+    """The rows of a GEMM's input: the product of all dimensions that vary with the workload."""
     return product(tuple(dim for dim in source.shape if isinstance(dim, Size)))
 
 
 def _gemm(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
-    """C[m, n] = A[m, k] B[k, n]; several weights on one input are one product with their columns side by side.
+    """The GEMM C[m, n] = A[m, k] B[k, n]; several weights on one input are one GEMM with their columns concatenated.
 
-    Products of each head with a part of a weight of its own are many small ones, which the schema has no row for.
-    Sparse weights multiply a share of k; they are stored in fewer bytes an element already.
+    None for batched GEMMs with a weight per head, for which the schema has no row. Sparse weights multiply a fraction
+    of k; their bytes an element are reduced already.
     """
     weights = [weight for op in parts for weight in _matrices(op)]
     if not weights or arithmetic is None:
@@ -138,64 +137,61 @@ def _gemm(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
 
 
 def _mean_bytes(weights: Sequence[Tensor]) -> float:
-    """Bytes an element of several weights together: mixtures store some in more bits."""
+    """Mean bytes an element over several weights of different formats."""
     elements = [sum(tensor.stored_elements.terms.values()) for tensor in weights]
     stored = sum(tensor.format.bytes * count for tensor, count in zip(weights, elements, strict=True))
     return stored / sum(elements)
 
 
 def _attention(op: Op) -> KernelShape | None:
-    """Fused attention with keys and values of their own, or over latents that are both."""
+    """Fused attention; MLA where one tensor is both keys and values."""
     query, keys, _, values = op.operands
-    if op.view is None:
+    if op.mask is None:
         return None
     if keys.name == values.name:
-        return _latent(op)
+        return _mla(op)
     batch, queries, heads, width = query.shape
-    # Materialised keys and values have a head for each query head; cached ones come in groups.
+    # Expanded keys and values have a head for each query head; cached ones one for each group.
     _, seen, kv_heads, _ = keys.shape
     dim = (as_size(width) + as_size(values.shape[-1])) / 2
-    texts = {**_cached(query, keys), "causal": float(op.view.causal)}
+    texts = {**_cached(query, keys), "causal": float(op.mask.causal)}
     sizes: Mapping[str, Dim] = {
         "batch": batch,
         "q_len": queries,
         "kv_len": seen,
         "heads": heads,
         "kv_heads": kv_heads,
-        "window": op.view.reach or 0,
+        "window": op.mask.reach or 0,
     }
     return KernelShape("attention", texts, {name: as_size(size) for name, size in sizes.items()} | {"head_dim": dim})
 
 
-def _latent(op: Op) -> KernelShape | None:
-    """Attention of all heads over the same latents.
-
-    Where an indexer picks them each token has keys of its own, in prompts as in steps: it is a sequence of one query.
-    """
+def _mla(op: Op) -> KernelShape | None:
+    """MLA decode; with an indexer every token is a sequence of one query, in prefill, too."""
     query, latents, *_ = op.operands
-    if op.view is None:
+    if op.mask is None:
         return None
     batch, queries, heads, width = query.shape
     latent = as_size(op.writes[0].shape[-1])
     sizes: Mapping[str, Dim] = {"batch": batch, "q_len": queries, "kv_len": latents.shape[1], "heads": heads}
-    if op.view.selected is not None:
-        sizes = {**_of_tokens(batch, queries, op.view), "heads": heads}
+    if op.mask.selected is not None:
+        sizes = {**_per_token(batch, queries, op.mask), "heads": heads}
     ranks = {"latent": latent, "rope": as_size(width) + -1 * latent}
     numbers = {name: as_size(size) for name, size in sizes.items()} | ranks
-    return KernelShape("latent_decode", _cached(query, latents), numbers)
+    return KernelShape("mla_decode", _cached(query, latents), numbers)
 
 
 def _cached(query: Tensor, cache: Tensor) -> dict[str, str | float]:
-    """The text columns of attention: its `dtype`, and what differs from it in a cache of another format."""
+    """The text columns of attention: its `dtype`, and the format and bytes of a KV cache in another format."""
     dtype = query.format.name if query.format.name in FORMATS else query.format.arithmetic
     if cache.format.name == query.format.name:
         return {"dtype": dtype}
     return {"dtype": dtype, "kv_dtype": "fp8" if cache.format.bits <= 9 else dtype, "kv_bytes": cache.format.bytes}
 
 
-def _experts(products: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
-    """The grouped products of one device's experts, with the routing that the graph counted."""
-    first, last = products[0], products[-1]
+def _experts(gemms: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
+    """The grouped GEMMs of one device's experts, with the number of experts reached from the graph."""
+    first, last = gemms[0], gemms[-1]
     rows, weight = first.operands
     if arithmetic is None or len(rows.shape) != 4:
         return None
@@ -208,38 +204,38 @@ def _experts(products: Sequence[Op], arithmetic: str | None) -> KernelShape | No
         "top_k": top_k,
         "experts": last.operands[1].stored_shape[0],
         "touched": touched,
-        "gated": len(products) - 2,
+        "gated": len(gemms) - 2,
     }
     texts = {**dtype_of(arithmetic, weight.format), "routing": "uniform"}
     return KernelShape("moe", texts, {name: as_size(size) for name, size in sizes.items()})
 
 
-def _delta_rule(op: Op, arithmetic: str | None) -> KernelShape | None:
-    """The recurrence of a gated delta rule; which kernels compute it is the engine's choice."""
+def _gated_delta_rule(op: Op, arithmetic: str | None) -> KernelShape | None:
+    """The recurrence of the gated delta rule; the engine selects the kernel variant."""
     if arithmetic is None:
         return None
     batch, queries, heads, values = op.writes[0].shape
     state = next(tensor for tensor in op.reads if tensor.role is Role.STATE)
-    *_, width = op.reads[0].shape  # queries and keys of the heads that keys have, and values, side by side
+    *_, width = op.reads[0].shape  # queries and keys of all key heads, and values, concatenated
     key_dim = state.shape[2]
     assert isinstance(key_dim, int)
     key_heads = (as_size(width) + -1 * product((heads, values))) / (2 * key_dim)
     sizes: dict[str, Dim] = {"batch": batch, "q_len": queries, "heads": heads, "value_dim": values}
     sizes |= {"key_dim": key_dim, "key_heads": key_heads}
-    return KernelShape("delta_rule", {"dtype": arithmetic}, {name: as_size(size) for name, size in sizes.items()})
+    return KernelShape("gated_delta_rule", {"dtype": arithmetic}, {name: as_size(size) for name, size in sizes.items()})
 
 
-def _of_tokens(batch: Dim, queries: Dim, view: View) -> dict[str, Dim]:
-    """The columns of a kernel to which every token is a sequence of one query, with as many keys as it sees."""
-    return {"batch": product((batch, queries)), "q_len": 1, "pairs": product((batch, view.pairs))}
+def _per_token(batch: Dim, queries: Dim, mask: AttentionMask) -> dict[str, Dim]:
+    """The columns of a kernel for which every token is a sequence of one query with its own keys."""
+    return {"batch": product((batch, queries)), "q_len": 1, "pairs": product((batch, mask.pairs))}
 
 
 def _top_k(op: Op) -> KernelShape | None:
-    """The best of every token's scores, of as many as it sees."""
-    if op.view is None:
+    """The top-k selection among every token's visible keys."""
+    if op.mask is None:
         return None
     batch, queries, picked = op.writes[0].shape
-    sizes = {**_of_tokens(batch, queries, op.view), "top_k": picked}
+    sizes = {**_per_token(batch, queries, op.mask), "top_k": picked}
     return KernelShape("top_k", {}, {name: as_size(size) for name, size in sizes.items()})
 
 
@@ -247,7 +243,7 @@ def _collective(op: Op) -> KernelShape:
     link = op.link
     assert link is not None
     assert link.collective is not None
-    message = link.bytes / link_share(link.collective, link.ranks)
+    message = link.bytes / bus_factor(link.collective, link.ranks)
     sizes = {"bytes": message, "ranks": as_size(link.ranks)}
     texts: dict[str, str | float] = {"collective": COLLECTIVES[link.collective], "dtype": "any"}
     if link.reach != link.ranks:

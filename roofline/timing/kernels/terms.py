@@ -1,9 +1,9 @@
-"""The terms of a kernel's time, with numbers in: what launch, multiprocessors, memory and the rest add.
+"""The terms of a kernel's time, as formulas with numbers: launch, multiprocessors, memory and others.
 
-Nothing is derived twice: a term is the model's own time where all other costs are taken out, constants in seconds being
-set to nothing and achievable fractions and rates to infinity. The units and memory of a kernel then make it up as
+No formula is repeated here: a term is the kernel model's time with all other costs removed, constants in seconds set to
+zero and achievable fractions and rates to infinity. Units and memory then add up to
 
-    x = (units^p + memory^p)^(1/p),     and with p = 1 their sum, which parts them where one cannot be taken out.
+    x = (units^p + memory^p)^(1/p),     with p = 1 their sum, which separates them where one cannot be removed.
 """
 
 from __future__ import annotations
@@ -14,17 +14,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels import Columns, kernel, top_k
-from roofline.timing.kernels import gated_delta_rule as delta_rule
+from roofline.timing.kernels import Columns, gated_delta_rule, kernel, top_k
 from roofline.timing.kernels.attention import cached
 from roofline.timing.kernels.common import column, numbers, storage, text, units
-from roofline.timing.kernels.elementwise import PASSES, elements, pages
-from roofline.timing.kernels.elementwise import rate as cycle_rate
+from roofline.timing.kernels.elementwise import PASSES, cycle_rate, elements, pages
 from roofline.timing.kernels.gemm import THROTTLING_TIME, weight_passes
 
 
 class Term(NamedTuple):
-    """A term in seconds: its formula, and the same with numbers, which Python's arithmetic evaluates to the value."""
+    """A term in seconds: its formula, and the formula with numbers, a Python expression that evaluates to `value`."""
 
     name: str
     formula: str
@@ -33,21 +31,21 @@ class Term(NamedTuple):
 
 
 Constants = Mapping[str, float]
-_GONE = float("inf")
+_REMOVED = float("inf")
 
 
 def shown(value: float) -> str:
-    """A number for a formula: integers whole, others with ten digits."""
+    """The text of a number in a formula: integers whole, others with ten digits."""
     number = float(value)
     return str(int(number)) if number.is_integer() and abs(number) < 1e15 else f"{number:.10g}"
 
 
 def terms(op: str, columns: Columns, hardware: Hardware, fitted: Constants) -> list[Term]:
-    """The terms of one kernel in the order they are explained; the last is its time."""
+    """The terms of one kernel in order of explanation; the last is its time."""
     chosen = kernel(op)
     constants = dict(fitted)
-    if chosen.lone_launch:
-        constants["launch"] = max(fitted["launch"] - chosen.lone_launch, fitted["launch"] / 4)
+    if chosen.graph_overhead:
+        constants["launch"] = chosen.launch_in_step(fitted)
     if op in PASSES:
         columns = {"op": op, **columns}
 
@@ -62,14 +60,14 @@ def terms(op: str, columns: Columns, hardware: Hardware, fitted: Constants) -> l
             return _prefill(columns, hardware, constants, time)
         case "attention_decode":
             return _decode(columns, hardware, constants, time)
-        case "latent_decode":
-            return _latent(columns, hardware, constants, time)
+        case "mla_decode":
+            return _mla(columns, hardware, constants, time)
         case "moe":
             return _experts(constants, time)
         case "collective":
             return _collective(constants, time)
-        case "delta_rule":
-            return _delta_rule(columns, hardware, constants)
+        case "gated_delta_rule":
+            return _gated_delta_rule(columns, hardware, constants)
         case "top_k":
             return _top_k(columns, hardware, constants)
     return _stream(columns, hardware, constants)
@@ -80,12 +78,12 @@ def _value(columns: Columns, name: str, default: float | None = None) -> float:
 
 
 def evaluate(substituted: str) -> float:
-    """The value of a formula with numbers in it, such as `shown` writes them: arithmetic, `min` and `max`."""
+    """The value of a formula with numbers: arithmetic, `min` and `max`."""
     return float(eval(substituted, {"__builtins__": {}}, {"min": min, "max": max}))  # noqa: S307 - numbers of ours
 
 
 def _evaluated(name: str, formula: str, substituted: str) -> Term:
-    """A term whose value is that of its own arithmetic."""
+    """A term with the value of its formula."""
     return Term(name, formula, substituted, evaluate(substituted))
 
 
@@ -110,12 +108,12 @@ def _given(name: str, formula: str, value: float) -> Term:
 def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
     form = storage(columns)
     m, n, k = (_value(columns, name) for name in ("m", "n", "k"))
-    bare = {"launch": 0.0, "throttling": 0.0, "quantise_row": 0.0, "quantise_efficiency": _GONE}
+    bare = {"launch": 0.0, "throttling": 0.0, "quantise_row": 0.0, "quantise_efficiency": _REMOVED}
     bare = {name: value for name, value in bare.items() if name in constants}
     units = _given(
         "units",
-        "units = min over tiles and splits of rounds x (tile + prologue)",
-        time(**bare, memory_efficiency=_GONE),
+        "units = min over tiles and splits of waves x (tile + prologue)",
+        time(**bare, memory_efficiency=_REMOVED),
     )
     passes = float(np.max(weight_passes(np.array(m), constants)))
     weights = f"{shown(form.bytes)}*{shown(n)}*{shown(k)}" + (f"*{shown(passes)}" if passes != 1 else "")
@@ -139,12 +137,7 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         f"{shown(constants.get('quantise_row', 0.0))}*{shown(m)} + {shown(2 + form.input_bytes)}*{shown(m)}*{shown(k)}"
         f" / ({shown(constants['quantise_efficiency'])} * {shown(hardware.memory_bandwidth)})",
     )
-    parts = (constants["launch"], both.value, converting.value)
-    return [
-        *found,
-        converting,
-        _evaluated("time", "t = launch + x + quantising", " + ".join(map(shown, parts))),
-    ]
+    return [*found, converting, _sum("t = launch + x + quantising", found[0], both, converting)]
 
 
 class _Attention(NamedTuple):
@@ -180,17 +173,16 @@ def _prefill(columns: Columns, hardware: Hardware, constants: Constants, time: A
     shape = _attention(columns)
     cache, own = _traffic(shape)
     rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
-    formula = "units = longer of all tiles over the units and the longest tile"
-    units = _given("units", formula, time(launch=0.0, token=0.0, memory_efficiency=_GONE))
+    formula = "units = max(all tiles / units, longest tile)"
+    units = _given("units", formula, time(launch=0.0, token=0.0, memory_efficiency=_REMOVED))
     memory = _evaluated("memory", "memory = (K + V + Q + O) / (e_B bandwidth)", f"({cache} + {own}) / {rate}")
     new = "*".join(map(shown, (2, shape.batch, shape.queries, shape.kv_heads, shape.dim, shape.bytes + shape.kv_bytes)))
-    writing = _evaluated("cache", "cache = new K and V, read and written, / (e_B bandwidth)", f"{new} / {rate}")
+    writing = _evaluated("KV write", "KV write = new K and V, read and written, / (e_B bandwidth)", f"{new} / {rate}")
     tokens = "*".join(map(shown, (constants["token"], shape.batch, shape.queries)))
     preparing = _evaluated("tokens", "tokens = token batch queries", tokens)
-    both = _smooth(units.value, memory.value, constants["sharpness"])
-    parts = (constants["launch"], both.value, writing.value, preparing.value)
-    whole = _evaluated("time", "t = launch + x + cache + tokens", " + ".join(map(shown, parts)))
-    return [_launch(constants), units, memory, both, writing, preparing, whole]
+    launch, both = _launch(constants), _smooth(units.value, memory.value, constants["sharpness"])
+    whole = _sum("t = launch + x + KV write + tokens", launch, both, writing, preparing)
+    return [launch, units, memory, both, writing, preparing, whole]
 
 
 def _decode(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
@@ -198,8 +190,8 @@ def _decode(columns: Columns, hardware: Hardware, constants: Constants, time: An
     cache, own = _traffic(shape)
     bandwidth = shown(hardware.memory_bandwidth)
     activations = _evaluated("", "", f"{own} / {bandwidth}").value
-    alone = {"launch": 0.0, "sequence": 0.0, "memory_efficiency": _GONE, "sharpness": 1.0}
-    formula = "units = min over splits of rounds x (keys of a part / unit bandwidth + prologue) + combining"
+    alone = {"launch": 0.0, "sequence": 0.0, "memory_efficiency": _REMOVED, "sharpness": 1.0}
+    formula = "units = min over splits of waves x (keys of a split / unit bandwidth + prologue) + combining"
     units = _given("units", formula, max(time(**alone, regroup=0.0) - activations, 0.0))
     rate = f"({shown(constants['memory_efficiency'])} * {bandwidth})"
     memory = _evaluated(
@@ -213,16 +205,15 @@ def _decode(columns: Columns, hardware: Hardware, constants: Constants, time: An
         f"{shown(constants['sequence'])}*{shown(shape.batch)}"
         + (f" + {shown(constants['regroup'])}" if grouped else ""),
     )
-    parts = (constants["launch"], both.value, sequences.value)
-    whole = _evaluated("time", "t = launch + x + sequences", " + ".join(map(shown, parts)))
-    return [_launch(constants), units, memory, both, sequences, whole]
+    launch = _launch(constants)
+    return [launch, units, memory, both, sequences, _sum("t = launch + x + sequences", launch, both, sequences)]
 
 
-def _latent(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
+def _mla(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
     units = _given(
         "units",
-        "units = min over splits of rounds x (keys x the longer of products and loads + prologue) + combining",
-        time(launch=0.0, memory_efficiency=_GONE),
+        "units = min over splits of waves x (keys x max(GEMMs, loads) + prologue) + combining",
+        time(launch=0.0, memory_efficiency=_REMOVED),
     )
     batch, keys, latent, rope = (_value(columns, name) for name in ("batch", "kv_len", "latent", "rope"))
     width, _ = cached(columns, hardware)
@@ -234,33 +225,32 @@ def _latent(columns: Columns, hardware: Hardware, constants: Constants, time: An
 
 
 def _experts(constants: Constants, time: Any) -> list[Term]:
-    idle = {"compute_efficiency": _GONE, "tile_bandwidth": _GONE, "tile_prologue": 0.0}
+    idle = {"compute_efficiency": _REMOVED, "tile_bandwidth": _REMOVED, "tile_prologue": 0.0}
     units = _given(
         "units",
-        "units = both grouped products: min over tiles of rounds x (tile + prologue)",
-        time(launch=0.0, memory_efficiency=_GONE, permute_efficiency=_GONE),
+        "units = both grouped GEMMs: min over tiles of waves x (tile + prologue)",
+        time(launch=0.0, memory_efficiency=_REMOVED, permute_efficiency=_REMOVED),
     )
     memory = _given(
         "memory",
         "memory = (weights of the experts reached + activations) / (e_B bandwidth)",
-        time(launch=0.0, permute_efficiency=_GONE, **idle),
+        time(launch=0.0, permute_efficiency=_REMOVED, **idle),
     )
-    moving = _given(
-        "moving",
-        "moving = pairs (4 hidden + 6 width) / (e_P bandwidth)",
-        time(launch=0.0, memory_efficiency=_GONE, **idle),
+    permuting = _given(
+        "permutation",
+        "permutation = pairs (4 hidden + 6 width) / (e_P bandwidth)",
+        time(launch=0.0, memory_efficiency=_REMOVED, **idle),
     )
     both = _smooth(units.value, memory.value, constants["sharpness"])
-    parts = (constants["launch"], both.value, moving.value)
-    whole = _evaluated("time", "t = launch + x + moving", " + ".join(map(shown, parts)))
-    return [_launch(constants), units, memory, both, moving, whole]
+    launch = _launch(constants)
+    return [launch, units, memory, both, permuting, _sum("t = launch + x + permutation", launch, both, permuting)]
 
 
 def _collective(constants: Constants, time: Any) -> list[Term]:
     silent = {name: 0.0 for name in constants if name.startswith("latency_")}
-    free = {name: _GONE for name in constants if name.startswith("efficiency_")}
+    free = {name: _REMOVED for name in constants if name.startswith("efficiency_")}
     latency = _given("latency", "latency, interpolated in log2(ranks)", time(**free))
-    # Without latency the low-latency protocol would win where its share is 1: what is left is sending at full rate.
+    # With no latency and a low-latency share of 1, the time is that of sending at full rate.
     sending = _given("sending", "sending = sent / (e link)", time(**silent, low_latency_share=1.0))
     low = _evaluated(
         "low latency",
@@ -273,28 +263,31 @@ def _collective(constants: Constants, time: Any) -> list[Term]:
     return [latency, sending, low, high, whole]
 
 
-def _delta_rule(columns: Columns, hardware: Hardware, constants: Constants) -> list[Term]:
+def _gated_delta_rule(columns: Columns, hardware: Hardware, constants: Constants) -> list[Term]:
     bandwidth, queries = shown(hardware.memory_bandwidth), _value(columns, "q_len")
-    waves = float(delta_rule.waves(columns, hardware).reshape(-1)[0])
+    waves = float(gated_delta_rule.waves(columns, hardware).reshape(-1)[0])
     steps = f"{shown(queries)} * {shown(constants['token'])} * {shown(waves)}"
-    chain = _evaluated("chain", "chain = tokens of a sequence x token x heads that a unit takes", steps)
-    peak = f"({shown(constants['compute_efficiency'])} * {shown(delta_rule.peak(columns, hardware))})"
-    flops = shown(float(delta_rule.flops(columns).reshape(-1)[0]))
-    products = _evaluated("products", "products = FLOPs / (e_F peak)", f"{flops} / {peak}")
-    own, handed = (float(bytes(columns).reshape(-1)[0]) for bytes in (delta_rule.operands, delta_rule.handed_on))
-    moved = f"({shown(own)} + {shown(constants['handing_on'])} * {shown(handed)}) / {bandwidth}"
-    memory = _evaluated("memory", "memory = (operands + handing_on x handed on) / bandwidth", moved)
-    fused = text(columns, "variant") == delta_rule.FUSED
-    work = max(products.value, memory.value) if fused else products.value + memory.value
+    chain = _evaluated("recurrence", "recurrence = tokens of a sequence x token x heads of a unit", steps)
+    peak = f"({shown(constants['compute_efficiency'])} * {shown(gated_delta_rule.peak(columns, hardware))})"
+    flops = shown(float(gated_delta_rule.flops(columns).reshape(-1)[0]))
+    gemms = _evaluated("GEMMs", "GEMMs = FLOPs / (e_F peak)", f"{flops} / {peak}")
+    own, handed = (
+        float(bytes(columns).reshape(-1)[0])
+        for bytes in (gated_delta_rule.operand_bytes, gated_delta_rule.intermediate_bytes)
+    )
+    moved = f"({shown(own)} + {shown(constants['intermediate_traffic'])} * {shown(handed)}) / {bandwidth}"
+    memory = _evaluated("memory", "memory = (operands + intermediate_traffic x intermediates) / bandwidth", moved)
+    fused = text(columns, "variant") == gated_delta_rule.FUSED
+    work = max(gemms.value, memory.value) if fused else gemms.value + memory.value
     both = _smooth(chain.value, work, constants["sharpness"])
-    how = "the longer of products and memory" if fused else "products and memory after each other"
-    both = both._replace(formula=f"x = (chain^p + work^p)^(1/p), work: {how}")
+    how = "max(GEMMs, memory)" if fused else "GEMMs + memory"
+    both = both._replace(formula=f"x = (recurrence^p + ({how})^p)^(1/p)")
     launch = _launch(constants)
-    return [launch, chain, products, memory, both, _sum("t = launch + x", launch, both)]
+    return [launch, chain, gemms, memory, both, _sum("t = launch + x", launch, both)]
 
 
 def _top_k(columns: Columns, hardware: Hardware, constants: Constants) -> list[Term]:
-    doublings, scored = (float(size(columns).reshape(-1)[0]) for size in (top_k.doublings, top_k.scored))
+    doublings, scored = (float(size(columns).reshape(-1)[0]) for size in (top_k.doublings, top_k.score_bytes))
     passed = f"{shown(constants['doubling'])} * {shown(doublings)}"
     passes = _evaluated("passes", "passes = doubling x log2(scores of a row / k)", passed)
     rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"

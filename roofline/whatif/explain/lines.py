@@ -1,4 +1,4 @@
-"""Lines: steps of an explanation, whose formula with numbers evaluates to their value."""
+"""Lines: steps of an explanation, each a formula whose numbers evaluate to its value."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Line(Struct, frozen=True):
 
 
 class Margin(Struct, frozen=True):
-    """What bounds a figure, and how many times as long as the next longest roof it takes."""
+    """The bound of a metric, the next longest roof, and the ratio of their times."""
 
     bound: str
     next: str
@@ -30,15 +30,15 @@ class Margin(Struct, frozen=True):
 
 
 def line(name: str, formula: str, substituted: str, unit: str = "s") -> Line:
-    """A step whose value is that of its own arithmetic."""
+    """The step whose value is `substituted`, evaluated."""
     return Line(name, formula, substituted, evaluate(substituted), unit)
 
 
 def total(values: Iterable[float]) -> str:
-    """A sum with numbers."""
+    """The formula of a sum of values."""
     return " + ".join(shown(value) for value in values) or "0"
 
 
 def plain(value: Any) -> float:
-    """The one value of an array, or a number."""
+    """The first value of an array, or a number."""
     return float(np.ravel(value)[0])

@@ -1,4 +1,4 @@
-"""Times, rate and memory of a scenario as sums of what they consist of."""
+"""Explanations of metrics: times, rates, memory, energy and cost as sums of their parts."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from roofline.scenario.analysis import Analysis
 from roofline.scenario.breakdown import decode_bound, mean_contexts, mean_step, prefill_bound, steps
 from roofline.scenario.generation import WEIGHTS
 from roofline.scenario.phase import Phase
-from roofline.scenario.schedule import hiding
-from roofline.timing.estimate import Reading
+from roofline.scenario.schedule import overlaps
+from roofline.timing.intervals import Reading
 from roofline.timing.kernels.terms import shown
 from roofline.timing.launches import Kernel
 from roofline.timing.passes import Detail, Timing
@@ -36,7 +36,7 @@ def _ttft(analysis: Analysis) -> Found:
 
 def _bound_line(analysis: Analysis) -> Line:
     phase = analysis.prefill
-    if hiding(phase.passes):
+    if overlaps(phase.passes):
         parts = prefill_bound(analysis).parts
         return line(f"{phase.name} at the bound", f"sum by operator: {' + '.join(parts)}", total(parts.values()))
     summed = " + ".join(f"{shown(op.count)}*{shown(op.bound_time)}" for op in phase.ops)
@@ -45,7 +45,7 @@ def _bound_line(analysis: Analysis) -> Line:
 
 
 def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
-    """The expected time of a phase: the kernels of each pass, what the host adds, and the sum of the passes."""
+    """The lines of a phase's expected time: the kernels and host time of each pass, and the sum of the passes."""
     lines: list[Line] = []
     totals = []
     for run in phase.passes:
@@ -60,16 +60,15 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
             " + ".join(f"{shown(count)}*{shown(time)}" for count, time in counted),
         )
         lines.append(kernels)
-        if run.placement.exchanges.size:
-            kernels = _not_hidden(times, counted, kernels, f"{label}kernels beside exchanges{name}")
+        if run.placement.all_to_alls.size:
+            kernels = _overlap_line(times, counted, kernels, f"{label}kernels with two-batch overlap{name}")
             lines.append(kernels)
         elif float(times.hidden(detail, run.step, phase.name)[point]):
-            kernels = _branches(times, detail, point, kernels, f"{label}kernels beside shared experts{name}")
+            kernels = _shared_experts_line(times, detail, point, kernels, f"{label}kernels with shared experts{name}")
             lines.append(kernels)
         number, batch = sum(count for count, _ in counted), float(np.ravel(run.step.batch)[0])
-        device = (
-            f"{shown(engine.slower(phase.name))} * {shown(kernels.value)} + {shown(engine['gap'])} * {shown(number)}"
-        )
+        slowdown = shown(engine.kernel_slowdown(phase.name))
+        device = f"{slowdown} * {shown(kernels.value)} + {shown(engine['gap'])} * {shown(number)}"
         replayed = phase.name in engine.graphs
         formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
         sequences = f"{shown(engine['sequence'])} * {shown(batch)}"
@@ -79,8 +78,8 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
             formula, device = f"{formula}, {term}", f"{device}, {numbers}"
         if beside:
             formula, device = f"max({formula})", f"max({device})"
-        turns = run.placement.network.turns
-        shared = f" / {turns}" if turns > 1 else ""
+        batches = run.placement.network.overlap_batches
+        shared = f" / {batches}" if batches > 1 else ""
         formula, numbers = f"{formula} + step{shared}", f"{device} + {shown(engine['step'])}{shared}"
         if not engine.overlap:
             formula, numbers = f"{formula} + sequence x batch", f"{numbers} + {sequences}"
@@ -92,16 +91,16 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
     return lines
 
 
-def _not_hidden(times: Timing, counted: Sequence[tuple[float, float]], kernels: Line, label: str) -> Line:
-    """The longer of exchanges and all else: two batches take turns."""
-    sent = [part for row, part in enumerate(counted) if row in times.exchanging]
-    exchanges = " + ".join(f"{shown(count)}*{shown(time)}" for count, time in sent)
-    rest = f"{shown(kernels.value)} - ({exchanges})"
-    return line(label, "max(exchanges, kernels - exchanges)", f"max({exchanges}, {rest})")
+def _overlap_line(times: Timing, counted: Sequence[tuple[float, float]], kernels: Line, label: str) -> Line:
+    """The longer of all-to-alls and other kernels, with two-batch overlap."""
+    sent = [part for row, part in enumerate(counted) if row in times.overlappable]
+    all_to_alls = " + ".join(f"{shown(count)}*{shown(time)}" for count, time in sent)
+    rest = f"{shown(kernels.value)} - ({all_to_alls})"
+    return line(label, "max(all-to-alls, kernels - all-to-alls)", f"max({all_to_alls}, {rest})")
 
 
-def _branches(times: Timing, detail: Detail, point: int, kernels: Line, label: str) -> Line:
-    """The longer branch of layers whose shared experts run beside the routed ones."""
+def _shared_experts_line(times: Timing, detail: Detail, point: int, kernels: Line, label: str) -> Line:
+    """The kernels less the shorter branch of each layer whose shared and routed experts run concurrently."""
     hidden = []
     for shared, routed in times.branches:
         both = (times.branch(detail, shared), times.branch(detail, routed))
@@ -132,7 +131,7 @@ def _tpot(analysis: Analysis) -> Found:
         found.append(part[-1].value)
     weighted = " + ".join(f"{shown(weight / 2)}*{shown(time)}" for weight, time in zip(WEIGHTS, found, strict=True))
     tokens = analysis.tokens_per_iteration
-    formula = "mean over all steps, integrated from three contexts (Gauss-Legendre), over the tokens of an iteration"
+    formula = "mean over all steps, integrated from three contexts (Gauss-Legendre), over tokens per iteration"
     lines.append(line("expected TPOT", formula, f"({weighted}) / {shown(tokens)}"))
     return lines, margin, "s"
 
@@ -154,7 +153,7 @@ def _total(analysis: Analysis) -> Found:
 def _rate(analysis: Analysis) -> Found:
     scenario, generation = analysis.scenario, analysis.generation
     if analysis.decode is None:
-        raise RooflineError(f"{scenario.model.name} only encodes: it has no tokens a second, but sequences_per_s")
+        raise RooflineError(f"{scenario.model.name} only encodes: use sequences_per_s")
     tokens = f"{shown(scenario.batch)} * {shown(scenario.generate)}"
     if scenario.settings.useful != 1:
         tokens += f" * {shown(scenario.settings.useful)}"
@@ -184,11 +183,11 @@ def _memory(analysis: Analysis) -> Found:
         name = f"weight {tensor.name}"
         lines.append(_stored(name, count, shape, tensor.format.bits))
     listed = sum(line.value for line in lines)
-    elsewhere = "of other models and towers, less those off the device and of other stages"
+    elsewhere = "of other models and encoders, less those offloaded and of other stages"
     lines.append(line("other weights", elsewhere, f"{shown(memory.weights)} - {shown(listed)}", "B"))
     lines.append(line("weights", "sum of the above", f"{shown(listed)} + {shown(lines[-1].value)}", "B"))
     parts = [("KV cache", memory.kv_cache, Role.KV), ("states", memory.state, Role.STATE)]
-    last = schedule.kept_step(analysis.scenario.last_step)
+    last = schedule.allocated_step(analysis.scenario.last_step)
     for name, value, role in parts:
         if not value:
             continue
@@ -201,10 +200,10 @@ def _memory(analysis: Analysis) -> Found:
         held = sum(line.value for line in kept)
         if abs(held - value) > 1e-9 * value:
             rest = f"{shown(value)} - {shown(held)}"
-            lines.append(line(f"other {name}", "of other models, shared, off the device or other stages", rest, "B"))
+            lines.append(line(f"other {name}", "of other models, shared, offloaded or of other stages", rest, "B"))
     peak = memory.activation_peak
     lines.append(
-        Line("activations", "alive at once at the worst operator of all passes", shown(peak), float(peak), "B")
+        Line("activations", "live at once, maximum over the operators of all passes", shown(peak), float(peak), "B")
     )
     figures = (memory.weights, memory.kv_cache, memory.state, peak)
     lines.append(line("memory", "weights + KV cache + states + activations", total(figures), "B"))
@@ -216,40 +215,40 @@ def _energy(analysis: Analysis) -> Found:
     found: list[Line] = []
     tokens = _tokens(analysis)
     for reading, title in _readings(analysis):
-        drawn = energy.consumption(analysis, reading)
-        if drawn is None:
-            raise next(energy.explain_missing(pool) for pool in energy.pools(analysis) if pool.energy is None)
+        spent = energy.batch_energy(analysis, reading)
+        if spent is None:
+            raise next(energy.explain_missing(pool) for pool in energy.device_pools(analysis) if pool.energy is None)
         for name, phase, time in (
-            ("prefill", drawn.prefill, energy.times(analysis, reading).prefill),
-            ("decode", drawn.decode, energy.times(analysis, reading).decode),
+            ("prefill", spent.prefill, energy.times(analysis, reading).prefill),
+            ("decode", spent.decode, energy.times(analysis, reading).decode),
         ):
-            found += _draw_lines(analysis, f"{name} {title}", phase, time)
+            found += _energy_lines(analysis, f"{name} {title}", phase, time)
         joules = total(line.value for line in found if line.name.endswith(f"energy {title}"))
         found.append(line(f"energy {title}", "(prefill + decode) / generated tokens", f"({joules}) / {tokens}", "J"))
     return found, None, "J"
 
 
-def _draw_lines(analysis: Analysis, name: str, phase: energy.Draw, time: float) -> list[Line]:
-    """Static power, FLOPs, bytes and what is sent during a phase, and their sum."""
-    devices, pools = analysis.parallel.devices, energy.pools(analysis)
+def _energy_lines(analysis: Analysis, name: str, phase: energy.PhaseEnergy, time: float) -> list[Line]:
+    """The energy of a phase: static, of FLOPs, of memory traffic and of links, and their sum."""
+    devices, pools = analysis.parallel.devices, energy.device_pools(analysis)
     watts = total(pool.energy.static for pool in pools if pool.energy is not None)
     first, device = name.split()[0], pools[-1] if name.startswith("decode") else pools[0]
     figures = device.energy
     assert figures is not None
     lines = [
         line(f"{first} static", "devices x static power x time", f"{devices} * ({watts}) * {shown(time)}", "J"),
-        _work("compute", first, "joules a FLOP x FLOPs, by format", phase.compute),
+        _work("compute", first, "J/FLOP x FLOPs, by format", phase.compute),
         line(
             f"{first} memory",
-            "joules a byte x bytes of all devices",
+            "J/B x bytes of all devices",
             f"{shown(figures.memory)} * {shown(phase.memory / figures.memory)}",
             "J",
         ),
     ]
     if phase.link:
-        lines.append(_work("links", first, "joules a byte x bytes sent", phase.link))
+        lines.append(_work("links", first, "J/B x bytes sent", phase.link))
     summed = total(entry.value for entry in lines)
-    limit = energy.most(pools)
+    limit = energy.tdp_power(pools)
     if limit is None:
         return [*lines, line(f"{first} energy {name.split(' ', 1)[1]}", "sum of the above", summed, "J")]
     text = f"min({summed}, {devices} * {shown(limit)} * {shown(time)})"
@@ -262,7 +261,7 @@ def _work(what: str, phase: str, formula: str, joules: float) -> Line:
 
 def _cost(analysis: Analysis) -> Found:
     found: list[Line] = []
-    pools = cost.rented(analysis)
+    pools = cost.billed_pools(analysis)
     prices = [cost.price(pool, analysis.scenario.price) for pool in pools]
     for pool, price in zip(pools, prices, strict=True):
         if price is None:
@@ -270,30 +269,29 @@ def _cost(analysis: Analysis) -> Found:
     hourly = f"{analysis.parallel.devices} * ({total(price for price in prices if price is not None)})"
     for reading, title in _readings(analysis):
         time = shown(energy.times(analysis, reading).total)
-        formula = f"devices x USD an hour ({_priced(analysis)}) / 3600 x total / generated tokens x 1000000"
+        formula = f"devices x USD/h ({_price_source(analysis)}) / 3600 x total / generated tokens x 1000000"
         text = f"{hourly} / 3600 * {time} / ({_tokens(analysis)}) * 1000000"
         found.append(line(f"cost {title}", formula, text, "USD"))
     return found, None, "USD"
 
 
-def _priced(analysis: Analysis) -> str:
-    """Where the price comes from."""
+def _price_source(analysis: Analysis) -> str:
+    """The source of the price."""
     if analysis.scenario.price is not None:
         return "as given"
-    return ", ".join(f"{pool.name}, {pool.price.date}" for pool in cost.rented(analysis) if pool.price is not None)
-
-
-def _readings(analysis: Analysis) -> tuple[tuple[Reading, str], ...]:
-    """The readings that are shown, with what they are called."""
-    return (
-        (("bound", "at the bound"), ("mid", "expected"))
-        if analysis.times_are_expected
-        else (("bound", "at the bound"),)
+    return ", ".join(
+        f"{pool.name}, {pool.price.date}" for pool in cost.billed_pools(analysis) if pool.price is not None
     )
 
 
+def _readings(analysis: Analysis) -> tuple[tuple[Reading, str], ...]:
+    """The readings to show, with their titles."""
+    bound: tuple[Reading, str] = ("bound", "at the bound")
+    return (bound, ("mid", "expected")) if analysis.times_are_expected else (bound,)
+
+
 def _tokens(analysis: Analysis) -> str:
-    """The generated tokens of all sequences as a product."""
+    """The formula of the generated tokens of all sequences."""
     scenario = analysis.scenario
     if analysis.decode is None:
         raise RooflineError(f"{scenario.model.name} only encodes: it generates no tokens")
@@ -310,6 +308,17 @@ def _numbers(graph: Network, step: Step) -> Mapping[str, Any]:
     return extents(step, graph.rules)
 
 
+def _phase_margin(phase: Phase) -> Margin:
+    """The roof with most of a phase's bound time, and the next one."""
+    spent: dict[str, float] = {}
+    for op in phase.ops:
+        spent[str(op.bound)] = spent.get(str(op.bound), 0.0) + float(op.count * op.bound_time)
+    ranked = sorted(spent.items(), key=lambda item: -item[1])
+    second = ranked[1] if len(ranked) > 1 else ("", 0.0)
+    ratio = ranked[0][1] / second[1] if second[1] else None
+    return Margin(ranked[0][0], second[0], ratio)
+
+
 METRIC_LINES: Mapping[str, Callable[[Analysis], Found]] = {
     "ttft": _ttft,
     "tpot": _tpot,
@@ -320,14 +329,34 @@ METRIC_LINES: Mapping[str, Callable[[Analysis], Found]] = {
     "energy": _energy,
     "cost": _cost,
 }
+"""The function of each metric: its lines, its margin and its unit."""
 
+METRICS = tuple(METRIC_LINES)
+"""Metrics with an explanation."""
 
-def _phase_margin(phase: Phase) -> Margin:
-    """The roofs under which a phase's bound time is spent."""
-    spent: dict[str, float] = {}
-    for op in phase.ops:
-        spent[str(op.bound)] = spent.get(str(op.bound), 0.0) + float(op.count * op.bound_time)
-    ranked = sorted(spent.items(), key=lambda item: -item[1])
-    second = ranked[1] if len(ranked) > 1 else ("", 0.0)
-    ratio = ranked[0][1] / second[1] if second[1] else None
-    return Margin(ranked[0][0], second[0], ratio)
+DEFINITIONS: Mapping[str, str] = {
+    "ttft": "Time to first token, from arrival: the prefill of all prompts of the batch.",
+    "tpot": "Time per output token after the first: (total - TTFT) / (generated - 1), the mean decode step.",
+    "total": "E2E latency of the static batch: TTFT and generated - 1 decode steps with growing context.",
+    "tokens_per_s": "Generated tokens of all sequences over the total.",
+    "sequences_per_s": "Sequences of the batch over the total: the throughput of an encoder model.",
+    "memory": "Bytes on the fullest device at the last step: weights, KV cache, states, and peak activations.",
+    "energy": "Joules of all devices per generated token: static power x time, plus energy per FLOP, per byte of memory"
+    " traffic and per byte sent, limited by the TDP. `energy.prefill` is that of prefill per prompt token,"
+    " `energy.decode` that of decode per token after the first, `energy.tdp` that of all devices at TDP.",
+    "power": "Mean power of a device over prefill and decode, in watts.",
+    "cost": "USD per million generated tokens: all devices at their hourly price. `cost.processed` is per million"
+    " prompt and generated tokens.",
+    "bound": "The roofline: for each operator max(matrix FLOPs / matrix peak, vector FLOPs / vector peak, bytes /"
+    " bandwidth, link bytes / link bandwidth); a pass is the sum over its operators.",
+    "expected": "The time of calibrated kernels on an engine, with host time; low, mid and high are p10, p50 and p90 of"
+    " measured over predicted times.",
+    "flops": "FLOPs of an operator: a multiply-add is 2; attention counts the pairs under the causal mask.",
+    "bytes": "Memory traffic: every tensor that an operator reads or writes, moved once, with scales.",
+    "intensity": "FLOPs over bytes. Above the ridge point (peak over bandwidth), an operator is compute-bound.",
+    "ridge": "The intensity at which compute and memory take equally long: peak over bandwidth.",
+    "mfu": "Model FLOPs utilization: model FLOPs over time and peak.",
+    "mbu": "Model bandwidth utilization: bytes of weights and KV cache over time and bandwidth.",
+    "itl": "Inter-token latency: the time between two tokens of a sequence; its mean is the TPOT.",
+}
+"""Definitions of metrics and terms."""

@@ -22,12 +22,16 @@ from roofline.timing.kernels.common import units
 from roofline.timing.kernels.terms import shown, terms
 from roofline.timing.launches import Kernel
 from roofline.timing.passes import Timing
-from roofline.whatif.explain.definitions import METRICS
 from roofline.whatif.explain.lines import Line, Margin, line, plain, total
+from roofline.whatif.explain.metrics import METRICS
 
 
-class KernelGround(Struct, frozen=True):
-    """The kernel that an operator is part of: its parts, constants, and where they come from."""
+class KernelCalibration(Struct, frozen=True):
+    """The calibration of an operator's kernel: its operators (`parts`), constants, and their source.
+
+    Constants are (name, value, unit, meaning); ranges are the smallest and largest fitted value of a column, and the
+    present one.
+    """
 
     op: str
     format: str
@@ -41,8 +45,8 @@ class KernelGround(Struct, frozen=True):
     ranges: Mapping[str, tuple[float, float, float | None]]
 
 
-def operator(analysis: Analysis, phase: Phase, name: str) -> tuple[str, list[Line], Margin, KernelGround | None]:
-    """An operator's lines; of several by that name the one that takes longest in the phase."""
+def operator(analysis: Analysis, phase: Phase, name: str) -> tuple[str, list[Line], Margin, KernelCalibration | None]:
+    """An operator's lines; of several operators of that name, those of the longest in the phase."""
     known = [op.name for op in phase.ops]
     if name not in known:
         raise UnknownNameError(f"metric or operator of {phase.name}", name, {*known, *METRICS})
@@ -52,8 +56,10 @@ def operator(analysis: Analysis, phase: Phase, name: str) -> tuple[str, list[Lin
     )
 
 
-def operator_at(analysis: Analysis, phase: Phase, place: int) -> tuple[str, list[Line], Margin, KernelGround | None]:
-    """The lines of the operator at a place of `phase.ops`."""
+def operator_at(
+    analysis: Analysis, phase: Phase, place: int
+) -> tuple[str, list[Line], Margin, KernelCalibration | None]:
+    """The title, lines, margin and kernel of the operator at index `place` of `phase.ops`."""
     places = [(run, index) for run in phase.passes for index in range(len(run.placement.ops))]
     op, (run, index) = phase.ops[place], places[place]
     lines = [*_work(op), *_roofs(op, run, index)]
@@ -69,20 +75,20 @@ def operator_at(analysis: Analysis, phase: Phase, place: int) -> tuple[str, list
 
 
 def namesakes(phase: Phase, name: str) -> tuple[str, ...]:
-    """That an operator of this name is in several places of a phase, and which is explained."""
+    """A note that several operators of a phase have this name; empty for one."""
     places = [f"{op.section} ({shown(op.count)} times)" for op in phase.ops if op.name == name]
-    return (f"of {', '.join(places)} the one that takes longest is explained",) if len(places) > 1 else ()
+    return (f"explained is the longest of: {', '.join(places)}",) if len(places) > 1 else ()
 
 
 def _work(op: OpFigures) -> list[Line]:
-    """FLOPs, and the bytes of every tensor."""
+    """The lines of FLOPs, and of the bytes of every tensor."""
     numbers = op.extents
     lines = []
     for name, size in (("matrix FLOP", op.op.matrix_flops), ("vector FLOP", op.op.vector_flops)):
         if size.terms:
             lines.append(_size(name, size, numbers, "FLOP"))
     if op.upcast_flops:
-        lines.append(Line("conversion", "2 FLOP an element", shown(op.upcast_flops), float(op.upcast_flops), "FLOP"))
+        lines.append(Line("conversion", "2 FLOP per element", shown(op.upcast_flops), float(op.upcast_flops), "FLOP"))
     moved = []
     for tensor in op.op.tensors:
         shape = [dim if isinstance(dim, int) else plain(dim.evaluate(numbers)) for dim in tensor.shape]
@@ -95,7 +101,7 @@ def _work(op: OpFigures) -> list[Line]:
 
 
 def in_symbols(dim: int | Size) -> str:
-    """A dimension in symbols."""
+    """A dimension as a formula of extents."""
     if isinstance(dim, int):
         return str(dim)
     return " + ".join(
@@ -112,7 +118,7 @@ def _size(name: str, size: Size, numbers: Mapping[str, Any], unit: str) -> Line:
 
 
 def _roofs(op: OpFigures, run: Pass, index: int) -> list[Line]:
-    """The time under each roof, and the longest."""
+    """The lines of each roof, and of the longest."""
     hardware = run.placement.hardware
     rows = [plain(row) for row in run.placement.coefficients[:TIMES, index] @ run.placement.values(run.step)]
     lines = []
@@ -135,14 +141,14 @@ def _roofs(op: OpFigures, run: Pass, index: int) -> list[Line]:
     return [*lines, bound, line("all at the bound", "instances in a pass x time", whole)]
 
 
-def _over(nodes: Nodes, sent: Link, link: Interconnect) -> str:
-    """What an exchange goes over."""
+def _link_name(nodes: Nodes, sent: Link, link: Interconnect) -> str:
+    """The links that a collective uses."""
     members = ring_members(nodes, sent.collective, sent.reach, sent.ranks)
-    return f"rings over nodes of {members}, each device with a port of {link.kind}" if members else f"the {link.kind}"
+    return f"rings over nodes of {members}, one port of {link.kind} per device" if members else link.kind
 
 
 def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
-    """The time on the link: what the operator sends to other devices, and what is streamed to it from the host."""
+    """The line of the link roof: bytes sent to other devices, and offloaded operands streamed from the host."""
     placement, sent = run.placement, op.op.link
     terms, formulas, own = [], [], 0.0
     if sent is not None:
@@ -150,7 +156,7 @@ def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
         moved = shown(plain(sent.bytes.evaluate(op.extents)))
         found = over_link(placement.hardware, nodes, sent.collective, sent.reach, sent.ranks, sent.steps)
         terms.append(f"{moved} / {shown(found[0])} + {shown(found[1])}")
-        formulas.append(f"bytes sent / bandwidth of {_over(nodes, sent, link)} + latencies")
+        formulas.append(f"bytes sent / bandwidth of {_link_name(nodes, sent, link)} + latencies")
         own = line("", "", terms[0]).value
     streamed = seconds - own
     if streamed > 1e-9 * seconds:
@@ -159,26 +165,27 @@ def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
     return line("link", " + ".join(formulas), " + ".join(terms))
 
 
-def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelGround]:
-    """The expected time of the kernel that an operator is part of, and the operator's part of it."""
+def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCalibration]:
+    """The lines of the expected time of an operator's kernel, and of the operator's fraction of it."""
     times = phase.timed(run)
     row, detail = times.kernel_of[index], times.detail(run.step)
     entry = times.kernels[row]
     bounds = [float(detail.bounds[part, 0]) for part in entry.parts]
-    lines, ground = _measured(times, row, run, entry)
+    lines, ground = _kernel_model(times, row, run, entry)
     floor = sum(bounds)
-    if row in times.corrections.reducing:
+    if row in times.corrections.own_all_reduces:
         sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
-        text = f"min({shown(lines[-1].value)}, {shown(times.corrections.reducing[row])} + {OWN_TRIPS} * {shown(sent)})"
-        lines.append(line("kernel of the engine's own", f"min(t, all_reduce + {OWN_TRIPS:g} x link)", text))
+        own = shown(times.corrections.own_all_reduces[row])
+        text = f"min({shown(lines[-1].value)}, {own} + {OWN_TRIPS} * {shown(sent)})"
+        lines.append(line("the engine's custom all-reduce", f"min(t, all_reduce + {OWN_TRIPS:g} x link)", text))
     formula = lines[-1].value if lines else 0.0
     compared = f"max({shown(formula)}, {shown(floor)})"
-    lines.append(line("kernel, not below its bound", "max(t, bound of its operators)", compared))
+    lines.append(line("kernel, at least its bound", "max(t, bound of its operators)", compared))
     slower = lines[-1].value
-    if row in times.corrections.converting:
+    if row in times.corrections.upcasting:
         vector = sum(_row(run, part, Row.VECTOR_TIME) for part in entry.parts)
         text = f"({shown(slower)}**2 + ({shown(vector)} / {shown(phase.engine['dequantisation'])})**2)**0.5"
-        lines.append(line("kernel that converts first", "(t^2 + (conversion / dequantisation)^2)^(1/2)", text))
+        lines.append(line("kernel with upcast operands", "(t^2 + (conversion / dequantisation)^2)^(1/2)", text))
         slower = lines[-1].value
     if row in times.corrections.scaling:
         lines.append(_scaled(times, run, entry, slower))
@@ -186,46 +193,45 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelGrou
     if row in times.corrections.linked:
         sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
         text = f"max({shown(slower)}, {shown(sent)} / {LINK_SHARE})"
-        lines.append(line("kernel that waits for a link", f"max(t, link / {LINK_SHARE})", text))
+        lines.append(line("kernel limited by the link", f"max(t, link / {LINK_SHARE})", text))
         slower = lines[-1].value
-    own = float(detail.bounds[index, 0])
-    share = f"{shown(slower)} * {shown(own)} / {shown(floor)}" if floor else "0"
-    lines.append(line("expected", "kernel x the operator's part of its bound", share))
-    if phase.engine.slower(phase.name) != 1:
-        text = f"{shown(phase.engine.slower(phase.name))} * {shown(lines[-1].value)}"
+    share = f"{shown(slower)} * {shown(float(detail.bounds[index, 0]))} / {shown(floor)}" if floor else "0"
+    lines.append(line("expected", "kernel x bound of the operator / bound of the kernel", share))
+    if phase.engine.kernel_slowdown(phase.name) != 1:
+        text = f"{shown(phase.engine.kernel_slowdown(phase.name))} * {shown(lines[-1].value)}"
         lines.append(line("expected on this engine", "prefill x t", text))
     return lines, ground
 
 
 def _scaled(times: Timing, run: Pass, entry: Kernel, kernel: float) -> Line:
-    """A kernel that multiplies integers in blocks, each with a scale."""
+    """The line of an integer GEMM with block scales."""
     placement, hardware = run.placement, run.placement.hardware
-    products = sum(
+    multiplies = sum(
         _row(run, part, Row.MATRIX_TIME) * (placement.roofs[part] or 0.0) / 2
         for part in entry.parts
         if times.corrections.scaling_factors[part]
     )
     cycles, rate = shown(times.engine["integer_blocks"]), f"{shown(units(hardware))} * {shown(hardware.clock or 0.0)}"
-    formula = "(t^2 + (products x integer_blocks / (1024 units clock))^2)^(1/2)"
-    text = f"({shown(kernel)}**2 + ({shown(products)} * {cycles} / (1024 * {rate}))**2)**0.5"
-    return line("kernel that scales blocks", formula, text)
+    formula = "(t^2 + (multiply-adds x integer_blocks / (1024 units clock))^2)^(1/2)"
+    text = f"({shown(kernel)}**2 + ({shown(multiplies)} * {cycles} / (1024 * {rate}))**2)**0.5"
+    return line("kernel with block scales", formula, text)
 
 
 def _row(run: Pass, index: int, row: Row) -> float:
     return plain(run.placement.coefficients[row, index] @ run.placement.values(run.step))
 
 
-def _measured(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[list[Line], KernelGround]:
-    """The terms of a measured kernel; for others their bound at typical efficiencies."""
+def _kernel_model(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[list[Line], KernelCalibration]:
+    """The lines of a kernel model's terms; without a model, those of the bound at typical efficiencies."""
     parts = tuple(times.placement.ops[part][0].name for part in entry.parts)
-    found = times.measured(row, run.step)
+    found = times.kernel_call(row, run.step)
     if found is None:
         compute = sum(max(_row(run, part, Row.MATRIX_TIME), _row(run, part, Row.VECTOR_TIME)) for part in entry.parts)
         memory = sum(_row(run, part, Row.MEMORY_TIME) for part in entry.parts)
         formula = f"launch + ((compute / {COMPUTE_SHARE})^2 + (memory / {MEMORY_SHARE})^2)^(1/2)"
         text = f"{LAUNCH} + (({shown(compute)}/{COMPUTE_SHARE})**2 + ({shown(memory)}/{MEMORY_SHARE})**2)**0.5"
         grounds = entry.basis(run.step.queries), entry.source(run.step.queries)
-        ground = KernelGround("none", "", parts, *grounds, 0, False, 1.0, (), {})
+        ground = KernelCalibration("none", "", parts, *grounds, 0, False, 1.0, (), {})
         return [line("kernel", formula, text)], ground
     fit = found.match.fit
     lines = [
@@ -248,7 +254,7 @@ def _measured(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[list[L
     }
     inside = all(here is None or low <= here <= high for low, high, here in ranges.values())
     match = found.match
-    ground = KernelGround(
+    ground = KernelCalibration(
         found.op,
         fit.format,
         parts,

@@ -1,4 +1,4 @@
-"""Inverse questions: the largest or smallest setting that meets targets, found on the simulator and checked there.
+"""Inverse questions: the largest or smallest setting that meets targets, found and verified by simulation.
 
 >>> from roofline import load_hardware, load_model
 >>> from roofline.whatif.request import Request
@@ -9,14 +9,13 @@
 ('found', True, False)
 """
 
-from roofline.whatif.solve.answer import Answer, Verdict
 from roofline.whatif.solve.breakeven import break_even
 from roofline.whatif.solve.counts import max_batch, max_context, min_gpus
 from roofline.whatif.solve.crossover import Change, Crossover, crossover
 from roofline.whatif.solve.device import min_bandwidth, min_memory, min_peak
 from roofline.whatif.solve.drafts import max_draft
 from roofline.whatif.solve.formats import max_bits, min_bits
-from roofline.whatif.solve.targets import Check, Figures, Targets
+from roofline.whatif.solve.targets import Answer, Check, Figures, Targets, Verdict
 
 __all__ = [
     "Answer",

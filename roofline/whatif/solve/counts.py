@@ -1,44 +1,40 @@
-"""How many: sequences in a batch, tokens of a prompt, devices."""
+"""Counts: the largest batch, the longest prompt and the fewest devices that meet targets."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 from roofline.core.errors import RooflineError
-from roofline.core.search import last_holding, last_meeting
+from roofline.core.search import largest_satisfying, last_before_failure
 from roofline.graph.parallel import Parallelism, rank_model
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import MAX_BATCH, MAX_LENGTH, Scenario
 from roofline.specs.model import Model
 from roofline.whatif.request import Request
-from roofline.whatif.solve.answer import Answer
-from roofline.whatif.solve.targets import Check, Targets, check, used
+from roofline.whatif.solve.targets import Answer, Check, Targets, check, used
 
 Make = Callable[[Any], Scenario]
 
 
 def max_batch(request: Request, targets: Targets) -> Answer:
-    """The largest batch before the first that misses a target: every smaller one fits and is as fast, too.
+    """The largest batch such that it and every smaller one meets the targets.
 
-    A target of tokens a second grows with the batch instead: the answer is the largest batch, within those, that
-    reaches it.
+    Throughput grows with the batch: a target of tokens/s must hold at the answer alone.
     """
-    _check_any(targets, "a largest batch")
+    _check_any(targets, "the batch")
     return _largest("max-batch", "sequences", lambda batch: request.scenario(batch=batch), targets, MAX_BATCH)
 
 
 def max_context(request: Request, targets: Targets) -> Answer:
-    """The longest prompt before the first that misses a target, up to the model's maximum context.
+    """The longest prompt such that it and every shorter one meets the targets, up to the model's maximum context.
 
-    Whole sequences are the cached prefix, the prompt and what is generated.
+    A sequence is the cached prefix, the prompt and the generated tokens.
     """
     longest = _longest_prompt(request)
     if longest < 1:
         raise RooflineError(
-            f"no prompt is left of the maximum context of {request.model.name}: lower --prefix or --generate"
+            f"the maximum context of {request.model.name} leaves no room for a prompt: lower --prefix or --generate"
         )
     answer = _largest("max-context", "prompt tokens", lambda prompt: request.scenario(prompt=prompt), targets, longest)
     if answer.verdict == "always" and request.model.max_context is not None:
@@ -48,41 +44,38 @@ def max_context(request: Request, targets: Targets) -> Answer:
 
 
 def _longest_prompt(request: Request) -> int:
-    """The longest prompt with which no sequence outgrows the model's maximum context."""
-
-    def holds(prompts: Any) -> Any:
-        return np.array([not analyze(request.scenario(prompt=int(prompt))).beyond_max_context for prompt in prompts])
-
+    """The longest prompt whose sequences fit in the model's maximum context."""
     if request.model.max_context is None:
         return MAX_LENGTH // 100
     low, high = 0, request.model.max_context + 1
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if holds([middle])[0] else (low, middle)
+        beyond = analyze(request.scenario(prompt=middle)).beyond_max_context
+        low, high = (low, middle) if beyond else (middle, high)
     return low
 
 
 def _check_any(targets: Targets, what: str) -> None:
     if not targets.fits and not targets.timed:
-        raise RooflineError(f"{what} needs a target, such as --tpot 30ms, or memory to fit in")
+        raise RooflineError(f"{what} needs a target, such as --tpot 30ms, or the memory limit")
 
 
 def _largest(question: str, unit: str, make: Make, targets: Targets, limit: int) -> Answer:
-    """The largest count up to `limit`: first by memory, which is cheap and never falls, then by the times."""
+    """The largest count up to `limit`: first by memory, which is cheap and monotonic, then by latency."""
 
     def holds(some: Targets) -> Callable[[Any], Any]:
         return lambda counts: used(make(counts), some) <= 1
 
-    most = last_holding(holds(targets.memory_only), 1, limit) if targets.fits else limit
+    most = last_before_failure(holds(targets.memory_only), 1, limit) if targets.fits else limit
     ceilings = targets.ceilings
-    best = last_holding(holds(ceilings), 1, most) if most and ceilings.timed else most
+    best = last_before_failure(holds(ceilings), 1, most) if most and ceilings.timed else most
     if best < 1:
         return _never(question, unit, make, targets)
     best = _settled(make, ceilings, best, limit)
     if best < 1:
         return _never(question, unit, make, targets)
     if targets.tokens_per_second is not None:
-        reached = last_meeting(holds(targets), 1, best)
+        reached = largest_satisfying(holds(targets), 1, best)
         if reached is None:
             note = f"the targets hold up to {best} {unit}, and the rate is not reached there"
             return Answer(question, unit, "never", None, check(best, make(best), targets), None, note)
@@ -96,7 +89,7 @@ def _largest(question: str, unit: str, make: Make, targets: Targets, limit: int)
 
 
 def _settled(make: Make, targets: Targets, best: int, limit: int) -> int:
-    """`best` checked by simulating it and its neighbour alone: at an edge a grid may differ from them in rounding."""
+    """`best`, corrected by single simulations of it and its neighbours: a grid may differ from them in rounding."""
     for _ in range(8):
         if best >= 1 and not check(best, make(best), targets).meets:
             best -= 1
@@ -112,15 +105,15 @@ def _never(question: str, unit: str, make: Make, targets: Targets) -> Answer:
 
 
 MAX_TENSOR = 1024
-"""Devices of a tensor-parallel group: larger ones are not looked at."""
+"""Maximum degree of tensor parallelism considered."""
 
 
 def min_gpus(request: Request, targets: Targets) -> Answer:
-    """The fewest tensor-parallel devices that divide the model and meet the targets; every degree is simulated.
+    """The smallest degree of tensor parallelism that divides the model and meets the targets, over nodes if needed.
 
-    Groups beyond the devices of a node are spread over nodes.
+    Every smaller degree is simulated.
     """
-    _check_any(targets, "a smallest number of devices")
+    _check_any(targets, "the number of devices")
     tried: list[Check] = []
     refused: RooflineError | None = None
     for degree in _degrees(request.model, request.degrees):
@@ -137,14 +130,14 @@ def min_gpus(request: Request, targets: Targets) -> Answer:
             note = f"{devices} devices in all" if devices != degree else ""
             return Answer("min-gpus", "devices", "found", degree, found, before, note, tuple(tried))
     if not tried:
-        raise refused or RooflineError(f"no number of devices divides {request.model.name}")
+        raise refused or RooflineError(f"no degree of tensor parallelism divides {request.model.name}")
     note = f"tried: {', '.join(str(entry.value) for entry in tried)}"
     best = min(tried, key=lambda entry: max(entry.used.values(), default=0.0))
     return Answer("min-gpus", "devices", "never", None, best, None, note, tuple(tried))
 
 
 def _degrees(model: Model, degrees: Any) -> list[int]:
-    """The tensor-parallel degrees that divide the model."""
+    """The degrees of tensor parallelism that divide the model."""
     widest = max((attention.heads for attention in model.attentions), default=64)
     found = []
     for degree in range(1, min(MAX_TENSOR, max(widest, 64)) + 1):

@@ -1,4 +1,4 @@
-"""Crossovers: the batches, prompts and contexts at which operators and phases change what bounds them."""
+"""Crossovers: the batches, prompts and contexts at which the bound of an operator or a phase changes."""
 
 from __future__ import annotations
 
@@ -9,28 +9,28 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from roofline.core.search import whole_series
+from roofline.core.search import integer_geomspace
 from roofline.scenario.analysis import analyze
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.whatif.request import Request
 
 GRID = 512
-"""Values of a workload tried first, at equal ratios; an operator's bound changes seldom, so that none is missed."""
+"""Points of the first scan, in equal ratios. Bounds change rarely, so that the scan misses no change."""
 
 LONGEST = 1 << 20
-"""The longest prompt and context looked at where the model names no limit, in tokens, and the largest batch."""
+"""The largest batch, and the longest prompt and context, in tokens, of models without a maximum context."""
 
 
 class Change(Struct, frozen=True):
-    """What bounds a thing from `start` on (the value of the axis), up to the next change."""
+    """The bound from the value `start` of the axis, up to the next change."""
 
     start: int
     bound: str
 
 
 class Crossover(Struct, frozen=True):
-    """The bounds of an operator, or of a whole phase (`name` is then the phase's), along one axis, others as asked."""
+    """The bounds of an operator, or of a phase (`name` is `phase`), along one axis; the others are the request's."""
 
     phase: str
     name: str
@@ -40,12 +40,12 @@ class Crossover(Struct, frozen=True):
 
     @property
     def at(self) -> tuple[int, ...]:
-        """Where the bound changes."""
+        """The values of the axis at which the bound changes."""
         return tuple(change.start for change in self.changes[1:])
 
 
 def crossover(request: Request) -> tuple[Crossover, ...]:
-    """Where the bound of each operator and phase changes: over batches, prompts (prefill) and contexts (decode)."""
+    """The bounds of each operator and phase over batches, over prompts (prefill) and over contexts (decode)."""
     longest = request.model.max_context or LONGEST
     first = request.scenario()
     found = [*_along("prefill", "batch", lambda values: request.scenario(batch=values), LONGEST)]
@@ -65,13 +65,13 @@ def _along(phase: str, axis: str, make: Callable[[Any], Scenario], stop: int) ->
         part = getattr(analyze(make(values)), phase)
         return _bounds(part, np.size(values))
 
-    grid = whole_series(1, stop, GRID)
+    grid = integer_geomspace(1, stop, GRID)
     names, known = bounds(grid)
     edges = [(row, column) for row, column in zip(*np.nonzero(known[:, 1:] != known[:, :-1]), strict=True)]
     low, high = (np.array([grid[column + shift] for _, column in edges], dtype=np.int64) for shift in (0, 1))
     rows = np.array([row for row, _ in edges], dtype=np.intp)
     before = np.array([known[row, column] for row, column in edges])
-    while (high - low > 1).any():  # all edges at once: one evaluation halves every interval
+    while (high - low > 1).any():  # one evaluation halves the intervals of all edges
         middle = (low + high) // 2
         inside = bounds(middle)[1][rows, np.arange(rows.size)]
         low, high = np.where(inside == before, middle, low), np.where(inside == before, high, middle)
@@ -83,7 +83,7 @@ def _along(phase: str, axis: str, make: Callable[[Any], Scenario], stop: int) ->
 
 
 def _bounds(phase: Phase, points: int) -> tuple[list[str], NDArray[np.str_]]:
-    """Names and bounds (things, points) of the phase and its operators; alike operators of several sections once."""
+    """Names and bounds (names, points) of the phase and its operators; equal names get their section."""
     found: dict[str, Any] = {phase.name: phase.bound}
     several = {op.name for op in phase.ops if sum(other.name == op.name for other in phase.ops) > 1}
     for op in phase.ops:

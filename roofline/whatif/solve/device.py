@@ -1,4 +1,4 @@
-"""Which device: the memory, bandwidth or peak that targets need, all else as on the hardware given."""
+"""Devices: the memory, bandwidth or peak that meets targets, all else equal."""
 
 from __future__ import annotations
 
@@ -10,31 +10,30 @@ import numpy as np
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
-from roofline.core.search import RELATIVE, smallest_real
+from roofline.core.search import RELATIVE, smallest_satisfying
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.whatif.request import Request
-from roofline.whatif.solve.answer import Answer
-from roofline.whatif.solve.targets import Check, Targets, check, check_of, ratios_of, used
+from roofline.whatif.solve.targets import Answer, Check, Targets, check, check_of, ratios, used
 from roofline.whatif.variation import scaled_bandwidth, scaled_peaks, with_hardware
 
 FACTORS = (1e-6, 1e6)
-"""Least and largest multiple of the device's own figure that is looked at."""
+"""Range of the search, as multiples of the device's own figure."""
 
 
 def min_memory(request: Request, targets: Targets, chips: Sequence[str] | None = None) -> Answer:
-    """The bytes of memory a device that everything fits in: exact, since memory changes no time."""
-    asked = request.scenario()
-    need = float(analyze(asked).memory.total)
+    """The memory per device, in bytes, that the scenario needs: exact, since capacity changes no time."""
+    base = request.scenario()
+    need = float(analyze(base).memory.total)
 
     def sized(capacity: float) -> Scenario:
-        return with_hardware(asked, lambda device: dataclasses.replace(device, memory_capacity=capacity))
+        return with_hardware(base, lambda device: dataclasses.replace(device, memory_capacity=capacity))
 
     everything = replace(targets, fits=True)
     found, below = check(need, sized(need), everything), np.nextafter(need, 0.0)
     if not found.meets:
-        return Answer("min-memory", "B", "never", None, found, None, "memory changes no time")
+        return Answer("min-memory", "B", "never", None, found, None, "memory capacity changes no time")
     neighbour = check(float(below), sized(float(below)), everything)
     names = suitable_hardware(request, everything, chips)
     return Answer("min-memory", "B", "found", need, found, neighbour, candidates=names)
@@ -42,31 +41,31 @@ def min_memory(request: Request, targets: Targets, chips: Sequence[str] | None =
 
 def min_bandwidth(request: Request, targets: Targets, chips: Sequence[str] | None = None) -> Answer:
     """The memory bandwidth (B/s) that meets the targets, to a relative 1e-7 above the edge."""
-    asked = request.scenario()
-    return _smallest("min-bandwidth", "B/s", scaled_bandwidth, asked.hardware.memory_bandwidth, request, targets, chips)
+    bandwidth = request.scenario().hardware.memory_bandwidth
+    return _smallest("min-bandwidth", "B/s", scaled_bandwidth, bandwidth, request, targets, chips)
 
 
 def min_peak(request: Request, targets: Targets, chips: Sequence[str] | None = None) -> Answer:
     """The peak (FLOP/s) that meets the targets, to a relative 1e-7 above the edge.
 
-    The peaks of all formats of the matrix unit rise together; the one told is of the arithmetic with most FLOPs.
+    The peaks of all formats of the matrix unit scale together; the answer is that of the format with most FLOPs.
     """
-    asked = request.scenario()
-    arithmetic = main_arithmetic(asked)
-    peak = asked.hardware.matrix_peak(arithmetic)
+    base = request.scenario()
+    arithmetic = main_arithmetic(base)
+    peak = base.hardware.matrix_peak(arithmetic)
     answer = _smallest("min-peak", "FLOP/s", scaled_peaks, peak, request, targets, chips)
     note = "; ".join(filter(None, (f"in {arithmetic}", answer.note)))
     return replace(answer, note=note)
 
 
 def main_arithmetic(scenario: Scenario) -> str:
-    """The arithmetic in which most of prefill's products are."""
+    """The format in which prefill has most GEMM FLOPs."""
     spent: Counter[str] = Counter()
     for op in analyze(scenario).prefill.ops:
         if op.arithmetic is not None:
             spent[op.arithmetic] += int(op.count * op.flops)
     if not spent:
-        raise RooflineError(f"{scenario.model.name} multiplies no matrices")
+        raise RooflineError(f"{scenario.model.name} has no GEMMs")
     return spent.most_common(1)[0][0]
 
 
@@ -79,23 +78,25 @@ def _smallest(
     targets: Targets,
     chips: Sequence[str] | None,
 ) -> Answer:
-    """The smallest multiple of a figure of the device that meets the targets of speed."""
+    """The smallest multiple of a figure of the device that meets the latency and throughput targets."""
     if not targets.timed:
-        raise RooflineError(f"{question} needs a target of speed, such as --tpot 30ms")
-    asked = request.scenario()
+        raise RooflineError(f"{question} needs a latency or throughput target, such as --tpot 30ms")
+    base = request.scenario()
 
     def at(factor: float) -> Scenario:
-        return with_hardware(asked, lambda device: scaled(device, factor))
+        return with_hardware(base, lambda device: scaled(device, factor))
 
     speed = replace(targets, fits=False)
-    own = check(figure, asked, targets)
+    own = check(figure, base, targets)
     if "memory" in own.missed:
-        return Answer(question, unit, "never", None, own, None, "it does not fit in memory, however fast the device is")
+        return Answer(question, unit, "never", None, own, None, "out of memory at any speed")
     low, high = FACTORS
-    factor = smallest_real(lambda some: float(np.log(used(at(some), speed))), 1.0, low, high)
+    factor = smallest_satisfying(lambda some: float(np.log(used(at(some), speed))), 1.0, low, high)
     if factor is None:
         limit = check(figure * high, at(high), targets)
-        return Answer(question, unit, "never", None, limit, None, f"checked at {high:g} times the device's own figure")
+        return Answer(
+            question, unit, "never", None, limit, None, f"missed even at {high:g} times the device's own figure"
+        )
     found = check(figure * factor, at(factor), targets)
     names = suitable_hardware(request, targets, chips)
     if factor == low:
@@ -108,10 +109,7 @@ def _smallest(
 
 
 def suitable_hardware(request: Request, targets: Targets, names: Sequence[str] | None = None) -> tuple[Check, ...]:
-    """Known hardware that meets all targets when the request is simulated on it, the slowest that does first.
-
-    `names` are looked at; None is all hardware known. What cannot run it is left out.
-    """
+    """The hardware among `names` (None: all) on which the request meets all targets, the slowest first."""
     found = []
     for name in list_hardware() if names is None else names:
         device = load_hardware(name)
@@ -119,7 +117,7 @@ def suitable_hardware(request: Request, targets: Targets, names: Sequence[str] |
             analysis = analyze(request.on(device).scenario())
             if targets.fits and not analysis.memory.fits:
                 continue
-            if any(ratio > 1 for ratio in ratios_of(analysis, replace(targets, at="bound", fits=False)).values()):
+            if any(ratio > 1 for ratio in ratios(analysis, replace(targets, at="bound", fits=False)).values()):
                 continue  # no time is below the bound
             tried = check_of(name, analysis, targets)
         except RooflineError:

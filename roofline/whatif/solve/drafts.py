@@ -1,29 +1,27 @@
-"""How far to draft: the length at which speculative decoding stops to pay."""
+"""Draft lengths: the largest number of draft tokens with which speculative decoding pays off."""
 
 from __future__ import annotations
 
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
-from roofline.core.search import last_by_one
+from roofline.core.search import last_before_failure_scalar
 from roofline.techniques import find_technique
 from roofline.whatif.request import Request
-from roofline.whatif.solve.answer import Answer
-from roofline.whatif.solve.targets import Check, Targets, check
+from roofline.whatif.solve.targets import Answer, Check, Targets, check
 
 LENGTHS = ("length", "depth", "heads")
-"""What techniques call the number of tokens drafted."""
+"""Names of the number of draft tokens among parameters of techniques."""
 
 PAYING = "tpot without draft"
-"""What a length has to stay below to pay."""
+"""The target of a draft length: the TPOT without a draft."""
 
 
 def max_draft(request: Request, targets: Targets) -> Answer:
-    """The largest draft length that pays: with it a token takes no longer than without drafting.
+    """The largest draft length with a TPOT at most that without a draft, which also meets the targets.
 
-    The request has one technique that drafts, with an `acceptance`: the chance that a drafted token is accepted.
-    TPOT first falls and then rises with the length, so that very short drafts may not pay where longer ones do.
-    The targets have to be met, too.
+    The request has one technique of speculative decoding, with an `acceptance` rate per draft token. TPOT first falls
+    and then rises with the length, so that very short drafts may lose where longer ones gain.
     """
     name, given = _drafting(request)
     technique = find_technique(name)
@@ -32,7 +30,7 @@ def max_draft(request: Request, targets: Targets) -> Answer:
     others = [entry for entry in request.techniques if entry.partition(":")[0] != name]
     plain = check(0, request.using(*others).scenario(), targets)
     if plain.figures.tpot is None:
-        raise RooflineError("drafting needs at least two generated tokens: raise --generate")
+        raise RooflineError("speculative decoding needs at least two generated tokens: raise --generate")
 
     tried: dict[int, Check] = {}
 
@@ -48,38 +46,34 @@ def max_draft(request: Request, targets: Targets) -> Answer:
     def pays(length: int) -> bool:
         return drafted(length).meets
 
-    best = last_by_one(pays, 1, high)
+    best = last_before_failure_scalar(pays, 1, high)
     fastest = min(tried.values(), key=lambda entry: entry.figures.tpot)
     candidates = (plain, *(tried[length] for length in sorted(tried)))
     if best < 1:
-        return Answer("max-draft", "tokens", "never", None, fastest, plain, "no draft pays", candidates)
-    note = f"fastest of those tried with {fastest.value}"
+        return Answer("max-draft", "tokens", "never", None, fastest, plain, "no draft length pays off", candidates)
+    note = f"lowest TPOT among those tried: {fastest.value}"
     if best == high:
         return Answer("max-draft", "tokens", "always", best, drafted(best), None, note, candidates)
     return Answer("max-draft", "tokens", "found", best, drafted(best), drafted(best + 1), note, candidates)
 
 
 def _drafting(request: Request) -> tuple[str, dict[str, str]]:
-    """The technique of the request that drafts, as it is written, and its parameters but for the length."""
+    """The name of the request's technique of speculative decoding, and its parameters without the length."""
     for entry in request.techniques:
         name, _, rest = entry.partition(":")
         technique = find_technique(name)
         names = {parameter.name for parameter in technique.parameters}
-        if technique.slot != "drafting":
+        if technique.slot != "speculative decoding":
             continue
         if "acceptance" not in names or not names & set(LENGTHS):
             raise RooflineError(
-                f"max-draft needs an acceptance for each token, and {technique.name} has none; use"
-                " speculative-decoding, self-speculative, pass, prompt-lookup or another that takes it"
+                f"max-draft needs an acceptance rate per token, and {technique.name} has none; use"
+                " speculative-decoding, self-speculative, pass, prompt-lookup or another that has one"
             )
         pairs = [part.partition("=") for part in rest.split(",") if part]
         given = {key.strip(): value.strip() for key, _, value in pairs if key.strip() not in LENGTHS}
-        replace(request, techniques=(entry,)).scenario()  # a mistake in it is told as it is anywhere
+        replace(request, techniques=(entry,)).scenario()  # raises its usual error if invalid
         if given.get("acceptance") is None and technique.values(given).get("acceptance") is None:
-            raise RooflineError(
-                f"max-draft needs the chance that a token is accepted: --with {name}:acceptance=0.8,..."
-            )
+            raise RooflineError(f"max-draft needs an acceptance rate: --with {name}:acceptance=0.8,...")
         return name, given
-    raise RooflineError(
-        "max-draft needs a technique that drafts: --with speculative-decoding:draft=MODEL,acceptance=0.8"
-    )
+    raise RooflineError("max-draft needs speculative decoding: --with speculative-decoding:draft=MODEL,acceptance=0.8")

@@ -1,4 +1,4 @@
-"""How many bits: the named schemes of quantisation, from the widest weights to the narrowest."""
+"""Bits: the quantization schemes with the widest and the narrowest weights that meet targets."""
 
 from __future__ import annotations
 
@@ -8,39 +8,38 @@ from collections.abc import Iterable
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import analyze
 from roofline.specs.checkpoint import released_scheme
-from roofline.specs.engine import profile_on
+from roofline.specs.engine import resolve_engine
 from roofline.specs.formats import UNQUANTISED_FORMATS
 from roofline.specs.precision import PLAIN, SCHEMES
 from roofline.whatif.request import Request
-from roofline.whatif.solve.answer import Answer
-from roofline.whatif.solve.targets import Check, Targets, check
+from roofline.whatif.solve.targets import Answer, Check, Targets, check
 
 TRAINED = ("ternary", "binary")
-"""Schemes that a model has to be trained in: they are not tried."""
+"""Schemes that require training: they are not tried."""
 
 NAMED = ("KV8", "W8", "W8A8", "W4", "W4A16KV8", "W4A8KV4", "W4A4KV4")
-"""Schemes in the literature's notation that are tried beside those with names."""
+"""Schemes in WxAyKVz notation, tried besides the named ones."""
 
 
 def max_bits(request: Request, targets: Targets, schemes: Iterable[str] | None = None) -> Answer:
-    """The scheme that keeps most bits and meets the targets.
+    """The scheme with most bits that meets the targets.
 
-    Schemes rank by the bytes of stored weights, then by those of the cache and by the bits of activations; formats that
-    were asked for one by one stay as they are. A checkpoint that was released quantised has no more bits than that.
+    Schemes rank by bytes of weights, then by bytes of KV cache, then by bits of activations; formats set one by one
+    stay. No scheme has more bits than a checkpoint that was released quantized.
     """
     return _first("max-bits", request, targets, schemes, widest=True)
 
 
 def min_bits(request: Request, targets: Targets, schemes: Iterable[str] | None = None) -> Answer:
-    """The scheme that keeps fewest bits and meets the targets: fewer may be slower, where operands are converted."""
+    """The scheme with fewest bits that meets the targets: conversion of operands can make fewer bits slower."""
     return _first("min-bits", request, targets, schemes, widest=False)
 
 
 def _first(question: str, request: Request, targets: Targets, schemes: Iterable[str] | None, widest: bool) -> Answer:
     if not targets.fits and not targets.timed:
-        raise RooflineError(f"{question} needs a target, such as --tpot 30ms, or memory to fit in")
+        raise RooflineError(f"{question} needs a target, such as --tpot 30ms, or the memory limit")
     if request.formats.get("scheme") is not None:
-        raise RooflineError(f"{question} tries all schemes: leave out --quant, or set formats one by one")
+        raise RooflineError(f"{question} tries all schemes: omit --quant, or set formats one by one")
     own = _own(request)
     names = dict.fromkeys((own, *(schemes or _known())))
     stored = _stored(request, names)
@@ -61,8 +60,8 @@ def _first(question: str, request: Request, targets: Targets, schemes: Iterable[
 
 
 def _own(request: Request) -> str:
-    """The scheme that the model has on the request's engine: it was released in it, or is in 16 bits."""
-    scheme = released_scheme(request.model, profile_on(request.hardware, request.options.get("engine")))
+    """The scheme of the released model on the request's engine, such as bf16."""
+    scheme = released_scheme(request.model, resolve_engine(request.hardware, request.options.get("engine")))
     return request.precision.base.name if scheme == PLAIN else scheme
 
 
@@ -71,7 +70,7 @@ def _known() -> tuple[str, ...]:
 
 
 def _stored(request: Request, names: Iterable[str]) -> list[tuple[float, float, float, str]]:
-    """Bytes of weights and cache, bits of activations, and the scheme; without those that cannot be simulated."""
+    """Bytes of weights and KV cache, bits of activations, and the scheme, for each one that can be simulated."""
     found = []
     for name in names:
         try:

@@ -1,9 +1,9 @@
-"""Targets: what a scenario has to reach, and by how much it does or does not."""
+"""Targets of latency, throughput and memory, checks of scenarios against them, and answers."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -11,16 +11,16 @@ from msgspec import Struct
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.scenario import Scenario
-from roofline.timing.estimate import READINGS, Reading
+from roofline.timing.intervals import READINGS, Reading
 
 TIMES = ("ttft", "tpot", "total")
-"""Targets that are seconds at most; `tokens_per_second` is a rate at least."""
+"""Targets that are maximum seconds; `tokens_per_second` is a minimum rate."""
 
 
 class Targets(Struct, frozen=True):
-    """Limits in seconds and tokens a second; None is no limit. `fits`: everything has to fit in memory.
+    """Limits in seconds and tokens/s; None is no limit. `fits`: the scenario must fit in memory.
 
-    They are compared at the reading `at`: the pessimistic end of a rate is its low one.
+    They apply at the reading `at` (p10, p50, p90 of times, hence p90, p50, p10 of rates).
     """
 
     ttft: float | None = None
@@ -32,7 +32,7 @@ class Targets(Struct, frozen=True):
 
     def __post_init__(self) -> None:
         if self.at not in READINGS:
-            raise RooflineError(f"times are read at {', '.join(READINGS)}, not at '{self.at}'")
+            raise RooflineError(f"the reading of times must be one of {', '.join(READINGS)}, got '{self.at}'")
         for name in self.timed:
             value = getattr(self, name)
             if not value > 0 or not np.isfinite(value):
@@ -40,24 +40,24 @@ class Targets(Struct, frozen=True):
 
     @property
     def timed(self) -> tuple[str, ...]:
-        """The names of the targets of speed that are set."""
+        """The names of the latency and throughput targets that are set."""
         return tuple(name for name in (*TIMES, "tokens_per_second") if getattr(self, name) is not None)
 
     @property
     def ceilings(self) -> Targets:
-        """Those that more work breaks: times and memory."""
+        """The targets that more work violates: times and memory."""
         return Targets(self.ttft, self.tpot, self.total, None, self.fits, self.at)
 
     @property
     def memory_only(self) -> Targets:
-        """Fitting in memory alone."""
+        """The memory target alone."""
         return Targets(fits=self.fits, at=self.at)
 
 
 class Figures(Struct, frozen=True):
-    """What is compared with targets: seconds, tokens a second, bytes a device; arrays for a grid.
+    """The figures that targets limit: seconds, tokens/s, bytes per device; arrays for a grid.
 
-    `sequences_per_second` stands beside it, for models that only encode: those have no tokens a second.
+    `sequences_per_second` has no target; encoder models have it in place of tokens/s.
     """
 
     ttft: Any
@@ -70,9 +70,9 @@ class Figures(Struct, frozen=True):
 
 
 def figures(analysis: Analysis, at: Reading) -> Figures:
-    """The figures of an analysis at a reading of time.
+    """The figures of an analysis at a reading of times.
 
-    `tpot` is None where a single token is generated, `tokens_per_second` where none is.
+    `tpot` is None for a single generated token, `tokens_per_second` for encoder models.
     """
     memory = analysis.memory
     if at == "bound":
@@ -80,16 +80,12 @@ def figures(analysis: Analysis, at: Reading) -> Figures:
         times = (read.ttft, read.tpot, read.total, read.tokens_per_second)
     else:
         if not analysis.times_are_expected:
-            raise RooflineError("the llm-viewer convention has no expected times: read them at the bound")
+            raise RooflineError("the llm-viewer convention has no expected times: use --at bound")
         expected = analysis.expected
         end = {"low": "high", "mid": "mid", "high": "low"}[at]
         tpot = None if expected.tpot is None else getattr(expected.tpot, at)
-        times = (
-            getattr(expected.ttft, at),
-            tpot,
-            getattr(expected.total, at),
-            getattr(expected.tokens_per_second, end),
-        )
+        rate = getattr(expected.tokens_per_second, end)
+        times = (getattr(expected.ttft, at), tpot, getattr(expected.total, at), rate)
     ttft, tpot, total, rate = times
     return Figures(
         ttft=ttft,
@@ -102,16 +98,8 @@ def figures(analysis: Analysis, at: Reading) -> Figures:
     )
 
 
-def ratios(scenario: Scenario, targets: Targets) -> Mapping[str, Any]:
-    """Each target's use: figure over limit, limit over figure for a rate. At most 1 is met; arrays for a grid.
-
-    Only what the targets need is worked out.
-    """
-    return ratios_of(analyze(scenario), targets)
-
-
-def ratios_of(analysis: Analysis, targets: Targets) -> Mapping[str, Any]:
-    """Each target's use by an analysis."""
+def ratios(analysis: Analysis, targets: Targets) -> Mapping[str, Any]:
+    """Figure over limit of each target (limit over figure for a rate): at most 1 is met. Arrays for a grid."""
     _check_task(analysis, targets)
     used: dict[str, Any] = {}
     if targets.fits:
@@ -128,21 +116,21 @@ def _check_task(analysis: Analysis, targets: Targets) -> None:
     if targets.tpot is None and targets.tokens_per_second is None:
         return
     if analysis.decode is None:
-        raise RooflineError(f"{analysis.scenario.model.name} only encodes: it has no TPOT and no tokens a second")
+        raise RooflineError(f"{analysis.scenario.model.name} only encodes: it has no TPOT and no tokens/s")
     if targets.tpot is not None and np.any(np.asarray(analysis.scenario.generate) < 2):
         raise RooflineError("a TPOT needs at least two generated tokens: raise --generate")
 
 
 def used(scenario: Scenario, targets: Targets) -> Any:
-    """The largest of the ratios: at most 1 where all targets are met; 0 without targets."""
-    found = ratios(scenario, targets)
+    """The largest ratio: at most 1 if all targets are met; 0 without targets."""
+    found = ratios(analyze(scenario), targets)
     if not found:
         return np.zeros(scenario.shape) if scenario.shape else 0.0
     return np.max([np.broadcast_to(value, scenario.shape) for value in found.values()], axis=0)
 
 
 class Check(Struct, frozen=True):
-    """One candidate, simulated: its figures, how much of each target it uses, and those that it misses."""
+    """The simulation of one candidate: its figures, and the ratio of each target (`used`)."""
 
     value: Any
     figures: Figures
@@ -150,12 +138,12 @@ class Check(Struct, frozen=True):
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """The targets that are not met."""
+        """The missed targets."""
         return tuple(name for name, ratio in self.used.items() if not ratio <= 1)
 
     @property
     def meets(self) -> bool:
-        """Whether all targets are."""
+        """Whether all targets are met."""
         return not self.missed
 
 
@@ -165,8 +153,36 @@ def check(value: Any, scenario: Scenario, targets: Targets) -> Check:
 
 
 def check_of(value: Any, analysis: Analysis, targets: Targets) -> Check:
-    """One candidate as it was simulated."""
-    found = {name: float(ratio) for name, ratio in ratios_of(analysis, targets).items()}
+    """The check of an analysis."""
+    found = {name: float(ratio) for name, ratio in ratios(analysis, targets).items()}
     read = figures(analysis, targets.at)
     plain = {name: getattr(read, name) for name in read.__struct_fields__}
     return Check(value, Figures(**plain), found)
+
+
+Verdict = Literal["found", "never", "always"]
+
+
+class Answer(Struct, frozen=True):
+    """The answer to an inverse question.
+
+    `value` is in `unit`, None for the verdict "never". `check` is the simulation of the answer (of "never": of the best
+    value tried; of "always": of the end of the range), `neighbour` that of the next value, which misses a target.
+    `candidates` are further settings simulated, with their name as value.
+    """
+
+    question: str
+    unit: str
+    verdict: Verdict
+    value: Any
+    check: Check
+    neighbour: Check | None = None
+    note: str = ""
+    candidates: tuple[Check, ...] = ()
+
+    @property
+    def limited_by(self) -> tuple[str, ...]:
+        """The targets that the next value misses: they limit the answer."""
+        if self.verdict == "never":
+            return self.check.missed
+        return self.neighbour.missed if self.neighbour is not None else ()

@@ -1,4 +1,4 @@
-"""Reading files of keys and values: what PyYAML reads, but safe, bounded and with a sentence for every problem."""
+"""YAML parsing: agrees with PyYAML, but safe, bounded, and with one sentence per problem."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ contents = st.recursive(
 
 @pytest.fixture
 def read(tmp_path: Path) -> Read:
-    """What a text reads as."""
+    """Parses a text as a YAML file."""
 
     def of(text: str) -> Any:
         path = tmp_path / "spec.yaml"
@@ -47,12 +47,12 @@ def read(tmp_path: Path) -> Read:
 
 
 @pytest.mark.parametrize("path", SPECS[::7], ids=lambda path: path.stem)
-def test_bundled_specs_read_as_with_pyyaml(path: Path) -> None:
+def test_bundled_specs_parse_as_with_pyyaml(path: Path) -> None:
     assert read_mapping(path) == yaml.safe_load(path.read_text(encoding="utf-8"))
 
 
 @given(content=contents, flow=st.sampled_from([None, True, False]))
-def test_what_pyyaml_writes_is_read_again(tmp_path_factory: pytest.TempPathFactory, content: Any, flow: Any) -> None:
+def test_pyyaml_output_round_trips(tmp_path_factory: pytest.TempPathFactory, content: Any, flow: Any) -> None:
     path = tmp_path_factory.getbasetemp() / "written.yaml"
     path.write_text(yaml.safe_dump({"content": content}, default_flow_style=flow, allow_unicode=True), encoding="utf-8")
     assert read_mapping(path) == {"content": content}
@@ -73,11 +73,11 @@ def test_what_pyyaml_writes_is_read_again(tmp_path_factory: pytest.TempPathFacto
         ("!!map {a: 1}", {"a": 1}),
     ],
 )
-def test_values(read: Read, text: str, value: object) -> None:
+def test_scalar_values(read: Read, text: str, value: object) -> None:
     assert read(f"key: {text}") == {"key": value}
 
 
-def test_aliases_are_what_their_anchors_are(read: Read) -> None:
+def test_aliases_share_the_anchored_value(read: Read) -> None:
     content = read("a: &a {x: &x 5}\nb: *a\nc: [*x, *a]\n")
     assert content == {"a": {"x": 5}, "b": {"x": 5}, "c": [5, {"x": 5}]}
     assert content["a"] is content["b"]
@@ -101,7 +101,7 @@ def test_aliases_are_what_their_anchors_are(read: Read) -> None:
         ("a: [1\n", 2, "']'"),
     ],
 )
-def test_problems_are_told_with_their_line(read: Read, text: str, line: int, problem: str) -> None:
+def test_errors_name_the_line(read: Read, text: str, line: int, problem: str) -> None:
     with pytest.raises(SpecError) as refusal:
         read(text)
     assert f"is not valid YAML (line {line}: " in str(refusal.value)

@@ -1,4 +1,4 @@
-"""What a message about an unknown name proposes."""
+"""Suggestions for unknown names."""
 
 import pytest
 
@@ -9,7 +9,7 @@ HARDWARE, MODELS = list_hardware(), list_models()
 
 
 @pytest.mark.parametrize(
-    ("name", "known", "said"),
+    ("name", "known", "suggestion"),
     [
         ("h100", HARDWARE, "; did you mean 'h100-pcie' or 'h100-sxm'?"),
         ("b200", HARDWARE, "; did you mean 'b200-sxm'?"),
@@ -23,10 +23,10 @@ HARDWARE, MODELS = list_hardware(), list_models()
         ("-", MODELS, ""),
     ],
 )
-def test_names_that_go_on_from_what_was_typed_come_first(name: str, known: list[str], said: str) -> None:
-    assert suggest(name, known) == said
+def test_completions_come_before_close_names(name: str, known: list[str], suggestion: str) -> None:
+    assert suggest(name, known) == suggestion
 
 
-def test_of_many_names_a_few_are_listed() -> None:
+def test_listed_completions_are_limited() -> None:
     assert suggest("llama-3", MODELS).endswith("or others?")
-    assert "llama-30b" not in suggest("llama-3", MODELS)  # another number, not more of this name
+    assert "llama-30b" not in suggest("llama-3", MODELS)  # another number, not a completion

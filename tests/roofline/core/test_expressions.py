@@ -1,4 +1,4 @@
-"""Conditions: what is read means what Python means by it, and nothing else is read."""
+"""Conditions: evaluated like the same Python expression; everything else is rejected."""
 
 from __future__ import annotations
 
@@ -48,19 +48,19 @@ conditions = st.recursive(
 
 
 @given(conditions)
-def test_a_condition_means_what_python_means(text: str) -> None:
+def test_conditions_agree_with_python(text: str) -> None:
     assert bool(parse_condition(text, TYPES)(VALUES)) is bool(eval(text, {}, VALUES))
 
 
 @given(arithmetic)
-def test_arithmetic_is_pythons(text: str) -> None:
+def test_arithmetic_agrees_with_python(text: str) -> None:
     expression = parse_expression(text, TYPES)
     assert expression.type is Type.NUMBER
     assert float(expression(VALUES)) == float(eval(text, {}, VALUES))
 
 
 @given(conditions, st.lists(st.tuples(st.floats(-9, 9), st.floats(-9, 9), st.booleans()), min_size=1, max_size=8))
-def test_arrays_are_their_elements(text: str, rows: list[tuple[float, float, bool]]) -> None:
+def test_arrays_are_evaluated_elementwise(text: str, rows: list[tuple[float, float, bool]]) -> None:
     x, y, fits = (np.array(column) for column in zip(*rows, strict=True))
     condition = parse_condition(text, TYPES)
     whole = np.broadcast_to(condition({**VALUES, "x": x, "y": y, "fits": fits}), (len(rows),))
@@ -69,7 +69,7 @@ def test_arrays_are_their_elements(text: str, rows: list[tuple[float, float, boo
 
 
 @pytest.mark.parametrize("unit", UNITS)
-def test_units_are_base_units(unit: str) -> None:
+def test_numbers_with_units_are_in_base_units(unit: str) -> None:
     expected = 2.5 * UNITS[unit]
     assert parse_expression(f"2.5{unit}", {})({}) == expected
     assert parse_expression(f"1 + 2.5 {unit}", {})({}) == 1 + expected
@@ -90,15 +90,15 @@ def test_units_are_base_units(unit: str) -> None:
         ("0 < x / 1.5 < 3", True),
     ],
 )
-def test_forms(text: str, value: bool) -> None:
+def test_condition_examples(text: str, value: bool) -> None:
     assert bool(parse_condition(text, TYPES)(VALUES)) is value
 
 
-def test_names_are_told() -> None:
+def test_names_of_a_condition() -> None:
     assert parse_condition("fits and ttft.high < x", TYPES).names == {"fits", "ttft.high", "x"}
 
 
-def test_division_by_zero_is_no_error() -> None:
+def test_division_by_zero_is_ieee_754() -> None:
     assert not parse_condition("1 / (x - 3) < 5", TYPES)(VALUES)
 
 
@@ -135,7 +135,7 @@ def test_division_by_zero_is_no_error() -> None:
         ("x" * 5000, ["5000 characters"]),
     ],
 )
-def test_anything_else_is_refused(text: str, words: list[str]) -> None:
+def test_unsupported_syntax_is_rejected(text: str, words: list[str]) -> None:
     with pytest.raises(RooflineError) as caught:
         parse_condition(text, TYPES)
     assert [word for word in words if word not in str(caught.value)] == []

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.core.errors import RooflineError
-from roofline.core.units import BINARY, DECIMAL, SMALL, Dimension, parse_quantity, seconds, si
+from roofline.core.units import BINARY, DECIMAL, SUBMULTIPLES, Dimension, parse_quantity, seconds, si
 
 
 @pytest.mark.parametrize(
@@ -30,11 +30,11 @@ from roofline.core.units import BINARY, DECIMAL, SMALL, Dimension, parse_quantit
         ("1e3 GB", Dimension.BYTES, 1e12),
     ],
 )
-def test_reading(text: object, dimension: Dimension, value: float) -> None:
+def test_parse_quantity(text: object, dimension: Dimension, value: float) -> None:
     assert parse_quantity(text, dimension).value == pytest.approx(value, rel=1e-15)
 
 
-def test_the_source_and_a_remark_follow_in_brackets() -> None:
+def test_source_and_remark_in_brackets() -> None:
     assert parse_quantity("80 GB [datasheet]", Dimension.BYTES) == (80e9, "datasheet", None)
     quantity = parse_quantity("989.4 TFLOP/s [paper; half the sparse figure]", Dimension.RATE)
     assert quantity == (989.4e12, "paper", "half the sparse figure")
@@ -61,31 +61,31 @@ def test_the_source_and_a_remark_follow_in_brackets() -> None:
         ("3.35 TiFLOP/s", Dimension.RATE),
     ],
 )
-def test_refusing(text: object, dimension: Dimension) -> None:
+def test_invalid_quantities_are_rejected(text: object, dimension: Dimension) -> None:
     with pytest.raises(RooflineError):
         parse_quantity(text, dimension)
 
 
-def test_prefixes_are_powers() -> None:
+def test_prefixes_are_powers_of_1000_and_1024() -> None:
     assert [DECIMAL[prefix] for prefix in ("k", "M", "G", "T", "P", "E")] == [10.0 ** (3 * n) for n in range(1, 7)]
     assert [BINARY[prefix] for prefix in ("Ki", "Mi", "Gi", "Ti", "Pi")] == [1024.0**n for n in range(1, 6)]
-    assert [SMALL[prefix] for prefix in ("m", "u", "n", "p")] == [1e-3, 1e-6, 1e-9, 1e-12]
+    assert [SUBMULTIPLES[prefix] for prefix in ("m", "u", "n", "p")] == [1e-3, 1e-6, 1e-9, 1e-12]
 
 
 @given(st.floats(1, 1e18))
-def test_printing_keeps_three_digits_and_reads_back(value: float) -> None:
+def test_si_keeps_three_digits_and_parses_back(value: float) -> None:
     assert parse_quantity(si(value, "B"), Dimension.BYTES).value == pytest.approx(float(f"{value:.3g}"), rel=1e-9)
 
 
 @given(st.floats(1e-9, 1e5))
-def test_durations_keep_three_digits(value: float) -> None:
+def test_seconds_keeps_three_digits(value: float) -> None:
     number, unit = seconds(value).split()
     scale = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
     assert float(number) * scale == pytest.approx(value, rel=0.006)
     assert unit == "s" or float(number) < 1000
 
 
-def test_printing() -> None:
+def test_si_and_seconds_examples() -> None:
     assert si(67108864, "B") == "67.1 MB"
     assert si(999.9e9, "B") == "1.00 TB"
     assert si(0, "B") == "0 B"

@@ -1,4 +1,4 @@
-"""What tells architectures apart: sizes, caches, states, and the work of experts, latents, windows and towers."""
+"""Architectures: parameters, KV cache, states, MoE, MLA, sliding windows, encoders."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def test_a_state_does_not_grow_with_the_context() -> None:
 
 
 @pytest.mark.parametrize("name", ["jamba-v0.1", "qwen3-next-80b-a3b", "nemotron-h-8b"])
-def test_hybrids_keep_a_state_and_a_cache(name: str) -> None:
+def test_hybrids_have_a_state_and_a_kv_cache(name: str) -> None:
     memory = run(name, batch=3, prompt=1000, generate=1).memory
     assert memory.state == 3 * STATE_BYTES[name]
     assert memory.kv_cache == pytest.approx(3 * 1001 * kv_bytes_per_token(load_model(name), BF16))
@@ -204,7 +204,7 @@ def test_a_decode_step_reads_and_writes_the_state(name: str) -> None:
     assert sum(op.count * op.state_bytes for op in answer.decode.ops) == 2 * 5 * STATE_BYTES[name]
 
 
-def test_layers_with_a_window_stop_growing() -> None:
+def test_sliding_window_layers_stop_growing() -> None:
     """gpt-oss: a query of every other layer sees 128 tokens, its own included; caches keep no more."""
     model = load_model("gpt-oss-20b")
     windows = [group.layer.mixer.window for group in model.groups if isinstance(group.layer.mixer, Attention)]
@@ -242,7 +242,7 @@ def test_shared_experts_run_for_every_token() -> None:
     assert not found(run("mixtral-8x7b"), "shared_up_proj")
 
 
-def test_the_first_layers_are_dense() -> None:
+def test_first_layers_of_deepseek_are_dense() -> None:
     model = load_model("deepseek-v3")
     assert model.pattern == ("dense",) * 3 + ("moe",) * 58
     answer = run(model)
@@ -255,7 +255,7 @@ def test_the_first_layers_are_dense() -> None:
 
 
 @pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v2-lite", "kimi-k2", "minicpm3-4b"])
-def test_decode_attends_to_the_latents(name: str) -> None:
+def test_mla_decode_is_absorbed(name: str) -> None:
     mixer = load_model(name).groups[0].layer.mixer
     assert isinstance(mixer, LatentAttention)
     answer = run(name, batch=2, context=999, fusions=())
@@ -265,7 +265,7 @@ def test_decode_attends_to_the_latents(name: str) -> None:
     assert shape(products[0], "latent_cache") == (2, 1000, mixer.kv_rank + mixer.rope_dim)
 
 
-def test_prefill_expands_the_latents() -> None:
+def test_mla_prefill_is_expanded() -> None:
     answer = run("deepseek-v3", prompt=64, fusions=())
     pairs = 64 * 65 / 2
     assert one(answer, "qk_matmul").flops == 2 * 128 * pairs * (128 + 64)
@@ -273,7 +273,7 @@ def test_prefill_expands_the_latents() -> None:
     assert one(answer, "kv_b_proj").flops == 2 * 64 * 512 * 128 * (128 + 128)
 
 
-def test_both_ways_read_the_same_weights() -> None:
+def test_absorbed_and_expanded_mla_read_the_same_weights() -> None:
     answer = run("deepseek-v2-lite", batch=1, prompt=1, context=0)
     assert answer.decode is not None
     expanded, absorbed = (
@@ -282,14 +282,14 @@ def test_both_ways_read_the_same_weights() -> None:
     assert expanded == absorbed
 
 
-def test_an_indexer_bounds_what_is_attended_to() -> None:
+def test_dsa_attends_to_the_selected_keys() -> None:
     """DeepSeek-V3.2: the indexer scores all keys, attention sees the best 2048."""
     answer = run("deepseek-v3.2", context=99_999, fusions=())
     assert shape(one(answer, "qk_matmul", "decode"), "latent_cache")[1] == 2048
     assert shape(one(answer, "index_scores", "decode"), "index_key_cache") == (1, 100_000, 128)
 
 
-def test_layers_may_take_over_what_an_indexer_picked() -> None:
+def test_layers_may_share_an_indexer() -> None:
     """GLM-5.2: layers 0 to 2 and every fourth after them run one (21 of 78), the module that predicts ahead as well."""
     model = load_model("glm-5.2")
     full = [layer for layer, kind in enumerate(model.pattern) if kind.endswith("full")]
@@ -300,7 +300,7 @@ def test_layers_may_take_over_what_an_indexer_picked() -> None:
     assert {shape(op, "latent_cache")[1] for op in found(answer, "qk_matmul", "decode")} == {2048}
     indexer = 2048 * 32 * 128 + 6144 * 128 + 2 * 128 + 6144 * 32
     assert parameters(load_model("glm-5")) - parameters(model) == 57 * indexer
-    assert prediction_module(model).groups[-1].layer.mixer.scorer is not None
+    assert prediction_module(model).groups[-1].layer.mixer.own_indexer is not None
 
 
 @pytest.mark.parametrize(
@@ -310,7 +310,7 @@ def test_layers_may_take_over_what_an_indexer_picked() -> None:
         {"index_topk_pattern": "FFF" + "SSSF" * 18 + "SSS"},
     ],
 )
-def test_the_schedule_of_indexers_is_said_in_three_ways(changes: dict[str, Any]) -> None:
+def test_three_spellings_of_the_indexer_schedule(changes: dict[str, Any]) -> None:
     model = parse_model(translate({**config("glm-5"), **changes}, "x", "x"), "x")
     assert model.pattern == load_model("glm-5.2").pattern
 
@@ -331,7 +331,7 @@ def test_an_encoder_sees_the_whole_sequence() -> None:
     assert flops == 2 * 384 * 384 * 768
 
 
-def test_sparse_encoders_see_a_fixed_number_of_keys() -> None:
+def test_sparse_encoders_attend_to_a_fixed_number_of_keys() -> None:
     for name, reach in (("longformer-base-4096", 513), ("bigbird-roberta-base", 512)):
         assert one(run(name, prompt=4096, fusions=()), "qk_matmul").flops == 2 * 4096 * reach * 768
 
@@ -345,7 +345,7 @@ def test_the_pooler_is_stored_but_not_run() -> None:
     assert touched == 2 * (parameters(model) - tables - (768 * 768 + 768))
 
 
-def test_cross_attention_projects_once() -> None:
+def test_cross_attention_projects_the_encoder_output_once() -> None:
     """T5: keys and values of the prompt are made when generation starts, and only read afterwards."""
     answer = run("t5-base", batch=2, prompt=300, generate=1)
     for name in ("cross_k_proj", "cross_v_proj"):
@@ -357,18 +357,18 @@ def test_cross_attention_projects_once() -> None:
     assert answer.memory.kv_cache == 12 * 2 * 2 * 768 * 2 * (300 + 2)
 
 
-def test_an_encoder_shares_its_table_with_the_decoder() -> None:
+def test_encoder_and_decoder_share_the_embedding_table() -> None:
     answer = run("t5-base")
     assert answer.memory.weights == 2 * 222_903_552
-    assert one(answer, "embedding").section == "tower embedding"
+    assert one(answer, "embedding").section == "encoder embedding"
 
 
-def test_the_tokens_of_an_image_join_the_prompt() -> None:
+def test_image_tokens_join_the_prompt() -> None:
     without, with_image = run("llava-1.5-7b", prompt=100), run("llava-1.5-7b", prompt=100, images=1)
-    assert not [op for op in without.prefill.ops if op.section.startswith("tower")]
+    assert not [op for op in without.prefill.ops if op.section.startswith("encoder")]
     q_proj = [op for op in with_image.prefill.ops if op.name == "q_proj"]
     assert [(op.section, op.flops) for op in q_proj] == [
-        ("tower layer", 576 * (2 * 1024 * 1024 + 1024)),  # with a bias
+        ("encoder layer", 576 * (2 * 1024 * 1024 + 1024)),  # with a bias
         ("layer", 2 * (100 + 576) * 4096 * 4096),
     ]
     assert with_image.scenario.first_cached == 676
@@ -378,17 +378,17 @@ def test_the_tokens_of_an_image_join_the_prompt() -> None:
 @pytest.mark.parametrize(
     ("name", "tokens"), [("llava-1.5-13b", 576), ("qwen2-vl-7b", 256), ("qwen3.5-27b", 256), ("llama-4-scout", 144)]
 )
-def test_towers_merge_patches(name: str, tokens: int) -> None:
+def test_vision_encoders_merge_patches(name: str, tokens: int) -> None:
     assert load_model(name).image_tokens == tokens
 
 
-def test_most_layers_of_a_tower_may_have_windows() -> None:
+def test_vision_encoder_layers_may_have_windows() -> None:
     """Qwen2.5-VL: 28 of 32 layers see 64 patches each."""
     tower = load_model("qwen2.5-vl-7b").tower
     assert tower is not None
     assert [index for index, name in enumerate(tower.pattern) if name == "full"] == [7, 15, 23, 31]
     answer = run("qwen2.5-vl-7b", images=1, fusions=())
-    local, full = (op for op in answer.prefill.ops if op.name == "qk_matmul" and op.section.startswith("tower"))
+    local, full = (op for op in answer.prefill.ops if op.name == "qk_matmul" and op.section.startswith("encoder"))
     assert (local.flops, full.flops) == (2 * 1024 * 64 * 1280, 2 * 1024 * 1024 * 1280)
 
 
@@ -441,12 +441,12 @@ def config(name: str, **changes: Any) -> dict[str, Any]:
         ("glm-5.2", {"indexer_types": ["shared"] * 78}, "indexer_types"),
     ],
 )
-def test_what_a_spec_cannot_say_is_refused(name: str, changes: dict[str, Any], word: str) -> None:
+def test_invalid_specs_are_refused(name: str, changes: dict[str, Any], word: str) -> None:
     with pytest.raises(SpecError, match=word):
         translate(config(name, **changes), name, name)
 
 
-def test_values_may_be_the_projected_keys() -> None:
+def test_values_may_be_the_keys() -> None:
     """Gemma 4: values are normalised without weights, and its global layers take the keys' projection for them."""
     gemma = load_model("gemma-4-31b")
     answer = run(gemma, batch=2, prompt=100, fusions=())
@@ -481,7 +481,7 @@ def test_sizes_as_rounded_on_the_model_cards(name: str, total: float, active: fl
 
 
 @pytest.mark.parametrize("name", ["llama-4-maverick", "qwen3.5-27b", "qwen3.5-35b-a3b"])
-def test_a_text_decoder_is_read_on_its_own(name: str) -> None:
+def test_text_decoder_of_a_vision_language_model(name: str) -> None:
     text = config(name)["text_config"]
     model = parse_model(translate(text, name, name), name)
     whole = load_model(name)
@@ -491,7 +491,7 @@ def test_a_text_decoder_is_read_on_its_own(name: str) -> None:
     assert parameters(model) + parameters(whole.tower) == parameters(whole)
 
 
-def test_what_a_reader_takes_for_granted() -> None:
+def test_defaults_of_missing_config_keys() -> None:
     """Keys that the published files leave out."""
     mamba = parse_model(translate(config("mamba-130m"), "x", "x"), "x")
     assert mamba.tied_embeddings

@@ -81,7 +81,7 @@ def test_table_1(row: dict[str, str]) -> None:
     assert printed(op.attainable) == row["printed_performance"]
 
 
-def test_table_1_is_whole() -> None:
+def test_table_1_has_all_rows() -> None:
     assert len(TABLE_1) == 24
 
 
@@ -129,7 +129,7 @@ def test_network_counts() -> None:
     assert answer.decode.bytes == pytest.approx(14.3132e9, rel=1e-5)
 
 
-def test_token_counts_at_which_linear_layers_turn_compute_bound() -> None:
+def test_ridge_point_of_linear_layers_in_tokens() -> None:
     # Derived for LLaMA-2-13b on the A6000: h x h and gate/up, for W16, W8, W4, W2, W1.
     expected = {"fp16": (219, 214), "W8": (110, 107), "W4": (55, 54), "W2": (28, 27), "W1": (14, 14)}
     for scheme, (square, wide) in expected.items():
@@ -141,7 +141,7 @@ def test_token_counts_at_which_linear_layers_turn_compute_bound() -> None:
             assert bounds == ["memory", "compute"], (scheme, name)
 
 
-def test_the_convention_never_leaks_into_physical_counting() -> None:
+def test_physical_counting_is_independent_of_the_convention() -> None:
     physical = analyze(Scenario(load_model("llama-2-7b"), load_hardware("a6000"), prompt=2048, fusions=()))
     named = {op.name: op for op in physical.prefill.ops}
     assert named["qk_matmul"].flops == 2 * 4096 * 2048 * 2049 / 2

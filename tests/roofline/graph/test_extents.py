@@ -1,4 +1,4 @@
-"""Keys, pairs and held tokens against counting them one by one; touched experts against drawing them."""
+"""Keys, pairs and held tokens against brute force; touched experts against Monte Carlo."""
 
 from __future__ import annotations
 
@@ -7,54 +7,54 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roofline.graph.extents import Pool, Step, View, extents, popularity, touched
+from roofline.graph.extents import AttentionMask, Pool, Step, extents, popularity, touched
 
 limits = st.one_of(st.none(), st.integers(1, 70))
 
 
-def value(view: View, step: Step, name: str) -> float:
-    return extents(step, [view])[f"{name}{view.suffix}"]
+def value(mask: AttentionMask, step: Step, name: str) -> float:
+    return extents(step, [mask])[f"{name}{mask.suffix}"]
 
 
 @given(st.integers(1, 40), st.integers(0, 60), limits)
-def test_windows_against_counting(queries: int, cached: int, window: int | None) -> None:
+def test_window_against_brute_force(queries: int, cached: int, window: int | None) -> None:
     reach = window or 10**9
     seen_by = [range(max(0, cached + i + 1 - reach), cached + i + 1) for i in range(queries)]
-    view, step = View(window), Step(3, queries, cached)
-    assert value(view, step, "pairs") == sum(map(len, seen_by))
-    assert value(view, step, "keys") == len(set().union(*seen_by))
-    assert value(view, step, "held") == min(cached + queries, reach)
+    mask, step = AttentionMask(window), Step(3, queries, cached)
+    assert value(mask, step, "pairs") == sum(map(len, seen_by))
+    assert value(mask, step, "keys") == len(set().union(*seen_by))
+    assert value(mask, step, "held") == min(cached + queries, reach)
 
 
 @given(st.integers(1, 40), st.integers(0, 60), limits, st.integers(0, 20), limits, limits)
-def test_every_limit_only_takes_away(
+def test_limits_only_remove_keys(
     queries: int, cached: int, window: int | None, extra: int, selected: int | None, kept: int | None
 ) -> None:
-    step, full = Step(1, queries, cached), View()
-    limited = View(window, extra if window else 0, selected, kept)
+    step, full = Step(1, queries, cached), AttentionMask()
+    limited = AttentionMask(window, extra if window else 0, selected, kept)
     for name in ("keys", "pairs", "held"):
         assert 0 < value(limited, step, name) <= value(full, step, name)
     assert value(limited, step, "pairs") <= queries * (limited.reach or 10**9)
 
 
 @given(st.integers(1, 40), st.integers(0, 60), st.integers(1, 50))
-def test_a_selection_limits_what_is_read_but_not_what_is_kept(queries: int, cached: int, selected: int) -> None:
-    view, step = View(selected=selected), Step(1, queries, cached)
-    assert value(view, step, "pairs") == sum(min(cached + i + 1, selected) for i in range(queries))
-    assert value(view, step, "held") == cached + queries
-    assert value(view, Step(1, 1, cached), "keys") == min(cached + 1, selected)
+def test_selection_limits_reads_but_not_the_cache(queries: int, cached: int, selected: int) -> None:
+    mask, step = AttentionMask(selected=selected), Step(1, queries, cached)
+    assert value(mask, step, "pairs") == sum(min(cached + i + 1, selected) for i in range(queries))
+    assert value(mask, step, "held") == cached + queries
+    assert value(mask, Step(1, 1, cached), "keys") == min(cached + 1, selected)
 
 
 def test_a_bounded_cache_stops_growing() -> None:
-    view = View(kept=100)
-    assert value(view, Step(1, 1, 50), "pairs") == 51
-    assert value(view, Step(1, 1, 5000), "pairs") == 101
-    assert value(view, Step(1, 1000, 0), "pairs") == 1000 * 1001 / 2  # prefill is whole
+    mask = AttentionMask(kept=100)
+    assert value(mask, Step(1, 1, 50), "pairs") == 51
+    assert value(mask, Step(1, 1, 5000), "pairs") == 101
+    assert value(mask, Step(1, 1000, 0), "pairs") == 1000 * 1001 / 2  # prefill is whole
 
 
-def test_without_a_mask_every_query_sees_everything() -> None:
-    assert value(View(causal=False), Step(1, 8, 4), "pairs") == 8 * 12
-    cross = View(cross=True, causal=False)
+def test_bidirectional_attention_sees_all_keys() -> None:
+    assert value(AttentionMask(causal=False), Step(1, 8, 4), "pairs") == 8 * 12
+    cross = AttentionMask(cross=True, causal=False)
     assert value(cross, Step(1, 8, 4, source=30), "pairs") == 8 * 30
     assert value(cross, Step(1, 8, 4, source=30), "keys") == 30
 
@@ -63,22 +63,22 @@ def test_without_a_mask_every_query_sees_everything() -> None:
 def test_arrays_equal_scalars(
     queries: list[int], cached: int, window: int | None, extra: int, selected: int | None, kept: int | None
 ) -> None:
-    view, pool = View(window, extra if window else 0, selected, kept), Pool(16, 2, 0.7)
-    many = extents(Step(1, np.array(queries, float), cached), [view, pool])
+    mask, pool = AttentionMask(window, extra if window else 0, selected, kept), Pool(16, 2, 0.7)
+    many = extents(Step(1, np.array(queries, float), cached), [mask, pool])
     for index, one in enumerate(queries):
-        for name, single in extents(Step(1, one, cached), [view, pool]).items():
+        for name, single in extents(Step(1, one, cached), [mask, pool]).items():
             assert np.broadcast_to(many[name], len(queries))[index] == pytest.approx(single, rel=1e-12)
 
 
 def test_causal_prefill_sees_half_the_pairs() -> None:
-    values = extents(Step(1, 4096, 0), [View()])
+    values = extents(Step(1, 4096, 0), [AttentionMask()])
     assert values["pairs"] == 4096 * 4097 / 2
     assert values["keys"] == 4096
 
 
 @pytest.mark.parametrize("skew", [0.0, 0.5, 1.2])
 @pytest.mark.parametrize(("experts", "top_k", "tokens"), [(8, 2, 1), (8, 2, 5), (64, 6, 20), (256, 8, 64)])
-def test_touched_experts_against_drawing_them(experts: int, top_k: int, tokens: int, skew: float) -> None:
+def test_touched_experts_against_monte_carlo(experts: int, top_k: int, tokens: int, skew: float) -> None:
     """Each token uses expert e with its probability, independently of other experts (the closed form's assumption)."""
     shares = popularity(experts, top_k, skew)
     draw = np.random.default_rng(1).random((4000, tokens, experts)) < shares

@@ -1,4 +1,4 @@
-"""Parallelism: what it conserves, what it divides, and what it sends."""
+"""Parallelism: conserved FLOPs, divided weights and KV cache, bytes sent."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from roofline.graph.parallel import (
     Nodes,
     Offload,
     Parallelism,
+    bus_factor,
     imbalance,
-    link_share,
     parse_offload,
     stages,
 )
@@ -54,8 +54,8 @@ def parallel(**degrees: int) -> Settings:
 
 
 def matrix_flops(answer: Analysis) -> float:
-    """FLOPs of products with weights and of attention, which sharing divides; norms and additions are repeated."""
-    kinds = ("gemm", "attention", "moe", "scan", "delta_rule")
+    """FLOPs of GEMMs, attention and scans, which tensor parallelism divides; norms and additions are replicated."""
+    kinds = ("gemm", "attention", "moe", "scan", "gated_delta_rule")
     return sum(op.count * op.flops for op in answer.prefill.ops if op.kind in kinds)
 
 
@@ -76,7 +76,7 @@ def test_tensor_parallelism_conserves_flops_and_weights(name: str, degree: int) 
     assert rank.memory.weights * degree == pytest.approx(whole.memory.weights, rel=0.02)
 
 
-def test_key_and_value_heads_stop_shrinking_at_one() -> None:
+def test_kv_heads_are_replicated_beyond_their_number() -> None:
     caches = [run("llama-3-8b", parallel(tensor=degree)).memory.kv_cache for degree in (1, 2, 8, 16, 32)]
     assert [caches[0] / cache for cache in caches] == [1, 2, 8, 8, 8]
 
@@ -101,10 +101,10 @@ def test_sequence_parallelism_conserves_flops_and_divides_the_cache(degree: int)
     assert body(rank) * degree == pytest.approx(body(whole), rel=1e-9)
     assert rank.memory.kv_cache * degree == pytest.approx(whole.memory.kv_cache, rel=1e-9)
     assert rank.decode is not None
-    assert "attn_merge" in [op.name for op in rank.decode.ops]
+    assert "attn_merge_all_reduce" in [op.name for op in rank.decode.ops]
 
 
-def test_two_all_reduces_a_layer_move_the_ring_s_share() -> None:
+def test_two_ring_all_reduces_per_layer() -> None:
     answer = run("llama-2-13b", parallel(tensor=4), batch=8, prompt=100)
     reductions = [op for op in answer.prefill.ops if op.name in ("attn_all_reduce", "mlp_all_reduce")]
     assert len(reductions) == 2
@@ -115,33 +115,33 @@ def test_two_all_reduces_a_layer_move_the_ring_s_share() -> None:
         assert op.bound_time == op.link_bytes / 450e9
 
 
-def test_all_to_all_moves_each_token_to_its_experts_and_back() -> None:
+def test_dispatch_and_combine_bytes() -> None:
     settings = parallel(expert=8)
     answer = run("qwen3-30b-a3b", settings, batch=64, prompt=128)
-    exchange = {op.name: op for op in answer.prefill.ops if op.name in ("expert_dispatch", "expert_return")}
-    assert len(exchange) == 2
-    for op in exchange.values():
+    all_to_alls = [op for op in answer.prefill.ops if op.op.is_all_to_all]
+    assert [op.name for op in all_to_alls] == ["dispatch_all_to_all", "combine_all_to_all"]
+    for op in all_to_alls:
         assert op.link_bytes == (64 / 8) * 128 * 8 * 2048 * 2 * 7 / 8
 
 
-def test_across_nodes_a_token_is_sent_once_to_each_node() -> None:
+def test_dispatch_across_nodes_sends_a_token_once_per_node() -> None:
     settings = parallel(expert=16, nodes=4)
     answer = run("qwen3-30b-a3b", settings, batch=64, prompt=128)
-    dispatch = next(op for op in answer.prefill.ops if op.name == "expert_dispatch")
+    dispatch = next(op for op in answer.prefill.ops if op.name == "dispatch_all_to_all")
     remote = 3 * (1 - (3 / 4) ** 8)
     assert dispatch.link_bytes == pytest.approx((64 / 16) * 128 * remote * 2048 * 2)
 
 
 @pytest.mark.parametrize(("kind", "share"), [(Collective.ALL_REDUCE, 1.5), (Collective.ALL_GATHER, 0.75)])
-def test_link_shares(kind: Collective, share: float) -> None:
-    assert link_share(kind, 4) == share
-    assert link_share(kind, 1) == 0
+def test_bus_factors(kind: Collective, share: float) -> None:
+    assert bus_factor(kind, 4) == share
+    assert bus_factor(kind, 1) == 0
 
 
 @pytest.mark.parametrize(
     ("nodes", "seconds"), [(1, 1.75 / 450e9), (2, 0.25 / 50e9), (4, 0.75 / 50e9), (8, 1.75 / 50e9)]
 )
-def test_groups_beyond_a_node_use_the_network(nodes: int, seconds: float) -> None:
+def test_all_reduce_across_nodes_uses_the_network(nodes: int, seconds: float) -> None:
     """Every device has a port: on two nodes four devices each send 2 (1/2) of a fourth of the message, side by side."""
     far = run("llama-3.1-70b", parallel(tensor=8, nodes=nodes), prompt=4096)
     reduced = next(op for op in far.prefill.ops if op.name == "attn_all_reduce")
@@ -150,7 +150,7 @@ def test_groups_beyond_a_node_use_the_network(nodes: int, seconds: float) -> Non
     assert far.prefill.bound == ("link" if nodes > 2 else "compute")
 
 
-def test_published_rates_of_all_reduces_over_nodes() -> None:
+def test_published_all_reduce_bandwidth_across_nodes() -> None:
     """NCCL on two nodes of 8 H100 with a port of 400 Gbit/s each: 330 to 430 GB/s (NVIDIA/nccl, issue 1221)."""
     ranks = {"collective": "all_reduce", "ranks": 16.0, "bytes": 8e9, "across_nodes": 1.0, "members": 8.0}
     sent = 2 * 15 / 16 * 8e9
@@ -187,8 +187,8 @@ def test_bubbles_of_a_pipeline_do_no_work() -> None:
 def test_no_micro_batch_is_empty() -> None:
     """Of eight sequences, two on each rank, there are eight micro-batches, and two, at most."""
 
-    def times(batch: object, asked: int, data: int = 1) -> tuple[object, object]:
-        settings = parallel(pipeline=4, data=data, micro_batches=asked)
+    def times(batch: object, count: int, data: int = 1) -> tuple[object, object]:
+        settings = parallel(pipeline=4, data=data, micro_batches=count)
         answer = run("llama-3.1-8b", settings, batch=batch, generate=8)
         assert answer.expected.tpot is not None
         return answer.generation.total, answer.expected.tpot.mid
@@ -208,20 +208,20 @@ def test_more_sequences_never_take_a_pipeline_less_time() -> None:
     assert np.all(np.diff(answer.generation.total) >= 0)
 
 
-def test_without_a_pipeline_nothing_is_cut() -> None:
+def test_micro_batches_without_a_pipeline_are_a_no_op() -> None:
     cut, whole = (run("llama-3.1-8b", parallel(micro_batches=count), batch=8) for count in (4, 1))
     assert cut.generation == whole.generation
     assert cut.expected == whole.expected
 
 
-def test_devices_are_on_the_nodes_that_they_need_whoever_asks() -> None:
-    """Sixteen of eight a node are on two, by degrees, by a technique, and where decode runs on other hardware."""
+def test_number_of_nodes_follows_from_the_devices() -> None:
+    """Sixteen devices, eight per node: by degrees, by a technique, and with disaggregated decode."""
     given = {"prompt": 512, "generate": 8}
-    plain, asked = (
+    plain, explicit = (
         run("llama-3.1-405b", settings, **given).generation
         for settings in (parallel(tensor=16), parallel(tensor=16, nodes=2))
     )
-    assert plain == asked != run("llama-3.1-405b", parallel(tensor=16, nodes=1), **given).generation
+    assert plain == explicit != run("llama-3.1-405b", parallel(tensor=16, nodes=1), **given).generation
     scenario = Scenario(load_model("llama-3.1-405b"), H100, **given)
     assert analyze(apply_techniques(scenario, ["tensor-parallelism:degree=16"])).generation == plain
     rack = load_hardware("gb200")
@@ -231,14 +231,14 @@ def test_devices_are_on_the_nodes_that_they_need_whoever_asks() -> None:
     assert analyze(apart).parallel.nodes == 1
 
 
-def test_degrees_that_contradict_each_other_are_refused() -> None:
-    with pytest.raises(RooflineError, match=r"--ep 8 is more than the 2 devices of --tp 1 and --dp 2"):
+def test_contradicting_degrees_are_refused() -> None:
+    with pytest.raises(RooflineError, match=r"--ep 8 exceeds the 2 devices of --tp 1 and --dp 2"):
         Parallelism(expert=8, data=2)
     assert Parallelism(expert=8).data == Parallelism(expert=8, data=8).data == 8
 
 
 @given(st.integers(1, 32))
-def test_stages_hold_every_layer_once(pipeline: int) -> None:
+def test_stages_partition_the_layers(pipeline: int) -> None:
     shape = [len(stage) for stage in stages(load_model("llama-3-8b"), pipeline)]
     assert sum(shape) == 32
     assert max(shape) - min(shape) <= 1
@@ -251,7 +251,7 @@ def test_data_parallelism_divides_the_batch() -> None:
     assert replica.generation.tokens_per_second == pytest.approx(4 * quarter.generation.tokens_per_second)
 
 
-def test_skew_makes_one_rank_the_busiest() -> None:
+def test_skew_increases_the_imbalance() -> None:
     spec = load_model("qwen3-30b-a3b").experts[0]
     assert imbalance(spec, 8, 0) == 1
     assert 1 < imbalance(spec, 8, 0.5) < imbalance(spec, 8, 1.0) < 8
@@ -265,7 +265,7 @@ def test_skew_makes_one_rank_the_busiest() -> None:
         ("llama-3-8b", {"pipeline": 64}, "only 32 layers"),
         ("qwen3-30b-a3b", {"expert": 48}, "--ep 48 does not divide the 128 experts"),
         ("qwen3-30b-a3b", {"tensor": 4, "expert": 6}, "--ep 6 is not divisible by --tp 4"),
-        ("llama-3-8b", {"tensor": 8, "nodes": 9}, "--nodes 9 are more than the 8 devices"),
+        ("llama-3-8b", {"tensor": 8, "nodes": 9}, "--nodes 9 exceeds the 8 devices"),
         ("llama-3-8b", {"tensor": 0}, "--tp must be an integer between 1"),
         ("mamba-2.8b", {"sequence": 2}, "--sp"),
     ],
@@ -275,14 +275,14 @@ def test_degrees_that_do_not_fit(model: str, degrees: dict[str, int], words: str
         run(model, parallel(**degrees))
 
 
-def test_hardware_without_links_says_so() -> None:
+def test_hardware_without_links_is_refused() -> None:
     scenario = Scenario(load_model("llama-3-8b"), load_hardware("core-i9-13900k"), settings=parallel(tensor=2))
-    with pytest.raises(UnsupportedError, match="names no interconnect"):
+    with pytest.raises(UnsupportedError, match="has no interconnect"):
         analyze(scenario).prefill.bound_time  # noqa: B018
 
 
 @pytest.mark.parametrize("name", list_models())
-def test_every_model_runs_on_two_devices_or_says_why_not(name: str) -> None:
+def test_every_model_runs_on_two_devices_or_is_refused(name: str) -> None:
     model = load_model(name)
     odd = any(getattr(group.layer.mixer, "heads", 2) % 2 for group in model.groups)
     if odd or any(isinstance(group.layer.mixer, Hyena) for group in model.groups):
@@ -311,7 +311,7 @@ def test_offloading_never_beats_resident(name: str, weights: float, kv: float, b
     assert away.memory.kv_cache == pytest.approx(resident.memory.kv_cache * (1 - kv))
 
 
-def test_streamed_weights_come_over_the_host_link() -> None:
+def test_offloaded_weights_take_the_host_link() -> None:
     answer = run("llama-2-13b", Settings(offload=Offload(weights=1.0)), context=0, prompt=1)
     assert answer.decode is not None
     op = next(op for op in answer.decode.ops if op.name == "up_proj")
@@ -319,7 +319,7 @@ def test_streamed_weights_come_over_the_host_link() -> None:
     assert op.bound_time == op.weight_bytes / 64e9
 
 
-def test_a_host_takes_its_share_of_the_layers() -> None:
+def test_host_computes_a_fraction_of_the_layers() -> None:
     cpu = load_hardware("xeon-platinum-8480plus")
     device, split = run("llama-2-13b"), run("llama-2-13b", Settings(host=Host(cpu, 0.25, 0.25)))
     alone = analyze(Scenario(load_model("llama-2-13b"), cpu, precision=device.precision))
@@ -340,7 +340,7 @@ def test_a_host_takes_its_share_of_the_layers() -> None:
         (None, Offload()),
     ],
 )
-def test_reading_an_offload(text: str | None, offload: Offload) -> None:
+def test_parse_offload(text: str | None, offload: Offload) -> None:
     assert parse_offload(text) == offload
 
 
@@ -366,7 +366,7 @@ def test_moe_weight_traffic_approaches_all_experts() -> None:
     assert answers[0].memory.weights > everything
 
 
-def test_a_grid_of_ranks_sends_less_the_more_there_are() -> None:
+def test_2d_tensor_parallelism_sends_less_with_more_ranks() -> None:
     """Pope et al. 2022: 4 T sqrt(E F / n) on a grid against 2 T E in one dimension, which no rank count lowers."""
 
     def sent(degree: int, *, grid: bool) -> float:
@@ -385,7 +385,7 @@ def test_a_grid_of_ranks_sends_less_the_more_there_are() -> None:
 @given(
     st.integers(1, 8), st.integers(1, 12), st.sampled_from([1, 2, 3, 4, 6]), st.none() | st.integers(2, 6)
 )  # fmt: skip
-def test_stages_send_over_the_link_that_joins_both(size: int, count: int, nodes: int, bridge: int | None) -> None:
+def test_send_receive_takes_the_link_between_stages(size: int, count: int, nodes: int, bridge: int | None) -> None:
     """Every device of a stage sends to its counterpart in the next; the farthest of them decides."""
     assume(size * count % nodes == 0 and (bridge is None or bridge <= size * count // nodes))
     ranks = Parallelism(tensor=size, pipeline=count, nodes=nodes)
@@ -404,11 +404,11 @@ def test_stages_send_over_the_link_that_joins_both(size: int, count: int, nodes:
     assert found == expected
 
 
-def test_a_pipeline_over_two_nodes_sends_once_over_the_network() -> None:
+def test_pipeline_over_two_nodes_crosses_the_network_once() -> None:
     answer = run("llama-3.1-70b", parallel(tensor=4, pipeline=4, nodes=2), prompt=1000)
-    sent = {op.name: op for op in answer.prefill.ops if op.name.startswith("stage_transfer")}
-    assert (sent["stage_transfer"].count, sent["stage_transfer_beyond"].count) == (2, 1)
-    near, far = sent["stage_transfer"], sent["stage_transfer_beyond"]
+    sent = {op.name: op for op in answer.prefill.ops if op.name.startswith("send_receive")}
+    assert (sent["send_receive"].count, sent["send_receive_far"].count) == (2, 1)
+    near, far = sent["send_receive"], sent["send_receive_far"]
     assert near.link_bytes == far.link_bytes
     hardware = answer.scenario.hardware
     assert far.bound_time == pytest.approx(far.link_bytes / hardware.link(NETWORK).bandwidth)
@@ -420,10 +420,10 @@ def test_a_pipeline_over_two_nodes_sends_once_over_the_network() -> None:
     *(st.sampled_from(degrees) for degrees in ([1, 2, 4], [1, 2], [1, 2, 4], [1, 2, 4], [1, 2], [1, 3])),
     st.booleans(),
 )  # fmt: skip
-def test_settings_of_one_stage_lead_to_the_same_operators(
+def test_equal_stage_parallelism_builds_identical_operators(
     name: str, tensor: int, pipeline: int, expert: int, data: int, nodes: int, batches: int, decode: bool
 ) -> None:
-    """What a stage's operators are said not to depend on they do not depend on: the very same objects are made."""
+    """Operators are the same objects for all degrees that `of_stage` ignores."""
     try:
         ranks = Parallelism(tensor, pipeline, expert, data, nodes=nodes, micro_batches=batches)
         plain = Build(("attention",), parallel=ranks, decode=decode, skew=0.5, capacity=1.25)
@@ -435,7 +435,7 @@ def test_settings_of_one_stage_lead_to_the_same_operators(
     assert ranks.without_experts.of_stage == ranks.without_experts
 
 
-def test_replicas_of_data_parallelism_are_one_graph_on_one_placement() -> None:
+def test_data_parallel_replicas_share_graph_and_placement() -> None:
     answers = [run("llama-3-8b", parallel(data=data), batch=8 * data) for data in (1, 2, 4)]
     placements = [answer.decode.passes[0].placement for answer in answers]
     assert placements[0] is placements[1] is placements[2]

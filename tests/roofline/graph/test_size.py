@@ -42,7 +42,7 @@ def test_arrays_broadcast() -> None:
     assert (X * Y + 1).evaluate(at).tolist() == [[11, 21, 31], [21, 41, 61]]
 
 
-def test_the_product_of_a_shape() -> None:
+def test_product_of_a_shape() -> None:
     assert product((X, 4, Y, 8)) == 32 * X * Y
     assert product(()) == 1
     assert repr(2 * X * Y + 3) == "2*x*y + 3"

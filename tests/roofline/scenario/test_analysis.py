@@ -1,4 +1,4 @@
-"""Closed forms of the physics that is easy to get wrong."""
+"""Closed forms of FLOPs, bytes, memory and times of an analysis."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def named(answer: Analysis, phase: str = "prefill") -> dict[str, OpFigures]:
 
 
 def test_flops_approach_two_per_parameter_and_token() -> None:
-    """Norms, softmax and attention aside: 2 N FLOP a token, N without the embedding table, which is looked up."""
+    """2 N FLOPs per token without norms, softmax and attention; N excludes the embedding table."""
     model = load_model("llama-3-8b")
     table = model.vocabulary * model.hidden
     answer = run(batch=4096, prompt=1, context=0)
@@ -45,7 +45,7 @@ def test_causal_attention_does_half_the_work_of_the_full_square() -> None:
     assert op["sv_matmul"].flops == op["qk_matmul"].flops
 
 
-def test_a_cached_prefix_is_attended_to_but_not_computed() -> None:
+def test_cached_prefix_is_attended_to_but_not_computed() -> None:
     op = named(run(prompt=100, prefix=900, fusions=()))
     assert op["q_proj"].flops == 2 * 100 * 4096 * 4096
     assert op["qk_matmul"].flops == 2 * 32 * 128 * sum(900 + i + 1 for i in range(100))
@@ -67,7 +67,7 @@ def test_decode_attention_stays_at_its_intensity_whatever_the_batch() -> None:
         assert (multi_head.bound, grouped.bound) == ("memory", "memory")
 
 
-def test_linear_layers_turn_compute_bound_at_the_ridge() -> None:
+def test_linear_layers_become_compute_bound_at_the_ridge_point() -> None:
     """2 n m k / (2 (n k + n m + m k)) meets the ridge at m = ridge / (1 - ridge (n + k) / (n k))."""
     ridge = 312e12 / 2.039e12
     n, k = 4096, 14336
@@ -99,7 +99,7 @@ def test_tied_embeddings_are_stored_once() -> None:
     assert weights[1] - weights[0] == 2 * table
 
 
-def test_windowed_layers_read_and_keep_their_window_only() -> None:
+def test_sliding_window_layers_read_and_store_only_their_window() -> None:
     answer = run("gemma-2-9b", context=10_000, prompt=1, batch=2)
     windowed, full = (op for op in answer.decode.ops if op.name == "fused_attention")
     assert (windowed.section, full.section) == ("local", "global")
@@ -140,7 +140,7 @@ def test_activation_peak_by_liveness() -> None:
     assert run(prompt=tokens, fusions=()).memory.activation_peak == alive
 
 
-def test_memory_says_by_how_much_it_does_not_fit() -> None:
+def test_negative_headroom() -> None:
     memory = run("llama-3.1-405b").memory
     assert not memory.fits
     assert memory.headroom == memory.capacity - memory.total < 0
@@ -155,7 +155,7 @@ def test_generation_definitions() -> None:
     assert single.total == single.ttft
 
 
-def test_weight_only_quantisation_leaves_a_compute_bound_prefill_alone() -> None:
+def test_weight_only_quantisation_does_not_speed_up_compute_bound_prefill() -> None:
     plain = named(run("llama-2-13b", prompt=4096))
     four = named(run("llama-2-13b", prompt=4096, precision=parse_precision("fp16", "W4")))
     assert four["gate_proj"].bound_time == plain["gate_proj"].bound_time

@@ -26,8 +26,8 @@ from roofline import (
     parse_precision,
 )
 from roofline.graph.parallel import Offload, Parallelism
-from roofline.scenario.cost import generated_tokens, processed_tokens, rent, spent
-from roofline.scenario.energy import Consumption, Reading, at_most, consumption, matrix_power, times
+from roofline.scenario.cost import batch_cost, generated_tokens, hourly_rent, processed_tokens
+from roofline.scenario.energy import BatchEnergy, Reading, batch_energy, energy_at_tdp, matrix_power, times
 from roofline.scenario.schedule import Host, Settings, Speculation
 from roofline.specs.hardware import EnergyFigures, parse_hardware
 from roofline.specs.library import spec_files
@@ -46,14 +46,14 @@ def metric(name: str, analysis: Analysis, reading: str = "mid") -> Any:
     return find_metric(f"{name}.{reading}", "expected").figure(analysis)
 
 
-def part(found: Consumption | None, name: str) -> float:
-    """One part of the draw, of both phases."""
+def part(found: BatchEnergy | None, name: str) -> float:
+    """One component of the energy of both phases."""
     assert found is not None
     return float(getattr(found.prefill, name) + getattr(found.decode, name))
 
 
 def free(hardware: Hardware, **figures: Any) -> Hardware:
-    """Hardware with other energy figures, and no limit on its power."""
+    """Hardware with other energy figures and no power limit."""
     return dataclasses.replace(hardware, energy=EnergyFigures(**figures), tdp=None)
 
 
@@ -62,12 +62,12 @@ def test_energy_by_hand() -> None:
     hardware = free(H100, static=100.0, memory=2e-11, compute={"bf16": 1e-12}, link=3e-11)
     analysis = analyze(Scenario(LLAMA, hardware, batch=4, prompt=128, generate=2))
     assert analysis.decode is not None
-    found = consumption(analysis, "bound")
+    found = batch_energy(analysis, "bound")
     assert found is not None
     assert part(found, "static") == pytest.approx(100 * analysis.generation.total)
     assert part(found, "memory") == pytest.approx(2e-11 * (analysis.prefill.bytes + analysis.decode.bytes))
     assert part(found, "link") == 0
-    # Vector operations draw at their peak what matrix products do: 1 pJ x 989.4 TFLOP/s.
+    # Vector operations draw the peak power of GEMMs: 1 pJ x 989.4 TFLOP/s.
     joules = 0.0
     for op in (*analysis.prefill.ops, *analysis.decode.ops):
         matrix = float(op.op.matrix_flops.evaluate(op.extents))
@@ -84,29 +84,29 @@ def test_energy_by_hand() -> None:
 
 def test_cost_by_hand() -> None:
     analysis = analyze(Scenario(LLAMA, H100, batch=2, prompt=100, generate=10, price=7.2))
-    assert spent(analysis, "mid") == pytest.approx(0.002 * analysis.expected.total.mid)
+    assert batch_cost(analysis, "mid") == pytest.approx(0.002 * analysis.expected.total.mid)
     assert metric("cost", analysis) == pytest.approx(1e6 * 0.002 * analysis.expected.total.mid / 20)
     assert metric("cost", analysis) == pytest.approx(1e6 * 0.002 / analysis.expected.tokens_per_second.mid)
     assert metric("cost.processed", analysis) == pytest.approx(metric("cost", analysis) * 20 / 220)
     assert (generated_tokens(analysis), processed_tokens(analysis)) == (20, 220)
 
 
-def test_the_price_is_that_of_the_spec_unless_given() -> None:
+def test_default_price_is_that_of_the_spec() -> None:
     assert H100.price is not None
     assert H100.price.rent == 3.49
     assert H100.price.date.year == 2026
-    assert rent(analyze(Scenario(LLAMA, H100))) == 3.49
-    assert rent(analyze(Scenario(LLAMA, H100, price=1.25))) == 1.25
-    assert rent(analyze(Scenario(LLAMA, load_hardware("mi300x")))) is None
-    bought = load_hardware("rtx-4090")  # a purchase price says nothing about an hour
+    assert hourly_rent(analyze(Scenario(LLAMA, H100))) == 3.49
+    assert hourly_rent(analyze(Scenario(LLAMA, H100, price=1.25))) == 1.25
+    assert hourly_rent(analyze(Scenario(LLAMA, load_hardware("mi300x")))) is None
+    bought = load_hardware("rtx-4090")  # only a purchase price
     assert bought.price is not None
     assert bought.price.buy
-    assert rent(analyze(Scenario(LLAMA, bought))) is None
+    assert hourly_rent(analyze(Scenario(LLAMA, bought))) is None
 
 
 @pytest.mark.parametrize("price", [-1.0, float("nan"), float("inf")])
-def test_a_price_that_is_none(price: float) -> None:
-    with pytest.raises(RooflineError, match="USD an hour of a device"):
+def test_invalid_price(price: float) -> None:
+    with pytest.raises(RooflineError, match="USD per device hour"):
         Scenario(LLAMA, H100, price=price)
 
 
@@ -124,23 +124,23 @@ def test_laws(batch: int, prompt: int, generate: int, name: str, tensor: int) ->
     analysis, dearer = analyze(scenario), analyze(replace(scenario, price=4.0))
     assert hardware.energy is not None
     for reading in READINGS:
-        found = consumption(analysis, reading)
+        found = batch_energy(analysis, reading)
         assert found is not None
         drawn = tensor * times(analysis, reading).total
         assert found.total >= hardware.energy.static * drawn
         parts = sum(part(found, name) for name in ("static", "compute", "memory", "link"))
         assert parts >= found.total * (1 - 1e-9)
-        assert found.total <= at_most(analysis, reading) * (1 + 1e-9)
+        assert found.total <= energy_at_tdp(analysis, reading) * (1 + 1e-9)
         assert hardware.energy.static <= found.power <= (hardware.tdp or 0) * (1 + 1e-9)
         assert metric("cost", dearer, reading) == pytest.approx(2 * metric("cost", analysis, reading))
     for name in TIMED:
         bound, low, mid, high = (float(metric(name, analysis, reading)) for reading in READINGS)
         assert low * (1 - 1e-9) <= mid <= high * (1 + 1e-9), name
-        if name != "power":  # what takes longest draws least
+        if name != "power":  # the longest time has the lowest power
             assert bound <= low * (1 + 1e-9), name
 
 
-def test_arrays_are_scalars() -> None:
+def test_arrays_equal_scalars() -> None:
     batches, prompts = np.array([1, 8, 200]), np.array([[64], [2048]])
     grid = analyze(Scenario(load_model("gemma-2-9b"), H100, batch=batches, prompt=prompts, generate=5000))
     for name in TIMED:
@@ -152,11 +152,11 @@ def test_arrays_are_scalars() -> None:
                     assert figures[row, column] == pytest.approx(float(metric(name, one, reading)), rel=1e-9)
 
 
-def test_all_steps_are_counted_exactly() -> None:
+def test_energy_sums_all_decode_steps() -> None:
     hardware = free(H100, static=1e-3, memory=1e-11)
     model = load_model("gemma-2-9b")  # windows of 4096 tokens bend the bytes in the context
     whole = analyze(Scenario(model, hardware, prompt=4000, generate=301))
-    found = consumption(whole, "bound")
+    found = batch_energy(whole, "bound")
     steps = analyze(Scenario(model, hardware, prompt=4000, context=np.arange(4000, 4300)))
     assert found is not None
     assert steps.decode is not None
@@ -168,8 +168,8 @@ def test_more_devices_at_the_same_time_cost_more() -> None:
     one = analyze(Scenario(LLAMA, H100, batch=8))
     four = analyze(Scenario(LLAMA, H100, batch=32, settings=Settings(parallel=Parallelism(data=4))))
     assert four.generation.total == pytest.approx(one.generation.total)
-    assert spent(four, "bound") == pytest.approx(4 * spent(one, "bound"))
-    first, second = consumption(one, "bound"), consumption(four, "bound")
+    assert batch_cost(four, "bound") == pytest.approx(4 * batch_cost(one, "bound"))
+    first, second = batch_energy(one, "bound"), batch_energy(four, "bound")
     assert first is not None
     assert second is not None
     assert second.total == pytest.approx(4 * first.total)
@@ -177,13 +177,13 @@ def test_more_devices_at_the_same_time_cost_more() -> None:
     assert metric("cost", four) == pytest.approx(metric("cost", one))
 
 
-def test_a_pipeline_draws_for_its_work_and_not_for_its_bubbles() -> None:
+def test_pipeline_bubbles_have_no_dynamic_energy() -> None:
     hardware = free(H100, static=1.0, memory=1e-11)
     model = load_model("llama-3.1-70b")
 
     def moved(pipeline: int, batches: int) -> float:
         settings = Settings(parallel=Parallelism(pipeline=pipeline, micro_batches=batches))
-        found = consumption(analyze(Scenario(model, hardware, batch=8, settings=settings)), "bound")
+        found = batch_energy(analyze(Scenario(model, hardware, batch=8, settings=settings)), "bound")
         assert found is not None
         return float(part(found, "memory"))
 
@@ -195,14 +195,14 @@ def test_a_pipeline_draws_for_its_work_and_not_for_its_bubbles() -> None:
 
 
 @pytest.mark.parametrize("technique", ["layerskip", "speculative-decoding:draft=llama-3.2-1b", "eagle"])
-def test_drafting_draws_the_same_on_a_pipeline(technique: str) -> None:
-    """A draft that is a part of the model runs through all stages, one of its own on the last."""
+def test_draft_energy_is_independent_of_the_pipeline(technique: str) -> None:
+    """Self-drafting runs through all stages, a separate draft on one."""
     hardware = free(H100, static=0.0, memory=1e-11)
 
     def drawn(pipeline: int, batches: int) -> float:
         settings = Settings(parallel=Parallelism(pipeline=pipeline, micro_batches=batches))
         scenario = Scenario(load_model("llama-3.1-8b"), hardware, batch=8, generate=8, settings=settings)
-        found = consumption(analyze(apply_techniques(scenario, [technique])), "bound")
+        found = batch_energy(analyze(apply_techniques(scenario, [technique])), "bound")
         assert found is not None
         return float(part(found, "memory"))
 
@@ -211,11 +211,11 @@ def test_drafting_draws_the_same_on_a_pipeline(technique: str) -> None:
     assert drawn(4, 4) == pytest.approx(drawn(2, 4), rel=3e-3)  # each micro-batch reads the weights
 
 
-def test_decode_on_other_hardware() -> None:
+def test_energy_with_disaggregated_decode() -> None:
     other = load_hardware("a100-sxm-80gb")
     plain = analyze(Scenario(LLAMA, H100, batch=4))
     apart = analyze(Scenario(LLAMA, H100, batch=4, settings=Settings(decode_hardware=other)))
-    found, alone = consumption(apart, "bound"), consumption(plain, "bound")
+    found, alone = batch_energy(apart, "bound"), batch_energy(plain, "bound")
     assert found is not None
     assert alone is not None
     assert part(found, "static") == pytest.approx((121.7 + 80.0) * apart.generation.total)
@@ -223,43 +223,43 @@ def test_decode_on_other_hardware() -> None:
     assert plain.decode is not None
     prefill = 155e-12 * plain.prefill.bytes
     assert part(found, "memory") - prefill == pytest.approx((part(alone, "memory") - prefill) * 198 / 155)
-    assert rent(apart) == pytest.approx(3.49 + 1.59)
-    assert rent(analyze(replace(apart.scenario, price=2.0))) == 4.0
-    assert at_most(apart, "bound") == pytest.approx((700 + 400) * apart.generation.total)
+    assert hourly_rent(apart) == pytest.approx(3.49 + 1.59)
+    assert hourly_rent(analyze(replace(apart.scenario, price=2.0))) == 4.0
+    assert energy_at_tdp(apart, "bound") == pytest.approx((700 + 400) * apart.generation.total)
     unknown = analyze(Scenario(LLAMA, H100, settings=Settings(decode_hardware=load_hardware("mi300x"))))
-    assert consumption(unknown, "bound") is None
-    assert rent(unknown) is None
+    assert batch_energy(unknown, "bound") is None
+    assert hourly_rent(unknown) is None
 
 
-def test_a_second_processor_and_offloading() -> None:
+def test_energy_with_host_compute_and_offloading() -> None:
     hardware = free(H100, static=50.0, memory=1e-11, link=1e-10)
     host = dataclasses.replace(load_hardware("epyc-9654"), energy=EnergyFigures(30.0, 1e-10), tdp=None)
     shared = Settings(host=Host(host, 0.5, 0.5))
-    found = consumption(analyze(Scenario(LLAMA, hardware, settings=shared)), "bound")
+    found = batch_energy(analyze(Scenario(LLAMA, hardware, settings=shared)), "bound")
     assert found is not None
     assert part(found, "static") == pytest.approx(
         80 * analyze(Scenario(LLAMA, hardware, settings=shared)).generation.total
     )
     streamed = analyze(Scenario(LLAMA, hardware, generate=2, settings=Settings(offload=Offload(weights=0.5))))
     assert streamed.decode is not None
-    sent = consumption(streamed, "bound")
+    sent = batch_energy(streamed, "bound")
     assert sent is not None
     assert part(sent, "link") == pytest.approx(1e-10 * (streamed.prefill.link_bytes + streamed.decode.link_bytes))
 
 
-def test_drafts_share_their_iteration() -> None:
+def test_speculative_decoding_divides_energy_by_accepted_tokens() -> None:
     hardware = free(H100, static=1.0, memory=1e-11)
     free_drafts = Settings(speculation=Speculation(length=3, accepted=2.0, verified=3))
     plain = analyze(Scenario(LLAMA, hardware, generate=2))
     drafted = analyze(Scenario(LLAMA, hardware, generate=2, settings=free_drafts))
     assert drafted.decode is not None
     assert plain.decode is not None
-    found = consumption(drafted, "bound")
+    found = batch_energy(drafted, "bound")
     assert found is not None
     assert part(found, "memory") == pytest.approx(1e-11 * (drafted.prefill.bytes + drafted.decode.bytes / 2))
 
 
-def test_a_model_that_only_encodes() -> None:
+def test_energy_of_an_encoder() -> None:
     analysis = analyze(Scenario(load_model("bert-base"), H100, batch=8))
     assert np.isnan(metric("energy", analysis))
     assert np.isnan(metric("cost", analysis))
@@ -267,17 +267,17 @@ def test_a_model_that_only_encodes() -> None:
     assert metric("cost.processed", analysis) > 0
 
 
-def test_without_figures_nothing_is_made_up() -> None:
+def test_energy_without_figures_is_nan() -> None:
     for name in ("mi300x", "m3-max"):
         analysis = analyze(Scenario(LLAMA, load_hardware(name), batch=np.array([1, 2])))
-        assert consumption(analysis, "mid") is None
+        assert batch_energy(analysis, "mid") is None
         assert np.isnan(metric("energy", analysis)).all()
         assert np.isnan(metric("cost", analysis)).all()
     assert (metric("energy.tdp", analyze(Scenario(LLAMA, load_hardware("mi300x")))) > 0).all()
     assert np.isnan(metric("energy.tdp", analyze(Scenario(LLAMA, load_hardware("m3-max"))))).all()
 
 
-def test_formats_without_a_figure_draw_the_same_at_their_peak() -> None:
+def test_formats_without_a_figure_have_the_same_peak_power() -> None:
     hardware = free(H100, static=100.0, memory=1e-11, compute={"bf16": 0.5e-12})
     assert matrix_power(hardware, "bf16") == pytest.approx(989.4e12 * 0.5e-12)
     assert matrix_power(hardware, "fp8") == matrix_power(hardware, "bf16")
@@ -297,7 +297,7 @@ MEASURED = {
 
 
 @pytest.mark.parametrize(("key", "points"), MEASURED.items(), ids=lambda value: str(value)[:16])
-def test_power_is_near_what_was_measured(
+def test_power_against_measurements(
     key: tuple[str, int, str | None, bool], points: dict[int, tuple[float, float]]
 ) -> None:
     name, devices, scheme, fitted = key
@@ -310,7 +310,7 @@ def test_power_is_near_what_was_measured(
                 load_model(name), H100, batch=batch, prompt=634, generate=397, precision=precision, settings=settings
             )
         )
-        found = consumption(analysis, "bound")
+        found = batch_energy(analysis, "bound")
         assert found is not None
         rate = power / joules
         work = (part(found, "compute") + part(found, "memory")) / float(generated_tokens(analysis))
@@ -320,7 +320,7 @@ def test_power_is_near_what_was_measured(
     assert max(map(abs, errors)) < (0.18 if fitted else 0.22)
 
 
-def test_energy_a_token_is_near_what_was_measured() -> None:
+def test_energy_per_token_against_measurements() -> None:
     """Power and time predicted together: -4, -11, -15 and -10%."""
     batches = {16: 0.2627, 64: 0.1186, 128: 0.0951, 512: 0.0702}
     analysis = analyze(Scenario(LLAMA, H100, batch=np.array(list(batches)), prompt=634, generate=397))
@@ -332,9 +332,9 @@ def test_energy_a_token_is_near_what_was_measured() -> None:
 @pytest.mark.parametrize(
     ("name", "joules", "seconds", "tokens"), [("llama-2-7b", 1828.8, 9.442, 420), ("llama-2-13b", 3050.1, 12.984, 379)]
 )
-def test_an_a100_draws_what_was_measured(name: str, joules: float, seconds: float, tokens: int) -> None:
+def test_a100_energy_against_measurements(name: str, joules: float, seconds: float, tokens: int) -> None:
     analysis = analyze(Scenario(load_model(name), load_hardware("a100-sxm-40gb"), prompt=50, generate=tokens))
-    found = consumption(analysis, "bound")
+    found = batch_energy(analysis, "bound")
     assert found is not None
     assert 80.0 * seconds + part(found, "compute") + part(found, "memory") == pytest.approx(joules, rel=0.05)
 
@@ -349,7 +349,7 @@ def spec() -> Callable[..., Hardware]:
     return parse
 
 
-def test_the_energy_section_of_a_spec(spec: Callable[..., Hardware]) -> None:
+def test_energy_section_of_a_spec(spec: Callable[..., Hardware]) -> None:
     hardware = spec(static="90 W [idle]", memory="6 pJ/bit [power]", compute={"bf16": "0.7 pJ/FLOP"}, link="10 pJ/B")
     assert hardware.energy is not None
     assert hardware.energy.static == 90
@@ -366,12 +366,12 @@ def test_the_energy_section_of_a_spec(spec: Callable[..., Hardware]) -> None:
         ({"memory": "6 pJ/bit"}, "energy.static"),
         ({"static": "90 W", "memory": "6 pJ/bit", "compute": {"fp9": "1 pJ/FLOP"}}, "fp9"),
         ({"static": "90 W", "memory": "6 W"}, "energy.memory"),
-        ({"static": "90 W", "memory": "6 mJ/B"}, "believable"),
+        ({"static": "90 W", "memory": "6 mJ/B"}, "plausible"),
         ({"static": "90 W [nobody]", "memory": "6 pJ/B"}, "nobody"),
         ({"static": "90 W", "memory": "6 pJ/B", "idle": "3 W"}, "idle"),
     ],
 )
-def test_a_wrong_energy_section(spec: Callable[..., Hardware], energy: dict[str, object], message: str) -> None:
+def test_invalid_energy_section(spec: Callable[..., Hardware], energy: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message):
         spec(**energy)
 
@@ -394,8 +394,8 @@ def test_sweeps_have_energy_and_cost() -> None:
 
 @pytest.mark.parametrize(
     ("metrics", "message"),
-    [("cost", "give one with --price"), ("energy", "no energy figures"), ("power.low", "no energy figures")],
+    [("cost", "set --price"), ("energy", "no energy figures"), ("power.low", "no energy figures")],
 )
-def test_what_nobody_knows_is_refused(metrics: str, message: str) -> None:
+def test_metrics_without_figures_are_refused(metrics: str, message: str) -> None:
     with pytest.raises(RooflineError, match=message):
         make_study({"batch": "1,2"}, metrics, model="llama-3.1-8b", hw="mi300x")

@@ -1,4 +1,4 @@
-"""KV cache capacity: closed forms, laws, and capacities that vLLM printed."""
+"""KV cache capacity: closed forms, laws, and capacities reported by vLLM."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from roofline import load_hardware, load_model, parse_precision
+from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import (
@@ -15,14 +16,13 @@ from roofline.scenario.kv_capacity import (
     SAMPLER_BYTES,
     SGLANG,
     TENSORRT_LLM,
-    VLLM_0,
+    VLLM_V0,
     Capacity,
     Reserve,
     kv_capacity,
     profiling_tokens,
-    token_bytes,
     visible_memory,
-    vllm_1,
+    vllm_v1,
     waves,
 )
 
@@ -30,7 +30,7 @@ H100, A6000 = load_hardware("h100-sxm"), load_hardware("a6000")
 LLAMA = load_model("llama-3-8b")
 
 
-def test_the_cache_is_what_is_left() -> None:
+def test_cache_is_the_remaining_memory() -> None:
     found = kv_capacity(LLAMA, H100)
     assert found.budget == pytest.approx(0.9 * 0.99 * 80 * GIB)
     assert found.cache == found.budget - found.weights - found.activations - found.context
@@ -40,7 +40,7 @@ def test_the_cache_is_what_is_left() -> None:
     assert 0 <= found.cache - found.tokens * found.bytes_per_token < 16 * found.bytes_per_token
 
 
-def test_visible_memory_is_less_than_sold() -> None:
+def test_visible_memory_is_less_than_nominal() -> None:
     # torch reports 79.15 to 79.22 GiB of 80 GB cards, 47.54 of an A6000, 44.4 to 44.5 of an L40S (vLLM logs).
     for name, low, high in (("h100-sxm", 79.1, 79.3), ("a6000", 47.4, 47.6), ("l40s", 44.3, 44.6)):
         assert low < visible_memory(load_hardware(name)) / GIB < high
@@ -60,7 +60,7 @@ PRINTED = (
 
 
 @pytest.mark.parametrize(("model", "hardware", "base", "scheme", "blocks"), PRINTED)
-def test_capacities_that_vllm_printed(model: str, hardware: str, base: str, scheme: str | None, blocks: int) -> None:
+def test_capacities_reported_by_vllm(model: str, hardware: str, base: str, scheme: str | None, blocks: int) -> None:
     found = kv_capacity(load_model(model), load_hardware(hardware), parse_precision(base, scheme))
     assert found.tokens == pytest.approx(16 * blocks, rel=0.05)
 
@@ -69,15 +69,15 @@ def test_activations_are_the_larger_peak() -> None:
     """Sampling over 128,256 entries outweighs 8192 tokens; a window of 32,768 tokens outweighs sampling over 32,000."""
     assert kv_capacity(LLAMA, H100).activations == 256 * 128256 * SAMPLER_BYTES
     assert kv_capacity(load_model("mistral-7b"), A6000).activations > 256 * 32000 * SAMPLER_BYTES
-    assert kv_capacity(LLAMA, H100, reserve=replace(VLLM_0, profiles=False)).activations == 0
+    assert kv_capacity(LLAMA, H100, reserve=replace(VLLM_V0, profiles=False)).activations == 0
 
 
 def test_profiling_tokens_follow_the_engine() -> None:
-    assert profiling_tokens(LLAMA, VLLM_0) == 8192
-    assert profiling_tokens(load_model("llama-3.1-8b"), VLLM_0) == 2048
-    assert profiling_tokens(LLAMA, vllm_1(H100)) == 8192
-    assert vllm_1(H100).sequences == 1024
-    assert vllm_1(load_hardware("a100-sxm-80gb")).sequences == vllm_1(A6000).sequences == 256
+    assert profiling_tokens(LLAMA, VLLM_V0) == 8192
+    assert profiling_tokens(load_model("llama-3.1-8b"), VLLM_V0) == 2048
+    assert profiling_tokens(LLAMA, vllm_v1(H100)) == 8192
+    assert vllm_v1(H100).sequences == 1024
+    assert vllm_v1(load_hardware("a100-sxm-80gb")).sequences == vllm_v1(A6000).sequences == 256
 
 
 def test_ranks_share_heads_and_weights() -> None:
@@ -86,9 +86,11 @@ def test_ranks_share_heads_and_weights() -> None:
     two = kv_capacity(LLAMA, H100, precision, Parallelism(tensor=2))
     assert two.bytes_per_token == one.bytes_per_token / 2
     assert two.weights < 0.51 * one.weights
-    assert two.context == VLLM_0.group_context
+    assert two.context == VLLM_V0.group_context
     latent = load_model("deepseek-v3")
-    assert token_bytes(latent, precision) == token_bytes(latent, precision, Parallelism(tensor=8)) == 70272
+    assert (
+        kv_bytes_per_token(latent, precision) == kv_bytes_per_token(latent, precision, Parallelism(tensor=8)) == 70272
+    )
 
 
 def test_more_memory_and_smaller_formats_hold_more() -> None:
@@ -99,31 +101,31 @@ def test_more_memory_and_smaller_formats_hold_more() -> None:
     assert (kv_capacity(LLAMA, H100, reserve=SGLANG).tokens or 0) < plain * 1.05
 
 
-def test_nothing_left_is_no_token() -> None:
+def test_no_memory_left_means_no_tokens() -> None:
     full = kv_capacity(load_model("llama-3-70b"), H100)
     assert full.tokens == 0
     assert full.cache < 0
 
 
-def test_a_model_without_a_cache_has_no_capacity() -> None:
+def test_model_without_kv_cache_has_no_capacity() -> None:
     assert kv_capacity(load_model("mamba2-1.3b"), H100).tokens is None
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("settings", "message"),
     [
-        ({"utilisation": 0.0}, "share of memory"),
+        ({"utilisation": 0.0}, "memory utilisation"),
         ({"utilisation": 1.5}, "1.5"),
         ({"block": 0}, "block"),
         ({"tokens": 0}, "tokens"),
     ],
 )
-def test_a_reserve_that_cannot_be(wrong: dict[str, float], said: str) -> None:
-    with pytest.raises(RooflineError, match=said):
-        Reserve(**wrong)  # type: ignore[arg-type]
+def test_invalid_reserve(settings: dict[str, float], message: str) -> None:
+    with pytest.raises(RooflineError, match=message):
+        Reserve(**settings)  # type: ignore[arg-type]
 
 
-def test_a_share_of_what_is_left() -> None:
+def test_utilisation_of_the_remaining_memory() -> None:
     found = kv_capacity(LLAMA, H100, reserve=TENSORRT_LLM)
     assert found.budget == found.visible
     assert found.cache == pytest.approx(0.9 * (found.visible - found.weights - found.activations - found.context))
@@ -137,7 +139,7 @@ def test_waves_are_as_large_as_fits() -> None:
     assert waves(12, 1000, room) == (6, 6)
     assert sum(waves(997, 77, room)) == 997
     assert waves(9, 1000, replace(room, bytes_per_token=0)) == (9,)
-    with pytest.raises(RooflineError, match="not one sequence of 7000 tokens"):
+    with pytest.raises(RooflineError, match="no sequence of 7000 tokens"):
         waves(2, 7000, room)
 
 

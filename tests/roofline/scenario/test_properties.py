@@ -23,7 +23,7 @@ from roofline import (
     load_model,
     parse_precision,
 )
-from roofline.bound.memory import kept_bytes
+from roofline.bound.memory import resident_bytes
 from roofline.graph.extents import Step
 from roofline.graph.fusion import FUSIONS
 from roofline.graph.network import network
@@ -36,7 +36,7 @@ generators = models.filter(lambda model: model.task == "generate" and model.towe
 dense = st.sampled_from(
     [name for name in list_models() if all(type(g.layer.mixer) is Attention for g in load_model(name).groups)]
 ).map(load_model)
-decoders = generators.filter(lambda model: not model.latent and type(model.groups[0].layer.mixer) is not Hyena)
+decoders = generators.filter(lambda model: not model.uses_mla and type(model.groups[0].layer.mixer) is not Hyena)
 devices = st.sampled_from(list_hardware()).map(load_hardware)
 batches = st.integers(1, 512)
 lengths = st.integers(1, 20_000)
@@ -83,9 +83,7 @@ def test_flash_attention_is_never_slower(model: Model, hardware: Hardware, batch
 
 
 @given(models, devices, batches, lengths)
-def test_grouped_queries_never_cost_more_than_full_heads(
-    model: Model, hardware: Hardware, batch: int, length: int
-) -> None:
+def test_gqa_never_costs_more_than_mha(model: Model, hardware: Hardware, batch: int, length: int) -> None:
     def with_full_heads(model: Model) -> Model:
         return with_attention(model, "mha", lambda attention: dataclasses.replace(attention, kv_heads=attention.heads))
 
@@ -234,7 +232,7 @@ def test_a_window_caps_the_cache(model: Model, batch: int, tokens: int, window: 
     graph = network(windowed, parse_precision("bf16"))
 
     def cache(tokens: int) -> float:
-        return float(kept_bytes(graph, Role.KV, Step(batch, 1, tokens - 1))[0])
+        return float(resident_bytes(graph, Role.KV, Step(batch, 1, tokens - 1))[0])
 
     assert cache(tokens) == cache(min(tokens, window)) <= cache(window)
 

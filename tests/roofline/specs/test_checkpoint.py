@@ -1,4 +1,4 @@
-"""The formats a model runs in where none is asked for, and what a config.json says of them."""
+"""The default formats of released checkpoints, and the quantisation keys of config.json."""
 
 from __future__ import annotations
 
@@ -69,11 +69,11 @@ def test_as_released(model: str, hardware: str, engine: str | None, expected: tu
         ({"scheme": "awq", "kv": "fp8"}, ("awq", "bf16", "fp8")),
     ],
 )
-def test_what_is_asked_for_comes_first(asked: dict[str, str], expected: tuple[str, str, str]) -> None:
+def test_requested_formats_override_the_released(asked: dict[str, str], expected: tuple[str, str, str]) -> None:
     assert names(precision_of(load_model("deepseek-v3"), H100, **asked)) == expected
 
 
-def test_a_technique_of_weights_starts_from_16_bits() -> None:
+def test_weight_quantisation_technique_starts_from_16_bits() -> None:
     asked = request_from({"model": "deepseek-v3", "hw": "h100-sxm", "tp": 8, "with": ["awq"]})
     (again,) = parse_scenarios([command_line(asked).removeprefix("roofline analyze ")])
     assert again.scenario().precision == asked.scenario().precision
@@ -87,7 +87,7 @@ def test_a_technique_of_weights_starts_from_16_bits() -> None:
     assert names(cache.scenario().precision or cache.precision)[:2] == ("fp8_block", "fp8_group")
 
 
-def test_other_engines_and_hardware_run_it_as_they_can() -> None:
+def test_unsupported_released_formats_are_dequantised() -> None:
     asked = Request(load_model("gpt-oss-20b"), H100)
     assert asked.precision.weights.name == "mxfp4"
     assert asked.with_options(engine="llama.cpp").precision.weights.name == "mxfp4_moe"
@@ -107,7 +107,7 @@ BF16 = parse_precision("bf16")
 # --- specs ------------------------------------------------------------------------------------------------------------
 
 
-def test_spec_of_a_released_scheme() -> None:
+def test_quantization_key_of_a_spec() -> None:
     spec = to_spec(load_model("deepseek-v3"))
     assert spec["quantization"] == "fp8_block"
     assert parse_model(spec, "x").quantization == "fp8_block"
@@ -115,7 +115,7 @@ def test_spec_of_a_released_scheme() -> None:
         parse_model({**spec, "quantization": "fp8_blok"}, "x")
 
 
-def test_profile_of_an_engine() -> None:
+def test_checkpoints_key_of_an_engine_profile() -> None:
     content = {"name": "mine", "checkpoints": {"fp8_block": "fp8"}}
     engine = parse_engine(content, "x")
     assert names(precision_of(load_model("deepseek-v3"), H100, engine)) == ("fp8", "fp8", "bf16")
@@ -128,7 +128,7 @@ def test_profile_of_an_engine() -> None:
             parse_engine({"name": "mine", "checkpoints": wrong}, "x")
 
 
-def test_parts_that_a_checkpoint_leaves_out() -> None:
+def test_unquantised_parts_of_a_checkpoint() -> None:
     """Kimi K2 Thinking: only routed experts are in integers, in all 594 GB; Kimi K2's FP8 takes 1.03 TB."""
     weights = {}
     for name in ("kimi-k2-thinking", "kimi-k2"):
@@ -224,7 +224,7 @@ def test_quantization_config(section: dict[str, Any], scheme: str, bits: float |
     assert parse_model(to_spec(model), "x") == model
 
 
-def test_a_quantised_file_has_fewer_bytes_than_the_plain_one() -> None:
+def test_quantised_file_has_fewer_bytes() -> None:
     section = {"quant_method": "awq", "bits": 4, "group_size": 128}
     plain, quantised = (
         analyze(Scenario(parse_model(translate(content, "x", "x"), "x"), H100)).memory.weights
@@ -234,7 +234,7 @@ def test_a_quantised_file_has_fewer_bytes_than_the_plain_one() -> None:
     assert (quantised - vocabulary) / (plain - vocabulary) == pytest.approx((4 + 20 / 128) / 16, rel=1e-3)
 
 
-def test_what_a_nested_text_model_says() -> None:
+def test_quantization_of_a_nested_text_model() -> None:
     content = json.loads((CONFIGS / "gemma-3-4b.json").read_text())
     content["text_config"]["quantization_config"] = {"quant_method": "fp8"}
     assert translate(content, "x", "x")["quantization"] == "fp8"
@@ -273,14 +273,14 @@ def ignoring(*modules: str) -> dict[str, Any]:
         (["re:(a+)+$" * 5], []),
     ],
 )
-def test_modules_that_are_not_converted(modules: list[str], parts: list[str]) -> None:
+def test_lists_of_unquantised_modules(modules: list[str], parts: list[str]) -> None:
     found = translate(config(**ignoring(*modules)), "x", "x")
     assert found.get("unquantised", []) == parts
     assert parse_model(found, "x").unquantised == tuple(parts)
 
 
 @pytest.mark.parametrize(
-    ("section", "told"),
+    ("section", "expected"),
     [
         ({"quant_method": "aqlm"}, "the method 'aqlm'"),
         ({"quant_method": "gptqq", "bits": 4}, "did you mean 'gptq'"),
@@ -294,7 +294,7 @@ def test_modules_that_are_not_converted(modules: list[str], parts: list[str]) ->
         (compressed({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32}), "attention in MXFP4"),
         ({"quant_method": "compressed-tensors"}, "without 'config_groups'"),
         (compressed({"num_bits": 4, "type": "int"}) | {"format": "marlin-24"}, "sparse weights ('marlin-24')"),
-        (sparse(sparsity_structure="2:4", format="dense"), "sparse weights ('2:4') are not read"),
+        (sparse(sparsity_structure="2:4", format="dense"), "sparse weights ('2:4') are not supported"),
         (sparse(sparsity_structure="2:4", format="sparse-24-bitmask"), "--with n-m-sparsity"),
         (sparse(sparsity_structure="unstructured", format="sparse-bitmask"), "sparse weights ('unstructured')"),
         (sparse(config_groups={}, sparsity_structure="2:4"), "--with n-m-sparsity"),
@@ -303,45 +303,45 @@ def test_modules_that_are_not_converted(modules: list[str], parts: list[str]) ->
         ({"quant_method": "compressed-tensors", "config_groups": {"group_0": []}}, "'group_0' must be a mapping"),
     ],
 )
-def test_what_no_scheme_stands_for_is_refused(section: dict[str, Any], told: str) -> None:
+def test_unknown_quantisation_is_rejected(section: dict[str, Any], expected: str) -> None:
     with pytest.raises(SpecError) as error:
         translate(config(**section), "x", "x")
-    assert told in str(error.value)
+    assert expected in str(error.value)
     assert str(error.value).count("\n") == 0
 
 
-def test_weights_that_are_stored_whole_are_not_sparse() -> None:
+def test_dense_format_is_not_sparse() -> None:
     for sparsity in ({}, {"format": "dense", "sparsity_structure": "0:0"}, {"sparsity_structure": "unstructured"}):
         assert translate(config(**sparse(**sparsity)), "x", "x")["quantization"] == "fp8"
 
 
-def test_the_older_name_of_the_section() -> None:
+def test_compression_config_is_read() -> None:
     section = compressed({"num_bits": 8, "type": "int"})
     assert translate({**config(), "compression_config": section}, "x", "x")["quantization"] == "W8"
 
 
-def test_experts_in_mxfp4_that_were_packed_elsewhere() -> None:
+def test_mxfp4_experts_of_compressed_tensors() -> None:
     section = compressed({"num_bits": 4, "type": "float", "strategy": "group", "group_size": 32})
     found = translate(config(**section, ignore=["re:.*self_attn.*"]), "x", "x")
     assert (found["quantization"], found["unquantised"]) == ("mxfp4", ["attention"])
 
 
-def test_what_is_left_out_of_nothing_is_told() -> None:
+def test_unquantised_without_quantization_is_rejected() -> None:
     spec = to_spec(load_model("llama-3.1-8b"))
-    with pytest.raises(SpecError, match="'unquantised' says what 'quantization' leaves out"):
+    with pytest.raises(SpecError, match="'unquantised' needs 'quantization'"):
         parse_model({**spec, "unquantised": ["attention"]}, "x")
     with pytest.raises(SpecError, match="unquantised"):
         parse_model({**spec, "quantization": "fp8", "unquantised": ["experts"]}, "x")
 
 
-def test_groups_of_several_formats_are_refused() -> None:
+def test_several_format_groups_are_rejected() -> None:
     section = compressed({"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128})
     section["config_groups"]["group_1"] = {"weights": {"num_bits": 8, "type": "int"}}
     with pytest.raises(SpecError, match="2 groups of formats"):
         translate(config(**section), "x", "x")
 
 
-def test_integers_in_groups() -> None:
+def test_grouped_integer_formats() -> None:
     assert find_format("int4-g32").bits == 4.5
     assert find_format("INT8_G128").arithmetic == "int8"
     with pytest.raises(RooflineError, match="group size"):

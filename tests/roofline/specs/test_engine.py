@@ -1,4 +1,4 @@
-"""Engine profiles: bundled ones, files of one's own, and mistakes in them."""
+"""Engine profiles: bundled, from files, and invalid."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from roofline.specs.engine import (
     render,
 )
 from roofline.timing.calibration import load_calibration
-from roofline.whatif.explain.grounds import assumptions
+from roofline.whatif.explain.assumptions import assumptions
 from roofline.whatif.request import Request
 
 
-def test_the_engines_that_are_promised() -> None:
+def test_bundled_engines() -> None:
     promised = {"ideal", "vllm", "vllm-sync", "vllm-v0", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
     assert promised <= set(list_engines())
 
 
 @pytest.mark.parametrize("name", list_engines())
-def test_profiles_say_where_they_come_from_and_survive_a_round_trip(name: str, tmp_path: Path) -> None:
+def test_profiles_have_sources_and_round_trip(name: str, tmp_path: Path) -> None:
     engine = load_engine(name)
     assert engine.name == name
     assert engine.title
@@ -45,20 +45,20 @@ def test_profiles_say_where_they_come_from_and_survive_a_round_trip(name: str, t
     path.write_text(render(engine), encoding="utf-8")
     again = parse_engine(read_mapping(path), str(path))
     assert (again.fusions, again.graphs, again.sources) == (engine.fusions, engine.graphs, engine.sources)
-    assert (again.integers, again.overlap) == (engine.integers, engine.overlap)
+    assert (again.int8_activations, again.overlap) == (engine.int8_activations, engine.overlap)
     assert again.own_kernels == engine.own_kernels
     assert (again.shared_stream, again.all_reduce) == (engine.shared_stream, engine.all_reduce)
     for parameter in PARAMETERS:
         assert again[parameter.name] == pytest.approx(engine[parameter.name], rel=1e-3)
 
 
-def test_ideal_has_no_host() -> None:
+def test_ideal_engine_has_no_host_time() -> None:
     engine = load_engine("ideal")
     assert all(engine[name] == 0 for name in ("step", "sequence", "gap", "issue"))
     assert engine.spread == (1.0, 1.0)
 
 
-def test_a_profile_in_a_file(tmp_path: Path) -> None:
+def test_profile_from_a_file(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text("name: mine\nparameters: {step: 1 s}\ngraphs: [decode]\n", encoding="utf-8")
     answer = analyze(Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine=str(path)))
@@ -76,8 +76,8 @@ def _decode(tmp_path: Path, profile: str, batch: int, generate: int = 33) -> Pha
     return decode
 
 
-def test_a_host_that_schedules_ahead_costs_what_exceeds_the_device(tmp_path: Path) -> None:
-    """The pass is max(device, sequence batch) + step, between a host that costs nothing and one that is waited for."""
+def test_overlap_scheduling_hides_host_time_behind_the_device(tmp_path: Path) -> None:
+    """The pass is max(device, sequence batch) + step, between a free host and one that is waited for."""
     kernels = _decode(tmp_path, "parameters: {step: 1 ms}", 64)
     device = kernels.expected.mid - 1e-3
     for share in (0.2, 0.9, 3.0):
@@ -103,7 +103,7 @@ def _seconds(tmp_path: Path, profile: str, **settings: Any) -> Phase:
 
 
 @pytest.mark.parametrize("batch", [1, 64, 256, 257])
-def test_shared_experts_run_beside_the_routed_ones(tmp_path: Path, batch: int) -> None:
+def test_shared_experts_overlap_routed_experts(tmp_path: Path, batch: int) -> None:
     """The longer branch counts, up to so many tokens; what is hidden is the shorter one, layer by layer."""
     setting: dict[str, Any] = {"model": "qwen3.5-35b-a3b", "batch": batch}
     apart, beside = (_seconds(tmp_path, profile, **setting) for profile in ("", "shared_stream: 256"))
@@ -122,7 +122,7 @@ def test_shared_experts_run_beside_the_routed_ones(tmp_path: Path, batch: int) -
     assert eager.hidden == 0
 
 
-def test_two_branches_take_no_less_than_both_need(tmp_path: Path) -> None:
+def test_overlapped_experts_stay_above_their_bound(tmp_path: Path) -> None:
     """A model whose branches are long: what both must read and compute bounds what can be hidden."""
     decode = _seconds(tmp_path, "shared_stream: 4096", model="llama-4-scout", hardware="b200-sxm", batch=64)
     names = SHARED_EXPERTS | ROUTED_EXPERTS
@@ -132,7 +132,7 @@ def test_two_branches_take_no_less_than_both_need(tmp_path: Path) -> None:
     assert 0 < decode.hidden <= apart - both
 
 
-def test_a_published_gain_of_two_streams(tmp_path: Path) -> None:
+def test_published_gain_of_the_shared_expert_stream(tmp_path: Path) -> None:
     """DeepSeek-R1 in FP8 on eight B200, batch 32: 23.35 ms without, 22.09 ms with (vllm-project/vllm, pull 26440)."""
     setting: dict[str, Any] = {"model": "deepseek-r1", "hardware": "b200-sxm", "batch": 32}
     setting["settings"] = Settings(parallel=Parallelism(tensor=8))
@@ -140,7 +140,7 @@ def test_a_published_gain_of_two_streams(tmp_path: Path) -> None:
     assert apart.expected.mid - beside.expected.mid == pytest.approx(23.35e-3 - 22.09e-3, rel=0.25)
 
 
-def test_an_engine_takes_the_faster_all_reduce(tmp_path: Path) -> None:
+def test_faster_all_reduce_is_used(tmp_path: Path) -> None:
     """8 us and twice the time on the link for a small message, NCCL's time for a large one, and on other links."""
     setting: dict[str, Any] = {"model": "llama-3.1-8b", "settings": Settings(parallel=Parallelism(tensor=8))}
 
@@ -157,7 +157,7 @@ def test_an_engine_takes_the_faster_all_reduce(tmp_path: Path) -> None:
     assert reduced("all_reduce: {NVLink: 8 us}", **large)[0] == reduced("", **large)[0]
 
 
-def test_an_engine_of_2024_waits_for_its_host() -> None:
+def test_vllm_v0_is_host_bound() -> None:
     """Many sequences of a small model: the host of vLLM V0 takes longer than its device."""
     model, hardware = load_model("llama-3.2-1b"), load_hardware("h100-sxm")
     old, new = (
@@ -173,7 +173,7 @@ def test_an_engine_of_2024_waits_for_its_host() -> None:
     assert new.expected.mid < between.expected.mid < old.expected.mid
 
 
-def test_an_unknown_engine_is_told_with_the_nearest() -> None:
+def test_unknown_engine_suggests_the_nearest() -> None:
     with pytest.raises(UnknownNameError, match="vllm"):
         Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine="vlm")
 
@@ -194,19 +194,19 @@ def test_an_unknown_engine_is_told_with_the_nearest() -> None:
         ({"name": "x", "parameters": {"memory": float("nan")}}, "outside"),
         ({"name": "x", "spread": [2, 3]}, "'spread' must be two numbers"),
         ({"name": "x", "spread": [0.5]}, "'spread' must be two numbers"),
-        ({"name": "x", "parameters": [1]}, "must be a mapping"),
+        ({"name": "x", "parameters": [1]}, "must map names"),
         ({"name": "x", "sources": "me"}, "'sources' must be a list"),
-        ({"name": "x", "integers": "NVIDIA"}, "'integers' must be a list"),
+        ({"name": "x", "int8_activations": "NVIDIA"}, "'int8_activations' must be a list"),
         ({"name": "x", "own_kernels": ["cpus"]}, "unknown name 'cpus' in 'own_kernels'; did you mean 'cpu'"),
         ({"name": "x", "overlap": "decode"}, "'overlap' must be true or false"),
         ({"name": "x", "shared_stream": True}, "'shared_stream' must be a number of tokens"),
         ({"name": "x", "shared_stream": -1}, "'shared_stream' must be a number of tokens"),
-        ({"name": "x", "all_reduce": "8 us"}, "'all_reduce' must be a mapping"),
+        ({"name": "x", "all_reduce": "8 us"}, "'all_reduce' must map link kinds"),
         ({"name": "x", "all_reduce": {"NVLink": 8}}, "'all_reduce': '8' has no unit"),
         ({"name": "x", "all_reduce": {"NVLink": "8 s"}}, "'all_reduce': 8 is outside"),
     ],
 )
-def test_mistakes_in_a_profile(content: dict[str, object], message: str) -> None:
+def test_invalid_profiles_are_rejected(content: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
         parse_engine(content, "mine.yaml")
     assert str(caught.value).startswith("mine.yaml: ")
@@ -216,7 +216,7 @@ def test_mistakes_in_a_profile(content: dict[str, object], message: str) -> None
     ("hardware", "engine"),
     [("h100-sxm", "vllm"), ("m4-max", "llama.cpp"), ("epyc-9654", "llama.cpp"), ("tpu-v5e", "vllm"), ("t4", "vllm")],
 )
-def test_the_engine_where_none_is_asked_for(hardware: str, engine: str) -> None:
+def test_default_engine(hardware: str, engine: str) -> None:
     device = load_hardware(hardware)
     assert default_engine(device) == engine
     assert Scenario(load_model("llama-3.1-8b"), device).engine == engine
@@ -232,7 +232,7 @@ def formats(
 
 
 @pytest.mark.parametrize("name", ["xeon-platinum-8480plus", "epyc-9654", "core-i9-13900k"])
-def test_processors_have_the_constants_of_pytorch_but_for_engines_with_kernels_of_their_own(name: str) -> None:
+def test_own_kernels_do_not_use_the_cpu_calibration(name: str) -> None:
     """Whatever their family: those of GPUs come after the kind's, and alone with llama.cpp."""
     hardware = load_hardware(name)
     assert [link.name for link in load_calibration(hardware).chain] == ["cpu", "pooled"]
@@ -245,7 +245,7 @@ def test_processors_have_the_constants_of_pytorch_but_for_engines_with_kernels_o
         assert ("validate/measurements" in analysis.prefill.basis.source) == (engine == "hf-eager")
 
 
-def test_llama_cpp_rounds_what_meets_integer_weights_to_eight_bits() -> None:
+def test_llama_cpp_quantises_activations_to_int8() -> None:
     for hardware in ("rtx-4090", "t4", "radeon-rx-7900-xtx"):
         for scheme in ("q4_0", "q8_0", "q4_k_m", "iq4_xs"):
             found = formats(hardware, scheme)
@@ -265,19 +265,19 @@ def test_llama_cpp_rounds_what_meets_integer_weights_to_eight_bits() -> None:
         formats(compute="fp16"),
     ],
 )
-def test_what_llama_cpp_does_not_round(kept: Precision) -> None:
+def test_llama_cpp_int8_activation_exceptions(kept: Precision) -> None:
     assert kept.activations.name == "fp16"
 
 
-def test_a_format_that_is_asked_for_stays() -> None:
+def test_requested_activation_format_is_kept() -> None:
     assert formats(activations="fp8").activations.name == "fp8"
 
 
-def test_the_literatures_counting_knows_no_engine() -> None:
+def test_literature_conventions_ignore_the_engine() -> None:
     model, hardware, precision = load_model("llama-2-7b"), load_hardware("rtx-4090"), parse_precision("fp16", "q4_0")
     asked = Scenario(model, hardware, precision=precision, engine="llama.cpp", convention="llm-viewer")
     assert analyze(asked).precision == precision
 
 
-def test_engines_are_keys() -> None:
+def test_engines_are_hashable() -> None:
     assert hash(Engine("a")) != hash(Engine("a", parameters={"step": 1.0}))

@@ -35,13 +35,13 @@ PUBLISHED = (
 
 
 @pytest.mark.parametrize(("model", "scheme", "gib"), PUBLISHED)
-def test_file_sizes_are_the_published_ones(model: str, scheme: str, gib: float) -> None:
+def test_file_sizes_match_published_files(model: str, scheme: str, gib: float) -> None:
     found = weight_bytes(network(load_model(model), parse_precision("fp16", scheme))) / GIB
     # Printed in hundredths; beside its tensors a file holds the vocabulary, up to 8 MB for Llama 3's 128,256 tokens.
     assert -0.0055 < gib - found < 0.005 + 0.008
 
 
-def test_block_formats_have_their_bits() -> None:
+def test_bits_of_block_formats() -> None:
     bits = {
         "iq1_s": 1.5625,
         "iq1_m": 1.75,
@@ -55,14 +55,14 @@ def test_block_formats_have_their_bits() -> None:
         assert find_format(name).bits == expected
 
 
-def test_values_get_better_bits_in_models_of_eighty_layers() -> None:
+def test_v_proj_has_more_bits_in_70b_models() -> None:
     scheme, base = find_weight_scheme("q3_k_s"), find_format("fp16")
     assert scheme.format_of("v_proj", base, 32, 4).name == "q3_k"
     assert scheme.format_of("v_proj", base, 80, 8).name == "q5_k"
     assert scheme.format_of("k_proj", base, 80, 8).name == "q3_k"
 
 
-def test_grouped_queries_decide_within_the_depth_rule() -> None:
+def test_gqa_rule_within_the_depth_rule() -> None:
     scheme, base = find_weight_scheme("iq3_s"), find_format("fp16")
     names = [scheme.format_of("v_proj", base, layers, group).name for layers, group in ((32, 1), (32, 4), (80, 8))]
     assert names == ["iq3_s", "q4_k", "q5_k"]

@@ -1,4 +1,4 @@
-"""What a config.json says beside its family's sizes: drafts, encoders, windows, towers; and what is refused."""
+"""Config keys beside a family's sizes: drafts, encoder classes, windows, vision encoders; and rejected files."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import yaml
 
 from roofline import Model, Scenario, SpecError, analyze, load_hardware, load_model, parameters
 from roofline.reports.documents.listing import imported
-from roofline.specs.huggingface import OTHERS, PARTS, READERS, translate
+from roofline.specs.huggingface import NOT_MISSPELT, READERS, TEXT_DECODERS, translate
 from roofline.specs.model import Attention, Mlp
 from roofline.specs.modelspec import parse_model, to_spec
 from tests.paths import CONFIGS
@@ -30,7 +30,7 @@ def read(content: dict[str, Any]) -> Model:
     return model
 
 
-def refused(content: dict[str, Any]) -> str:
+def rejection(content: dict[str, Any]) -> str:
     with pytest.raises(SpecError) as error:
         translate(content, "config.json", "own")
     message = str(error.value)
@@ -58,8 +58,8 @@ def test_t5_without_a_decoder(architecture: str) -> None:
     assert analyze(Scenario(model, H100)).decode is None
 
 
-def test_t5_without_an_output_is_refused() -> None:
-    assert "'T5Model'" in refused(config("t5-base", architectures=["T5Model"]))
+def test_t5_without_lm_head_is_rejected() -> None:
+    assert "'T5Model'" in rejection(config("t5-base", architectures=["T5Model"]))
     assert read(config("t5-base", architectures=["T5WithLMHeadModel"])) == read(config("t5-base"))
 
 
@@ -75,9 +75,9 @@ def test_bert_with_alibi(vocabulary: int, size: int) -> None:
     assert (model.positions.kind, block.gated, block.activation, model.max_context) == ("alibi", True, "gelu", 512)
 
 
-def test_alibi_that_no_reader_reads_is_refused() -> None:
-    assert "'alibi_starting_size'" in refused(config("roberta-large", alibi_starting_size=512))
-    assert "'alibi'" in refused(config("llama-2-7b", alibi=True))
+def test_unsupported_alibi_is_rejected() -> None:
+    assert "'alibi_starting_size'" in rejection(config("roberta-large", alibi_starting_size=512))
+    assert "'alibi'" in rejection(config("llama-2-7b", alibi=True))
     assert read(config("baichuan2-13b", alibi=True)) == read(config("baichuan2-13b"))
 
 
@@ -94,7 +94,7 @@ def test_alibi_that_no_reader_reads_is_refused() -> None:
         ("qwen2-7b", {"architectures": ["Qwen2ForProcessRewardModel"]}, 3584 * 3585 + 2 * 3585),
     ],
 )
-def test_classes_without_an_output(name: str, changes: dict[str, Any], score: int) -> None:
+def test_classes_without_lm_head(name: str, changes: dict[str, Any], score: int) -> None:
     whole, model = load_model(name), read(config(name, **changes))
     assert parameters(model) == parameters(whole) - whole.vocabulary * whole.hidden + score
     assert (model.task, model.lm_head) == ("encode", False)
@@ -102,35 +102,35 @@ def test_classes_without_an_output(name: str, changes: dict[str, Any], score: in
     assert analyze(Scenario(model, H100)).decode is None
 
 
-def test_published_sizes_of_classes_without_an_output() -> None:
+def test_published_sizes_of_classes_without_lm_head() -> None:
     """Skywork-Reward-Llama-3.1-8B and e5-mistral-7b-instruct (hub: safetensors total)."""
     score = {"architectures": ["LlamaForSequenceClassification"], "num_labels": 1}
     assert parameters(read(config("llama-3.1-8b", **score))) == 7_504_928_768
     assert parameters(read(config("mistral-7b", architectures=["MistralModel"]))) == 7_110_660_096
 
 
-def test_an_embedding_that_is_the_output_stays() -> None:
+def test_tied_embedding_is_kept() -> None:
     model = read(config("gemma-3-1b", architectures=["Gemma3TextModel"]))
     assert (model.lm_head, model.tied_embeddings, model.task) == (False, False, "encode")
     assert parameters(model) == parameters(load_model("gemma-3-1b"))
 
 
-def test_classes_that_generate_without_an_output_of_their_own() -> None:
+def test_generative_classes_without_lm_head() -> None:
     """BLOOM, ChatGLM and Cerebras-GPT were released as such; a file that names no class generates."""
     for name, named in (("bloom-176b", "BloomModel"), ("chatglm3-6b", "ChatGLMModel"), ("gpt2-xl", "GPT2Model")):
         assert read(config(name, architectures=[named])).task == "generate"
     content = config("llama-2-7b")
     del content["architectures"]
     assert read(content).lm_head
-    assert "'LlamaForMaskedLM'" in refused(config("llama-2-7b", architectures=["LlamaForMaskedLM"]))
-    assert "'architectures'" in refused(config("llama-2-7b", architectures="LlamaForCausalLM"))
+    assert "'LlamaForMaskedLM'" in rejection(config("llama-2-7b", architectures=["LlamaForMaskedLM"]))
+    assert "'architectures'" in rejection(config("llama-2-7b", architectures="LlamaForCausalLM"))
 
 
 @pytest.mark.parametrize(
     "changes",
     [{"is_causal": False}, {"use_bidirectional_attention": True}, {"architectures": ["LlamaBidirectionalModel"]}],
 )
-def test_attention_to_both_sides(changes: dict[str, Any]) -> None:
+def test_bidirectional_attention(changes: dict[str, Any]) -> None:
     model = read(config("llama-3.1-8b", **changes))
     assert not any(attention.causal for attention in model.attentions)
     assert (model.task, model.lm_head) == ("encode", False)
@@ -141,19 +141,19 @@ def test_attention_to_both_sides(changes: dict[str, Any]) -> None:
     assert scores[1] > scores[0]
 
 
-def test_windows_to_both_sides() -> None:
+def test_bidirectional_windows() -> None:
     """EmbeddingGemma: a token sees 256 on either side of it, and itself."""
     causal, model = read(config("gemma-3-1b")), read(config("gemma-3-1b", use_bidirectional_attention=True))
     assert set(windows(causal)) == {512, None}
     assert set(windows(model)) == {513, None}
     assert not any(attention.causal for attention in model.attentions)
     assert read(config("gemma-3-1b", use_bidirectional_attention="vision")) == causal
-    assert "'is_causal'" in refused(config("mistral-7b", is_causal=False))
+    assert "'is_causal'" in rejection(config("mistral-7b", is_causal=False))
 
 
 @pytest.mark.parametrize("name", ["deepseek-v2-lite", "mamba-130m", "jamba-v0.1", "t5-base"])
-def test_other_mixers_look_one_way(name: str) -> None:
-    assert "'is_causal': only decoders" in refused(config(name, is_causal=False))
+def test_bidirectional_recurrences_are_rejected(name: str) -> None:
+    assert "'is_causal': only decoders" in rejection(config(name, is_causal=False))
 
 
 # --- drafts -----------------------------------------------------------------------------------------------------------
@@ -175,9 +175,9 @@ def test_other_mixers_look_one_way(name: str) -> None:
         ("llama-3.1-8b", {"model_type": "mimo_mtp", "architectures": ["MiMoMTPModel"]}, "multi-token-prediction"),
     ],
 )
-def test_drafts_are_no_models_of_their_own(name: str, changes: dict[str, Any], technique: str) -> None:
-    message = refused(config(name, **changes))
-    assert message.endswith(f"is a draft for another model; simulate that one --with {technique}")
+def test_draft_models_are_rejected(name: str, changes: dict[str, Any], technique: str) -> None:
+    message = rejection(config(name, **changes))
+    assert message.endswith(f"is a draft for another model; simulate the target model --with {technique}")
     assert f"'{next(iter(reversed(changes)))}'" in message
 
 
@@ -193,23 +193,23 @@ def kinds(layers: int, full: int = 1) -> list[str]:
     [("qwen2-7b", 28), ("qwen3-8b", 36), ("llama-3.1-8b", 32), ("mistral-7b", 32), ("olmo-2-7b", 32)],
 )
 @pytest.mark.parametrize("full", [0, 1, 2])
-def test_layer_types_come_first(name: str, layers: int, full: int) -> None:
+def test_layer_types_override_other_window_keys(name: str, layers: int, full: int) -> None:
     changes = {"layer_types": kinds(layers, full), "sliding_window": 2048, "use_sliding_window": True}
     model = read(config(name, **changes, max_window_layers=layers))
     assert windows(model) == [2048] * (layers - full) + [None] * full
 
 
-def test_layers_that_are_all_full_have_no_window() -> None:
+def test_full_attention_layers_have_no_window() -> None:
     content = config("mistral-7b", layer_types=kinds(32, 32))
     assert windows(read(content)) == [None] * 32
     plain = {**content, "sliding_window": None}
     assert read(content) == read({key: value for key, value in plain.items() if key != "layer_types"})
 
 
-def test_experts_may_have_windows_too() -> None:
+def test_layer_types_of_moe_models() -> None:
     assert windows(read(config("mixtral-8x7b", layer_types=kinds(32), sliding_window=1024)))[-2:] == [1024, None]
     mixed = config("glm-4.5", layer_types=kinds(92), sliding_window=1024)
-    assert "'layer_types'" in refused(mixed)
+    assert "'layer_types'" in rejection(mixed)
     assert read({**mixed, "layer_types": kinds(92, 92)}) == read(config("glm-4.5"))
 
 
@@ -220,7 +220,7 @@ def test_layer_types_of_a_nested_decoder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "told"),
+    ("changes", "expected"),
     [
         ({"layer_types": ["linear_attention"] * 36}, "each one of sliding_attention, full_attention"),
         ({"layer_types": kinds(35)}, "must name 36 layers"),
@@ -228,19 +228,19 @@ def test_layer_types_of_a_nested_decoder() -> None:
         ({"layer_types": kinds(36), "use_sliding_window": False, "sliding_window": 9}, "'use_sliding_window'"),
     ],
 )
-def test_layer_types_that_cannot_be(changes: dict[str, Any], told: str) -> None:
-    assert told in refused(config("qwen3-8b", **changes))
+def test_invalid_layer_types_are_rejected(changes: dict[str, Any], expected: str) -> None:
+    assert expected in rejection(config("qwen3-8b", **changes))
 
 
-def test_layer_types_of_recurrent_models_are_not_dropped() -> None:
-    assert "'layer_types'" in refused(config("mamba-130m", layer_types=kinds(24), num_hidden_layers=24))
+def test_layer_types_of_recurrent_models_are_not_ignored() -> None:
+    assert "'layer_types'" in rejection(config("mamba-130m", layer_types=kinds(24), num_hidden_layers=24))
 
 
 # --- towers -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", ["gemma-3-4b", "gemma-4-31b"])
-def test_a_decoder_without_its_tower_says_so(name: str) -> None:
+def test_title_of_a_text_decoder_only_spec(name: str) -> None:
     assert read(config(name)).title == "own (text decoder only)"
 
 
@@ -253,8 +253,8 @@ def test_a_decoder_without_its_tower_says_so(name: str) -> None:
         ("mistral-7b", "mm_vision_tower"),
     ],
 )
-def test_towers_are_not_dropped(name: str, key: str) -> None:
-    message = refused(config(name, **{key: "openai/clip" if key.startswith("mm") else {"hidden_size": 1792}}))
+def test_unsupported_encoders_are_rejected(name: str, key: str) -> None:
+    message = rejection(config(name, **{key: "openai/clip" if key.startswith("mm") else {"hidden_size": 1792}}))
     assert f"'{key}' is not supported for model_type" in message
 
 
@@ -267,7 +267,7 @@ LLAVA = {
 }
 
 
-def test_llava_as_its_own_code_writes_it() -> None:
+def test_original_llava_files() -> None:
     model, known = read(config("llama-2-7b", **LLAVA)).tower, load_model("llava-1.5-7b").tower
     assert model is not None
     assert known is not None
@@ -287,8 +287,8 @@ def test_llava_as_its_own_code_writes_it() -> None:
         ({"architectures": ["LlavaMistralForCausalLM"]}, "architectures"),
     ],
 )
-def test_other_towers_of_llava_are_refused(changes: dict[str, Any], key: str) -> None:
-    assert f"'{key}'" in refused(config("llama-2-7b", **LLAVA) | changes)
+def test_unsupported_llava_files_are_rejected(changes: dict[str, Any], key: str) -> None:
+    assert f"'{key}'" in rejection(config("llama-2-7b", **LLAVA) | changes)
 
 
 # --- families ---------------------------------------------------------------------------------------------------------
@@ -316,37 +316,37 @@ def test_llama_4_without_experts(changes: dict[str, Any]) -> None:
     assert parameters(model) - parameters(model.tower) == 48 * layer + 2 * 202048 * 5120 + 5120
 
 
-def test_chunks_that_files_list() -> None:
+def test_chunked_attention_layer_types() -> None:
     whole = config("llama-4-maverick")["text_config"]
     listed = [("full" if index % 4 == 3 else "chunked") + "_attention" for index in range(48)]
     assert read({**whole, "layer_types": listed}) == read(whole)
-    assert "'layer_types'" in refused({**whole, "layer_types": ["full_attention"] * 48})
+    assert "'layer_types'" in rejection({**whole, "layer_types": ["full_attention"] * 48})
 
 
-def test_mlp_layer_types_come_before_a_count() -> None:
+def test_mlp_layer_types_override_counts() -> None:
     for name, layers in (("glm-5", 78), ("deepseek-v3", 61), ("glm-4.5", 92)):
         listed = ["dense"] + ["sparse"] * (layers - 1)
         model = read(config(name, mlp_layer_types=listed))
         assert model.pattern[0] != model.pattern[1] == model.pattern[-1]
         assert read(config(name, first_k_dense_replace=1)) == model
-        assert "'mlp_layer_types'" in refused(config(name, mlp_layer_types=listed[1:]))
-    assert "'mlp_layer_types'" in refused(config("mixtral-8x7b", mlp_layer_types=["dense"] + ["sparse"] * 31))
+        assert "'mlp_layer_types'" in rejection(config(name, mlp_layer_types=listed[1:]))
+    assert "'mlp_layer_types'" in rejection(config("mixtral-8x7b", mlp_layer_types=["dense"] + ["sparse"] * 31))
     assert read(config("mixtral-8x7b", mlp_layer_types=["sparse"] * 32)) == read(config("mixtral-8x7b"))
 
 
-def test_attention_without_latents_is_told() -> None:
-    message = refused(config("deepseek-v2-lite", use_mla=False, kv_lora_rank=None, qk_nope_head_dim=0))
-    assert "'use_mla': attention without latents is not read for model_type 'deepseek_v2'" in message
+def test_deepseek_without_mla_is_rejected() -> None:
+    message = rejection(config("deepseek-v2-lite", use_mla=False, kv_lora_rank=None, qk_nope_head_dim=0))
+    assert "'use_mla': only MLA is supported for model_type 'deepseek_v2'" in message
 
 
 @pytest.mark.parametrize("names", [("mamba", "attention"), ("linear_attention", "full_attention")])
-def test_layers_of_nemotron_by_name(names: tuple[str, str]) -> None:
+def test_nemotron_layer_names(names: tuple[str, str]) -> None:
     content = config("nemotron-3-nano-30b-a3b")
     spelt = dict(zip("M*-E", (*names, "mlp", "moe"), strict=True))
     listed = [spelt[letter] for letter in content.pop("hybrid_override_pattern")]
     del content["num_hidden_layers"]
     assert read({**content, "layers_block_type": listed}) == read(config("nemotron-3-nano-30b-a3b"))
-    assert "'layers_block_type': unknown layer 'hyena'" in refused({**content, "layers_block_type": ["hyena"]})
+    assert "'layers_block_type': unknown layer 'hyena'" in rejection({**content, "layers_block_type": ["hyena"]})
 
 
 # --- what is not supported, and names ---------------------------------------------------------------------------------
@@ -354,10 +354,22 @@ def test_layers_of_nemotron_by_name(names: tuple[str, str]) -> None:
 
 @pytest.mark.parametrize(
     "model_type",
-    [*sorted(OTHERS), "modernbert", "ernie4_5", "arcee", "dots1", "LLaDA", "gemma", "olmo3", "mt5", "bart", "mpt"],
+    [
+        *sorted(NOT_MISSPELT),
+        "modernbert",
+        "ernie4_5",
+        "arcee",
+        "dots1",
+        "LLaDA",
+        "gemma",
+        "olmo3",
+        "mt5",
+        "bart",
+        "mpt",
+    ],
 )
-def test_other_architectures_are_no_misspellings(model_type: str) -> None:
-    message = refused({"model_type": model_type})
+def test_other_architectures_are_not_misspellings(model_type: str) -> None:
+    message = rejection({"model_type": model_type})
     assert message.endswith(f"unsupported model_type '{model_type}'; describe it in a model spec (YAML) instead")
 
 
@@ -365,21 +377,21 @@ def test_other_architectures_are_no_misspellings(model_type: str) -> None:
     ("model_type", "meant"),
     [("llma", "llama"), ("Llama", "llama"), ("GPT-J", "gptj"), ("qwen2.5_vl", "qwen2_5_vl"), ("deepseekv3", None)],
 )
-def test_misspellings_are(model_type: str, meant: str | None) -> None:
-    message = refused({"model_type": model_type})
+def test_misspellings_are_suggested(model_type: str, meant: str | None) -> None:
+    message = rejection({"model_type": model_type})
     assert f"did you mean '{meant or 'deepseek_v3'}'? Or describe it in a model spec (YAML) instead" in message
-    assert not {*READERS, *PARTS} & OTHERS
+    assert not {*READERS, *TEXT_DECODERS} & NOT_MISSPELT
 
 
 @pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
-def test_a_part_that_can_be_read_is_named(key: str) -> None:
-    message = refused({"model_type": "internvl_chat", key: config("qwen2-7b")})
+def test_supported_text_decoder_is_suggested(key: str) -> None:
+    message = rejection({"model_type": "internvl_chat", key: config("qwen2-7b")})
     assert f"its '{key}', saved as a file of its own, is read as 'qwen2'" in message
-    assert "(YAML)" in refused({"model_type": "internvl_chat", key: {"model_type": "other"}})
-    assert "(YAML)" in refused({"model_type": "internvl_chat", key: []})
+    assert "(YAML)" in rejection({"model_type": "internvl_chat", key: {"model_type": "other"}})
+    assert "(YAML)" in rejection({"model_type": "internvl_chat", key: []})
 
 
-def test_a_model_is_called_as_its_file_or_folder(tmp_path: Path) -> None:
+def test_model_name_from_file_or_folder(tmp_path: Path) -> None:
     folder = tmp_path / "my-model"
     folder.mkdir()
     content = json.dumps(config("llama-2-7b", _name_or_path="meta-llama/Llama-2-7b-hf"))

@@ -91,7 +91,7 @@ def test_schemes(scheme: str, weights: str, activations: str, kv: str) -> None:
     assert (precision.weights.name, precision.activations.name, precision.kv.name) == (weights, activations, kv)
 
 
-def test_single_choices_override_the_scheme() -> None:
+def test_single_formats_override_the_scheme() -> None:
     precision = parse_precision("fp16", "W4A16KV8", weights="nf4", kv="fp8")
     assert (precision.weights.name, precision.kv.name) == ("nf4", "fp8")
 

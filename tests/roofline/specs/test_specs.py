@@ -26,7 +26,7 @@ REQUIRED_HARDWARE = """
 """
 
 
-def test_the_required_hardware_is_there() -> None:
+def test_required_hardware_is_bundled() -> None:
     assert set(REQUIRED_HARDWARE.split()) <= set(list_hardware())
 
 
@@ -70,12 +70,12 @@ def test_hardware_is_plausible(name: str) -> None:
         ("m2-ultra", {"bf16", "fp8", "int8"}),
     ],
 )
-def test_formats_that_the_hardware_lacks_are_absent(name: str, absent: set[str]) -> None:
+def test_unsupported_formats_are_absent(name: str, absent: set[str]) -> None:
     assert not absent & set(load_hardware(name).formats)
 
 
 @pytest.mark.parametrize("name", list_models())
-def test_a_model_spec_survives_the_round_trip(name: str) -> None:
+def test_model_specs_round_trip(name: str) -> None:
     model = load_model(name)
     assert model.name == name
     assert parse_model(to_spec(model), name) == model

@@ -35,7 +35,7 @@ def run(*requests: str, **workload: Any) -> Analysis:
 
 
 @pytest.mark.parametrize("entry", SHORTER_PROMPTS, ids=lambda entry: entry.name)
-def test_a_shorter_prompt_is_a_shorter_prompt(entry: Any) -> None:
+def test_prompt_pruning_equals_a_shorter_prompt(entry: Any) -> None:
     keep = entry.parameters[0].default
     shorter = apply_techniques(plain(), [entry.name])
     assert shorter.prompt == round(1000 * keep)
@@ -44,26 +44,26 @@ def test_a_shorter_prompt_is_a_shorter_prompt(entry: Any) -> None:
 
 
 @given(st.integers(1, 100_000), st.floats(0.001, 1))
-def test_prompts_keep_at_least_a_token_and_never_grow(prompt: int, keep: float) -> None:
+def test_pruned_prompts_have_at_least_a_token_and_never_grow(prompt: int, keep: float) -> None:
     shorter = apply_techniques(plain(prompt=prompt), [f"prompt-pruning:keep={keep!r}"])
     assert 1 <= shorter.prompt <= prompt
     assert prompt * keep <= shorter.prompt + 1e-6 <= prompt * keep + 1 + 1e-6
 
 
-def test_pruning_helps_prefill_most() -> None:
+def test_prompt_pruning_reduces_ttft_most() -> None:
     before, after = run(), run("llmlingua")
     assert after.generation.ttft < before.generation.ttft / 3
     assert 0.9 < after.generation.tpot / before.generation.tpot < 1
 
 
-def test_a_given_context_shrinks_with_the_prompt() -> None:
+def test_an_explicit_context_shrinks_with_the_prompt() -> None:
     assert apply_techniques(plain(context=1500), ["prompt-pruning:keep=0.4"]).context == 900
     assert apply_techniques(plain(context=10), ["prompt-pruning:keep=0.4"]).context == 1
     grid = apply_techniques(plain(context=np.array([1500, 2000])), ["prompt-pruning:keep=0.4"])
     assert grid.context.tolist() == [900, 1400]
 
 
-def test_soft_prompts_replace_a_fixed_part() -> None:
+def test_soft_prompts_replace_a_fixed_part_of_the_prompt() -> None:
     gist = apply_techniques(plain(), ["gisting:fixed=0.8,tokens=4"])
     assert (gist.prompt, gist.prefix) == (200, 4)
 
@@ -73,7 +73,7 @@ def test_retrieval_adds_passages() -> None:
     assert apply_techniques(plain(), ["rag:passages=2,tokens=50"]).prompt == 1100
 
 
-def test_retrieval_and_pruning_compose_in_one_order() -> None:
+def test_rag_and_prompt_pruning_apply_in_a_fixed_order() -> None:
     names = ["rag", "llmlingua:keep=0.5"]
     one, other = (apply_techniques(plain(), order).prompt for order in (names, names[::-1]))
     assert one == other
@@ -83,7 +83,7 @@ def test_retrieval_and_pruning_compose_in_one_order() -> None:
 
 
 @pytest.mark.parametrize("name", ["skeleton-of-thought", "sgd", "apar"])
-def test_parts_of_an_answer_are_a_batch(name: str) -> None:
+def test_parallel_parts_of_an_answer_are_a_batch(name: str) -> None:
     after = apply_techniques(plain(), [f"{name}:points=5,alone=0"])
     assert (after.generate, after.settings.beams, after.settings.useful) == (20, 5, 5)
     answer, before = analyze(after).generation, run().generation
@@ -94,7 +94,7 @@ def test_parts_of_an_answer_are_a_batch(name: str) -> None:
     assert 3 < before.total / answer.total < 5
 
 
-def test_what_is_decoded_alone_bounds_the_gain() -> None:
+def test_sequential_decoding_bounds_the_gain() -> None:
     alone = apply_techniques(plain(), ["skeleton-of-thought:points=1000,alone=0.25"])
     assert alone.generate == 26
     answer = analyze(alone).generation
@@ -102,14 +102,14 @@ def test_what_is_decoded_alone_bounds_the_gain() -> None:
     assert run().generation.total / answer.total < 4
 
 
-def test_parts_share_the_cache_of_their_prompt() -> None:
+def test_parallel_parts_share_the_kv_cache_of_the_prompt() -> None:
     token = kv_bytes_per_token(LLAMA, parse_precision("bf16"))
     answer = run("skeleton-of-thought:points=5,alone=0", batch=2)
     # Two prompts of 1000 tokens, and ten parts with 19 tokens in the cache at the end.
     assert answer.memory.kv_cache == pytest.approx(token * (2 * 1000 + 10 * 19))
 
 
-def test_parts_and_a_cached_prefix() -> None:
+def test_parallel_parts_and_a_cached_prefix() -> None:
     token = kv_bytes_per_token(LLAMA, parse_precision("bf16"))
     answer = run("skeleton-of-thought:points=5,alone=0", "radix-attention:hit=0.4", batch=2)
     assert answer.memory.kv_cache == pytest.approx(token * (400 + 2 * 600 + 10 * 19))
@@ -119,7 +119,7 @@ def test_parts_and_a_cached_prefix() -> None:
 
 
 @pytest.mark.parametrize("answered", [0.0, 0.3, 1.0])
-def test_a_cascade_is_the_mean_over_requests(answered: float) -> None:
+def test_cascade_times_are_means_over_requests(answered: float) -> None:
     workload = {"model": load_model("llama-3.1-70b"), "batch": 4}
     cascade = run(f"frugalgpt:model=llama-3.1-8b,answered={answered}", **workload)
     large, small = run(**workload), run(batch=4)
@@ -129,7 +129,7 @@ def test_a_cascade_is_the_mean_over_requests(answered: float) -> None:
     assert cascade.memory.kv_cache == large.memory.kv_cache + small.memory.kv_cache
 
 
-def test_a_cascade_before_a_model_that_speculates() -> None:
+def test_cascade_and_speculative_decoding_compose() -> None:
     workload = {"model": load_model("llama-3.1-70b")}
     both = run("frugalgpt:model=llama-3.1-8b,answered=0.3", "prompt-lookup:accept=2", **workload)
     expected = run().generation.total + 0.7 * run("prompt-lookup:accept=2", **workload).generation.total
@@ -142,7 +142,7 @@ def test_a_cascade_before_a_model_that_speculates() -> None:
         ("llama-3.1-8b", "frugalgpt:model=llama-3.1-70b", "no smaller"),
         ("t5-base", "frugalgpt:model=t5-small", "tower"),
         ("llama-3.1-8b", "frugalgpt", "needs model"),
-        ("bert-base", "skeleton-of-thought", "only encodes"),
+        ("bert-base", "skeleton-of-thought", "encoder-only"),
         ("bert-base", "gisting", "encoder"),
         ("llama-3.1-8b", "llmlingua:keep=0", "between"),
     ],

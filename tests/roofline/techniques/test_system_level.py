@@ -29,13 +29,13 @@ from roofline.graph.network import network
 from roofline.graph.parallel import Offload, Parallelism
 from roofline.scenario.schedule import Settings
 from roofline.specs.model import Attention, Hyena
-from roofline.techniques import Price, Technique, apply_techniques, data, system, techniques
+from roofline.techniques import Level, Price, Technique, apply_techniques, techniques
 from roofline.techniques.drafts import eagle_layer, medusa_heads, prediction_module
 from roofline.whatif.gain import gain
 
 H100 = load_hardware("h100-sxm")
-OWN = (*data.TECHNIQUES, *system.TECHNIQUES)
-SIMULATED = [entry for entry in OWN if entry.change is not None]
+ENTRIES = [entry for entry in techniques().values() if entry.level is not Level.MODEL]
+SIMULATED = [entry for entry in ENTRIES if entry.change is not None]
 
 
 def plain(model: str | Model = "llama-3.1-8b", **workload: Any) -> Scenario:
@@ -48,7 +48,7 @@ def run(model: str | Model, *requests: str, **workload: Any) -> Analysis:
 
 
 def request(entry: Technique) -> str:
-    """The technique with what must be given."""
+    """A request for the technique, with its required parameters."""
     needed = {"draft": "opt-125m", "model": "opt-125m", "accept": "2"}
     given = [f"{p.name}={needed[p.name]}" for p in entry.parameters if p.default is None and p.name in needed]
     return f"{entry.name}:{','.join(given)}" if given else entry.name
@@ -62,7 +62,7 @@ def tpot(answer: Analysis) -> Any:
 
 
 @pytest.mark.parametrize("name", list_models())
-def test_every_technique_applies_or_refuses(name: str) -> None:
+def test_every_technique_applies_to_every_model_or_is_refused(name: str) -> None:
     scenario = plain(name)
     before, refusals = analyze(scenario), []
     for entry in SIMULATED:
@@ -82,36 +82,15 @@ def test_every_technique_applies_or_refuses(name: str) -> None:
         if entry.name != "powerinfer":
             assert after.model is scenario.model, entry.name
         if entry.level == "system" and entry.price is Price.LOSSLESS:
-            wanted = (scenario.batch, scenario.prompt + scenario.prefix, scenario.generate)
-            assert (after.batch, after.prompt + after.prefix, after.generate) == wanted, entry.name
+            tokens = (scenario.batch, scenario.prompt + scenario.prefix, scenario.generate)
+            assert (after.batch, after.prompt + after.prefix, after.generate) == tokens, entry.name
         assert after.techniques[-1].startswith(entry.name)
     assert analyze(scenario).generation == before.generation  # nothing was changed in place
     assert all(len(refusal) > 20 and "\n" not in refusal for refusal in refusals)
 
 
-@pytest.mark.parametrize("entry", OWN, ids=lambda entry: entry.name)
-def test_entries_are_complete(entry: Technique) -> None:
-    assert entry.name == entry.name.lower()
-    assert entry.title
-    assert entry.reference
-    assert entry.effect
-    assert entry.slot
-    assert entry.change is not None or entry.caveat
-    for parameter in entry.parameters:
-        number = parameter.default is not None and not isinstance(parameter.default, str)
-        assert parameter.meaning
-        assert not number or parameter.low is not None, parameter.name
-
-
-def test_no_name_stands_for_two_techniques() -> None:
-    found: dict[str, str] = {}
-    for entry in techniques().values():
-        for name in (entry.name, *entry.covers):
-            assert found.setdefault(name.lower(), entry.name) == entry.name, name
-
-
 @pytest.mark.parametrize("entry", SIMULATED, ids=lambda entry: entry.name)
-def test_grids_are_their_points(entry: Technique) -> None:
+def test_a_grid_equals_its_points(entry: Technique) -> None:
     batches, prompts = [1, 8], [64, 1500]
     scenario = plain("opt-6.7b", batch=np.array(batches)[:, None], prompt=np.array(prompts))
     try:
@@ -131,14 +110,14 @@ def test_grids_are_their_points(entry: Technique) -> None:
 
 
 @given(st.floats(0, 0.999), st.integers(1, 20))
-def test_tokens_an_iteration_are_the_closed_form(acceptance: float, length: int) -> None:
+def test_tokens_per_iteration_in_closed_form(acceptance: float, length: int) -> None:
     answer = run("llama-3.1-8b", f"speculative-decoding:draft=llama-3.2-1b,length={length},acceptance={acceptance!r}")
     expected = (1 - acceptance ** (length + 1)) / (1 - acceptance)
     assert answer.tokens_per_iteration == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("length", [2, 4, 8])
-def test_speculation_gains_less_the_larger_the_batch_and_loses_in_the_end(length: int) -> None:
+def test_speculative_decoding_gains_fall_with_the_batch(length: int) -> None:
     target, tp4 = load_model("llama-3.1-70b"), Settings(parallel=Parallelism(tensor=4))
     batches = np.array([1, 4, 16, 32, 64, 128, 256, 512, 1024])
     scenario = Scenario(target, H100, batch=batches, prompt=128, generate=64, settings=tp4)
@@ -148,27 +127,27 @@ def test_speculation_gains_less_the_larger_the_batch_and_loses_in_the_end(length
     assert (np.diff(gains) < 0).all()
     assert 1.5 < gains[0] < analyze(drafted).tokens_per_iteration
     assert gains[-1] < 1
-    # Where everything is compute-bound, an iteration computes length + 1 tokens for those that are accepted.
+    # A compute-bound iteration computes length + 1 tokens and yields the accepted ones.
     assert gains[-1] == pytest.approx(analyze(drafted).tokens_per_iteration / (length + 1), rel=0.1)
 
 
-def test_the_crossover_is_where_verification_reaches_the_ridge() -> None:
+def test_speculative_decoding_breaks_even_below_the_ridge_point() -> None:
     scenario = plain("llama-3.1-8b", batch=np.arange(1, 400), prompt=1, generate=16)
     free = apply_techniques(scenario, ["prompt-lookup:length=3,accept=2"])
     gains = tpot(analyze(scenario)) / tpot(analyze(free))
     crossover = int(scenario.batch[np.argmax(gains < 1)])
     ridge = H100.matrix_peak("bf16") / H100.memory_bandwidth
-    assert ridge / 4 < crossover < ridge  # four tokens a sequence are compute-bound, one is not yet
+    assert ridge / 4 < crossover < ridge  # compute-bound with four tokens a sequence, not with one
 
 
-def test_verification_wants_the_logits_of_every_position() -> None:
+def test_verification_computes_logits_at_every_position() -> None:
     answer = run("llama-3.1-8b", "prompt-lookup:length=7,accept=2")
     assert answer.decode is not None
     ops = {op.name: op.flops for op in answer.decode.ops}
     assert ops["lm_head"] == 8 * 2 * 4096 * 128256
 
 
-def test_a_free_draft_that_is_never_accepted_costs_the_verification() -> None:
+def test_rejected_free_drafts_cost_verification_only() -> None:
     before = run("llama-3.1-8b")
     after = run("llama-3.1-8b", "prompt-lookup:length=1,acceptance=0")
     assert after.tokens_per_iteration == 1
@@ -179,28 +158,28 @@ def test_a_free_draft_that_is_never_accepted_costs_the_verification() -> None:
     ("model", "millions"),
     [("llama-2-7b", 240), ("llama-2-13b", 370), ("llama-2-70b", 990)],
 )
-def test_the_size_of_eagle_drafts(model: str, millions: int) -> None:
+def test_eagle_parameters(model: str, millions: int) -> None:
     """As published beside the checkpoints: 0.24, 0.37 and 0.99 billion, without embedding and head.
 
-    The 0.56 billion published for 33B are fewer than its layer (0.535) and the fusing product (0.089) have.
+    The 0.56 billion published for 33B are fewer than its layer (0.535) and the fusing GEMM (0.089) have.
     """
     target = load_model(model)
     ends = 2 * target.vocabulary * target.hidden
     assert (parameters(eagle_layer(target)) - ends) / 1e6 == pytest.approx(millions, abs=7.5)
 
 
-def test_the_size_of_medusa_heads() -> None:
+def test_medusa_parameters() -> None:
     target = load_model("llama-2-7b")
     assert parameters(medusa_heads(target, 4)) == 4 * (4096 * 4096 + 32000 * 4096)
 
 
-def test_a_prediction_module_is_a_layer_and_a_fusing_product() -> None:
-    """DeepSeek-V3's checkpoint has 685 B parameters, 671 B of them in the main model: 14 B with copies of both ends."""
+def test_mtp_module_parameters() -> None:
+    """The checkpoint has 685 B parameters, 671 B in the main model, 14 B with copies of embedding and lm_head."""
     module = prediction_module(load_model("deepseek-v3"))
     assert parameters(module) == pytest.approx(14e9, rel=0.05)
 
 
-def test_drafts_take_memory() -> None:
+def test_draft_model_memory() -> None:
     before = run("llama-3.1-70b").memory
     after = run("llama-3.1-70b", "speculative-decoding:draft=llama-3.2-1b").memory
     draft = load_model("llama-3.2-1b")
@@ -209,14 +188,14 @@ def test_drafts_take_memory() -> None:
     assert after.kv_cache - before.kv_cache == pytest.approx(kv_bytes_per_token(draft, precision) * (700 + 7))
 
 
-def test_eagle_shares_the_ends_of_its_target() -> None:
+def test_eagle_shares_embedding_and_lm_head_with_its_target() -> None:
     target = load_model("llama-2-7b")
     before, after = run(target).memory, run(target, "eagle").memory
     ends = (2 * target.vocabulary + 1) * target.hidden  # tables, and the final norm
     assert after.weights - before.weights == 2 * (parameters(eagle_layer(target)) - ends)
 
 
-def test_multi_token_prediction_of_deepseek() -> None:
+def test_mtp_of_deepseek_v3() -> None:
     node = Settings(parallel=Parallelism(tensor=8, expert=8))
     scenario = Scenario(load_model("deepseek-v3"), load_hardware("h200-sxm"), settings=node)
     drafted = apply_techniques(scenario, ["multi-token-prediction"])
@@ -224,7 +203,7 @@ def test_multi_token_prediction_of_deepseek() -> None:
     assert 1 < tpot(analyze(scenario)) / tpot(analyze(drafted)) < 1.85
 
 
-def test_self_drafting_runs_a_share_of_the_layers_and_the_whole_head() -> None:
+def test_self_speculative_drafts_run_half_of_the_layers_and_lm_head() -> None:
     answer = run("llama-3.1-8b", "self-speculative:depth=0.5")
     assert answer.decode is not None
     counts = {(op.section, op.name): op.count for op in answer.decode.ops}
@@ -233,7 +212,7 @@ def test_self_drafting_runs_a_share_of_the_layers_and_the_whole_head() -> None:
     assert counts["verify layer", "up_proj"] == 32
 
 
-def test_drafting_composes_with_quantisation_and_parallelism() -> None:
+def test_speculative_decoding_composes_with_quantisation_and_tp() -> None:
     scenario = plain("llama-3.1-70b", hardware=load_hardware("a100-sxm-80gb"))
     both = apply_techniques(scenario, ["eagle:accept=3.5", "tensor-parallelism:degree=4"])
     assert both.settings.parallel.tensor == 4
@@ -247,7 +226,7 @@ def test_drafting_composes_with_quantisation_and_parallelism() -> None:
 
 
 @pytest.mark.parametrize("degrees", [{"pipeline": 2}, {"expert": 2}, {"data": 2}, {"sequence": 2}])
-def test_a_dense_draft_beside_any_parallelism(degrees: dict[str, int]) -> None:
+def test_a_dense_draft_model_with_any_parallelism(degrees: dict[str, int]) -> None:
     scenario = plain("mixtral-8x7b", settings=Settings(parallel=Parallelism(**degrees)), batch=4)
     assert analyze(apply_techniques(scenario, ["speculative-decoding:draft=opt-125m"])).generation.total > 0
 
@@ -260,35 +239,35 @@ def test_a_dense_draft_beside_any_parallelism(degrees: dict[str, int]) -> None:
         ("llama-3.1-8b", ["speculative-decoding"], "needs draft"),
         ("llama-3.1-8b", ["speculative-decoding:draft=t5-small"], "encoder"),
         ("llama-3.1-8b", ["speculative-decoding:draft=lama"], "unknown model"),
-        ("llama-3.1-8b", ["medusa", "eagle"], "contradict"),
-        ("llama-3.1-8b", ["medusa", "medusa"], "twice"),
+        ("llama-3.1-8b", ["medusa", "eagle"], "conflicts with"),
+        ("llama-3.1-8b", ["medusa", "medusa"], "requested twice"),
         ("llama-3.1-8b", ["eagle:accept=7"], "cannot yield 7 tokens"),
         ("llama-3.1-8b", ["specinfer:draft=llama-3.2-1b"], "needs accept"),
         ("llama-3.1-8b", ["multi-token-prediction"], "has none"),
         ("llama-3.1-8b", ["non-autoregressive"], "cannot be simulated"),
-        ("mamba-2.8b", ["medusa"], "follow one branch only"),
-        ("bert-base", ["lookahead"], "only encodes"),
-        ("llama-3.1-8b", ["paged-attention", "contiguous-kv"], "contradict"),
-        ("llama-3.1-8b", ["continuous-batching", "static-batching"], "contradict"),
+        ("mamba-2.8b", ["medusa"], "verifies a token tree"),
+        ("bert-base", ["lookahead"], "encoder-only"),
+        ("llama-3.1-8b", ["paged-attention", "contiguous-kv"], "conflicts with"),
+        ("llama-3.1-8b", ["continuous-batching", "static-batching"], "conflicts with"),
         ("llama-3.1-8b", ["radix-attention:hit=1.5"], "between 0 and 1"),
-        ("llama-3.1-8b", ["flexgen", "llama-cpp-split"], "contradict"),
+        ("llama-3.1-8b", ["flexgen", "llama-cpp-split"], "conflicts with"),
         ("llama-3.1-8b", ["tensor-parallelism:degree=3"], "does not divide"),
         ("llama-3.1-8b", ["expert-parallelism"], "no experts"),
         ("llama-3.1-8b", ["powerinfer"], "ReLU"),
-        ("llama-3.1-8b", ["beam-search", "skeleton-of-thought"], "contradict"),
-        ("mamba-2.8b", ["paged-attention"], "keeps none"),
+        ("llama-3.1-8b", ["beam-search", "skeleton-of-thought"], "conflicts with"),
+        ("mamba-2.8b", ["paged-attention"], "applies to the KV cache"),
         ("mamba-2.8b", ["flash-attention"], "finds no operators"),
         ("llama-3.1-8b", ["tensor-parallelism", "llama-cpp-split"], "one device"),
         ("llama-3.1-8b", ["zero-inference:bandwidth=fast"], "fast"),
     ],
 )
-def test_bad_combinations_say_why(model: str, names: list[str], message: str) -> None:
+def test_invalid_requests_are_refused_with_a_reason(model: str, names: list[str], message: str) -> None:
     with pytest.raises(RooflineError, match=message) as error:
         run(model, *names)
     assert "\n" not in str(error.value)
 
 
-def test_what_the_scenario_settles_is_not_settled_again() -> None:
+def test_conflicts_with_settings_of_the_scenario_are_refused() -> None:
     parallel = plain(settings=Settings(parallel=Parallelism(tensor=2)))
     with pytest.raises(RooflineError, match="--tp 2"):
         apply_techniques(parallel, ["tensor-parallelism"])
@@ -302,7 +281,7 @@ def test_what_the_scenario_settles_is_not_settled_again() -> None:
 @pytest.mark.parametrize(
     "name", ["flash-attention", "qkv-fusion", "gate-up-fusion", "gate-up-activation-fusion", "residual-norm-fusion"]
 )
-def test_fusions_move_fewer_bytes_and_compute_the_same(name: str) -> None:
+def test_fusions_reduce_bytes_and_keep_flops(name: str) -> None:
     before, after = (analyze(apply_techniques(plain(fusions=()), names)) for names in ([], [name]))
     assert after.prefill.bytes < before.prefill.bytes
     assert after.prefill.flops == pytest.approx(before.prefill.flops)
@@ -316,7 +295,7 @@ def test_no_effect_at_the_bound(name: str) -> None:
     assert techniques()[name].caveat
 
 
-def test_replayed_steps_are_issued_by_nobody() -> None:
+def test_cuda_graphs_remove_the_launch_time_of_decode() -> None:
     """Transformers issues every kernel of a step in 25 us; replayed, the kernels and the host's step remain."""
     model = load_model("llama-2-7b")
     eager = Scenario(model, load_hardware("h100-sxm"), engine="hf-eager")
@@ -331,7 +310,7 @@ def test_replayed_steps_are_issued_by_nobody() -> None:
     assert after.expected.tpot.mid < 0.7 * before.expected.tpot.mid
     assert after.prefill.expected == before.prefill.expected
     faster = gain(before, after)
-    assert faster.low > 1.3  # of one engine: its spread is in both
+    assert faster.low > 1.3
     served = Scenario(model, load_hardware("h100-sxm"))
     assert apply_techniques(served, ["cuda-graphs"]).engine == served.engine
 
@@ -350,7 +329,7 @@ CAUSAL = [
 
 
 @given(st.sampled_from(CAUSAL), st.integers(2, 5000), st.integers(1, 3000), st.integers(0, 500))
-def test_chunks_compute_the_same_and_never_move_less(name: str, prompt: int, chunk: int, prefix: int) -> None:
+def test_chunked_prefill_keeps_flops_and_never_reduces_bytes(name: str, prompt: int, chunk: int, prefix: int) -> None:
     whole = run(name, prompt=prompt, prefix=prefix, batch=2)
     cut = run(name, f"chunked-prefill:chunk={chunk}", prompt=prompt, prefix=prefix, batch=2)
     assert cut.prefill.flops == pytest.approx(whole.prefill.flops, rel=1e-9)
@@ -361,7 +340,7 @@ def test_chunks_compute_the_same_and_never_move_less(name: str, prompt: int, chu
     assert cut.decode.bound_time == whole.decode.bound_time
 
 
-def test_chunks_read_the_weights_again() -> None:
+def test_every_prefill_chunk_reads_the_weights() -> None:
     cut = run("llama-3.1-8b", "chunked-prefill:chunk=512", prompt=2048)
     whole = run("llama-3.1-8b", prompt=2048)
     layers = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336)
@@ -374,7 +353,7 @@ def test_chunks_read_the_weights_again() -> None:
 
 
 @pytest.mark.parametrize("name", ["radix-attention", "prompt-cache"])
-def test_a_prefix_hit_computes_the_rest_only(name: str) -> None:
+def test_a_prefix_hit_computes_only_the_uncached_tokens(name: str) -> None:
     scenario = plain(prompt=1000, prefix=24, batch=4)
     hit = apply_techniques(scenario, [f"{name}:hit=0.7"])
     assert (hit.prompt, hit.prefix) == (300, 724)
@@ -386,11 +365,11 @@ def test_a_prefix_hit_computes_the_rest_only(name: str) -> None:
     assert analyze(hit).memory.kv_cache == pytest.approx(token * (4 * 1031 - 3 * 724))
 
 
-def test_an_explicit_context_stays() -> None:
+def test_prefix_caching_keeps_an_explicit_context() -> None:
     assert apply_techniques(plain(prompt=1000, context=5000), ["radix-attention"]).context == 5000
 
 
-def test_kv_memory_in_closed_form() -> None:
+def test_kv_allocation_in_closed_form() -> None:
     token = kv_bytes_per_token(load_model("llama-2-7b"), parse_precision("fp16"))
     workload = {"batch": 3, "prompt": 100, "generate": 51}  # 150 tokens in the cache at the end
     expected = {
@@ -408,20 +387,20 @@ def test_kv_memory_in_closed_form() -> None:
         assert memory.kv_cache == pytest.approx(3 * token * tokens), name
 
 
-def test_static_batches_waste_their_ended_sequences() -> None:
+def test_static_batching_wastes_finished_sequences() -> None:
     before, after = run("llama-3.1-8b", batch=8), run("llama-3.1-8b", "static-batching:utilisation=0.25", batch=8)
     assert after.generation.total == before.generation.total
     assert after.generation.tokens_per_second == before.generation.tokens_per_second / 4
 
 
-def test_padding_costs_prefill_only() -> None:
+def test_padding_affects_prefill_only() -> None:
     padded = run("llama-3.1-8b", "padded-batching:padding=1.5", batch=8, prompt=1000)
     assert padded.generation.ttft == run("llama-3.1-8b", batch=8, prompt=1500).generation.ttft
     assert tpot(padded) == tpot(run("llama-3.1-8b", batch=8, prompt=1000))
     assert run("llama-3.1-8b", "packed-batching").generation == run("llama-3.1-8b").generation
 
 
-def test_beams_are_more_sequences_in_decode() -> None:
+def test_beams_are_sequences_in_decode() -> None:
     before, after = run("llama-3.1-8b", batch=2), run("llama-3.1-8b", "beam-search:beams=4", batch=2)
     assert tpot(after) == tpot(run("llama-3.1-8b", batch=8))
     assert after.generation.ttft == before.generation.ttft
@@ -436,7 +415,7 @@ shares = st.floats(0, 1)
 @given(
     st.sampled_from(["llama-2-13b", "qwen3-30b-a3b", "mamba-2.8b", "bert-large"]), shares, shares, st.integers(1, 64)
 )
-def test_offloading_never_beats_resident(name: str, weights: float, kv: float, batch: int) -> None:
+def test_offloading_is_never_faster(name: str, weights: float, kv: float, batch: int) -> None:
     before = run(name, batch=batch)
     for request_ in (f"flexgen:weights={weights!r},kv={kv!r}", f"zero-inference:weights={weights!r}"):
         after = run(name, request_, batch=batch)
@@ -446,12 +425,12 @@ def test_offloading_never_beats_resident(name: str, weights: float, kv: float, b
         assert after.memory.kv_cache == pytest.approx(before.memory.kv_cache * left)
 
 
-def test_a_disk_is_slower_than_host_memory() -> None:
+def test_tpot_is_inverse_to_the_offload_bandwidth() -> None:
     memory, disk = run("llama-2-13b", "flexgen:kv=0"), run("llama-2-13b", "zero-inference:bandwidth=3 GB/s")
     assert tpot(disk) == pytest.approx(tpot(memory) * 64 / 3, rel=0.01)
 
 
-def test_layers_on_the_cpu() -> None:
+def test_layer_split_with_the_cpu() -> None:
     before = run("llama-2-13b")
     after = run("llama-2-13b", "llama-cpp-split:share=0.25")
     assert tpot(after) > tpot(before)
@@ -459,7 +438,7 @@ def test_layers_on_the_cpu() -> None:
     assert tpot(run("llama-2-13b", "llama-cpp-split:share=0")) == pytest.approx(tpot(before))
 
 
-def test_attention_on_the_cpu_frees_the_cache() -> None:
+def test_attention_on_the_cpu_frees_the_kv_cache() -> None:
     before, after = run("llama-2-13b", batch=8), run("llama-2-13b", "fastdecode", batch=8)
     assert after.memory.kv_cache == 0
     assert after.memory.weights == before.memory.weights
@@ -479,7 +458,7 @@ def test_cold_neurons_on_the_cpu() -> None:
 
 
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-2-9b", "deepseek-v2-lite", "mamba-2.8b", "jamba-v0.1"])
-def test_disaggregation_sends_the_cache(name: str) -> None:
+def test_disaggregation_sends_the_kv_cache_once(name: str) -> None:
     scenario = plain(name, batch=4, prompt=1000)
     answer = analyze(apply_techniques(scenario, ["disaggregation"]))
     precision = scenario.precision
@@ -489,7 +468,7 @@ def test_disaggregation_sends_the_cache(name: str) -> None:
     assert tpot(answer) == tpot(analyze(scenario))
 
 
-def test_pools_of_different_hardware() -> None:
+def test_disaggregation_with_other_decode_hardware() -> None:
     answer = run("llama-3.1-8b", "disaggregation:decode=a100-sxm-80gb")
     assert tpot(answer) == tpot(run("llama-3.1-8b", hardware=load_hardware("a100-sxm-80gb")))
 
@@ -505,43 +484,45 @@ def test_pools_of_different_hardware() -> None:
         ("expert-parallelism", "expert"),
     ],
 )
-def test_parallelism_as_a_technique(name: str, degree: str) -> None:
+def test_parallelism_techniques_set_their_degree(name: str, degree: str) -> None:
     scenario = plain("mixtral-8x7b", batch=8)
     by_name = apply_techniques(scenario, [f"{name}:degree=4"])
     assert by_name.settings.parallel == Parallelism(**{degree: 4})
     assert analyze(apply_techniques(scenario, [f"{name}:degree=1"])).generation == analyze(scenario).generation
 
 
-def test_what_cannot_be_divided_is_refused_at_once() -> None:
+def test_tp_of_an_indivisible_model_is_refused() -> None:
     hyena = next(name for name in list_models() if isinstance(load_model(name).groups[0].layer.mixer, Hyena))
     with pytest.raises(UnsupportedError):
         apply_techniques(plain(hyena), ["tensor-parallelism"])
 
 
-# --- two batches that take turns --------------------------------------------------------------------------------------
+# --- two-batch overlap ------------------------------------------------------------------------------------------------
 
 
 def served(model: str, hardware: str, *requests: str, devices: int = 32, **workload: Any) -> Analysis:
-    """Expert-parallel over nodes of eight devices."""
+    """The analysis with EP and DP over nodes of eight devices."""
     parallel = Parallelism(expert=devices, data=devices, nodes=devices // 8)
     settings = Settings(parallel=parallel)
     return run(model, *requests, hardware=load_hardware(hardware), settings=settings, **workload)
 
 
-def spent(phase: Any, exchanges: bool) -> float:
-    """Bound seconds of a phase's operators that exchange experts' rows, or of all others."""
-    return float(sum(op.count * op.bound_time for op in phase.ops if op.op.exchange is exchanges))
+def seconds_of(phase: Any, all_to_all: bool) -> float:
+    """Bound time of the all-to-alls of a phase, or of all other operators."""
+    return float(sum(op.count * op.bound_time for op in phase.ops if op.op.is_all_to_all is all_to_all))
 
 
 @pytest.mark.parametrize(("model", "hardware"), [("deepseek-v3", "h800-sxm"), ("qwen3-30b-a3b", "h100-sxm")])
 @pytest.mark.parametrize("name", ["prefill", "decode"])
-def test_the_shorter_of_exchanges_and_the_rest_is_hidden(model: str, hardware: str, name: str) -> None:
+def test_two_batch_overlap_hides_the_shorter_of_all_to_alls_and_computation(
+    model: str, hardware: str, name: str
+) -> None:
     half = getattr(served(model, hardware, batch=32 * 8), name)
     both = getattr(served(model, hardware, "two-batch-overlap", batch=32 * 16), name)
-    sent, rest = spent(half, True), spent(half, False)
+    sent, rest = seconds_of(half, True), seconds_of(half, False)
     assert sent > 0 < rest
     assert both.bound_time == pytest.approx(2 * max(sent, rest), rel=1e-12)
-    assert spent(both, True) == pytest.approx(2 * sent, rel=1e-12)  # operators are told whole
+    assert seconds_of(both, True) == pytest.approx(2 * sent, rel=1e-12)
     assert both.flops == pytest.approx(2 * half.flops, rel=1e-12)
     assert both.link_bytes == pytest.approx(2 * half.link_bytes, rel=1e-12)
     assert both.bound == ("link" if sent > rest else max(_by_bound(half), key=_by_bound(half).__getitem__))
@@ -550,19 +531,19 @@ def test_the_shorter_of_exchanges_and_the_rest_is_hidden(model: str, hardware: s
 def _by_bound(phase: Any) -> dict[str, float]:
     found: dict[str, float] = {}
     for op in phase.ops:
-        if not op.op.exchange:
+        if not op.op.is_all_to_all:
             found[str(op.bound)] = found.get(str(op.bound), 0.0) + op.count * op.bound_time
     return found
 
 
-def test_expected_times_hide_what_takes_less_time() -> None:
+def test_two_batch_overlap_in_expected_times() -> None:
     half = served("deepseek-v3", "h800-sxm", batch=32 * 8)
     both = served("deepseek-v3", "h800-sxm", "two-batch-overlap", batch=32 * 16)
     for name in ("prefill", "decode"):
         one, two = getattr(half, name), getattr(both, name)
         kernels = {True: 0.0, False: 0.0}
         for op, found in zip(one.ops, one.expected_ops, strict=True):
-            kernels[op.op.exchange] += op.count * found.time.mid
+            kernels[op.op.is_all_to_all] += op.count * found.time.mid
         host = one.host_time - one.engine["step"] / 2
         assert one.expected.mid == pytest.approx(sum(kernels.values()) - one.hidden + one.host_time, rel=1e-9)
         assert two.expected.mid == pytest.approx(2 * (max(kernels.values()) + host), rel=1e-9)
@@ -571,10 +552,10 @@ def test_expected_times_hide_what_takes_less_time() -> None:
         assert two.expected.mid >= two.bound_time
 
 
-def test_one_phase_can_be_cut_in_two_alone() -> None:
+def test_two_batch_overlap_of_one_phase() -> None:
     plain_, prefill, decode, both = (
-        served("deepseek-v3", "h800-sxm", *asked, batch=32 * 16)
-        for asked in (
+        served("deepseek-v3", "h800-sxm", *requests_, batch=32 * 16)
+        for requests_ in (
             (),
             ("two-batch-overlap:phases=prefill",),
             ("two-batch-overlap:phases=decode",),
@@ -587,7 +568,7 @@ def test_one_phase_can_be_cut_in_two_alone() -> None:
         served("deepseek-v3", "h800-sxm", "two-batch-overlap:phases=all")
 
 
-def test_two_batches_pay_where_both_are_large() -> None:
+def test_two_batch_overlap_gains_grow_with_the_batch() -> None:
     sizes, eight = 32 * np.array([1, 4, 16, 64, 256]), parse_precision("bf16", "fp8_block")
     before = served("deepseek-v3", "h800-sxm", batch=sizes, prompt=2000, precision=eight)
     after = served("deepseek-v3", "h800-sxm", "two-batch-overlap", batch=sizes, prompt=2000, precision=eight)
@@ -602,20 +583,26 @@ def test_two_batches_pay_where_both_are_large() -> None:
     assert single.expected.tpot.mid == pytest.approx(after.expected.tpot.mid[2], rel=1e-9)
 
 
-def test_two_batches_work_with_chunks_drafts_and_stages() -> None:
+def test_two_batch_overlap_composes_with_chunked_prefill_mtp_and_pp() -> None:
     for extra in ("chunked-prefill", "multi-token-prediction", "disaggregation"):
         plain_ = served("deepseek-v3", "h800-sxm", extra, batch=32 * 64, prompt=4096)
         both = served("deepseek-v3", "h800-sxm", extra, "two-batch-overlap", batch=32 * 64, prompt=4096)
         assert both.expected.ttft.mid < plain_.expected.ttft.mid
     staged = Parallelism(expert=8, data=8, pipeline=2, micro_batches=2)
     before, after = (
-        run("deepseek-v3", *asked, hardware=load_hardware("h200-sxm"), settings=Settings(parallel=staged), batch=2048)
-        for asked in ((), ("two-batch-overlap",))
+        run(
+            "deepseek-v3",
+            *requests_,
+            hardware=load_hardware("h200-sxm"),
+            settings=Settings(parallel=staged),
+            batch=2048,
+        )
+        for requests_ in ((), ("two-batch-overlap",))
     )
     assert after.expected.ttft.mid < before.expected.ttft.mid
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "mixtral-8x7b"])
-def test_nothing_is_hidden_where_nothing_is_exchanged(model: str) -> None:
-    with pytest.raises(UnsupportedError, match="nothing is exchanged"):
+def test_two_batch_overlap_without_all_to_alls_is_refused(model: str) -> None:
+    with pytest.raises(UnsupportedError, match="there are none"):
         run(model, "two-batch-overlap", settings=Settings(parallel=Parallelism(tensor=2)))

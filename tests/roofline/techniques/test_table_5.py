@@ -1,4 +1,4 @@
-"""Tables 4 and 5 of Zhou et al. 2024: what their missing conditions allow to assert."""
+"""Tables 4 and 5 of Zhou et al. 2024, as far as their stated conditions allow a comparison."""
 
 from __future__ import annotations
 
@@ -13,34 +13,34 @@ ACCEPTED = {method: accepted for method, _, accepted, _ in SPECULATION}
 
 @pytest.fixture(scope="module")
 def speculation() -> dict[str, Row]:
-    """GPU, batch, precision, and length and width of drafts are not stated: an A100, 1, FP16 and the defaults here.
+    """Table 5 on an A100 at batch 1 in FP16, with the default drafts; the paper states none of these.
 
-    The bound takes every kernel at its roof, so that what costs launches and small kernels (drafts, trees) costs
-    less here than in the measurements. That many verified tokens are free below the ridge shows most for LADE.
+    The bound omits launches and assumes peak rates also for small kernels, so that drafts and trees cost less here than
+    in the measurements. Verified tokens cost nothing below the ridge point, which favours LADE most.
     """
     return {row.case: row for row in table_5()}
 
 
-def test_all_six_methods_are_there(speculation: dict[str, Row]) -> None:
+def test_all_six_methods_are_compared(speculation: dict[str, Row]) -> None:
     assert list(speculation) == ["SSD", "SpD", "LADE", "REST", "Medusa-1", "Eagle"]
 
 
 @pytest.mark.parametrize("method", ACCEPTED)
-def test_the_gain_lies_between_one_and_the_tokens_a_step(method: str, speculation: dict[str, Row]) -> None:
+def test_the_gain_is_between_one_and_the_tokens_per_step(method: str, speculation: dict[str, Row]) -> None:
     low, high = speculation[method].simulated
     assert 1 < low <= high < ACCEPTED[method][1]
     assert low < ACCEPTED[method][0]
 
 
 @pytest.mark.parametrize("method", ["SSD", "SpD", "REST", "Medusa-1", "Eagle"])
-def test_ranges_meet_the_measured_ones(method: str, speculation: dict[str, Row]) -> None:
+def test_simulated_and_measured_ranges_overlap(method: str, speculation: dict[str, Row]) -> None:
     row = speculation[method]
     assert row.simulated[0] <= row.measured[1]
     assert row.measured[0] <= row.simulated[1]
 
 
-def test_the_order_of_the_methods(speculation: dict[str, Row]) -> None:
-    """As published wherever both ends of the published ranges agree on it."""
+def test_the_ranking_of_the_methods(speculation: dict[str, Row]) -> None:
+    """The ranking is as published for every pair whose ranges both rank the same way."""
     rows = list(speculation.values())
     agreed = [
         (slower, faster)
@@ -53,8 +53,8 @@ def test_the_order_of_the_methods(speculation: dict[str, Row]) -> None:
         assert all(one < other for one, other in zip(slower.simulated, faster.simulated, strict=True)), (slower, faster)
 
 
-def test_what_the_published_ranges_cannot_mean() -> None:
-    """The upper speed-ups of Medusa-1 and Eagle exceed the most tokens a step that are published with them."""
+def test_published_speed_ups_that_exceed_the_tokens_per_step() -> None:
+    """The highest speed-ups of Medusa-1 and Eagle exceed their highest tokens per step."""
     beyond = [method for method, _, accepted, measured in SPECULATION if measured[1] > accepted[1]]
     assert beyond == ["Medusa-1", "Eagle"]
 
@@ -67,7 +67,7 @@ def quantised() -> list[Row]:
     return table_4()
 
 
-def test_defective_cells_are_left_out_by_name() -> None:
+def test_defective_cells_are_excluded() -> None:
     cells = table_4_cells()
     assert len(cells) == 200
     left_out = {(c.framework, c.model, c.batch, c.context, c.phase) for c in cells if c.defect}
@@ -87,20 +87,20 @@ def test_the_repeated_rows_are_repeated() -> None:
             assert speedup == cells[framework, model, 8, context, phase]
 
 
-def test_every_usable_cell_is_compared(quantised: list[Row]) -> None:
+def test_every_other_cell_is_compared(quantised: list[Row]) -> None:
     assert len(quantised) == 200 - 38
 
 
-def test_prefill_does_not_gain(quantised: list[Row]) -> None:
+def test_compute_bound_prefill_does_not_gain(quantised: list[Row]) -> None:
     for row in (row for row in quantised if row.quantity == "prefill"):
         measured, simulated = row.measured[0], row.simulated[0]
         short = row.case.endswith("batch 1 context 128")
-        # One prompt of 128 tokens lies below the ridge of the A100 (153), the next larger ones beyond it.
+        # One prompt of 128 tokens is below the ridge point of the A100 (153), the larger ones are above.
         assert 1 - 1e-9 <= simulated < (1.3 if short else 1.01), row
         assert (measured > 1) == short or "batch 2 context 128" in row.case, row
 
 
-def test_decode_gains(quantised: list[Row]) -> None:
+def test_decode_gains_less_than_the_ratio_of_bits(quantised: list[Row]) -> None:
     for row in (row for row in quantised if row.quantity == "decode"):
         assert 1 < row.measured[0] < row.simulated[0] < 16 / 4.15625, row
 
@@ -119,7 +119,7 @@ def test_gains_fall_with_batch_and_length(quantised: list[Row]) -> None:
                 line = [row for key, row in sorted(own.items()) if key[1 - position] == fixed]
                 assert all(after.simulated[0] < before.simulated[0] for before, after in pairwise(line))
                 rising += sum(after.measured[0] > before.measured[0] for before, after in pairwise(line))
-    # Measured gains fall as well, but for LMDeploy from batch 1 to 2 and TensorRT-LLM's 13B from 4 to 8.
+    # Measured gains fall too, except LMDeploy from batch 1 to 2 and TensorRT-LLM's 13B from 4 to 8.
     assert rising <= 12
 
 

@@ -1,4 +1,4 @@
-"""What kernels take beside their forms: closed forms of each correction, and that it reaches the answer."""
+"""Corrections of kernel times: the closed form of each, and its effect on the expected time."""
 
 import dataclasses
 
@@ -22,7 +22,7 @@ IDEAL = load_engine("ideal")
 def placed(ranks: int = 1, scheme: str | None = None) -> Placement:
     parallel = Parallelism(tensor=ranks)
     graph = network(LLAMA, parse_precision("bf16", scheme), Build(("attention",), parallel=parallel))
-    return place(graph, H100, parallel.on(H100).housing)
+    return place(graph, H100, parallel.on(H100).node_layout)
 
 
 def corrections(placement: Placement, engine: Engine, calibration: Calibration) -> Corrections:
@@ -48,11 +48,11 @@ def test_every_operator_is_part_of_one_kernel() -> None:
 @pytest.mark.parametrize(
     ("calibration", "some"), [(Calibration("empty", "bound"), True), (load_calibration(H100), False)]
 )
-def test_what_nobody_measured_is_guessed_from_its_bounds(calibration: Calibration, some: bool) -> None:
+def test_unmeasured_kernels_take_their_bound_at_typical_efficiencies(calibration: Calibration, some: bool) -> None:
     placement = placed()
     found = corrections(placement, IDEAL, calibration)
     low, mid, high = rows(found, 7.0)
-    found.guess(times(placement), low, mid, high)
+    found.apply_unmeasured(times(placement), low, mid, high)
     guessed = np.array([not kernel.always_measured for kernel in launches(placement, IDEAL, calibration)])
     assert guessed.any() == some
     parts = found.parts.sum(axis=1)
@@ -64,31 +64,31 @@ def test_what_nobody_measured_is_guessed_from_its_bounds(calibration: Calibratio
 def test_the_engine_takes_the_faster_all_reduce() -> None:
     placement, engine = placed(8), load_engine("vllm")
     found = corrections(placement, engine, load_calibration(H100))
-    assert found.reducing
+    assert found.own_all_reduces
     own = engine.all_reduce["NVLink"] + OWN_TRIPS * 1.0
     for seconds in (own / 2, own * 2):
         low, mid, high = rows(found, seconds)
-        found.reduce(times(placement), low, mid, high)
-        changed = sorted(found.reducing)
+        found.apply_all_reduce(times(placement), low, mid, high)
+        changed = sorted(found.own_all_reduces)
         np.testing.assert_allclose(mid[changed], min(own, seconds))
         np.testing.assert_allclose(high[changed] / mid[changed], 2.0)
         others = np.setdiff1d(np.arange(len(mid)), changed)
         np.testing.assert_array_equal(mid[others], seconds)
 
 
-def test_kernels_that_wait_for_a_link_take_as_long_as_it() -> None:
+def test_kernels_with_operands_from_a_link_take_at_least_its_time() -> None:
     placement = placed(8)
     streamed = replace(placement, coefficients=placement.coefficients.copy())
     streamed.coefficients[Row.LINK_TIME] = 1.0
     found = corrections(streamed, IDEAL, load_calibration(H100))
     low, mid, high = rows(found, 0.1)
-    found.wait(times(placement), low, mid, high)
+    found.apply_link(times(placement), low, mid, high)
     linked = found.linked.tolist()
     np.testing.assert_allclose(mid[linked, 0], found.parts[linked].sum(axis=1) / 0.75)
     assert (high >= mid).all()
 
 
-def test_converting_weights_costs_time() -> None:
+def test_upcasting_weights_costs_time() -> None:
     precision = parse_precision("bf16", "awq")
     eager = replace(IDEAL, name="slow conversion", parameters={"dequantisation": 0.01})
     fast = replace(IDEAL, name="fast conversion", parameters={"dequantisation": 1.0})
@@ -100,10 +100,10 @@ def test_converting_weights_costs_time() -> None:
     assert slow_time.mid > 1.5 * fast_time.mid
 
 
-def test_scaling_blocks_of_integers_takes_a_units_cycles() -> None:
-    """1024 products of integers keep a unit busy for so many cycles, whatever the matrix unit could do."""
+def test_block_scaled_integers_take_cycles_of_the_units() -> None:
+    """1024 integer multiplications take `integer_blocks` cycles of a unit, whatever the matrix peak."""
     device, parameters = load_hardware("rtx-4090"), {"integer_blocks": 100.0}
-    slow = replace(IDEAL, name="slow scaling", parameters=parameters, integers=("NVIDIA",))
+    slow = replace(IDEAL, name="slow scaling", parameters=parameters, int8_activations=("NVIDIA",))
     precision = parse_precision("fp16", "q4_0")
     answer = analyze(Scenario(LLAMA, device, precision=precision, prompt=4096, engine=slow))
     flops = sum(op.count * op.flops for op in answer.prefill.ops if op.arithmetic == "int8")

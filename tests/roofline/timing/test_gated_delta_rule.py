@@ -1,4 +1,4 @@
-"""Gated delta rules: what their kernels take by the formula, against public timings, and in whose engine."""
+"""Gated delta rule: the formula, public timings, and the kernel variants of engines."""
 
 from __future__ import annotations
 
@@ -27,50 +27,56 @@ def rows(variant: str, tokens: float, heads: float, batch: float = 1.0, **more: 
 
 def seconds(hardware: str, columns: dict[str, Any]) -> float:
     device = load_hardware(hardware)
-    return float(load_calibration(device).expected("delta_rule", columns, device).mid)
+    return float(load_calibration(device).expected("gated_delta_rule", columns, device).mid)
 
 
-def test_a_lone_head_is_a_chain_of_its_tokens() -> None:
+def test_a_single_head_takes_the_recurrence_time() -> None:
     constants = {**DEFAULTS, "launch": 1e-6, "sharpness": 20.0}
-    found = [float(kernel_time("delta_rule", rows(FUSED, tokens, 1), H200, constants)) for tokens in (1e4, 2e4)]
+    found = [float(kernel_time("gated_delta_rule", rows(FUSED, tokens, 1), H200, constants)) for tokens in (1e4, 2e4)]
     assert found[0] == pytest.approx(1e-6 + 1e4 * DEFAULTS["token"], rel=1e-6)
     assert found[1] - found[0] == pytest.approx(1e4 * DEFAULTS["token"], rel=1e-6)
 
 
-def test_heads_beyond_the_units_wait_for_a_unit() -> None:
+def test_heads_beyond_the_units_take_another_wave() -> None:
     constants = {**DEFAULTS, "token": 300e-9, "compute_efficiency": 1.0, "sharpness": 20.0}
-    one, two = (float(kernel_time("delta_rule", rows(FUSED, 1e4, heads), H200, constants)) for heads in (132, 133))
+    one, two = (
+        float(kernel_time("gated_delta_rule", rows(FUSED, 1e4, heads), H200, constants)) for heads in (132, 133)
+    )
     assert two - one == pytest.approx(1e4 * constants["token"], rel=0.01)
 
 
-def test_kernels_that_hand_on_through_memory_take_its_time() -> None:
-    """With many heads and no chain: 3,968 bytes a token and head handed on, 1,024 in and out; 180,224 FLOPs."""
-    constants = {**DEFAULTS, "launch": 1e-6, "token": 1e-30, "compute_efficiency": 1.0, "handing_on": 1.0}
+def test_intermediates_of_chunked_kernels_take_memory_time() -> None:
+    """Many heads, no recurrence: 3,968 bytes of intermediates a token and head, 1,024 in and out; 180,224 FLOPs."""
+    constants = {**DEFAULTS, "launch": 1e-6, "token": 1e-30, "compute_efficiency": 1.0, "intermediate_traffic": 1.0}
     tokens, heads = 8192.0, 64.0
     pairs = tokens * heads
     peak, bandwidth = H200.matrix_peak("bf16"), H200.memory_bandwidth
     work = 6 * 128 * 128 + 2 * 64 * 5 * 128
     handed = 2 * (4 * 256 + 7 * 64 + 2 * 128 * 128 / 64)
     for variant, moved in ((CHUNKED, handed + 1024), (FUSED, 1024)):
-        found = float(kernel_time("delta_rule", rows(variant, tokens, heads), H200, constants))
+        found = float(kernel_time("gated_delta_rule", rows(variant, tokens, heads), H200, constants))
         parts = pairs * work / peak, (pairs * moved + 8 * heads * 128 * 128) / bandwidth
         assert found == pytest.approx(1e-6 + (sum(parts) if variant == CHUNKED else max(parts)), rel=1e-6)
 
 
-def test_heads_of_keys_are_read_once() -> None:
+def test_key_heads_are_read_once() -> None:
     constants = {**DEFAULTS, "token": 1e-30, "compute_efficiency": 1.0}
     shared, own = (
-        float(kernel_time("delta_rule", rows(CHUNKED, 8192.0, 64.0, key_heads=heads), H200, constants))
+        float(kernel_time("gated_delta_rule", rows(CHUNKED, 8192.0, 64.0, key_heads=heads), H200, constants))
         for heads in (16.0, 64.0)
     )
     assert own - shared == pytest.approx(4 * 8192 * 48 * 128 / H200.memory_bandwidth, rel=1e-6)
 
 
-def test_a_step_is_a_kernel_that_nobody_measured() -> None:
+def test_decode_is_unmeasured() -> None:
     answer = analyze(Scenario(load_model("qwen3.5-27b"), H200, batch=4, prompt=8192, engine="sglang"))
     assert answer.decode is not None
     for phase, basis in ((answer.prefill, "family"), (answer.decode, "bound")):
-        found = next(expected for op, expected in zip(phase.ops, phase.expected_ops, strict=True) if op.name == "scan")
+        found = next(
+            expected
+            for op, expected in zip(phase.ops, phase.expected_ops, strict=True)
+            if op.name == "gated_delta_rule"
+        )
         assert found.basis == basis
     # The state of all sequences, read and written in 32 bits at 0.8 of the bandwidth, after a launch of 2 us.
     states = 2 * 4 * 48 * 128 * 128 * 4 / H200.memory_bandwidth
@@ -97,12 +103,12 @@ def test_published_times(hardware: str, variant: str, batch: int, tokens: int, h
     assert seconds(hardware, columns) * 1e6 == pytest.approx(published, rel=0.1)
 
 
-def test_fused_kernels_are_of_the_architectures_they_were_written_for() -> None:
+def test_fused_kernels_exist_on_some_architectures() -> None:
     for name in ("a100-sxm-80gb", "l40s", "mi300x"):
-        match = load_calibration(load_hardware(name)).find("delta_rule", FUSED)
+        match = load_calibration(load_hardware(name)).find("gated_delta_rule", FUSED)
         assert match is not None
         assert match.fit.format == CHUNKED
-    match = load_calibration(H200).find("delta_rule", FUSED)
+    match = load_calibration(H200).find("gated_delta_rule", FUSED)
     assert match is not None
     assert match.fit.format == FUSED
     assert "FlashQLA" in match.source
@@ -116,12 +122,12 @@ def scanned(engine: str, hardware: str = "h200-sxm", batch: int = 4, **degrees: 
     answer = analyze(replace(scenario, settings=settings))
     assert answer.prefill.expected_ops is not None
     found = zip(answer.prefill.ops, answer.prefill.expected_ops, strict=True)
-    return next(float(expected.time.mid) for op, expected in found if op.name == "scan")
+    return next(float(expected.time.mid) for op, expected in found if op.name == "gated_delta_rule")
 
 
-def test_an_engine_runs_the_kernels_it_prefers() -> None:
-    assert load_engine("vllm").delta_rule == FUSED
-    assert load_engine("sglang").delta_rule == CHUNKED
+def test_engines_run_their_kernel_variant() -> None:
+    assert load_engine("vllm").gated_delta_rule == FUSED
+    assert load_engine("sglang").gated_delta_rule == CHUNKED
     assert scanned("vllm") < 0.5 * scanned("sglang")
     assert scanned("vllm", "a100-sxm-80gb") == pytest.approx(scanned("sglang", "a100-sxm-80gb"))
 
@@ -131,8 +137,8 @@ def test_devices_share_the_heads() -> None:
     assert 0.4 * one < two < 0.7 * one
 
 
-def test_a_grid_is_its_points() -> None:
+def test_grids_agree_with_scalars() -> None:
     sizes = np.array([9.0, 64.0, 1000.0, 8192.0])
-    together = kernel_time("delta_rule", rows(CHUNKED, sizes, 48.0), H200, DEFAULTS)
-    alone = [float(kernel_time("delta_rule", rows(CHUNKED, size, 48.0), H200, DEFAULTS)) for size in sizes]
+    together = kernel_time("gated_delta_rule", rows(CHUNKED, sizes, 48.0), H200, DEFAULTS)
+    alone = [float(kernel_time("gated_delta_rule", rows(CHUNKED, size, 48.0), H200, DEFAULTS)) for size in sizes]
     np.testing.assert_allclose(together, alone, rtol=1e-12)

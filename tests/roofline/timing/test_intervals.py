@@ -1,4 +1,4 @@
-"""How errors add up: closed forms, and that intervals of sums lie between those of alike and of independent parts."""
+"""Error combination: closed forms, and sums between the limits of full and no correlation."""
 
 import math
 
@@ -31,7 +31,7 @@ def only(kernel: Kernel, count: int) -> list[Kernel]:
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.integers(1, 80))
-def test_shapes_of_one_kind_err_together_in_part(errors: list[float], layers: int) -> None:
+def test_shapes_of_one_kind_are_partly_correlated(errors: list[float], layers: int) -> None:
     product = next(kernel for kernel in kernels("h100-sxm") if kernel.kind == "gemm")
     summed = Intervals(only(product, len(errors)), np.full(len(errors), float(layers)))
     found = summed.combined(np.array(errors)[:, np.newaxis])[0]
@@ -40,7 +40,7 @@ def test_shapes_of_one_kind_err_together_in_part(errors: list[float], layers: in
     assert math.sqrt((values**2).sum()) - 1e-9 <= found <= values.sum() + 1e-9
 
 
-def test_kinds_err_apart_with_constants_of_their_own_and_less_so_with_those_of_others() -> None:
+def test_kinds_are_independent_with_own_constants_and_correlated_with_inherited_ones() -> None:
     for hardware, others in (("h100-sxm", False), ("h20", True)):
         found = {kernel.kind: kernel for kernel in kernels(hardware)}
         pair = [found["gemm"], found["attention_prefill"]]
@@ -49,11 +49,11 @@ def test_kinds_err_apart_with_constants_of_their_own_and_less_so_with_those_of_o
         assert combined == pytest.approx(math.sqrt(25 + ACROSS_KINDS[others] * (49 - 25)))
 
 
-def test_what_nobody_measured_has_a_correlation_too() -> None:
+def test_unmeasured_kernels_have_a_correlation() -> None:
     assert within_kind("unmeasured", False) == UNMEASURED_KIND[0]
 
 
-def test_intervals_widen_with_the_distance_of_the_calibration() -> None:
+def test_intervals_widen_with_inherited_constants() -> None:
     def width(hardware: str) -> float:
         time = analyze(Scenario(LLAMA, load_hardware(hardware), batch=8, prompt=1024, engine=IDEAL)).expected.total
         return float(np.log(time.high / time.low))
@@ -61,7 +61,7 @@ def test_intervals_widen_with_the_distance_of_the_calibration() -> None:
     assert width("h100-sxm") < width("h20") < width("mi300x")
 
 
-def test_a_sum_errs_less_than_its_parts_but_not_as_if_they_were_independent() -> None:
+def test_the_error_of_a_sum_is_between_independent_and_fully_correlated_parts() -> None:
     answer = analyze(Scenario(LLAMA, H100, batch=8, prompt=2048, engine=IDEAL))
     total = answer.prefill.expected
     parts = [(op.count, e.time) for op, e in zip(answer.prefill.ops, answer.prefill.expected_ops, strict=True)]

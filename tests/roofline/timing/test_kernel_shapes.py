@@ -1,4 +1,4 @@
-"""Operators as rows of the measurement schema: shapes, formats, and what fusion puts together."""
+"""Operators as rows of the measurement schema: shapes, formats, fusions."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_a_llama_layer_is_nine_kernels() -> None:
     ]
 
 
-def test_products_have_the_shapes_of_their_weights() -> None:
+def test_gemms_have_the_shapes_of_their_weights() -> None:
     found = shapes("llama-3.1-8b", 2, 100, 0)
 
     def shape(name: str) -> tuple[float, ...]:
@@ -87,7 +87,7 @@ def test_attention_has_the_heads_lengths_and_window_of_the_layer() -> None:
     assert (float(windowed["kv_len"]), float(windowed["window"])) == (4096, 4096)
 
 
-def test_ranks_have_their_share() -> None:
+def test_tensor_parallel_shapes_are_sharded() -> None:
     run = Settings(parallel=Parallelism(tensor=4))
     found = shapes("llama-3.1-70b", 1, 1, 100, settings=run)
     assert float(found["gate_proj"]["n"]) == 2 * 28672 / 4
@@ -98,7 +98,7 @@ def test_ranks_have_their_share() -> None:
     assert float(found["logits_all_gather"]["bytes"]) == pytest.approx(128256 * 2)
 
 
-def test_experts_are_one_kernel_with_the_routing_of_the_graph() -> None:
+def test_experts_are_one_moe_kernel() -> None:
     found = shapes("mixtral-8x7b", 4, 1, 100)["expert_gate_proj"]
     assert found["parts"] == "expert_gate_proj+expert_up_proj+expert_act+expert_down_proj+expert_combine"
     wanted = {"tokens": 4, "hidden": 4096, "intermediate": 14336, "top_k": 2, "experts": 8, "gated": 1}
@@ -106,19 +106,19 @@ def test_experts_are_one_kernel_with_the_routing_of_the_graph() -> None:
     assert float(found["touched"]) == pytest.approx(8 * (1 - (1 - 2 / 8) ** 4))
 
 
-def test_an_exchange_between_experts_cuts_the_kernel() -> None:
+def test_all_to_all_splits_the_moe_kernel() -> None:
     run = Settings(parallel=Parallelism(tensor=1, expert=4))
     found = shapes("mixtral-8x7b", 4, 1, 100, settings=run)["expert_gate_proj"]
     assert found["parts"] == "expert_gate_proj+expert_up_proj+expert_act+expert_down_proj"
 
 
-def test_latent_attention_is_over_latents_in_decode_and_over_keys_in_prefill() -> None:
+def test_mla_is_absorbed_in_decode_and_expanded_in_prefill() -> None:
     decode = shapes("deepseek-v3", 2, 1, 100)["fused_attention"]
-    assert decode["op"] == "latent_decode"
+    assert decode["op"] == "mla_decode"
     assert [float(decode[name]) for name in ("heads", "kv_len", "latent", "rope")] == [128, 101, 512, 64]
     for queries in (1, 100):  # an indexer's choice: every token with keys of its own
         picked = shapes("deepseek-v3.2", 2, queries, 100)["fused_attention"]
-        assert picked["op"] == "latent_decode"
+        assert picked["op"] == "mla_decode"
         assert [float(picked[name]) for name in ("batch", "q_len", "heads")] == [2 * queries, 1, 128]
         assert float(picked["pairs"]) == 2 * sum(range(101, 101 + queries))
     prefill = shapes("deepseek-v3", 2, 100, 0)["fused_attention"]
@@ -141,7 +141,7 @@ def test_latent_attention_is_over_latents_in_decode_and_over_keys_in_prefill() -
         ("fp32", "q4_0", "fp32"),
     ],
 )
-def test_formats_of_products(arithmetic: str, weight: str, dtype: str) -> None:
+def test_gemm_formats(arithmetic: str, weight: str, dtype: str) -> None:
     found = dtype_of(arithmetic, find_format(weight))
     assert found["dtype"] == dtype
     stored = found.get("weight_bytes")
@@ -150,7 +150,7 @@ def test_formats_of_products(arithmetic: str, weight: str, dtype: str) -> None:
     assert (found.get("arithmetic") == "fp16") is (arithmetic == "fp16" and weight == "int8")
 
 
-def test_mixed_weights_count_what_they_store() -> None:
+def test_mixed_weights_have_their_mean_bytes() -> None:
     found = shapes("llama-3.1-8b", 1, 1, 10, precision=parse_precision("fp16", "q4_k_m"))["q_proj"]
     mean = (
         find_format("q4_k").bytes * (4096 + 1024) + 1024 * (find_format("q4_k").bytes + find_format("q6_k").bytes) / 2
@@ -163,7 +163,7 @@ def test_a_quantised_cache_moves_its_bytes() -> None:
     assert (found["dtype"], found["kv_dtype"], found["kv_bytes"]) == ("bf16", "fp8", 0.5)
 
 
-def test_without_flash_attention_the_products_are_no_rows() -> None:
+def test_unfused_attention_has_no_rows() -> None:
     found = shapes("llama-3.1-8b", 1, 1, 10, fusions=())
     assert found["qk_matmul"]["op"] is None
     assert found["softmax"]["op"] == "softmax"
@@ -175,7 +175,7 @@ def test_an_eager_engine_fuses_nothing() -> None:
 
 
 @pytest.mark.parametrize("model", ["deepseek-v3", "deepseek-v3.2"])
-def test_products_of_each_head_are_no_plain_product(model: str) -> None:
+def test_batched_gemms_per_head_have_no_row(model: str) -> None:
     """They move more than a product with all heads' weights side by side: the bound alone is no expectation."""
     answer = analyze(Scenario(load_model(model), load_hardware("h200-sxm"), batch=16, prompt=8192, generate=2))
     for phase in filter(None, (answer.prefill, answer.decode)):

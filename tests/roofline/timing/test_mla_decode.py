@@ -1,4 +1,4 @@
-"""Decode attention over latents: its formula, what is published of it, and the operators that it is the time of."""
+"""MLA decode: the formula, published rates, and the operators that it applies to."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def rows(batch: float, keys: Any, heads: float, **more: Any) -> dict[str, Any]:
     return {"dtype": "bf16", "kv_dtype": "bf16", **sizes, **more}
 
 
-def test_many_keys_stream_over_memory() -> None:
+def test_long_contexts_are_memory_bound() -> None:
     constants = {**DEFAULTS, "unit_bandwidth": 1e12, "compute_efficiency": 1.0, "sharpness": 20.0}
-    found = float(kernel_time("latent_decode", rows(132, 65536.0, 16), H200, constants))
+    found = float(kernel_time("mla_decode", rows(132, 65536.0, 16), H200, constants))
     streamed = 132 * 65536 * 576 * 2 / (constants["memory_efficiency"] * H200.memory_bandwidth)
     assert found == pytest.approx(constants["launch"] + streamed, rel=0.01)
 
@@ -33,45 +33,45 @@ def test_many_keys_stream_over_memory() -> None:
 def test_tiles_have_64_heads() -> None:
     constants = {**DEFAULTS, "compute_efficiency": 0.2, "sharpness": 20.0, "wave_quantisation": 0.01}
     few, one, two = (
-        float(kernel_time("latent_decode", rows(132, 65536.0, heads), H200, constants)) for heads in (8, 64, 65)
+        float(kernel_time("mla_decode", rows(132, 65536.0, heads), H200, constants)) for heads in (8, 64, 65)
     )
     assert one == pytest.approx(few, rel=0.01)
     assert two == pytest.approx(2 * one, rel=0.05)
     drafts = rows(132, 65536.0, 16, q_len=4.0)
-    assert float(kernel_time("latent_decode", drafts, H200, constants)) == pytest.approx(one, rel=0.01)
+    assert float(kernel_time("mla_decode", drafts, H200, constants)) == pytest.approx(one, rel=0.01)
 
 
 def test_a_cache_in_eight_bits_is_half_the_bytes() -> None:
     constants = {**DEFAULTS, "unit_bandwidth": 1e12, "compute_efficiency": 1.0, "launch": 0.5e-6, "sharpness": 20.0}
     wide, narrow = (
-        float(kernel_time("latent_decode", rows(132, 65536.0, 16, kv_dtype=form), H200, constants))
+        float(kernel_time("mla_decode", rows(132, 65536.0, 16, kv_dtype=form), H200, constants))
         for form in ("bf16", "fp8")
     )
     assert narrow == pytest.approx(wide / 2, rel=0.02)
 
 
-def test_the_bound_is_products_or_latents() -> None:
+def test_the_bound_is_flops_or_latent_bytes() -> None:
     for heads, by_compute in ((16.0, False), (128.0, True)):
         columns = rows(64, 8192.0, heads)
         compute = 2 * 64 * heads * 8192 * (2 * 512 + 64) / H200.matrix_peak("bf16")
         memory = 64 * 8192 * 576 * 2 / H200.memory_bandwidth
         assert (compute > memory) == by_compute
-        assert float(kernel_bound("latent_decode", columns, H200)) == pytest.approx(max(compute, memory))
+        assert float(kernel_bound("mla_decode", columns, H200)) == pytest.approx(max(compute, memory))
 
 
 def test_published_rates_of_flashmla() -> None:
     """deepseek-ai/FlashMLA on H800: 3,000 GB/s where memory binds, 660 TFLOP/s where products do (128 heads)."""
     calibration = load_calibration(H800)
     columns = rows(128, 8192.0, 128)
-    seconds = float(calibration.expected("latent_decode", columns, H800).mid)
+    seconds = float(calibration.expected("mla_decode", columns, H800).mid)
     work = 2 * 128 * 128 * 8192 * (2 * 512 + 64)
     assert work / seconds / 1e12 == pytest.approx(660, rel=0.15)
     columns = rows(128, 8192.0, 16)
-    seconds = float(calibration.expected("latent_decode", columns, H800).mid)
+    seconds = float(calibration.expected("mla_decode", columns, H800).mid)
     assert 128 * 8192 * 576 * 2 / seconds / 1e9 == pytest.approx(3000, rel=0.15)
 
 
-def test_it_is_the_time_of_steps_alone() -> None:
+def test_it_applies_to_decode_only() -> None:
     answer = analyze(Scenario(load_model("deepseek-v3"), H200, batch=16, prompt=4096, generate=10))
     assert answer.decode is not None
     for phase, basis in ((answer.decode, "family"), (answer.prefill, "calibrated")):
@@ -84,14 +84,14 @@ def test_it_is_the_time_of_steps_alone() -> None:
         assert set(found) == {basis}
 
 
-def test_tokens_gather_the_latents_that_an_indexer_picked_for_them() -> None:
+def test_sparse_attention_reads_the_selected_latents_of_each_token() -> None:
     """DeepSeek-V3.2: a prompt's tokens are so many sequences of one query, each with at most 2048 keys of its own."""
     scenario = Scenario(load_model("deepseek-v3.2"), H200, batch=2, prompt=4096, generate=10)
     answer = analyze(scenario)
     assert answer.decode is not None
     seen = sum(min(token, 2048) for token in range(1, 4097)) / 4096
     for phase, tokens, keys in ((answer.prefill, 2 * 4096, seen), (answer.decode, 2, 2048)):
-        alone = load_calibration(H200).expected("latent_decode", rows(tokens, keys, 128), H200)
+        alone = load_calibration(H200).expected("mla_decode", rows(tokens, keys, 128), H200)
         found = [
             expected for op, expected in zip(phase.ops, phase.expected_ops, strict=True) if op.name == "fused_attention"
         ]
@@ -101,7 +101,7 @@ def test_tokens_gather_the_latents_that_an_indexer_picked_for_them() -> None:
     assert not any(op.name == "kv_b_proj" for op in answer.prefill.ops)
 
 
-def test_drafted_tokens_gather_keys_each_for_itself() -> None:
+def test_draft_tokens_read_their_own_selected_keys() -> None:
     model = load_model("deepseek-v3.2")
     verifying = Settings(speculation=Speculation(3, accepted=2.0, verified=3))
     drafting, plain = (
@@ -130,19 +130,17 @@ def test_drafted_tokens_gather_keys_each_for_itself() -> None:
         ("h200-sxm", 2119, 8, 1057),  # FlashMLA, InternLM/lmdeploy, pull request 4904
     ],
 )
-def test_published_times_of_sparse_attention_over_prompts(
-    hardware: str, tokens: int, heads: int, microseconds: float
-) -> None:
+def test_published_times_of_sparse_prefill(hardware: str, tokens: int, heads: int, microseconds: float) -> None:
     """Nothing was fitted to these: constants are those of decode attention over all latents."""
     device = load_hardware(hardware)
-    seconds = float(load_calibration(device).expected("latent_decode", rows(tokens, 2048.0, heads), device).mid)
+    seconds = float(load_calibration(device).expected("mla_decode", rows(tokens, 2048.0, heads), device).mid)
     assert seconds * 1e6 == pytest.approx(microseconds, rel=0.4)
 
 
-def test_a_grid_is_its_points() -> None:
+def test_grids_agree_with_scalars() -> None:
     keys = np.array([3.0, 64.0, 65.0, 1000.0, 1e5])
-    together = kernel_time("latent_decode", rows(7.0, keys, 128.0), H200, DEFAULTS)
-    alone = [float(kernel_time("latent_decode", rows(7.0, key, 128.0), H200, DEFAULTS)) for key in keys]
+    together = kernel_time("mla_decode", rows(7.0, keys, 128.0), H200, DEFAULTS)
+    alone = [float(kernel_time("mla_decode", rows(7.0, key, 128.0), H200, DEFAULTS)) for key in keys]
     np.testing.assert_allclose(together, alone, rtol=1e-12)
 
 

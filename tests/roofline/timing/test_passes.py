@@ -1,4 +1,4 @@
-"""Expected times: never below the bound, ordered, alike for scalars and arrays, and adding up as the formulas say."""
+"""Expected times of passes: bounds, order of percentiles, grids, and the formulas of the sum."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from roofline.scenario.schedule import Settings, Speculation
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.library import spec_files
 from roofline.specs.precision import parse_precision
-from roofline.timing.batches import answered
 from roofline.timing.calibration import load_calibration
-from roofline.timing.estimate import Estimate
+from roofline.timing.evaluation import resolve
+from roofline.timing.intervals import Estimate
 from roofline.timing.kernels import kernel_time
 from roofline.timing.passes import timing
 
@@ -96,10 +96,10 @@ def test_a_pass_is_the_sum_of_its_kernels_and_the_host() -> None:
     detail = kernels.detail(step)
     counts = [kernel.count for kernel in kernels.kernels]
     expected = float(np.dot(counts, detail.mid[:, 0])) + sum(counts) * 1e-6 + 2e-3 + 3 * 1e-4
-    assert answered(kernels.expecting(step, "decode")).mid[0] == pytest.approx(expected, rel=1e-12)
+    assert resolve(kernels.deferred(step, "decode")).mid[0] == pytest.approx(expected, rel=1e-12)
 
 
-def test_an_operator_has_its_part_of_its_kernel() -> None:
+def test_kernel_time_is_divided_among_its_operators() -> None:
     answer = analyze(Scenario(LLAMA, H100, batch=16, prompt=1024, engine=IDEAL))
     for phase in (answer.prefill, answer.decode):
         assert phase is not None
@@ -107,7 +107,7 @@ def test_an_operator_has_its_part_of_its_kernel() -> None:
         assert phase.expected.mid == pytest.approx(summed, rel=1e-9)
 
 
-def test_qkv_is_one_product_of_the_calibrated_form() -> None:
+def test_qkv_is_one_gemm_of_the_calibrated_form() -> None:
     answer = analyze(Scenario(LLAMA, H100, batch=4, prompt=1024, engine=IDEAL))
     by_name = {op.name: e for op, e in zip(answer.prefill.ops, answer.prefill.expected_ops, strict=True)}
     fused = sum(by_name[name].time.mid for name in ("q_proj", "k_proj", "v_proj"))
@@ -119,7 +119,7 @@ def test_qkv_is_one_product_of_the_calibrated_form() -> None:
     assert by_name["q_proj"].source.startswith("h100-sxm")
 
 
-def test_without_graphs_a_small_model_waits_for_the_host() -> None:
+def test_without_cuda_graphs_a_small_model_is_launch_bound() -> None:
     slow = Engine("slow", fusions=IDEAL.fusions, graphs=(), parameters={"issue": 50e-6})
     answer = analyze(Scenario(load_model("opt-125m"), H100, engine=slow))
     assert answer.decode is not None
@@ -139,14 +139,14 @@ def test_without_graphs_a_small_model_waits_for_the_host() -> None:
         ("memory", 1.2, False),
     ],
 )
-def test_engine_parameters_move_time_their_way(parameter: str, value: float, slower: bool) -> None:
+def test_engine_parameters_change_the_time(parameter: str, value: float, slower: bool) -> None:
     changed = replace(IDEAL, name="changed", parameters={parameter: value})
     before = analyze(Scenario(LLAMA, H100, batch=64, prompt=4096, engine=IDEAL)).expected.total.mid
     after = analyze(Scenario(LLAMA, H100, batch=64, prompt=4096, engine=changed)).expected.total.mid
     assert (after > before) is slower
 
 
-def test_collectives_take_the_engines_factor() -> None:
+def test_collectives_scale_with_the_engine_factor() -> None:
     run = Settings(parallel=Parallelism(tensor=8))
     quick = replace(IDEAL, name="quick", parameters={"collective": 0.5})
     one, half = (analyze(Scenario(LLAMA, H100, settings=run, engine=engine)) for engine in (IDEAL, quick))
@@ -172,7 +172,7 @@ def test_the_basis_is_the_nearest_calibration(hardware: str, basis: str) -> None
     assert answer.prefill.basis.basis == basis
 
 
-def test_experts_in_integers_stand_on_kernels_of_blocks_with_scales() -> None:
+def test_int8_moe_uses_block_scaled_constants() -> None:
     """Rows of experts in FP8 with one scale are of kernels that differ by threefold, which no interval should have."""
     for name in ("rtx-5080", "dgx-spark", "h100-sxm"):
         found, other = (load_calibration(load_hardware(name)).find("moe", form) for form in ("int8", "fp8_block"))
@@ -205,13 +205,13 @@ def test_every_schedule_has_expected_times(run: Settings) -> None:
     assert answer.expected.total.mid > answer.generation.total
 
 
-def test_one_token_has_no_time_per_further_token() -> None:
+def test_one_generated_token_has_no_tpot() -> None:
     answer = analyze(Scenario(LLAMA, H100, generate=1))
     assert answer.expected.tpot is None
     assert answer.expected.total == answer.expected.ttft
 
 
-def test_the_sum_over_a_generation_is_that_of_its_steps() -> None:
+def test_generation_time_is_the_sum_of_its_steps() -> None:
     for name in ("llama-3.1-8b", "gemma-2-9b"):
         model = load_model(name)
         answer = analyze(Scenario(model, H100, batch=4, prompt=3900, generate=400))
@@ -227,7 +227,7 @@ def test_hardware_without_matrix_units_does_not_fill_tiles() -> None:
     assert answer.decode.expected.mid < 2.0 * answer.decode.bound_time
 
 
-def test_experts_run_on_the_faster_of_two_kernels() -> None:
+def test_moe_runs_the_faster_of_two_kernels() -> None:
     model = load_model("mixtral-8x7b")
     per_tensor, blocks = (
         analyze(Scenario(model, H100, batch=8, precision=parse_precision("bf16", scheme), engine=IDEAL))
@@ -238,7 +238,7 @@ def test_experts_run_on_the_faster_of_two_kernels() -> None:
     assert per_tensor.decode.expected.mid <= 1.05 * blocks.decode.expected.mid
 
 
-def test_a_cache_that_the_hardware_cannot_compute_in_is_converted_by_software() -> None:
+def test_a_kv_cache_in_an_unsupported_format_is_upcast() -> None:
     a100, precision = load_hardware("a100-sxm-80gb"), parse_precision("bf16", kv="fp8")
     free = replace(IDEAL, name="free conversion", parameters={"kv_conversion": 0.0})
     step = {"batch": 16, "prompt": 4096, "precision": precision}
@@ -265,7 +265,7 @@ def test_a_cache_that_the_hardware_cannot_compute_in_is_converted_by_software() 
 
 
 @pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-68m", "deepseek-v2-lite", "mamba-2.8b", "gemma-3-4b"])
-def test_the_optimistic_end_is_the_bound_itself_where_it_reaches_it(model: str) -> None:
+def test_p10_is_never_below_the_bound(model: str) -> None:
     loose = replace(load_engine("ideal"), spread=(0.05, 4.0))  # an engine of which nothing is sure
     for batch, prompt in ((1, 4), (3, 333), (64, 2000)):
         answer = analyze(

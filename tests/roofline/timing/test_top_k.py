@@ -1,4 +1,4 @@
-"""Picking the best scores: its formula, and what an indexer asks for."""
+"""Top-k selection: the formula, and the rows of an indexer."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def time(batch: float, keys: float, **constants: float) -> float:
     return float(kernel_time("top_k", rows(batch, keys), B200, {**DEFAULTS, **constants}))
 
 
-def test_every_doubling_beyond_k_is_a_pass_more() -> None:
+def test_every_doubling_beyond_k_adds_a_pass() -> None:
     few = {"memory_efficiency": 1.0}
     assert time(1, 100, **few) == pytest.approx(time(1, 2048, **few), rel=0.01)
     for keys in (2048, 8192, 65536):
@@ -37,7 +37,7 @@ def test_many_rows_are_read_once() -> None:
     assert added == pytest.approx(bound / 2 / DEFAULTS["memory_efficiency"])
 
 
-def test_an_indexer_picks_for_every_token() -> None:
+def test_an_indexer_selects_for_every_token() -> None:
     """Prompts pick among the keys that each token sees, 4096.5 on average of 8192; a step among all."""
     answer = analyze(Scenario(load_model("deepseek-v3.2"), B200, batch=2, prompt=8192, generate=2))
     assert answer.decode is not None
@@ -55,12 +55,12 @@ def test_an_indexer_picks_for_every_token() -> None:
             assert op.flops == pytest.approx(tokens * keys)
 
 
-def test_models_without_an_indexer_pick_nothing() -> None:
+def test_models_without_an_indexer_have_no_top_k() -> None:
     answer = analyze(Scenario(load_model("deepseek-v3"), B200, prompt=8192, generate=2))
     assert not any(op.kind == "top_k" for op in answer.prefill.ops)
 
 
-def test_a_grid_is_its_points() -> None:
+def test_grids_agree_with_scalars() -> None:
     keys = np.array([3.0, 2048.0, 2049.0, 1e6])
     together = kernel_time("top_k", {"batch": 7.0, "kv_len": keys, "top_k": 2048.0}, B200, DEFAULTS)
     np.testing.assert_allclose(together, [time(7, key) for key in keys], rtol=1e-12)

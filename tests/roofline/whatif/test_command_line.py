@@ -1,4 +1,4 @@
-"""Requests as command lines: what is written is read back as the same scenario."""
+"""Round trips of requests through command lines."""
 
 import shlex
 
@@ -33,7 +33,7 @@ def totals(scenario: Scenario) -> list[float]:
 
 
 @pytest.mark.parametrize("text", WRITTEN)
-def test_a_command_line_is_read_back_as_the_same_scenario(text: str) -> None:
+def test_command_line_round_trip(text: str) -> None:
     (request,) = parse_scenarios([text])
     assert shlex.split(command_line(request))[2:] == command_words(request)
     (again,) = parse_scenarios([shlex.join(command_words(request))])
@@ -49,8 +49,8 @@ def request(**options: object) -> Request:
     return compose("llama-3.1-8b", "h100-sxm", **given)  # type: ignore[arg-type]
 
 
-def test_devices_are_on_as_many_nodes_as_they_need() -> None:
-    """`h100-sxm` has eight on a node, an NVL72 rack all of them; the last node may have fewer."""
+def test_default_number_of_nodes() -> None:
+    """`h100-sxm` has 8 devices per node, an NVL72 rack is one node; the last node may be partial."""
 
     def nodes(hardware: str, **degrees: int) -> int | None:
         asked = compose("llama-3.1-405b", hardware, formats={}, degrees={"nodes": None, **degrees})
@@ -62,7 +62,7 @@ def test_devices_are_on_as_many_nodes_as_they_need() -> None:
     assert nodes("h100-sxm", tensor=16, nodes=1) == 1
     assert nodes("gb200", tensor=64) == 1
     request = compose("llama-3.1-405b", "rtx-4090", formats={}, degrees={"tensor": 16})
-    with pytest.raises(RooflineError, match=r"names no interconnect across nodes, of 8 devices each"):
+    with pytest.raises(RooflineError, match=r"has no interconnect across nodes, of 8 devices each"):
         analyze(request.scenario())
 
 
@@ -78,12 +78,12 @@ def test_other_hardware_is_named_and_a_path_is_kept(tmp_path) -> None:
     assert command_words(asked.on(load_hardware("a6000")))[-1] == "a6000"
 
 
-def test_what_has_no_text_is_refused() -> None:
+def test_parts_without_text_form_are_rejected() -> None:
     from msgspec.structs import replace
 
     from roofline.specs.engine import load_engine
 
     with pytest.raises(RooflineError, match="a grid"):
         command_line(request(batch=[1, 2]))
-    with pytest.raises(RooflineError, match="engine made by a program"):
+    with pytest.raises(RooflineError, match="engine made in Python"):
         command_line(request(engine=replace(load_engine("vllm"), name="own")))

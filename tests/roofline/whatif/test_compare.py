@@ -1,4 +1,4 @@
-"""Breakdowns and waterfalls: parts add up to what the simulator says, whatever is compared with whatever."""
+"""Breakdowns and waterfalls: parts sum to the simulated metric and difference."""
 
 from itertools import pairwise
 
@@ -62,7 +62,7 @@ def test_the_mean_step_is_the_mean_of_all_steps() -> None:
         assert found.parts == pytest.approx(summed, rel=1e-9)
 
 
-def test_what_is_left_of_an_expected_pass_is_the_host_and_the_gaps() -> None:
+def test_remainder_of_an_expected_pass_is_host_time_and_gaps() -> None:
     for name in ("dense", "moe", "speculative"):
         analysis = SCENARIOS[name]
         assert analysis.decode is not None
@@ -88,13 +88,13 @@ def test_operators_are_matched_by_name() -> None:
     assert min(found["q_proj"].before, found["q_proj"].after) > 0
 
 
-def test_verifying_is_the_models_own_step() -> None:
+def test_verification_is_a_decode_step_of_the_model() -> None:
     found = waterfall(SCENARIOS["dense"], SCENARIOS["speculative"], "tpot", "bytes").differences
     names = {entry.name: entry for entry in found}
     assert names["down_proj"].after > 0
     assert names["draft lm_head"].before == 0 < names["draft lm_head"].after
 
 
-def test_counting_as_the_paper_has_no_expected_times() -> None:
+def test_llm_viewer_convention_has_no_expected_times() -> None:
     viewer = answer("llama-2-7b", "a6000", convention="llm-viewer")
     assert readings(viewer, SCENARIOS["dense"]) == ("bound", "bytes")

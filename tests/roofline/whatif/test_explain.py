@@ -1,4 +1,4 @@
-"""Explanations add up: formulas with numbers evaluate to their values, and the last is what the simulator says."""
+"""Explanations: formulas evaluate to their values, and the last line equals the simulation."""
 
 import math
 from dataclasses import replace
@@ -37,12 +37,12 @@ def check(found: Explanation) -> None:
 
 @pytest.mark.parametrize("metric", ["energy", "cost"])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_energy_and_cost_are_the_simulated_ones(name: str, metric: str) -> None:
+def test_energy_and_cost_equal_the_simulation(name: str, metric: str) -> None:
     analysis = SCENARIOS[name]
     readings = ("bound", "mid") if analysis.times_are_expected else ("bound",)
     figures = [float(find_metric(f"{metric}.{reading}", "bound").figure(analysis)) for reading in readings]
     if math.isnan(figures[0]):
-        with pytest.raises(RooflineError, match=r"only encodes|no price|no energy figures"):
+        with pytest.raises(RooflineError, match=r"only encodes|no hourly price|no energy figures"):
             explain(analysis, metric)
         return
     found = explain(analysis, metric)
@@ -54,7 +54,7 @@ def test_energy_and_cost_are_the_simulated_ones(name: str, metric: str) -> None:
 
 @pytest.mark.parametrize("metric", [name for name in METRICS if name not in ("energy", "cost")])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_a_metric_is_the_simulated_one(name: str, metric: str) -> None:
+def test_metric_equals_the_simulation(name: str, metric: str) -> None:
     analysis = SCENARIOS[name]
     if analysis.decode is None and metric in ("tpot", "tokens_per_s"):
         with pytest.raises(RooflineError, match=r"no TPOT|only encodes"):
@@ -77,7 +77,7 @@ def test_a_metric_is_the_simulated_one(name: str, metric: str) -> None:
 
 @pytest.mark.parametrize("phase", ["prefill", "decode"])
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_an_operator_is_the_simulated_one(name: str, phase: str) -> None:
+def test_operator_equals_the_simulation(name: str, phase: str) -> None:
     analysis = SCENARIOS[name]
     part = getattr(analysis, phase)
     if part is None:
@@ -114,7 +114,7 @@ def test_memory_is_explained_down_to_shapes() -> None:
     assert sum(line.value for line in cache) == pytest.approx(SCENARIOS["dense"].memory.kv_cache)
 
 
-def test_a_lone_roof_has_no_margin() -> None:
+def test_single_roof_has_no_margin() -> None:
     bare = replace(load_hardware("a6000"), vector={})
     found = explain(analyze(Request(load_model("llama-2-7b"), bare).scenario()), "attn_norm")
     check(found)
@@ -122,6 +122,6 @@ def test_a_lone_roof_has_no_margin() -> None:
     assert (found.margin.bound, found.margin.ratio) == ("memory", None)
 
 
-def test_a_misspelt_name_is_told() -> None:
+def test_misspelt_name_has_a_suggestion() -> None:
     with pytest.raises(UnknownNameError, match="did you mean 'down_proj'"):
         explain(SCENARIOS["dense"], "down_prj")

@@ -1,4 +1,4 @@
-"""Gains between scenarios, with the interval in which shared errors cancel."""
+"""Gains between scenarios: intervals with correlated errors."""
 
 import math
 
@@ -22,7 +22,7 @@ def analysis(asked: Request) -> Analysis:
 
 
 @pytest.mark.parametrize("metric", ["ttft", "tpot", "total"])
-def test_a_scenario_is_as_fast_as_itself_for_certain(metric) -> None:
+def test_gain_over_itself_is_exactly_1(metric) -> None:
     one = analysis(request())
     assert tuple(gain(one, analysis(request()), metric)) == pytest.approx((1, 1, 1), abs=1e-12)
 
@@ -33,7 +33,7 @@ def test_a_scenario_is_as_fast_as_itself_for_certain(metric) -> None:
     st.integers(1, 256),
     st.sampled_from(["ttft", "tpot", "total"]),
 )
-def test_the_middle_is_the_ratio_of_middles_and_the_way_back_is_the_inverse(technique, batch, metric) -> None:
+def test_p50_is_the_ratio_of_p50s_and_the_reverse_gain_is_the_inverse(technique, batch, metric) -> None:
     before, after = analysis(request(batch=batch)), analysis(request(batch=batch).using(technique))
     there, back = gain(before, after, metric), gain(after, before, metric)
     assert there.mid == pytest.approx(getattr(before.expected, metric).mid / getattr(after.expected, metric).mid)
@@ -46,13 +46,13 @@ def width(found) -> float:
     return math.log(found.high / found.low)
 
 
-def test_shared_kernels_make_a_gain_surer_than_the_times() -> None:
+def test_shared_kernels_narrow_the_interval() -> None:
     before, after = analysis(request()), analysis(request().using("residual-norm-fusion"))
     apart = math.hypot(*(math.log(one.expected.total.high / one.expected.total.low) for one in (before, after)))
     assert width(gain(before, after)) < apart / 5
 
 
-def test_other_devices_and_engines_err_on_their_own() -> None:
+def test_errors_of_other_devices_and_engines_are_independent() -> None:
     one = analysis(request())
     device = analysis(request().on(load_hardware("h200-sxm")))
     engine = analysis(request(engine="tensorrt-llm"))
@@ -61,7 +61,7 @@ def test_other_devices_and_engines_err_on_their_own() -> None:
     assert width(gain(one, engine)) >= high - low
 
 
-def test_a_model_that_only_encodes_has_a_ttft_alone() -> None:
+def test_encoder_has_a_gain_of_ttft_alone() -> None:
     asked = Request(load_model("bert-base"), load_hardware("h100-sxm"))
     one = analyze(asked.scenario())
     two = analyze(asked.on(load_hardware("a100-sxm-80gb")).scenario())

@@ -1,4 +1,4 @@
-"""Elasticities against finite differences worked out here, closed forms, and what they add up to."""
+"""Elasticities: against finite differences and closed forms, and their sums."""
 
 import math
 from dataclasses import replace
@@ -54,7 +54,7 @@ def test_ten_percent_more_is_simulated(at: str) -> None:
         assert more == pytest.approx(after.expected.tpot.mid / before.expected.tpot.mid - 1, abs=1e-12)
 
 
-def test_at_the_bound_the_roofs_explain_all_of_the_time() -> None:
+def test_elasticities_of_the_bound_sum_to_1() -> None:
     found = FOUND["bound"]
     for metric in ("ttft", "tpot", "total"):
         roofs = [found[name].elasticities[metric] for name in ("bandwidth", "peak", "vector peak", "link")]
@@ -62,7 +62,7 @@ def test_at_the_bound_the_roofs_explain_all_of_the_time() -> None:
         assert found["launch"].elasticities[metric] == found["host"].elasticities[metric] == 0
 
 
-def test_memory_responds_by_what_is_in_it() -> None:
+def test_elasticities_of_memory_are_its_parts() -> None:
     memory, found = analyze(REQUEST.scenario()).memory, FOUND["mid"]
     assert found["capacity"].elasticities["memory"] == pytest.approx(-1)
     assert found["KV bits"].elasticities["memory"] == pytest.approx(memory.kv_cache / memory.total, rel=1e-3)
@@ -70,7 +70,7 @@ def test_memory_responds_by_what_is_in_it() -> None:
     assert found["bandwidth"].elasticities["memory"] == 0
 
 
-def test_rate_and_total_mirror_each_other() -> None:
+def test_elasticities_of_throughput_and_total() -> None:
     for at in ("bound", "mid"):
         for name in ("bandwidth", "peak", "launch", "host", "weight bits", "KV bits", "prompt"):
             entry = FOUND[at][name].elasticities
@@ -100,7 +100,7 @@ def signs(found: dict[str, Sensitivity]) -> None:
         ("bert-base", "l4", {}),
     ],
 )
-def test_every_kind_of_model_responds_the_right_way(model: str, device: str, parts: Any) -> None:
+def test_signs_of_elasticities_for_every_kind_of_model(model: str, device: str, parts: Any) -> None:
     request = Request(load_model(model), load_hardware(device), **parts)
     found = {entry.name: entry for entry in sensitivity(request)}
     signs(found)
@@ -116,6 +116,6 @@ def test_bits_scale_what_is_stored() -> None:
         assert (entry.elasticities["tpot"] or 0) > 0.3
 
 
-def test_a_step_out_of_range_is_refused() -> None:
+def test_step_out_of_range() -> None:
     with pytest.raises(RooflineError, match="step must be between"):
         sensitivity(REQUEST, step=0.7)

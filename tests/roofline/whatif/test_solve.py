@@ -1,4 +1,4 @@
-"""Inverse questions against brute force over whole grids, at edges, and where the answer is never or always."""
+"""Inverse questions: against brute force over grids, at edges, and verdicts never and always."""
 
 import dataclasses
 from typing import Any
@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from roofline import RooflineError, analyze, load_hardware, load_model
-from roofline.core.search import WINDOW, last_by_one, last_holding, last_meeting, smallest_real
-from roofline.timing.estimate import READINGS
+from roofline.core.search import (
+    WINDOW,
+    largest_satisfying,
+    last_before_failure,
+    last_before_failure_scalar,
+    smallest_satisfying,
+)
+from roofline.timing.intervals import READINGS
 from roofline.whatif.request import Request
 from roofline.whatif.solve import (
     Targets,
@@ -36,7 +42,7 @@ PLAIN = Request(MODEL, SMALL, options={"prompt": 100, "generate": 20})
 
 
 def brute(make: Any, targets: Targets, limit: int) -> int:
-    """The last count before the first that misses a target, each count tried."""
+    """The last count before the first that misses a target, by brute force."""
     met = np.broadcast_to(used(make(np.arange(1, limit + 1)), targets) <= 1, limit)
     return limit if met.all() else int(np.argmin(met))
 
@@ -49,7 +55,7 @@ def brute(make: Any, targets: Targets, limit: int) -> int:
     name=st.sampled_from(("ttft", "tpot", "total")),
     share=st.floats(0.01, 1.2),
 )
-def test_the_largest_batch_is_that_of_brute_force(prompt: int, generate: int, at: Any, name: str, share: float) -> None:
+def test_largest_batch_equals_brute_force(prompt: int, generate: int, at: Any, name: str, share: float) -> None:
     request = Request(MODEL, SMALL, options={"prompt": prompt, "generate": generate})
     make = lambda batch: request.scenario(batch=batch)  # noqa: E731
     most = brute(make, Targets(), 5000)
@@ -70,7 +76,7 @@ def test_the_largest_batch_is_that_of_brute_force(prompt: int, generate: int, at
 
 @settings(max_examples=60, deadline=None)
 @given(batch=st.integers(1, 40), generate=st.integers(2, 100), at=st.sampled_from(READINGS), share=st.floats(0.02, 1.2))
-def test_the_longest_prompt_is_that_of_brute_force(batch: int, generate: int, at: Any, share: float) -> None:
+def test_longest_prompt_equals_brute_force(batch: int, generate: int, at: Any, share: float) -> None:
     request = Request(MODEL, SMALL, options={"batch": batch, "generate": generate})
     longest = 1024 - generate + 1
     make = lambda prompt: request.scenario(prompt=prompt)  # noqa: E731
@@ -85,7 +91,7 @@ def test_the_longest_prompt_is_that_of_brute_force(batch: int, generate: int, at
 
 @settings(max_examples=30, deadline=None)
 @given(share=st.floats(0.05, 1.3), at=st.sampled_from(READINGS))
-def test_a_rate_is_reached_by_the_largest_batch_that_meets_all(share: float, at: Any) -> None:
+def test_throughput_target_is_met_by_the_largest_batch(share: float, at: Any) -> None:
     batches = np.arange(1, max_batch(PLAIN, Targets()).value + 1)
     rates = figures(analyze(PLAIN.scenario(batch=batches)), at).tokens_per_second
     targets = Targets(tokens_per_second=float(rates.max() * share), at=at)
@@ -94,7 +100,7 @@ def test_a_rate_is_reached_by_the_largest_batch_that_meets_all(share: float, at:
     assert answer.value == (int(batches[reached[-1]]) if reached.size else None)
 
 
-def test_an_edge_is_met_exactly_and_its_neighbour_is_not() -> None:
+def test_answer_meets_the_targets_and_its_neighbour_misses() -> None:
     batch = 37
     need = float(analyze(PLAIN.scenario(batch=batch)).memory.total)
     exact = PLAIN.on(dataclasses.replace(SMALL, memory_capacity=need))
@@ -107,7 +113,7 @@ def test_an_edge_is_met_exactly_and_its_neighbour_is_not() -> None:
     assert max_batch(PLAIN, Targets(tpot=edge * (1 - 1e-9))).value < batch
 
 
-def test_never_and_always() -> None:
+def test_verdicts_never_and_always() -> None:
     assert max_batch(PLAIN, Targets(ttft=1e-7)).verdict == "never"
     assert max_batch(PLAIN.on(dataclasses.replace(SMALL, memory_capacity=1e6)), Targets()).limited_by == ("memory",)
     assert max_batch(PLAIN, Targets(tokens_per_second=1e9)).verdict == "never"
@@ -125,7 +131,7 @@ def test_never_and_always() -> None:
 
 @settings(max_examples=6, deadline=None)
 @given(factor=st.floats(0.3, 3), at=st.sampled_from(READINGS))
-def test_the_least_bandwidth_and_peak_meet_their_targets_and_less_does_not(factor: float, at: Any) -> None:
+def test_minimum_bandwidth_and_peak(factor: float, at: Any) -> None:
     asked = PLAIN.scenario()
     for ask, scaled, name in ((min_bandwidth, scaled_bandwidth, "tpot"), (min_peak, scaled_peaks, "ttft")):
         changed = with_hardware(asked, lambda device, scaled=scaled: scaled(device, factor))
@@ -141,7 +147,7 @@ def test_the_least_bandwidth_and_peak_meet_their_targets_and_less_does_not(facto
     assert figure.check.meets
 
 
-def test_the_bound_of_a_memory_bound_step_names_its_bandwidth() -> None:
+def test_minimum_bandwidth_of_a_memory_bound_step() -> None:
     request = Request(load_model("llama-2-7b"), load_hardware("a100-sxm-80gb"), options={"prompt": 8, "generate": 2})
     target = 20e-3
     found = min_bandwidth(request, Targets(tpot=target, at="bound"), chips=()).value
@@ -150,7 +156,7 @@ def test_the_bound_of_a_memory_bound_step_names_its_bandwidth() -> None:
     assert found == pytest.approx(moved.bytes / target, rel=1e-6)
 
 
-def test_the_least_memory_is_the_total_to_the_byte() -> None:
+def test_minimum_memory_is_the_total() -> None:
     answer = min_memory(PLAIN, Targets(), chips=("h100-sxm", "a6000"))
     assert answer.value == analyze(PLAIN.scenario()).memory.total
     assert answer.check.meets
@@ -159,7 +165,7 @@ def test_the_least_memory_is_the_total_to_the_byte() -> None:
     assert {entry.value for entry in answer.candidates} == {"h100-sxm", "a6000"}
 
 
-def test_hardware_that_does_is_simulated() -> None:
+def test_suitable_hardware_is_simulated() -> None:
     request = Request(load_model("llama-3.1-8b"), load_hardware("l40s"), options={"prompt": 256, "generate": 8})
     names = ("l4", "a100-sxm-80gb", "h100-sxm", "b200-sxm", "v100-sxm2-16gb")
     answer = min_bandwidth(request, Targets(tpot=10e-3), chips=names)
@@ -169,7 +175,7 @@ def test_hardware_that_does_is_simulated() -> None:
 
 
 @pytest.mark.parametrize("tpot", [30e-3, 15e-3, 9e-3])
-def test_the_fewest_devices_are_those_of_every_degree_tried(tpot: float) -> None:
+def test_fewest_devices_equal_brute_force(tpot: float) -> None:
     request = Request(load_model("llama-3.1-70b"), load_hardware("h100-sxm"), options={"generate": 8})
     answer = min_gpus(request, Targets(tpot=tpot))
     degrees = [1, 2, 4, 8]
@@ -177,7 +183,7 @@ def test_the_fewest_devices_are_those_of_every_degree_tried(tpot: float) -> None
     assert met[:1] == ([answer.value] if answer.value is not None and answer.value <= 8 else [])
 
 
-def test_bits_are_the_most_and_the_fewest_of_all_schemes_that_do() -> None:
+def test_bits_equal_brute_force_over_schemes() -> None:
     schemes = ("fp8", "awq", "q8_0", "int8", "KV8")
     request = Request(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), options={"generate": 8})
     targets = Targets(tpot=6e-3)
@@ -189,7 +195,7 @@ def test_bits_are_the_most_and_the_fewest_of_all_schemes_that_do() -> None:
     most, fewest = max_bits(request, targets, schemes), min_bits(request, targets, schemes)
     assert met[most.value] == max(met.values())
     assert met[fewest.value] == min(met.values())
-    with pytest.raises(RooflineError, match="leave out --quant"):
+    with pytest.raises(RooflineError, match="omit --quant"):
         max_bits(request.quantised("awq"), targets)
 
 
@@ -201,7 +207,7 @@ def test_bits_are_the_most_and_the_fewest_of_all_schemes_that_do() -> None:
         ("deepseek-v3", {}, "fp8_block"),
     ],
 )
-def test_no_more_bits_than_a_model_was_released_in(model: str, options: dict[str, str], released: str) -> None:
+def test_bits_do_not_exceed_the_released_format(model: str, options: dict[str, str], released: str) -> None:
     request = Request(load_model(model), load_hardware("h200-sxm"), degrees={"tensor": 8}, options=options)
     answer = max_bits(request, Targets())
     assert (answer.value, [entry.value for entry in answer.candidates]) == (released, [released])
@@ -210,7 +216,7 @@ def test_no_more_bits_than_a_model_was_released_in(model: str, options: dict[str
     assert all(analyze(request.quantised(str(name)).scenario()).memory.weights <= widest for name in tried)
 
 
-def test_a_draft_pays_up_to_the_answer_and_no_longer() -> None:
+def test_largest_draft_length_that_pays_off() -> None:
     request = Request(
         load_model("llama-3.1-70b"),
         load_hardware("h100-sxm"),
@@ -233,7 +239,7 @@ def test_a_draft_pays_up_to_the_answer_and_no_longer() -> None:
             max_draft(request.using(*wrong), Targets())
 
 
-def test_break_even_is_where_the_other_overtakes() -> None:
+def test_break_even_equals_brute_force() -> None:
     request = Request(load_model("llama-2-7b"), load_hardware("a6000"), options={"prompt": 64, "generate": 16})
     drafting = request.using("prompt-lookup:accept=2")
     answer = break_even(drafting, request, Targets(at="bound", fits=False), "tpot")
@@ -247,7 +253,7 @@ def test_break_even_is_where_the_other_overtakes() -> None:
     assert steps(drafting, batch + 1) > steps(request, batch + 1)
     turned = break_even(request, drafting, Targets(at="bound", fits=False), "tpot")
     assert (turned.verdict, turned.value) == ("found", batch)
-    assert "the others are ahead up to there" in turned.note
+    assert "the others are faster up to this batch" in turned.note
     slower = request.on(scaled_bandwidth(scaled_peaks(request.hardware, 0.5), 0.5))
     assert break_even(request, slower, Targets()).verdict == "always"
     assert break_even(slower, request, Targets()).verdict == "never"
@@ -255,7 +261,7 @@ def test_break_even_is_where_the_other_overtakes() -> None:
         break_even(request.on(dataclasses.replace(SMALL, memory_capacity=1e6)), request, Targets())
 
 
-def test_crossovers_are_the_bounds_of_single_workloads() -> None:
+def test_crossovers_equal_single_workloads() -> None:
     request = Request(load_model("llama-2-7b"), load_hardware("a6000"), options={"prompt": 128})
     found = crossover(request)
     for entry in found:
@@ -278,48 +284,48 @@ def test_crossovers_are_the_bounds_of_single_workloads() -> None:
 
 @given(edge=st.integers(0, 10**6), low=st.integers(1, 50), extra=st.integers(1, 10**5))
 @settings(max_examples=200, deadline=None)
-def test_a_falling_condition_has_its_edge_found(edge: int, low: int, extra: int) -> None:
+def test_last_before_failure(edge: int, low: int, extra: int) -> None:
     high = low + edge + extra
-    assert last_holding(lambda values: values < low + edge, low, high) == low + edge - 1
-    assert last_by_one(lambda value: value < low + edge, low, high) == low + edge - 1
+    assert last_before_failure(lambda values: values < low + edge, low, high) == low + edge - 1
+    assert last_before_failure_scalar(lambda value: value < low + edge, low, high) == low + edge - 1
 
 
 @given(edge=st.integers(2, WINDOW), lapse=st.data())
 @settings(max_examples=100, deadline=None)
-def test_a_lapse_before_the_edge_is_found(edge: int, lapse: Any) -> None:
+def test_largest_satisfying_beyond_a_failure(edge: int, lapse: Any) -> None:
     hole = lapse.draw(st.integers(1, edge - 1))
-    assert last_holding(lambda values: (values != hole) & (values <= edge), 1, 10**6) == hole - 1
-    assert last_meeting(lambda values: values <= hole, 1, edge) == hole
+    assert last_before_failure(lambda values: (values != hole) & (values <= edge), 1, 10**6) == hole - 1
+    assert largest_satisfying(lambda values: values <= hole, 1, edge) == hole
 
 
 @given(edge=st.floats(1e-5, 1e5), power=st.floats(0.1, 3))
-@example(edge=16.0, power=1.0)  # a value that is tried on the way there, and whose logarithm is not exact
+@example(edge=16.0, power=1.0)  # a trial value of the search, with an inexact logarithm
 @settings(max_examples=100, deadline=None)
-def test_a_real_edge_is_found_from_above(edge: float, power: float) -> None:
+def test_smallest_satisfying(edge: float, power: float) -> None:
     tried = []
 
     def excess(value: float) -> float:
         tried.append(value)
         return float(power * np.log(edge / value))
 
-    found = smallest_real(excess, 1.0, 1e-6, 1e6)
+    found = smallest_satisfying(excess, 1.0, 1e-6, 1e6)
     assert found is not None
     assert edge <= found <= edge * (1 + 1e-6)
     assert len(tried) < 60
-    assert smallest_real(lambda value: 1.0, 1.0, 1e-6, 1e6) is None
+    assert smallest_satisfying(lambda value: 1.0, 1.0, 1e-6, 1e6) is None
 
 
-def test_targets_are_told_apart() -> None:
+def test_invalid_targets() -> None:
     with pytest.raises(RooflineError, match="above 0"):
         Targets(ttft=0)
-    with pytest.raises(RooflineError, match="read at"):
+    with pytest.raises(RooflineError, match="reading of times"):
         Targets(at="sometimes")  # type: ignore[arg-type]
     with pytest.raises(RooflineError, match="needs a target"):
         max_batch(PLAIN, Targets(fits=False))
-    with pytest.raises(RooflineError, match="needs a target"):
+    with pytest.raises(RooflineError, match="needs a latency or throughput target"):
         min_bandwidth(PLAIN, Targets())
     with pytest.raises(RooflineError, match="two generated tokens"):
-        ratios(PLAIN.scenario(generate=1), Targets(tpot=1))
+        ratios(analyze(PLAIN.scenario(generate=1)), Targets(tpot=1))
     with pytest.raises(RooflineError, match="only encodes"):
         max_batch(Request(load_model("bert-base"), SMALL), Targets(tpot=1))
     with pytest.raises(RooflineError, match="no expected times"):

@@ -1,4 +1,4 @@
-"""Sweeps: a grid is its single analyses, however it is cut, and whoever works it out."""
+"""Sweeps: equal to single analyses, for any chunks and any executor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def rows(study: Study, **options: Any) -> list[tuple[Any, ...]]:
 
 
 def same(found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> None:
-    """Checks that rows are equal: numbers to the rounding that differs with how many points are multiplied at once."""
+    """Checks that rows are equal; numbers up to rounding, which depends on the number of points evaluated at once."""
     assert len(found) == len(expected)
     for row, other in zip(found, expected, strict=True):
         assert row == tuple(pytest.approx(value, rel=1e-12) if type(value) is float else value for value in other)
@@ -99,8 +99,8 @@ def test_values_of_a_loop(name: str, given: object, values: object, labels: obje
         ("batch", "1:8:0", ["step", "above 0"]),
         ("batch", "1:8:0.5", ["step", "whole"]),
         ("batch", "1:8:log", ["cannot read"]),
-        ("batch", "1:8:log0", ["how many"]),
-        ("batch", "1:8:log2.5", ["how many"]),
+        ("batch", "1:8:log0", ["needs a number of values"]),
+        ("batch", "1:8:log2.5", ["needs a number of values"]),
         ("prefix", "0:8:log3", ["above 0"]),
         ("batch", "0", ["between 1 and"]),
         ("batch", "1.5", ["whole number"]),
@@ -109,8 +109,8 @@ def test_values_of_a_loop(name: str, given: object, values: object, labels: obje
         ("batch", [], ["no values"]),
         ("batch", {"a": 1}, ["list"]),
         ("batch", True, ["whole number"]),
-        ("prompt", "1:1000000000", ["at most 10000000"]),
-        ("prompt", "1:1000000000:lin99999999", ["at most 10000000"]),
+        ("prompt", "1:1000000000", ["the maximum is 10000000"]),
+        ("prompt", "1:1000000000:lin99999999", ["the maximum is 10000000"]),
         ("hw", "h100-sxn", ["'h100-sxn'", "'h100-sxm'"]),
         ("model", "llama-3.1-8c", ["did you mean"]),
         ("quant", "W17", ["17"]),
@@ -124,14 +124,14 @@ def test_values_of_a_loop(name: str, given: object, values: object, labels: obje
         ("tp", "0", ["between 1"]),
     ],
 )
-def test_a_bad_axis_is_told(name: str, given: object, words: list[str]) -> None:
+def test_invalid_axis(name: str, given: object, words: list[str]) -> None:
     with pytest.raises(RooflineError) as caught:
         parse_axis(name, given)
     assert [word for word in words if word not in str(caught.value)] == []
 
 
 @pytest.mark.parametrize("text", ["batch", "=3", "batch=", ""])
-def test_an_axis_without_values_is_told(text: str) -> None:
+def test_axis_without_values(text: str) -> None:
     with pytest.raises(RooflineError, match="batch=1:256:log16"):
         split_assignment(text)
 
@@ -153,10 +153,10 @@ def test_an_axis_without_values_is_told(text: str) -> None:
         ({"batch": "1"}, {"top": 3}, ["rank by"]),
         ({"batch": "1"}, {"by": "ttft"}, ["--top"]),
         ({"batch": "1"}, {"top": 0, "by": "ttft"}, ["above 0"]),
-        ({"batch": "1"}, {"top": 3, "by": "decode_bound"}, ["no decode_bound is better"]),
-        ({"quant": "W4"}, {"top": 3, "by": "quant"}, ["no quant is better"]),
-        ({"batch": "1"}, {"pareto": "ttft"}, ["two different"]),
-        ({"batch": "1"}, {"pareto": "ttft,ttft"}, ["two different"]),
+        ({"batch": "1"}, {"top": 3, "by": "decode_bound"}, ["decode_bound has no better direction"]),
+        ({"quant": "W4"}, {"top": 3, "by": "quant"}, ["quant has no better direction"]),
+        ({"batch": "1"}, {"pareto": "ttft"}, ["at least two different"]),
+        ({"batch": "1"}, {"pareto": "ttft,ttft"}, ["at least two different"]),
         ({"batch": "1"}, {"pareto": "ttft,tokens"}, ["'tokens'"]),
         ({"batch": "1"}, {"batch": 3}, ["batch is an axis"]),
         ({"batch": "1"}, {"tpp": 3}, ["'tpp'", "'tp'"]),
@@ -164,13 +164,13 @@ def test_an_axis_without_values_is_told(text: str) -> None:
         ({"batch": "1"}, {"quant": "W99"}, ["99"]),
     ],
 )
-def test_a_bad_study_is_told(over: Any, options: Any, words: list[str]) -> None:
+def test_invalid_study(over: Any, options: Any, words: list[str]) -> None:
     with pytest.raises(RooflineError) as caught:
         make_study(over, **{**FIXED, **options})
     assert [word for word in words if word not in str(caught.value)] == []
 
 
-def test_model_and_hardware_are_needed() -> None:
+def test_model_and_hardware_are_required() -> None:
     with pytest.raises(RooflineError, match="a model"):
         make_study({"batch": "1"}, hw="h100-sxm")
     with pytest.raises(RooflineError, match="hardware"):
@@ -178,7 +178,7 @@ def test_model_and_hardware_are_needed() -> None:
     assert make_study({"model": "llama-3.1-8b", "hw": "h100-sxm"}).points == 1
 
 
-def test_a_study_file_and_what_is_given_beside_it(tmp_path: Path) -> None:
+def test_arguments_override_a_study_file(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(
         "model: llama-3.1-8b\nhw: h100-sxm\ngenerate: 64\nover:\n  batch: 1:64:log7\n  quant: [W16, W4]\n"
@@ -195,7 +195,7 @@ def test_a_study_file_and_what_is_given_beside_it(tmp_path: Path) -> None:
     assert (beside.question.outputs, beside.question.at, beside.question.where) == (("tpot",), "expected", "fits")
 
 
-def test_a_range_in_a_study_file_is_no_sexagesimal_number(tmp_path: Path) -> None:
+def test_range_in_a_study_file_is_not_sexagesimal(tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text("model: llama-3.1-8b\nhw: h100-sxm\nover: {batch: 1:30, tp: [1, 2], prompt: 10:50:20}\n")
     study = assemble(str(path), [], {}, {})
@@ -214,7 +214,7 @@ def test_a_range_in_a_study_file_is_no_sexagesimal_number(tmp_path: Path) -> Non
         ("over: [batch\n", ["not valid YAML"]),
     ],
 )
-def test_a_bad_study_file_is_told(text: str, words: list[str], tmp_path: Path) -> None:
+def test_invalid_study_file(text: str, words: list[str], tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(text)
     with pytest.raises(RooflineError) as caught:
@@ -222,7 +222,7 @@ def test_a_bad_study_file_is_told(text: str, words: list[str], tmp_path: Path) -
     assert [word for word in (*words, "study.yaml") if word not in str(caught.value)] == []
 
 
-def test_the_key_tells_studies_apart() -> None:
+def test_key_distinguishes_studies() -> None:
     studies = [
         make_study({"batch": "1,2"}, **FIXED),
         make_study({"batch": "1,3"}, **FIXED),
@@ -241,7 +241,7 @@ def test_the_key_tells_studies_apart() -> None:
 
 
 def single(name: str, answer: Any) -> Any:
-    """A metric of the analysis of a single workload, worked out from the public figures alone."""
+    """A metric of the analysis of a single workload, from its public figures."""
     base, _, reading = name.partition(".")
     generation, expected, memory = answer.generation, answer.expected, answer.memory
     devices = answer.parallel.devices
@@ -281,7 +281,7 @@ def single(name: str, answer: Any) -> Any:
     return value / devices if base.endswith("per_gpu") else value
 
 
-def test_every_metric_of_a_grid_is_that_of_single_analyses() -> None:
+def test_grid_metrics_equal_single_analyses() -> None:
     over = {"quant": "none,W4KV8", "batch": "1,7,300", "tp": "1,2", "prompt": "16,5000", "generate": "1,90"}
     study = make_study(over, NAMES, model="llama-3.1-8b", hw="h100-sxm", context=700, engine="sglang")
     found = sweep(study, chunk=5)
@@ -306,13 +306,14 @@ def test_every_metric_of_a_grid_is_that_of_single_analyses() -> None:
 APPLICABLE = [
     name
     for name, entry in techniques().items()
-    if entry.change and all(knob.default is not None or knob.low is not None for knob in entry.parameters)
+    if entry.change
+    and all(parameter.default is not None or parameter.low is not None for parameter in entry.parameters)
 ]
 
 
 @pytest.mark.parametrize("name", APPLICABLE)
 def test_every_technique_takes_grids(name: str) -> None:
-    """Whatever a technique does to a workload, a grid of them is the single ones, or each of them is refused."""
+    """With any technique, a grid equals its single workloads, or all of them fail."""
     over = {"batch": "1,6", "prompt": "40,3000"}
     settled = {**FIXED, "with": [name], "prefix": 8}
     study = make_study(over, ["ttft", "total", "memory"], invalid="keep", **settled)
@@ -358,7 +359,7 @@ def whole() -> list[tuple[Any, ...]]:
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 44, 45, 100, 616, 617, 10**6])
-def test_chunks_are_the_whole(chunk: int, whole: list[tuple[Any, ...]]) -> None:
+def test_result_is_independent_of_chunks(chunk: int, whole: list[tuple[Any, ...]]) -> None:
     study = make_study(OVER, ["total", "fits", "bound"], at="bound", model="llama-3.1-8b")
     if chunk < 40:  # a few hundred analyses
         study = make_study(
@@ -402,7 +403,7 @@ def test_threads_and_processes_are_the_same(whole: list[tuple[Any, ...]]) -> Non
 
 
 class Recorder:
-    """An executor that works at once and remembers how far ahead it was asked."""
+    """An executor that runs calls at once and records the maximum number in flight."""
 
     def __init__(self) -> None:
         self.asked = self.taken = self.most = 0
@@ -415,7 +416,7 @@ class Recorder:
         return future
 
 
-def test_only_so_many_chunks_are_asked_for_ahead() -> None:
+def test_chunks_in_flight_are_limited() -> None:
     study = make_study({"batch": "1:100"}, ["ttft"], at="bound", **FIXED)
     recorder = Recorder()
     for _ in answers(study, recorder, chunk=10, ahead=3):
@@ -424,7 +425,7 @@ def test_only_so_many_chunks_are_asked_for_ahead() -> None:
 
 
 class Broken:
-    """An executor whose calls all end with an error."""
+    """An executor whose calls all raise an error."""
 
     def __init__(self, error: Exception) -> None:
         self.error = error
@@ -440,21 +441,21 @@ class Broken:
     [
         (ConnectionResetError("gone"), "workers were lost"),
         (BrokenExecutor("gone"), "workers were lost"),
-        (ModuleNotFoundError("no roofline"), "need roofline in the version"),
-        (RuntimeError("Error during deserialization of the task graph"), "need roofline in the version"),
+        (ModuleNotFoundError("no roofline"), "need the same version"),
+        (RuntimeError("Error during deserialization of the task graph"), "need the same version"),
     ],
 )
-def test_failing_workers_are_told(error: Exception, words: str) -> None:
+def test_worker_failures(error: Exception, words: str) -> None:
     with pytest.raises(RooflineError, match=words):
         sweep(make_study({"batch": "1:100"}, **FIXED), Broken(error))
 
 
-def test_a_defect_is_raised_as_it_is() -> None:
+def test_bug_is_raised_unchanged() -> None:
     with pytest.raises(ZeroDivisionError):
         sweep(make_study({"batch": "1:100"}, **FIXED), Broken(ZeroDivisionError()))
 
 
-def test_a_worker_with_other_specs_is_told(tmp_path: Path) -> None:
+def test_worker_with_other_specs(tmp_path: Path) -> None:
     from msgspec.structs import replace
 
     study = make_study({"batch": "1,2"}, **FIXED)
@@ -466,7 +467,7 @@ def test_a_worker_with_other_specs_is_told(tmp_path: Path) -> None:
 # What cannot run
 
 
-def test_what_cannot_run_is_counted() -> None:
+def test_invalid_points_are_counted() -> None:
     study = make_study({"tp": "1,3,8", "batch": "1:4"}, at="bound", **FIXED)
     found = sweep(study)
     assert (found.points, found.rows.count) == (12, 8)
@@ -474,7 +475,7 @@ def test_what_cannot_run_is_counted() -> None:
     assert set(found.columns["tp"].tolist()) == {1, 8}
 
 
-def test_what_cannot_run_is_kept_on_request() -> None:
+def test_invalid_points_can_be_kept() -> None:
     study = make_study({"tp": "1,3", "batch": "1:4"}, at="bound", invalid="keep", **FIXED)
     columns = sweep(study).columns
     assert columns["tp"].tolist() == [1, 1, 1, 1, 3, 3, 3, 3]
@@ -483,7 +484,7 @@ def test_what_cannot_run_is_kept_on_request() -> None:
 
 
 @pytest.mark.parametrize("chunk", [1, 4, 1000])
-def test_within_a_grid_only_the_points_that_cannot_run_are_told(chunk: int) -> None:
+def test_only_invalid_points_of_a_grid_have_errors(chunk: int) -> None:
     over = {"prompt": "10,20,30", "images": "0,1,2"}
     study = make_study(over, ["ttft"], at="bound", invalid="keep", **FIXED)
     columns = sweep(study, chunk=chunk).columns
@@ -494,21 +495,21 @@ def test_within_a_grid_only_the_points_that_cannot_run_are_told(chunk: int) -> N
     assert columns["ttft"][::3].tolist() == pytest.approx(sweep(plain).columns["ttft"].tolist(), rel=1e-14)
 
 
-def test_formats_that_hardware_lacks_are_told() -> None:
+def test_unsupported_formats() -> None:
     study = make_study({"hw": "h100-sxm,a100-sxm-80gb", "convention": "llm-viewer,physical"}, model="llama-2-7b")
     found = sweep(study)
     assert (found.points, found.rows.count) == (4, 2)
     assert "no expected times" in next(iter(found.reasons))
 
 
-def test_nothing_left_is_told() -> None:
+def test_no_rows_left() -> None:
     with pytest.raises(RooflineError, match="none of the 2 points can run: --tp 3"):
         sweep(make_study({"tp": "3,5"}, **FIXED))
     with pytest.raises(RooflineError, match="none of the 2 points meets 'not fits'"):
         sweep(make_study({"batch": "1,2"}, where="not fits", **FIXED))
 
 
-def test_models_that_only_encode_have_no_decode() -> None:
+def test_encoders_have_no_decode() -> None:
     study = make_study({"batch": "1,2"}, NAMES, model="bert-base", hw="h100-sxm")
     columns = sweep(study).columns
     assert (columns["decode_bound"] == "").all()
@@ -520,7 +521,7 @@ def test_models_that_only_encode_have_no_decode() -> None:
     assert (columns["ttft"] > 0).all()
 
 
-def test_what_is_asked_of_a_model_by_default_is_what_it_has() -> None:
+def test_default_metrics() -> None:
     generates, encodes = (make_study({"batch": "1,2"}, model=name, hw="h100-sxm") for name in ("gpt2-xl", "bert-base"))
     both = make_study({"model": "gpt2-xl,bert-base"}, hw="h100-sxm")
     assert {"tokens_per_s", "tpot"} < set(generates.question.outputs)
@@ -571,7 +572,7 @@ def dominated(costs: list[tuple[float, ...]], index: int) -> bool:
         )
     )
 )
-def test_the_front_is_that_of_brute_force(costs: list[tuple[float, ...]]) -> None:
+def test_front_equals_brute_force(costs: list[tuple[float, ...]]) -> None:
     known = [cost for cost in costs if not any(map(math.isnan, cost))]
     expected = [not any(map(math.isnan, cost)) and not dominated(known, known.index(cost)) for cost in costs]
     width = len(costs[0]) if costs else 2
@@ -580,7 +581,7 @@ def test_the_front_is_that_of_brute_force(costs: list[tuple[float, ...]]) -> Non
 
 @pytest.mark.parametrize("chunk", [7, 10**5])
 @pytest.mark.parametrize("pareto", ["ttft,tokens_per_s_per_gpu", "tpot,tokens_per_s_per_gpu,memory"])
-def test_the_front_of_a_sweep_is_that_of_brute_force(chunk: int, pareto: str) -> None:
+def test_front_of_a_sweep_equals_brute_force(chunk: int, pareto: str) -> None:
     over = {"quant": "W16,W8A8,W4", "tp": "1,2,4", "batch": "1:256:log9"}
     chosen = pareto.split(",")
     everything = rows(make_study(over, chosen, **FIXED), chunk=chunk)
@@ -595,14 +596,14 @@ def test_the_front_of_a_sweep_is_that_of_brute_force(chunk: int, pareto: str) ->
     assert [row[3] for row in found] == sorted(row[3] for row in found)
 
 
-def test_a_front_may_be_ranked_and_cut() -> None:
+def test_front_with_top() -> None:
     over = {"quant": "W16,W8A8,W4", "batch": "1:256:log9"}
     study = make_study(over, ["ttft"], pareto="ttft,tokens_per_s", top=2, by="tokens_per_s", **FIXED)
     full = rows(make_study(over, ["ttft"], pareto="ttft,tokens_per_s", **FIXED), chunk=4)
     assert rows(study, chunk=4) == sorted(full, key=lambda row: -row[3])[:2]
 
 
-def test_selections_of_parts_are_selections_of_all() -> None:
+def test_selection_of_partial_selections() -> None:
     random = np.random.default_rng(5)
     table = Rows({"a": random.integers(0, 9, 200) / 1.0, "b": random.integers(0, 9, 200) / 1.0}, 200)
     for selection in (Selection(top=7, by=("a", 1)), Selection((("a", -1), ("b", 1)))):

@@ -16,7 +16,7 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource
 
-from roofline.validate.kernels.programs import experts, gemm, weight_only
+from roofline.validate.kernels.triton_kernels import experts, gemm, weight_only
 
 POINTERS = {"bf16": "*bf16", "fp16": "*fp16", "fp32": "*fp32", "int8": "*i8", "fp8": "*fp8e4nv"}
 FP8 = 89
@@ -43,7 +43,7 @@ MANY = (
 
 MATRIX = re.compile(r"(?:wgmma\.mma_async|mma\.sync|tcgen05\.mma)[\w.]+")
 INDEX = "*i32"
-PLAN = dict.fromkeys(("order", "owners", "starts", "firsts", "counts", "tiles"), INDEX)
+PLAN = dict.fromkeys(("order", "tile_experts", "tile_starts", "expert_starts", "counts", "tile_count"), INDEX)
 PLAIN = triton.Config({})
 
 
@@ -54,27 +54,33 @@ def programs() -> Iterator[tuple[str, Any, Mapping[str, str], Mapping[str, Any],
     """
     for dtype, pointer in POINTERS.items():
         for m in (1, 16, 64, 128):
-            parts = m <= 16
-            scaled = dtype in ("int8", "fp8") and not parts
-            output = ("*i32" if dtype == "int8" else "*fp32") if parts else pointer if len(pointer) > 4 else "*bf16"
+            split = m <= 16
+            scaled = dtype in ("int8", "fp8") and not split
+            output = ("*i32" if dtype == "int8" else "*fp32") if split else pointer if len(pointer) > 4 else "*bf16"
             output = "*bf16" if scaled else output
             types = {"a": pointer, "w": pointer, "c": output, "row_scales": "*fp32", "column_scales": "*fp32"}
-            constants = {"EXACT": dtype == "int8", "SCALED": scaled, "WIDEN": False, "EVEN": m != 1}
+            constants = {"INTEGER": dtype == "int8", "SCALED": scaled, "UPCAST": False, "EVEN": m != 1}
             if m == 1:
-                constants |= {"m": 1, "n": 1, "k": 1, "span": 1}
+                constants |= {"m": 1, "n": 1, "k": 1, "split_length": 1}
             if not scaled:
                 constants |= {"row_scales": None, "column_scales": None}
             width = {"fp32": 4, "int8": 1, "fp8": 1}.get(dtype, 2)
-            yield f"gemm {dtype} m={m}", gemm._product, types, constants, gemm.configs_for(m, width)
-    types = {"parts": "*fp32", "c": "*bf16", "row_scales": "*fp32", "column_scales": "*fp32"}
-    yield "add parts", gemm._add_parts, types, {"SCALED": True, "WIDEN": False, "BLOCK": 1024}, [PLAIN]
-    types |= {"parts": INDEX}
-    yield "add integer parts", gemm._add_parts, types, {"SCALED": True, "WIDEN": False, "BLOCK": 1024, "n": 1}, [PLAIN]
+            yield f"gemm {dtype} m={m}", gemm._gemm, types, constants, gemm.configs_for(m, width)
+    types = {"partial": "*fp32", "c": "*bf16", "row_scales": "*fp32", "column_scales": "*fp32"}
+    yield "reduce splits", gemm._reduce_splits, types, {"SCALED": True, "UPCAST": False, "BLOCK": 1024}, [PLAIN]
+    types |= {"partial": INDEX}
+    yield (
+        "reduce integer splits",
+        gemm._reduce_splits,
+        types,
+        {"SCALED": True, "UPCAST": False, "BLOCK": 1024, "n": 1},
+        [PLAIN],
+    )
     types = {"a": "*bf16", "w": "*u8", "scales": "*fp16", "c": "*fp32"}
     for m in (1, 16, 64, 128):
-        constants = {"SIZE": 128, "WIDEN": False, **({"m": 1, "n": 1} if m == 1 else {})}
-        yield f"weight only m={m}", weight_only._product, types, constants, weight_only.configs_for(m)
-    types = {"chosen": INDEX, **PLAN}
+        constants = {"SIZE": 128, "UPCAST": False, **({"m": 1, "n": 1} if m == 1 else {})}
+        yield f"weight only m={m}", weight_only._weight_only_gemm, types, constants, weight_only.configs_for(m)
+    types = {"expert_ids": INDEX, **PLAN}
     yield "count", experts._count, types, {"BLOCK": 1024}, [PLAIN]
     for number in (1, 8, 256):
         constants = {"EXPERTS": number, "ROWS": 16, "BLOCK": 16 * min(number, 64)}
@@ -82,14 +88,14 @@ def programs() -> Iterator[tuple[str, Any, Mapping[str, str], Mapping[str, Any],
             constants |= {"experts": 1, "pairs": 1}
         yield f"sort experts={number}", experts._sort, types, constants, [PLAIN]
     for rows in (16, 32, 64, 128):
-        constants = {"WIDEN": False, "EVEN": rows != 32, "BLOCK_M": rows}
+        constants = {"UPCAST": False, "EVEN": rows != 32, "BLOCK_M": rows}
         if rows == 32:
-            constants |= {"most": 1, "top_k": 1, "n": 1, "k": 1}
+            constants |= {"max_tiles": 1, "top_k": 1, "n": 1, "k": 1}
         types = {**dict.fromkeys(("a", "gate", "up", "w", "c"), "*bf16"), **PLAN}
         yield f"gate and up rows={rows}", experts._gate_up, types, constants, experts.configs_for(rows, 2)
         yield f"down rows={rows}", experts._down, types, constants, experts.configs_for(rows, 1)
-    types = {**dict.fromkeys(("rows", "routes", "c"), "*bf16"), "chosen": INDEX}
-    yield "combine", experts._combine, types, {"WIDEN": False, "BLOCK": 1024}, [PLAIN]
+    types = {**dict.fromkeys(("rows", "routing_weights", "c"), "*bf16"), "expert_ids": INDEX}
+    yield "combine", experts._combine, types, {"UPCAST": False, "BLOCK": 1024}, [PLAIN]
 
 
 def compile(program: Any, types: Mapping[str, str], constants: Mapping[str, Any], architecture: int, tile: Any) -> Any:
@@ -99,7 +105,7 @@ def compile(program: Any, types: Mapping[str, str], constants: Mapping[str, Any]
     names = program.arg_names
     constants = {name: value for name, value in {**constants, **tile.kwargs}.items() if name in names}
     signature = {name: "constexpr" if name in constants else types.get(name, "i32") for name in names}
-    sizes = {"n", "k", "span"} - set(constants)
+    sizes = {"n", "k", "split_length"} - set(constants)
     aligned = [i for i, name in enumerate(names) if signature[name][0] == "*" or name in sizes]
     source = ASTSource(
         program,

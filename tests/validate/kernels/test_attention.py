@@ -9,13 +9,12 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="the kernels need PyTorch")
 
-from roofline.validate.kernels.decode import DECODE, Decode  # noqa: E402
-from roofline.validate.kernels.prefill import PREFILL  # noqa: E402
+from roofline.validate.kernels.attention import DECODE, PREFILL, Decode  # noqa: E402
 from roofline.validate.kernels.work import Case, work_of  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 HAS_TRITON = importlib.util.find_spec("triton") is not None
-WAYS = ["torch", pytest.param("triton", marks=pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed"))]
+BACKENDS = ["torch", pytest.param("triton", marks=pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed"))]
 needs_triton = pytest.mark.skipif(not HAS_TRITON, reason="Triton is not installed")
 needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 
@@ -73,9 +72,9 @@ DECODES = {
 }
 
 
-def skipped(refusal: str | None, case: Case, way: str) -> bool:
-    """Whether a way refuses a case as it should: PyTorch's attention knows no cache in another format."""
-    if way == "torch" and case.columns["kv_dtype"] == "fp8":
+def skipped(refusal: str | None, case: Case, backend: str) -> bool:
+    """Whether a backend refuses a case as it should: PyTorch's attention knows no cache in another format."""
+    if backend == "torch" and case.columns["kv_dtype"] == "fp8":
         assert refusal == "PyTorch's attention reads no fp8 cache"
         return True
     if refusal is not None and "compute capability" in refusal:
@@ -84,52 +83,52 @@ def skipped(refusal: str | None, case: Case, way: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("given", PREFILLS.values(), ids=PREFILLS)
-def test_prefill_against_float64(given: dict[str, Any], way: str) -> None:
+def test_prefill_against_float64(given: dict[str, Any], backend: str) -> None:
     case = Case("attention_prefill", given)
-    if skipped(PREFILL.refusal(case, way, DEVICE), case, way):
+    if skipped(PREFILL.refusal(case, backend, DEVICE), case, backend):
         return
     inputs, outputs = PREFILL.inputs(case, DEVICE, seed=1), PREFILL.outputs(case, DEVICE)
     assert outputs["output"].isnan().all()
-    PREFILL.ways[way](case, inputs, outputs)
+    PREFILL.backends[backend](case, inputs, outputs)
     assert error(outputs["output"], PREFILL.reference(case, inputs)["output"]) < TOLERANCES[case.dtype]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("given", DECODES.values(), ids=DECODES)
-def test_decode_against_float64(given: dict[str, Any], way: str) -> None:
+def test_decode_against_float64(given: dict[str, Any], backend: str) -> None:
     case = Case("attention_decode", given)
-    if skipped(DECODE.refusal(case, way, DEVICE), case, way):
+    if skipped(DECODE.refusal(case, backend, DEVICE), case, backend):
         return
     inputs, outputs = DECODE.inputs(case, DEVICE, seed=2), DECODE.outputs(case, DEVICE)
     assert outputs["output"].isnan().all()
-    DECODE.ways[way](case, inputs, outputs)
+    DECODE.backends[backend](case, inputs, outputs)
     assert error(outputs["output"], DECODE.reference(case, inputs)["output"]) < TOLERANCES[case.dtype]
 
 
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("window", [0, 9])
-def test_sequences_of_different_lengths(way: str, window: int) -> None:
+def test_sequences_of_different_lengths(backend: str, window: int) -> None:
     """Down to none at all; the slots beyond a length hold NaN."""
     benchmark = Decode(page=4)
     case = Case("attention_decode", columns(batch=5, q_len=2, kv_len=41, heads=3, kv_heads=1, window=window))
-    inputs = benchmark.ragged(case, [41, 0, 17, 2, 1], DEVICE, seed=3)
+    inputs = benchmark.ragged_inputs(case, [41, 0, 17, 2, 1], DEVICE, seed=3)
     assert inputs["key_cache"].isnan().any()
     outputs = benchmark.outputs(case, DEVICE)
-    benchmark.ways[way](case, inputs, outputs)
+    benchmark.backends[backend](case, inputs, outputs)
     assert error(outputs["output"], benchmark.reference(case, inputs)["output"]) < TOLERANCES[case.dtype]
     assert not outputs["output"][1].any()
 
 
 @needs_triton
 @pytest.mark.parametrize("splits", [1, 2, 9])
-def test_splits_are_the_same_attention(splits: int) -> None:
+def test_splits_do_not_change_the_result(splits: int) -> None:
     """Splits and sequences that hold no key, too; and the same numbers each time, bit by bit."""
-    from roofline.validate.kernels.programs.decode import decode
+    from roofline.validate.kernels.triton_kernels.decode import decode
 
     case = Case("attention_decode", columns("bf16", batch=3, q_len=2, kv_len=70, heads=3))
-    inputs = DECODE.ragged(case, [70, 20, 0], DEVICE, seed=4)
+    inputs = DECODE.ragged_inputs(case, [70, 20, 0], DEVICE, seed=4)
     operands = [inputs[name] for name in ("query", "key_cache", "value_cache", "block_table", "lengths")]
     results = []
     for _ in range(2):
@@ -141,17 +140,17 @@ def test_splits_are_the_same_attention(splits: int) -> None:
 
 
 @needs_triton
-def test_splits_keep_the_device_busy() -> None:
-    from roofline.validate.kernels.programs.decode import LEAST_KEYS, MOST_SPLITS, splits_for
+def test_split_heuristic() -> None:
+    from roofline.validate.kernels.triton_kernels.decode import MAX_SPLITS, MIN_KEYS_PER_SPLIT, splits_for
 
     assert splits_for(8, 100, 132) == 1
     assert splits_for(8, 131072, 132) * 8 >= 0.85 * 132
     assert splits_for(264, 131072, 132) == 1
     assert splits_for(100_000, 4096, 132) == 1
-    assert 0.85 * MOST_SPLITS <= splits_for(1, 10**7, 132) <= MOST_SPLITS
+    assert 0.85 * MAX_SPLITS <= splits_for(1, 10**7, 132) <= MAX_SPLITS
     for programs in (1, 5, 77, 300):
         splits = splits_for(programs, 3000, 108)
-        assert 1 <= splits <= 3000 // LEAST_KEYS
+        assert 1 <= splits <= 3000 // MIN_KEYS_PER_SPLIT
 
 
 def test_pages_are_shuffled() -> None:
@@ -183,14 +182,14 @@ def size(*tensors: Any) -> int:
         columns("bf16", batch=2, q_len=5, kv_len=33, heads=4, kv_heads=2, kv_dtype="fp8"),
     ],
 )
-def test_prefill_allocates_the_bytes_that_are_counted(given: dict[str, Any]) -> None:
+def test_prefill_operands_have_the_bytes_of_the_work(given: dict[str, Any]) -> None:
     case = Case("attention_prefill", given)
     inputs, outputs = PREFILL.inputs(case, DEVICE, 0), PREFILL.outputs(case, DEVICE)
     operands = (inputs[name] for name in ("query", "keys", "values"))
     assert size(*operands, *outputs.values()) == work_of(case).bytes
 
 
-def test_decode_allocates_the_bytes_that_are_counted() -> None:
+def test_decode_operands_have_the_bytes_of_the_work() -> None:
     """And, beyond the schema's, unused slots of last pages, the block table and the lengths."""
     case = Case("attention_decode", columns("bf16", batch=3, kv_len=70, heads=6, kv_heads=2))
     inputs, outputs = DECODE.inputs(case, DEVICE, 0), DECODE.outputs(case, DEVICE)
@@ -203,10 +202,10 @@ def test_decode_allocates_the_bytes_that_are_counted() -> None:
 
 
 @needs_triton
-def test_an_fp8_cache_has_half_the_bytes_and_holes_that_show() -> None:
+def test_fp8_cache_has_half_the_bytes_and_poisoned_slots() -> None:
     """Sequences of different lengths: slots without a token are NaN in fp8, too, and do not spread."""
     case = Case("attention_decode", columns("bf16", batch=3, kv_len=70, heads=6, kv_heads=2, kv_dtype="fp8"))
-    inputs, outputs = DECODE.ragged(case, [70, 0, 9], DEVICE, 3), DECODE.outputs(case, DEVICE)
+    inputs, outputs = DECODE.ragged_inputs(case, [70, 0, 9], DEVICE, 3), DECODE.outputs(case, DEVICE)
     cache = [inputs[name] for name in ("key_cache", "value_cache")]
     assert {tensor.element_size() for tensor in cache} == {1}
     assert all(tensor.float().isnan().any() for tensor in cache)
@@ -216,18 +215,18 @@ def test_an_fp8_cache_has_half_the_bytes_and_holes_that_show() -> None:
     assert held == work_of(case).bytes + 2 * slots * 2 * 64
     if skipped(DECODE.refusal(case, "triton", DEVICE), case, "triton"):
         return
-    DECODE.ways["triton"](case, inputs, outputs)
+    DECODE.backends["triton"](case, inputs, outputs)
     assert error(outputs["output"], DECODE.reference(case, inputs)["output"]) < TOLERANCES["bf16"]
     assert not outputs["output"][1].any()
 
 
 def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(benchmark: Any, way: str = "torch", **given: Any) -> str | None:
-        reason: str | None = benchmark.refusal(Case(benchmark.op, {**columns(), **given}), way, DEVICE)
+    def refused(benchmark: Any, backend: str = "torch", **given: Any) -> str | None:
+        reason: str | None = benchmark.refusal(Case(benchmark.op, {**columns(), **given}), backend, DEVICE)
         return reason
 
     assert refused(PREFILL) is None
-    assert refused(PREFILL, "cutlass") == "there is no way cutlass"
+    assert refused(PREFILL, "cutlass") == "there is no backend cutlass"
     assert refused(PREFILL, dtype="fp8", kv_dtype="fp8") == "no kernel for fp8"
     assert "fp8 cache" in (refused(DECODE, kv_dtype="fp8") or "")
     assert "or fp8" in (refused(DECODE, kv_dtype="fp32") or "")
@@ -256,7 +255,7 @@ def test_attention_of_real_sizes(dtype: str, head_dim: int, window: int) -> None
         case = Case(benchmark.op, columns(dtype, **shape, q_len=q_len, kv_len=kv_len))
         inputs = benchmark.inputs(case, "cuda", seed=12)
         expected = benchmark.reference(case, inputs)["output"]
-        for way in benchmark.ways:
+        for backend in benchmark.backends:
             outputs = benchmark.outputs(case, "cuda")
-            benchmark.ways[way](case, inputs, outputs)
+            benchmark.backends[backend](case, inputs, outputs)
             assert error(outputs["output"], expected) < TOLERANCES[case.dtype]

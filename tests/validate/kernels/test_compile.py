@@ -1,4 +1,4 @@
-"""Every kernel compiles for a GPU that is not here, an H100. The interpreter cannot show that.
+"""Every attention and streaming kernel compiles for an H100, which the interpreter cannot show.
 
 It runs in a process of its own, since Triton is either interpreted or compiled.
 """
@@ -39,15 +39,15 @@ def compile_all() -> dict[str, dict[str, int]]:
     """What each kernel came to: shared memory in bytes, tensor-core and asynchronous copy instructions."""
     import triton.language as tl
 
-    from roofline.validate.kernels.programs import decode, prefill, streaming
+    from roofline.validate.kernels.triton_kernels import decode, prefill, streaming
 
     attention = ("query", "keys", "values", "key_cache", "value_cache", "output")
     rows = ("source", "residual", "weight", "summed", "gate", "up", "first", "second")
     types = dict.fromkeys((*attention, *rows), "*bf16")
-    types |= dict.fromkeys(("partial", "logarithms", "cosine", "sine"), "*fp32")
+    types |= dict.fromkeys(("partial", "lse", "cosine", "sine"), "*fp32")
     types |= dict.fromkeys(("scale", "epsilon", "factor"), "fp32") | dict.fromkeys(("block_table", "lengths"), "*i32")
     head = {"HEAD_DIM": 40, "HEAD_PAD": 64}
-    plain = head | {"WIDEN": False, "WINDOWED": True}
+    plain = head | {"UPCAST": False, "WINDOWED": True}
     tile = plain | {"CONVERT": None, "BLOCK_M": 64, "BLOCK_N": 32}
     paged = plain | {"CONVERT": False, "BLOCK_M": 16, "BLOCK_N": 32, "PAGE": 16, "SPLIT": True}
     cache = dict.fromkeys(("keys", "values", "key_cache", "value_cache"), "*fp8e4nv")
@@ -86,7 +86,7 @@ def compile_all() -> dict[str, dict[str, int]]:
 @pytest.mark.skipif(importlib.util.find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.skipif(importlib.util.find_spec("torch") is None, reason="the kernels need PyTorch")
 @pytest.mark.skipif(sys.platform != "linux", reason="Triton compiles on Linux alone")
-def test_kernels_compile_for_a_device_that_is_not_here(tmp_path: Path) -> None:
+def test_kernels_compile_for_h100(tmp_path: Path) -> None:
     root = Path(__file__).parents[3]
     environment = {name: value for name, value in os.environ.items() if name != "TRITON_INTERPRET"}
     environment |= {"TRITON_CACHE_DIR": str(tmp_path), "PYTHONPATH": str(root)}

@@ -46,7 +46,7 @@ LAYERS = {
 
 
 @pytest.mark.parametrize(
-    ("way", "dtype", "tolerance"),
+    ("backend", "dtype", "tolerance"),
     [
         ("torch", "fp32", 1e-5),
         ("torch", "bf16", 2e-2),
@@ -55,15 +55,15 @@ LAYERS = {
     ],
 )
 @pytest.mark.parametrize("shape", LAYERS.values(), ids=LAYERS)
-def test_a_decode_step_against_float64(shape: LayerShape, way: Any, dtype: str, tolerance: float) -> None:
+def test_decode_step_against_float64(shape: LayerShape, backend: Any, dtype: str, tolerance: float) -> None:
     """A chain of a dozen roundings: twice the tolerance of one kernel."""
-    assert step_refusal(shape, way, dtype, DEVICE) is None
+    assert step_refusal(shape, backend, dtype, DEVICE) is None
     weights = make_weights(shape, dtype, DEVICE, seed=8)
     state = make_state(shape, batch=3, kv_len=37, dtype=dtype, device=DEVICE, seed=9)
     expected = step_reference(shape, weights, state)
     before = state.key_cache.clone()
     for _ in range(2):  # a replay computes the same
-        result = decode_step(shape, weights, state, way)
+        result = decode_step(shape, weights, state, backend)
         assert max(map(error, result, expected)) < tolerance
     changed = (state.key_cache != before).flatten(2).any(-1).flatten().nonzero().flatten()
     assert sorted(changed.tolist()) == sorted(state.slots.tolist())
@@ -81,16 +81,16 @@ def test_a_step_has_the_dimensions_of_its_model() -> None:
         layer_shape(load_model("llama-3.1-8b"), "no such group")
 
 
-def test_a_step_refuses() -> None:
+def test_step_refusals() -> None:
     shape = LAYERS["grouped"]
-    assert step_refusal(shape, "cutlass", "bf16", DEVICE) == "there is no way cutlass"
+    assert step_refusal(shape, "cutlass", "bf16", DEVICE) == "there is no backend cutlass"
     assert step_refusal(shape, "triton", "fp32", DEVICE) == "no attention kernel for fp32"
 
 
 @needs_gpu
 @needs_triton
-@pytest.mark.parametrize("way", ["torch", "triton"])
-def test_a_step_is_captured_and_replayed(way: Any) -> None:
+@pytest.mark.parametrize("backend", ["torch", "triton"])
+def test_step_in_a_cuda_graph(backend: Any) -> None:
     shape = layer_shape(load_model("llama-3.1-8b"))
     weights = make_weights(shape, "bf16", "cuda", seed=10)
     state = make_state(shape, batch=4, kv_len=1000, dtype="bf16", device="cuda", seed=11)
@@ -98,11 +98,11 @@ def test_a_step_is_captured_and_replayed(way: Any) -> None:
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        decode_step(shape, weights, state, way)
+        decode_step(shape, weights, state, backend)
     torch.cuda.current_stream().wait_stream(side)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        result = decode_step(shape, weights, state, way)
+        result = decode_step(shape, weights, state, backend)
     for tensor in result:
         tensor.fill_(float("nan"))
     graph.replay()

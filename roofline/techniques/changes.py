@@ -1,0 +1,205 @@
+"""Changes of a scenario that techniques are composed of."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+from msgspec.structs import replace
+
+from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.graph.rewrite import Adapter, LowRank, Predictor, ProjectedKeys, Rewrite, Rotation, SharedWeights
+from roofline.scenario.scenario import Scenario
+from roofline.specs.formats import Format
+from roofline.specs.model import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    LayerGroup,
+    Mixer,
+    MixtureOfExperts,
+    Mlp,
+    Model,
+)
+from roofline.specs.precision import Precision
+from roofline.specs.schemes import UNQUANTISED, WeightScheme
+
+B = TypeVar("B", Mlp, MixtureOfExperts)
+
+# --- requirements -----------------------------------------------------------------------------------------------------
+
+
+def require_generation(scenario: Scenario, name: str) -> None:
+    """Raise UnsupportedError for a model that does not generate."""
+    if scenario.model.task != "generate":
+        raise UnsupportedError(
+            f"{name} applies to token generation, and {scenario.model.name} is an encoder-only model"
+        )
+
+
+def require_kv_cache(scenario: Scenario, name: str) -> None:
+    """Raise UnsupportedError for a model without a KV cache."""
+    require_generation(scenario, name)
+    if not any(isinstance(group.layer.mixer, Attention | LatentAttention) for group in scenario.model.groups):
+        raise UnsupportedError(f"{name} applies to the KV cache, and {scenario.model.name} has none")
+
+
+def require_softmax_attention(scenario: Scenario, name: str) -> None:
+    """Raise UnsupportedError for a model without softmax attention (MHA, MQA, GQA)."""
+    if not any(isinstance(group.layer.mixer, Attention) for group in scenario.model.groups):
+        raise UnsupportedError(f"{name} applies to softmax attention, and {scenario.model.name} has none")
+
+
+def require_feed_forward(scenario: Scenario, name: str, kind: type[Mlp] | type[MixtureOfExperts]) -> None:
+    """Raise UnsupportedError for a model without feed-forward blocks of this kind."""
+    if not any(isinstance(group.layer.feed_forward, kind) for group in scenario.model.groups):
+        blocks = "dense feed-forward blocks" if kind is Mlp else "MoE layers"
+        raise UnsupportedError(f"{name} applies to {blocks}, and {scenario.model.name} has none")
+
+
+# --- workload ---------------------------------------------------------------------------------------------------------
+
+
+def scaled(value: int, factor: float) -> int:
+    """A dimension times `factor`, rounded, at least 1."""
+    return max(1, round(value * factor))
+
+
+def scaled_tokens(count: Any, factor: float) -> Any:
+    """Token counts (numbers or arrays) times `factor`, rounded up, at least 1."""
+    exact = np.round(np.asarray(count) * factor, 6)  # 0.3 of 1000 is 300, although 1 - 0.7 > 0.3 in binary
+    result = np.maximum(np.ceil(exact), 1)
+    return int(result) if result.ndim == 0 else result
+
+
+def with_tokens(scenario: Scenario, **counts: Any) -> Scenario:
+    """The scenario with other token counts; an explicit context shifts with the prompt and prefix before it."""
+    changed = replace(scenario, context=None, **counts)
+    if scenario.context is None:
+        return changed
+    shifted = np.maximum(scenario.context + (changed.first_cached - scenario.first_cached), 1)
+    return replace(changed, context=shifted if np.ndim(shifted) else int(shifted))
+
+
+def with_cached_prefix(scenario: Scenario, fraction: float, replaced_by: int | None = None) -> Scenario:
+    """The scenario with a fraction of each prompt in the KV cache at the start; at least one token is computed.
+
+    The cached part has its own length, or `replaced_by` tokens.
+    """
+    rest = scaled_tokens(scenario.prompt, 1 - fraction)
+    cached = scenario.prompt - rest if replaced_by is None else replaced_by
+    return with_tokens(scenario, prompt=rest, prefix=scenario.prefix + cached)
+
+
+# --- settings and formats ---------------------------------------------------------------------------------------------
+
+_REWRITE_ORDER: tuple[type[Rewrite], ...] = (LowRank, Adapter, ProjectedKeys, Rotation, Predictor, SharedWeights)
+"""Rewrites that replace linear layers come before those that add some, so that added layers stay as they are."""
+
+_EXCLUSIVE = (LowRank, Adapter)
+
+
+def with_settings(scenario: Scenario, **changes: Any) -> Scenario:
+    """The scenario with other settings."""
+    return replace(scenario, settings=replace(scenario.settings, **changes))
+
+
+def with_rewrite(scenario: Scenario, name: str, rewrite: Rewrite) -> Scenario:
+    """The scenario with one more rewrite of linear layers; raises RooflineError where two exclude each other."""
+    rewrites = scenario.settings.rewrites
+    rivals = _EXCLUSIVE if isinstance(rewrite, _EXCLUSIVE) else (type(rewrite),)
+    if any(isinstance(other, rivals) for other in rewrites):
+        raise RooflineError(f"{name} rewrites linear layers that another technique has already rewritten")
+    ordered = sorted((*rewrites, rewrite), key=lambda each: _REWRITE_ORDER.index(type(each)))
+    return with_settings(scenario, rewrites=tuple(ordered))
+
+
+def precision_of(scenario: Scenario) -> Precision:
+    """The scenario's precision; a scenario resolves names when it is created."""
+    assert isinstance(scenario.precision, Precision)
+    return scenario.precision
+
+
+def with_precision(
+    scenario: Scenario,
+    weights: WeightScheme | None = None,
+    activations: Format | None = None,
+    kv: Format | None = None,
+) -> Scenario:
+    """The scenario with other formats; None keeps a format."""
+    formats = {"weights": weights, "activations": activations, "kv": kv}
+    changes: dict[str, Any] = {part: format for part, format in formats.items() if format is not None}
+    return replace(scenario, precision=replace(precision_of(scenario), **changes))
+
+
+def with_weight_format(scenario: Scenario, change: Callable[[Format], Format]) -> Scenario:
+    """The scenario with the format of its linear layers changed; raises UnsupportedError for mixed formats."""
+    precision = precision_of(scenario)
+    scheme = precision.weights
+    if scheme.special:
+        raise UnsupportedError(f"changing the mixed weight formats of {scheme.name} is not simulated")
+    changed = change(scheme.format_of("up_proj", precision.base, scenario.model.layers))
+    kept = UNQUANTISED | frozenset(scheme.unquantised)
+    return with_precision(scenario, weights=WeightScheme(changed.name, changed, unquantised=kept))
+
+
+# --- layers -----------------------------------------------------------------------------------------------------------
+
+
+def _with_layers(scenario: Scenario, name: str, change: Callable[[Layer], Layer]) -> Scenario:
+    """The scenario with every layer changed; `name` is appended to the model's name, its published sizes removed."""
+    model = scenario.model
+    groups = tuple(LayerGroup(group.name, group.count, change(group.layer)) for group in model.groups)
+    changed = replace(model, name=f"{model.name}+{name}", groups=groups, parameters=None, active_parameters=None)
+    return replace(scenario, model=changed)
+
+
+def with_attention(scenario: Scenario, name: str, change: Callable[[Attention], Mixer]) -> Scenario:
+    """The scenario with its softmax attention changed; raises UnsupportedError for a model without."""
+    require_softmax_attention(scenario, name)
+
+    def changed(layer: Layer) -> Layer:
+        return replace(layer, mixer=change(layer.mixer)) if isinstance(layer.mixer, Attention) else layer
+
+    return _with_layers(scenario, name, changed)
+
+
+def with_feed_forward(scenario: Scenario, name: str, kind: type[B], change: Callable[[B], FeedForward]) -> Scenario:
+    """The scenario with its feed-forward blocks of one kind changed; raises UnsupportedError for a model without."""
+    require_feed_forward(scenario, name, kind)
+
+    def changed(layer: Layer) -> Layer:
+        block = layer.feed_forward
+        return replace(layer, feed_forward=change(block)) if isinstance(block, kind) else layer
+
+    return _with_layers(scenario, name, changed)
+
+
+def split_layers(model: Model, name: str, change: Callable[[int, Layer], Layer]) -> Model:
+    """`model` with layers changed one by one; `change` gets the index of a layer within its group."""
+    groups = {group.name: group.layer for group in model.groups}
+    seen: Counter[str] = Counter()
+    layers: dict[str, Layer] = {}
+    pattern: list[str] = []
+    for group in model.pattern:
+        layer = change(seen[group], groups[group])
+        seen[group] += 1
+        pattern.append(group if layer == groups[group] else f"{group}+{name}")
+        layers[pattern[-1]] = layer
+    return regrouped(model, name, layers, pattern)
+
+
+def regrouped(model: Model, name: str, layers: dict[str, Layer], pattern: list[str]) -> Model:
+    """`model` with these layers in this pattern, its published sizes removed."""
+    counts = Counter(pattern)
+    return replace(
+        model,
+        name=f"{model.name}+{name}",
+        groups=tuple(LayerGroup(group, counts[group], layer) for group, layer in layers.items() if counts[group]),
+        pattern=tuple(pattern),
+        parameters=None,
+        active_parameters=None,
+    )

@@ -1,0 +1,396 @@
+"""Evaluation of kernels in groups: kernels of one kind and format, for all points of a grid at once.
+
+A `KernelGroup` holds the sizes of its kernels as coefficients of the workload's monomials, so that the columns of the
+measurement schema are one matrix product. An `Evaluation` is a pending call of the group's formula. Generators
+(`Deferred`) yield lists of evaluations: `resolve` runs one generator, `gather` and `prefetch` run several in lockstep,
+and evaluations of one formula are stacked into a single call, from whichever scenario they come (a formula takes as
+long for a hundred rows as for one).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from roofline.bound.roof import Placement, coefficient_rows
+from roofline.core.cache import MAX_CACHED_VALUES, LruCache
+from roofline.core.errors import RooflineError
+from roofline.graph.parallel import ONE_NODE
+from roofline.graph.size import Monomial
+from roofline.specs.engine import Engine
+from roofline.specs.hardware import Hardware
+from roofline.timing.calibration import Expected, Match
+from roofline.timing.kernels import Array
+from roofline.timing.kernels.common import numbers, smooth_maximum, units
+from roofline.timing.kernels.elementwise import PASSES
+from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape
+from roofline.timing.launches import ATTENTION, IS_DECODE_KERNEL, Kernel
+
+FEW_POINTS = 32
+"""Grid points up to which GEMMs of equal m are not merged: it would take as long as it saves."""
+
+T = TypeVar("T")
+
+Counts = tuple[Array, NDArray[np.intp]]
+"""Distinct values of m, (1, values), and the index of each point's value."""
+
+
+class KernelGroup(Struct, frozen=True):
+    """Kernels of one kind and format, evaluated together: constants, and symbolic columns as coefficients.
+
+    `factor` multiplies their times; `conversion` is the work of upcasting a cache element, in FLOP. Groups with the
+    same `form` share one formula and differ only in the values of their columns.
+    """
+
+    op: str
+    match: Match
+    other: Match | None
+    hardware: Hardware
+    texts: Mapping[str, str | float]
+    members: NDArray[np.intp]
+    fixed: Mapping[str, Array]
+    varying: Mapping[str, Array]
+    factor: float
+    conversion: float
+    form: object
+
+    def columns(self, values: Array) -> dict[str, Any]:
+        """The columns of the measurement schema, (members, points)."""
+        columns = {**self.texts, **self.fixed, **{name: rows @ values for name, rows in self.varying.items()}}
+        if "pairs" in columns:
+            columns["kv_len"] = columns.pop("pairs") / np.maximum(columns["batch"], 1.0)
+        return columns
+
+    def distinct_rows(self, values: Array, counts: dict[bytes, Counts]) -> Target | None:
+        """An evaluation of each distinct m of GEMMs, which depend on the workload through m alone; None for others.
+
+        `counts` caches the distinct m by coefficients, for all GEMMs of a pass.
+        """
+        if self.op != "gemm" or values.shape[1] <= FEW_POINTS or set(self.varying) != {"m"}:
+            return None
+        rows = self.varying["m"]
+        if (rows != rows[0]).any():
+            return None
+        key = rows[0].tobytes()
+        if key not in counts:
+            distinct, which = np.unique(rows[0] @ values, return_inverse=True)
+            counts[key] = distinct[np.newaxis], which.reshape(-1)
+        distinct, which = counts[key]
+        columns = {**self.texts, **self.fixed, "m": distinct}
+        return Target(self.members, _ALL_POINTS, Evaluation(self, columns, distinct.size), which)
+
+    def target(self, own: Array) -> Target | None:
+        """The evaluation at the points where the group's kernels run: of prefill or of decode; None without any."""
+        rows: Any = self.members
+        points: Any = _ALL_POINTS
+        if self.op in IS_DECODE_KERNEL:
+            queries = (self.varying["q_len"][0] @ own) if "q_len" in self.varying else self.fixed["q_len"][0]
+            runs = (queries <= DECODE_QUERIES) == IS_DECODE_KERNEL[self.op]
+            if not runs.any():
+                return None
+            if not runs.all():
+                rows, points = rows[:, np.newaxis], np.flatnonzero(runs)
+                own = own[:, points]
+        return Target(rows, points, Evaluation(self, self.columns(own), own.shape[1]), None)
+
+    def evaluate(self, columns: Mapping[str, Any], shape: tuple[int, ...]) -> Expected:
+        """Expected times of columns that broadcast to `shape`; 0 where a GEMM has no rows (encoders in decode)."""
+        empty: Any = None
+        if self.op == "gemm":
+            empty = columns["m"] <= 0
+            columns = {**columns, "m": np.maximum(columns["m"], 1.0)}
+        if "kv_len" in columns:
+            columns = {**columns, "kv_len": np.maximum(columns["kv_len"], columns["q_len"])}
+        found = self.match.expected(columns, self.hardware)
+        if self.other is not None:
+            found = _faster(found, self.other.expected(columns, self.hardware))
+        if self.conversion:
+            found = _with_upcast(found, columns, self.conversion, self.hardware)
+        factor = self.factor if empty is None or not empty.any() else np.where(empty, 0.0, self.factor)
+        if found.mid.shape == shape and np.ndim(factor) == 0 and factor == 1:
+            return found
+        low, mid, high = (np.broadcast_to(factor * time, shape) for time in found[:3])
+        return found._replace(low=low, mid=mid, high=high, inside=np.broadcast_to(found.inside, shape))
+
+
+_ALL_POINTS = slice(None)
+
+QUERY_TILE = 128.0
+"""Queries that share an upcast of the cache: a tile of FlashAttention."""
+
+
+class Evaluation:
+    """A pending evaluation of a group at some points; `found` holds its times, (members, points), once it has run."""
+
+    __slots__ = ("columns", "found", "group", "points")
+
+    def __init__(self, group: KernelGroup, columns: Mapping[str, Any], points: int) -> None:
+        self.group, self.columns, self.points = group, columns, points
+        self.found: Expected | None = None
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Kernels, points."""
+        return len(self.group.members), self.points
+
+    @property
+    def key(self) -> tuple[Any, ...]:
+        """A cache key: equal keys have equal times."""
+        values = (value.tobytes() for value in self.columns.values() if isinstance(value, np.ndarray))
+        return (self.group.form, self.shape, *values)
+
+    def run(self) -> None:
+        """Evaluate the group's formula."""
+        self.found = self.group.evaluate(self.columns, self.shape)
+
+
+Deferred = Generator[list[Evaluation], None, T]
+"""A computation of a T that yields the evaluations it needs; each has run when the generator resumes."""
+
+_EVALUATED: LruCache[Expected] = LruCache(4096)
+"""Recent evaluations by key: scenarios that differ in one setting share most of their kernels."""
+
+
+def resolve(deferred: Deferred[T]) -> T:
+    """The result of one deferred computation."""
+    try:
+        while True:
+            evaluate_all(next(deferred))
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
+
+
+def gather(several: Iterable[Deferred[T]]) -> Deferred[list[T]]:
+    """The results of several deferred computations, in order, their evaluations yielded together."""
+    running = dict(enumerate(several))
+    found: dict[int, T] = {}
+    while running:
+        pending: list[Evaluation] = []
+        for index, deferred in list(running.items()):
+            try:
+                pending += next(deferred)
+            except StopIteration as stop:
+                found[index] = stop.value
+                del running[index]
+        if pending:
+            yield pending
+    return [found[index] for index in sorted(found)]
+
+
+def prefetch(several: Iterable[Deferred[Any]]) -> None:
+    """Run deferred computations in lockstep to fill the caches; one that raises RooflineError is abandoned."""
+    running = list(several)
+    while running:
+        pending = [(deferred, found) for deferred in running if (found := _next(deferred)) is not None]
+        try:
+            evaluate_all(evaluation for _, found in pending for evaluation in found)
+        except RooflineError:
+            return
+        running = [deferred for deferred, _ in pending]
+
+
+def _next(deferred: Deferred[Any]) -> list[Evaluation] | None:
+    try:
+        return next(deferred, None)
+    except RooflineError:
+        return None
+
+
+def evaluate_all(evaluations: Iterable[Evaluation]) -> None:
+    """Run evaluations: those of one form in a single call, repeated ones from the cache."""
+    missing: dict[tuple[Any, ...], list[Evaluation]] = {}
+    for evaluation in evaluations:
+        if evaluation.found is not None:
+            continue
+        if math.prod(evaluation.shape) > MAX_CACHED_VALUES:
+            evaluation.run()
+            continue
+        key = evaluation.key
+        evaluation.found = _EVALUATED.get(key)
+        if evaluation.found is None:
+            missing.setdefault(key, []).append(evaluation)
+    forms: dict[object, list[Evaluation]] = {}
+    for first, *_ in missing.values():
+        forms.setdefault(first.group.form, []).append(first)
+    for alike in forms.values():
+        _run_stacked(alike)
+    for key, (first, *others) in missing.items():
+        assert first.found is not None
+        for evaluation in others:
+            evaluation.found = first.found
+        _EVALUATED.put(key, first.found)
+
+
+def _run_stacked(evaluations: Sequence[Evaluation]) -> None:
+    """Run evaluations of one form in one call, their columns concatenated."""
+    first = evaluations[0]
+    if len(evaluations) == 1:
+        first.run()
+        return
+    ends = np.cumsum([math.prod(evaluation.shape) for evaluation in evaluations]).tolist()
+    parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
+    columns = dict(first.columns)
+    for name, value in first.columns.items():
+        if isinstance(value, np.ndarray):
+            columns[name] = np.empty(ends[-1])
+            for evaluation, part in zip(evaluations, parts, strict=True):
+                columns[name][part].reshape(evaluation.shape)[...] = evaluation.columns[name]
+    found = first.group.evaluate(columns, (ends[-1],))
+    for evaluation, part in zip(evaluations, parts, strict=True):
+        arrays = {name: getattr(found, name)[part].reshape(evaluation.shape) for name in _ARRAYS}
+        evaluation.found = found._replace(**arrays)
+
+
+_ARRAYS = ("low", "mid", "high", "inside")
+"""The array fields of `Expected`."""
+
+
+class Target(NamedTuple):
+    """Where an evaluation's times go: rows (kernels) and points of a pass.
+
+    `which`, where given, is the column of the evaluation for each point.
+    """
+
+    rows: Any
+    points: Any
+    evaluation: Evaluation
+    which: NDArray[np.intp] | None
+
+    def block(self, start: int, stop: int) -> Target:
+        """The target for the points from `start` to `stop`."""
+        return self if self.which is None else self._replace(which=self.which[start:stop])
+
+    @property
+    def found(self) -> Expected:
+        """The evaluated times, (rows, points)."""
+        found, which = self.evaluation.found, self.which
+        assert found is not None
+        if which is None:
+            return found
+        return found._replace(**{name: getattr(found, name)[:, which] for name in _ARRAYS})
+
+
+def kernel_groups(
+    kernels: Sequence[Kernel], monomials: Sequence[Monomial], placement: Placement, engine: Engine
+) -> list[KernelGroup]:
+    """The kernels of a pass in groups of one kind and format; GEMMs of one m besides."""
+    hardware = placement.hardware
+    if engine["memory"] != 1:
+        hardware = dataclasses.replace(hardware, memory_bandwidth=hardware.memory_bandwidth * engine["memory"])
+    alone = placement.nodes == ONE_NODE
+    grouped: dict[Any, list[int]] = {}
+    for index, entry in enumerate(kernels):
+        if entry.shape is not None:
+            across = 0 if alone else _across_nodes(entry, placement)
+            key = (tuple(entry.shape.texts.items()), across, entry.shape.sizes.get("m"), entry.shape.by_token)
+            for op, match in entry.matches.items():
+                op = "copy" if match.fit.rows == 0 and op in PASSES else op  # unmeasured: all have the same defaults
+                grouped.setdefault((op, *key), []).append(index)
+    return [
+        _group(op, [(index, kernels[index]) for index in members], hardware, across, monomials, engine)
+        for (op, _, across, *_), members in grouped.items()
+    ]
+
+
+def _across_nodes(entry: Kernel, placement: Placement) -> int:
+    """The ranks a node holds of a collective that spans nodes; 0 for others."""
+    links = (link for index in entry.parts if (link := placement.ops[index][0].link) is not None)
+    far = (link for link in links if placement.nodes.span(link.reach).across_nodes)
+    return next((placement.nodes.members(link.reach, link.ranks) for link in far), 0)
+
+
+def _group(
+    op: str,
+    members: Sequence[tuple[int, Kernel]],
+    hardware: Hardware,
+    across: int,
+    monomials: Sequence[Monomial],
+    engine: Engine,
+) -> KernelGroup:
+    shapes = [entry.shape for _, entry in members if entry.shape is not None]
+    match = next(match for name, match in members[0][1].matches.items() if name == op or op == "copy")
+    other = members[0][1].others.get(op)
+    texts = {**shapes[0].texts, **({"across_nodes": 1.0, "members": float(across)} if across else {})}
+    fixed, varying = _columns(tuple(shapes), tuple(monomials))
+    if op == "attention_decode" and engine["kv_reread"]:
+        group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
+        stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
+        texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
+    factor = engine["collective"] if op == "collective" else 1.0
+    indices = np.array([index for index, _ in members])
+    conversion = engine["kv_conversion"] if op in ATTENTION and members[0][1].upcasts_cache else 0.0
+    match, other = _with_launch(match, engine), None if other is None else _with_launch(other, engine)
+    form = _form(op, match, other, hardware, factor, conversion, *texts.items(), *fixed, *varying)
+    return KernelGroup(op, match, other, hardware, texts, indices, fixed, varying, factor, conversion, form)
+
+
+@lru_cache(maxsize=4096)
+def _form(*_kernel: object) -> object:
+    """An object that identifies a formula with everything but its columns' values: one identity check compares all."""
+    return object()
+
+
+@lru_cache(maxsize=4096)
+def _columns(
+    shapes: tuple[KernelShape, ...], monomials: tuple[Monomial, ...]
+) -> tuple[Mapping[str, Array], Mapping[str, Array]]:
+    """The numeric columns of kernels: values of constant ones, coefficients of those that vary with the workload."""
+    fixed: dict[str, Array] = {}
+    varying: dict[str, Array] = {}
+    for name in shapes[0].sizes:
+        sizes = [shape.sizes[name] for shape in shapes]
+        if all(set(size.terms) <= {()} for size in sizes):
+            fixed[name] = np.array([[float(size.terms.get((), 0.0))] for size in sizes])
+        else:
+            varying[name] = coefficient_rows(sizes, monomials)
+    return fixed, varying
+
+
+def _with_launch(match: Match, engine: Engine) -> Match:
+    """The constants, with the launch time scaled by the engine's factor."""
+    fit, factor = match.fit, engine["launch"]
+    if "launch" not in fit.parameters or factor == 1:
+        return match
+    return replace(match, fit=replace(fit, parameters={**fit.parameters, "launch": fit.parameters["launch"] * factor}))
+
+
+def conversion_time(columns: Mapping[str, Any], work: float, hardware: Hardware) -> Any:
+    """Seconds that attention takes to upcast a KV cache whose format the hardware does not compute in.
+
+    Every tile of 128 queries of every query head converts the cache that it reads at `work` FLOP an element; at most
+    one tile runs on a unit. The keys that a prompt adds, one a token, are still in the format of the queries (in
+    cross-attention, too):
+
+        tiles   U = batch heads ceil(q_len / 128)
+        time    t = 2 U cached d work / (vector peak min(1, U / units)),    cached = kv_len - q_len, of steps kv_len
+    """
+    if hardware.vector_peak is None:
+        return 0.0
+    queries = np.maximum(columns["q_len"], 1.0)
+    tiles = columns["batch"] * columns["heads"] * np.ceil(queries / QUERY_TILE)
+    window = np.asarray(columns.get("window", 0.0))
+    keys = np.where(window > 0, np.minimum(columns["kv_len"], np.maximum(window, 1.0)), columns["kv_len"])
+    cached = np.minimum(keys, np.where(queries > DECODE_QUERIES, columns["kv_len"] - queries, columns["kv_len"]))
+    busy = hardware.vector_peak * np.clip(tiles / units(hardware), 1e-9, 1.0)
+    return 2.0 * tiles * np.maximum(cached, 0.0) * columns["head_dim"] * work / busy
+
+
+def _with_upcast(found: Expected, columns: Mapping[str, Any], work: float, hardware: Hardware) -> Expected:
+    """Times of kernels that overlap with their upcasts: (kernel^2 + conversion^2)^(1/2)."""
+    slower = smooth_maximum(found.mid, conversion_time(columns, work, hardware), 2.0) / found.mid
+    return found._replace(low=found.low * slower, mid=found.mid * slower, high=found.high * slower)
+
+
+def _faster(one: Expected, other: Expected) -> Expected:
+    """The times of the faster kernel of each row, by their p50."""
+    first = one.mid <= other.mid
+    return one._replace(**{name: np.where(first, getattr(one, name), getattr(other, name)) for name in _ARRAYS})

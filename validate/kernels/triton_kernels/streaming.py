@@ -1,0 +1,319 @@
+"""Memory-bound kernels that stream rows: RMSNorm, softmax, SwiGLU, rotary embedding, copy, triad.
+
+Arithmetic is in fp32. Rows that fit into one block stay in registers; wider ones are looped over, and read again (from
+L2, if it holds them) for the second pass.
+"""
+# mypy: disable-error-code="import-untyped, import-not-found, untyped-decorator, no-any-unimported, unused-ignore"
+# ruff: noqa: N803 (compile-time constants are in capitals)
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from roofline.validate.kernels.tools import interpreted
+
+MAX_BLOCK = 128 if interpreted() else 16384
+"""Most elements of a row in one block; small where interpreted, so that tests cover the loop."""
+
+FLAT_BLOCK = 128 if interpreted() else 4096
+"""Elements of a program of an elementwise kernel, which ignores rows."""
+
+SHORT_ROWS_BLOCK = 2048
+"""Most elements of a program that takes several short rows."""
+
+MIN_PROGRAMS = 1 if interpreted() else 256
+"""Short rows are spread over this many programs before any takes several."""
+
+
+@triton.jit
+def _load_sum(source, residual, summed, offset, mask, ADD: tl.constexpr, STORE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A block of `source` (+ `residual`), stored in `summed` where `STORE`; both at `offset`."""
+    value = tl.load(source, mask=mask, other=0.0).to(tl.float32)
+    if ADD:
+        value += tl.load(residual + offset, mask=mask, other=0.0).to(tl.float32)
+        if STORE:
+            tl.store(summed + offset, value.to(summed.dtype.element_ty), mask=mask)
+    return value
+
+
+@triton.jit
+def _store_scaled(output, offset, value, factor, weight, column, columns, mask):  # type: ignore[no-untyped-def]
+    """Store a block of a normalised row times its weights."""
+    gain = tl.load(weight + column, mask=column < columns, other=0.0).to(tl.float32)
+    tl.store(output + offset, (value * factor * gain).to(output.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _norm(
+    source: tl.tensor,
+    residual: tl.tensor,
+    weight: tl.tensor,
+    summed: tl.tensor,
+    output: tl.tensor,
+    rows: tl.tensor,
+    columns: tl.tensor,
+    stride: tl.tensor,
+    epsilon: tl.tensor,
+    ADD: tl.constexpr,
+    LOOP: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = tl.arange(0, BLOCK)
+    row_mask = (row < rows)[:, None]
+    start_of = tl.cast(row, tl.int64)[:, None] * columns
+    source += tl.cast(row, tl.int64)[:, None] * stride
+    if LOOP:
+        squares = tl.zeros([ROWS, BLOCK], tl.float32)
+        for start in range(0, columns, BLOCK):
+            column = (start + inside)[None, :]
+            mask = row_mask & (column < columns)
+            value = _load_sum(source + column, residual, summed, start_of + column, mask, ADD, True)
+            squares += value * value
+        factor = tl.rsqrt(tl.sum(squares, 1) / columns + epsilon)[:, None]
+        for start in range(0, columns, BLOCK):
+            column = (start + inside)[None, :]
+            mask = row_mask & (column < columns)
+            value = _load_sum(source + column, residual, summed, start_of + column, mask, ADD, False)
+            _store_scaled(output, start_of + column, value, factor, weight, column, columns, mask)
+    else:
+        column = inside[None, :]
+        mask = row_mask & (column < columns)
+        value = _load_sum(source + column, residual, summed, start_of + column, mask, ADD, True)
+        factor = tl.rsqrt(tl.sum(value * value, 1) / columns + epsilon)[:, None]
+        _store_scaled(output, start_of + column, value, factor, weight, column, columns, mask)
+
+
+@triton.jit
+def _softmax(
+    source: tl.tensor,
+    output: tl.tensor,
+    rows: tl.tensor,
+    columns: tl.tensor,
+    LOOP: tl.constexpr,
+    ROWS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)
+    inside = tl.arange(0, BLOCK)
+    row_mask = (row < rows)[:, None]
+    offset = tl.cast(row, tl.int64)[:, None] * columns
+    if LOOP:
+        # The first block holds at least one element of the row, so that the maximum is finite.
+        row_max = tl.full([ROWS], float("-inf"), tl.float32)
+        total = tl.zeros([ROWS], tl.float32)
+        for start in range(0, columns, BLOCK):
+            column = (start + inside)[None, :]
+            value = tl.load(source + offset + column, mask=column < columns, other=float("-inf")).to(tl.float32)
+            new_max = tl.maximum(row_max, tl.max(value, 1))
+            total = total * tl.exp(row_max - new_max) + tl.sum(tl.exp(value - new_max[:, None]), 1)
+            row_max = new_max
+        for start in range(0, columns, BLOCK):
+            column = (start + inside)[None, :]
+            mask = row_mask & (column < columns)
+            value = tl.load(source + offset + column, mask=mask, other=0.0).to(tl.float32)
+            probability = tl.exp(value - row_max[:, None]) / total[:, None]
+            tl.store(output + offset + column, probability.to(output.dtype.element_ty), mask=mask)
+    else:
+        column = inside[None, :]
+        mask = row_mask & (column < columns)
+        # Rows past the end are zeros, not minus infinity: their softmax is discarded, but must not be NaN.
+        outside = tl.where(row_mask, float("-inf"), 0.0)
+        value = tl.load(source + offset + column, mask=mask, other=outside).to(tl.float32)
+        probability = tl.exp(value - tl.max(value, 1)[:, None])
+        probability = probability / tl.sum(probability, 1)[:, None]
+        tl.store(output + offset + column, probability.to(output.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _swiglu(
+    gate: tl.tensor,
+    up: tl.tensor,
+    output: tl.tensor,
+    blocks: tl.tensor,
+    columns: tl.tensor,
+    stride: tl.tensor,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.cast(tl.program_id(0) // blocks, tl.int64)
+    column = tl.cast(tl.program_id(0) % blocks, tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = column < columns
+    gated = tl.load(gate + row * stride + column, mask=mask, other=0.0).to(tl.float32)
+    value = tl.load(up + row * stride + column, mask=mask, other=0.0).to(tl.float32)
+    value = gated / (1.0 + tl.exp(-gated)) * value
+    tl.store(output + row * columns + column, value.to(output.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _rope(
+    source: tl.tensor,
+    cosine: tl.tensor,
+    sine: tl.tensor,
+    output: tl.tensor,
+    blocks: tl.tensor,
+    heads: tl.tensor,
+    half: tl.tensor,
+    stride: tl.tensor,
+    HEADS: tl.constexpr,
+    BLOCK: tl.constexpr,
+) -> None:
+    row = tl.cast(tl.program_id(0) // blocks, tl.int64)
+    head = (tl.program_id(0) % blocks) * HEADS + tl.arange(0, HEADS)
+    inside = tl.arange(0, BLOCK)
+    for start in range(0, half, BLOCK):
+        index = start + inside
+        valid = index < half
+        mask = (head < heads)[:, None] & valid[None, :]
+        cos = tl.load(cosine + row * half + index, mask=valid, other=0.0)[None, :]
+        sin = tl.load(sine + row * half + index, mask=valid, other=0.0)[None, :]
+        offset = head[:, None] * (2 * half) + index[None, :]
+        first = tl.load(source + row * stride + offset, mask=mask, other=0.0).to(tl.float32)
+        second = tl.load(source + row * stride + offset + half, mask=mask, other=0.0).to(tl.float32)
+        target = output + row * heads * (2 * half) + offset
+        tl.store(target, (first * cos - second * sin).to(output.dtype.element_ty), mask=mask)
+        tl.store(target + half, (second * cos + first * sin).to(output.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _copy(source: tl.tensor, output: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr) -> None:
+    offset = tl.cast(tl.program_id(0), tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(output + offset, tl.load(source + offset, mask=offset < count), mask=offset < count)
+
+
+@triton.jit
+def _triad(
+    first: tl.tensor, second: tl.tensor, output: tl.tensor, factor: tl.tensor, count: tl.tensor, BLOCK: tl.constexpr
+) -> None:
+    offset = tl.cast(tl.program_id(0), tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    mask = offset < count
+    value = tl.load(first + offset, mask=mask).to(tl.float32) + factor * tl.load(second + offset, mask=mask).to(
+        tl.float32
+    )
+    tl.store(output + offset, value.to(output.dtype.element_ty), mask=mask)
+
+
+@triton.jit
+def _empty() -> None:
+    pass
+
+
+def _warps(elements: int) -> int:
+    """Warps of a program of `elements` elements: 16 a thread, for several 16-byte loads in flight."""
+    return int(min(16, max(1, triton.next_power_of_2(elements) // 512)))
+
+
+def _tile(rows: int, columns: int) -> tuple[bool, int, int]:
+    """Whether rows are looped over, the rows of a program, and the elements of a block.
+
+    A program takes several short rows if enough programs remain to fill a device.
+    """
+    block = min(MAX_BLOCK, triton.next_power_of_2(columns))
+    if columns > MAX_BLOCK:
+        return True, 1, block
+    return False, max(1, min(SHORT_ROWS_BLOCK // block, triton.next_power_of_2(rows) // MIN_PROGRAMS)), block
+
+
+def _check(*tensors: torch.Tensor | None, rows: tuple[torch.Tensor, ...] = ()) -> None:
+    """Assert what the kernels assume: `tensors` are contiguous, and so is each row of `rows`."""
+    assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
+    assert all(tensor.shape[1] == 1 or tensor.stride(1) == 1 for tensor in rows)
+
+
+def norm(
+    source: torch.Tensor,
+    residual: torch.Tensor | None,
+    weight: torch.Tensor,
+    summed: torch.Tensor | None,
+    output: torch.Tensor,
+    epsilon: float,
+) -> None:
+    """RMSNorm of `source` + `residual`, a sum that is written to `summed`; of `source` alone without `residual`.
+
+    All (rows, columns); rows of `source` may lie further apart than their width, the others are contiguous and
+    distinct tensors. `weight` (columns).
+    """
+    _check(residual, weight, summed, output, rows=(source,))
+    rows, columns = source.shape
+    loop, together, block = _tile(rows, columns)
+    added = residual is not None and summed is not None
+    _norm[(triton.cdiv(rows, together),)](
+        *(source, residual if added else source, weight, summed if added else output, output),
+        *(rows, columns, source.stride(0), epsilon),
+        ADD=added,
+        LOOP=loop,
+        ROWS=together,
+        BLOCK=block,
+        num_warps=_warps(together * block),
+    )
+
+
+def softmax(source: torch.Tensor, output: torch.Tensor) -> None:
+    """Softmax over each row; both (rows, columns), contiguous."""
+    _check(source, output)
+    rows, columns = source.shape
+    loop, together, block = _tile(rows, columns)
+    _softmax[(triton.cdiv(rows, together),)](
+        *(source, output, rows, columns),
+        LOOP=loop,
+        ROWS=together,
+        BLOCK=block,
+        num_warps=_warps(together * block),
+    )
+
+
+def swiglu(gate: torch.Tensor, up: torch.Tensor, output: torch.Tensor) -> None:
+    """silu(gate) * up; all (rows, columns). `gate` and `up` may be halves of one wider tensor; `output` contiguous."""
+    _check(output, rows=(gate, up))
+    rows, columns = gate.shape
+    if gate.is_contiguous() and up.is_contiguous():
+        rows, columns = 1, rows * columns
+    block = min(FLAT_BLOCK, triton.next_power_of_2(columns))
+    blocks = triton.cdiv(columns, block)
+    assert rows == 1 or gate.stride(0) == up.stride(0)
+    stride = gate.stride(0) if rows > 1 else columns
+    _swiglu[(rows * blocks,)](gate, up, output, blocks, columns, stride, BLOCK=block, num_warps=_warps(block))
+
+
+def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output: torch.Tensor) -> None:
+    """Rotate each head of each row: its first half against its second.
+
+    `source` and `output` (rows, columns); rows of `source` may lie further apart than their width. `cosine` and
+    `sine` (rows, half of a head) of fp32.
+    """
+    _check(cosine, sine, output, rows=(source,))
+    rows, columns = source.shape
+    half = cosine.shape[1]
+    heads = columns // (2 * half)
+    block = min(MAX_BLOCK // 2, triton.next_power_of_2(half))
+    together = min(triton.next_power_of_2(heads), max(1, SHORT_ROWS_BLOCK // (2 * block)))
+    blocks = triton.cdiv(heads, together)
+    _rope[(rows * blocks,)](
+        *(source, cosine, sine, output, blocks, heads, half, source.stride(0)),
+        HEADS=together,
+        BLOCK=block,
+        num_warps=_warps(2 * together * block),
+    )
+
+
+def copy(source: torch.Tensor, output: torch.Tensor) -> None:
+    """Copy the elements of `source` to `output`; both contiguous."""
+    _check(source, output)
+    count = source.numel()
+    _copy[(triton.cdiv(count, FLAT_BLOCK),)](source, output, count, BLOCK=FLAT_BLOCK, num_warps=_warps(FLAT_BLOCK))
+
+
+def triad(first: torch.Tensor, second: torch.Tensor, output: torch.Tensor, factor: float) -> None:
+    """`first` + `factor` * `second`; all contiguous and of one shape."""
+    _check(first, second, output)
+    count = output.numel()
+    _triad[(triton.cdiv(count, FLAT_BLOCK),)](
+        first, second, output, factor, count, BLOCK=FLAT_BLOCK, num_warps=_warps(FLAT_BLOCK)
+    )
+
+
+def empty() -> None:
+    """Launch a kernel that does nothing."""
+    _empty[(1,)](num_warps=1)
