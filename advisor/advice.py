@@ -35,7 +35,7 @@ from roofline.advisor.search.moves import (
     parallel_moves,
     technique_moves,
 )
-from roofline.advisor.search.plan import Plan, batch_grid, batch_moves, planned
+from roofline.advisor.search.plan import Plan, batch_grid, batch_moves, make_plan
 from roofline.advisor.search.trials import Trial, Trials, better, certain, level, sure
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import analyze
@@ -165,7 +165,7 @@ def advise(
     case = Case(trials, {move.name: move for move in offered})
     progress("single changes")
     if goal.timed:
-        trials.together(frozenset({move}) for move in offered)
+        trials.prefetch(frozenset({move}) for move in offered)
     tried = [trial for move in offered if (trial := trials.attempt([move])) is not None]
     findings = [(rule.name, finding) for rule in rules().values() for finding in rule.look(case)]
     helping = _ranked(_grouped(_helping(case, tried)))
@@ -199,7 +199,7 @@ def _best_plan(case: Case, grid: Trials, other_engines: bool, progress: Progress
     surely = [move for move, trial in alone.items() if trial is not None and _adoptable(case, trial)]
     further = elsewhere(trials.request, surely) if other_engines else ()
     plain = [move for move in offered if move.kind in COMBINED]
-    return planned(trials, grid, [move for move in (*plain, *surely, *further) if move.slot not in FACT_SLOTS])
+    return make_plan(trials, grid, [move for move in (*plain, *surely, *further) if move.slot not in FACT_SLOTS])
 
 
 def _adoptable(case: Case, trial: Trial) -> bool:

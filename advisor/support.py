@@ -1,4 +1,4 @@
-"""Which techniques an engine runs, on which hardware, and which of them it runs without being asked.
+"""Which techniques an engine runs, on which hardware, and which of them by default.
 
 The facts are in support.yaml, each with the document that states it. What no document states is absent: None means
 that it is not known, and techniques that need nothing of an engine are not in the file at all.
@@ -32,7 +32,7 @@ from roofline.techniques import find_technique, techniques
 
 
 class Support(Struct, frozen=True):
-    """What documents say of a technique on an engine.
+    """The documented support of a technique by an engine.
 
     `source` is their titles, versions and addresses; `option` how it is switched on, "" where they do not say;
     `parameters` those of the catalogue's technique (key=value,key=value) that the engine runs it with, "" for the
@@ -55,7 +55,7 @@ class Table(Struct, frozen=True):
 
 
 def support(technique: str, engine: str) -> Support | None:
-    """What is known of a technique on an engine, or None; raises UnknownNameError for no technique of the catalogue."""
+    """The documented support of a technique by an engine, or None; raises UnknownNameError for an unknown technique."""
     return load_support().entries.get(find_technique(technique).name, {}).get(engine)
 
 

@@ -1,4 +1,4 @@
-"""Break-even: where a move stops to help, found on the simulator: over batches, prompts, and how much a draft hits.
+"""Break-even: where a move stops helping, found by simulation over batches, prompts and acceptance rates.
 
 A move helps where it makes the objective better by more than a hundredth. The stretch of values around the present one
 in which it does is found on a grid with equal ratios, and closed down to neighbours.
@@ -25,15 +25,15 @@ from roofline.techniques import check_request
 from roofline.whatif.request import Request
 
 HELPS = 1.01
-"""How many times better the objective must get for a move to be worth its name."""
+"""Smallest gain that counts as help."""
 
 POINTS = 33
-"""Values tried at once."""
+"""Values simulated at once."""
 
 MOST_BATCH = 8192
 
 DRAFT_KEYS = ("accept", "acceptance")
-"""Parameters of drafting that say how much of a draft is right."""
+"""Parameters of speculative decoding that give the acceptance."""
 
 AXES: Mapping[str, tuple[str, ...]] = {
     "KV format": ("batch", "prompt"),
@@ -48,13 +48,13 @@ AXES: Mapping[str, tuple[str, ...]] = {
     "prompt": ("batch", "prompt"),
     "speculative decoding": ("batch", "acceptance"),
 }
-"""What the help of a slot's moves hangs on; of all others it is the batch."""
+"""The variable that the gain of a slot's moves depends on; the batch for all other slots."""
 
 Helps = Callable[[NDArray[np.int64]], NDArray[np.bool_]]
 
 
 class Condition(Struct, frozen=True):
-    """Where a move helps: from `low` to `high` of `variable`; None where that end is the end of what is possible.
+    """The range of `variable` in which a move helps, `low` to `high`; None at an end without a limit.
 
     `most` is the largest value that was looked at, `ends` why there.
     """
@@ -67,7 +67,7 @@ class Condition(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """In words."""
+        """The range as text."""
         if self.variable == "acceptance":
             return "whatever is accepted" if self.low is None else f"from {self.low:.3g} {self.ends}"
         name = {"batch": "at batch", "prompt": "with prompts of"}[self.variable]
@@ -82,7 +82,7 @@ class Condition(Struct, frozen=True):
 
 
 class BreakEven:
-    """Where moves help the objective of a request; what that is without them is worked out once for all."""
+    """The break-even points of moves for the objective of a request; the request's own values are simulated once."""
 
     def __init__(self, request: Request, goal: Goal) -> None:
         self._request = request
@@ -91,11 +91,11 @@ class BreakEven:
 
     @cached_property
     def _present(self) -> Any:
-        """The objective of the request as it is."""
+        """The objective of the request without moves."""
         return self._goal.value(analyze(self._request.scenario()))
 
     def conditions(self, move: Move) -> tuple[Condition, ...]:
-        """Where `move` helps, which it does at the request's own values."""
+        """The range in which `move` helps; it must help at the request's own values."""
         found = (self._condition(variable, move) for variable in AXES.get(move.slot, ("batch",)))
         return tuple(condition for condition in found if condition is not None)
 
@@ -123,7 +123,7 @@ class BreakEven:
         return Condition(variable, None if low == 1 else low, None if high == most else high, most, ends)
 
     def _values(self, variable: str, values: NDArray[np.int64], changed: Request) -> tuple[Any, Any]:
-        """The objective at each value, of the request and of the changed one."""
+        """The objective at each value, of the request and of the changed request."""
         known, goal = self._before[variable], self._goal
         new = [value for value in values.tolist() if value not in known]
         after = analyze(changed.scenario(**{variable: values}))
@@ -135,7 +135,7 @@ class BreakEven:
         return np.array([known[value] for value in values.tolist()]), np.broadcast_to(goal.value(after), values.shape)
 
     def _acceptance(self, move: Move) -> Condition | None:
-        """The least acceptance at which drafting still helps."""
+        """The smallest acceptance at which speculative decoding helps."""
         entry, goal = check_request(move.name), self._goal
         known = {parameter.name: parameter for parameter in entry.parameters}
         key = next((name for name in DRAFT_KEYS if name in known and known[name].default is not None), None)
@@ -154,7 +154,7 @@ class BreakEven:
 
 
 def _limit(variable: str, request: Request) -> int:
-    """The largest value that is tried."""
+    """The largest value that is simulated."""
     return MOST_BATCH if variable == "batch" else min(request.model.max_context or MAX_LENGTH, 1 << 20)
 
 
@@ -176,7 +176,7 @@ def _most(variable: str, request: Request, present: int) -> tuple[int, str]:
 
 
 def stretch(helps: Helps, present: int, low: int, high: int, limit: int) -> tuple[int, int] | tuple[None, None]:
-    """The first and last value of the stretch around `present` that helps, of those tried; None where it does not.
+    """The first and last simulated value of the range around `present` that helps; None if `present` does not.
 
     They are those of one series up to `limit`, whatever `high` is: what is known of one is of use for another.
     """
@@ -206,11 +206,11 @@ def _edge(helps: Helps, fails: int, holds: int) -> int:
 
 
 CLOSE = 1e-3
-"""How near, relatively, a crossing is found."""
+"""Relative tolerance of a crossing."""
 
 
 def crossing(excess: Callable[[float], float], low: float, high: float) -> float | None:
-    """Where an increasing function crosses 0, seen from above; None where it is above 0 at `low`.
+    """The point at which an increasing function crosses 0; None if it is above 0 at `low`.
 
     It is `high` where the function is not above 0 there either.
     """

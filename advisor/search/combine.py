@@ -1,10 +1,11 @@
-"""Combinations of moves, searched and simulated, never summed.
+"""The search over combinations of moves. Every combination is simulated; gains are never summed.
 
-Few combinations are all tried. Of many the search tries moves alone and in pairs, then keeps, step by step, the best
-combination for the objective, and the best for each of the other figures that a limit may be set on. It looks back:
-from every one kept, replacing a move is tried as adding one is, and from that for the objective dropping one.
-Limits play no part in what is tried, only in what is chosen, and a larger quality budget tries all that a smaller one
-does and more, as does a larger number of devices: loosening a limit or the budget can never worsen the answer.
+A small space is enumerated. In a larger one the search simulates single moves and pairs, then improves step by step the
+best combination for the objective and the best for each metric that a limit may be set on (the leaders). From each
+leader it tries to add a move and to replace one, from the leader for the objective also to drop one.
+
+Limits affect only the choice among the simulated combinations, not which are simulated. A larger quality budget or
+number of devices simulates all that a smaller one does and more, so loosening either never worsens the answer.
 """
 
 from __future__ import annotations
@@ -18,40 +19,39 @@ from msgspec import Struct, field
 from roofline.advisor.search.goal import QUALITIES, Quality
 from roofline.advisor.search.moves import Move, price_of
 from roofline.advisor.search.outcomes import Outcomes
-from roofline.advisor.search.trials import GUIDES, NOTHING, Moves, Trial, Trials, names
+from roofline.advisor.search.trials import LIMITED_METRICS, NOTHING, Moves, Trial, Trials, names
 
 EXHAUSTIVE = 16
-"""Combinations that are all tried where there are no more: those of four moves that exclude none of the others."""
+"""Largest number of combinations that is enumerated: four moves in slots of their own."""
 
 DEPTH = 8
-"""Moves of a plan at most."""
+"""Maximum number of moves in a plan."""
 
-LEAST = 1.005
-"""A move that gains less than this is not worth a step."""
+MIN_GAIN = 1.005
+"""Smallest gain of a move that counts as an improvement."""
 
 
 class Searched(Struct, frozen=True):
-    """All that a search tried, and why it stopped."""
+    """The simulated outcomes of a search, and why it stopped."""
 
     outcomes: Outcomes
     stopped: str
 
 
 def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive: int = EXHAUSTIVE) -> Searched:
-    """Combinations of `moves` up to `depth`, at every batch where the goal lets it vary; all, if few enough.
+    """Combinations of up to `depth` of `moves`, at every batch if the goal lets it vary.
 
-    `trials` evaluates at the request's own batch, or at the grid that `batch_grid` gives it. Each budget and number of
-    devices starts from all that the next smaller budget tried, and from all that fewer devices did: what it tries does
-    not depend on anything else, so that it is the same whether more is asked for or not. Where other numbers of devices
-    may be had, the present one is searched by itself too, as it is where they may not.
+    `trials` simulates at the request's own batch, or at the grid of `batch_grid`. Each quality budget and number of
+    devices starts from all combinations of the next smaller ones and from nothing else, so the result for a budget does
+    not depend on what larger ones allow. If other device counts are allowed, the present one is also searched alone.
     """
     stopped = ""
     counts = sorted({move.devices for move in moves if move.devices}) or [0]
     present = trials.base.analysis.scenario.settings.parallel.devices
-    tried = _Tried(trials, depth, exhaustive)
+    tried = _History(trials, depth, exhaustive)
     seen: dict[Moves, Trial] = {}
     fewer: Leaders
-    trials.together(frozenset({move}) for move in moves if trials.goal.quality.allows(move.price))
+    trials.prefetch(frozenset({move}) for move in moves if trials.goal.quality.allows(move.price))
     for quality in QUALITIES[: QUALITIES.index(trials.goal.quality) + 1]:
         allowed = [move for move in moves if within_budget(trials, move, quality)]
         seen, fewer = {NOTHING: trials.base}, ()
@@ -64,14 +64,14 @@ def search(trials: Trials, moves: Sequence[Move], depth: int = DEPTH, exhaustive
             fewer = _leaders(seen)
     fitting = [trial for trial in seen.values() if trial.fits.any()]
     outcomes = Outcomes(fitting)
-    if outcomes.best is None:  # what does not fit either says how near one gets
+    if outcomes.best is None:  # combinations that do not fit tell how near the limits are
         simulated = (trials.attempt(moves) for moves, trial in seen.items() if not trial.fits.any())
         outcomes = Outcomes([*fitting, *(trial for trial in simulated if trial is not None)])
     return Searched(outcomes, stopped)
 
 
-class _Tried(Struct, frozen=True):
-    """What a search tried so far, by the numbers of devices that it could have."""
+class _History(Struct, frozen=True):
+    """The combinations simulated so far, by the allowed numbers of devices."""
 
     trials: Trials
     depth: int
@@ -86,24 +86,24 @@ class _Tried(Struct, frozen=True):
         quality: Quality,
         fewer: Leaders = (),
     ) -> str:
-        """Add to `seen` what a smaller budget tried with these numbers of devices, and what this one does.
+        """Add to `seen` the combinations of smaller budgets with these numbers of devices, and those of this one.
 
-        Says why it stopped; `fewer` led with fewer devices.
+        Returns why it stopped; `fewer` are the leaders with fewer devices.
         """
         seen |= self.found.get(devices, {})
         offered = [move for move in allowed if not move.devices or move.devices in devices]
         slots = _slots(offered)
         if prod(len(members) + 1 for members in slots.values()) <= self.exhaustive:
-            stopped = _all(self.trials, slots, quality, seen)
+            stopped = _enumerate(self.trials, slots, quality, seen)
         else:
-            stopped = _climb(self.trials, offered, self.depth, quality, seen, fewer)
+            stopped = _local_search(self.trials, offered, self.depth, quality, seen, fewer)
         self.found[devices] = dict(seen)
         return stopped
 
 
 def within_budget(trials: Trials, move: Move, quality: Quality) -> bool:
-    """Whether a move is within the budget, as far as that can be told of it alone: another engine may run it."""
-    if not quality.allows(move.price):  # what it leads to may make it dearer, never cheaper
+    """Whether the quality budget allows a move alone; moves that only another engine runs are allowed."""
+    if not quality.allows(move.price):  # in a scenario its price may rise, never fall
         return False
     trial = trials.fitting(frozenset({move}))
     if trial is None:
@@ -111,46 +111,46 @@ def within_budget(trials: Trials, move: Move, quality: Quality) -> bool:
     return quality.allows(price_of(move, trial.analysis.scenario))
 
 
-def _tried(trials: Trials, combinations: Iterable[Moves], quality: Quality) -> dict[Moves, Trial]:
-    """The trials of combinations, of those that can be and are within the budget; see `Trials.fitting`."""
+def _simulated(trials: Trials, combinations: Iterable[Moves], quality: Quality) -> dict[Moves, Trial]:
+    """The trials of the feasible combinations within the budget; see `Trials.fitting`."""
     combinations = list(dict.fromkeys(combinations))
-    trials.together(combinations)
+    trials.prefetch(combinations)
     found = {moves: trials.fitting(moves) for moves in combinations}
     return {moves: trial for moves, trial in found.items() if trial is not None and quality.allows(trial.price)}
 
 
 Leaders = tuple[Moves, ...]
-"""The best combination for each figure of `Trial.scores`: for the objective, then for each guide."""
+"""The best combination by each of `Trial.scores`: the objective, then each limited metric."""
 
 
-def _climb(
+def _local_search(
     trials: Trials, moves: Sequence[Move], depth: int, quality: Quality, seen: dict[Moves, Trial], fewer: Leaders
 ) -> str:
-    """Tries combinations and adds them to `seen`; says why it stopped.
+    """Local search: simulates combinations and adds them to `seen`; returns why it stopped.
 
-    It tries every move alone, goes on from the best that was seen, and from those that led with `fewer` devices, on as
-    many as it may have. What is useless alone may help others: where no move that is useful alone goes on, every move
-    is tried on the combination that is best for the objective, and those that help there join in. So no single change
-    makes the answer better.
+    Starts from every single move, from the leaders of `seen`, and from the leaders with `fewer` devices moved to the
+    largest number. Extends them by moves that are useful alone; once none improves a leader, every move is tried on the
+    best combination for the objective, and those that help join the useful ones. At the end no single change improves
+    the answer.
     """
     useful, whole = _useful(trials, moves), False
     most = max((move.devices for move in moves), default=0)
 
     def tried(followings: Iterable[Moves]) -> dict[Moves, Trial]:
-        found = _tried(trials, (following for following in followings if len(following) <= depth), quality)
+        found = _simulated(trials, (following for following in followings if len(following) <= depth), quality)
         seen.update(found)
         return found
 
     tried(frozenset({move}) for move in moves)
-    pairs = combinations(useful, 2)  # two that help each other may lie where no step of one leads
+    pairs = combinations(useful, 2)  # two moves may help only together
     tried(frozenset(pair) for pair in pairs if pair[0].slot != pair[1].slot)
     grown = [move for move in useful if move.devices == most]
     tried(_with(state, move) for state in dict.fromkeys(fewer) for move in grown)
     leaders = _leaders(seen)
-    while True:  # it ends: every round but the last makes one of the leaders better
+    while True:  # terminates: every round but the last improves a leader
         useful += [move for state in leaders for move in state if move not in useful]
         best, found = leaders[0], {state: seen[state] for state in leaders}
-        found |= tried(_following(best, moves if whole else useful))
+        found |= tried(_neighbours(best, moves if whole else useful))
         if not whole:
             for state in dict.fromkeys(leaders[1:]):
                 found |= tried(_with(state, move) for move in useful)
@@ -161,7 +161,7 @@ def _climb(
 
 
 def _better(before: Leaders, after: Leaders, seen: Mapping[Moves, Trial]) -> bool:
-    """Whether any figure's leader got better: not by rounding, and not by another of the same figure."""
+    """Whether the score of any leader improved by more than rounding."""
     return any(
         seen[new].scores[figure] < seen[old].scores[figure] * (1 - 1e-9)
         for figure, (old, new) in enumerate(zip(before, after, strict=True))
@@ -175,20 +175,22 @@ def _slots(moves: Iterable[Move]) -> dict[str, list[Move]]:
     return slots
 
 
-def _all(trials: Trials, slots: Mapping[str, list[Move]], quality: Quality, seen: dict[Moves, Trial]) -> str:
-    """Tries every combination."""
+def _enumerate(trials: Trials, slots: Mapping[str, list[Move]], quality: Quality, seen: dict[Moves, Trial]) -> str:
+    """Simulates every combination."""
     everything = product(*([None, *members] for members in slots.values()))
-    seen |= _tried(trials, (frozenset(move for move in chosen if move is not None) for chosen in everything), quality)
-    return "every combination was tried"
+    seen |= _simulated(
+        trials, (frozenset(move for move in chosen if move is not None) for chosen in everything), quality
+    )
+    return "every combination was simulated"
 
 
 def _with(state: Moves, move: Move) -> Moves:
-    """The combination with a move more, or with it in the place of another of its slot."""
+    """The combination with `move` added, or in place of another move of its slot."""
     return frozenset({other for other in state if other.slot != move.slot} | {move})
 
 
-def _following(state: Moves, moves: Iterable[Move]) -> Iterator[Moves]:
-    """One move more, one replaced by another of its slot, or one fewer."""
+def _neighbours(state: Moves, moves: Iterable[Move]) -> Iterator[Moves]:
+    """The combinations with one move added, replaced by another of its slot, or dropped."""
     for move in moves:
         if move not in state:
             yield _with(state, move)
@@ -198,7 +200,7 @@ def _following(state: Moves, moves: Iterable[Move]) -> Iterator[Moves]:
 
 
 def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
-    """Of each slot the best move for the objective and for each guide, where it is better than nothing."""
+    """The best move of each slot by the objective and by each limited metric, if it improves on the request."""
     found: dict[Move, None] = {}
     stuck: list[list[Move]] = []
     for members in _slots(moves).values():
@@ -206,28 +208,32 @@ def _useful(trials: Trials, moves: Sequence[Move]) -> list[Move]:
         scored = [(trial.scores, move) for trial, move in alone]
         for figure, least in enumerate(trials.base.scores):
             best = min(scored, key=lambda entry: (entry[0][figure], entry[0], entry[1].name), default=None)
-            if best is not None and best[0][figure] * LEAST <= least:
+            if best is not None and best[0][figure] * MIN_GAIN <= least:
                 found[best[1]] = None
         if not (trials.base.fits.any() or any(trial.fits.any() for trial, _ in alone)):
             stuck.append([move for _, move in alone])
-    trials.together((frozenset({move}) for members in stuck for move in members), fitting=False)
+    trials.prefetch((frozenset({move}) for members in stuck for move in members), fitting=False)
     for members in stuck:
-        found |= dict.fromkeys(_promising(trials, members))
+        found |= dict.fromkeys(_best_ignoring_memory(trials, members))
     return list(found)
 
 
-def _promising(trials: Trials, moves: Iterable[Move]) -> Iterator[Move]:
-    """Of moves of a slot the best for the objective if there were memory for it: a move of another may make room."""
-    alone = [(trial.promise, move.name, move) for move in moves if (trial := trials.attempt({move})) is not None]
+def _best_ignoring_memory(trials: Trials, moves: Iterable[Move]) -> Iterator[Move]:
+    """The best move of a slot for the objective regardless of memory: a move of another slot may free memory."""
+    alone = [
+        (trial.score_ignoring_memory, move.name, move)
+        for move in moves
+        if (trial := trials.attempt({move})) is not None
+    ]
     if alone:
         promise, _, move = min(alone, key=lambda entry: entry[:2])
-        yield from [move] if promise * LEAST <= trials.base.promise else []
+        yield from [move] if promise * MIN_GAIN <= trials.base.score_ignoring_memory else []
 
 
 def _leaders(tried: Mapping[Moves, Trial]) -> Leaders:
-    """The best combinations: of equals for a figure the better ones for the objective, then those of fewer moves."""
+    """The best combination by each score; ties go to the better objective, then to fewer moves."""
     scores = {moves: trial.scores for moves, trial in tried.items()}
     return tuple(
         min(scores, key=lambda moves: (scores[moves][figure], scores[moves][0], len(moves), names(moves)))
-        for figure in range(1 + len(GUIDES))
+        for figure in range(1 + len(LIMITED_METRICS))
     )

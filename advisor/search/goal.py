@@ -1,4 +1,4 @@
-"""Goals: what is to get better, what must hold meanwhile, and what answers may lose in quality for it."""
+"""Goals: the objective, the limits, and the quality budget."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from roofline.whatif.metrics import METRICS, Metric, find_metric
 
 
 class Objective(StrEnum):
-    """What is to get better."""
+    """The metric to improve."""
 
     TOTAL = "total"
     TTFT = "ttft"
@@ -47,11 +47,11 @@ METRIC: Mapping[Objective, str] = {
 _OF_ENCODERS = (Objective.TOTAL, Objective.TTFT, Objective.MEMORY)
 
 BATCH_VARIES = (Objective.THROUGHPUT, Objective.COST, Objective.ENERGY)
-"""Objectives of a service, which may choose how many sequences run together; the others answer a given batch."""
+"""Objectives of a service, which chooses its batch; the other objectives keep the given batch."""
 
 
 class Price(StrEnum):
-    """What a change asks for, cheapest first: nothing of the answers, work, a calibration, some quality, training."""
+    """What a change requires, ascending: nothing, engineering, calibration data, a loss of quality, training."""
 
     LOSSLESS = "lossless"
     ENGINEERING = "engineering"
@@ -64,7 +64,7 @@ PRICES = tuple(Price)
 
 
 class Quality(StrEnum):
-    """How much a change may ask for at most."""
+    """The most that a change may require (see `Price`)."""
 
     LOSSLESS = "lossless"
     CALIBRATED = "calibrated"
@@ -86,7 +86,7 @@ _DEAREST = {
 
 
 class Limits(Struct, frozen=True):
-    """What must hold; None is no limit. Seconds, bytes of each device, devices, USD an hour of all devices."""
+    """Upper limits; None is no limit. Seconds, bytes per device, devices, USD per hour of all devices."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -110,14 +110,13 @@ class Limits(Struct, frozen=True):
 LIMITED: Mapping[str, str] = MappingProxyType(
     {"ttft": "ttft", "tpot": "tpot", "total": "total", "memory": "memory", "gpus": "gpus", "budget": "usd_per_hour"}
 )
-"""The metric that each limit is of."""
+"""The metric of each limit."""
 
 
 class Goal(Struct, frozen=True):
-    """What is wanted of a scenario. Times are read `at` the bound or at expected low, mid or high.
+    """An objective under limits. Times are read `at` the bound, or at the expected low (p10), mid (p50) or high (p90).
 
-    `vary_batch`: whether another number of sequences may be run at once; None leaves that to the objective. `of` is the
-    metric of the objective, where it is not the usual one.
+    `vary_batch`: whether the batch may change; None leaves that to the objective. `of` replaces its metric.
     """
 
     objective: Objective = Objective.TOTAL
@@ -129,23 +128,23 @@ class Goal(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The name of the figure that is to get better."""
+        """The name of the objective's metric."""
         return self.of or METRIC[self.objective]
 
     @property
     def metric(self) -> Metric:
-        """The figure that is to get better."""
+        """The objective's metric at the goal's reading of time."""
         return read(self.name, self.at)
 
     def on(self, hardware: Hardware) -> Goal:
-        """The same where it can be told: without energy figures in the spec, energy is the TDP times the time."""
+        """The goal with a metric that `hardware` has: without energy figures in its spec, energy is TDP times time."""
         if self.objective is Objective.ENERGY and hardware.energy is None:
             return replace(self, of="energy.tdp")
         return self
 
     @property
     def timed(self) -> bool:
-        """Whether it rests on expected times."""
+        """Whether the objective is read from expected times."""
         return self.at != "bound" and self.objective is not Objective.MEMORY
 
     @property
@@ -154,11 +153,11 @@ class Goal(Struct, frozen=True):
         return self.objective in BATCH_VARIES if self.vary_batch is None else self.vary_batch
 
     def value(self, analysis: Analysis) -> Any:
-        """The objective's figure, an array for a grid; NaN where the specs do not say what it takes."""
+        """The objective's value, an array for a grid; NaN if the specs lack what it needs."""
         return figure(analysis, self.name, self.at)
 
     def check(self, analysis: Analysis) -> None:
-        """Raises UnsupportedError where the scenario has no figure of the objective or of a limit."""
+        """Raises UnsupportedError if the scenario has no value of the objective or of a limited metric."""
         needed = [self.name, *(LIMITED[name] for name in self.limits.given)]
         for name in needed:
             need = read(name, self.at).needs
@@ -174,11 +173,11 @@ class Goal(Struct, frozen=True):
             raise RooflineError("a TPOT needs at least two generated tokens: raise --generate")
 
     def gain(self, before: Any, after: Any) -> Any:
-        """How many times better `after` is than `before`, figures of the objective."""
+        """How many times better `after` is than `before`, both values of the objective."""
         return before / after if self.metric.better < 0 else after / before
 
     def used(self, analysis: Analysis) -> Mapping[str, Any]:
-        """Each limit's use, figure over limit: at most 1 is met. `capacity` is that of the device's memory."""
+        """Value over limit for each limit: at most 1 meets it. `capacity` is memory over the device's capacity."""
         found: dict[str, Any] = {"capacity": filled(analysis)}
         for name, limit in self.limits.given.items():
             found[name] = figure(analysis, LIMITED[name], self.at) / limit
@@ -186,13 +185,13 @@ class Goal(Struct, frozen=True):
 
 
 def filled(analysis: Analysis) -> Any:
-    """The share of a device's memory that is used."""
+    """Memory over the capacity of a device."""
     return analysis.memory.total / analysis.memory.capacity
 
 
 @lru_cache(maxsize=256)
 def read(name: str, at: Reading) -> Metric:
-    """The metric at a reading of time, where it has readings."""
+    """The metric called `name`, at a reading of time if it is timed."""
     timed = f"{name}.{at}"
     return find_metric(timed if timed in METRICS else name, "expected")
 

@@ -1,4 +1,4 @@
-"""Moves: changes of a request that may be advised: techniques, parallelism, engines, hardware and batches.
+"""Moves: candidate changes of a request: techniques, parallelism, engines, hardware and batches.
 
 A move settles a slot; two moves of one slot exclude each other, and a move replaces what the request has there.
 """
@@ -38,7 +38,7 @@ class Kind(StrEnum):
 
 
 class Move(Struct, frozen=True):
-    """A change: its name as the command line has it, the slot it settles, its price, and what does it.
+    """A change of a request: its name on the command line, its slot, its price, and its function.
 
     `assumes` says what the simulation takes as given, `source` where the technique is described. `devices` is the
     number that a move of parallelism needs, 0 where it is as before. `engines` are those that run it, None where it
@@ -79,26 +79,26 @@ PARALLEL_SLOTS = frozenset(
         "disaggregation",
     }
 )
-"""Slots of the catalogue that moves of parallelism settle, or that take other devices."""
+"""Slots of the catalogue that moves of parallelism set, or that need further devices."""
 
 PLAIN_MODEL_SLOTS = frozenset({"model size", "vocabulary", "KV heads"})
-"""Slots of the catalogue whose result is a model like any other of its kind, which any engine runs."""
+"""Slots of the catalogue that yield an ordinary model, which every engine runs."""
 
 FACT_SLOTS = frozenset({"prefix", "retrieval", "cascade"})
-"""Slots whose effect is that of a workload the scenario does not state: shared prompts, documents, easy questions."""
+"""Slots whose effect depends on workload properties that a scenario does not state: shared prefixes, documents."""
 
 FEATURES = frozenset({"beam-search", "lora"})
-"""Techniques that serve something else than speed: what answers are picked from, what a model was taught."""
+"""Techniques with another purpose than speed: decoding strategies, training."""
 
 SUPPORTED_ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "gpt-fast", "hf-eager")
-"""Engines whose documents `roofline.advisor.support` has."""
+"""Engines with entries in `roofline.advisor.support`."""
 
 SERVED_BY = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
-"""Engines that may be advised: those that serve models, of the bundled profiles."""
+"""Engines that may be advised: the bundled profiles of serving engines."""
 
 
 def technique_moves() -> Iterator[Move]:
-    """Every technique of the catalogue that can be simulated as it stands, with its defaults."""
+    """Every technique of the catalogue that can be simulated with its defaults."""
     yield from (technique_move(entry) for entry in _entries())
 
 
@@ -110,7 +110,7 @@ def _entries() -> Iterator[Technique]:
 
 
 def engine_techniques(request: Request) -> Iterator[Move]:
-    """The techniques that can be switched on today for a request, run as its engine runs them.
+    """The techniques that the request's engine supports on its hardware, as the engine runs them.
 
     They are those that documents say its engine runs on this hardware (`roofline.advisor.support`) and does not run of
     itself, and those that need nothing of an engine: another prompt, another output, a smaller model of the same kind.
@@ -138,11 +138,11 @@ def engine_techniques(request: Request) -> Iterator[Move]:
 
 
 CAREFUL = "q8_0"
-"""The GGUF file type that is offered beside the usual one: larger, and next to the unquantised model."""
+"""The GGUF file type offered beside the default: larger, with quality close to the unquantised model."""
 
 
 def _careful(request: Request, engine: str) -> Iterator[Move]:
-    """The careful file type, where the engine runs the usual one."""
+    """The higher-quality GGUF type, if the engine runs the default one."""
     entry, usual = techniques()["gguf"], support("gguf", engine)
     if usual is not None and runs("gguf", engine, request.hardware):
         move = technique_move(entry, f"{entry.name}:type={CAREFUL}")
@@ -150,7 +150,7 @@ def _careful(request: Request, engine: str) -> Iterator[Move]:
 
 
 def _running(entry: Technique, request: Request, parameters: str) -> frozenset[str]:
-    """The engines that run a technique so on the request's hardware; its own too, where no document knows it."""
+    """The engines that run a technique on the request's hardware; the request's own, too, if undocumented."""
     found = {name: support(entry.name, name) for name in SUPPORTED_ENGINES if runs(entry.name, name, request.hardware)}
     able = {name for name, said in found.items() if said is not None and said.parameters == parameters}
     own = request.engine_name
@@ -158,7 +158,7 @@ def _running(entry: Technique, request: Request, parameters: str) -> frozenset[s
 
 
 def elsewhere(request: Request, engines: Iterable[Move]) -> Iterator[Move]:
-    """What other engines run that the request's own does not: it can be had together with one of them."""
+    """The techniques that other engines run and the request's does not: available with a change of engine."""
     known = {move.name for move in engine_techniques(request)}
     for move in engines:
         for other in engine_techniques(move(request)):
@@ -168,7 +168,7 @@ def elsewhere(request: Request, engines: Iterable[Move]) -> Iterator[Move]:
 
 
 def _left_out(request: Request, entry: Technique) -> bool:
-    """Whether a request goes without what its engine does of itself."""
+    """Whether a request lacks what its engine does by default."""
     if entry.name == "flash-attention":
         return "attention" not in (request.scenario().fusions or ())
     return any(check_request(name).slot == entry.slot for name in request.techniques)
@@ -183,15 +183,15 @@ DRAFTS: Mapping[str, str] = {
     "gemma-2": "gemma-2-2b",
     "gemma-3": "gemma-3-1b",
 }
-"""A small bundled model that drafts for the models whose names begin so: of the same family and vocabulary."""
+"""The bundled draft model for model names with a prefix: same family and vocabulary."""
 
 ACCEPTANCE = 0.6
-"""Chance that a token of such a draft is accepted: 0.53 to 0.82 published for drafts of 77 M to 800 M before a T5 of
+"""Acceptance rate of a token of such a draft: 0.53 to 0.82 published for drafts of 77 M to 800 M before a T5 of
 11 B, 0.57 and 0.61 for one of 100 M before a LaMDA of 137 B (Leviathan et al. 2023, Table 3)."""
 
 
 def _drafts(request: Request, engine: str) -> Iterator[Move]:
-    """A small model of the family as a draft, where the engine runs one."""
+    """Speculative decoding with a small model of the family, if the engine supports it."""
     entry = techniques()["speculative-decoding"]
     draft = next((small for start, small in DRAFTS.items() if request.model.name.startswith(start)), None)
     if draft is None or not (engine not in SUPPORTED_ENGINES or runs(entry.name, engine, request.hardware)):
@@ -202,7 +202,7 @@ def _drafts(request: Request, engine: str) -> Iterator[Move]:
 
 
 def technique_move(entry: Technique, request: str | None = None) -> Move:
-    """The move that applies a technique in the place of another of its slot; `request` may give parameters."""
+    """The move that applies a technique, replacing another of its slot; `request` may give parameters."""
     written = entry.name if request is None else request
 
     def change(asked: Request) -> Request:
@@ -224,7 +224,7 @@ def technique_move(entry: Technique, request: str | None = None) -> Move:
 
 
 def _check_narrower(asked: Request, changed: Request) -> None:
-    """Refuse to turn a checkpoint that was released quantised into formats in which nothing is narrower."""
+    """Raises UnsupportedError if a checkpoint released quantised would get formats that are no narrower."""
     before, after = asked.precision, changed.scenario().precision
     assert isinstance(after, Precision)
     if no_narrower(asked.model, before, after):
@@ -232,7 +232,7 @@ def _check_narrower(asked: Request, changed: Request) -> None:
 
 
 def _unformatted(request: Request, slot: str) -> Request:
-    """The request without the formats that a technique of the slot settles; a cache's format stays as it is."""
+    """The request without the formats that a technique of the slot sets; the KV cache's format stays."""
     formats = request.formats
     if slot == "KV format" and formats.get("kv"):
         return replace(request, formats={**formats, "kv": None})
@@ -244,15 +244,15 @@ def _unformatted(request: Request, slot: str) -> Request:
 
 
 FEW_BITS = 3.5
-"""Bits of a weight, or of a cached element, below which quality suffers whatever the method: four are the usual best
-balance of size and quality, and two or fewer need methods of their own (Yuan et al. 2024, section 3.1.1)."""
+"""Bits of a weight or cached element below which every method loses quality: four are the usual best trade-off, two or
+fewer need methods of their own (Yuan et al. 2024, section 3.1.1)."""
 
 FEW_ACTIVATION_BITS = 4.5
-"""The same for activations: with their outliers four bits, scales included, lose quality."""
+"""Bits of an activation below which quality suffers: four, scales included, lose quality because of outliers."""
 
 
 def price_of(move: Move, scenario: Scenario) -> Price:
-    """The price of a move, judged also by the formats that it leads to: few bits cost quality, however found."""
+    """The price of a move, raised to a loss of quality if the resulting formats have too few bits."""
     precision = scenario.precision
     assert isinstance(precision, Precision)
     if move.slot not in ("weight format", "KV format"):
@@ -264,7 +264,7 @@ def price_of(move: Move, scenario: Scenario) -> Price:
 
 
 def parallel_moves(request: Request, devices: Iterable[int]) -> Iterator[Move]:
-    """Every split of so many devices into tensor, pipeline and data parallelism, and experts over all of them."""
+    """Every split of devices into tensor, pipeline and data parallelism, with expert parallelism over all."""
     present = Parallelism(**request.degrees).on(request.hardware)
     for count in devices:
         for degrees in _splits(count, request.model):
@@ -307,7 +307,7 @@ def _parallel(degrees: Mapping[str, int]) -> Move:
 
 
 def engine_moves(request: Request) -> Iterator[Move]:
-    """The other engines that serve models on this hardware, and run what the request asks for."""
+    """The other engines that run on this hardware and support the request's techniques."""
     for name in SERVED_BY:
         if name == request.engine_name or not _serves(name, request.hardware) or not _keeps(request, name):
             continue
@@ -320,13 +320,13 @@ def engine_moves(request: Request) -> Iterator[Move]:
 
 
 def _keeps(request: Request, engine: str) -> bool:
-    """Whether an engine runs the request's techniques, those that documents know any engine to run."""
+    """Whether an engine runs those of the request's techniques that are documented for any engine."""
     names = [check_request(written).name for written in request.techniques]
     return all(runs(name, engine, request.hardware) for name in names if engines_with(name))
 
 
 def _serves(engine: str, hardware: Hardware) -> bool:
-    """Whether an engine runs on a device at all, by its vendor and kind."""
+    """Whether an engine runs on a device, by vendor and kind."""
     if engine == "llama.cpp":
         return hardware.kind in ("gpu", "cpu", "soc")
     if engine == "tensorrt-llm":
@@ -346,7 +346,7 @@ def is_consumer(hardware: Hardware) -> bool:
 
 
 def hardware_move(hardware: Hardware) -> Move:
-    """The same on other hardware."""
+    """The request on other hardware."""
     return Move(
         f"hw={hardware.name}",
         hardware.title,
@@ -358,11 +358,11 @@ def hardware_move(hardware: Hardware) -> Move:
 
 
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536, 2048, 3072, 4096)
-"""Batches that are tried where the batch may change."""
+"""Candidate batches."""
 
 
 def batch_move(batch: int) -> Move:
-    """Another number of sequences at once."""
+    """Another batch."""
     return Move(
         f"batch={batch}",
         f"{batch} sequences at once",

@@ -1,4 +1,4 @@
-"""Outcomes: all that a search simulated, at every batch, as one table; the best of it, and what comes nearest."""
+"""Outcomes: a table of all simulated combinations at every batch; its best and its nearest entries."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from roofline.advisor.search.trials import Moves, Trial, names
 
 Table = NDArray[np.float64]
-"""One row a combination, one column a batch."""
+"""Shape (combinations, batches)."""
 
 
 class Choice(Struct, frozen=True):
-    """One combination at one batch: its objective, and how much of each limit it uses."""
+    """One combination at one batch: the objective, and value over limit for each limit."""
 
     moves: Moves
     batch: int
@@ -26,13 +26,13 @@ class Choice(Struct, frozen=True):
 
     @property
     def broken(self) -> Mapping[str, float]:
-        """The limits that it breaks, with the use of each; none where one has no figure."""
+        """The limits that it exceeds, with value over limit; empty if one has no value."""
         broken = {name: use for name, use in self.used.items() if not use <= 1}
         return broken if np.isfinite(list(broken.values())).all() else {}
 
 
 class Outcomes:
-    """Combinations at each of their batches; those that have no figure of the objective are left out."""
+    """Combinations at each of their batches; those without a value of the objective are left out."""
 
     def __init__(self, trials: Iterable[Trial]) -> None:
         self._trials = tuple(trials)
@@ -43,23 +43,23 @@ class Outcomes:
 
     @cached_property
     def _costs(self) -> Table:
-        """The objective, less is better, to rank choices by."""
+        """The objective, lower is better."""
         return self._table(trial.cost for trial in self._trials)
 
     @cached_property
     def _values(self) -> Table:
-        """The objective as it is."""
+        """The objective's values."""
         return self._table(trial.value for trial in self._trials)
 
     @cached_property
     def _used(self) -> Mapping[str, Table]:
-        """How much of each limit is used."""
+        """Value over limit for each limit."""
         limits = self._trials[0].used if self._trials else {}
         return {name: self._table(trial.used[name] for trial in self._trials) for name in limits}
 
     @cached_property
     def _feasible(self) -> NDArray[np.bool_]:
-        """Where all limits are met."""
+        """Whether all limits are met."""
         met = np.isfinite(self._costs)
         for use in self._used.values():
             met &= use <= 1
@@ -76,7 +76,7 @@ class Outcomes:
 
     @cached_property
     def best(self) -> Choice | None:
-        """The best choice that meets all limits, of equals the one with the fewest moves; None where none does."""
+        """The best choice that meets all limits, ties to the fewest moves; None if none does."""
         costs = np.where(self._feasible, self._costs, np.inf)
         if not self._feasible.any():
             return None
@@ -90,7 +90,7 @@ class Outcomes:
 
     @property
     def pareto(self) -> tuple[Choice, ...]:
-        """The choices within limits that none beats in both the objective and the memory used, the best one first."""
+        """The Pareto front of objective and memory among the choices within limits, the best objective first."""
         if not self._feasible.any():
             return ()
         rows, columns = np.nonzero(self._feasible)
@@ -107,7 +107,7 @@ class Outcomes:
         return tuple(front)
 
     def nearest(self) -> Mapping[str, float]:
-        """For each limit that something breaks, its least use among the choices that meet all others."""
+        """For each exceeded limit, the smallest value over limit among the choices that meet all others."""
         found: dict[str, float] = {}
         for broken in self._broken:
             if len(broken) == 1:
@@ -116,7 +116,7 @@ class Outcomes:
         return found
 
     def nearest_together(self) -> Mapping[str, float]:
-        """The limits that the choice breaks whose largest use is least, where all break several: the use of each."""
+        """The limits exceeded by the choice with the smallest maximum of value over limit, with their values."""
         return min(self._broken, key=lambda broken: (max(broken.values()), len(broken)), default={})
 
     @cached_property

@@ -1,4 +1,4 @@
-"""Plans: the best combination of moves that meets all limits, step by step, and what its moves are to each other."""
+"""Plans: the best combination of moves that meets all limits, in steps, and the interactions of its moves."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct
 
-from roofline.advisor.search.combine import DEPTH, LEAST, search, within_budget
+from roofline.advisor.search.combine import DEPTH, MIN_GAIN, search, within_budget
 from roofline.advisor.search.goal import Price
 from roofline.advisor.search.moves import BATCHES, Kind, Move, batch_move, price_of
 from roofline.advisor.search.outcomes import Choice, Outcomes
@@ -19,7 +19,7 @@ from roofline.whatif.command_line import command_line
 
 
 class Step(Struct, frozen=True):
-    """A step of a plan: its move, what it makes better given the steps before it, and the scenario after it."""
+    """A step of a plan: its move, its gain given the steps before it, and the scenario after it."""
 
     move: Move
     better: Estimate
@@ -27,22 +27,22 @@ class Step(Struct, frozen=True):
 
     @property
     def price(self) -> Price:
-        """What it asks for."""
+        """What the move requires."""
         return price_of(self.move, self.trial.analysis.scenario)
 
     @property
     def certain(self) -> bool:
-        """Whether the whole interval of the gain is one."""
+        """Whether the whole interval of the gain lies above 1."""
         return certain(self.better)
 
     @property
     def command(self) -> str:
-        """The command that reproduces the figures after it."""
+        """The command that reproduces the scenario after the step."""
         return command_line(self.trial.request)
 
 
 class Interaction(Struct, frozen=True):
-    """Two moves together: `both` is their gain as simulated, `one` and `other` each alone."""
+    """The simulated gains of two moves: `one` and `other` alone, `both` together."""
 
     names: tuple[str, str]
     one: float
@@ -51,24 +51,24 @@ class Interaction(Struct, frozen=True):
 
     @property
     def kind(self) -> str:
-        """Whether they counteract, overlap, need each other or add up."""
-        if self.both < max(self.one, self.other) / LEAST:
+        """Whether they counteract, overlap, reinforce or need each other, or are independent."""
+        if self.both < max(self.one, self.other) / MIN_GAIN:
             return "counteract"
         if self.both > self.one * self.other * REINFORCE:
-            return "need each other" if min(self.one, self.other) < LEAST else "reinforce"
+            return "need each other" if min(self.one, self.other) < MIN_GAIN else "reinforce"
         return "overlap" if self.both * OVERLAP < self.one * self.other else "independent"
 
 
 REINFORCE, OVERLAP = 1.03, 1.1
-"""How far two gains must be from their product to be told."""
+"""Factors between the joint gain and the product of both gains from which an interaction is reported."""
 
 
 class Plan(Struct, frozen=True):
     """The best combination found that meets all limits: `steps` in order of gain, each given those before it.
 
-    `end` is the scenario after all. Where nothing meets all limits, `nearest` says for each the least use of it among
-    all that meets the others; where everything breaks several, what the nearest to all breaks `jointly`. `stopped` says
-    why no step was added; `needed` whether the request misses limits that it meets.
+    `end` is the scenario after all steps. If nothing meets all limits, `nearest` gives for each limit the smallest
+    value over limit among combinations that meet the others, or, if all exceed several (`jointly`), those of the
+    nearest combination. `stopped`: why no step was added. `needed`: the request itself misses limits.
     """
 
     steps: tuple[Step, ...]
@@ -84,17 +84,17 @@ class Plan(Struct, frozen=True):
 
     @property
     def feasible(self) -> bool:
-        """Whether anything meets all limits."""
+        """Whether a combination meets all limits."""
         return self.end is not None
 
     @property
     def sure(self) -> bool:
-        """Whether it is one to follow: it meets limits that the request misses, or its gain is sure."""
+        """Whether the plan is recommended: it meets limits that the request misses, or its gain is sure."""
         return bool(self.steps) and (self.needed or (self.better is not None and sure(self.better)))
 
 
-def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DEPTH) -> Plan:
-    """The plan of a request, `single` simulates it at one batch, `grid` at all that may be tried."""
+def make_plan(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DEPTH) -> Plan:
+    """The plan of a request; `single` simulates at its own batch, `grid` at all candidate batches."""
     searched = search(grid, moves, depth)
     outcomes, best = searched.outcomes, searched.outcomes.best
     if best is None:
@@ -117,16 +117,16 @@ def planned(single: Trials, grid: Trials, moves: Sequence[Move], depth: int = DE
 
 
 def _steps(trials: Trials, best: Choice) -> Iterator[Step]:
-    """The moves of the best choice, each time the one that gains most of those left, limits first."""
+    """The moves of the best choice in greedy order: fewest missed limits first, then the largest gain."""
     left = set(best.moves)
     if best.batch != int(trials.base.analysis.scenario.batch):
         left.add(batch_move(best.batch))
     done: Moves = NOTHING
     before = trials.base
     while left:
-        trials.together(done | {move} for move in left)
+        trials.prefetch(done | {move} for move in left)
         tried = [(move, trial) for move in left if (trial := trials.attempt(done | {move})) is not None]
-        if not tried:  # none can be made before another: together they can
+        if not tried:  # moves that apply only together
             tried = [(move, trial) for move in left if (trial := trials.attempt(done | left)) is not None]
         move, trial = min(tried, key=lambda entry: (len(entry[1].missed), entry[1].cost, entry[0].name))
         yield Step(move, better(before, trial), trial)
@@ -135,7 +135,7 @@ def _steps(trials: Trials, best: Choice) -> Iterator[Step]:
 
 
 def _interactions(trials: Trials, steps: Sequence[Step]) -> Iterator[Interaction]:
-    """Each two moves of a plan, at the plan's batch."""
+    """The interacting pairs of a plan's moves, at the plan's batch."""
     moves = [step.move for step in steps if step.move.kind is not Kind.BATCH]
     batch = [step.move for step in steps if step.move.kind is Kind.BATCH]
     base = trials.attempt(batch)
@@ -143,18 +143,18 @@ def _interactions(trials: Trials, steps: Sequence[Step]) -> Iterator[Interaction
         found = [trials.attempt([*batch, *pair]) for pair in ([one], [other], [one, other])]
         if base is not None and all(trial is not None for trial in found):
             gains = [float(trials.goal.gain(base.value, trial.value)) for trial in found if trial is not None]
-            told = Interaction((one.name, other.name), *gains)
-            if told.kind != "independent":
-                yield told
+            interaction = Interaction((one.name, other.name), *gains)
+            if interaction.kind != "independent":
+                yield interaction
 
 
 def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], depth: int, why: str) -> str:
-    """Why no step follows: the best that is left, and what it would gain or break."""
+    """Why no step follows: the best remaining move, and what it would gain or which limits it would exceed."""
     slots, asked = {move.slot for move in end.moves}, end.request.techniques
     quality = trials.goal.quality
     others = (move for move in moves if move.slot not in slots and move.name not in asked)
     left = [move for move in others if within_budget(trials, move, quality)]
-    trials.together(end.moves | {move} for move in left)
+    trials.prefetch(end.moves | {move} for move in left)
     simulated = [trial for move in left if (trial := trials.attempt(end.moves | {move})) is not None]
     tried = [trial for trial in simulated if quality.allows(trial.price)]
     if not tried:
@@ -164,15 +164,15 @@ def _stopped(trials: Trials, end: Trial, moves: Sequence[Move], depth: int, why:
         key=lambda entry: (entry[0], entry[1].names),
     )
     (move,) = best.moves - end.moves
-    told = f"the best that is left, {move.name}, is {ratio:.2f} times as good"
-    if ratio > LEAST and best.missed:
-        return f"{told} and breaks {', '.join(best.missed)}"
+    summary = f"the best remaining change, {move.name}, gives {ratio:.2f} times the objective"
+    if ratio > MIN_GAIN and best.missed:
+        return f"{summary} and exceeds {', '.join(best.missed)}"
     full = len([move for move in end.moves if move.kind is not Kind.BATCH]) >= depth
-    return f"{told}, and a plan has at most {depth} changes" if ratio > LEAST and full else told
+    return f"{summary}, and a plan has at most {depth} changes" if ratio > MIN_GAIN and full else summary
 
 
 def batch_moves(grid: Trials) -> Iterator[Move]:
-    """To the batch that is best as everything else stands: within all limits, or as many of them as any keeps."""
+    """The move to the best batch with everything else unchanged: within all limits, or as many as possible."""
     base, sign = grid.attempt(NOTHING), -grid.goal.metric.better
 
     def rank(choice: Choice) -> tuple[int, float, int]:
@@ -184,5 +184,5 @@ def batch_moves(grid: Trials) -> Iterator[Move]:
 
 
 def batch_grid(batch: int) -> Any:
-    """The batches that are tried where the batch may vary: round ones, and the request's own."""
+    """The candidate batches: round numbers and the request's own."""
     return np.array(sorted({*BATCHES, batch}))

@@ -1,4 +1,4 @@
-"""Trials: combinations of moves, simulated. Gains are never summed: what is not simulated is not said."""
+"""Trials: simulated combinations of moves, each simulated once."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ NOTHING: Moves = frozenset()
 
 @lru_cache(maxsize=1024)
 def names(moves: Moves) -> tuple[str, ...]:
-    """What a combination is called, in a settled order."""
+    """The sorted names of a combination's moves."""
     return tuple(sorted(move.name for move in moves))
 
 
 DIGITS = 10
-"""Digits of a figure by which combinations are told apart: the last ones hang on the order of a sum."""
+"""Significant digits by which scores are compared: further ones depend on the order of summation."""
 
 
 def level(figures: Any) -> Any:
-    """Figures to so many digits as they differ in."""
+    """Values rounded to DIGITS significant digits."""
     figures = np.asarray(figures, float)
     with np.errstate(divide="ignore", invalid="ignore"):
         unit = 10.0 ** (np.floor(np.log10(np.abs(figures))) - DIGITS + 1)
         return np.where(np.isfinite(unit) & (unit > 0), np.round(figures / unit) * unit, figures)
 
 
-GUIDES = ("ttft", "tpot", "memory")
-"""Figures that limits may be set on: a plan keeps the best combination for each, so that a tight limit finds one."""
+LIMITED_METRICS = ("ttft", "tpot", "memory")
+"""Metrics that limits may be set on. The search keeps the best combination for each, so tight limits find one."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A request with moves made, simulated at its own batch or at a grid of batches."""
+    """A request with moves applied, simulated at its own batch or at a grid of batches."""
 
     moves: Moves
     request: Request
@@ -62,32 +62,32 @@ class Trial:
 
     @cached_property
     def value(self) -> Any:
-        """The objective's figure."""
+        """The objective's value."""
         return self.goal.value(self.analysis)
 
     @cached_property
     def used(self) -> Mapping[str, Any]:
-        """Each limit's use: at most 1 is met."""
+        """Value over limit for each limit: at most 1 meets it."""
         return self.goal.used(self.analysis)
 
     @cached_property
     def excess(self) -> Any:
-        """The largest use of a limit."""
+        """The largest value over limit."""
         return np.max(np.broadcast_arrays(*self.used.values()), axis=0)
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """The limits that a single scenario breaks."""
+        """The limits that a single scenario exceeds."""
         return tuple(name for name, use in self.used.items() if not use <= 1)
 
     @cached_property
     def price(self) -> Price:
-        """The dearest of its moves."""
+        """The highest price of its moves."""
         prices = [price_of(move, self.analysis.scenario) for move in self.moves]
         return max(prices, key=list(Price).index, default=Price.LOSSLESS)
 
     def figure(self, name: str) -> Any:
-        """Any metric at the goal's reading; NaN where it cannot be told."""
+        """Any metric at the goal's reading; NaN if it is unknown."""
         try:
             return figure(self.analysis, name, self.goal.at)
         except RooflineError:
@@ -95,45 +95,45 @@ class Trial:
 
     @cached_property
     def fits(self) -> Any:
-        """Whether it fits in memory, at each batch: known before any time is."""
+        """Whether it fits in memory, at each batch; needs no times."""
         return np.asarray(filled(self.analysis)) <= 1
 
     @cached_property
     def scores(self) -> tuple[float, ...]:
-        """The objective and the guides, less is better: the best over the batches that fit in memory."""
-        guides = (_least(partial(self.figure, name), self.fits | (name == "memory")) for name in GUIDES)
+        """The objective and the limited metrics, lower is better: the best over the batches that fit in memory."""
+        guides = (_least(partial(self.figure, name), self.fits | (name == "memory")) for name in LIMITED_METRICS)
         return (_least(lambda: self.cost, self.fits), *level(list(guides)).tolist())
 
     @cached_property
-    def promise(self) -> float:
-        """The objective, less is better, as if there were memory for it."""
+    def score_ignoring_memory(self) -> float:
+        """The objective, lower is better, regardless of memory."""
         return _least(lambda: self.cost, self.fits | True)
 
     @property
     def cost(self) -> Any:
-        """The objective at each batch, less is better, to rank combinations by."""
+        """The objective at each batch, lower is better."""
         value = np.asarray(self.value, float)
         return level(value if self.goal.metric.better < 0 else 1 / value)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What is changed, in a settled order."""
+        """The sorted names of its moves."""
         return names(self.moves)
 
 
 def _least(figure: Callable[[], Any], counted: Any) -> float:
-    """The least of a figure where it counts: it is not worked out where it counts nowhere."""
+    """The minimum of a metric over the points of `counted`; not evaluated if there are none."""
     if not counted.any():
         return math.inf
     return float(np.fmin.reduce(np.where(counted, figure(), np.inf), axis=None, initial=np.inf))
 
 
-HOPELESS = 8
-"""Times its memory that a device is asked for, beyond which no other move mends it: sixteen bits become two at best."""
+MAX_OVERCOMMIT = 8
+"""Memory over capacity beyond which no further move makes it fit: quantization goes from 16 bits to 2 at best."""
 
 
 class Trials:
-    """All that was simulated for one request and goal; each combination once."""
+    """The trials of one request and goal, each combination simulated once."""
 
     def __init__(self, request: Request, goal: Goal) -> None:
         self.request = request
@@ -144,18 +144,18 @@ class Trials:
 
     @property
     def base(self) -> Trial:
-        """The request as it is; raises RooflineError where it cannot be simulated."""
+        """The request without moves; raises RooflineError if it cannot be simulated."""
         return self._of(NOTHING)
 
     def attempt(self, moves: Iterable[Move]) -> Trial | None:
-        """The trial of a combination; None where it cannot be."""
+        """The trial of a combination; None if it cannot be simulated."""
         try:
             return self._of(frozenset(moves))
         except RooflineError:
             return None
 
     def fitting(self, moves: Moves) -> Trial | None:
-        """The same; of one that does not fit in memory no time is known yet, and `attempt` may still refuse it."""
+        """The trial of a combination, without times if it does not fit in memory; None if it cannot be simulated."""
         try:
             trial = self._placed(moves)
             return trial if moves and not trial.fits.any() else self._of(moves)
@@ -163,18 +163,15 @@ class Trials:
             return None
 
     def refusal(self, move: Move) -> str:
-        """Why a move cannot be made, in a sentence; empty where it can."""
+        """Why a move cannot be applied, in a sentence; empty if it can."""
         try:
             self._of(frozenset({move}))
         except RooflineError as error:
             return str(error)
         return ""
 
-    def together(self, combinations: Iterable[Moves], fitting: bool = True) -> None:
-        """Works out the expected times of combinations side by side, sooner than singly.
-
-        `fitting` leaves out those that do not fit in memory.
-        """
+    def prefetch(self, combinations: Iterable[Moves], fitting: bool = True) -> None:
+        """Prefetch the expected times of combinations in one batch; `fitting` skips those that do not fit in memory."""
         if self.goal.at == "bound":
             return
         placed = []
@@ -189,16 +186,16 @@ class Trials:
     def _of(self, moves: Moves) -> Trial:
         trial = self._placed(moves)
         try:
-            trial.value, trial.used  # noqa: B018 - what cannot be simulated is told at once
+            trial.value, trial.used  # noqa: B018 - raises here if it cannot be simulated
             if moves and not np.any(np.isfinite(trial.value)):
-                raise UnsupportedError("the objective has no figure there")
+                raise UnsupportedError("the objective has no value there")
         except RooflineError as error:
             self._found[moves] = error
             raise
         return trial
 
     def _placed(self, moves: Moves) -> Trial:
-        """The trial of a combination, once; raises RooflineError where it cannot be."""
+        """The trial of a combination before its times; raises RooflineError if there is none."""
         if moves not in self._found:
             try:
                 self._found[moves] = self._made(moves)
@@ -212,12 +209,12 @@ class Trials:
     def _made(self, moves: Moves) -> Trial:
         _check_engine(self.request, moves)
         trial = Trial(moves, self._requested(tuple(ordered(moves))), self.goal, self._calibrations)
-        if moves and not np.any(np.asarray(filled(trial.analysis)) < HOPELESS):
-            raise UnsupportedError(f"it needs more than {HOPELESS} times the memory of a device")
+        if moves and not np.any(np.asarray(filled(trial.analysis)) < MAX_OVERCOMMIT):
+            raise UnsupportedError(f"it needs more than {MAX_OVERCOMMIT} times the memory of a device")
         return trial
 
     def _requested(self, moves: tuple[Move, ...]) -> Request:
-        """The request with moves made in their order, each beginning of them once."""
+        """The request with moves applied in order; every prefix is built once."""
         if moves not in self._requests:
             self._requests[moves] = moves[-1](self._requested(moves[:-1]))
         return self._requests[moves]
@@ -227,7 +224,7 @@ class Trials:
 
 
 def _check_engine(request: Request, moves: Moves) -> None:
-    """Raises UnsupportedError where the engine of a combination does not run one of its moves."""
+    """Raises UnsupportedError if the engine of a combination does not run one of its moves."""
     engine = next((move.engine for move in moves if move.engine), request.engine_name)
     for move in moves:
         if not move.runs_on(engine):
@@ -235,33 +232,33 @@ def _check_engine(request: Request, moves: Moves) -> None:
 
 
 ORDER = {"hardware": 0, "engine": 1, "parallelism": 2}
-"""Slots that are settled first; techniques apply in the catalogue's order, whatever the order of moves."""
+"""Slots that are applied first; techniques apply in the catalogue's order."""
 
 
 def ordered(moves: Iterable[Move]) -> list[Move]:
-    """Moves in the order in which they are made."""
+    """Moves in the order in which they are applied."""
     return sorted(moves, key=lambda move: (ORDER.get(move.slot, 3), move.name))
 
 
 def better(before: Trial, after: Trial) -> Estimate:
-    """How many times better the objective gets: with the interval of the gain where it is one of time."""
+    """How many times better the objective gets, with its 80% interval if the objective rests on times."""
     objective, goal = before.goal.objective, before.goal
     middle = float(goal.gain(before.value, after.value))
     timed = _TIMED.get(objective)
     if timed is None or goal.at == "bound":
         return Estimate(middle, middle, middle)
     faster = gain(before.analysis, after.analysis, timed)
-    # What is beside time in the objective, the devices of a price or the tokens of a rate, is certain.
+    # Factors of the objective other than time (devices of a price, tokens of a rate) are exact.
     return Estimate(middle * faster.low / faster.mid, middle, middle * faster.high / faster.mid)
 
 
 def certain(gain: Estimate) -> bool:
-    """Whether the whole interval of a gain is one."""
+    """Whether the whole interval lies above 1."""
     return bool(gain.low > 1)
 
 
 def sure(gain: Estimate) -> bool:
-    """Whether a gain is one to change something for: it is certain, and more than a hundredth."""
+    """Whether a gain justifies a change: certain, and more than 1%."""
     return certain(gain) and gain.mid > HELPS
 
 

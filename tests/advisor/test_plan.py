@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from roofline.advisor.advice import advise, all_moves
-from roofline.advisor.search.combine import LEAST, _useful, search
+from roofline.advisor.search.combine import MIN_GAIN, _useful, search
 from roofline.advisor.search.goal import QUALITIES, Goal, Limits, Objective, Quality
 from roofline.advisor.search.moves import (
     FACT_SLOTS,
@@ -23,7 +23,7 @@ from roofline.advisor.search.moves import (
     parallel_moves,
     technique_moves,
 )
-from roofline.advisor.search.plan import batch_grid, planned
+from roofline.advisor.search.plan import batch_grid, make_plan
 from roofline.advisor.search.trials import Trials
 from roofline.advisor.support import runs
 from roofline.techniques import check_request
@@ -249,20 +249,20 @@ def test_no_single_change_makes_a_plan_better(model, hw, batch, degrees, objecti
         others = {other for other in end.moves - fixed if other.slot != move.slot}
         trial = advice.case.trials.attempt({*fixed, *others, move})
         if trial is not None and not trial.missed and goal.quality.allows(trial.price):
-            assert goal.gain(end.value, trial.value) <= LEAST, (move.name, end.names)
+            assert goal.gain(end.value, trial.value) <= MIN_GAIN, (move.name, end.names)
 
 
 def test_a_plan_that_is_full_says_what_would_make_it_better() -> None:
     asked = request()
     trials = Trials(asked, Goal())
-    plan = planned(trials, trials, moves(asked, *NAMES), depth=2)
+    plan = make_plan(trials, trials, moves(asked, *NAMES), depth=2)
     assert len(plan.steps) == 2
     left = re.fullmatch(
-        r"the best that is left, .+, is (.+) times as good, and a plan has at most 2 changes", plan.stopped
+        r"the best remaining change, .+, gives (.+) times the objective, and a plan has at most 2 changes", plan.stopped
     )
     assert left is not None
-    assert float(left[1]) > LEAST
-    whole = planned(trials, trials, moves(asked, *NAMES))
+    assert float(left[1]) > MIN_GAIN
+    whole = make_plan(trials, trials, moves(asked, *NAMES))
     assert "at most" not in whole.stopped
     assert whole.steps[-1].trial.value < plan.steps[-1].trial.value
 
@@ -277,7 +277,7 @@ def test_a_larger_budget_goes_on_from_the_best_of_a_smaller_one() -> None:
         if move.kind in (Kind.TECHNIQUE, Kind.PARALLELISM) and move.slot not in FACT_SLOTS:
             trial = advice.case.trials.attempt({*(other for other in end.moves if other.slot != move.slot), move})
             if trial is not None and not trial.missed and advice.case.goal.quality.allows(trial.price):
-                assert advice.case.goal.gain(end.value, trial.value) <= LEAST, (move.name, end.names)
+                assert advice.case.goal.gain(end.value, trial.value) <= MIN_GAIN, (move.name, end.names)
 
 
 @pytest.mark.parametrize("hw", ["h100-sxm", "rtx-4090"])
@@ -321,7 +321,7 @@ def test_what_does_not_fit_is_not_timed_until_it_is_asked_for() -> None:
     asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
     trials = Trials(asked, Goal(Objective.TOTAL))
     (eagle, awq) = (frozenset({move}) for move in moves(asked, "eagle", "awq")[:-1])
-    trials.together([eagle, awq])
+    trials.prefetch([eagle, awq])
     beyond, within = trials.fitting(eagle), trials.fitting(awq)
     assert beyond is not None
     assert beyond.analysis._expected is None
@@ -350,7 +350,7 @@ def test_of_what_does_not_fit_the_search_goes_on_from_the_most_promising() -> No
     ]
     trials = Trials(asked, Goal(Objective.TPOT))
     drafts = {
-        move.name: trial.promise
+        move.name: trial.score_ignoring_memory
         for move in offered
         if move.slot == "speculative decoding" and (trial := trials.attempt([move])) is not None
     }
