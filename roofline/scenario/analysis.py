@@ -151,8 +151,12 @@ class Analysis:
         scenario, limit = self.scenario, self.scenario.model.max_context
         last = scenario.last_step
         longest = scenario.prompt_tokens if self.decode is None else last.cached + last.queries
-        if scenario.model.tower_kind == "encoder":
-            longest = np.maximum(longest, scenario.prompt)
+        tower = scenario.model.tower
+        if tower is not None and scenario.model.tower_kind == "encoder":
+            if tower.max_context is None:
+                longest = np.maximum(longest, scenario.prompt)
+            elif np.max(scenario.prompt) > tower.max_context:
+                return True
         return bool(limit is not None and np.max(longest) > limit)
 
     def _shaped(self, flat: Any, step: Step) -> Any:

@@ -35,6 +35,7 @@ class Attention:
     of tokens in the KV cache. `qk_norm`: a norm over each head of q and k, over all heads together ("full"), or over
     each head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a second query-sized
     projection gates the output. `rotary` (default: as the model's positions) disables RoPE for single layers.
+    `qkv_bias`: biases of the three projections, or "query_value": none of the key's (Whisper).
     `kv_shared`: keys and values are those of an earlier layer. `values`: "projected"; "normalised": also normalised per
     head without learned weights; "keys": the projected keys, normalised, instead of a value projection.
     """
@@ -49,7 +50,7 @@ class Attention:
     selected: Tokens | None = None
     kept: Tokens | None = None
     causal: Flag = True
-    qkv_bias: Flag = False
+    qkv_bias: Flag | Literal["query_value"] = False
     output_bias: Flag = False
     qk_norm: Flag | Literal["full", "unweighted"] = False
     sinks: Flag = False
@@ -62,6 +63,11 @@ class Attention:
     def group(self) -> int:
         """Query heads per KV head."""
         return self.heads // self.kv_heads
+
+    @property
+    def biases(self) -> tuple[bool, bool, bool]:
+        """Whether the projections of queries, keys and values have a bias."""
+        return bool(self.qkv_bias), self.qkv_bias is True, bool(self.qkv_bias)
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,6 +327,21 @@ class Conditioning:
     frequencies: Count = 256
 
 
+@dataclass(frozen=True, slots=True)
+class AudioConvolution:
+    """A convolution over time in front of an audio encoder, with a bias and a GELU (Whisper).
+
+    `channels` inputs (mel bands in the first one), `kernel` frames wide, every `stride` frames; it has as many outputs
+    as the encoder's hidden size.
+    """
+
+    __pydantic_config__ = CLOSED
+
+    channels: Count
+    kernel: Count
+    stride: Count = 1
+
+
 class Layer(Struct, frozen=True):
     """One layer: a token mixer and a feed-forward block (either may be absent), sequential or in parallel.
 
@@ -348,10 +369,11 @@ class Model(Struct, frozen=True, dict=True):
 
     `task`: generate tokens, or encode a sequence in one pass. `tower`: a network that runs first, either an "encoder"
     for the layers' `cross` attention, or a "vision" encoder whose `tower_tokens` outputs per image are added to the
-    prompt. `dtype`: format of the unquantised weights. `quantization`: scheme of the others, in the notation of
-    `--quant`. `unquantised`: parts left unquantised beside the usual ones. `mtp`: number of multi-token-prediction
-    modules in the checkpoint, not part of the main model. `extra_parameters`: stored weights that inference does not
-    use (poolers, unused heads). `parameters`: the published size, if any; the derived size is
+    prompt. An encoder's `tower_tokens`, if any, are its default input length (Whisper's windows of 30 s). `dtype`:
+    format of the unquantised weights. `quantization`: scheme of the others, in the notation of `--quant`.
+    `unquantised`: parts left unquantised beside the usual ones. `mtp`: number of multi-token-prediction modules in the
+    checkpoint, not part of the main model. `extra_parameters`: stored weights that inference does not use (poolers,
+    unused heads). `parameters`: the published size, if any; the derived size is
     `roofline.bound.memory.parameters(model)`.
     """
 
@@ -382,6 +404,7 @@ class Model(Struct, frozen=True, dict=True):
     projector_bias: bool = True
     patch: int = 0
     patch_bias: bool = False
+    convolutions: tuple[AudioConvolution, ...] = ()
     extra_parameters: int = 0
     mtp: int = 0
     title: str = ""

@@ -22,6 +22,7 @@ from roofline.specs.model import (
     FEED_FORWARDS,
     MIXERS,
     Attention,
+    AudioConvolution,
     Conditioning,
     Count,
     Flag,
@@ -125,6 +126,7 @@ class _Spec:
     projector_bias: Flag = True
     patch: Natural = 0
     patch_bias: Flag = False
+    convolutions: Annotated[list[AudioConvolution], Len(1, 16)] | None = None
     extra_parameters: Natural = 0
     mtp: Natural = 0
     blocks: dict[str, dict[str, Any]] | None = None
@@ -158,10 +160,11 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "layers": _names(_LayersEntry),
     "positions": _names(Positions),
     "conditioning": _names(Conditioning),
+    "convolutions": _names(AudioConvolution),
     "indexer": _names(Indexer),
     **{key: _names(record) for key, record in _SECTIONS.items()},
 }
-_CONVERTED = {"name", "norm", "projector", "tower", "unquantised"}
+_CONVERTED = {"convolutions", "name", "norm", "projector", "tower", "unquantised"}
 _SHARED = tuple(key for key in _names(_Spec) if key in Model.__struct_fields__ and key not in _CONVERTED)
 """Keys that are the same in the file and in `Model`."""
 
@@ -185,7 +188,7 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         raise SpecError(where, f"'name' must be printable characters, got {quote(spec.name)}")
     if (spec.positions.kind in ("learned", "relative")) != (spec.positions.count is not None):
         raise SpecError(where, "'positions': learned and relative positions need a count, other kinds have none")
-    if not spec.vocabulary and (spec.lm_head or not spec.patch):
+    if not spec.vocabulary and (spec.lm_head or not (spec.patch or spec.convolutions)):
         raise SpecError(where, "the key 'vocabulary' is missing")
     if spec.quantization is not None:
         check_scheme(spec.quantization, where, "quantization")
@@ -207,6 +210,7 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         pattern=tuple(pattern),
         norm=next(iter(layers.values())).norm,
         projector=tuple(spec.projector or ()),
+        convolutions=tuple(spec.convolutions or ()),
         unquantised=tuple(spec.unquantised or ()),
         tower=_tower(spec, where),
     )
@@ -342,6 +346,7 @@ def to_spec(model: Model) -> dict[str, Any]:
         "conditioning": None if model.conditioning is None else asdict(model.conditioning),
         "positions": positions.kind if positions.count is None else {"kind": positions.kind, "count": positions.count},
         "projector": list(model.projector) or None,
+        "convolutions": [asdict(part) for part in model.convolutions] or None,
         "unquantised": list(model.unquantised) or None,
         "layers": model.layers if plain else {"count": model.layers, "pattern": _runs(model.pattern)},
     }

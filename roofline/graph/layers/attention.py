@@ -36,15 +36,16 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
     stages = ("projected", *(["normalised"] if spec.qk_norm else []), *(["rotated"] if rotary else []))
     queries = [activation(f"query_{stage}", formats.base, heads, width) for stage in stages[:-1]] + [query]
     new_keys = [activation(f"key_{stage}", formats.base, kv_heads, width) for stage in stages[:-1]] + [key_new]
-    ops = [linear("q_proj", source, queries[0], formats, spec.qkv_bias)]
+    of_query, of_key, of_value = spec.biases
+    ops = [linear("q_proj", source, queries[0], formats, of_query)]
     gate = activation("attn_gate", formats.base, heads, width)
     if spec.gate:
         ops.append(linear("q_gate_proj", source, gate, formats, component="q_proj"))
     if not spec.kv_shared:
-        ops.append(linear("k_proj", source, new_keys[0], formats, spec.qkv_bias))
+        ops.append(linear("k_proj", source, new_keys[0], formats, of_key))
         made = _values(spec, new_keys[0], value_new, formats)
         if spec.values != "keys":
-            ops.append(linear("v_proj", source, made, formats, spec.qkv_bias))
+            ops.append(linear("v_proj", source, made, formats, of_value))
         if spec.values != "projected":
             ops.append(normalise("v_norm", dataclasses.replace(norm, weight=False), made, value_new, formats))
     if spec.qk_norm:
@@ -162,10 +163,11 @@ def cross_attention(spec: Attention, source: Tensor, target: Tensor, formats: Fo
     output = activation("cross_output", formats.activations, heads, width)
     keys = Tensor("cross_key", Role.KV, (BATCH, ENCODED, kv_heads, width), formats.kv)
     values = Tensor("cross_value", Role.KV, (BATCH, ENCODED, kv_heads, width), formats.kv)
+    of_query, of_key, of_value = spec.biases
     return [
-        linear("cross_q_proj", source, query, formats, spec.qkv_bias, "q_proj"),
-        _projected_once(linear("cross_k_proj", encoded, keys, formats, spec.qkv_bias, "k_proj")),
-        _projected_once(linear("cross_v_proj", encoded, values, formats, spec.qkv_bias, "v_proj")),
+        linear("cross_q_proj", source, query, formats, of_query, "q_proj"),
+        _projected_once(linear("cross_k_proj", encoded, keys, formats, of_key, "k_proj")),
+        _projected_once(linear("cross_v_proj", encoded, values, formats, of_value, "v_proj")),
         *(_named_cross(op) for op in cached_attention(spec, mask_of(spec, cross=True), query, output, formats)),
         linear("cross_o_proj", output, target, formats, spec.output_bias, "o_proj"),
     ]

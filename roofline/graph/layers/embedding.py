@@ -1,6 +1,8 @@
-"""The two ends of a network: the embedding of tokens or patches, and the head."""
+"""The two ends of a network: the embedding of tokens, patches or audio frames, and the head."""
 
 from __future__ import annotations
+
+import math
 
 from msgspec.structs import replace
 
@@ -43,7 +45,7 @@ def _relative(model: Model, formats: Formats) -> tuple[Tensor, ...]:
 
 
 def embedding(model: Model, target: Tensor, formats: Formats) -> list[Op]:
-    """From token ids to the residual stream by a gather, or from image patches by a projection."""
+    """To the residual stream: from token ids by a gather, patches by a projection, audio frames by convolutions."""
     tables = []
     if model.positions.kind == "learned" and model.positions.count is not None:
         tables.append(_rows("positions", model, model.positions.count, formats))
@@ -53,7 +55,10 @@ def embedding(model: Model, target: Tensor, formats: Formats) -> list[Op]:
     projected, normed = width != model.hidden, model.embedding_norm
     looked_up = activation("embedded", formats.base, width) if projected or normed else target
     added = len(tables) * looked_up.elements if tables else ZERO
-    if model.patch:
+    if model.convolutions:
+        ops = _convolved(model, looked_up, formats)
+        ops[-1] = replace(ops[-1], reads=(*ops[-1].reads, *tables), vector_flops=ops[-1].vector_flops + added)
+    elif model.patch:
         patches = activation("patches", formats.base, model.patch)
         first = linear("patch_embedding", patches, looked_up, formats, model.patch_bias, "embedding")
         ops = [replace(first, reads=(*first.reads, *tables), vector_flops=first.vector_flops + added)]
@@ -71,9 +76,35 @@ def embedding(model: Model, target: Tensor, formats: Formats) -> list[Op]:
     if normed:
         ops.append(normalise("embedding_norm", model.norm, looked_up, target, formats))
     ranks = formats.parallel.tensor
-    if ranks > 1 and not model.patch:
+    if ranks > 1 and not model.patch and not model.convolutions:
         # Vocabulary parallelism: each tensor rank contributes zeros for tokens outside its part.
         ops.append(collective("embedding_all_reduce", Collective.ALL_REDUCE, target, target, ranks, ranks))
+    return ops
+
+
+CONVOLUTION_ACTIVATION_FLOPS = 8  # GELU, as in a projector
+
+
+def _convolved(model: Model, target: Tensor, formats: Formats) -> list[Op]:
+    """Convolutions over time, each an implicit GEMM with a bias: 2 * frames * kernel * channels * hidden FLOPs.
+
+    A position of `target` stands for as many input frames as the product of the strides. Each input frame is read once,
+    however many windows it is in.
+    """
+    ops: list[Op] = []
+    for index, part in enumerate(model.convolutions):
+        after = math.prod(later.stride for later in model.convolutions[index + 1 :])
+        shape = (BATCH, QUERIES * after)
+        name, last = f"convolution_{index}", index == len(model.convolutions) - 1
+        read = ops[-1].writes[0].name if ops else "audio_frames"
+        frames = Tensor(read, Role.ACTIVATION, (BATCH, QUERIES * (after * part.stride), part.channels), formats.base)
+        windows = replace(frames, shape=(*shape, part.kernel * part.channels))
+        output = Tensor(name, Role.ACTIVATION, (*shape, model.hidden), formats.base)
+        gemm = linear(name, windows, output, formats, True, "embedding")
+        acted = target if last else replace(output, name=f"{name}_activated")
+        flops = CONVOLUTION_ACTIVATION_FLOPS * output.elements
+        ops.append(replace(gemm, reads=(frames, *gemm.reads[1:])))
+        ops.append(elementwise(f"{name}_act", Kind.ACTIVATION, (output,), acted, flops))
     return ops
 
 

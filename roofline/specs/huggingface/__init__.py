@@ -36,7 +36,7 @@ UNSUPPORTED_FEATURES: Mapping[str, str] = {
 }
 """The features of these `model_type`s that a spec cannot express."""
 
-NOT_MISSPELT = frozenset({"gpt_neo", "nemotron"})
+NOT_MISSPELT = frozenset({"gpt_neo", "mbart", "nemotron"})
 """Unsupported architectures whose `model_type` resembles a supported one."""
 
 TEXT_CONFIGS = ("text_config", "llm_config", "language_config")

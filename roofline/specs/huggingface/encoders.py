@@ -1,4 +1,4 @@
-"""Encoders (BERT and its relatives) and encoder-decoders (T5)."""
+"""Encoders (BERT and its relatives) and encoder-decoders (T5, BART, Whisper)."""
 
 from __future__ import annotations
 
@@ -129,10 +129,85 @@ def _t5(config: Config) -> Spec:
     }
 
 
+def _halves(config: Config, **parts: Any) -> tuple[Spec, Spec]:
+    """The encoder and the decoder of BART and Whisper, with the sizes that their files give for each half."""
+    if not config.flag("is_encoder_decoder", True):
+        raise SpecError(config.where, "'is_encoder_decoder': a half of the model alone is not supported")
+    hidden = config.integer("d_model")
+    activation = {"gated": False, "activation": config.activation("activation_function", default="gelu"), "bias": True}
+
+    def half(name: str, **attention: Any) -> Spec:
+        return {
+            "hidden": hidden,
+            "layers": config.integer(f"{name}_layers", most=10**5),
+            "attention": {
+                "heads": config.integer(f"{name}_attention_heads"),
+                "qkv_bias": True,
+                "output_bias": True,
+                **attention,
+            },
+            "mlp": {"width": config.integer(f"{name}_ffn_dim"), **activation},
+            **parts,
+        }
+
+    decoder = half("decoder")
+    whole = {**decoder, "cross": decoder["attention"], "vocabulary": config.integer("vocab_size")}
+    return half("encoder", causal=False), {**whole, "tower_kind": "encoder"}
+
+
+def _bart(config: Config) -> Spec:
+    """Norms after each sub-layer and after the embedding; the table is shared by both halves and the LM head.
+
+    Two rows of the learned positions come before the first position. A bias of logits, always zero, is not counted.
+    """
+    context = config.tokens("max_position_embeddings", default=1024)
+    parts: Spec = {
+        "norm": {"kind": "layernorm", "placement": "post"},
+        "positions": {"kind": "learned", "count": context + 2},
+        "embedding_norm": True,
+        "final_norm": False,
+    }
+    for name in ("normalize_before", "add_final_layer_norm"):
+        config.reject(name)
+    if not config.flag("normalize_embedding", True):
+        parts["embedding_norm"] = False
+    encoder, decoder = _halves(config, **parts)
+    encoder |= {"vocabulary": decoder["vocabulary"], "tied_embeddings": True}
+    return {**decoder, "max_context": context, "tied_embeddings": True, "tower": encoder}
+
+
+def _whisper(config: Config) -> Spec:
+    """Two convolutions halve the mel frames (100 a second) in front of the encoder; its sinusoids are stored.
+
+    The key projections have no bias. Every window of 30 s is padded to `max_source_positions`.
+    """
+    frames = config.tokens("max_source_positions", default=1500)
+    context = config.tokens("max_target_positions", default=448)
+    encoder, decoder = _halves(config, norm={"kind": "layernorm"})
+    bands, hidden = config.integer("num_mel_bins", default=80), encoder["hidden"]
+    for place in (encoder["attention"], decoder["attention"], decoder["cross"]):
+        place["qkv_bias"] = "query_value"
+    encoder |= {
+        "max_context": frames,
+        "positions": {"kind": "learned", "count": frames},
+        "convolutions": [{"channels": bands, "kernel": 3}, {"channels": hidden, "kernel": 3, "stride": 2}],
+    }
+    return {
+        **decoder,
+        "max_context": context,
+        "positions": {"kind": "learned", "count": context},
+        "tied_embeddings": True,
+        "tower_tokens": frames,
+        "tower": encoder,
+    }
+
+
 READERS: Mapping[str, Reader] = {
+    "bart": _bart,
     "bert": _bert,
     "big_bird": _big_bird,
     "longformer": _longformer,
     "roberta": _roberta,
     "t5": _t5,
+    "whisper": _whisper,
 }

@@ -83,6 +83,11 @@ PARAMETERS = {
     "longformer-base-4096": 148_659_456,
     "t5-11b": 11_307_321_344,
     "flan-t5-xxl": 11_135_332_352,
+    "whisper-large-v3": 1_543_490_560,
+    "whisper-large-v3-turbo": 808_878_080,
+    "whisper-small": 241_734_912,
+    "bart-large": 406_291_456,
+    "bart-base": 139_420_416,
     "qwen2-vl-7b": 675_759_104 + 7_615_616_512,
     "qwen2.5-vl-7b": 676_550_144 + 7_615_616_512,
     "llava-1.5-7b": 303_507_456 + 20_979_712 + 6_738_939_904,
@@ -361,6 +366,38 @@ def test_encoder_and_decoder_share_the_embedding_table() -> None:
     answer = run("t5-base")
     assert answer.memory.weights == 2 * 222_903_552
     assert one(answer, "embedding").section == "encoder embedding"
+
+
+def test_whisper_encodes_thirty_seconds_of_mel_frames() -> None:
+    """3000 frames of 128 bands, two convolutions of three frames, the second with stride 2: 1500 positions."""
+    answer = run("whisper-large-v3", batch=2)
+    assert answer.scenario.prompt == 1500
+    first, second = one(answer, "convolution_0"), one(answer, "convolution_1")
+    assert first.flops == 2 * 3000 * (2 * 3 * 128 * 1280 + 1280)
+    assert second.flops == 2 * 1500 * (2 * 3 * 1280 * 1280 + 1280)
+    # Each frame is read once, not once for every window it is in.
+    assert first.bytes == 2 * (2 * 3000 * (128 + 1280) + 3 * 128 * 1280 + 1280)
+    assert second.bytes == 2 * (2 * (3000 + 1500) * 1280 + 3 * 1280 * 1280 + 1280)
+    assert answer.memory.weights == 2 * 1_543_490_560
+    assert not answer.beyond_max_context
+    assert run("whisper-large-v3", prompt=1501).beyond_max_context
+    assert run("whisper-large-v3", generate=450).beyond_max_context
+
+
+def test_whispers_keys_have_no_bias() -> None:
+    answer = run("whisper-small")
+    for name in ("q_proj", "v_proj", "cross_q_proj", "cross_v_proj", "o_proj", "cross_o_proj"):
+        assert [tensor.name for tensor in one(answer, name).tensors if "bias" in tensor.name]
+    for name in ("k_proj", "cross_k_proj"):
+        assert not [tensor.name for tensor in one(answer, name).tensors if "bias" in tensor.name]
+
+
+def test_bart_normalises_after_each_sublayer_and_shares_one_table() -> None:
+    answer = run("bart-large", prompt=600)
+    assert answer.memory.weights == 2 * 406_291_456
+    assert one(answer, "embedding_norm").section == "encoder embedding"
+    assert not found(answer, "final_norm")
+    assert run("bart-large", prompt=1025).beyond_max_context
 
 
 def test_image_tokens_join_the_prompt() -> None:

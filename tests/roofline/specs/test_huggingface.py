@@ -364,7 +364,6 @@ def test_nemotron_layer_names(names: tuple[str, str]) -> None:
         "gemma",
         "olmo3",
         "mt5",
-        "bart",
         "mpt",
     ],
 )
