@@ -23,6 +23,7 @@ REQUIRED_HARDWARE = """
     rtx-pro-6000-server dgx-spark jetson-agx-orin-64gb mi210 mi250x mi300x mi325x mi355x gaudi-2 gaudi-3 tpu-v4
     tpu-v5e tpu-v5p tpu-v6e trainium-1 trainium-2 inferentia-2 m1 m1-pro m1-max m1-ultra m2 m2-pro m2-max m2-ultra
     m3 m3-pro m3-max m3-ultra m4 m4-pro m4-max xeon-platinum-8480plus epyc-9654 arc-b60 v100-sxm2-16gb
+    vr200 mi455x ryzen-ai-max-395
 """
 
 
@@ -42,6 +43,29 @@ def test_every_hardware_number_has_a_source(name: str) -> None:
     expected |= {f"interconnects.{i}.bandwidth" for i in range(len(content.get("interconnects", [])))}
     expected |= {f"power.{key}" for key in content.get("power", {})}
     assert expected <= set(hardware.sources)
+
+
+@pytest.mark.parametrize(
+    ("name", "units", "clock", "rates"),
+    [
+        ("mi455x", 256, 2.4e9, {"fp8": 32768, "fp4": 65536, "bf16": 8192}),
+        ("ryzen-ai-max-395", 40, 2.9e9, {"fp16": 512, "bf16": 512}),
+    ],
+)
+def test_peaks_are_units_times_clock_times_rate(name: str, units: int, clock: float, rates: dict[str, int]) -> None:
+    hardware = load_hardware(name)
+    for number_format, rate in rates.items():
+        assert hardware.matrix_peak(number_format) == pytest.approx(units * clock * rate, rel=2e-3)
+
+
+def test_a_rubin_gpu_is_the_72nd_part_of_the_published_rack() -> None:
+    """3,600 PFLOP/s count compression; dense are 2,520 (NVFP4), 1,260 (FP8) and 288 (BF16); 20.7 TB, 1,580 TB/s."""
+    gpu = load_hardware("vr200")
+    rack = {"fp4": 2520e15, "fp8": 1260e15, "bf16": 288e15, "int8": 18e15}
+    for number_format, peak in rack.items():
+        assert 72 * gpu.matrix_peak(number_format) == pytest.approx(peak)
+    assert 72 * gpu.memory_capacity == pytest.approx(20.7e12, rel=5e-3)
+    assert 72 * gpu.memory_bandwidth == pytest.approx(1580e12, rel=5e-3)
 
 
 @pytest.mark.parametrize("name", list_hardware())
