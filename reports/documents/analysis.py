@@ -151,6 +151,7 @@ def scenario_document(analysis: Analysis) -> dict[str, Any]:
         "context": scenario.decode_context if generating else None,
         "prefix": scenario.prefix,
         "images": scenario.images,
+        **({} if scenario.image_size is None else {"image_size": scenario.image_size}),
         "base": precision.base.name,
         "weights": precision.weights.name,
         "activations": precision.activations.name,

@@ -50,6 +50,7 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
         _option("flash", bool, "FlashAttention. [default: flash; no-flash under the llm-viewer convention]"),
         _option("fuse", list[str], "More fusions: qkv, gate_up, gate_up_act, residual_norm.", None, "NAME"),
         _option("images", int, "Images per sequence, for vision-language models.", 0),
+        _option("image_size", str, "Size of the images in pixels. [default: that of the model's spec]", None, "WxH"),
         _option("tp", int, "Tensor-parallel devices.", 1),
         _option("pp", int, "Pipeline stages.", 1),
         _option("ep", int, "Expert-parallel devices; beyond --tp, attention is data-parallel.", 1),

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
+
 from roofline.core.units import si
 from roofline.graph.convention import Convention
 from roofline.graph.extents import AttentionMask, Convolution
@@ -83,6 +85,12 @@ def _offload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
 
 def _workload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
     scenario, name = analysis.scenario, analysis.scenario.model.name
+    if scenario.image_size is not None:
+        option = f"--image-size {scenario.image_size}"
+        if not np.any(scenario.images):
+            yield option, "there are no images"
+        elif scenario.model.image is None:
+            yield option, f"{name} resizes every image to the same size"
     context = [] if scenario.context is None else [f"--context {scenario.context}"]
     if not generates(analysis):
         generate = [] if scenario.generate == DEFAULT_GENERATE else [f"--generate {scenario.generate}"]

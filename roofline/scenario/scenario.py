@@ -19,6 +19,7 @@ from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import Engine, default_engine, resolve_engine
 from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware
+from roofline.specs.images import EncodedImage, encoded_image, parse_image_size
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
 
@@ -52,7 +53,8 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
     at the reported decode step, by default prefix + prompt, the first step of a generation. `precision` defaults to
     the released checkpoint's, as far as engine and hardware support it (`roofline.specs.checkpoint`). `fusions` are
     names of `roofline.graph.fusion`; the default is FlashAttention, "attention". The `images` of each sequence pass
-    through the model's vision encoder and join the prompt. The prompt of an encoder-decoder is its encoder's input.
+    through the model's vision encoder and join the prompt; `image_size` is theirs in pixels, "1024x768" (default: that
+    of the model's spec). The prompt of an encoder-decoder is its encoder's input.
     `settings`: parallelism, speculative decoding, chunked prefill, ... `engine` is the profile of expected times, a
     name, a path or an `Engine` (`roofline.specs.engine`): by default llama.cpp on CPUs and Apple silicon, else vLLM.
     `price` is USD per device hour, by default that of the hardware's spec.
@@ -73,6 +75,7 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
     techniques: tuple[str, ...] = ()
     engine: Engine | str | None = None
     price: float | None = None
+    image_size: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -146,6 +149,7 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
 
     def _check_model(self, settings: dict[str, Any]) -> None:
         model = self.model
+        self._image  # noqa: B018 - raises for a size that is none, or that the image processor rejects
         if _any(settings["images"]) and model.tower_kind != "vision":
             if model.title.endswith("(text decoder only)"):
                 raise RooflineError(f"the spec of {model.name} has no vision encoder: images are not simulated")
@@ -160,7 +164,17 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
     @property
     def prompt_tokens(self) -> Any:
         """Tokens of the decoder's prefill: prompt and image tokens, or the start token of an encoder-decoder."""
-        return 1 if self._encoder else self.prompt + self.images * self.model.image_tokens
+        return 1 if self._encoder else self.prompt + self.images * self.image_tokens
+
+    @cached_property
+    def _image(self) -> EncodedImage:
+        return encoded_image(self.model, None if self.image_size is None else parse_image_size(self.image_size))
+
+    @property
+    def image_tokens(self) -> int:
+        """Prompt tokens of one image."""
+        tiles, positions = self._image
+        return tiles * self.model.merged(positions)
 
     @property
     def first_cached(self) -> Any:
@@ -174,7 +188,8 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
             return Step(self.batch, self.prompt, 0)
         if self.model.tower_tokens is None or not _any(self.images):
             return None
-        return Step(self.batch * self.images, self.model.tower_tokens, 0)
+        tiles, positions = self._image
+        return Step(self.batch * self.images * tiles, positions, 0)
 
     @property
     def prefill_step(self) -> Step:

@@ -342,6 +342,24 @@ class AudioConvolution:
     stride: Count = 1
 
 
+@dataclass(frozen=True, slots=True)
+class ImageRule:
+    """How an image processor turns an image of any size into patches of `patch` x `patch` pixels.
+
+    `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` (dynamic resolution); or
+    the image is cut into at most `tiles` squares of `tile` x `tile` pixels (`roofline.specs.images`).
+    """
+
+    __pydantic_config__ = CLOSED
+
+    patch: Count
+    merge: Count = 1
+    min_pixels: Tokens | None = None
+    max_pixels: Tokens | None = None
+    tile: Count | None = None
+    tiles: Annotated[int, Strict(), Ge(1), Le(256)] | None = None
+
+
 class Layer(Struct, frozen=True):
     """One layer: a token mixer and a feed-forward block (either may be absent), sequential or in parallel.
 
@@ -369,11 +387,11 @@ class Model(Struct, frozen=True, dict=True):
 
     `task`: generate tokens, or encode a sequence in one pass. `tower`: a network that runs first, either an "encoder"
     for the layers' `cross` attention, or a "vision" encoder whose `tower_tokens` outputs per image are added to the
-    prompt. An encoder's `tower_tokens`, if any, are its default input length (Whisper's windows of 30 s). `dtype`:
-    format of the unquantised weights. `quantization`: scheme of the others, in the notation of `--quant`.
-    `unquantised`: parts left unquantised beside the usual ones. `mtp`: number of multi-token-prediction modules in the
-    checkpoint, not part of the main model. `extra_parameters`: stored weights that inference does not use (poolers,
-    unused heads). `parameters`: the published size, if any; the derived size is
+    prompt; `image` is the rule for images of other sizes. An encoder's `tower_tokens`, if any, are its default input
+    length (Whisper's windows of 30 s). `dtype`: format of the unquantised weights. `quantization`: scheme of the
+    others, in the notation of `--quant`. `unquantised`: parts left unquantised beside the usual ones. `mtp`: number of
+    multi-token-prediction modules in the checkpoint, not part of the main model. `extra_parameters`: stored weights
+    that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the derived size is
     `roofline.bound.memory.parameters(model)`.
     """
 
@@ -400,6 +418,7 @@ class Model(Struct, frozen=True, dict=True):
     tower: Model | None = None
     tower_kind: Literal["encoder", "vision"] | None = None
     tower_tokens: int | None = None
+    image: ImageRule | None = None
     projector: tuple[int, ...] = ()
     projector_bias: bool = True
     patch: int = 0
@@ -436,11 +455,15 @@ class Model(Struct, frozen=True, dict=True):
 
     @property
     def image_tokens(self) -> int:
-        """Prompt tokens per image: the vision encoder's patches, after merging by the projector."""
-        if self.tower is None or self.tower_kind != "vision" or not self.tower_tokens:
+        """Prompt tokens per image of the spec's size."""
+        return self.merged(self.tower_tokens or 0)
+
+    def merged(self, positions: int) -> int:
+        """Prompt tokens of so many patches in the vision encoder, which its projector merges."""
+        if self.tower is None or self.tower_kind != "vision":
             return 0
         merged = self.tower.projector[0] // self.tower.hidden if self.tower.projector else 1
-        return self.tower_tokens // max(merged, 1)
+        return positions // max(merged, 1)
 
     @cached_property
     def _hash(self) -> int:

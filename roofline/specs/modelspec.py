@@ -26,6 +26,7 @@ from roofline.specs.model import (
     Conditioning,
     Count,
     Flag,
+    ImageRule,
     Indexer,
     Layer,
     LayerGroup,
@@ -122,6 +123,7 @@ class _Spec:
     tower: dict[str, Any] | None = None
     tower_kind: Literal["encoder", "vision"] | None = None
     tower_tokens: Count | None = None
+    image: ImageRule | None = None
     projector: list[Count] | None = None
     projector_bias: Flag = True
     patch: Natural = 0
@@ -161,6 +163,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "positions": _names(Positions),
     "conditioning": _names(Conditioning),
     "convolutions": _names(AudioConvolution),
+    "image": _names(ImageRule),
     "indexer": _names(Indexer),
     **{key: _names(record) for key, record in _SECTIONS.items()},
 }
@@ -344,6 +347,7 @@ def to_spec(model: Model) -> dict[str, Any]:
         "name": model.name,
         **{key: getattr(model, key) for key in _SHARED},
         "conditioning": None if model.conditioning is None else asdict(model.conditioning),
+        "image": None if model.image is None else _section_spec(model.image),
         "positions": positions.kind if positions.count is None else {"kind": positions.kind, "count": positions.count},
         "projector": list(model.projector) or None,
         "convolutions": [asdict(part) for part in model.convolutions] or None,

@@ -41,6 +41,8 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
             if not isinstance(value, int):
                 raise RooflineError(f"a grid of --{name} is not one command")
             yield f"--{name}", str(value)
+    if options.get("image_size") is not None:
+        yield "--image-size", options["image_size"]
     yield from _targets("formats", request.formats)
     convention = str(options.get("convention", Convention.PHYSICAL))
     yield from _fusions(request, convention)

@@ -20,6 +20,7 @@ from roofline.graph.parallel import MAX_DEVICES, parse_offload
 from roofline.scenario.scenario import MAX_BATCH, MAX_LENGTH, MAX_PRICE, Scenario
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import load_hardware
+from roofline.specs.images import parse_image_size
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import parse_precision
 from roofline.techniques import check_request
@@ -138,6 +139,7 @@ OPTIONS: Mapping[str, Option] = {
         _grid("context", 0, 2 * MAX_LENGTH),
         _grid("prefix", 0, MAX_LENGTH),
         _grid("images", 0, MAX_BATCH),
+        Option("image_size", Kind.TEXT, ("image_size",), check=parse_image_size),
         _format("quant", "scheme"),
         _format("weights", "weights"),
         _format("activations", "activations"),

@@ -1,6 +1,6 @@
 """Vision-language models: a text decoder and a vision encoder whose outputs are added to the prompt.
 
-For encoders of any resolution an image has 32 x 32 patches; `tower_tokens` in a spec overrides that.
+For encoders of any resolution an image has 32 x 32 patches; `tower_tokens` in a spec, or --image-size, overrides that.
 """
 
 from __future__ import annotations
@@ -14,6 +14,12 @@ from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import Config, Reader, Spec, plain_mlp
 
 PATCHES = 32 * 32
+PIXELS: Mapping[int, tuple[int, int]] = {14: (56**2, 12845056), 16: (256**2, 4096**2)}
+"""Bounds on an image's pixels by the size of a patch: preprocessor_config.json of Qwen2-VL and 2.5-VL, and Qwen3.5."""
+
+LLAMA_4_TILES = 16
+"""`max_patches` of the released preprocessor_config.json of Llama 4."""
+
 _TEXT: Mapping[str, Reader] = {**dense.READERS, **experts.READERS, **experts.TEXT_DECODERS, **hybrid.TEXT_DECODERS}
 _LLAMA: Mapping[str, int] = {
     "vocab_size": 32000,
@@ -43,8 +49,16 @@ def _text(config: Config, default: str) -> Spec:
     return _TEXT[model_type](text.with_defaults(_LLAMA) if model_type == "llama" else text)
 
 
-def _with_vision_tower(text: Spec, tower: Spec, tokens: int) -> Spec:
-    return {**text, "tower_kind": "vision", "tower_tokens": tokens, "tower": tower}
+def _with_vision_tower(text: Spec, tower: Spec, tokens: int, **image: int) -> Spec:
+    rule = {"image": image} if image else {}
+    return {**text, "tower_kind": "vision", "tower_tokens": tokens, "tower": tower, **rule}
+
+
+def _dynamic(vision: Config, patch: int) -> dict[str, int]:
+    """The image rule of Qwen's dynamic resolution."""
+    low, high = PIXELS.get(patch, PIXELS[16])
+    merge = vision.integer("spatial_merge_size", default=2)
+    return {"patch": patch, "merge": merge, "min_pixels": low, "max_pixels": high}
 
 
 def _tower(hidden: int, layers: int, heads: int, mlp: Spec, **parts: Any) -> Spec:
@@ -132,7 +146,8 @@ def _llama4(config: Config) -> Spec:
         projector=[merged, inner, outer, text["hidden"]],
         projector_bias=vision.flag("multi_modal_projector_bias", False),
     )
-    return _with_vision_tower(text, tower, tokens)
+    tile = vision.integer("image_size", default=336)
+    return _with_vision_tower(text, tower, tokens, patch=patch, tile=tile, tiles=LLAMA_4_TILES)
 
 
 def _patch(vision: Config, size: int) -> int:
@@ -157,7 +172,7 @@ def _qwen2_vl(config: Config) -> Spec:
         patch=_patch(vision, vision.integer("patch_size", default=14)),
         projector=_merged(vision, hidden, vision.integer("hidden_size", default=3584)),
     )
-    return _with_vision_tower(text, tower, PATCHES)
+    return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, vision.integer("patch_size", default=14)))
 
 
 def _qwen2_5_vl(config: Config) -> Spec:
@@ -187,7 +202,7 @@ def _qwen2_5_vl(config: Config) -> Spec:
     )
     tower["layers"] = {"count": layers, "pattern": ["full" if index in full else "local" for index in range(layers)]}
     tower["blocks"] = {"local": {"attention": {"window": window}}, "full": {}}
-    return _with_vision_tower(text, tower, PATCHES)
+    return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, size))
 
 
 def _qwen3_5(config: Config) -> Spec:
@@ -208,7 +223,7 @@ def _qwen3_5(config: Config) -> Spec:
         patch_bias=True,
         projector=_merged(vision, hidden, vision.integer("out_hidden_size", default=3584)),
     )
-    return _with_vision_tower(text, tower, PATCHES)
+    return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, vision.integer("patch_size", default=16)))
 
 
 READERS: Mapping[str, Reader] = {

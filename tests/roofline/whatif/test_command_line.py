@@ -17,6 +17,7 @@ WRITTEN = [
     "llama-3.1-8b --hw a6000 --offload weights=0.5,kv=0.25,bandwidth=7000000000.0B/s --engine llama.cpp",
     "mixtral-8x7b --hw h100-sxm --tp 2 --ep 2 --expert-skew 0.7 --with eagle:accept=2.5 --with awq",
     "llama-2-7b --hw a6000 --convention llm-viewer",
+    "qwen2-vl-7b --hw l40s --images 2 --image-size 1024x768",
     "llama-2-7b --hw a6000 --price 0.5",
     "llama-2-7b --hw m4-max --engine vllm",
     "llama-2-7b --hw m4-max --quant q8_0",

@@ -1,0 +1,95 @@
+"""Tokens of an image by its size: what an image processor makes of a picture before the vision encoder sees it.
+
+Three rules are known. Dynamic resolution (Qwen2-VL, Qwen2.5-VL, Qwen3.5): the image is resized to the nearest multiple
+of what becomes one token, within bounds on its pixels. Tiles (Llama 4): it is resized into the best-fitting grid of
+square tiles, and a thumbnail is added. Without a rule (LLaVA-1.5) every image is resized to one size.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple
+
+from roofline.core.errors import RooflineError, quote
+from roofline.specs.model import ImageRule, Model
+
+MAX_SIDE = 10**5
+"""The longest accepted side of an image in pixels."""
+
+MAX_ASPECT = 200
+"""The largest ratio of the sides that Qwen's image processors accept."""
+
+
+class ImageSize(NamedTuple):
+    """Width and height in pixels."""
+
+    width: int
+    height: int
+
+
+class EncodedImage(NamedTuple):
+    """The passes of the vision encoder over one image: `tiles` sequences of `positions` patches."""
+
+    tiles: int
+    positions: int
+
+
+def parse_image_size(text: str) -> ImageSize:
+    """The size written as WIDTHxHEIGHT, `1024x768`; raises RooflineError."""
+    match = re.fullmatch(r"([0-9]{1,6})\s*[xX×]\s*([0-9]{1,6})", text.strip())
+    sides = [int(side) for side in match.groups()] if match else []
+    if not sides or not all(1 <= side <= MAX_SIDE for side in sides):
+        problem = f"width x height in pixels, each 1 to {MAX_SIDE}, like 1024x768"
+        raise RooflineError(f"--image-size must be {problem}, got {quote(text)}")
+    return ImageSize(*sides)
+
+
+def encoded_image(model: Model, size: ImageSize | None) -> EncodedImage:
+    """What the vision encoder of `model` sees of an image of that size; of the spec's size without one.
+
+    Raises RooflineError for a size that the image processor rejects.
+    """
+    default = EncodedImage(1, model.tower_tokens or 0)
+    rule = model.image
+    if size is None or rule is None:
+        return default
+    if rule.tile is not None:
+        tiles = _grid_tiles(size, rule.tile, rule.tiles or 1)
+        return EncodedImage(tiles + 1 if tiles > 1 else 1, (rule.tile // rule.patch) ** 2)
+    width, height = _resized(size, rule)
+    return EncodedImage(1, (width // rule.patch) * (height // rule.patch))
+
+
+def _resized(size: ImageSize, rule: ImageRule) -> ImageSize:
+    """The size to the nearest multiples of a token's side, with the area between the rule's bounds.
+
+    transformers, image_processing_qwen2_vl.py, smart_resize.
+    """
+    if max(size) > MAX_ASPECT * min(size):
+        raise RooflineError(
+            f"--image-size {size.width}x{size.height}: the longer side is over {MAX_ASPECT} times the other"
+        )
+    side = rule.patch * rule.merge
+    area = size.width * size.height
+    rounded = ImageSize(*(max(side, round(length / side) * side) for length in size))
+    pixels = rounded.width * rounded.height
+    if rule.max_pixels is not None and pixels > rule.max_pixels:
+        shrink = math.sqrt(area / rule.max_pixels)
+        return ImageSize(*(max(side, math.floor(length / shrink / side) * side) for length in size))
+    if rule.min_pixels is not None and pixels < rule.min_pixels:
+        grow = math.sqrt(rule.min_pixels / area)
+        return ImageSize(*(math.ceil(length * grow / side) * side for length in size))
+    return rounded
+
+
+def _grid_tiles(size: ImageSize, tile: int, most: int) -> int:
+    """Tiles of the grid that the image fills best: the least enlargement, else the least reduction.
+
+    transformers, image_processing_llama4_fast.py, find_supported_resolutions and get_best_fit.
+    """
+    grids = [(wide, high) for wide in range(1, most + 1) for high in range(1, most // wide + 1)]
+    scales = {grid: min(grid[0] * tile / size.width, grid[1] * tile / size.height) for grid in grids}
+    enlarged = [scale for scale in scales.values() if scale >= 1]
+    chosen = min(enlarged) if enlarged else max(scales.values())
+    return min(wide * high for (wide, high), scale in scales.items() if scale == chosen)

@@ -1,0 +1,88 @@
+"""Images of any size: tokens by the rules of the released image processors."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roofline import RooflineError, Scenario, analyze, load_hardware, load_model
+from roofline.scenario.notes import notes
+from roofline.specs.images import ImageSize, encoded_image, parse_image_size
+
+L40S = load_hardware("l40s")
+
+
+def of(model: str, size: str | None = None, images: int = 1) -> Scenario:
+    return Scenario(load_model(model), L40S, prompt=100, images=images, image_size=size)
+
+
+@pytest.mark.parametrize(
+    ("model", "size", "tokens"),
+    [
+        ("qwen2-vl-7b", "1024x768", 37 * 27),  # 1036 x 756 pixels, 28 x 28 a token
+        ("qwen2.5-vl-7b", "448x448", 16 * 16),
+        ("qwen2-vl-2b", "28x28", 2 * 2),  # at least 56 x 56 pixels
+        ("qwen3.5-27b", "1024x768", 32 * 24),  # 32 x 32 pixels a token
+        ("qwen3.5-27b", "100x100", 8 * 8),  # at least 256 x 256 pixels
+        ("llava-1.5-7b", "1024x768", 576),  # any image becomes 336 x 336
+        ("llama-4-scout", "336x336", 144),
+        ("llama-4-scout", "672x336", 3 * 144),  # two tiles and the thumbnail
+        ("llama-4-scout", "1024x768", 13 * 144),  # 4 x 3 tiles and the thumbnail
+    ],
+)
+def test_tokens_of_an_image(model: str, size: str, tokens: int) -> None:
+    assert of(model, size).image_tokens == tokens
+    assert of(model, size, images=2).prompt_tokens == 100 + 2 * tokens
+
+
+def test_without_a_size_an_image_has_that_of_the_spec() -> None:
+    assert of("qwen2-vl-7b").image_tokens == 256
+    assert of("llama-4-scout").image_tokens == 144
+
+
+def test_the_encoder_runs_over_all_patches_of_the_image() -> None:
+    """Linear layers of Qwen2-VL's encoder: 4 d^2 of attention and 8 d^2 of the MLP a patch, four patches a token."""
+    answer = analyze(of("qwen2-vl-7b", "1024x768"))
+    section = {op.name: op for op in answer.prefill.ops if op.section == "encoder layer"}
+    assert section["q_proj"].flops == 4 * 999 * (2 * 1280 * 1280 + 1280)
+    tiles = analyze(of("llama-4-scout", "672x336"))
+    own = {op.name: op for op in tiles.prefill.ops if op.section == "encoder layer"}
+    assert own["q_proj"].flops == 3 * 576 * (2 * 1408 * 1408 + 1408)
+
+
+@given(st.integers(1, 20000), st.integers(1, 20000))
+def test_a_resized_image_keeps_within_the_bounds(width: int, height: int) -> None:
+    model = load_model("qwen2-vl-7b")
+    if max(width, height) > 200 * min(width, height):
+        with pytest.raises(RooflineError, match="over 200 times"):
+            encoded_image(model, ImageSize(width, height))
+        return
+    pixels = encoded_image(model, ImageSize(width, height)).positions * 14 * 14
+    assert pixels <= 12845056 or min(width, height) < 28 * 28
+    assert pixels >= 3136 - 28 * 28
+    assert encoded_image(model, ImageSize(height, width)).positions * 14 * 14 == pixels
+
+
+@pytest.mark.parametrize("text", ["1024", "x", "0x5", "1024x-1", "1e3x10", "1000001x5", "²x5", ""])
+def test_a_size_that_is_none(text: str) -> None:
+    with pytest.raises(RooflineError, match="width x height in pixels"):
+        parse_image_size(text)
+    with pytest.raises(RooflineError, match="width x height in pixels"):
+        of("qwen2-vl-7b", text)
+
+
+def test_sizes_without_effect_are_noted() -> None:
+    def said(model: str, size: str, images: int = 1) -> list[str]:
+        return [note for note in notes(analyze(of(model, size, images))) if note.startswith("--image-size")]
+
+    assert not said("qwen2-vl-7b", "1024x768")
+    assert said("qwen2-vl-7b", "1024x768", 0) == ["--image-size 1024x768 has no effect: there are no images"]
+    assert said("llava-1.5-7b", "64x64")[0].endswith("llava-1.5-7b resizes every image to the same size")
+
+
+def test_a_grid_of_images_has_one_size() -> None:
+    grid = Scenario(load_model("qwen2-vl-7b"), L40S, prompt=100, images=np.array([0, 1, 2]), image_size="1024x768")
+    one = analyze(of("qwen2-vl-7b", "1024x768")).prefill.bound_time
+    assert analyze(grid).prefill.bound_time[1] == pytest.approx(one)
