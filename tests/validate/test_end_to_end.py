@@ -217,6 +217,7 @@ def test_engines_by_prefix() -> None:
         "llama.cpp",
         "sglang",
     ]
+    assert find_engine("LMDeploy TurboMind") == "lmdeploy"
     with pytest.raises(Unmapped, match="no engine profile is for 'pegainfer'"):
         find_engine("pegainfer")
 

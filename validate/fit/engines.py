@@ -42,6 +42,7 @@ PRIORS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
         "gpt-fast": {"step": 0.2e-3},
         "tensorrt-llm": {"step": 0.3e-3, "sequence": 10e-6, "issue": 3e-6},
+        "lmdeploy": {"step": 0.3e-3, "sequence": 10e-6, "issue": 3e-6},
         "vllm": {"step": 0.5e-3, "sequence": 15e-6, "issue": 6e-6},
         "vllm-sync": {"step": 1.0e-3, "sequence": 18e-6, "issue": 6e-6},
         "vllm-v0": {"step": 1.0e-3, "sequence": 20e-6, "issue": 6e-6},

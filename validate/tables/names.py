@@ -91,6 +91,7 @@ ENGINES: tuple[tuple[str, str], ...] = (
     ("gpt-fast", "gpt-fast"),
     ("llama.cpp", "llama.cpp"),
     ("gguf file", "llama.cpp"),
+    ("lmdeploy", "lmdeploy"),
     ("sglang", "sglang"),
     ("pytorch hf", "hf-eager"),
 )
