@@ -254,7 +254,9 @@ class MixtureOfExperts:
     """`experts` routed experts of `width`, of which each token is sent to `top_k`, and optional shared experts.
 
     `shared_width`: total width of the shared experts (0: none). `shared_gate`: a learned gate on their output.
-    `router_bias`: a learned bias per expert. `bias`: biases in the experts' projections.
+    `router_bias`: a learned bias per expert. `bias`: biases in the experts' projections. `groups`: groups of
+    neighbouring experts, of which a token's experts are in at most `top_groups` (group-limited routing; DeepSeek-V2,
+    2024, section 2.2.2).
     """
 
     __pydantic_config__ = CLOSED
@@ -268,6 +270,8 @@ class MixtureOfExperts:
     shared_gate: Flag = False
     router_bias: Flag = False
     bias: Flag = False
+    groups: Count = 1
+    top_groups: Count = 1
 
 
 FeedForward: TypeAlias = Mlp | MixtureOfExperts

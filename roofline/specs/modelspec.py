@@ -331,12 +331,25 @@ def _check_layer(layer: Layer, prefix: str, where: str) -> None:
     if isinstance(experts, MixtureOfExperts) and experts.top_k > experts.experts:
         problem = f"{experts.top_k} of {experts.experts} experts cannot be selected"
         raise SpecError(where, f"'{prefix}moe.top_k': {problem}")
+    if isinstance(experts, MixtureOfExperts):
+        _check_groups(experts, f"{prefix}moe", where)
     if layer.shared_norm and layer.residual != "parallel":
         raise SpecError(where, f"'{prefix}shared_norm' needs residual: parallel")
     if layer.residual == "parallel" and layer.norm.placement != "pre":
         raise SpecError(where, f"'{prefix}norm.placement': a parallel residual takes pre norms only")
     if layer.residual == "parallel" and (layer.mixer is None or layer.feed_forward is None or layer.cross):
         raise SpecError(where, f"'{prefix}residual': parallel needs a mixer and a feed-forward block, and no cross")
+
+
+def _check_groups(spec: MixtureOfExperts, key: str, where: str) -> None:
+    """Raises SpecError where the groups of group-limited routing do not divide the experts or hold too few."""
+    if spec.experts % spec.groups:
+        raise SpecError(where, f"'{key}.groups': {spec.experts} experts are not divisible into {spec.groups} groups")
+    if spec.top_groups > spec.groups:
+        raise SpecError(where, f"'{key}.top_groups': {spec.top_groups} of {spec.groups} groups cannot be selected")
+    if (held := spec.top_groups * spec.experts // spec.groups) < spec.top_k:
+        problem = f"{spec.top_groups} groups hold {held} experts, fewer than the {spec.top_k} of top_k"
+        raise SpecError(where, f"'{key}.top_groups': {problem}")
 
 
 def to_spec(model: Model) -> dict[str, Any]:

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
+from functools import lru_cache
+from itertools import pairwise
+
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, Pool
@@ -152,31 +157,63 @@ def pool_of(spec: MixtureOfExperts, parallel: Parallelism, skew: float) -> Pool:
 
 
 def _all_to_alls(source: Tensor, spec: MixtureOfExperts, formats: Formats) -> list[Op]:
-    """Dispatch of rows to the ranks of their experts, and combine, the way back.
+    """Dispatch of tokens to the ranks of their experts, and combine, the way back.
 
-    Tensor ranks share the sending of the tokens that they all have. Across nodes a token is sent once to each node that
-    has any of its experts, and forwarded within the node over the faster links; sums return the same way (DeepSeek-V3,
-    2024, section 3.2.2).
+    A token is sent once to each rank that has any of its experts, and a sum returns from each (DeepEP's kernels for
+    throughput, whose layout is a rank mask per token). Tensor ranks share the sending of the tokens that they all have.
+    Across nodes a token is sent once to each node that has any of its experts, and forwarded within the node over the
+    faster links; sums return the same way (DeepSeek-V3, 2024, section 3.2.2).
     """
     parallel = formats.parallel
     ranks, reach = parallel.expert, parallel.tensor * parallel.data
-    share = 1 / parallel.tensor
+    copies, share = destinations(spec, ranks, ranks), 1 / parallel.tensor
     if parallel.span(reach).across_nodes:
-        share *= remote_nodes(-(-reach // parallel.devices_per_node), spec.top_k) / (
-            spec.top_k * bus_factor(Collective.ALL_TO_ALL, ranks)
-        )
+        nodes = -(-reach // parallel.devices_per_node)
+        remote = destinations(spec, ranks, nodes) * bus_factor(Collective.ALL_TO_ALL, nodes)
+        share *= remote / (copies * bus_factor(Collective.ALL_TO_ALL, ranks))
 
     def all_to_all(name: str, rows: str, form: Format) -> Op:
-        sent = activation(rows, form, spec.top_k, *source.shape[2:])
+        sent = activation(rows, form, as_size(copies), *source.shape[2:])
         received = replace(sent, name=f"{rows}_received")
         return collective(f"{name}_all_to_all", Collective.ALL_TO_ALL, sent, received, ranks, reach, share)
 
     return [all_to_all("dispatch", "dispatched", formats.activations), all_to_all("combine", "combined", formats.base)]
 
 
-def remote_nodes(nodes: int, top_k: int) -> float:
-    """Expected number of other nodes that hold any of a token's `top_k` experts with uniform routing."""
-    return (nodes - 1) * (1 - (1 - 1 / nodes) ** top_k)
+@lru_cache(maxsize=1024)
+def destinations(spec: MixtureOfExperts, ranks: int, among: int) -> float:
+    """Expected number of `among` devices or nodes that hold any of a token's experts, with uniform routing.
+
+    `spec` is that of one of `ranks` expert ranks; each destination holds as many neighbouring experts. A destination
+    with m of E experts holds none of k with probability C(E - m, k) / C(E, k). With group-limited routing the k are
+    among the T experts of the groups that a token picks, of which the destination has t: C(T - t, k) / C(T, k), over
+    all choices of groups.
+    """
+    experts = spec.experts * ranks
+    groups, picked = spec.groups, spec.top_groups
+    if experts % groups or picked * (experts // groups) < spec.top_k:  # after a technique changed the experts
+        groups = picked = 1
+    size = experts // groups
+    eligible = picked * size
+    choices = math.comb(groups, picked) * math.comb(eligible, spec.top_k)
+    cuts = [index * experts // among for index in range(among + 1)]
+    missed = 0
+    for start, stop in pairwise(cuts):
+        shares = [max(0, min(stop, first + size) - max(start, first)) for first in range(0, experts, size)]
+        missed += sum(
+            ways * math.comb(eligible - held, spec.top_k)
+            for (chosen, held), ways in _choices(tuple(shares), picked).items()
+            if chosen == picked
+        )
+    return among - missed / choices
+
+
+def _choices(shares: tuple[int, ...], most: int) -> Counter[tuple[int, int]]:
+    """The number of ways to choose some groups, at most `most`, by their number and the sum of their `shares`."""
+    ways = Counter({(0, 0): 1})
+    for share in shares:
+        ways += Counter({(chosen + 1, held + share): count for (chosen, held), count in ways.items() if chosen < most})
+    return ways
 
 
 def _shared_experts(

@@ -24,12 +24,15 @@ from roofline.specs.huggingface.dense import WINDOWED
 def moe_section(config: Config, *width: str, experts: Any = None, top_k: Any = None, **parts: Any) -> Spec:
     """The moe section: gated experts as wide as the key `width` says; `experts` and `top_k` are class defaults."""
     names = ("num_experts", "num_local_experts", "n_routed_experts")
+    groups = 1 if config.content.get("topk_method") == "greedy" else config.natural("n_group", default=1)
+    limited = {"groups": groups, "top_groups": config.integer("topk_group", default=groups)} if groups > 1 else {}
     return {
         "experts": config.integer(*names, **({"default": experts} if experts else {})),
         "top_k": config.integer("num_experts_per_tok", **({"default": top_k} if top_k else {})),
         "width": config.integer(*(width or ("intermediate_size",))),
         "gated": True,
         "activation": config.activation("hidden_act", default="silu"),
+        **limited,
         **parts,
     }
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import Counter
+from math import comb
 
 import numpy as np
 import pytest
@@ -22,6 +24,7 @@ from roofline import (
     load_model,
     parse_precision,
 )
+from roofline.graph.layers.mlp import destinations
 from roofline.graph.network import Build, _stage
 from roofline.graph.parallel import (
     Collective,
@@ -121,15 +124,47 @@ def test_dispatch_and_combine_bytes() -> None:
     all_to_alls = [op for op in answer.prefill.ops if op.op.is_all_to_all]
     assert [op.name for op in all_to_alls] == ["dispatch_all_to_all", "combine_all_to_all"]
     for op in all_to_alls:
-        assert op.link_bytes == (64 / 8) * 128 * 8 * 2048 * 2 * 7 / 8
+        assert op.link_bytes == pytest.approx((64 / 8) * 128 * 2048 * 2 * 7 * (1 - comb(112, 8) / comb(128, 8)))
 
 
 def test_dispatch_across_nodes_sends_a_token_once_per_node() -> None:
     settings = parallel(expert=16, nodes=4)
     answer = run("qwen3-30b-a3b", settings, batch=64, prompt=128)
     dispatch = next(op for op in answer.prefill.ops if op.name == "dispatch_all_to_all")
-    remote = 3 * (1 - (3 / 4) ** 8)
+    remote = 3 * (1 - comb(96, 8) / comb(128, 8))
     assert dispatch.link_bytes == pytest.approx((64 / 16) * 128 * remote * 2048 * 2)
+
+
+def test_a_token_is_sent_once_to_a_rank() -> None:
+    """Drawing 8 of 128 experts by chance, over 8 ranks of 16 (qwen3-235b-a22b): 5.34 ranks, not 8 copies."""
+    spec, draw = load_model("qwen3-235b-a22b").experts[0], np.random.default_rng(27)
+    found = np.mean([len(set(draw.choice(128, 8, replace=False) // 16)) for _ in range(20_000)])
+    assert destinations(dataclasses.replace(spec, experts=16), 8, 8) == pytest.approx(found, rel=5e-3)
+    assert 8 / destinations(dataclasses.replace(spec, experts=16), 8, 8) == pytest.approx(1.498, abs=5e-3)
+
+
+@pytest.mark.parametrize(("ranks", "among"), [(8, 8), (16, 16), (32, 4), (64, 8), (32, 3), (16, 5)])
+def test_group_limited_routing_bounds_the_destinations(ranks: int, among: int) -> None:
+    """DeepSeek-V3: 8 experts in 4 of 8 groups; destinations may hold parts of groups, and groups parts of them."""
+    spec, draw = load_model("deepseek-v3").experts[0], np.random.default_rng(5)
+    assert (spec.groups, spec.top_groups) == (8, 4)
+    cuts = [index * 256 // among for index in range(1, among)]
+
+    def reached() -> int:
+        groups = draw.choice(8, 4, replace=False)
+        experts = groups[(picked := draw.choice(128, 8, replace=False)) // 32] * 32 + picked % 32
+        return len(set(np.searchsorted(cuts, experts, side="right")))
+
+    found = destinations(dataclasses.replace(spec, experts=256 // ranks), ranks, among)
+    assert found == pytest.approx(np.mean([reached() for _ in range(20_000)]), rel=1e-2)
+    assert found < destinations(dataclasses.replace(spec, experts=256 // ranks, groups=1, top_groups=1), ranks, among)
+
+
+def test_deepseek_v3_reaches_at_most_four_nodes_of_eight() -> None:
+    """DeepSeek-V3 (2024), section 2.1.2: each token is sent to at most 4 nodes."""
+    spec = load_model("deepseek-v3").experts[0]
+    assert 3.5 < destinations(dataclasses.replace(spec, experts=4), 64, 8) <= 4
+    assert destinations(dataclasses.replace(spec, experts=4, groups=1, top_groups=1), 64, 8) > 5
 
 
 @pytest.mark.parametrize(("kind", "share"), [(Collective.ALL_REDUCE, 1.5), (Collective.ALL_GATHER, 0.75)])
