@@ -165,7 +165,11 @@ def scenario_document(analysis: Analysis) -> dict[str, Any]:
 
 
 def phase_document(phase: Phase, expected: bool = True) -> dict[str, Any]:
-    """One phase: totals, then figures per instance of every operator, with expected times if `expected`."""
+    """One phase: totals, then figures per instance of every operator, with expected times if `expected`.
+
+    Work (FLOPs, bytes) is that of one device, times are those of the whole phase: in a pipeline a device waits while
+    others run. So times sum over `count` instances, and work over `count * busy`.
+    """
     expectations: tuple[Expectation | None, ...] = phase.expected_ops if expected else (None,) * len(phase.ops)
     return {
         "flops": number(phase.flops),
@@ -191,12 +195,14 @@ def phase_expectation(phase: Phase) -> dict[str, Any]:
 
 
 def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any]:
-    """One operator: figures per instance, and the number of instances in a forward pass."""
+    """One operator: figures per instance, the number of instances that the phase takes in a row, on all stages of a
+    pipeline, and the fraction of them that a device runs (`busy`: 1 without pipeline parallelism)."""
     return {
         "name": op.name,
         "kind": op.kind,
         "section": op.section,
         "count": op.count,
+        "busy": op.busy,
         "arithmetic": op.arithmetic,
         "flops": number(op.flops),
         "bytes": number(op.bytes),

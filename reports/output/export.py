@@ -12,7 +12,7 @@ from roofline.core.units import seconds, si
 from roofline.graph.network import ENDS
 
 OP_COLUMNS = (
-    *("name", "kind", "section", "count", "arithmetic", "flops", "bytes", "link_bytes", "weight_bytes"),
+    *("name", "kind", "section", "count", "busy", "arithmetic", "flops", "bytes", "link_bytes", "weight_bytes"),
     *("activation_bytes", "kv_bytes", "state_bytes", "upcast_flops", "intensity", "ridge"),
     *("attainable_flops_per_s", "bound", "bound_time_s", "share"),
 )

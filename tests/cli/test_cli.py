@@ -92,6 +92,7 @@ PHASE = {"flops": NUMBER, "bytes": NUMBER, "bound": str, "bound_time_s": float, 
 OP = {
     "name": str,
     "count": int,
+    "busy": NUMBER,
     "flops": NUMBER,
     "bytes": NUMBER,
     "weight_bytes": NUMBER,
@@ -178,6 +179,20 @@ def test_json_adds_up(analysis: Analyze, model: str, args: tuple[object, ...]) -
     assert generation["total_s"] == pytest.approx(generation["ttft_s"] + steps * generation["tpot_s"])
     tokens = generation["batch"] * generation["generated"]
     assert generation["tokens_per_s"] == pytest.approx(tokens / generation["total_s"])
+
+
+@pytest.mark.parametrize("more", [(), ("--micro-batches", 4, "--batch", 8)])
+def test_operators_of_a_pipeline_add_up(analysis: Analyze, more: tuple[object, ...]) -> None:
+    """A device does its stage's part of the work, while the phase takes the time of all stages."""
+    whole, piped = (analysis(*more, *degree, hw="mi325x", model="gpt-oss-120b") for degree in ((), ("--pp", 8)))
+    for name, phase in piped["phases"].items():
+        for total in ("flops", "bytes", "link_bytes"):
+            done = math.fsum(entry["count"] * entry["busy"] * entry[total] for entry in phase["ops"])
+            assert done == pytest.approx(phase[total]), total
+        taken = math.fsum(entry["count"] * entry["bound_time_s"] for entry in phase["ops"])
+        assert taken == pytest.approx(phase["bound_time_s"])
+        assert phase["flops"] == pytest.approx(whole["phases"][name]["flops"] / 8, rel=1e-3)
+        assert all(entry["busy"] == 1 for entry in whole["phases"][name]["ops"])
 
 
 def test_operator_figures_are_per_instance(analysis: Analyze) -> None:
