@@ -311,13 +311,14 @@ def _counted(
     by_role = work.rows[len(WorkRow) :]
     moved = by_role.sum(axis=0)
     streamed = offload.weights * by_role[ROLES.index(Role.WEIGHT)] + offload.kv * by_role[ROLES.index(Role.KV)]
-    on_link = np.zeros(sent.shape)
+    on_link, sent = np.zeros(sent.shape), sent.copy()
     for index, op in enumerate(ops):
         if op.link is not None:
             link = op.link
-            speed, latency = over_link(hardware, nodes, link.collective, link.reach, link.ranks, link.steps)
-            on_link[index] = sent[index] / speed
-            on_link[index, work.monomials.index(())] += latency
+            path = over_link(hardware, nodes, link.collective, link.reach, link.ranks, link.steps)
+            sent[index] *= path.share
+            on_link[index] = sent[index] / path.bandwidth
+            on_link[index, work.monomials.index(())] += path.latency
     if offload != RESIDENT:
         on_link += streamed / _host_bandwidth(hardware, offload)
     return work.monomials, np.stack(

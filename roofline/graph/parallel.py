@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from functools import lru_cache
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
@@ -266,7 +266,7 @@ class Collective(StrEnum):
 def bus_factor(collective: Collective, ranks: int) -> float:
     """Bytes sent per rank and byte of the message, with ring or direct algorithms (Thakur et al. 2005).
 
-    The factor between algorithm and bus bandwidth in nccl-tests.
+    The factor between algorithm and bus bandwidth in nccl-tests. A switch that reduces takes less (`over_link`).
     """
     if collective is Collective.POINT_TO_POINT:
         return 1.0
@@ -282,21 +282,34 @@ def ring_members(nodes: Nodes, kind: Collective | None, reach: int, ranks: int) 
     return nodes.members(reach, ranks) if kind in RINGS and nodes.span(reach).across_nodes else 0
 
 
-def over_link(
-    hardware: Hardware, nodes: Nodes, kind: Collective | None, reach: int, ranks: int, steps: int
-) -> tuple[float, float]:
-    """The bandwidth of each of `ranks` devices over `reach` in B/s, and the seconds of its sequential latencies.
+class Path(NamedTuple):
+    """How fast devices exchange: the bandwidth of each in B/s, and the seconds of its sequential latencies.
 
-    A ring over n nodes takes n - 1 steps across nodes, the others within (`Hardware.ring_bandwidth`).
+    `share`: the bytes that a device sends over those of a ring (`Interconnect.all_reduce_share`).
     """
-    link = hardware.link(nodes.span(reach))
+
+    bandwidth: float
+    latency: float
+    share: float = 1.0
+
+
+def over_link(hardware: Hardware, nodes: Nodes, kind: Collective | None, reach: int, ranks: int, steps: int) -> Path:
+    """The path among `ranks` devices over `reach`.
+
+    A ring over n nodes takes n - 1 steps across nodes, the others within (`Hardware.ring_bandwidth`). Where the switch
+    reduces, an all-reduce goes to it and back.
+    """
+    link, reducing = hardware.link(nodes.span(reach)), kind is Collective.ALL_REDUCE
     far, members = link.latency or 0.0, ring_members(nodes, kind, reach, ranks)
     if not members:
-        return link.bandwidth_among(ranks), steps * far
+        if reducing and link.reduction is not None:
+            return Path(link.bandwidth_among(ranks), far, link.all_reduce_share(ranks))
+        return Path(link.bandwidth_among(ranks), steps * far)
     near = hardware.link(Span(members, across_nodes=False)).latency or 0.0 if members > 1 else 0.0
     rounds = steps / (ranks - 1)
     crossing = -(-ranks // members) - 1
-    return hardware.ring_bandwidth(ranks, members), rounds * (crossing * far + (members - 1) * near)
+    bandwidth = hardware.ring_bandwidth(ranks, members, reducing)
+    return Path(bandwidth, rounds * (crossing * far + (members - 1) * near))
 
 
 def grid_traffic(rows: Size, outer: int, inner: int, ranks: int) -> tuple[Size, int]:

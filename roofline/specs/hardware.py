@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -35,7 +36,7 @@ class Interconnect:
     """A link of one device: `bandwidth` per direction (B/s), and `latency` in seconds if documented.
 
     In a `mesh` the bandwidth is split evenly over the links to all other devices; a `switch` gives all of it to any one
-    of them.
+    of them. `reduction` names the unit of the switch that adds what devices send and multicasts the sum (NVLink SHARP).
     """
 
     kind: str
@@ -44,17 +45,27 @@ class Interconnect:
     devices: int | None = None
     latency: float | None = None
     topology: Literal["switch", "mesh"] = "switch"
+    reduction: str | None = None
 
     def __post_init__(self) -> None:
-        """Reject a mesh without a device count."""
+        """Reject a mesh without a device count or with a switch's reduction."""
         if self.topology == "mesh" and (self.devices or 0) < 2:
             raise ValueError("a mesh needs the number of 'devices' that it joins, at least 2")
+        if self.topology == "mesh" and self.reduction is not None:
+            raise ValueError("a mesh has no switch for the 'reduction' to run in")
 
     def bandwidth_among(self, ranks: int) -> float:
         """The bandwidth of a device to `ranks - 1` other devices (B/s)."""
         if self.topology == "switch" or self.devices is None:
             return self.bandwidth
         return self.bandwidth * min(1.0, max(ranks - 1, 1) / (self.devices - 1))
+
+    def all_reduce_share(self, ranks: int) -> float:
+        """Bytes that a device sends in an all-reduce over those of a ring: r / (2 (r - 1)) where the switch reduces.
+
+        A device then sends the message once and receives the sum once, which is the least without compression.
+        """
+        return 1.0 if self.reduction is None or ranks < 2 else ranks / (2 * (ranks - 1))
 
     @property
     def bridged(self) -> int | None:
@@ -171,18 +182,20 @@ class Hardware:
             raise UnsupportedError(f"the spec of {self.name} has no interconnect {where}")
         return next((link for link in found if link.bridged is None or span.reach <= link.bridged), found[0])
 
-    def ring_bandwidth(self, ranks: int, members: int) -> float:
+    def ring_bandwidth(self, ranks: int, members: int, reducing: bool = False) -> float:
         """Ring bandwidth (B/s) of `ranks` devices over several nodes, `members` of them in each.
 
         Each device has its own network port, so the d rings of a node run in parallel: a message M is reduced within
         each node, then 1 / d of it across nodes by each of the d members, then gathered within each node. The two
-        levels overlap: max((n-1)/n M / (d network), (d-1)/d M / link), twice for an all-reduce.
+        levels overlap: max((n-1)/n M / (d network), (d-1)/d M / link), twice for an all-reduce. `reducing`: an
+        all-reduce whose part within a node the switch may do (`Interconnect.all_reduce_share`).
         """
         network, nodes = self.link(NETWORK).bandwidth, -(-ranks // members)
         crossing = (nodes - 1) / nodes / (members * network)
         if members == 1:
             return (ranks - 1) / ranks / crossing
-        inside = self.link(Span(members, across_nodes=False)).bandwidth_among(members)
+        link = self.link(Span(members, across_nodes=False))
+        inside = link.bandwidth_among(members) / (link.all_reduce_share(members) if reducing else 1.0)
         return (ranks - 1) / ranks / max(crossing, (members - 1) / members / inside)
 
     @property
@@ -245,6 +258,11 @@ _SECTIONS: Mapping[str, Mapping[str, Dimension]] = {
 }
 """The dimension of each quantity, by section of a hardware file."""
 
+CITED_TEXTS = ("reduction",)
+"""Keys whose values are text with a source."""
+
+_CITED = re.compile(r"\s*(?P<text>[^\[\]]{1,80}?)\s*\[\s*(?P<source>[^\];]+?)\s*(?:;\s*(?P<remark>[^\]]*?)\s*)?\]\s*")
+
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "": (
         *("name", "title", "vendor", "family", "kind", "released", "memory", "compute", "cache", "interconnects"),
@@ -255,7 +273,7 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
     "tensor": ARITHMETIC,
     "vector": ARITHMETIC,
     "cache": ("l2",),
-    "interconnects": (*_SECTIONS["interconnects"], "kind", "scope", "topology"),
+    "interconnects": (*_SECTIONS["interconnects"], "kind", "scope", "topology", "reduction"),
     "power": ("tdp",),
     "energy": (*_SECTIONS["energy"], "compute"),
     "energy.compute": ARITHMETIC,
@@ -351,9 +369,25 @@ class _Reader:
         return {
             key: self._quantity(value, f"{place}.{key}", dimensions[key], f"{source_place}.{key}")
             if key in dimensions
+            else self._cited(value, f"{place}.{key}")
+            if key in CITED_TEXTS
             else value
             for key, value in content.items()
         }
+
+    def _cited(self, text: object, key: str) -> str:
+        """A text with its citation: `NVLink SHARP [nvswitch]`."""
+        match = _CITED.fullmatch(text) if isinstance(text, str) else None
+        if match is None:
+            raise SpecError(self.where, f"{quote(key)} must be text with its source in brackets, got {quote(text)}")
+        self._cite(key, key, match["source"], match["remark"])
+        return match["text"]
+
+    def _cite(self, key: str, cited_as: str, source: str, remark: str | None) -> None:
+        if source not in self.documents:
+            hint = suggest(source, self.documents)
+            raise SpecError(self.where, f"{quote(key)} cites the unknown source {quote(source)}{hint}")
+        self.used[cited_as] = self.documents[source] + (f" ({remark})" if remark else "")
 
     def _quantity(self, text: object, key: str, dimension: Dimension, cited_as: str) -> float:
         try:
@@ -363,9 +397,5 @@ class _Reader:
         except RooflineError as error:
             raise SpecError(self.where, f"{quote(key)}: {error}") from None
         if quantity.source is not None:
-            if quantity.source not in self.documents:
-                hint = suggest(quantity.source, self.documents)
-                raise SpecError(self.where, f"{quote(key)} cites the unknown source {quote(quantity.source)}{hint}")
-            remark = f" ({quantity.remark})" if quantity.remark else ""
-            self.used[cited_as] = f"{self.documents[quantity.source]}{remark}"
+            self._cite(key, cited_as, quantity.source, quantity.remark)
         return quantity.value

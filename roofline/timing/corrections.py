@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,13 @@ OWN_TRIPS = 2.0
 """Link time of an engine's own all-reduce, in units of a ring's at full bandwidth. With 8 us that is 12, 15 and 22 us
 for 0.5, 1 and 2 MB on four H100; the fastest of vLLM's kernels take 10, 14 and 21 us on four devices
 (vllm-project/vllm, pull request 24532)."""
+
+
+class OwnAllReduce(NamedTuple):
+    """An engine's own all-reduce: `latency` in seconds, and `trips`, its link time in units of the bound's."""
+
+    latency: float
+    trips: float
 
 
 class Corrections:
@@ -82,15 +90,17 @@ class Corrections:
         low[rows], mid[rows], high[rows] = guess * UNMEASURED.low, guess, guess * UNMEASURED.high
 
     @cached_property
-    def own_all_reduces(self) -> Mapping[int, float]:
-        """The all-reduces for which the engine has its own kernel, with that kernel's latency in seconds."""
+    def own_all_reduces(self) -> Mapping[int, OwnAllReduce]:
+        """The all-reduces for which the engine has its own kernel, which sends from device to device."""
         placement, found = self._placement, {}
         for row, entry in enumerate(self._kernels):
             sent = placement.ops[entry.parts[0]][0].link
             if len(entry.parts) == 1 and sent is not None and sent.collective is Collective.ALL_REDUCE:
-                kind, *_ = placement.hardware.link(placement.nodes.span(sent.reach)).kind.split()
+                link = placement.hardware.link(placement.nodes.span(sent.reach))
+                kind, *_ = link.kind.split()
                 if kind in self._engine.all_reduce:
-                    found[row] = self._engine.all_reduce[kind]
+                    trips = OWN_TRIPS / link.all_reduce_share(sent.ranks)
+                    found[row] = OwnAllReduce(self._engine.all_reduce[kind], trips)
         return found
 
     def apply_all_reduce(self, times: Array, low: Array, mid: Array, high: Array) -> None:
@@ -98,8 +108,8 @@ class Corrections:
         if not self.own_all_reduces:
             return
         rows = list(self.own_all_reduces)
-        latency = np.array([*self.own_all_reduces.values()])[:, np.newaxis]
-        own = latency + OWN_TRIPS * (self.parts[rows] @ times[Row.LINK_TIME])
+        latency, trips = np.array([*self.own_all_reduces.values()]).T[..., np.newaxis]
+        own = latency + trips * (self.parts[rows] @ times[Row.LINK_TIME])
         faster = np.minimum(own / np.where(mid[rows] > 0, mid[rows], np.inf), 1.0)
         low[rows], mid[rows], high[rows] = low[rows] * faster, mid[rows] * faster, high[rows] * faster
 

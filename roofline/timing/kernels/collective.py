@@ -7,10 +7,12 @@
 `link` is the bandwidth of a device's link in one direction; on a mesh its part to the other ranks, in a ring over nodes
 the concurrent bandwidth within and across nodes (`Hardware.ring_bandwidth`). `sent` is the part of the message that a
 device sends: 2 (r-1)/r of it for a ring all-reduce among r ranks, (r-1)/r for all-gather, reduce-scatter and all-to-all
-(Thakur et al., 2005); the whole message is `bytes`. Libraries switch between protocols by size (NCCL: LL, which sends
-flags with the data, and Simple, which synchronises first). The latency grows with the ranks (more steps, a wider
-barrier), and the achieved fraction of the link depends on them, so both are fitted at 2, 4 and 8 ranks. They are
-interpolated in log2(ranks); beyond 8, the latency is extrapolated from 4 and 8, and the efficiency is constant.
+(Thakur et al., 2005); the whole message is `bytes`. Where the switch reduces (NVLink SHARP), the bound of an all-reduce
+is bytes / link, while `e` still refers to the bytes of a ring, so that constants compare across devices. Libraries
+switch between protocols by size (NCCL: LL, which sends flags with the data, and Simple, which synchronises first). The
+latency grows with the ranks (more steps, a wider barrier), and the achieved fraction of the link depends on them, so
+both are fitted at 2, 4 and 8 ranks. They are interpolated in log2(ranks); beyond 8, the latency is extrapolated from 4
+and 8, and the efficiency is constant.
 """
 
 from __future__ import annotations
@@ -55,26 +57,32 @@ def _sent(columns: Columns) -> tuple[Array, Array]:
     return SENT[collective] * (ranks - 1.0) / ranks * column(columns, "bytes"), ranks
 
 
-def _link(columns: Columns, hardware: Hardware) -> Array:
-    """Bytes a second among the ranks, over the link that spans them (`reach`, else adjacent ranks)."""
+def _link(columns: Columns, hardware: Hardware, reducing: bool = False) -> Array:
+    """Bytes a second among the ranks, over the link that spans them (`reach`, else adjacent ranks).
+
+    `reducing`: bytes of a ring's all-reduce, where the switch may reduce (`Interconnect.all_reduce_share`).
+    """
     across = bool(np.any(column(columns, "across_nodes", 0.0)))
-    ranks = column(columns, "ranks")
+    ranks, reducing = column(columns, "ranks"), reducing and text(columns, "collective") == "all_reduce"
     if across and text(columns, "collective") != "alltoall":
         members = int(np.max(column(columns, "members", 1.0)))
         return np.asarray(
-            np.vectorize(lambda count: hardware.ring_bandwidth(int(count), members), otypes=[float])(ranks)
+            np.vectorize(lambda count: hardware.ring_bandwidth(int(count), members, reducing), otypes=[float])(ranks)
         )
     reach, ranks = aligned(column(columns, "reach") if "reach" in columns else ranks, ranks)
     groups, which = np.unique(np.stack([reach.reshape(-1), ranks.reshape(-1)]), axis=1, return_inverse=True)
     spans = groups.T.astype(int).tolist()
-    bandwidths = np.array([hardware.link(Span(reached, across)).bandwidth_among(count) for reached, count in spans])
+    links = [(hardware.link(Span(reached, across)), count) for reached, count in spans]
+    bandwidths = np.array(
+        [link.bandwidth_among(count) / (link.all_reduce_share(count) if reducing else 1.0) for link, count in links]
+    )
     return np.asarray(bandwidths[which].reshape(reach.shape))
 
 
 def collective_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds: bytes sent by a device over its link bandwidth."""
+    """The bound in seconds: bytes sent by a device over its link bandwidth; a switch that reduces takes them once."""
     del resident
-    return _sent(columns)[0] / _link(columns, hardware)
+    return _sent(columns)[0] / _link(columns, hardware, reducing=True)
 
 
 def collective_time(

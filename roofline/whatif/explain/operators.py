@@ -16,7 +16,7 @@ from roofline.scenario.analysis import Analysis
 from roofline.scenario.phase import OpFigures, Phase
 from roofline.scenario.schedule import Pass
 from roofline.specs.hardware import Interconnect
-from roofline.timing.corrections import COMPUTE_SHARE, LAUNCH, LINK_SHARE, MEMORY_SHARE, OWN_TRIPS
+from roofline.timing.corrections import COMPUTE_SHARE, LAUNCH, LINK_SHARE, MEMORY_SHARE
 from roofline.timing.kernels import kernel
 from roofline.timing.kernels.common import units
 from roofline.timing.kernels.terms import shown, terms
@@ -153,10 +153,11 @@ def _link(op: OpFigures, run: Pass, seconds: float) -> Line:
     terms, formulas, own = [], [], 0.0
     if sent is not None:
         link, nodes = placement.hardware.link(placement.nodes.span(sent.reach)), placement.nodes
-        moved = shown(plain(sent.bytes.evaluate(op.extents)))
         found = over_link(placement.hardware, nodes, sent.collective, sent.reach, sent.ranks, sent.steps)
-        terms.append(f"{moved} / {shown(found[0])} + {shown(found[1])}")
-        formulas.append(f"bytes sent / bandwidth of {_link_name(nodes, sent, link)} + latencies")
+        moved = shown(plain(sent.bytes.evaluate(op.extents)) * found.share)
+        terms.append(f"{moved} / {shown(found.bandwidth)} + {shown(found.latency)}")
+        by = f", whose switch reduces ({link.reduction})" if found.share < 1 else ""
+        formulas.append(f"bytes sent / bandwidth of {_link_name(nodes, sent, link)}{by} + latencies")
         own = line("", "", terms[0]).value
     streamed = seconds - own
     if streamed > 1e-9 * seconds:
@@ -175,9 +176,9 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
     floor = sum(bounds)
     if row in times.corrections.own_all_reduces:
         sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
-        own = shown(times.corrections.own_all_reduces[row])
-        text = f"min({shown(lines[-1].value)}, {own} + {OWN_TRIPS} * {shown(sent)})"
-        lines.append(line("the engine's custom all-reduce", f"min(t, all_reduce + {OWN_TRIPS:g} x link)", text))
+        own_kernel = times.corrections.own_all_reduces[row]
+        text = f"min({shown(lines[-1].value)}, {shown(own_kernel.latency)} + {shown(own_kernel.trips)} * {shown(sent)})"
+        lines.append(line("the engine's custom all-reduce", f"min(t, all_reduce + {own_kernel.trips:.4g} x link)", text))
     formula = lines[-1].value if lines else 0.0
     compared = f"max({shown(formula)}, {shown(floor)})"
     lines.append(line("kernel, at least its bound", "max(t, bound of its operators)", compared))

@@ -37,7 +37,7 @@ from roofline.graph.parallel import (
     stages,
 )
 from roofline.scenario.schedule import Host, Settings
-from roofline.specs.hardware import NETWORK
+from roofline.specs.hardware import NETWORK, Span
 from roofline.specs.model import Hyena
 from roofline.techniques import apply_techniques
 from roofline.timing.calibration import load_calibration
@@ -107,15 +107,22 @@ def test_sequence_parallelism_conserves_flops_and_divides_the_cache(degree: int)
     assert "attn_merge_all_reduce" in [op.name for op in rank.decode.ops]
 
 
-def test_two_ring_all_reduces_per_layer() -> None:
-    answer = run("llama-2-13b", parallel(tensor=4), batch=8, prompt=100)
+@pytest.mark.parametrize(
+    ("hardware", "share", "link"), [("h100-sxm", 1, 450e9), ("gb200", 1, 900e9), ("a100-sxm-80gb", 2 * 3 / 4, 300e9)]
+)
+def test_two_all_reduces_per_layer(hardware: str, share: float, link: float) -> None:
+    """A ring sends 2 (r - 1) / r of the message; a switch that reduces takes it once."""
+    settings = parallel(tensor=4)
+    answer = analyze(
+        Scenario(load_model("llama-2-13b"), load_hardware(hardware), settings=settings, batch=8, prompt=100)
+    )
     reductions = [op for op in answer.prefill.ops if op.name in ("attn_all_reduce", "mlp_all_reduce")]
     assert len(reductions) == 2
     for op in reductions:
         assert op.count == 40
-        assert op.link_bytes == 2 * 3 / 4 * 8 * 100 * 5120 * 2
+        assert op.link_bytes == pytest.approx(share * 8 * 100 * 5120 * 2)
         assert op.bound == "link"
-        assert op.bound_time == op.link_bytes / 450e9
+        assert op.bound_time == pytest.approx(op.link_bytes / link)
 
 
 def test_dispatch_and_combine_bytes() -> None:
@@ -173,9 +180,7 @@ def test_bus_factors(kind: Collective, share: float) -> None:
     assert bus_factor(kind, 1) == 0
 
 
-@pytest.mark.parametrize(
-    ("nodes", "seconds"), [(1, 1.75 / 450e9), (2, 0.25 / 50e9), (4, 0.75 / 50e9), (8, 1.75 / 50e9)]
-)
+@pytest.mark.parametrize(("nodes", "seconds"), [(1, 1 / 450e9), (2, 0.25 / 50e9), (4, 0.75 / 50e9), (8, 1.75 / 50e9)])
 def test_all_reduce_across_nodes_uses_the_network(nodes: int, seconds: float) -> None:
     """Every device has a port: on two nodes four devices each send 2 (1/2) of a fourth of the message, side by side."""
     far = run("llama-3.1-70b", parallel(tensor=8, nodes=nodes), prompt=4096)
@@ -192,6 +197,36 @@ def test_published_all_reduce_bandwidth_across_nodes() -> None:
     assert sent / float(kernel_bound("collective", ranks, H100)) > 430e9
     found = load_calibration(H100).expected("collective", ranks, H100)
     assert 330e9 < sent / float(found.mid) < 1.15 * 430e9
+
+
+@pytest.mark.parametrize(
+    ("name", "ranks", "published"),
+    [("h100-sxm", 8, 480e9), ("h200-sxm", 8, 475e9), ("h800-sxm", 8, 215e9), ("b300-sxm", 8, 845e9)],
+)
+def test_published_all_reduces_through_a_switch_are_not_faster_than_the_bound(
+    name: str, ranks: int, published: float
+) -> None:
+    """Bus bandwidth by NCCL: NVIDIA/nccl, issues 1455, 1374 and 2140; NVIDIA/nccl-tests, issue 272 (H200)."""
+    hardware = load_hardware(name)
+    columns = {"collective": "all_reduce", "ranks": float(ranks), "bytes": 1e9}
+    seconds = 2 * (ranks - 1) / ranks * 1e9 / published
+    assert float(kernel_bound("collective", columns, hardware)) < seconds
+    ring = 2 * (ranks - 1) / ranks * 1e9 / hardware.link(Span(ranks, across_nodes=False)).bandwidth
+    assert (seconds < ring) is (name != "b300-sxm")
+
+
+@given(ranks=st.integers(2, 8), size=st.floats(1e3, 1e9))
+def test_a_switch_changes_the_bound_of_all_reduces_alone(ranks: int, size: float) -> None:
+    """Its bound is the message over the link, equal to a ring's of two; expected times stay what was fitted."""
+    plain_link = [dataclasses.replace(link, reduction=None) for link in H100.interconnects]
+    ring = dataclasses.replace(H100, interconnects=tuple(plain_link))
+    for kind in ("all_reduce", "all_gather", "reduce_scatter", "alltoall"):
+        columns = {"collective": kind, "ranks": float(ranks), "bytes": size}
+        found, without = (float(kernel_bound("collective", columns, device)) for device in (H100, ring))
+        assert found == pytest.approx(size / 450e9 if kind == "all_reduce" else without)
+        assert found <= without * (1 + 1e-12)
+        expected = [load_calibration(H100).expected("collective", columns, device) for device in (H100, ring)]
+        assert float(expected[0].mid) == float(expected[1].mid)
 
 
 def test_pipelines_divide_memory_and_fill_with_micro_batches() -> None:

@@ -150,7 +150,7 @@ def test_faster_all_reduce_is_used(tmp_path: Path) -> None:
         return next((found.time.mid, op.bound_time) for op, found in times if op.name == "attn_all_reduce")
 
     own, link = reduced("all_reduce: {NVLink: 8 us}")
-    assert own == pytest.approx(8e-6 + 2 * link)
+    assert own == pytest.approx(8e-6 + 2 * (2 * 7 / 8) * link)  # a ring's time; the switch takes the message once
     assert reduced("")[0] > own
     assert reduced("all_reduce: {PCIe: 8 us}") == reduced("")
     large = {"batch": 8192}
