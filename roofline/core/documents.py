@@ -7,7 +7,9 @@ the time of PyYAML's node composer; scalars are converted by PyYAML's safe const
 
 from __future__ import annotations
 
+import datetime
 import json
+import math
 import re
 from collections import Counter
 from functools import lru_cache
@@ -50,6 +52,29 @@ def read_mapping(path: Path) -> dict[str, Any]:
 def reason(error: Exception) -> str:
     """A short text of why a path cannot be read."""
     return (error.strerror or type(error).__name__) if isinstance(error, OSError) else "not a valid path"
+
+
+def finite_number(value: object) -> float | None:
+    """A number of a document as a double; None for anything else, and for one that no double holds."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    try:
+        number = float(value)
+    except OverflowError:
+        return None
+    return number if math.isfinite(number) else None
+
+
+def scalar_text(value: object) -> str | None:
+    """A text of a document, or a number or date that was meant as one; None for containers and anything else.
+
+    Containers have no text: aliases nest them endlessly.
+    """
+    if isinstance(value, str):
+        return value
+    if isinstance(value, datetime.date) or finite_number(value) is not None:
+        return str(value)
+    return None
 
 
 def _type_name(value: object) -> str:

@@ -203,16 +203,19 @@ class Analysis:
         return self._expected
 
     def _generated(self, ttft: Estimate, decode: Estimate, steps: Any) -> ExpectedGeneration:
-        """The whole batch, from the times of prefill and of all decode `steps`."""
-        scenario = self.scenario
+        """The whole batch, from the times of prefill and of all decode `steps`; none is below its bound.
+
+        The quadrature of a bound with bends in the context may miss its exact sum by parts in a million.
+        """
+        scenario, bound = self.scenario, self.generation
         shaped = (lambda flat: flat.reshape(scenario.shape)) if scenario.shape else (lambda flat: float(flat[0]))
-        total = ttft.plus(Estimate(*map(shaped, decode)))
+        total = ttft.plus(Estimate(*map(shaped, decode))).at_least(bound.total)
         with np.errstate(invalid="ignore"):
             per_token = Estimate(*(shaped(part / steps) for part in decode))
         generated = scenario.generate if self.decode else 0
         tokens = scenario.batch * generated * scenario.settings.useful
         rate = Estimate(tokens / total.high, tokens / total.mid, tokens / total.low)
-        tpot = None if not scenario.shape and not steps[0] else per_token
+        tpot = None if bound.tpot is None else per_token.at_least(bound.tpot)
         return ExpectedGeneration(ttft, tpot, total, rate)
 
     def _deferred_decode(self, steps: Any) -> Deferred[Estimate]:

@@ -204,7 +204,7 @@ class Phase:
             )
             for run, flat in zip(self.passes, flats, strict=True):
                 total = total.plus(Estimate(*(self._shaped(part, run.step) for part in flat)).times(run.repeat))
-            self._expected = Estimate(*(self._plain(part) for part in total))
+            self._expected = Estimate(*(self._plain(part) for part in total)).at_least(self.bound_time)
         return self._expected
 
     @cached_property
@@ -217,7 +217,7 @@ class Phase:
                         self._plain(self.engine.kernel_slowdown(self.name) * self._shaped(part, run.step))
                         for part in estimate
                     )
-                ),
+                ).at_least(self._plain(self._shaped(detail.bounds[index], run.step))),
                 (kernel := times.kernels[times.kernel_of[index]]).basis(run.step.queries),
                 kernel.source(run.step.queries),
                 self._plain(self._shaped(detail.inside[times.kernel_of[index]], run.step), bool),

@@ -17,7 +17,6 @@ harness, which its file states.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from functools import cached_property, lru_cache
 from importlib.resources import files
@@ -28,7 +27,7 @@ from typing import Any
 import numpy as np
 from msgspec import Struct, field
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import finite_number, read_mapping, scalar_text
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.core.units import Dimension, parse_quantity
@@ -202,13 +201,13 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
         raise SpecError(where, "the key 'name' is missing")
     return Engine(
         name=name,
-        title=str(content.get("title", "")),
+        title=_words(content.get("title", ""), "title", where),
         fusions=_names(content.get("fusions", []), FUSIONS, "fusions", where),
         graphs=_names(content.get("graphs", []), PHASES, "graphs", where),
         parameters=_parameters(content.get("parameters", {}), where),
         spread=_spread(content.get("spread", [1, 1]), where),
-        sources=tuple(map(str, _list(content.get("sources", []), "sources", where))),
-        int8_activations=tuple(map(str, _list(content.get("int8_activations", []), "int8_activations", where))),
+        sources=_texts(content.get("sources", []), "sources", where),
+        int8_activations=_texts(content.get("int8_activations", []), "int8_activations", where),
         checkpoints=_checkpoints(content.get("checkpoints"), where),
         overlap=_flag(content.get("overlap", False), "overlap", where),
         shared_stream=_tokens(content.get("shared_stream", 0), "shared_stream", where),
@@ -220,6 +219,24 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
     )
 
 
+MAX_TOKENS = 10**9
+"""Most tokens of a pass that a profile may name."""
+
+MAX_SPREAD = 1e3
+"""Largest factor of a profile's interval."""
+
+
+def _words(content: object, key: str, where: str) -> str:
+    text = scalar_text(content)
+    if text is None:
+        raise SpecError(where, f"{quote(key)} must be text, got {quote(content)}")
+    return text
+
+
+def _texts(content: object, key: str, where: str) -> tuple[str, ...]:
+    return tuple(_words(entry, key, where) for entry in _list(content, key, where))
+
+
 def _flag(content: object, key: str, where: str) -> bool:
     if not isinstance(content, bool):
         raise SpecError(where, f"{quote(key)} must be true or false")
@@ -227,8 +244,8 @@ def _flag(content: object, key: str, where: str) -> bool:
 
 
 def _tokens(content: object, key: str, where: str) -> int:
-    if not isinstance(content, int) or isinstance(content, bool) or content < 0:
-        raise SpecError(where, f"{quote(key)} must be a number of tokens, 0 or more")
+    if not isinstance(content, int) or isinstance(content, bool) or not 0 <= content <= MAX_TOKENS:
+        raise SpecError(where, f"{quote(key)} must be a number of tokens, 0 to {MAX_TOKENS}")
     return content
 
 
@@ -259,9 +276,10 @@ def _checkpoints(content: object, where: str) -> Mapping[str, str] | None:
         return None
     if not isinstance(content, Mapping):
         raise SpecError(where, "'checkpoints' must map schemes to schemes")
-    for name in (*content.keys(), *content.values()):
-        check_scheme(str(name), where, "checkpoints")
-    return MappingProxyType({str(released): str(run) for released, run in content.items()})
+    schemes = {_words(key, "checkpoints", where): _words(run, "checkpoints", where) for key, run in content.items()}
+    for name in (*schemes.keys(), *schemes.values()):
+        check_scheme(name, where, "checkpoints")
+    return MappingProxyType(schemes)
 
 
 def _parameters(content: object, where: str) -> Mapping[str, float]:
@@ -278,28 +296,28 @@ def _parameters(content: object, where: str) -> Mapping[str, float]:
 
 def _value(text: object, parameter: Parameter, key: str, where: str) -> float:
     key = quote(key)
-    number = isinstance(text, (int, float)) and not isinstance(text, bool)
+    number = finite_number(text)
     try:
-        if number and (parameter.unit is Unit.RATIO or text == 0):
-            value = float(text)  # type: ignore[arg-type]
+        if number is not None and (parameter.unit is Unit.RATIO or number == 0):
+            value = number
         elif parameter.unit is Unit.SECONDS:
             value = parse_quantity(text, Dimension.TIME).value
         else:
             raise RooflineError(f"expected a number, got {quote(text)}")
     except RooflineError as error:
         raise SpecError(where, f"{key}: {error}") from None
-    if not math.isfinite(value) or not parameter.low <= value <= parameter.high:
+    if not parameter.low <= value <= parameter.high:
         allowed = f"{parameter.low:g} to {parameter.high:g}"
         raise SpecError(where, f"{key}: {value:g} is outside {allowed} ({parameter.meaning})")
     return value
 
 
 def _spread(content: object, where: str) -> tuple[float, float]:
-    entries = _list(content, "spread", where)
-    numbers = [entry for entry in entries if isinstance(entry, (int, float)) and not isinstance(entry, bool)]
-    if len(entries) != 2 or len(numbers) != 2 or not 0 < numbers[0] <= 1 <= numbers[1] < math.inf:
-        raise SpecError(where, "'spread' must be two numbers, the first above 0 and up to 1, the second 1 or more")
-    return float(numbers[0]), float(numbers[1])
+    match [finite_number(entry) for entry in _list(content, "spread", where)]:
+        case [float(low), float(high)] if 1 / MAX_SPREAD <= low <= 1 <= high <= MAX_SPREAD:
+            return low, high
+    first, second = f"{1 / MAX_SPREAD:g} to 1", f"1 to {MAX_SPREAD:g}"
+    raise SpecError(where, f"'spread' must be two numbers, the first of {first}, the second of {second}")
 
 
 def render(engine: Engine) -> str:

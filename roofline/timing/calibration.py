@@ -8,7 +8,6 @@ all hardware (`pooled`). Hardware without its own file inherits its family's, it
 from __future__ import annotations
 
 import datetime
-import math
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -19,7 +18,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import finite_number, read_mapping, scalar_text
 from roofline.core.errors import RooflineError, SpecError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.core.units import Dimension, parse_quantity
@@ -65,6 +64,10 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
 WIDENING: Mapping[str, float] = {"outside": 2.0, "relative": 1.5, "family": 1.25, "pooled": 1.25}
 """Factors on the logarithm of an interval: a shape outside the fitted range; a related format's constants; constants
 of other hardware (with each accelerator held out in turn, intervals from the others' residuals cover 71 to 75%)."""
+
+
+MAX_RESIDUAL = 1e6
+"""Largest ratio of measured and predicted time that a file may hold; hundreds are a fit that failed."""
 
 
 class Residuals(Struct, frozen=True):
@@ -303,8 +306,16 @@ def _source(content: object, where: str) -> Source:
     date, software = source.get("date"), source.get("software", [])
     if not isinstance(date, (datetime.date, type(None))) or not isinstance(software, list):
         raise SpecError(where, "'source' needs a date such as 2026-11-20 and a list of 'software'")
-    texts = {key: str(source.get(key, "")) for key in ("repository", "commit", "command")}
-    return Source(software=tuple(map(str, software)), date=date, **texts)
+    texts = {key: _words(source.get(key, ""), where, f"source.{key}") for key in ("repository", "commit", "command")}
+    listed = tuple(_words(entry, where, "source.software") for entry in software)
+    return Source(software=listed, date=date, **texts)
+
+
+def _words(value: object, where: str, key: str) -> str:
+    text = scalar_text(value)
+    if text is None:
+        raise SpecError(where, f"{quote(key)} must be text, got {quote(value)}")
+    return text
 
 
 def _fit(op: str, format: str, body: Mapping[str, Any], where: str) -> Fit:
@@ -327,17 +338,23 @@ def _fit(op: str, format: str, body: Mapping[str, Any], where: str) -> Fit:
         for label, entry in as_mapping(body.get("residuals", {}), where, f"{place}.residuals").items()
     }
     ranges = {
-        name: (float(low), float(high))
+        name: (low, high)
         for name, entry in as_mapping(body.get("range", {}), where, f"{place}.range").items()
         for low, high in [_numbers(entry, 2, where, f"{place}.range.{name}")]
     }
-    rows, source = _count(body.get("rows", 0), where, f"{place}.rows"), str(body.get("source", ""))
+    rows = _count(body.get("rows", 0), where, f"{place}.rows")
+    source = _words(body.get("source", ""), where, f"{place}.source")
     evidence = MappingProxyType(residuals), MappingProxyType(ranges)
     return Fit(op, format, MappingProxyType(values), *evidence, rows, source)
 
 
 def _residuals(entry: object, where: str, key: str) -> Residuals:
     low, mid, high, rows = _numbers(entry, 4, where, key)
+    if not 1 / MAX_RESIDUAL <= low <= mid <= high <= MAX_RESIDUAL or rows < 0:
+        allowed = f"{1 / MAX_RESIDUAL:g} to {MAX_RESIDUAL:g}"
+        raise SpecError(
+            where, f"{quote(key)} must be three ratios of {allowed} in ascending order, and a number of rows"
+        )
     return Residuals(low, mid, high, int(rows))
 
 
@@ -346,14 +363,14 @@ def _value(text: object, parameter: Parameter, where: str, key: str) -> float:
     try:
         if dimension is not None:
             value = parse_quantity(text, dimension).value
-        elif isinstance(text, (int, float)) and not isinstance(text, bool):
-            value = float(text)
+        elif (number := finite_number(text)) is not None:
+            value = number
         else:
             raise RooflineError(f"expected a number, got {quote(text)}")
     except RooflineError as error:
         raise SpecError(where, f"{quote(key)}: {error}") from None
     slack = 1e-3 * abs(parameter.high)
-    if not math.isfinite(value) or not parameter.low * 0.999 <= value <= parameter.high + slack:
+    if not parameter.low * 0.999 <= value <= parameter.high + slack:
         raise SpecError(
             where, f"{quote(key)}: {value:g} is outside {parameter.low:g} to {parameter.high:g} ({parameter.meaning})"
         )
@@ -361,17 +378,14 @@ def _value(text: object, parameter: Parameter, where: str, key: str) -> float:
 
 
 def _numbers(entry: object, count: int, where: str, key: str) -> list[float]:
-    if not isinstance(entry, list) or len(entry) != count or not all(map(_is_number, entry)):
+    found = [number for item in entry if (number := finite_number(item)) is not None] if isinstance(entry, list) else []
+    if not isinstance(entry, list) or not len(entry) == len(found) == count:
         raise SpecError(where, f"{quote(key)} must be a list of {count} numbers")
-    return [float(item) for item in entry]
-
-
-def _is_number(item: object) -> bool:
-    return isinstance(item, (int, float)) and not isinstance(item, bool) and math.isfinite(item)
+    return found
 
 
 def _count(value: object, where: str, key: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or finite_number(value) is None or value < 0:
         raise SpecError(where, f"{quote(key)} must be a number of rows")
     return value
 

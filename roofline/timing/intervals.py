@@ -34,6 +34,12 @@ class Estimate(NamedTuple):
         """The sum of two times whose errors are fully correlated."""
         return Estimate(*(a + b for a, b in zip(self, other, strict=True)))
 
+    def at_least(self, bound: Any) -> Estimate:
+        """The time with every percentile at `bound` or above."""
+        if np.ndim(self.mid) or np.ndim(bound):
+            return Estimate(*(np.maximum(value, bound) for value in self))
+        return Estimate(*(max(value, bound) for value in self))
+
     def times(self, factor: Any) -> Estimate:
         """The time of `factor` repetitions."""
         return Estimate(*(value * factor for value in self))

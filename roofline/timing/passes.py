@@ -209,7 +209,7 @@ class Timing:
     def _pass(self, detail: Detail, batch: Array, tokens: Array, bound: Array, phase: str) -> Estimate:
         """The time of a pass from its kernels, never below its bound (the module's formula)."""
         busy, slower = self._busy(detail, tokens, phase), self.engine.kernel_slowdown(phase)
-        mid = busy + self._step + self.engine.host_wait(busy, batch)
+        mid = np.maximum(busy + self._step + self.engine.host_wait(busy, batch), bound)
         errors = np.concatenate([detail.mid - detail.low, detail.high - detail.mid], axis=1)
         wrong, points = slower * self._intervals.combined(errors), mid.size
         below, above = wrong[:points], wrong[points:]

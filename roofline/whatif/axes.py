@@ -21,7 +21,7 @@ from roofline.core.errors import RooflineError, quote
 from roofline.specs.engine import list_engines
 from roofline.specs.hardware import list_hardware
 from roofline.specs.modelspec import list_models
-from roofline.whatif.options import NOTHING, Kind, Option, find_option
+from roofline.whatif.options import NEEDED, NOTHING, Kind, Option, find_option
 
 MAX_VALUES = 10_000_000
 """Maximum values of one axis."""
@@ -79,6 +79,8 @@ def parse_axis(name: str, given: object) -> Axis:
         _check_distinct(option, values)
         return Axis(option, values, values)
     values = tuple(option.read(entry) for entry in entries)
+    if option.name in NEEDED and not all(values):
+        raise RooflineError(f"the axis {option.name} has an empty value; {_forms(option)}")
     labels = values if option.kind is Kind.SWITCH else tuple(map(_label, entries))
     _check_distinct(option, labels)
     return Axis(option, values, labels)

@@ -65,7 +65,7 @@ class Option(Struct, frozen=True):
             return self._switch(value)
         if self.kind is Kind.LIST:
             return self._list(value)
-        if value is None or (value == NOTHING and self.name not in ("model", "hw")):
+        if value is None or (value == NOTHING and self.name not in NEEDED):
             return None
         if self.kind is Kind.TEXT:
             text = value if isinstance(value, str) else repr(value)
@@ -127,6 +127,9 @@ def _convention(name: str) -> Convention:
     except ValueError:
         raise UnknownNameError("convention", name, map(str, Convention)) from None
 
+
+NEEDED: Mapping[str, str] = {"model": "a model", "hw": "hardware"}
+"""Options without which there is no scenario, in words."""
 
 OPTIONS: Mapping[str, Option] = {
     option.name: option
@@ -197,7 +200,7 @@ def request_from(values: Mapping[str, Any]) -> Request:
         target = find_option(name).target
         inner = arguments if len(target) == 1 else arguments[target[0]]
         inner[target[-1]] = value
-    for needed, what in (("model", "a model"), ("hw", "hardware")):
+    for needed, what in NEEDED.items():
         if needed not in arguments:
             raise RooflineError(f"{what} is missing: name one, or make it an axis")
     return compose(**arguments)

@@ -6,7 +6,6 @@ conditions). A prediction and its bound are in the unit of the published figure.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
@@ -244,6 +243,15 @@ def find_metric(name: str) -> Metric:
 
 
 _VALUE = re.compile(r"\s*(\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)\s+(\S+)\s*", re.ASCII)
+PLAUSIBLE = (1e-15, 1e30)
+"""Smallest and largest figure in any unit, so that ratios of two are doubles."""
+
+
+def is_plausible(figure: float) -> bool:
+    """Whether a published or predicted figure lies in `PLAUSIBLE`."""
+    return PLAUSIBLE[0] <= figure <= PLAUSIBLE[1]
+
+
 _DIMENSIONS = {TIME: Dimension.TIME, MEMORY: Dimension.BYTES}
 _EXAMPLES = {TIME: "'9.53 ms'", MEMORY: "'14.96 GiB'", RATE: "'104.9 tokens/s'", TOKENS: "'117616 tokens'"}
 
@@ -251,7 +259,7 @@ _EXAMPLES = {TIME: "'9.53 ms'", MEMORY: "'14.96 GiB'", RATE: "'104.9 tokens/s'",
 def parse_value(text: str, metric: Metric) -> Value:
     """A published figure such as `104.9 tokens/s`; raises RooflineError if its number or unit is invalid."""
     match = _VALUE.fullmatch(text[:100])
-    if match is None or not 0 < float(match[1]) < math.inf:
+    if match is None or not is_plausible(float(match[1])):
         raise RooflineError(f"cannot read {quote(text)} as a figure such as {_EXAMPLES[metric.kind]}")
     number, unit = float(match[1]), match[2]
     if metric.kind in _DIMENSIONS:

@@ -7,7 +7,6 @@ published figures of whole models (anchors), and of kernels that this project me
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from functools import partial
@@ -17,8 +16,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from roofline.core.documents import read_mapping
-from roofline.core.errors import RooflineError, SpecError
+from roofline.core.documents import finite_number, read_mapping
+from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.files import write_text
 from roofline.validate.check.anchor import (
     FOLDER,
@@ -27,6 +26,7 @@ from roofline.validate.check.anchor import (
     Anchor,
     Prediction,
     error,
+    is_plausible,
     load_anchors,
     precision_text,
     predict,
@@ -273,9 +273,10 @@ def _prediction(where: str, name: str, entry: object) -> Prediction:
     figures: dict[Any, Any] = entry if isinstance(entry, dict) else dict.fromkeys(FIGURES, entry)
     if set(figures) == set(FIGURES):
         values = [figures[figure] for figure in FIGURES]
-        if all(type(value) in (int, float) and 0 < value < math.inf for value in values):
-            return Prediction(*(float(value) for value in values))
-    raise SpecError(where, f"'{name}': must be a positive number, or one for each of {', '.join(FIGURES)}")
+        numbers = [number for value in values if is_plausible(number := finite_number(value) or 0.0)]
+        if len(numbers) == len(values):
+            return Prediction(*numbers)
+    raise SpecError(where, f"{quote(name, 120)}: must be a positive number, or one for each of {', '.join(FIGURES)}")
 
 
 def render_predictions(predictions: Mapping[str, Prediction], moved: Iterable[Change]) -> str:
