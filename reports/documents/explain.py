@@ -116,6 +116,11 @@ def _shown(value: float, unit: str) -> str:
     return si(value, unit, 5) if unit in ("B", "FLOP") else f"{value:,.5g} {unit}"
 
 
+def definitions_document() -> dict[str, Any]:
+    """Every figure and its definition as a document."""
+    return {"schema": "roofline.definitions/1", "definitions": dict(DEFINITIONS)}
+
+
 def definitions() -> list[Block]:
     """A table of every figure and its definition."""
     return [Block("Definitions", header=("figure", "definition"), rows=[[*row] for row in DEFINITIONS.items()], left=2)]

@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from roofline.core.errors import RooflineError, quote
 from roofline.core.units import seconds, si
 from roofline.graph.network import ENDS
 
@@ -20,8 +22,26 @@ EXPECTED_COLUMNS = ("expected_time_low_s", "expected_time_mid_s", "expected_time
 
 
 def as_json(document: Mapping[str, Any]) -> str:
-    """The document as indented JSON; raises ValueError for NaN and infinity."""
-    return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    """The document as indented JSON; raises RooflineError that names a figure which is NaN or infinite."""
+    try:
+        return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+    except ValueError:
+        place = next(_not_finite(document, ""), "a figure")
+        raise RooflineError(
+            f"{place} is no finite number: the scenario, a spec or a calibration has values beyond any real one"
+        ) from None
+
+
+def _not_finite(value: object, place: str) -> Iterator[str]:
+    """The keys of all figures of a document that are no finite numbers, joined by points."""
+    if isinstance(value, Mapping):
+        for key, entry in value.items():
+            yield from _not_finite(entry, f"{place}.{key}".strip("."))
+    elif isinstance(value, (list, tuple)):
+        for index, entry in enumerate(value):
+            yield from _not_finite(entry, f"{place}.{index}".strip("."))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield quote(place)
 
 
 def as_csv(document: Mapping[str, Any]) -> str:

@@ -165,24 +165,35 @@ def sensitivity(
     print_document(document, page.sensitivity_blocks(document), format, output)
 
 
-def _definitions(requested: bool) -> None:
-    if requested:
-        from roofline.reports.documents.explain import definitions
-        from roofline.reports.output import blocks as page
+def _metric(context: typer.Context, name: str) -> str:
+    """The metric; with --definitions, prints them and exits. Arguments are read after all options that were given."""
+    if context.params.get("definitions"):
+        from roofline.reports.documents import explain as page
 
-        typer.echo(rendered(page.parts(definitions()), True), nl=False)
+        format = AnswerFormat(context.params.get("format") or AnswerFormat.TABLE)
+        print_document(page.definitions_document(), page.definitions(), format, context.params.get("output"))
         raise typer.Exit
+    if not name:
+        raise typer.BadParameter("missing: name a metric or an operator", param_hint="METRIC")
+    return name
 
 
 @scenario_command
 def explain(
     metric: Annotated[
-        str, typer.Argument(metavar="METRIC", help="ttft, tpot, total, tokens_per_s, memory, or an operator's name.")
-    ],
+        str,
+        typer.Argument(
+            metavar="METRIC",
+            help="ttft, tpot, total, tokens_per_s, memory, or an operator's name.",
+            callback=_metric,
+            show_default=False,
+        ),
+    ] = "",
+    *,
     request: Request,
     phase: Annotated[PhaseChoice, typer.Option(help="Phase of the operator: prefill or decode.")] = PhaseChoice.PREFILL,
-    definitions: Annotated[  # noqa: ARG001 - handled by its callback
-        bool, typer.Option("--definitions", help="Define every metric and exit.", callback=_definitions, is_eager=True)
+    definitions: Annotated[  # noqa: ARG001 - the callback of the metric handles it
+        bool, typer.Option("--definitions", help="Define every metric and exit.")
     ] = False,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,

@@ -12,7 +12,9 @@ kernels); a fit accepts rows of one value. `causal` 0 is unmasked attention.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +49,18 @@ UNGATED = frozenset({(2688, 1856, 6, 128)})
 """Expert shapes (hidden, intermediate, top_k, experts) of models whose experts have two matrices, not three."""
 
 CACHES = ("cold", "warm")
+
+WORDS = frozenset((*TEXT, "cache"))
+NUMBERS = frozenset(
+    name for op in (*KERNELS, *MODULES) for name in (*(MODULES.get(op) or kernel(op).shape), *OPTIONAL, "latency_us")
+) - WORDS | {"gated", "key_heads"}
+"""Columns of text and of numbers, of any op."""
+
+MICROSECONDS = (1e-6, 1e12)
+"""Shortest and longest plausible latency: a picosecond, and eleven days."""
+
+MAX_EXTENT = 1e15
+"""Largest value of a shape column, in bytes of a message or elements: products of a few are doubles."""
 
 MAX_ROWS = 5_000_000
 
@@ -190,12 +204,14 @@ def _check(frame: pd.DataFrame, where: str) -> list[Measurements]:
         raise SpecError(where, "has no rows")
     if len(frame) > MAX_ROWS:
         raise SpecError(where, f"has {len(frame)} rows; at most {MAX_ROWS} are read")
+    if not all(isinstance(name, str) for name in frame.columns) or not frame.columns.is_unique:
+        raise SpecError(where, "needs columns whose names are texts, each once")
     _require(frame, ("hardware", "op", "latency_us"), where)
-    frame = frame.reset_index(drop=True)
+    frame = _plain(frame.reset_index(drop=True), where)
     for name in ("hardware", "op"):
         _refuse(frame[name].isna(), f"the column {quote(name)} is empty", where)
     known = (*KERNELS, *MODULES)
-    unknown = ~frame["op"].astype(str).isin(known)
+    unknown = ~frame["op"].isin(known)
     if unknown.any():
         op = str(frame["op"][unknown].iloc[0])
         _refuse(unknown, f"unknown op {quote(op)}{suggest(op, known, listed=20)}", where)
@@ -213,28 +229,82 @@ def _check(frame: pd.DataFrame, where: str) -> list[Measurements]:
     return parts
 
 
-def _check_latency(frame: pd.DataFrame, where: str) -> None:
-    import pandas as pd
+def _plain(frame: pd.DataFrame, where: str) -> pd.DataFrame:
+    """The same columns, of text or of doubles where the schema says so; raises SpecError for bytes, lists and the like.
 
-    latency = pd.to_numeric(frame["latency_us"], errors="coerce")
-    _refuse(latency.isna() | ~np.isfinite(latency), "'latency_us' is no finite number", where)
+    Other columns are as they are, but for containers: these become text.
+    """
+    columns: dict[str, Any] = {}
+    for name in map(str, frame):
+        column = frame[name]
+        if name in WORDS:
+            columns[name] = column.astype(object).map(_word, na_action="ignore")
+            _refuse(columns[name].isna() & ~_absent(column), f"{quote(name)} is no text", where)
+        elif name in NUMBERS:
+            columns[name] = numbers_of(column)
+            _refuse(columns[name].isna() & ~_absent(column), f"{quote(name)} is no finite number", where)
+        else:
+            columns[name] = column.astype(object).map(repr) if column.dtype == object else column
+    return frame.assign(**columns)
+
+
+def numbers_of(column: pd.Series[Any]) -> pd.Series[float]:
+    """A column as doubles: NaN for what is no finite number, or a number that only a wider type holds."""
+    if column.dtype.kind in "iuf":
+        values = column.astype(np.float64)
+        return values.where(np.isfinite(values))
+    return column.astype(object).map(_number).astype(np.float64)
+
+
+def _absent(column: pd.Series[Any]) -> pd.Series[bool]:
+    """The cells without a value: null, or text of spaces."""
+    return (
+        column.astype(object).map(lambda cell: cell is None or (isinstance(cell, str) and not cell.strip()))
+        | column.isna()
+    )
+
+
+def _word(value: object) -> str | None:
+    """The text of a cell; a number where one was meant as a name."""
+    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
+        return str(value)
+    return str(value.item()) if isinstance(value, np.number) else None
+
+
+def _number(value: object) -> float:
+    if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, float, Decimal, np.number)):
+        return math.nan
+    try:
+        number = float(value)  # type: ignore[arg-type]
+    except (ValueError, OverflowError, TypeError):
+        return math.nan
+    return number if math.isfinite(number) else math.nan
+
+
+def _check_latency(frame: pd.DataFrame, where: str) -> None:
+    latency = frame["latency_us"]
+    _refuse(latency.isna(), "'latency_us' is no finite number", where)
+    low, high = MICROSECONDS
     _refuse(latency <= 0, "'latency_us' is not above zero", where)
-    frame["latency_us"] = latency.astype(np.float64)
+    _refuse((latency < low) | (latency > high), f"'latency_us' is outside {low:g} to {high:g}", where)
 
 
 def _check_shapes(frame: pd.DataFrame, op: str, where: str) -> None:
-    import pandas as pd
-
     _require(frame, shape_names(op), where, f" for {op}")
     for name in shape_names(op):
+        values = frame[name]
         if name in TEXT:
-            _refuse(frame[name].isna(), f"the column {quote(name)} is empty", where)
+            _refuse(values.isna(), f"the column {quote(name)} is empty", where)
             continue
-        values = pd.to_numeric(frame[name], errors="coerce")
-        _refuse(values.isna() | ~np.isfinite(values), f"{quote(name)} is no finite number", where)
+        _refuse(values.isna(), f"{quote(name)} is no finite number", where)
         least = 0 if name in MAY_BE_ZERO else 1
         wrong = (values < least) | (values != np.floor(values))
         _refuse(wrong, f"{quote(name)} is no whole number of at least {least}", where)
+        _refuse(values > MAX_EXTENT, f"{quote(name)} is above {MAX_EXTENT:.0e}", where)
+    for name in (name for name in (*OPTIONAL, "gated") if name in frame):
+        _refuse(~(frame[name].isna() | frame[name].isin((0.0, 1.0))), f"{quote(name)} is neither 0 nor 1", where)
+    if "key_heads" in frame:
+        _refuse(frame["key_heads"] < 1, "'key_heads' is no whole number of at least 1", where)
 
 
 def _require(frame: pd.DataFrame, names: Sequence[str], where: str, purpose: str = "") -> None:
