@@ -34,6 +34,7 @@ from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.hardware import KINDS, Hardware
 from roofline.specs.library import modified
 from roofline.specs.precision import check_scheme
+from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS
 
 PHASES = ("prefill", "decode")
 
@@ -99,7 +100,9 @@ class Engine(Struct, frozen=True, dict=True):
     integer weights quantise their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose calibration
     does not apply, because it measured other kernels (PyTorch's on CPUs). `checkpoints`: quantisation schemes of
     released checkpoints that it runs, and the scheme it runs each in; others are dequantised to 16 bits (None: all run
-    as released). `spread`: p10 and p90 of measured over predicted whole-model time, on top of the kernels' own
+    as released). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers
+    convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the
+    upcast is added to the 16-bit GEMM. `spread`: p10 and p90 of measured over predicted whole-model time, on top of the kernels' own
     intervals. `sources`: the data that the profile was fitted to.
     """
 
@@ -117,6 +120,7 @@ class Engine(Struct, frozen=True, dict=True):
     all_reduce: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     gated_delta_rule: str = CHUNKED
     own_kernels: tuple[str, ...] = ()
+    weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def __hash__(self) -> int:
         flags = (self.overlap, self.shared_stream, self.gated_delta_rule, *self.own_kernels, *self.all_reduce.items())
@@ -212,6 +216,7 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
         overlap=_flag(content.get("overlap", False), "overlap", where),
         shared_stream=_tokens(content.get("shared_stream", 0), "shared_stream", where),
         all_reduce=_all_reduce(content.get("all_reduce", {}), where),
+        weight_only=_weight_only(content.get("weight_only", {}), where),
         own_kernels=_names(content.get("own_kernels", []), KINDS, "own_kernels", where),
         gated_delta_rule=_names(
             [content.get("gated_delta_rule", CHUNKED)], GATED_DELTA_RULE_KERNELS, "gated_delta_rule", where
@@ -282,6 +287,14 @@ def _checkpoints(content: object, where: str) -> Mapping[str, str] | None:
     return MappingProxyType(schemes)
 
 
+def _weight_only(content: object, where: str) -> Mapping[str, str]:
+    if not isinstance(content, Mapping):
+        raise SpecError(where, "'weight_only' must map weight formats to kernels")
+    for kernel in content.values():
+        _names([kernel], WEIGHT_ONLY_KERNELS, "weight_only", where)
+    return MappingProxyType({str(name): str(kernel) for name, kernel in content.items()})
+
+
 def _parameters(content: object, where: str) -> Mapping[str, float]:
     if not isinstance(content, Mapping):
         raise SpecError(where, "'parameters' must map names to values")
@@ -336,6 +349,8 @@ def render(engine: Engine) -> str:
     )
     if engine.checkpoints is not None:
         lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]
+    if engine.weight_only:
+        lines += [f"weight_only: {{{', '.join(f'{name}: {kernel}' for name, kernel in engine.weight_only.items())}}}"]
     lines += ["parameters:"]
     for parameter in PARAMETERS:
         value = engine[parameter.name]

@@ -115,9 +115,9 @@ class Corrections:
 
     @cached_property
     def upcasting(self) -> Rows:
-        """Kernels that upcast operands before they multiply them; fits of attention include the upcast."""
+        """Kernels that upcast operands before they multiply them; attention's and weight-only kernels' times do so."""
         rows = self._kernels_with(Row.UPCAST_FLOPS)
-        return np.array([row for row in rows if self._kernels[row].kind not in ATTENTION], dtype=np.intp)
+        return np.array([row for row in rows if not _includes_upcast(self._kernels[row])], dtype=np.intp)
 
     def apply_upcast(self, times: Array, low: Array, mid: Array, high: Array) -> None:
         """Add the upcast of weights to the kernels that need one."""
@@ -164,6 +164,11 @@ class Corrections:
         transfer = self.parts[rows] @ times[Row.LINK_TIME] / LINK_SHARE
         low[rows], mid[rows] = np.maximum(low[rows], transfer * UNMEASURED.low), np.maximum(mid[rows], transfer)
         high[rows] = np.maximum(high[rows], transfer * UNMEASURED.high)
+
+
+def _includes_upcast(kernel: Kernel) -> bool:
+    """Whether the kernel's own times include its upcasts."""
+    return kernel.kind in ATTENTION or (kernel.shape is not None and "weight_only" in kernel.shape.texts)
 
 
 def _overlap(rows: Rows, work: Array, low: Array, mid: Array, high: Array) -> None:

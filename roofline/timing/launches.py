@@ -19,12 +19,13 @@ from roofline.graph.network import Section
 from roofline.graph.op import Kind, Op
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
+from roofline.specs.weight_only import WeightOnlyKernel, kernel_of
 from roofline.timing.calibration import Basis, Calibration, Fit, Match, Residuals
 from roofline.timing.kernels import kernel
 from roofline.timing.kernels.common import numbers
 from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.timing.kernels.elementwise import PASSES
-from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape, kernel_shape
+from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape, kernel_shape, weight_format
 
 ATTENTION = ("attention_prefill", "attention_decode")
 """The measurement schema's names of the two attention kernels."""
@@ -36,6 +37,15 @@ IS_DECODE_KERNEL: Mapping[str, bool] = {
     "mla_decode": True,
 }
 """Ops with kernels for decode alone (a few query tokens), or for prefill alone; others have one kernel for both."""
+
+WEIGHT_ONLY_DTYPES = ("int4_wo", "w4a16_mxfp4")
+"""The measurement schema's names of weight-only GEMMs, of integers and of codes."""
+
+UNCONVERTED = ("llm-int8",)
+"""Kernels of the same kind whose weights are not converted to 16 bits."""
+
+WEIGHT_ONLY_VENDORS = ("NVIDIA",)
+"""Vendors of hardware that the weight-only kernels are written for; elsewhere the weights' upcast is added."""
 
 UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
 """Spread of unmeasured kernels."""
@@ -98,7 +108,8 @@ def launches(placement: Placement, engine: Engine, calibration: Calibration) -> 
     for section in placement.network.sections:
         stop = start + len(section.ops)
         arithmetic = placement.arithmetic[start:stop]
-        chosen = engine.kernels, engine.gated_delta_rule
+        weight_only = tuple(engine.weight_only.items()) if placement.hardware.vendor in WEIGHT_ONLY_VENDORS else ()
+        chosen = engine.kernels, engine.gated_delta_rule, weight_only
         found += _of_section(section, start, arithmetic, *chosen, placement.hardware, calibration)
         start = stop
     return found
@@ -111,6 +122,7 @@ def _of_section(
     arithmetic: tuple[str | None, ...],
     fused: tuple[tuple[str, ...], ...],
     gated_delta_rule: str,
+    weight_only: tuple[tuple[str, str], ...],
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[Kernel, ...]:
@@ -128,7 +140,7 @@ def _of_section(
     for parts in sorted(found):
         ops = tuple(section.ops[index] for index in parts)
         variant = gated_delta_rule if ops[0].kind is Kind.GATED_DELTA_RULE else None
-        made = _constants(ops, arithmetic[parts[0]], variant, hardware, calibration)
+        made = _constants(ops, arithmetic[parts[0]], variant, weight_only, hardware, calibration)
         kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *made))
     return tuple(kernels)
 
@@ -151,11 +163,16 @@ def _fusible(ops: Sequence[Op], indices: list[int]) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1 << 14)
 def _constants(
-    ops: tuple[Op, ...], arithmetic: str | None, variant: str | None, hardware: Hardware, calibration: Calibration
+    ops: tuple[Op, ...],
+    arithmetic: str | None,
+    variant: str | None,
+    weight_only: tuple[tuple[str, str], ...],
+    hardware: Hardware,
+    calibration: Calibration,
 ) -> tuple[KernelShape | None, Mapping[str, Match], Mapping[str, Match], bool]:
     """The fields `shape`, `matches`, `others` and `upcasts_cache` of a kernel of these operators.
 
-    `variant` is the engine's choice where there are several kernels.
+    `variant` is the engine's choice where there are several kernels, `weight_only` its kernels by weight format.
     """
     shape = kernel_shape(ops, arithmetic)
     if shape is not None and variant is not None:
@@ -163,10 +180,34 @@ def _constants(
         match = calibration.find(shape.op, variant)
         shape = replace(shape, texts={**shape.texts, "variant": match.fit.format if match else variant})
     matches = {} if shape is None else _matches(shape, hardware, calibration)
+    chosen = _weight_only(ops, shape, dict(weight_only), hardware)
+    if shape is not None and chosen is not None:
+        shape = replace(shape, texts={**shape.texts, "weight_only": chosen.name})
+        widening = 1.0 if hardware.family in chosen.fitted else chosen.widening
+        matches = {op: _of_weight_only(match, chosen, widening) for op, match in matches.items()}
     others = {} if shape is None else _others(shape, calibration)
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
     upcasts = any(name.startswith("fp") and not hardware.supports(name) for name in caches)
     return shape if matches else None, matches, others, upcasts
+
+
+def _weight_only(
+    ops: tuple[Op, ...], shape: KernelShape | None, kernels: Mapping[str, str], hardware: Hardware
+) -> WeightOnlyKernel | None:
+    """The weight-only kernel of a GEMM, of an engine's `kernels` by format; None for other kernels.
+
+    `UNCONVERTED` ones multiply in another arithmetic than 16 bits.
+    """
+    if shape is None or shape.op != "gemm" or not kernels:
+        return None
+    chosen = kernel_of(weight_format(ops), kernels, hardware.family)
+    return chosen if chosen.name in UNCONVERTED or shape.texts.get("dtype") in WEIGHT_ONLY_DTYPES else None
+
+
+def _of_weight_only(match: Match, chosen: WeightOnlyKernel, widening: float) -> Match:
+    """The constants of the 16-bit GEMM that a weight-only kernel's are relative to, with their source and widening."""
+    source = f"{chosen.source}; the 16-bit GEMM: {match.source}"
+    return replace(match, source=source, widening=match.widening * widening)
 
 
 def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:

@@ -24,13 +24,16 @@ term then counts the misses only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
+from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, WeightOnlyKernel
 from roofline.timing.kernels.common import (
     Array,
     Columns,
@@ -163,9 +166,11 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
     shape = m.shape
     m, n, k = (np.atleast_1d(size).reshape(-1) for size in (m, n, k))
     warm = np.broadcast_to(resident, shape).reshape(-1)
-    bare = is_bare(columns)
+    bare, chosen = is_bare(columns), weight_only_kernel(columns)
     parts = [
         _time(m[part], n[part], k[part], dtype, form, hardware, parameters, warm[part], bare)
+        if chosen is None
+        else _weight_only_time(m[part], n[part], k[part], form, hardware, parameters, chosen)
         for part in (slice(start, start + CHUNK) for start in range(0, len(m), CHUNK))
     ]
     return np.concatenate(parts).reshape(shape) if parts else np.zeros(shape)
@@ -207,6 +212,46 @@ def _time(
     return np.where(resident, smooth_maximum(benchmarked, _host_time(m, parameters), 8.0), time)
 
 
+def weight_only_kernel(columns: Columns) -> WeightOnlyKernel | None:
+    """The kernel that the optional text column `weight_only` names."""
+    return WEIGHT_ONLY_KERNELS[text(columns, "weight_only")] if "weight_only" in columns else None
+
+
+def _weight_only_time(
+    m: Array,
+    n: Array,
+    k: Array,
+    form: Numbers,
+    hardware: Hardware,
+    parameters: Mapping[str, float],
+    chosen: WeightOnlyKernel,
+) -> Array:
+    """Seconds of a weight-only kernel, which runs one of three ways by its rows (the module's formula)."""
+    bandwidth, packed = parameters["memory_efficiency"] * hardware.memory_bandwidth, form.bytes * n * k
+    over_memory = (packed / chosen.memory + 2.0 * m * (k + n)) / bandwidth
+    converting = conversion_time(chosen, hardware) * n * k
+    on_units = np.where(
+        m <= chosen.vector_rows,
+        converting + 2.0 * m * n * k / (hardware.vector_peak or np.inf),
+        _units_time(m, n, k, form, hardware, parameters, chosen),
+    )
+    kernel = smooth_maximum(on_units, over_memory, chosen.sharpness or parameters["sharpness"])
+    slowdown = parameters.get("throttling", 0.0) * kernel / (kernel + THROTTLING_TIME)
+    time: Array = parameters["launch"] + chosen.launch + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
+    if not chosen.library_rows:
+        return time
+    plain = replace(form, bytes=2.0, activation_bytes=None)
+    library = _time(m, n, k, form.arithmetic, plain, hardware, parameters, np.zeros(m.shape, dtype=bool), bare=True)
+    first = parameters["launch"] + np.maximum(converting, (packed + 2.0 * n * k) / bandwidth)
+    return np.where(m < chosen.library_rows, time, first + library)
+
+
+def conversion_time(chosen: WeightOnlyKernel, hardware: Hardware) -> float:
+    """Seconds that all multiprocessors take to convert one weight each time; 0 for what no document gives."""
+    looking = chosen.lookup / (units(hardware) * hardware.clock) if hardware.clock else 0.0
+    return chosen.conversion / (hardware.vector_peak or np.inf) + looking
+
+
 def weight_passes(m: Array, parameters: Mapping[str, float]) -> Array | float:
     """Passes over the weights in memory, by m."""
     packing = parameters.get("packing", 0.0)
@@ -222,6 +267,13 @@ def _host_time(m: Array, parameters: Mapping[str, float]) -> Array:
     return time
 
 
+@lru_cache(maxsize=16)
+def _weight_only_tiles(chosen: WeightOnlyKernel) -> Dispatch:
+    """The tiles of a weight-only kernel: those of libraries from its lowest to its highest, with split k."""
+    tiles = {tile for tile in (*_CLASSIC, *_THIN) if chosen.few_rows <= tile[0] <= chosen.tile_rows}
+    return Dispatch(chosen.name, tuple(sorted(tiles)), _SPLITS)
+
+
 def _padded(m: Array, form: Numbers, hardware: Hardware) -> Array:
     """Rows that are multiplied: `m` in whole instructions of the matrix unit, or the rows that memory time hides."""
     if form.arithmetic not in hardware.tensor:
@@ -231,11 +283,17 @@ def _padded(m: Array, form: Numbers, hardware: Hardware) -> Array:
 
 
 def _units_time(
-    m: Array, n: Array, k: Array, form: Numbers, hardware: Hardware, parameters: Mapping[str, float]
+    m: Array,
+    n: Array,
+    k: Array,
+    form: Numbers,
+    hardware: Hardware,
+    parameters: Mapping[str, float],
+    weight_only: WeightOnlyKernel | None = None,
 ) -> Array:
-    """Seconds on the multiprocessors with the best tile and split."""
+    """Seconds on the multiprocessors with the best tile and split, of those that a weight-only kernel has."""
     count, prologue, whole = units(hardware), parameters["tile_prologue"], parameters["wave_quantisation"]
-    dispatch = DISPATCHES[int(parameters["dispatch"])]
+    dispatch = DISPATCHES[int(parameters["dispatch"])] if weight_only is None else _weight_only_tiles(weight_only)
     rows, columns = np.asarray(dispatch.tiles, dtype=np.float64).T[:, :, None]
     tiles = ceil_div(m, rows) * ceil_div(n, columns)
     if dispatch.fixed_rows:
@@ -244,6 +302,8 @@ def _units_time(
     peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
     filled = np.minimum(rows, _padded(m, form, hardware))
     multiply = 2.0 * filled * columns * count / peak * odd
+    if weight_only is not None:
+        multiply = multiply + conversion_time(weight_only, hardware) * columns * count
     operands = rows * form.input_bytes + columns * form.bytes
     one_step = np.maximum(multiply, operands / parameters["tile_bandwidth"])
     splits = np.asarray(dispatch.splits, dtype=np.float64)[:, None]

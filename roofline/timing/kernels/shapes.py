@@ -109,6 +109,11 @@ def _matrices(op: Op) -> list[Tensor]:
     return [tensor for tensor in op.operands if tensor.role is Role.WEIGHT and len(tensor.shape) >= 2]
 
 
+def weight_format(ops: Sequence[Op]) -> str:
+    """The name of the format of the first weight matrix of GEMMs."""
+    return next(weight.format.name for op in ops for weight in _matrices(op))
+
+
 def _rows(source: Tensor) -> Size:
     """The rows of a GEMM's input: the product of all dimensions that vary with the workload."""
     return product(tuple(dim for dim in source.shape if isinstance(dim, Size)))
