@@ -59,15 +59,15 @@ _KERNELS = (
     WeightOnlyKernel(
         "unmeasured",
         "no kernel of this weight format was measured: constants typical of others, and a wide interval",
-        conversion=2.0,
-        widening=3.0,
+        conversion=5.5,
+        memory=0.9,
     ),
     WeightOnlyKernel(
         "llm-int8",
         "bitsandbytes' LLM.int8(), with outlier columns split off; fitted to BLOOM-176B on A100, a token of which takes"
         " 1.15 to 1.23 times as long as in BF16 (Dettmers et al. 2022)",
         conversion=0.0,
-        memory=0.42,
+        memory=0.36,
         few_rows=64,
         fitted=("ampere",),
         widening=2.0,
@@ -126,7 +126,7 @@ _KERNELS = (
         " RTX 3090 Ti, 75 tokens/s (Vahe1994/AQLM, issue 133)",
         conversion=2.0,
         library_rows=7,  # vLLM's threshold between its kernel and a converting one
-        lookup=0.3,
+        lookup=0.26,
     ),
 )
 

@@ -19,6 +19,7 @@ from roofline.graph.network import Section
 from roofline.graph.op import Kind, Op
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
+from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.specs.weight_only import WeightOnlyKernel, kernel_of
 from roofline.timing.calibration import Basis, Calibration, Fit, Match, Residuals
 from roofline.timing.kernels import kernel
@@ -183,8 +184,9 @@ def _constants(
     chosen = _weight_only(ops, shape, dict(weight_only), hardware)
     if shape is not None and chosen is not None:
         shape = replace(shape, texts={**shape.texts, "weight_only": chosen.name})
-        widening = 1.0 if hardware.family in chosen.fitted else chosen.widening
-        matches = {op: _of_weight_only(match, chosen, widening) for op, match in matches.items()}
+        if chosen.name in UNCONVERTED and (plain := calibration.find(shape.op, "bf16")) is not None:
+            matches = {shape.op: plain}
+        matches = {op: _of_weight_only(match, chosen, hardware) for op, match in matches.items()}
     others = {} if shape is None else _others(shape, calibration)
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
     upcasts = any(name.startswith("fp") and not hardware.supports(name) for name in caches)
@@ -204,10 +206,11 @@ def _weight_only(
     return chosen if chosen.name in UNCONVERTED or shape.texts.get("dtype") in WEIGHT_ONLY_DTYPES else None
 
 
-def _of_weight_only(match: Match, chosen: WeightOnlyKernel, widening: float) -> Match:
-    """The constants of the 16-bit GEMM that a weight-only kernel's are relative to, with their source and widening."""
-    source = f"{chosen.source}; the 16-bit GEMM: {match.source}"
-    return replace(match, source=source, widening=match.widening * widening)
+def _of_weight_only(match: Match, chosen: WeightOnlyKernel, hardware: Hardware) -> Match:
+    """The constants of the 16-bit GEMM that a weight-only kernel's are relative to, with its source and interval."""
+    fit = replace(match.fit, residuals={"all": UNMEASURED}) if chosen.name == UNMEASURED_KERNEL else match.fit
+    widening = match.widening * (1.0 if hardware.family in chosen.fitted else chosen.widening)
+    return replace(match, fit=fit, source=f"{chosen.source}; the 16-bit GEMM: {match.source}", widening=widening)
 
 
 def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:
