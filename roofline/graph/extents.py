@@ -23,6 +23,10 @@ QUERIES = symbol("queries")
 TOKENS = BATCH * QUERIES
 
 
+FARTHEST = 2 * 10**9
+"""The largest number of cached tokens of a workload: prompt and generation."""
+
+
 class Step(NamedTuple):
     """One forward pass: sequences, new and cached tokens per sequence; numbers or arrays.
 
@@ -76,6 +80,7 @@ class AttentionMask(Struct, frozen=True):
     cross: bool = False
     ring: int = 1
     shards: int = 1
+    chunk: int | None = None
 
     @property
     def suffix(self) -> str:
@@ -83,6 +88,7 @@ class AttentionMask(Struct, frozen=True):
         parts = [
             *([] if self.window is None else [f"window {self.window}"]),
             *([f"extra {self.extra}"] if self.extra else []),
+            *([] if self.chunk is None else [f"chunk {self.chunk}"]),
             *([] if self.selected is None else [f"selected {self.selected}"]),
             *([] if self.kept is None else [f"kept {self.kept}"]),
             *([] if self.causal else ["bidirectional"]),
@@ -111,13 +117,30 @@ class AttentionMask(Struct, frozen=True):
     def reach(self) -> int | None:
         """The maximum number of keys that one query sees; None without limit."""
         limits = [self.window + self.extra] if self.window is not None else []
-        limits += [self.selected] if self.selected is not None else []
+        limits += [limit for limit in (self.selected, self.chunk) if limit is not None]
         return min(limits, default=None)
 
     @property
-    def saturation_points(self) -> tuple[int, ...]:
-        """Cached tokens at which an extent stops growing during decode."""
-        limits = [self.kept] if self.kept is not None else []
+    def pieces(self) -> Size:
+        """Chunks of one sequence in which the pass has queries; each is a sequence of its own to a kernel."""
+        return symbol(f"pieces{self.suffix}")
+
+    @property
+    def piece_queries(self) -> Size:
+        """Mean queries in such a chunk."""
+        return symbol(f"piece_queries{self.suffix}")
+
+    @property
+    def piece_keys(self) -> Size:
+        """Keys of a chunk with these queries at its end, by its mean query-key pairs."""
+        return symbol(f"piece_keys{self.suffix}")
+
+    @property
+    def saturation_points(self) -> tuple[int | range, ...]:
+        """Cached tokens at which an extent stops growing during decode; a range where it starts anew at each chunk."""
+        if self.chunk is not None:
+            return (range(self.chunk, FARTHEST, self.chunk),)
+        limits: list[int | range] = [self.kept] if self.kept is not None else []
         limits += [self.window + self.extra - 1] if self.window is not None else []
         limits += [self.selected - 1] if self.selected is not None else []
         return tuple(limits)
@@ -126,10 +149,12 @@ class AttentionMask(Struct, frozen=True):
         """Keys, pairs and held tokens for `step`.
 
         Query i (from 0) of a sequence with c cached tokens sees min(c + i + 1, reach) keys; without causality each
-        query sees all keys up to `reach`.
+        query sees all keys up to `reach`. In chunks it sees (c + i) mod chunk + 1, those of its own chunk so far.
         """
         _, queries, cached, source, _ = step
         queries = queries * self.ring
+        if self.chunk is not None:
+            return self._chunked(self.chunk, queries, cached)
         least, most = (np.minimum, np.maximum) if _is_array(queries, cached) else (min, max)
         if self.cross:
             return self._named(source, queries * source, source)
@@ -152,6 +177,25 @@ class AttentionMask(Struct, frozen=True):
             held = least(held, self.window + self.extra)
         return self._named(keys, pairs, held)
 
+    def _chunked(self, chunk: int, queries: Any, cached: Any) -> dict[str, Any]:
+        """The extents where tokens attend within chunks of `chunk` tokens, counted from the start of the sequence.
+
+        The cache holds one chunk at most: earlier ones are freed (vLLM's ChunkedLocalAttentionSpec). vLLM runs each
+        chunk as a sequence of its own, a virtual batch.
+        """
+        behind = cached % chunk
+        pairs = _within(chunk, behind + queries) - _within(chunk, behind)
+        held = np.minimum(cached + queries, chunk)
+        pieces = np.ceil((behind + queries) / chunk)
+        each = queries / np.maximum(pieces, 1)
+        seen = pairs / np.maximum(queries, 1) + (each - 1) / 2
+        ranks, suffix = self.ring * self.shards, self.suffix
+        return self._named(behind + queries, pairs, held) | {
+            f"pieces{suffix}": pieces,
+            f"piece_queries{suffix}": each / self.ring,
+            f"piece_keys{suffix}": seen / ranks if self.shards > 1 else seen,
+        }
+
     def _named(self, keys: Any, pairs: Any, held: Any) -> dict[str, Any]:
         ranks, suffix = self.ring * self.shards, self.suffix
         return {
@@ -165,13 +209,23 @@ def mask_of(attention: Attention, cross: bool = False, ring: int = 1, shards: in
     """The mask of softmax attention."""
     if cross:
         return AttentionMask(cross=True, causal=False)
-    limits = (attention.window, attention.extra, attention.selected, attention.kept)
-    return AttentionMask(*limits, causal=attention.causal, ring=ring, shards=shards)
+    window, chunk = attention.window, attention.chunk
+    if chunk is not None and (window, attention.selected, attention.kept) != (None, None, None):
+        # A technique limits the keys further: a window of the chunk's size is the upper bound.
+        window, chunk = min(window or chunk, chunk), None
+    limits = (window, attention.extra, attention.selected, attention.kept)
+    return AttentionMask(*limits, causal=attention.causal, ring=ring, shards=shards, chunk=chunk)
 
 
 def mla_mask(attention: LatentAttention) -> AttentionMask:
     """The mask of MLA: with a DSA indexer, only the selected keys."""
     return AttentionMask(selected=attention.indexer.selected if attention.indexer else None)
+
+
+def _within(chunk: int, tokens: Any) -> Any:
+    """Query-key pairs of the first `tokens` of a sequence, each with the tokens of its chunk up to itself."""
+    rest = tokens % chunk
+    return (tokens - rest) * (chunk + 1) / 2 + rest * (rest + 1) / 2
 
 
 class Pool(Struct, frozen=True):

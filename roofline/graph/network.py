@@ -60,18 +60,10 @@ class Network(Struct, frozen=True, dict=True):
         return OVERLAP_BATCHES if self.two_batch_overlap else 1
 
     @property
-    def saturation_points(self) -> tuple[int, ...]:
-        """Cached tokens at which the decode cost of some layer stops growing."""
-        return tuple(
-            sorted(
-                {
-                    saturation_point
-                    for rule in self.rules
-                    if isinstance(rule, AttentionMask)
-                    for saturation_point in rule.saturation_points
-                }
-            )
-        )
+    def saturation_points(self) -> tuple[int | range, ...]:
+        """Cached tokens at which the decode cost of some layer stops growing; a range where it does so periodically."""
+        masks = (rule for rule in self.rules if isinstance(rule, AttentionMask))
+        return tuple(dict.fromkeys(point for mask in masks for point in mask.saturation_points))
 
     @cached_property
     def _hash(self) -> int:

@@ -22,14 +22,15 @@ StepTime = Callable[[Array, Any], Array]
 """(cached tokens of each point, indices of these points) -> seconds of a decode step at each."""
 
 
-def sum_steps(step_time: StepTime, first: Array, last: Array, saturation_points: Iterable[int]) -> Array:
+def sum_steps(step_time: StepTime, first: Array, last: Array, saturation_points: Iterable[int | range]) -> Array:
     """The sum of `step_time` over cached = first, first + 1, ..., last, for each point of the flat arrays.
 
     `saturation_points` are the cached tokens at which the cost of some layer stops growing: a step sees cached + 1
-    keys, so a window of w saturates at cached = w - 1. Empty ranges (last < first) sum to 0.
+    keys, so a window of w saturates at cached = w - 1. A `range` of them is where attention in chunks starts anew.
+    Empty ranges (last < first) sum to 0.
     """
     everything = np.arange(first.size)
-    saturation_points = sorted(set(saturation_points))
+    saturation_points = _points_between(saturation_points, int(first.min()), int(last.max()))
     summed = np.zeros_like(first)
     for low, high in zip(
         [-np.inf, *saturation_points],
@@ -41,6 +42,18 @@ def sum_steps(step_time: StepTime, first: Array, last: Array, saturation_points:
         if inside.size:
             summed[inside] += _sum_convex(step_time, start[inside], stop[inside], inside)
     return summed
+
+
+def _points_between(saturation_points: Iterable[int | range], first: int, last: int) -> list[int]:
+    """All single points, and those of each range that lie between `first` and `last`, in order."""
+    found: set[int] = set()
+    for point in saturation_points:
+        if isinstance(point, range):
+            start = -(-max(first, point.start) // point.step) * point.step
+            found.update(range(start, min(last + 1, point.stop), point.step))
+        else:
+            found.add(point)
+    return sorted(found)
 
 
 def _sum_convex(step_time: StepTime, first: Array, last: Array, points: Any) -> Array:

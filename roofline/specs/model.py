@@ -31,9 +31,10 @@ class Attention:
     """Softmax attention with `heads` query heads and `kv_heads` KV heads of `head_dim` each (MHA, GQA or MQA).
 
     A query attends to all earlier tokens, or to the last `window` of them (its own included) and `extra` others (global
-    or random), of those only to the top `selected`; without `causal` to later tokens as well. `kept`: maximum number
-    of tokens in the KV cache. `qk_norm`: a norm over each head of q and k, over all heads together ("full"), or over
-    each head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a second query-sized
+    or random), of those only to the top `selected`; without `causal` to later tokens as well. With `chunk` it attends
+    to the earlier tokens of its own chunk only: the sequence is cut every `chunk` tokens (Llama 4). `kept`: maximum
+    number of tokens in the KV cache. `qk_norm`: a norm over each head of q and k, over all heads together ("full"), or
+    over each head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a second query-sized
     projection gates the output. `rotary` (default: as the model's positions) disables RoPE for single layers.
     `qkv_bias`: biases of the three projections, or "query_value": none of the key's (Whisper).
     `kv_shared`: keys and values are those of an earlier layer. `values`: "projected"; "normalised": also normalised per
@@ -47,6 +48,7 @@ class Attention:
     head_dim: Count
     window: Tokens | None = None
     extra: Natural = 0
+    chunk: Tokens | None = None
     selected: Tokens | None = None
     kept: Tokens | None = None
     causal: Flag = True

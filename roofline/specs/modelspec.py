@@ -327,6 +327,8 @@ def _check_layer(layer: Layer, prefix: str, where: str) -> None:
         if isinstance(attention, Attention) and attention.heads % attention.kv_heads:
             problem = f"{attention.heads} heads are not divisible by {attention.kv_heads} kv_heads"
             raise SpecError(where, f"'{prefix}{key}.kv_heads': {problem}")
+        if isinstance(attention, Attention) and attention.chunk and (attention.window or not attention.causal):
+            raise SpecError(where, f"'{prefix}{key}.chunk': attention in chunks is causal and has no window")
     experts = layer.feed_forward
     if isinstance(experts, MixtureOfExperts) and experts.top_k > experts.experts:
         problem = f"{experts.top_k} of {experts.experts} experts cannot be selected"

@@ -110,7 +110,6 @@ def _gpt_oss(config: Config) -> Spec:
 def _llama4_text(config: Config) -> Spec:
     """Three of four layers rotate and see only their own chunk, the fourth does neither.
 
-    A chunk is described as a window of its size, which is the upper bound: a query sees half a chunk on average.
     All layers are dense where no step or no experts are given (Llama Guard 4, MobileLLM-R1).
     """
     layers = config.layers()
@@ -132,7 +131,7 @@ def _llama4_text(config: Config) -> Spec:
     feeds = ["moe" if some and index in sparse else "dense" for index in range(layers)]
     parts: dict[str, Spec] = {
         "dense": {"mlp": dense},
-        "local": {"attention": {"window": chunk, **normed}},
+        "local": {"attention": {"chunk": chunk, **normed}},
         "global": {"attention": {"rotary": False}},
     }
     if "moe" in feeds:

@@ -160,13 +160,17 @@ def _attention(op: Op) -> KernelShape | None:
     _, seen, kv_heads, _ = keys.shape
     dim = (as_size(width) + as_size(values.shape[-1])) / 2
     texts = {**_cached(query, keys), "causal": float(op.mask.causal)}
+    window = op.mask.reach or 0
+    if op.mask.chunk is not None:  # each chunk is a sequence of its own
+        batch, queries, window = product((batch, op.mask.pieces)), op.mask.piece_queries, 0
+        seen = op.mask.piece_keys
     sizes: Mapping[str, Dim] = {
         "batch": batch,
         "q_len": queries,
         "kv_len": seen,
         "heads": heads,
         "kv_heads": kv_heads,
-        "window": op.mask.reach or 0,
+        "window": window,
     }
     return KernelShape("attention", texts, {name: as_size(size) for name, size in sizes.items()} | {"head_dim": dim})
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import warnings
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from roofline import (
     Analysis,
@@ -543,3 +545,49 @@ def test_defaults_of_missing_config_keys() -> None:
     assert rotating == [None, False]
     assert scout.pattern[3] == "global"
     assert all(isinstance(group.layer.feed_forward, MixtureOfExperts) for group in scout.groups)
+
+
+# --- attention in chunks (Llama 4) ------------------------------------------------------------------------------------
+
+
+def scores_flops(answer: Analysis, phase: str = "prefill") -> float:
+    return sum(op.count * op.flops for op in getattr(answer, phase).ops if op.name in ("qk_matmul", "sv_matmul"))
+
+
+def test_llama_4_attends_within_chunks_in_three_of_four_layers() -> None:
+    """Pairs: eight chunks of 8192 causal tokens each in 36 layers, 65536 tokens in the 12 without rotary embedding."""
+    answer = run("llama-4-scout", prompt=65536, generate=2, fusions=())
+    chunked, whole = 8 * 8192 * 8193 // 2, 65536 * 65537 // 2
+    assert scores_flops(answer) == 4 * 40 * 128 * (36 * chunked + 12 * whole)
+    # The next token starts a chunk: one key there, 65537 elsewhere.
+    assert scores_flops(answer, "decode") == 4 * 40 * 128 * (36 * 1 + 12 * 65537)
+    kept = [op for op in answer.decode.ops if op.name == "qk_matmul"] if answer.decode else []
+    assert [op.count for op in kept] == [36, 12]
+    token = 2 * 8 * 128 * 2  # bytes of a layer's keys and values
+    assert answer.memory.kv_cache == token * (36 * 8192 + 12 * 65537)
+
+
+def test_a_short_llama_4_prompt_is_one_chunk() -> None:
+    answer = run("llama-4-scout", prompt=8192, generate=2, fusions=())
+    assert scores_flops(answer) == 4 * 40 * 128 * 48 * 8192 * 8193 // 2
+
+
+def test_chunks_run_as_sequences_of_their_own() -> None:
+    """vLLM's virtual batches: attention to 65536 tokens in chunks is as fast as a batch of eight chunks."""
+    scout, dense = load_model("llama-4-scout"), load_model("llama-3.1-8b")
+
+    def seconds(chunk: int | None, batch: int, prompt: int) -> float:
+        group = dense.groups[0]
+        mixer = dataclasses.replace(group.layer.mixer, chunk=chunk)  # type: ignore[type-var]
+        model = replace(dense, groups=(replace(group, layer=replace(group.layer, mixer=mixer)),))
+        return float(run(model, batch=batch, prompt=prompt, generate=1).expected.ttft.mid)
+
+    assert scout.attentions[0].chunk == 8192
+    assert seconds(8192, 1, 65536) == pytest.approx(seconds(None, 8, 8192), rel=2e-3)  # but for seven rows of logits
+    assert seconds(None, 1, 65536) > 1.5 * seconds(8192, 1, 65536)
+
+
+def test_a_chunk_excludes_a_window() -> None:
+    with pytest.raises(SpecError, match="attention in chunks is causal and has no window"):
+        parse_model({"name": "x", "hidden": 64, "layers": 1, "vocabulary": 10, "norm": {"kind": "rmsnorm"},
+                     "attention": {"heads": 4, "window": 8, "chunk": 8}}, "x.yaml")  # fmt: skip

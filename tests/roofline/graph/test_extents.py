@@ -26,6 +26,22 @@ def test_window_against_brute_force(queries: int, cached: int, window: int | Non
     assert value(mask, step, "held") == min(cached + queries, reach)
 
 
+@given(st.integers(1, 60), st.integers(0, 60), st.integers(1, 30))
+def test_chunks_against_brute_force(queries: int, cached: int, chunk: int) -> None:
+    """Llama 4: a token sees the tokens of its own chunk up to itself; chunks start at multiples of their size."""
+    seen_by = [range((cached + i) // chunk * chunk, cached + i + 1) for i in range(queries)]
+    mask, step = AttentionMask(chunk=chunk), Step(3, queries, cached)
+    assert value(mask, step, "pairs") == sum(map(len, seen_by))
+    assert value(mask, step, "keys") == len(set().union(*seen_by))
+    assert value(mask, step, "held") == min(cached + queries, chunk)
+    pieces, each = value(mask, step, "pieces"), value(mask, step, "piece_queries")
+    assert pieces == len({keys.start for keys in seen_by})
+    assert pieces * each == pytest.approx(queries)
+    # A kernel that runs each piece as a causal sequence of its own computes the same pairs.
+    ends = value(mask, step, "piece_keys")
+    assert pieces * (each * ends - each * (each - 1) / 2) == pytest.approx(sum(map(len, seen_by)))
+
+
 @given(st.integers(1, 40), st.integers(0, 60), limits, st.integers(0, 20), limits, limits)
 def test_limits_only_remove_keys(
     queries: int, cached: int, window: int | None, extra: int, selected: int | None, kept: int | None
@@ -64,9 +80,10 @@ def test_arrays_equal_scalars(
     queries: list[int], cached: int, window: int | None, extra: int, selected: int | None, kept: int | None
 ) -> None:
     mask, pool = AttentionMask(window, extra if window else 0, selected, kept), Pool(16, 2, 0.7)
-    many = extents(Step(1, np.array(queries, float), cached), [mask, pool])
+    rules = [mask, pool, AttentionMask(chunk=window or 7)]
+    many = extents(Step(1, np.array(queries, float), cached), rules)
     for index, one in enumerate(queries):
-        for name, single in extents(Step(1, one, cached), [mask, pool]).items():
+        for name, single in extents(Step(1, one, cached), rules).items():
             assert np.broadcast_to(many[name], len(queries))[index] == pytest.approx(single, rel=1e-12)
 
 
