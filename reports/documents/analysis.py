@@ -195,8 +195,10 @@ def phase_expectation(phase: Phase) -> dict[str, Any]:
 
 
 def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any]:
-    """One operator: figures per instance, the number of instances that the phase takes in a row, on all stages of a
-    pipeline, and the fraction of them that a device runs (`busy`: 1 without pipeline parallelism)."""
+    """One operator: figures per instance, and how many instances a phase takes in a row.
+
+    `busy` is the fraction of the instances that one device runs: below 1 for pipeline parallelism.
+    """
     return {
         "name": op.name,
         "kind": op.kind,

@@ -73,7 +73,7 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
             "engine",
             str,
             "Engine of expected times: vllm (0.8 to 0.13: vllm-sync, 2024: vllm-v0), tensorrt-llm, sglang, lmdeploy,"
-            " llama.cpp, gpt-fast, hf-eager, ideal (kernels alone), or a profile file. [default: vllm; llama.cpp on CPUs and"
+            " llama.cpp, gpt-fast, hf-eager, ideal (kernels alone), or a file. [default: vllm; llama.cpp on CPUs and"
             " Apple silicon]",
             None,
             "NAME",

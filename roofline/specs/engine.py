@@ -102,8 +102,8 @@ class Engine(Struct, frozen=True, dict=True):
     released checkpoints that it runs, and the scheme it runs each in; others are dequantised to 16 bits (None: all run
     as released). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers
     convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the
-    upcast is added to the 16-bit GEMM. `spread`: p10 and p90 of measured over predicted whole-model time, on top of the kernels' own
-    intervals. `sources`: the data that the profile was fitted to.
+    upcast is added to the 16-bit GEMM. `spread`: p10 and p90 of measured over predicted whole-model time, on top of the
+    kernels' own intervals. `sources`: the data that the profile was fitted to.
     """
 
     name: str

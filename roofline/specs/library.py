@@ -154,8 +154,10 @@ def explain(error: ValidationError, known: Mapping[str, Iterable[str]], prefix: 
     problems = error.errors(include_url=False, include_context=True)
     misspelt = (problem for problem in problems if problem["type"] in _UNKNOWN_KEY)
     first = next(misspelt, problems[0])
-    own = (str(part) for part in first["loc"])
-    location = [*prefix, *(part for part in own if not part.startswith(("function-", "union", "is-instance")))]
+    own = [str(part) for part in first["loc"]]
+    if first["type"] not in _UNKNOWN_KEY:  # an unknown key may be called anything
+        own = [part for part in own if not part.startswith(("function-", "union", "is-instance"))]
+    location = [*prefix, *own]
     key = ".".join(location)
     match first["type"]:
         case kind if kind in _UNKNOWN_KEY:

@@ -34,7 +34,7 @@ class Attention:
     or random), of those only to the top `selected`; without `causal` to later tokens as well. With `chunk` it attends
     to the earlier tokens of its own chunk only: the sequence is cut every `chunk` tokens (Llama 4). `kept`: maximum
     number of tokens in the KV cache. `qk_norm`: a norm over each head of q and k, over all heads together ("full"), or
-    over each head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a second query-sized
+    over each head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a query-sized
     projection gates the output. `rotary` (default: as the model's positions) disables RoPE for single layers.
     `qkv_bias`: biases of the three projections, or "query_value": none of the key's (Whisper).
     `kv_shared`: keys and values are those of an earlier layer. `values`: "projected"; "normalised": also normalised per

@@ -137,7 +137,7 @@ def _shape(model: Model, layer: Layer) -> LayerShape:
         width=mlp.width,
         window=attention.window or 0,
         rotary=rotary,
-        qkv_bias=attention.qkv_bias,
+        qkv_bias=bool(attention.qkv_bias),
         output_bias=attention.output_bias,
         mlp_bias=mlp.bias,
         qk_norm=bool(attention.qk_norm),

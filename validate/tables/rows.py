@@ -275,7 +275,7 @@ def _number(value: object) -> float:
     if isinstance(value, (bool, np.bool_)) or not isinstance(value, (str, int, float, Decimal, np.number)):
         return math.nan
     try:
-        number = float(value)  # type: ignore[arg-type]
+        number = float(value)
     except (ValueError, OverflowError, TypeError):
         return math.nan
     return number if math.isfinite(number) else math.nan

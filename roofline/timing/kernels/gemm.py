@@ -237,7 +237,9 @@ def _weight_only_time(
     )
     kernel = smooth_maximum(on_units, over_memory, chosen.sharpness or parameters["sharpness"])
     slowdown = parameters.get("throttling", 0.0) * kernel / (kernel + THROTTLING_TIME)
-    time: Array = parameters["launch"] + chosen.launch + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
+    time: Array = (
+        parameters["launch"] + chosen.launch + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
+    )
     if not chosen.library_rows:
         return time
     plain = replace(form, bytes=2.0, activation_bytes=None)

@@ -178,7 +178,9 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
         sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
         own_kernel = times.corrections.own_all_reduces[row]
         text = f"min({shown(lines[-1].value)}, {shown(own_kernel.latency)} + {shown(own_kernel.trips)} * {shown(sent)})"
-        lines.append(line("the engine's custom all-reduce", f"min(t, all_reduce + {own_kernel.trips:.4g} x link)", text))
+        lines.append(
+            line("the engine's custom all-reduce", f"min(t, all_reduce + {own_kernel.trips:.4g} x link)", text)
+        )
     formula = lines[-1].value if lines else 0.0
     compared = f"max({shown(formula)}, {shown(floor)})"
     lines.append(line("kernel, at least its bound", "max(t, bound of its operators)", compared))
