@@ -398,3 +398,30 @@ def test_model_name_from_file_or_folder(tmp_path: Path) -> None:
         path.write_text(content)
         assert load_model(str(path)).name == yaml.safe_load(imported(path, None))["name"] == name
     assert translate(json.loads(content), "x", "")["name"] == "llama-2-7b-hf"
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "expected"),
+    [
+        ("deepseek-v3", {}, (8, 4)),
+        ("deepseek-v3", {"n_group": None, "topk_group": None}, (1, 1)),
+        ("deepseek-v3", {"topk_method": "greedy"}, (1, 1)),
+        ("kimi-k2", {}, (1, 1)),
+    ],
+)
+def test_group_limited_routing(name: str, changes: dict[str, Any], expected: tuple[int, int]) -> None:
+    experts = read(config(name, **changes)).experts[0]
+    assert (experts.groups, experts.top_groups) == expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"n_group": 7}, "256 experts are not divisible into 7 groups"),
+        ({"topk_group": 9}, "9 of 8 groups cannot be selected"),
+        ({"n_group": 64, "topk_group": 1}, "hold 4 experts, fewer than the 8 of top_k"),
+    ],
+)
+def test_impossible_groups_are_rejected(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(SpecError, match=words):
+        read(config("deepseek-v3", **changes))
