@@ -65,11 +65,12 @@ def accepted_tokens(acceptance: float, length: int) -> float:
 
 
 class Part(StrEnum):
-    """The operators that a host computes: all, attention in decode, or MLP blocks."""
+    """The operators that a host computes: all, attention in decode, MLP blocks, or routed experts."""
 
     ALL = "all"
     ATTENTION = "attention"
     BLOCKS = "blocks"
+    EXPERTS = "experts"
 
     def covers(self, op: Op) -> bool:
         """Whether this part includes `op`."""
@@ -78,6 +79,8 @@ class Part(StrEnum):
                 return op.kind is Kind.ATTENTION or op.name.endswith("softmax")
             case Part.BLOCKS:
                 return op.name.startswith(("gate_proj", "gate_up", "up_proj", "down_proj", "mlp_act"))
+            case Part.EXPERTS:
+                return op.name.startswith("expert_")
         return True
 
 

@@ -33,6 +33,7 @@ def techniques() -> Mapping[str, Technique]:
         compression,
         conditional,
         data,
+        hybrid,
         kernels,
         kv_cache,
         low_precision,
@@ -44,7 +45,7 @@ def techniques() -> Mapping[str, Technique]:
     )
 
     model = (structure, attention, weight_only, low_precision, kv_cache, compression, conditional)
-    system = (kernels, serving, speculation, placement)
+    system = (kernels, serving, speculation, placement, hybrid)
     entries = (entry for module in (*model, data, *system) for entry in module.TECHNIQUES)
     return MappingProxyType({entry.name: entry for entry in entries})
 

@@ -1,0 +1,61 @@
+"""Experts in CPU memory: what the CPU computes and stores, and the published rates of KTransformers."""
+
+from __future__ import annotations
+
+import pytest
+
+from roofline import Analysis, Scenario, UnsupportedError, analyze, load_hardware, load_model, parse_precision
+from roofline.techniques import apply_techniques, find_technique
+
+RTX_4090, XEON = load_hardware("rtx-4090"), load_hardware("xeon-gold-6454s")
+ON_CPU = "experts-on-cpu:hardware=xeon-gold-6454s"
+
+
+def run(model: str, *requests: str, quant: str = "bf16", **workload: int) -> Analysis:
+    plain = Scenario(
+        load_model(model), RTX_4090, precision=parse_precision("bf16", scheme=quant), engine="llama.cpp", **workload
+    )
+    return analyze(apply_techniques(plain, requests))
+
+
+def test_the_cpu_reads_the_experts_that_a_token_touches() -> None:
+    """Mixtral: two of eight experts of three matrices in each layer, at the bandwidth of the CPU."""
+    plain, hybrid = run("mixtral-8x7b"), run("mixtral-8x7b", ON_CPU)
+    assert plain.decode is not None
+    assert hybrid.decode is not None
+    experts = [op for op in plain.decode.ops if op.name.startswith("expert_")]
+    weights = 32 * 2 * 3 * 4096 * 14336 * 2
+    assert sum(op.count * op.weight_bytes for op in experts) == pytest.approx(weights)
+    on_cpu = [op for op in hybrid.decode.ops if op.section.startswith("host")]
+    assert {op.name for op in on_cpu} == {op.name for op in experts}
+    moved = hybrid.decode.bound_time - (plain.decode.bound_time - sum(op.count * op.bound_time for op in experts))
+    assert moved == pytest.approx(weights / XEON.memory_bandwidth, rel=0.01)
+    stored = 32 * 8 * 3 * 4096 * 14336 * 2
+    assert plain.memory.weights - hybrid.memory.weights == pytest.approx(stored)
+    assert hybrid.memory.kv_cache == plain.memory.kv_cache
+
+
+def test_half_of_the_layers_on_the_cpu() -> None:
+    ends = [run("mixtral-8x7b", f"{ON_CPU},share={share}") for share in (0, 0.5, 1)]
+    none, half, whole = (answer.decode.bound_time for answer in ends if answer.decode)
+    assert half == pytest.approx((none + whole) / 2)
+    assert ends[1].memory.weights == pytest.approx((ends[0].memory.weights + ends[2].memory.weights) / 2)
+    assert none == pytest.approx(run("mixtral-8x7b").generation.tpot, rel=0.01)
+
+
+def test_deepseek_v3_on_one_gaming_gpu() -> None:
+    """KTransformers v0.2 and 0.2.1, Q4_K_M: 8.73 tokens/s on one socket, over 14 GB of memory with buffers."""
+    answer = run("deepseek-v3", ON_CPU, quant="q4_k_m", prompt=500, generate=300)
+    assert answer.memory.weights < 14e9
+    assert answer.memory.fits
+    assert not run("deepseek-v3", quant="q4_k_m", prompt=500, generate=300).memory.fits
+    assert answer.generation.tpot < 1 / 8.73
+    tpot = answer.expected.tpot
+    assert tpot is not None
+    assert 2 * tpot.mid > 1 / 8.73
+
+
+def test_what_has_no_experts_is_refused() -> None:
+    assert find_technique("KTransformers").name == "experts-on-cpu"
+    with pytest.raises(UnsupportedError, match="has none"):
+        run("llama-3.1-8b", ON_CPU)
