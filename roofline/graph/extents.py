@@ -205,15 +205,18 @@ class AttentionMask(Struct, frozen=True):
         }
 
 
-def mask_of(attention: Attention, cross: bool = False, ring: int = 1, shards: int = 1) -> AttentionMask:
-    """The mask of softmax attention."""
+def mask_of(
+    attention: Attention, cross: bool = False, ring: int = 1, shards: int = 1, decode: bool = False
+) -> AttentionMask:
+    """The mask of softmax attention; keys are selected by pages in decode alone."""
     if cross:
         return AttentionMask(cross=True, causal=False)
     window, chunk = attention.window, attention.chunk
-    if chunk is not None and (window, attention.selected, attention.kept) != (None, None, None):
+    selected = attention.selected if attention.page is None or decode else None
+    if chunk is not None and (window, selected, attention.kept) != (None, None, None):
         # A technique limits the keys further: a window of the chunk's size is the upper bound.
         window, chunk = min(window or chunk, chunk), None
-    limits = (window, attention.extra, attention.selected, attention.kept)
+    limits = (window, attention.extra, selected, attention.kept)
     return AttentionMask(*limits, causal=attention.causal, ring=ring, shards=shards, chunk=chunk)
 
 

@@ -137,7 +137,9 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
     for group in model.groups:
         layer = group.layer
         if isinstance(layer.mixer, Attention):
-            rules.append(mask_of(layer.mixer, ring=ring, shards=shards))
+            rules.append(mask_of(layer.mixer, ring=ring, shards=shards, decode=build.decode))
+            if layer.mixer.page is not None and build.decode:
+                rules.append(mask_of(layer.mixer, shards=shards))
         if isinstance(layer.mixer, LatentAttention):
             rules += [mla_mask(layer.mixer), *([AttentionMask()] if layer.mixer.own_indexer else [])]
         if isinstance(layer.mixer, Hyena):

@@ -241,8 +241,9 @@ class Schedule:
 
     @property
     def _own_decode_graph(self) -> bool:
-        """Whether decode has a graph of its own: absorbed MLA, or a KV cache sharded over ranks."""
-        return self.model.uses_mla or self.settings.parallel.sequence > 1
+        """Whether decode has a graph of its own: absorbed MLA, selected pages, or a KV cache sharded over ranks."""
+        paged = any(attention.page is not None for attention in self.model.attentions)
+        return self.model.uses_mla or paged or self.settings.parallel.sequence > 1
 
     @cached_property
     def draft(self) -> Placement | None:

@@ -33,8 +33,9 @@ class Attention:
     A query attends to all earlier tokens, or to the last `window` of them (its own included) and `extra` others (global
     or random), of those only to the top `selected`; without `causal` to later tokens as well. With `chunk` it attends
     to the earlier tokens of its own chunk only: the sequence is cut every `chunk` tokens (Llama 4). `kept`: maximum
-    number of tokens in the KV cache. `qk_norm`: a norm over each head of q and k, over all heads together ("full"), or
-    over each head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a query-sized
+    number of tokens in the KV cache. `page`: the top `selected` keys are found in decode alone, by the bounds of pages
+    of so many keys (Quest). `qk_norm`: a norm over each head of q and k, over all heads together ("full"), or over each
+    head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a query-sized
     projection gates the output. `rotary` (default: as the model's positions) disables RoPE for single layers.
     `qkv_bias`: biases of the three projections, or "query_value": none of the key's (Whisper).
     `kv_shared`: keys and values are those of an earlier layer. `values`: "projected"; "normalised": also normalised per
@@ -51,6 +52,7 @@ class Attention:
     chunk: Tokens | None = None
     selected: Tokens | None = None
     kept: Tokens | None = None
+    page: Count | None = None
     causal: Flag = True
     qkv_bias: Flag | Literal["query_value"] = False
     output_bias: Flag = False

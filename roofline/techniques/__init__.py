@@ -35,6 +35,7 @@ def techniques() -> Mapping[str, Technique]:
         data,
         hybrid,
         kernels,
+        key_selection,
         kv_cache,
         low_precision,
         placement,
@@ -44,7 +45,7 @@ def techniques() -> Mapping[str, Technique]:
         weight_only,
     )
 
-    model = (structure, attention, weight_only, low_precision, kv_cache, compression, conditional)
+    model = (structure, attention, key_selection, weight_only, low_precision, kv_cache, compression, conditional)
     system = (kernels, serving, speculation, placement, hybrid)
     entries = (entry for module in (*model, data, *system) for entry in module.TECHNIQUES)
     return MappingProxyType({entry.name: entry for entry in entries})

@@ -59,12 +59,33 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
         ops.append(Op("rope", Kind.ROPE, reads=turned, writes=written, vector_flops=flops))
     output = activation("attn_output", formats.activations, heads, width)
     summed = activation("attn_attended", formats.base, heads, width) if spec.gate else output
+    if spec.page is not None and formats.decode:
+        ops.append(_page_scores(spec, spec.page, query, formats))
     ops += _attend(spec, query, summed, formats)
     if spec.gate:
         flops = GATE_FLOPS * output.elements
         ops.append(elementwise("attn_gating", Kind.ACTIVATION, (summed, gate), output, flops))
     ops.append(linear("o_proj", output, target, formats, spec.output_bias))
     return ops
+
+
+PAGE_FLOPS = 4  # an upper bound of q k in a page: times the least, times the greatest, the larger, add
+
+
+def _page_scores(spec: Attention, page: int, query: Tensor, formats: Formats) -> Op:
+    """Quest's estimate: each head's query with the least and greatest keys of every page, element by element.
+
+    The bounds are two vectors a page and KV head, kept beside the cache (Tang et al. 2024, section 3.3). Reading and
+    arithmetic are counted, the top-k of the scores is not.
+    """
+    mask = mask_of(spec, shards=formats.parallel.sequence)
+    width = 2 * spec.kv_heads * spec.head_dim
+    bounds = Tensor(
+        "page_bounds", Role.KV, (BATCH, mask.keys / page, width), formats.base, (BATCH, mask.held / page, width)
+    )
+    scores = Tensor("page_scores", Role.ACTIVATION, (BATCH, spec.heads, mask.keys / page), formats.base)
+    flops = BATCH * (mask.keys / page) * (PAGE_FLOPS * spec.heads * spec.head_dim)
+    return elementwise("page_scores", Kind.ELEMENTWISE, (query, bounds), scores, flops)
 
 
 def _values(spec: Attention, key: Tensor, value: Tensor, formats: Formats) -> Tensor:
@@ -81,7 +102,7 @@ def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) ->
     """
     ranks = formats.parallel.sequence
     if ranks == 1:
-        return cached_attention(spec, mask_of(spec), query, output, formats)
+        return cached_attention(spec, mask_of(spec, decode=formats.decode), query, output, formats)
     reach = formats.parallel.devices // formats.parallel.pipeline
     if not formats.decode:
         mask = mask_of(spec, ring=ranks)
@@ -90,7 +111,7 @@ def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) ->
         return cached_attention(spec, mask, query, output, formats, link)
     partial = replace(output, name=f"{output.name}_partial", format=formats.base)
     merge = collective("attn_merge_all_reduce", Collective.ALL_REDUCE, partial, output, ranks, reach)
-    return [*cached_attention(spec, mask_of(spec, shards=ranks), query, partial, formats), merge]
+    return [*cached_attention(spec, mask_of(spec, shards=ranks, decode=True), query, partial, formats), merge]
 
 
 def _head_norm(name: str, spec: Attention, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> Op:

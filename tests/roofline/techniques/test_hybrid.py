@@ -11,9 +11,10 @@ RTX_4090, XEON = load_hardware("rtx-4090"), load_hardware("xeon-gold-6454s")
 ON_CPU = "experts-on-cpu:hardware=xeon-gold-6454s"
 
 
-def run(model: str, *requests: str, quant: str = "bf16", **workload: int) -> Analysis:
+def run(model: str, *requests: str, quant: str = "bf16", prompt: int = 512, generate: int = 128) -> Analysis:
+    precision = parse_precision("bf16", scheme=quant)
     plain = Scenario(
-        load_model(model), RTX_4090, precision=parse_precision("bf16", scheme=quant), engine="llama.cpp", **workload
+        load_model(model), RTX_4090, prompt=prompt, generate=generate, precision=precision, engine="llama.cpp"
     )
     return analyze(apply_techniques(plain, requests))
 
