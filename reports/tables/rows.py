@@ -6,6 +6,7 @@ import csv
 import io
 import json
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from importlib import import_module
 from itertools import repeat
 from typing import Any, BinaryIO, Protocol
@@ -172,7 +173,7 @@ ROW_GROUP = 1 << 18
 
 
 class ParquetFile:
-    """Writer of record batches to a Parquet file by row groups."""
+    """Writer of record batches to a Parquet file by row groups. A context manager: it closes after the last batch."""
 
     def __init__(self, file: BinaryIO, encoding: ArrowEncoding) -> None:
         self._arrow = arrow()
@@ -192,10 +193,17 @@ class ParquetFile:
             self._writer.write_table(self._arrow.Table.from_batches(self._waiting).unify_dictionaries())
         self._waiting, self._rows = [], 0
 
-    def finish(self) -> None:
-        """Writes the buffered rows and the footer."""
-        self._flush()
-        self._writer.close()
+    def __enter__(self) -> ParquetFile:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Writes the buffered rows and the footer; after an error only closes the writer, whose file is discarded."""
+        if kind is None:
+            self._flush()
+            self._writer.close()
+            return
+        with suppress(Exception):  # pyarrow would close it later, when the file is closed
+            self._writer.close()
 
 
 def sliced(rows: Rows, size: int = 1 << 15) -> Iterator[Rows]:

@@ -142,9 +142,8 @@ def _writer(question: Question, format: SweepFormat, file: BinaryIO) -> Iterator
     """A function that writes rows in a format; the header comes with the first rows, so no rows give an empty file."""
     if format is SweepFormat.PARQUET:
         encoding = ArrowEncoding(question.columns)
-        parquet = ParquetFile(file, encoding)
-        yield lambda rows: parquet.add(encoding.batch(rows)) if rows.count else None
-        parquet.finish()
+        with ParquetFile(file, encoding) as parquet:
+            yield lambda rows: parquet.add(encoding.batch(rows)) if rows.count else None
         return
     text = _encoding(question, format)
     heads = [text.head]
@@ -199,10 +198,9 @@ def _write_resumable(study: Study, format: SweepFormat, output: Path, run: Run) 
 
 
 def _convert(spool: Spool, encoding: ArrowEncoding, file: BinaryIO) -> None:
-    parquet = ParquetFile(file, encoding)
-    for piece in filter(None, spool.pieces()):
-        parquet.add(encoding.decode(piece))
-    parquet.finish()
+    with ParquetFile(file, encoding) as parquet:
+        for piece in filter(None, spool.pieces()):
+            parquet.add(encoding.decode(piece))
 
 
 def _chosen(spool: Spool, encoding: JsonLinesEncoding, question: Question) -> Rows:

@@ -6,7 +6,9 @@ import atexit
 import gc
 import os
 import re
+import signal
 import sys
+import threading
 from collections.abc import Iterator, Mapping, MutableMapping
 from functools import cache
 from importlib import import_module
@@ -111,6 +113,8 @@ def main() -> None:
     gc.set_threshold(GC_THRESHOLD)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "__all__")  # skips a search of all installed packages
     atexit.register(_skip_final_collection)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, _terminate)
     try:
         status = app(standalone_mode=False)
         if sys.stdout is not None:
@@ -129,6 +133,12 @@ def main() -> None:
     except Exception as error:
         status = _explain(error)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _terminate(*_: object) -> None:
+    """Ends at SIGTERM as at an error: temporary files are deleted, workers end."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(128 + signal.SIGTERM)
 
 
 def _skip_final_collection() -> None:

@@ -56,9 +56,11 @@ def pool(workers: int | None = None, dask: str | None = None) -> Iterator[Pool]:
 def _processes(workers: int) -> Iterator[Pool]:
     # Spawned processes are safe whatever threads this one has.
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_ignore_interrupts)
+    executor = ProcessPoolExecutor(workers, mp_context=context)
     try:
         with _environment(dict.fromkeys(THREADS, "1")):
+            with _interrupts_blocked():
+                executor.submit(int)  # starts all processes, which inherit the mask
             yield Pool(executor, 2 * workers + 1)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
@@ -76,9 +78,17 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
             os.environ.pop(name, None)
 
 
-def _ignore_interrupts() -> None:
-    """Ignore Ctrl-C in a worker: its parent ends it."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+@contextmanager
+def _interrupts_blocked() -> Iterator[None]:
+    """Defers Ctrl-C here, and blocks it for good in processes that start meanwhile: this one ends them."""
+    if not hasattr(signal, "pthread_sigmask"):  # not on this system
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

@@ -318,6 +318,8 @@ def _minimise(
 
     best: tuple[float, dict[str, float]] | None = None
     for initial in _starts(prior, low, high, 1 if start.informed else RESTARTS):
+        if not np.isfinite(residuals(initial)).all():
+            raise RooflineError(f"rows of {op} in {format} have shapes or times beyond what its kernel model computes")
         solution: Any = least_squares(
             residuals,
             initial,
