@@ -52,7 +52,7 @@ MAX_COMPLETIONS = 6
 
 def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
     """The end of a message about an unknown name: its completions, else the closest name, else all if few."""
-    options = sorted(set(known))
+    options, name = sorted(set(known)), name if isinstance(name, str) else _shown(name)
     completions = [quote(option) for option in options if _completes(option.lower(), str(name).lower())]
     if completions:
         shown = [*completions[:MAX_COMPLETIONS], *(["others"] if len(completions) > MAX_COMPLETIONS else [])]

@@ -91,7 +91,8 @@ def find_spec(name: str, package: str, kind: str) -> Path:
     if name.endswith((".yaml", ".yml", ".json")) or "/" in name or os.sep in name:
         return Path(name)
     bundled = Path(_bundled(package), f"{name}.yaml")
-    if not os.environ.get(SEARCH_PATH) and name.replace("-", "").replace(".", "").isalnum() and bundled.is_file():
+    plain = len(name) < 200 and name.replace("-", "").replace(".", "").isalnum()
+    if not os.environ.get(SEARCH_PATH) and plain and bundled.is_file():
         return bundled
     known = spec_files(package)
     if name in known:

@@ -6,6 +6,7 @@ import logging
 import multiprocessing
 import os
 import signal
+import threading
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
@@ -59,8 +60,8 @@ def _processes(workers: int) -> Iterator[Pool]:
     executor = ProcessPoolExecutor(workers, mp_context=context)
     try:
         with _environment(dict.fromkeys(THREADS, "1")):
-            with _interrupts_blocked():
-                executor.submit(int)  # starts all processes, which inherit the mask
+            with _interrupts_ignored():
+                executor.submit(int)  # starts all processes
             yield Pool(executor, 2 * workers + 1)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
@@ -79,16 +80,16 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 
 @contextmanager
-def _interrupts_blocked() -> Iterator[None]:
-    """Defers Ctrl-C here, and blocks it for good in processes that start meanwhile: this one ends them."""
-    if not hasattr(signal, "pthread_sigmask"):  # not on this system
+def _interrupts_ignored() -> Iterator[None]:
+    """Ignores Ctrl-C for an instant, and for good in processes that start meanwhile: this one ends them."""
+    if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -1,0 +1,323 @@
+"""Fuzzing of calibrations, engine profiles, predictions, anchors, studies and measurements, which others write, too.
+
+Every value of a file in turn becomes one of a list of hostile values, so that the cases are the same in every run.
+"""
+
+import copy
+import datetime
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+import yaml
+
+from roofline import RooflineError, Scenario, analyze, load_hardware, load_model
+from roofline.core.documents import finite_number, read_mapping
+from roofline.reports.documents.analysis import analysis_document
+from roofline.reports.output.export import as_json
+from roofline.specs.engine import load_engine, parse_engine
+from roofline.timing.calibration import parse_calibration
+from roofline.validate.check.anchor import FOLDER, read_anchors
+from roofline.validate.check.check import PREDICTIONS, read_predictions
+from roofline.validate.fit.calibrate import fitted
+from roofline.validate.score.kernels import score_file
+from roofline.validate.tables.rows import read_measurements
+from roofline.whatif.study import read_study
+from tests.cli.test_fuzz import attempt, places
+from tests.conftest import Run
+from tests.paths import ROOT
+
+HUGE = 10**400
+HOSTILE: tuple[Any, ...] = (
+    *(None, True, "", "text", "1e999 s", "nan", [], {}, [[1]], {"a": 1}, datetime.date(2026, 1, 1)),
+    *(0, -1, HUGE, -HUGE, int("f" * 5000, 16), 1e308, 5e-324, float("inf"), float("-inf"), float("nan"), 0.5, 1e-9),
+)
+
+
+def mutants(document: dict[str, Any], count: int, seed: int = 0) -> Iterator[dict[str, Any]]:
+    """Copies of a document with null at every key, then `count` with a random value anywhere."""
+    generator, size = random.Random(seed), len(places(document))
+    chosen = [(index, None) for index in range(size)][: 2 * count]
+    chosen += [(generator.randrange(size), generator.choice(HOSTILE)) for _ in range(count)]
+    for index, value in chosen:
+        changed = copy.deepcopy(document)
+        holder, key = places(changed)[index]
+        holder[key] = value
+        yield changed
+
+
+def dumped(content: object) -> str:
+    """The YAML of a document, also of integers that Python usually does not print."""
+    before = sys.get_int_max_str_digits()
+    try:
+        sys.set_int_max_str_digits(0)
+        return yaml.safe_dump(content)
+    finally:
+        sys.set_int_max_str_digits(before)
+
+
+def check_interval(low: float, mid: float, high: float, bound: float) -> None:
+    assert bound <= low <= mid <= high
+
+
+def check_times(scenario: Scenario) -> None:
+    """The expected times of an analysis are in order, also by operator, and its document is JSON."""
+    answer = analyze(scenario)
+    assert answer.decode is not None
+    assert answer.generation.tpot is not None
+    assert answer.expected.tpot is not None
+    for phase in (answer.prefill, answer.decode):
+        check_interval(*phase.expected, phase.bound_time)
+        for op, found in zip(phase.ops, phase.expected_ops, strict=True):
+            check_interval(*found.time, op.bound_time * (1 - 1e-12))
+    for name in ("ttft", "tpot", "total"):
+        check_interval(*getattr(answer.expected, name), getattr(answer.generation, name))
+    as_json(analysis_document(answer))
+
+
+PROFILE = yaml.safe_load((ROOT / "roofline" / "specs" / "engines" / "vllm.yaml").read_text("utf-8"))
+
+
+@pytest.mark.parametrize("value", [HUGE, -HUGE, 1e308, float("nan"), None, [], "text"])
+@pytest.mark.parametrize("key", [("parameters", "memory"), ("parameters", "step"), ("spread", 1), ("shared_stream",)])
+def test_values_of_profiles(key: tuple[Any, ...], value: object) -> None:
+    content = copy.deepcopy(PROFILE)
+    holder: Any = content
+    for part in key[:-1]:
+        holder = holder[part]
+    holder[key[-1]] = value
+    with pytest.raises(RooflineError, match=str(key[0])):
+        parse_engine(content, "own.yaml")
+
+
+def test_profiles() -> None:
+    model, hardware = load_model("llama-3.2-1b"), load_hardware("h100-sxm")
+    for content in mutants(PROFILE, 150):
+        engine = attempt(lambda content=content: parse_engine(content, "own.yaml"))  # type: ignore[misc]
+        if engine is not None:
+            check_times(Scenario(model, hardware, batch=2, prompt=64, generate=8, engine=engine))
+
+
+@pytest.mark.parametrize("prefill", [0.2, 0.5])
+def test_a_profile_faster_than_physics_runs_at_the_bound(prefill: float) -> None:
+    engine = parse_engine({**PROFILE, "parameters": {"memory": 1.5, "prefill": prefill}}, "own.yaml")
+    check_times(Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), prompt=8192, engine=engine))
+
+
+def test_intervals_of_offloaded_models(run: Run) -> None:
+    options = "--batch 17 --prompt 1 --quant nvfp4 --offload weights=1,kv=1 --format json"
+    status, out, err = run("analyze", "deepseek-v3.2", "--hw", "rtx-5090", *options.split())
+    assert (status, err) == (0, "")
+    found = json.loads(out)["generation"]
+    check_interval(*found["expected_time_s"].values(), found["total_s"])
+    check_interval(*found["expected_tpot_s"].values(), found["tpot_s"])
+    for phase in json.loads(out)["phases"].values():
+        for op in phase["ops"]:
+            check_interval(*op["expected_time_s"].values(), op["bound_time_s"])
+
+
+CALIBRATION = yaml.safe_load((ROOT / "hwspecs" / "calibration" / "a100-sxm-80gb.yaml").read_text("utf-8"))
+PLACE = "kernels: {gemm: {bf16: {rows: 9, parameters: {}, range: {}, residuals: {all: [1, 2, 3, 4]}}}}"
+
+
+def test_calibrations() -> None:
+    small = {**CALIBRATION, "kernels": {"gemm": CALIBRATION["kernels"]["gemm"]}}
+    for content in mutants(small, 400):
+        found = attempt(lambda content=content: parse_calibration(content, "own.yaml"))  # type: ignore[misc]
+        for fit in found.fits.values() if found else ():
+            for residual in fit.residuals.values():
+                assert 0 < residual.low <= residual.mid <= residual.high < float("inf")
+
+
+def test_predictions_and_anchors(tmp_path: Path) -> None:
+    content = read_mapping(PREDICTIONS)
+    content = {name: dict(list((content[name] or {}).items())[:6]) for name in ("moved", "kernels", "predictions")}
+    path = tmp_path / "predictions.yaml"
+    for changed in mutants(content, 60):
+        path.write_text(dumped(changed), "utf-8")
+        attempt(lambda: read_predictions(path))
+    anchors = read_mapping(sorted(FOLDER.glob("*.yaml"))[0])
+    anchors["anchors"] = anchors["anchors"][:2]
+    for changed in mutants(anchors, 60):
+        path.write_text(dumped(changed), "utf-8")
+        attempt(lambda: read_anchors(path))
+
+
+STUDY = {
+    "model": "llama-3.2-1b",
+    "generate": 8,
+    "over": {"hw": ["h100-sxm", "a6000"], "batch": "1:4:log2"},
+    "metrics": ["ttft", "tpot"],
+    "where": "fits",
+    "top": 2,
+    "by": "tpot",
+}
+
+
+def test_studies(tmp_path: Path) -> None:
+    from roofline.whatif.study import assemble
+
+    path = tmp_path / "study.yaml"
+    for changed in mutants(STUDY, 120):
+        path.write_text(dumped(changed), "utf-8")
+        attempt(lambda: read_study(path))
+        attempt(lambda: assemble(str(path), (), {}, {}))
+
+
+@pytest.mark.parametrize("axis", ["hw", "model"])
+def test_an_axis_with_nothing(axis: str, run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text(yaml.safe_dump({**STUDY, "over": {"batch": [1, 2], "hw": ["a6000"], axis: [None]}, "model": None}))
+    status, out, err = run("sweep", path)
+    assert (status, out) == (2, "")
+    assert axis in err
+    assert err.count("\n") == 1
+
+
+# Measurements
+
+CELLS: dict[str, Any] = {
+    "text": "many", "number as text": "64", "blank": " ", "nothing": None, "truth": True, "bytes": b"64",
+    "list": [64], "mapping": {"a": 64}, "decimal": Decimal(64), "huge": HUGE, "huge text": "9" * 400,
+    "infinity": float("inf"), "date": datetime.date(2026, 1, 1), "complex": 64j, "large": 1e300, "tiny": 5e-324,
+}
+
+
+@pytest.fixture
+def frame() -> pd.DataFrame:
+    rows = 24
+    return pd.DataFrame(
+        {
+            "hardware": "h100-sxm",
+            "op": "gemm",
+            "dtype": "bf16",
+            "m": 2 ** (np.arange(rows) % 12),
+            "n": 4096,
+            "k": 1024 * (1 + np.arange(rows)),
+            "latency_us": 10.0 + np.arange(rows),
+            "kernel": "torch",
+            "software": "torch 2.9",
+            "cache": "cold",
+            "bare": 0.0,
+            "remark": "none",
+        }
+    )
+
+
+def read(path: Path) -> None:
+    """Everything that reads a file of measurements."""
+    if attempt(lambda: read_measurements(path)) is None:
+        return
+    for by in (["op", "format", "regime"], ["hardware"]):
+        found: Any = attempt(lambda by=by: score_file(path, None, by))  # type: ignore[misc]
+        if found is not None:
+            attempt(lambda found=found: as_json(found))  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("cell", CELLS)
+@pytest.mark.filterwarnings("ignore")
+def test_columns_of_other_types(frame: pd.DataFrame, tmp_path: Path, cell: str) -> None:
+    for name in frame:
+        for rows in (slice(0, 1), slice(0, len(frame))):
+            column = frame[name].astype(object).tolist()
+            column[rows] = [CELLS[cell]] * len(column[rows])
+            changed = frame.assign(**{str(name): pd.Series(column, dtype=object)})
+            changed.to_csv(tmp_path / "rows.csv", index=False)
+            read(tmp_path / "rows.csv")
+            try:
+                changed.to_parquet(tmp_path / "rows.parquet")
+            except Exception:  # not a column that a file can hold
+                continue
+            read(tmp_path / "rows.parquet")
+
+
+@pytest.mark.parametrize("kind", ["category", "string", "Int64", "float32", "bool", "datetime64[ns]", "int8", "uint64"])
+@pytest.mark.filterwarnings("ignore")
+def test_columns_of_other_dtypes(frame: pd.DataFrame, tmp_path: Path, kind: str) -> None:
+    for name in frame:
+        try:
+            changed = frame.assign(**{str(name): frame[name].astype(kind)})  # type: ignore[call-overload]
+        except (ValueError, TypeError):
+            continue
+        changed.to_parquet(tmp_path / "rows.parquet")
+        read(tmp_path / "rows.parquet")
+
+
+def test_categories_and_decimals_are_read(frame: pd.DataFrame, tmp_path: Path) -> None:
+    changed = frame.assign(dtype=frame["dtype"].astype("category"), n=[Decimal(4096)] * len(frame))
+    changed.to_parquet(tmp_path / "rows.parquet")
+    (part,) = read_measurements(tmp_path / "rows.parquet")
+    assert part.columns["dtype"] == "bf16"
+    assert part.columns["n"].tolist() == [4096.0] * len(frame)
+
+
+@pytest.mark.parametrize(("column", "value"), [("k", 1e300), ("latency_us", 1e300), ("latency_us", 1e-300)])
+def test_fits_of_implausible_rows(frame: pd.DataFrame, tmp_path: Path, column: str, value: float) -> None:
+    frame.assign(**{column: [value + row * value for row in range(len(frame))]}).to_csv(tmp_path / "rows.csv")
+    with pytest.raises(RooflineError, match=column):
+        fitted(tmp_path / "rows.csv", "h100-sxm", None)
+
+
+# Numbers, documents and interrupted sweeps
+
+
+@pytest.mark.parametrize(("value", "number"), [(1, 1.0), (HUGE, None), (True, None), ("1", None), (float("nan"), None)])
+def test_finite_numbers(value: object, number: float | None) -> None:
+    assert finite_number(value) == number
+
+
+def test_json_names_the_figure_that_is_no_number() -> None:
+    with pytest.raises(RooflineError, match=r"'phases\.0\.time'"):
+        as_json({"fine": 1.0, "phases": [{"time": float("nan")}]})
+
+
+@pytest.mark.parametrize("args", ["--definitions --format json", "ttft llama-3.1-8b --format json --definitions"])
+def test_definitions_as_json(run: Run, args: str, tmp_path: Path) -> None:
+    status, out, err = run("explain", *args.split())
+    assert (status, err) == (0, "")
+    assert "ttft" in json.loads(out)["definitions"]
+    assert run("explain", *args.split(), "-o", tmp_path / "definitions.json") == (0, "", "")
+    assert (tmp_path / "definitions.json").read_text("utf-8") == out
+
+
+SWEEP = (*("sweep", "deepseek-v3", "--hw", "h100-sxm", "--over", "batch=1:2000", "--over"), "prompt=1000:2000")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs signals")
+@pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize("options", [(), ("--workers", "2")])
+def test_ended_sweeps_leave_nothing(tmp_path: Path, sent: int, status: int, options: tuple[str, ...]) -> None:
+    command = [sys.executable, "-m", "roofline", *SWEEP, *options, "-o", str(tmp_path / "answer.parquet")]
+    with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        for _ in range(600):
+            if list(tmp_path.iterdir()):
+                break
+            time.sleep(0.05)
+        time.sleep(0.3)
+        os.killpg(process.pid, sent)
+        _, err = process.communicate(timeout=60)
+    assert (process.returncode, err) == (status, "")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_refused_sweep_to_parquet(run: Run, tmp_path: Path, recwarn: Callable[..., Any]) -> None:
+    options = ("--over", "tp=3,5", "-o", tmp_path / "answer.parquet")
+    status, out, err = run("sweep", "llama-3.1-70b", "--hw", "rtx-4090", *options)
+    assert (status, out) == (2, "")
+    assert err.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_bundled_profiles_still_read() -> None:
+    assert load_engine("vllm").name == "vllm"
