@@ -17,7 +17,7 @@ from types import TracebackType
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.timing.kernels import KERNELS
 from roofline.validate.kernels.work import Case
-from roofline.validate.tables.rows import TEXT, shape_names
+from roofline.validate.tables.rows import MAX_EXTENT, TEXT, shape_names
 
 OPS = tuple(op for op in KERNELS if op != "collective")
 """Ops measured on one device."""
@@ -145,6 +145,9 @@ def case_of(row: Mapping[str, str], where: str = "row") -> Case:
         float(row["latency_us"])
     except ValueError:
         raise SpecError(where, f"a row of {op} has a shape or a latency that is no number") from None
+    for name, value in columns.items():
+        if isinstance(value, int) and abs(value) > MAX_EXTENT:
+            raise SpecError(where, f"{quote(name)} is above {MAX_EXTENT:.0e}")
     return Case(op, columns)
 
 
