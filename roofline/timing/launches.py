@@ -198,11 +198,15 @@ def _weight_only(
 ) -> WeightOnlyKernel | None:
     """The weight-only kernel of a GEMM, of an engine's `kernels` by format; None for other kernels.
 
-    `UNCONVERTED` ones multiply in another arithmetic than 16 bits.
+    `UNCONVERTED` ones multiply in another arithmetic than 16 bits. Floating-point weights that the hardware multiplies
+    need none: engines convert those of single 16-bit layers as they load them.
     """
     if shape is None or shape.op != "gemm" or not kernels:
         return None
-    chosen = kernel_of(weight_format(ops), kernels, hardware.family)
+    weight = weight_format(ops)
+    if weight.arithmetic.startswith("fp") and hardware.supports(weight.arithmetic):
+        return None
+    chosen = kernel_of(weight.name, kernels, hardware.family)
     return chosen if chosen.name in UNCONVERTED or shape.texts.get("dtype") in WEIGHT_ONLY_DTYPES else None
 
 

@@ -109,9 +109,9 @@ def _matrices(op: Op) -> list[Tensor]:
     return [tensor for tensor in op.operands if tensor.role is Role.WEIGHT and len(tensor.shape) >= 2]
 
 
-def weight_format(ops: Sequence[Op]) -> str:
-    """The name of the format of the first weight matrix of GEMMs."""
-    return next(weight.format.name for op in ops for weight in _matrices(op))
+def weight_format(ops: Sequence[Op]) -> Format:
+    """The format of the first weight matrix of GEMMs."""
+    return next(weight.format for op in ops for weight in _matrices(op))
 
 
 def _rows(source: Tensor) -> Size:

@@ -91,18 +91,30 @@ def test_every_other_cell_is_compared(quantised: list[Row]) -> None:
     assert len(quantised) == 200 - 38
 
 
-def test_compute_bound_prefill_does_not_gain(quantised: list[Row]) -> None:
-    for row in (row for row in quantised if row.quantity == "prefill"):
-        measured, simulated = row.measured[0], row.simulated[0]
-        short = row.case.endswith("batch 1 context 128")
-        # One prompt of 128 tokens is below the ridge point of the A100 (153), the larger ones are above.
-        assert 1 - 1e-9 <= simulated < (1.3 if short else 1.01), row
-        assert (measured > 1) == short or "batch 2 context 128" in row.case, row
+def test_prefill_is_slower_where_it_is(quantised: list[Row]) -> None:
+    """Weights are converted once for each tile of rows: measured prefill is below 1 in 82 of 88 cells."""
+    rows = [row for row in quantised if row.quantity == "prefill"]
+    right = sum((row.measured[0] < 1) == (row.simulated[0] < 1) for row in rows)
+    assert len(rows) == 88
+    assert right >= 0.9 * len(rows)
+
+
+@pytest.mark.parametrize("framework", ["TensorRT-LLM", "LMDeploy"])
+@pytest.mark.parametrize("phase", ["prefill", "decode"])
+def test_cells_that_no_constant_was_fitted_to(framework: str, phase: str, quantised: list[Row]) -> None:
+    """LLaMA-2-13B is held out; without the kernels' models, prefill was 10 to 22% too fast, decode 6 and 9% off."""
+    held_out = [row for row in quantised if row.quantity == phase and row.case.startswith(f"{framework} llama-2-13b")]
+    errors = [row.simulated[0] / row.measured[0] - 1 for row in held_out]
+    mean = [sum(side) / len(held_out) for side in zip(*((r.measured[0], r.simulated[0]) for r in held_out), strict=True)]
+    assert sum(map(abs, errors)) / len(errors) < 0.08
+    if phase == "prefill":
+        assert abs(mean[1] - mean[0]) < 0.05
 
 
 def test_decode_gains_less_than_the_ratio_of_bits(quantised: list[Row]) -> None:
     for row in (row for row in quantised if row.quantity == "decode"):
-        assert 1 < row.measured[0] < row.simulated[0] < 16 / 4.15625, row
+        assert 1 < row.measured[0] < 16 / 4.15625, row
+        assert 1 < row.simulated[0] < 16 / 4.15625, row
 
 
 def test_gains_fall_with_batch_and_length(quantised: list[Row]) -> None:
@@ -141,5 +153,6 @@ def test_printing(capsys: pytest.CaptureFixture[str]) -> None:
     printed = capsys.readouterr().out
     assert "Not used: 38 cells" in printed
     assert "the row of batch 8 again" in printed
+    assert "LMDeploy llama-2-13b decode" in printed
     assert "Medusa-1" in printed
     assert "1.00-2.00" in report("title", [Row("case", "decode", (1, 2), (1, 1))])

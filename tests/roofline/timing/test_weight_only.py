@@ -1,0 +1,142 @@
+"""Weight-only GEMMs: closed forms, published figures, and the kernels that engines run."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
+from roofline.specs.engine import list_engines, load_engine, parse_engine, render
+from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, kernel_of
+from roofline.core.errors import SpecError
+from roofline.techniques import apply_techniques
+from roofline.timing.calibration import load_calibration
+from roofline.timing.kernels.gemm import conversion_time, gemm_bound, gemm_time
+
+A100, H100, RTX_3090 = (load_hardware(name) for name in ("a100-sxm-40gb", "h100-sxm", "rtx-3090"))
+LLAMA = load_model("llama-2-7b")
+
+
+def constants(hardware=A100):  # type: ignore[no-untyped-def]
+    found = load_calibration(hardware).find("gemm", "bf16")
+    assert found is not None
+    return found.fit.parameters
+
+
+def gemm(m, kernel: str = "", n: float = 8192, k: float = 8192, hardware=A100):  # type: ignore[no-untyped-def]
+    columns = {"dtype": "int4_wo" if kernel else "bf16", "m": np.atleast_1d(np.float64(m)), "n": n, "k": k}
+    columns |= {"weight_only": kernel} if kernel else {}
+    return gemm_time(columns, hardware, constants(hardware))
+
+
+@pytest.mark.parametrize("kernel", WEIGHT_ONLY_KERNELS)
+def test_no_kernel_is_faster_than_the_bound(kernel: str) -> None:
+    rows = np.array([1.0, 4, 5, 6, 7, 16, 100, 255, 256, 4096])
+    columns = {"dtype": "int4_wo", "m": rows, "n": 4096.0, "k": 11008.0}
+    assert (gemm(rows, kernel, 4096, 11008) > gemm_bound(columns, A100)).all()
+
+
+@pytest.mark.parametrize("kernel", ["fpa-intb", "turbomind", "marlin", "awq", "unmeasured"])
+def test_conversion_grows_with_the_tiles_of_rows(kernel: str) -> None:
+    """For many rows every tile converts its weights again: the loss is that of one tile, whatever the rows."""
+    chosen = WEIGHT_ONLY_KERNELS[kernel]
+    if chosen.library_rows:
+        return
+    few, many = (float(gemm(m, kernel)[0] / gemm(m)[0]) for m in (8192, 32768))
+    assert few == pytest.approx(many, rel=0.05)
+    peak = A100.matrix_peak("bf16") * constants()["compute_efficiency"]
+    assert many == pytest.approx(1 + conversion_time(chosen, A100) * peak / (2 * chosen.tile_rows), rel=0.08)
+
+
+def test_marlin_gains_with_few_rows_and_loses_with_many() -> None:
+    """Marlin's benchmark on the layers of LLaMA-13B on A100: vllm-project/vllm, pull request 2497."""
+    published = {1: 3.12, 16: 3.19, 32: 2.28, 64: 1.47, 128: 1.01, 256: 0.74, 512: 0.73, 1024: 0.66, 4000: 0.61}
+    shapes = ((15360, 5120), (5120, 5120), (27136, 5120), (5120, 13568))
+    rows = np.array([*published], dtype=np.float64)
+    gains = sum(gemm(rows, "", *shape) for shape in shapes) / sum(gemm(rows, "marlin", *shape) for shape in shapes)
+    errors = gains / np.array([*published.values()]) - 1
+    assert np.abs(errors).mean() < 0.12
+    assert ((gains < 1) == (rows > 128)).all()
+
+
+def test_vector_units_multiply_few_rows() -> None:
+    """Up to four rows TensorRT-LLM's time rises with 2 m n k over the vector peak."""
+    n = k = 16384.0
+    assert A100.vector_peak is not None
+    four, three = (float(gemm(m, "fpa-intb", n, k)[0]) for m in (4, 3))
+    step = 2 * n * k / A100.vector_peak
+    assert 0.5 * step < four - three < step
+
+
+def test_weights_in_memory_cost_a_pass_over_both_forms() -> None:
+    """AWQ's kernel in vLLM writes FP16 weights for 256 rows and more, and reads them again."""
+    n = k = 8192.0
+    rate = constants()["memory_efficiency"] * A100.memory_bandwidth
+    passes = (2 + 0.5 + 2 / 128) * n * k / rate
+    converted = conversion_time(WEIGHT_ONLY_KERNELS["awq"], A100) * n * k
+    assert float((gemm(1024, "awq") - gemm(1024))[0]) == pytest.approx(max(passes, converted) + constants()["launch"])
+    assert gemm(255, "awq")[0] > gemm(256, "awq")[0]
+
+
+def expected(hardware=A100, engine="vllm", technique="", **rest):  # type: ignore[no-untyped-def]
+    plain = Scenario(LLAMA, hardware, precision=parse_precision("fp16"), engine=engine, prompt=512, generate=64, **rest)
+    return analyze(apply_techniques(plain, [technique]) if technique else plain)
+
+
+def gain(hardware, engine: str, technique: str) -> float:  # type: ignore[no-untyped-def]
+    plain, changed = (expected(hardware, engine, name).expected.tpot for name in ("", technique))
+    assert plain is not None
+    assert changed is not None
+    return float(plain.mid / changed.mid)
+
+
+def test_codebooks_are_looked_up() -> None:
+    """AQLM, 16-bit codes: 1.29 times as fast as FP16 on RTX 3090 Ti, 0.69 times on A100 (Vahe1994/AQLM, issue 133)."""
+    assert 1 < gain(RTX_3090, "vllm", "aqlm") <= 1.3
+    assert gain(load_hardware("a100-sxm-80gb"), "vllm", "aqlm") == pytest.approx(0.69, abs=0.1)
+
+
+def test_mixed_decomposition_loses() -> None:
+    """LLM.int8(): a token takes 1.15 to 1.23 times as long (Dettmers et al. 2022, BLOOM-176B on A100)."""
+    assert 0.75 < gain(load_hardware("a100-sxm-80gb"), "vllm", "llm-int8") < 0.95
+
+
+@pytest.mark.parametrize("technique", ["quip-sharp", "squeezellm", "lut-gemm"])
+def test_what_no_kernel_was_measured_for_says_so(technique: str) -> None:
+    """Without constants the interval is wide, and the source says why."""
+    measured, guessed = (expected(technique=name).expected.tpot for name in ("awq", technique))
+    assert guessed.high / guessed.low > 1.8 * measured.high / measured.low
+    plain = expected().expected.tpot
+    assert guessed.high > 0.9 * plain.mid, "a gain of bits alone is not sure"
+    sources = [found.source for found in expected(technique=technique).decode.expected_ops]
+    assert any("no kernel of this weight format was measured" in source for source in sources)
+
+
+def test_engines_run_different_kernels() -> None:
+    """vLLM: Machete for GPTQ on Hopper, Marlin for AWQ; in 2024 the kernel of AWQ's authors."""
+    vllm, before = load_engine("vllm").weight_only, load_engine("vllm-v0").weight_only
+    assert kernel_of("gptq", vllm, "hopper").name == "machete"
+    assert kernel_of("gptq", vllm, "ampere").name == kernel_of("awq-g64", vllm, "hopper").name == "marlin"
+    assert kernel_of("awq", before, "ampere").name == "awq"
+    assert kernel_of("gptq", before, "ampere").name == "marlin"
+    assert kernel_of("awqish", vllm).name == "unmeasured"
+
+
+def test_weights_that_the_hardware_multiplies_are_not_converted() -> None:
+    """FP8 weights are converted on A100, not on H100."""
+    plain = Scenario(LLAMA, H100, precision=parse_precision("bf16", "fp8"))
+    assert not any("Marlin" in found.source for found in analyze(plain).decode.expected_ops)
+    older = analyze(replace(plain, hardware=A100))
+    assert any("Marlin" in found.source for found in older.decode.expected_ops)
+
+
+def test_profiles_name_known_kernels() -> None:
+    for name in list_engines():
+        engine = load_engine(name)
+        assert set(engine.weight_only.values()) <= set(WEIGHT_ONLY_KERNELS)
+    with pytest.raises(SpecError, match="unknown name 'marlim' in 'weight_only'"):
+        parse_engine({"name": "x", "weight_only": {"awq": "marlim"}}, "x.yaml")
+    with pytest.raises(SpecError, match="'weight_only' must map weight formats to kernels"):
+        parse_engine({"name": "x", "weight_only": ["awq"]}, "x.yaml")
+    assert "weight_only: {awq: awq" in render(load_engine("vllm-v0"))
