@@ -235,8 +235,15 @@ TECHNIQUES: tuple[Technique, ...] = (
         Parameter("group", 8, "weights of a group", 1, 64),
         codes=True,
         covers=("AQLM", "PV-Tuning"),
-        caveat="The codebooks and lookups that miss the cache are not counted; PV-Tuning fine-tunes the same format."
-        " Accuracy is not simulated.",
+        published=(
+            Published(
+                "decode 1.29 times as fast on RTX 3090 Ti, 0.69 times on A100",
+                "LLaMA-2-7B, one codebook of 16 bits, batch 1",
+                "Vahe1994/AQLM, issue 133",
+            ),
+        ),
+        caveat="Expected times include the lookups of one codebook, the bound does not; PV-Tuning fine-tunes the same"
+        " format. Accuracy is not simulated.",
     ),
     weight_only(
         "finequant",

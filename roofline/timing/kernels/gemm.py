@@ -19,6 +19,16 @@ rows as GEMVs, v rows for each pass over the weights, and more rows in blocks, f
 model is that of CUTLASS's documentation ("Efficient GEMM in CUDA") and of Stream-K (Osama et al., 2023); constants are
 fitted (`roofline.validate.fit.calibrate`). A benchmark that replays its buffers keeps B in the L2 cache: the memory
 term then counts the misses only.
+
+A weight-only kernel (`roofline.specs.weight_only`) reads packed weights and converts each tile of them, in c seconds a
+weight for all units, before the matrix units multiply it:
+
+    conversion     c  = FLOPs / vector peak + lookups / (S clock)
+    one tile       2 b_m b_n k' / (e_F peak / S) becomes 2 b_m b_n k' / (e_F peak / S) + c S b_n k'    b_m up to a limit
+    few rows       T_S = c n k + 2 m n k / vector peak                                 kernels without matrix units
+    many rows      t = launch + max(c n k, (B + 2 n k) / (e_B bandwidth)) + the 16-bit GEMM's t    weights in memory
+
+So it gains where memory dominates, and loses where the units do: every b_m rows convert the weights again.
 """
 
 from __future__ import annotations
