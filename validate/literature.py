@@ -1,6 +1,7 @@
 """`python -m roofline.validate.literature`: compare published speed-ups with simulations of the stated conditions.
 
-Simulated figures of Table 5 are at the roofline bound, those of Table 4 expected times on the frameworks' kernels. Conditions that a paper does not state are assumed and documented here.
+Simulated figures of Table 5 are at the roofline bound, those of Table 4 expected times on the frameworks' kernels.
+Conditions that a paper does not state are assumed and documented here.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Weight-only GEMM kernels: low-bit weights, converted to the 16-bit format of the activations within the kernel.
 
-A kernel reads packed weights. Each thread block converts its tile of the weights again, on the vector units, before the
-matrix units multiply it; part of that does not overlap. Kernels differ in the height of their tiles (how many rows share
-a conversion), in that part, in the bandwidth that they reach, and in what they run for few and for many rows
+A kernel reads packed weights. Each thread block converts its tile of the weights again, on the vector units, before
+the matrix units multiply it; part of that does not overlap. Kernels differ in the height of their tiles (how many rows
+share a conversion), in that part, in the bandwidth that they reach, and in what they run for few and for many rows
 (`roofline.timing.kernels.gemm` has the formula). A profile of an engine names the kernel of each format.
 """
 
@@ -18,14 +18,14 @@ class WeightOnlyKernel(Struct, frozen=True):
     """Constants of a weight-only kernel, relative to the 16-bit GEMM of the same hardware.
 
     `conversion`: FLOPs of the vector units to convert a weight of a tile, those that do not overlap with the matrix
-    units. `memory`: achieved bandwidth over that of the 16-bit GEMM. `tile_rows`: rows of the highest tile.
-    `vector_rows`: GEMMs of up to this many rows are multiplied on the vector units. `library_rows`: those of this many
-    and more are converted in memory, by a kernel of its own, and multiplied by the library's 16-bit GEMM (0: none).
-    `launch`: seconds on top of that GEMM's launch. `sharpness`: exponent of the smooth maximum of units and memory (0: that of the 16-bit GEMM); kernels that copy
-    asynchronously overlap both better. `lookup`: cycles of a multiprocessor to look a weight up in a codebook. `family`: the hardware that it runs on, with
-    the kernel `otherwise` on the rest.
-    `few_rows`: the height of the lowest tile. `fitted`: the families of the hardware that the constants were fitted to;
-    on others the logarithm of the interval is `widening` times as large. `source`: where the constants come from.
+    units. `memory`: achieved bandwidth over that of the 16-bit GEMM. `few_rows`, `tile_rows`: rows of the lowest and of
+    the highest tile. `vector_rows`: GEMMs of up to this many rows are multiplied on the vector units. `library_rows`:
+    those of this many and more are converted in memory, by a kernel of its own, and multiplied by the library's 16-bit
+    GEMM (0: none). `launch`: seconds on top of that GEMM's launch. `sharpness`: exponent of the smooth maximum of units
+    and memory (0: that of the 16-bit GEMM); kernels that copy asynchronously overlap both better. `lookup`: cycles of a
+    multiprocessor to look a weight up in a codebook. `family`: the hardware that it runs on, with the kernel
+    `otherwise` on the rest. `fitted`: the families of the hardware that the constants were fitted to; on others the
+    logarithm of the interval is `widening` times as large. `source`: where the constants come from.
     """
 
     name: str
