@@ -18,7 +18,7 @@ from roofline.timing.kernels import Columns, gated_delta_rule, kernel, top_k
 from roofline.timing.kernels.attention import cached
 from roofline.timing.kernels.common import column, numbers, storage, text, units
 from roofline.timing.kernels.elementwise import PASSES, cycle_rate, elements, pages
-from roofline.timing.kernels.gemm import THROTTLING_TIME, weight_passes
+from roofline.timing.kernels.gemm import THROTTLING_TIME, weight_only_kernel, weight_passes
 
 
 class Term(NamedTuple):
@@ -108,6 +108,10 @@ def _given(name: str, formula: str, value: float) -> Term:
 def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
     form = storage(columns)
     m, n, k = (_value(columns, name) for name in ("m", "n", "k"))
+    if (chosen := weight_only_kernel(columns)) is not None:
+        launch = _launch(constants)
+        rest = _given(chosen.name, "x = weight-only kernel: units, memory, conversion by tile", time() - launch.value)
+        return [launch, rest, _sum("t = launch + x", launch, rest)]
     bare = {"launch": 0.0, "throttling": 0.0, "quantise_row": 0.0, "quantise_efficiency": _REMOVED}
     bare = {name: value for name, value in bare.items() if name in constants}
     units = _given(

@@ -17,6 +17,7 @@ from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, kernel_of
 from roofline.techniques import apply_techniques
 from roofline.timing.calibration import load_calibration
 from roofline.timing.kernels.gemm import conversion_time, gemm_bound, gemm_time
+from roofline.timing.kernels.terms import terms
 
 A100, H100, RTX_3090 = (load_hardware(name) for name in ("a100-sxm-40gb", "h100-sxm", "rtx-3090"))
 LLAMA = load_model("llama-2-7b")
@@ -148,3 +149,9 @@ def test_profiles_name_known_kernels() -> None:
     with pytest.raises(SpecError, match="'weight_only' must map weight formats to kernels"):
         parse_engine({"name": "x", "weight_only": ["awq"]}, "x.yaml")
     assert "weight_only: {awq: awq" in render(load_engine("vllm-v0"))
+
+
+def test_the_terms_add_up() -> None:
+    columns: dict[str, Any] = {"dtype": "int4_wo", "weight_only": "marlin", "m": 64.0, "n": 4096.0, "k": 4096.0}
+    found = terms("gemm", columns, A100, constants())
+    assert found[-1].value == pytest.approx(float(gemm(64, "marlin", 4096, 4096)[0]))
