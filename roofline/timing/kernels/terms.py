@@ -110,9 +110,7 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
     m, n, k = (_value(columns, name) for name in ("m", "n", "k"))
     if (chosen := weight_only_kernel(columns)) is not None:
         launch = _launch(constants)
-        kernel_time = _given(
-            chosen.name, "x = weight-only kernel: units, memory, conversion by tile", time() - launch.value
-        )
+        inside = _given(chosen.name, "x = weight-only kernel: units, memory, conversion by tile", time() - launch.value)
         return [launch, kernel_time, _sum("t = launch + x", launch, kernel_time)]
     bare = {"launch": 0.0, "throttling": 0.0, "quantise_row": 0.0, "quantise_efficiency": _REMOVED}
     bare = {name: value for name, value in bare.items() if name in constants}
