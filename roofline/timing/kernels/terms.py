@@ -111,7 +111,7 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
     if (chosen := weight_only_kernel(columns)) is not None:
         launch = _launch(constants)
         inside = _given(chosen.name, "x = weight-only kernel: units, memory, conversion by tile", time() - launch.value)
-        return [launch, kernel_time, _sum("t = launch + x", launch, kernel_time)]
+        return [launch, inside, _sum("t = launch + x", launch, inside)]
     bare = {"launch": 0.0, "throttling": 0.0, "quantise_row": 0.0, "quantise_efficiency": _REMOVED}
     bare = {name: value for name, value in bare.items() if name in constants}
     units = _given(
