@@ -7,7 +7,7 @@ list of passes: a network on hardware, its step, and how often it runs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -26,6 +26,7 @@ from roofline.graph.parallel import RESIDENT, SINGLE, Nodes, Offload, Parallelis
 from roofline.graph.rewrite import Rewrite
 from roofline.graph.size import total
 from roofline.graph.tensor import Role
+from roofline.scenario.chunks import chunks
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
@@ -110,7 +111,8 @@ class Cascade(Struct, frozen=True):
 class Settings(Struct, frozen=True):
     """The settings of a scenario besides model, hardware and workload.
 
-    `chunk`: tokens per prefill chunk (None: the whole prompt). `decode_hardware`: the hardware of decode where phases
+    `chunk`: tokens per pass of prefill, of all sequences
+    together (None: all). `decode_hardware`: the hardware of decode where phases
     are disaggregated; the KV cache is transferred to it. `depth`: fraction of the layers that a decoded token (or a
     sequence of an encoder) runs through. `beams`: sequences decoded per prompt. `useful`: useful tokens per generated
     token: below 1 with padding in a static batch, above 1 where beams are parts of one answer. `padding`: prompt tokens
@@ -184,6 +186,16 @@ def _filtered(graph: Network, part: Part, inside: bool) -> Network:
         replace(section, ops=tuple(op for op in section.ops if part.covers(op) is inside)) for section in graph.sections
     )
     return replace(graph, sections=tuple(section for section in sections if section.ops))
+
+
+def _divided(step: Step, overlap: int) -> Step:
+    """One of `overlap` micro-batches of a pass: part of its sequences, or of the tokens of its only one."""
+    if overlap == 1:
+        return step
+    apart = step.batch >= overlap
+    queries = np.where(apart, step.queries, step.queries / overlap)[()]
+    batch = np.where(apart, step.batch / overlap, step.batch)[()]
+    return step._replace(batch=batch, queries=queries, cached=step.cached + (step.queries - queries) / 2)
 
 
 class Schedule:
@@ -295,7 +307,7 @@ class Schedule:
 
     @cached_property
     def _chunk_placement(self) -> Placement:
-        """Prefill of a chunk before the last, which needs no logits."""
+        """A pass in which no prompt ends, so that it needs no logits."""
         return self._place(_without(self.networks[0], HEAD), self.hardware)
 
     @cached_property
@@ -308,13 +320,9 @@ class Schedule:
         if tower is not None and self.model.tower is not None:
             placed, local = self._place(self.tower, self.hardware), self._local(tower, micro=False)
             passes.append(Pass(placed, local, 1.0, "encoder", self._single_stage))
-        bubbles, busy = self._bubbles(step, decode=False)
         if self.settings.padding != 1:
             step = step._replace(queries=np.ceil(step.queries * self.settings.padding))
-        chunks = self._chunks(step)
-        for index, (part, runs) in enumerate(chunks, 1):
-            placed = self._prefill_placement if index == len(chunks) else self._chunk_placement
-            run = Pass(placed, self._local(part, split=True), bubbles * runs, busy=busy)
+        for run in self._prompt_passes(step):
             passes += self._with_host(run, decode=False)
         if self.settings.decode_hardware is not None:
             passes.append(Pass(self._transfer, self._local(step, micro=False), 1.0, "transfer", self._single_stage))
@@ -346,19 +354,33 @@ class Schedule:
         moving = replace(graph, sections=(Section("transfer", 1, (send,)),))
         return place(moving, self.hardware, Nodes(parallel.devices_per_node))
 
-    def _chunks(self, step: Step) -> list[tuple[Step, Any]]:
-        """The chunks of a prompt with their counts: all full chunks as the one in the middle, then the last.
+    def _prompt_passes(self, step: Step) -> Iterator[Pass]:
+        """The passes over the prompts: one, one for each micro-batch, or one for each chunk.
 
-        The cost of a chunk is linear in the tokens cached before it, so that the middle chunk is the mean.
+        N chunks follow each other through p pipeline stages in the time of (N + p - 1) / p passes. Every pass in which
+        a prompt ends computes logits, as the last one does.
         """
-        size = self.settings.chunk
-        if size is None or np.max(step.queries) <= size:
-            return [(step, 1.0)]
-        whole = np.floor((step.queries - 1) / size)
-        middle = np.maximum(step.cached + (whole - 1) / 2 * size, step.cached)
-        full = step._replace(queries=np.minimum(size, step.queries), cached=middle)
-        last = step._replace(queries=step.queries - whole * size, cached=step.cached + whole * size, encoded=0)
-        return [(full, whole), (last, 1.0)]
+        if self.settings.chunk is None:
+            bubbles, busy = self._bubbles(step, decode=False)
+            yield Pass(self._prefill_placement, self._local(step, split=True), bubbles, busy=busy)
+            return
+        parallel, overlap = self.settings.parallel, self._overlap_batches("prefill")
+        ranked = step._replace(batch=np.ceil(step.batch / parallel.data))
+        stretches = chunks(ranked, self.settings.chunk, self.networks[0].saturation_points)
+        number = sum(runs for _, runs in stretches)
+        filled = number + parallel.pipeline - 1
+        # The prompts that end before the last pass, as a share of the sequences in these passes.
+        before = sum(part.batch * runs for part, runs in stretches[:-1])
+        ends = np.minimum((ranked.batch - stretches[-1][0].batch) / np.maximum(before, 1), 1)
+        for index, (part, runs) in enumerate(stretches, 1):
+            repeat, busy = overlap * filled / (number * parallel.pipeline) * runs, number / filled
+            local = _divided(part, overlap)
+            local = local._replace(queries=local.queries / parallel.sequence)
+            share = 1.0 if index == len(stretches) else ends
+            if np.any(share < 1):
+                yield Pass(self._chunk_placement, local, repeat * (1 - share), busy=busy)
+            if np.any(share > 0):
+                yield Pass(self._prefill_placement, local, repeat * share, busy=busy)
 
     def decode(self, step: Step) -> tuple[Pass, ...]:
         """The passes of one decode iteration: the decode step, or draft passes and verification."""

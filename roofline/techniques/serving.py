@@ -227,11 +227,11 @@ PREFILL = (
         "chunked-prefill",
         "Chunked prefill",
         "Agrawal et al. 2024, Sarathi-Serve",
-        "A prompt is split into chunks: the same FLOPs, but every chunk reads the weights and the earlier KV cache"
-        " again.",
+        "A pass computes a budget of tokens of all sequences together, prompts in turn: the same FLOPs, but every pass"
+        " reads the weights, and the earlier KV cache of its sequences, again.",
         "prefill schedule",
         lambda _, values: {"chunk": values["chunk"]},
-        Parameter("chunk", 512, "tokens of a chunk (Sarathi-Serve uses 512 to 2048)", 1, 10**9),
+        Parameter("chunk", 512, "tokens of a pass, of all sequences (Sarathi-Serve uses 512 to 2048)", 1, 10**9),
         requires=_require_causal_prompt,
         covers=(
             *("chunked prefill", "Sarathi", "Sarathi-Serve", "split-and-fuse", "DeepSpeed-FastGen"),
@@ -241,8 +241,9 @@ PREFILL = (
             Published("up to 1.33 times the throughput", "not stated", "accelerator tutorial (Yuan et al. notes), 2.4"),
             Published("DeepSpeed 6.78, LightLLM 10.29 requests a second", _SHAREGPT, TABLE_6),
         ),
-        caveat="Only the cost is simulated. The benefits, decode steps that share a pass with a chunk and a lower tail"
-        " TPOT, depend on the queue.",
+        caveat="TTFT is that of the last sequence of the static batch; the others have theirs when their prompt is"
+        " computed. Only the cost is simulated: decode steps that share a pass with a chunk, and the lower tail TPOT,"
+        " depend on the queue.",
     ),
     _setting(
         "beam-search",
