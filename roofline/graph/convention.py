@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from roofline.core.errors import UnsupportedError
 from roofline.graph.op import Kind, Op
 from roofline.graph.tensor import Tensor
+from roofline.specs.formats import without_scales
 from roofline.specs.model import Attention, Layer, LayerGroup, Mlp, Model, Positions
 from roofline.specs.precision import Precision
 from roofline.specs.schemes import WeightScheme
@@ -57,15 +58,15 @@ def viewer_inputs(model: Model, precision: Precision) -> tuple[Model, Precision]
         return replace(layer, mixer=mixer, feed_forward=dataclasses.replace(layer.feed_forward, bias=False))
 
     groups = tuple(LayerGroup(group.name, group.count, plain(group.layer)) for group in model.groups)
-    linear = precision.weights.format_of("q_proj", precision.base, model.layers)
-    narrow = max(linear.bits, precision.activations.bits, precision.kv.bits) <= 8
+    linear, kv = precision.weights.format_of("q_proj", precision.base, model.layers), without_scales(precision.kv)
+    narrow = max(linear.bits, precision.activations.bits, kv.bits) <= 8
     return (
         replace(model, groups=groups, positions=Positions("none"), lm_head_bias=False, embedding_norm=False),
         Precision(
             base=precision.activations,
             weights=WeightScheme(f"{linear.name}-everywhere", linear, unquantised=frozenset()),
             activations=precision.activations,
-            kv=precision.kv,
+            kv=kv,
             compute="int8" if narrow else None,
         ),
     )

@@ -127,6 +127,29 @@ def find_format(name: str) -> Format:
     raise UnknownNameError("format", name, FORMATS)
 
 
+CACHE_GROUPS: Mapping[int, int] = MappingProxyType({1: 32, 2: 32, 3: 64, 4: 64, 5: 64, 6: 64, 7: 64})
+"""Cached elements that share a 16-bit scale and a 16-bit zero point, by their bits; 8 bits have one scale a tensor.
+
+2 bits: KIVI (Liu et al. 2024, section 4), groups of 32. 4 bits: FlexGen (Sheng et al. 2023, section 4) and
+Transformers' QuantizedCache (`q_group_size`), groups of 64. 8 bits: TensorRT-LLM's INT8 KV cache.
+"""
+
+
+def find_cache_format(name: str) -> Format:
+    """The format `name` of a KV cache: integers of few bits have a scale and a zero point a group."""
+    format = find_format(name)
+    match = re.fullmatch(r"int([1-7])", format.name)
+    if match is None:
+        return format
+    bits = int(match[1])
+    return replace(format, bits=grouped(bits, CACHE_GROUPS[bits], 16, 16))
+
+
+def without_scales(format: Format) -> Format:
+    """A cache format of integers as the literature idealises it, scales and zero points not counted."""
+    return find_format(format.name) if re.fullmatch(r"int[1-7]", format.name) else format
+
+
 def _group(name: str, digits: str) -> int:
     if int(digits) < 1:
         raise RooflineError(f"the group size of {quote(name)} must be at least 1")

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
-from roofline.specs.formats import UNQUANTISED_FORMATS, WIDTH, Format, find_format
+from roofline.specs.formats import UNQUANTISED_FORMATS, WIDTH, Format, find_cache_format, find_format
 from roofline.specs.schemes import GGUF, WeightScheme, find_weight_scheme
 
 
@@ -104,7 +104,7 @@ def parse_precision(
         base=base_format,
         weights=find_weight_scheme(base_format.name if weights is None else weights),
         activations=chosen,
-        kv=find_format(kv) if kv is not None else base_format,
+        kv=find_cache_format(kv) if kv is not None else base_format,
         compute=compute,
     )
 

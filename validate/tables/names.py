@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.specs.checkpoint import default_base
-from roofline.specs.formats import FORMATS, Format, find_format, grouped
+from roofline.specs.formats import FORMATS, Format, find_cache_format, grouped
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
@@ -194,7 +194,7 @@ def find_precision(weights: str, kv: str, model: Model, hardware: Hardware, engi
     if cache in _UNQUANTISED_16_BIT:
         return chosen
     try:
-        return replace(chosen, kv=find_format(cache))
+        return replace(chosen, kv=find_cache_format(cache))
     except RooflineError:
         raise Unmapped(f"no cache format is {quote(kv)}") from None
 

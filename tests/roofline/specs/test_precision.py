@@ -10,6 +10,7 @@ from roofline import (
     UnknownNameError,
     UnsupportedError,
     analyze,
+    kv_bytes_per_token,
     load_hardware,
     load_model,
     parse_precision,
@@ -43,6 +44,24 @@ from roofline.specs.formats import find_format
 )
 def test_effective_bits(name: str, bits: float) -> None:
     assert find_format(name).bits == bits
+
+
+@pytest.mark.parametrize(
+    ("name", "bits"),
+    [
+        ("int2", 2 + (16 + 16) / 32),  # KIVI: groups of 32 with a 16-bit scale and zero point
+        ("int4", 4 + (16 + 16) / 64),  # FlexGen, Transformers' QuantizedCache: groups of 64
+        ("int8", 8),  # TensorRT-LLM: one scale a tensor
+        ("fp8", 8),
+        ("int4-g128", 4 + 16 / 128),
+        ("bf16", 16),
+    ],
+)
+def test_a_quantised_cache_has_scales_and_zero_points(name: str, bits: float) -> None:
+    precision = parse_precision("bf16", kv=name)
+    assert precision.kv.bits == bits
+    # Llama-3.1-8B: 32 layers with keys and values of 8 heads of 128 each.
+    assert kv_bytes_per_token(load_model("llama-3.1-8b"), precision) == 32 * 2 * 8 * 128 * bits / 8
 
 
 # Sizes of public GGUF files of Llama-2-7B, in bytes; the files hold some 0.7 MB of vocabulary beside the tensors.

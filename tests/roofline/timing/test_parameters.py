@@ -69,4 +69,4 @@ def test_kv_bytes_per_token(name: str) -> None:
 def test_kv_bytes_follow_the_cache_format() -> None:
     model = load_model("llama-2-7b")
     assert kv_bytes_per_token(model, parse_precision("fp16", kv="fp8")) == 262_144
-    assert kv_bytes_per_token(model, parse_precision("fp16", "W4KV4")) == 131_072
+    assert kv_bytes_per_token(model, parse_precision("fp16", "W4KV4")) == 131_072 + 16_384  # 32 bits a group of 64
