@@ -262,6 +262,31 @@ class Pool(Struct, frozen=True):
         return {f"touched{self.suffix}": touched(self.size, self.used, tokens, self.skew)}
 
 
+class Scan(Struct, frozen=True):
+    """A state-space scan in chunks of `chunk` tokens of a pass: token pairs within chunks, and state updates between.
+
+    A single token updates the state and reads it, without pairs.
+    """
+
+    chunk: int
+
+    @property
+    def pairs(self) -> Size:
+        """Pairs of a token and one of its chunk up to itself, of one sequence."""
+        return symbol(f"scan_pairs[chunk {self.chunk}]")
+
+    @property
+    def updates(self) -> Size:
+        """Updates of the state of one sequence: one a chunk."""
+        return symbol(f"scan_updates[chunk {self.chunk}]")
+
+    def values(self, step: Step) -> dict[str, Any]:
+        """Pairs and updates for `step`."""
+        pairs = np.where(np.asarray(step.queries) > 1, _within(self.chunk, step.queries), 0.0)[()]
+        updates = np.ceil(step.queries / self.chunk)
+        return {f"scan_pairs[chunk {self.chunk}]": pairs, f"scan_updates[chunk {self.chunk}]": updates}
+
+
 class Convolution(Struct, frozen=True):
     """A causal convolution as long as the sequence, computed directly or by three FFTs, whichever is cheaper.
 

@@ -9,7 +9,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.graph.convention import Convention, viewer_inputs, viewer_ops
-from roofline.graph.extents import AttentionMask, Convolution, Rule, mask_of, mla_mask
+from roofline.graph.extents import AttentionMask, Convolution, Rule, Scan, mask_of, mla_mask
 from roofline.graph.fusion import FUSIONS, apply_fusion
 from roofline.graph.layers.basic import Formats, activation, collective
 from roofline.graph.layers.embedding import embedding, head
@@ -20,7 +20,7 @@ from roofline.graph.parallel import SINGLE, Collective, Parallelism, check_stage
 from roofline.graph.rewrite import Rewrite
 from roofline.graph.tensor import Tensor
 from roofline.specs.formats import Format
-from roofline.specs.model import Attention, Hyena, LatentAttention, Layer, MixtureOfExperts, Mlp, Model
+from roofline.specs.model import Attention, Hyena, LatentAttention, Layer, Mamba2, MixtureOfExperts, Mlp, Model
 from roofline.specs.precision import Precision
 
 OVERLAP_BATCHES = 2
@@ -142,6 +142,8 @@ def _rules(model: Model, build: Build) -> tuple[Rule, ...]:
                 rules.append(mask_of(layer.mixer, shards=shards))
         if isinstance(layer.mixer, LatentAttention):
             rules += [mla_mask(layer.mixer), *([AttentionMask()] if layer.mixer.own_indexer else [])]
+        if isinstance(layer.mixer, Mamba2):
+            rules.append(Scan(layer.mixer.chunk))
         if isinstance(layer.mixer, Hyena):
             rules += [Convolution(), AttentionMask()]
         if layer.cross is not None:

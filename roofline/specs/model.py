@@ -137,7 +137,8 @@ class Mamba:
 class Mamba2:
     """The SSM of Mamba-2: `heads` heads of `head_dim` channels, each with a head_dim x `state` state matrix.
 
-    The heads of each of `groups` groups share B and C. A gated norm precedes the output projection.
+    The heads of each of `groups` groups share B and C. A gated norm precedes the output projection. Prompts are
+    computed in chunks of `chunk` tokens; 256 by default (mamba_ssm, Transformers' Mamba2Config.chunk_size).
     """
 
     __pydantic_config__ = CLOSED
@@ -149,6 +150,7 @@ class Mamba2:
     conv: Count = 4
     conv_bias: Flag = True
     bias: Flag = False
+    chunk: Count = 256
 
 
 @dataclass(frozen=True, slots=True)

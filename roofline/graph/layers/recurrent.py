@@ -1,8 +1,9 @@
 """Recurrent mixers: state-space models, the gated delta rule, retention and linear attention, RWKV, Hyena.
 
 Each has a state of fixed size per sequence instead of a KV cache. A pass reads and writes the state once. The FLOPs are
-the minimum of the recurrence, linear in the tokens, without the intra-chunk terms of chunked kernels. Outer products
-run on the matrix unit; decays, gates and elementwise recurrences run on the vector unit.
+the minimum of the recurrence, linear in the tokens, without the intra-chunk terms of chunked kernels; those of Mamba-2
+are of its chunks, whose length the checkpoint gives. Outer products run on the matrix unit; decays, gates and
+elementwise recurrences run on the vector unit.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import dataclasses
 
 from msgspec.structs import replace
 
-from roofline.graph.extents import BATCH, QUERIES, AttentionMask
+from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Scan
 from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, linear, normalise, token_shift, vectors
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import ZERO, Dim, Size, symbol
@@ -115,8 +116,16 @@ def _mamba(spec: Mamba, source: Tensor, target: Tensor, formats: Formats) -> lis
     ]
 
 
+DECAY_FLOPS = 3  # of a pair of tokens and a head: subtract cumulative decays, exponential, multiply
+
+
 def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
-    """Mamba-2 (Dao and Gu 2024): per head and token an outer product into the state and a GEMV out of it."""
+    """Mamba-2 (Dao and Gu 2024, section 6): per head and token an outer product into the state and a GEMV out of it.
+
+    Within a chunk each pair of tokens has a product C B, shared by the heads of a group, a decay per head, and its part
+    of the output; the state decays once a chunk. A single token only updates the state and reads it.
+    """
+    scan = Scan(spec.chunk)
     inner, shared, base = spec.heads * spec.head_dim, 2 * spec.groups * spec.state, formats.base
     xbc, z = activation("mamba_xbc", base, inner + shared), activation("mamba_z", base, inner)
     dt = activation("dt", base, spec.heads)
@@ -133,8 +142,10 @@ def _mamba2(spec: Mamba2, source: Tensor, target: Tensor, formats: Formats) -> l
             (convolved, dt, *fixed),
             (spec.heads, spec.head_dim, spec.state),
             scanned,
-            matrix_flops=TOKENS * 4 * inner * spec.state,
-            vector_flops=TOKENS * inner * (spec.state + 2),
+            matrix_flops=TOKENS * 4 * inner * spec.state + 2 * BATCH * scan.pairs * (spec.groups * spec.state + inner),
+            vector_flops=BATCH * scan.updates * inner * spec.state
+            + TOKENS * 2 * inner
+            + BATCH * scan.pairs * DECAY_FLOPS * spec.heads,
         ),
         _gated_norm("mamba_norm", Norm("rmsnorm"), scanned, z, output, formats),
         linear("out_proj", output, target, formats, spec.bias),

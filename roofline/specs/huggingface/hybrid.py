@@ -86,6 +86,7 @@ def _nemotron_h(config: Config) -> Spec:
         "conv": config.integer("conv_kernel", default=4),
         "conv_bias": config.flag("use_conv_bias", True),
         "bias": bias,
+        "chunk": config.integer("chunk_size", default=128),
     }
     # Older files call the width of a head attention_head_dim.
     head_dim = config.integer("head_dim", "attention_head_dim", default=128)

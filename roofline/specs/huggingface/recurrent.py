@@ -45,6 +45,7 @@ def _mamba2(config: Config) -> Spec:
             "conv": config.integer("conv_kernel", default=4),
             "conv_bias": config.flag("use_conv_bias", True),
             "bias": config.flag("use_bias", False),
+            "chunk": config.integer("chunk_size", default=256),
         },
         norm=RMS,
         positions="none",

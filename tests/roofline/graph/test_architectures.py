@@ -591,3 +591,24 @@ def test_a_chunk_excludes_a_window() -> None:
     with pytest.raises(SpecError, match="attention in chunks is causal and has no window"):
         parse_model({"name": "x", "hidden": 64, "layers": 1, "vocabulary": 10, "norm": {"kind": "rmsnorm"},
                      "attention": {"heads": 4, "window": 8, "chunk": 8}}, "x.yaml")  # fmt: skip
+
+
+# --- the scan of Mamba-2 ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "heads", "width", "state", "groups", "chunk"),
+    [("mamba-codestral-7b", 128, 64, 128, 8, 256), ("nemotron-h-8b", 128, 64, 128, 8, 128)],
+)
+def test_mamba_2_scans_in_the_chunks_of_its_checkpoint(
+    name: str, heads: int, width: int, state: int, groups: int, chunk: int
+) -> None:
+    """Dao and Gu 2024, section 6: three whole chunks and one of 100 tokens, then a single token."""
+    answer = run(name, batch=3, prompt=3 * chunk + 100, generate=2)
+    inner, tokens = heads * width, 3 * chunk + 100
+    pairs = sum(at % chunk + 1 for at in range(tokens))
+    scores, outputs = 2 * pairs * groups * state, 2 * pairs * inner
+    states = 4 * tokens * inner * state
+    elementwise = 4 * inner * state + 2 * tokens * inner + 3 * pairs * heads
+    assert one(answer, "scan").flops == 3 * (scores + outputs + states + elementwise)
+    assert one(answer, "scan", "decode").flops == 3 * inner * (4 * state + state + 2)

@@ -12,7 +12,7 @@ import yaml
 from roofline import Model, Scenario, SpecError, analyze, load_hardware, load_model, parameters
 from roofline.reports.documents.listing import imported
 from roofline.specs.huggingface import NOT_MISSPELT, READERS, TEXT_DECODERS, translate
-from roofline.specs.model import Attention, Mlp
+from roofline.specs.model import Attention, Mamba2, Mlp
 from roofline.specs.modelspec import parse_model, to_spec
 from tests.paths import CONFIGS
 
@@ -425,3 +425,12 @@ def test_group_limited_routing(name: str, changes: dict[str, Any], expected: tup
 def test_impossible_groups_are_rejected(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(SpecError, match=words):
         read(config("deepseek-v3", **changes))
+
+
+@pytest.mark.parametrize(("name", "chunk"), [("mamba-codestral-7b", 256), ("nemotron-h-56b", 128)])
+def test_the_chunk_of_a_scan_is_read(name: str, chunk: int) -> None:
+    def found(model: Model) -> set[int]:
+        return {group.layer.mixer.chunk for group in model.groups if isinstance(group.layer.mixer, Mamba2)}
+
+    assert found(read(config(name))) == {chunk}
+    assert found(read(config(name, chunk_size=64))) == {64}
