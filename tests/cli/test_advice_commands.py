@@ -26,22 +26,13 @@ def test_summary_is_three_lines_and_tables_fit_100_columns(run: Run) -> None:
     assert out.count("TTFT: time to first token") == 1
 
 
-def test_uncertain_gain_is_not_in_the_summary(run: Run) -> None:
-    """A plan with an uncertain gain is in the document, with its interval, but not in the summary."""
+def test_no_change_that_helps_is_stated(run: Run) -> None:
+    """Weight-only GEMMs are slower than 16-bit ones over whole sequences: an encoder has no use for them."""
     status, out, _ = run("advise", "bert-base", "--hw", "a100-sxm-80gb", "--batch", "8")
     assert status == 0
     lines = out.splitlines()
-    assert lines[0] == "bert-base on a100-sxm-80gb: no change is certain to improve total time"
+    assert lines[0] == "bert-base on a100-sxm-80gb: no change improves total time"
     assert lines[1].startswith("Total time stays at ")
-    words = " ".join(out.split())
-    assert re.search(r"the gain of the best combination, awq, is uncertain: .+ \(0.+ to 1.+\) times", words)
-    assert "No single change improves it" in out
-    assert "likewise awq (negligible effect)" in words
-    _, out, _ = run("advise", "bert-base", "--hw", "a100-sxm-80gb", "--batch", "8", "--format", "json")
-    plan = json.loads(out)["plan"]
-    assert [step["move"] for step in plan["steps"]] == ["awq"]
-    assert plan["recommended"] is False
-    assert plan["times_better"]["low"] < 1 < plan["times_better"]["high"]
 
 
 def test_uncertain_gain_has_its_interval(run: Run) -> None:
