@@ -1,12 +1,12 @@
 """Advice: what limits a scenario, what to change and what it gains, what has no benefit, and a plan.
 
->>> from advisor import Goal, Objective, advise
+>>> from roofline.advisor import Goal, Objective, advise
 >>> from roofline import load_hardware, load_model
 >>> from roofline.whatif.request import Request
 >>> request = Request(load_model("llama-2-13b"), load_hardware("a6000"), options={"prompt": 128})
 >>> advice = advise(request, Goal(Objective.TPOT))
 >>> advice.recommendations[0].move.slot
-'speculative decoding'
+'weight format'
 """
 
 from __future__ import annotations
