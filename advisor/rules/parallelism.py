@@ -117,7 +117,7 @@ def _over_host(analysis: Analysis) -> bool:
 def offloading(case: Case) -> Iterator[Finding]:
     """Applies where the scenario exceeds device memory; otherwise offloading has no benefit."""
     memory = case.analysis.memory
-    total, capacity = float(memory.total), float(memory.capacity)
+    total, capacity = float(memory.total), float(memory.budget)
     if total <= capacity:
         yield NoBenefit(
             ("placement",), f"everything fits, {si(total, 'B')} of {si(capacity, 'B')}: no offloading needed"
@@ -158,7 +158,7 @@ def hardware_fit(case: Case) -> Iterator[Finding]:
     memory = case.analysis.memory
     if not memory.fits:
         yield Bottleneck(
-            f"the model does not fit: {si(float(memory.total), 'B')} needed, {si(float(memory.capacity), 'B')} present",
+            f"the model does not fit: {si(float(memory.total), 'B')} needed, {si(float(memory.budget), 'B')} present",
             1.0,
             {
                 "weights": si(float(memory.weights), "B"),

@@ -165,7 +165,7 @@ def _most(variable: str, request: Request, present: int) -> tuple[int, str]:
 
     def fits(values: NDArray[np.int64]) -> NDArray[np.bool_]:
         memory = analyze(request.scenario(**{variable: values})).memory
-        holds: NDArray[np.bool_] = np.broadcast_to(memory.total <= memory.capacity, values.shape)
+        holds: NDArray[np.bool_] = np.broadcast_to(memory.fits, values.shape)
         return holds
 
     if limit <= present or not fits(np.array([present]))[0]:

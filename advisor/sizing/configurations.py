@@ -25,12 +25,13 @@ from roofline.advisor.support import runs
 from roofline.core.errors import RooflineError
 from roofline.core.search import integer_geomspace
 from roofline.scenario.analysis import Analysis, analyze
-from roofline.scenario.kv_capacity import Capacity, Reserve, kv_capacity, visible_memory, vllm_v1
+from roofline.scenario.kv_capacity import Capacity, kv_capacity
 from roofline.specs.checkpoint import precision_of, released
 from roofline.specs.engine import Engine, default_engine, load_engine
 from roofline.specs.formats import PROMOTIONS
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.model import Model
+from roofline.specs.reserve import Reserve, visible_memory
 from roofline.timing.intervals import Estimate
 from roofline.whatif.request import Request
 
@@ -212,13 +213,15 @@ class WorkloadCost:
         return float(self.memory.kv_cache + self.memory.state)
 
     def capacity(self, hardware: Hardware, reserve: Reserve) -> Capacity:
-        """The KV cache capacity of a device by the engine's rules; only the budget depends on the hardware."""
+        """The KV cache capacity of a device by the engine's settings; only the budget depends on the hardware."""
         if reserve not in self._capacities:
             scenario = self._request.scenario()
             self._capacities[reserve] = kv_capacity(
                 scenario.model, scenario.hardware, scenario.precision, scenario.settings.parallel, reserve
             )
-        return replace(self._capacities[reserve], budget=reserve.utilisation * visible_memory(hardware))
+        found, visible = self._capacities[reserve], visible_memory(hardware)
+        budget = reserve.budget(visible, found.weights, found.activations, found.context)
+        return replace(found, visible=visible, budget=float(budget))
 
 
 def prompt_lengths(service: Service) -> NDArray[np.int64]:
@@ -256,10 +259,10 @@ class Candidate(Struct, frozen=True, dict=True):
         c m + 2.33 d sqrt(c) tokens fit; one sequence of the 99th percentile must fit as well.
         """
         counted, hardware = self.counted, self.configuration.hardware
-        if self.service.rate is None:
-            return int(counted.memory.total <= hardware.memory_capacity)
-        reserve = vllm_v1(hardware)
+        reserve = self.configuration.engine.memory.on(hardware)
         capacity = counted.capacity(hardware, reserve)
+        if self.service.rate is None:
+            return int(counted.sequence <= capacity.cache)
         if capacity.cache <= 0:
             return 0
         prompts, answers = self.service.prompts, self.service.answers
@@ -272,7 +275,7 @@ class Candidate(Struct, frozen=True, dict=True):
             return 0
         mean = max(counted.sequence, 1e-9)
         root = (-spread + np.sqrt(spread**2 + 4 * mean * capacity.cache)) / (2 * mean)
-        return int(min(root**2 + 1e-9, reserve.sequences, BATCHES[-1]))
+        return int(min(root**2 + 1e-9, reserve.sequences or BATCHES[-1], BATCHES[-1]))
 
     @cached_property
     def best(self) -> Replica:

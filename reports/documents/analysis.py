@@ -19,8 +19,10 @@ from roofline import (
     state_bytes_per_sequence,
 )
 from roofline.scenario import cost
+from roofline.scenario.memory import memory_is_static
 from roofline.scenario.notes import ATTENTION, caches, fused, generates, notes
 from roofline.scenario.phase import Expectation, OpFigures, Phase
+from roofline.scenario.schedule import MEMORY_READINGS, STATIC
 from roofline.specs.modelspec import to_spec
 from roofline.specs.precision import parse_precision
 from roofline.timing.intervals import Estimate
@@ -67,10 +69,11 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
 
 
 def memory_document(analysis: Analysis) -> dict[str, Any]:
-    """Memory per device by part, its capacity and headroom, in bytes."""
-    parts = ("weights", "kv_cache", "state", "activation_peak", "total", "capacity", "headroom")
+    """Memory per device by part, what the engine may use (`budget`) of its capacity, and headroom, in bytes."""
+    parts = ("weights", "kv_cache", "state", "activation_peak", "context", "total", "budget", "capacity", "headroom")
     sizes = {f"{name}_bytes": number(getattr(analysis.memory, name)) for name in parts}
-    return {**sizes, "fits": bool(analysis.memory.fits)}
+    reading = STATIC if memory_is_static(analysis.scenario) else MEMORY_READINGS[0]
+    return {"reading": reading, **sizes, "fits": bool(analysis.memory.fits)}
 
 
 def rates_document(analysis: Analysis) -> dict[str, Any]:

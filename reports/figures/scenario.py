@@ -106,7 +106,7 @@ def memory(scenario: Scenario, batches: Sequence[int]) -> Figure:
     panel.stackplot(
         values, *shown.values(), labels=list(shown), colors=[BLUE, ORANGE, PURPLE, GREEN][: len(shown)], alpha=0.75
     )
-    panel.axhline(held.capacity, color=BLACK, linestyle="--", linewidth=1.2, label="capacity")
+    panel.axhline(np.max(held.budget), color=BLACK, linestyle="--", linewidth=1.2, label="capacity")
     panel.set(xscale="log", xlabel="batch (sequences)", ylabel="memory")
     panel.yaxis.set_major_formatter(EngFormatter(unit="B"))
     panel.legend(fontsize=8, loc="upper left")

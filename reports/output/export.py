@@ -114,14 +114,17 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     formats = f"weights {scenario['weights']}, activations {scenario['activations']}"
     formats += "" if scenario["kv"] is None else f", KV {scenario['kv']}"
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
-    headroom = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " over capacity")
+    headroom = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " too much")
+    usable = f"{si(memory['budget_bytes'], 'B')}"
+    if memory["reading"] != "static":
+        usable += f" that {scenario['engine']} may use"
     rate, unit = rate_of(generation)
     bound = f"{rate_text(generation[rate])} {unit}"
     devices = _devices(document["parallelism"])
     lines = [
         f"{workload}; {formats}" + ("; FlashAttention" if scenario["flash"] else ""),
         *([f"on {devices}; operators and memory are per device"] if devices else []),
-        f"memory: {si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}: {verdict}, {headroom}"
+        f"memory: {si(memory['total_bytes'], 'B')} of {usable}: {verdict}, {headroom}"
         f" ({', '.join(_memory_parts(memory))})",
         f"at the bound: {_latencies(generation, '', seconds)}total {seconds(generation['total_s'])}, {bound}",
         *(expected_lines(scenario["engine"], generation) if "expected_time_s" in generation else []),
@@ -246,6 +249,7 @@ def rate_text(value: float) -> str:
 
 def _memory_parts(memory: Mapping[str, Any]) -> list[str]:
     names = (("weights", "weights"), ("kv_cache", "KV cache"), ("state", "state"), ("activation_peak", "activations"))
+    names = (*names, ("context", "runtime"))
     return [f"{label} {si(memory[f'{key}_bytes'], 'B')}" for key, label in names if memory[f"{key}_bytes"]]
 
 

@@ -208,7 +208,7 @@ def _figures(pools: PagePools, answer: Analysis, shape: tuple[int, int]) -> dict
             if np.isfinite(values).any():
                 figures[f"{name}.{reading}"] = values
     figures |= {name: find_metric(name, "bound").figure(answer) for name in (*SIZED, "fits", "gpus")}
-    figures["capacity"] = answer.memory.capacity
+    figures["capacity"] = answer.memory.budget
     for phase in (answer.prefill, answer.decode):
         if phase is not None:
             figures[f"{phase.name}.bound"] = _codes(phase.bound)

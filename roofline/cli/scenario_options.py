@@ -79,6 +79,13 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
             "NAME",
         ),
         _option("price", float, "Price of a device in USD/h. [default: the dated price in its spec]", None, "USD"),
+        _option(
+            "memory_reading",
+            str,
+            "Memory as the engine reserves it, or static: all prompts in one pass.",
+            "engine",
+            "engine|static",
+        ),
         _option("convention", ConventionChoice, "How FLOPs and bytes are counted.", ConventionChoice.PHYSICAL),
     )
 }

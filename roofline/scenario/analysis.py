@@ -3,27 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from roofline.bound.memory import (
-    Memory,
-    Stages,
-    activation_peak,
-    pipeline_stages,
-    resident_bytes,
-    viewer_weight_bytes,
-    weight_bytes,
-)
+from roofline.bound.memory import Memory
 from roofline.graph.convention import Convention
-from roofline.graph.extents import Step, on_grid, spread
+from roofline.graph.extents import Step, spread
 from roofline.graph.network import Build, Network
 from roofline.graph.parallel import Parallelism
-from roofline.graph.tensor import Role
 from roofline.scenario.generation import smooth_contexts, sum_smooth, sum_steps
+from roofline.scenario.memory import scenario_memory
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass, Schedule
@@ -107,43 +99,9 @@ class Analysis:
 
     @cached_property
     def memory(self) -> Memory:
-        """Memory of the fullest device at the end of the generation, with the highest activation peak of all passes."""
-        scenario, settings, schedule = self.scenario, self.scenario.settings, self.schedule
-        graph = schedule.networks[1]
-        layers = pipeline_stages(scenario.model, self.parallel)
-        last = schedule.allocated_step(scenario.last_step)
-        weights = self._weight_bytes(layers) * (1 - settings.offload.weights)
-        cache, state = (self._resident(graph, role, last, layers) for role in (Role.KV, Role.STATE))
-        for shared in schedule.shared_steps(scenario.prefill_step, last):
-            cache = cache - self._resident(graph, Role.KV, shared, layers)
-        cache = cache * (1 - settings.offload.kv)
-        if settings.host is not None:
-            on_host = settings.host.memory if settings.host.kv is None else settings.host.kv
-            weights, cache = weights * (1 - settings.host.memory), cache * (1 - on_host)
-        for auxiliary in schedule.auxiliary_networks:
-            weights += weight_bytes(auxiliary)
-            cache = cache + self._resident(auxiliary, Role.KV, last)
-            state = state + self._resident(auxiliary, Role.STATE, last)
-        if scenario.model.task == "encode":
-            cache = cache * 0.0
-        runs = [run for phase in (self.prefill, self.decode) if phase for run in phase.passes]
-        peak = reduce(np.maximum, (self._shaped(_activation_peak(run, self._convention), run.step) for run in runs))
-        plain = (lambda value: value) if scenario.shape else float
-        capacity = min(pool.memory_capacity for pool in (scenario.hardware, schedule.decoder))
-        return Memory(weights, plain(cache), plain(state), plain(peak), capacity)
-
-    def _weight_bytes(self, layers: Stages) -> float:
-        """Bytes of the weights of the fullest pipeline stage, and of the encoder."""
-        model, base, graph = self.scenario.model, self.precision.base, self.network
-        weights = weight_bytes(graph, layers) + model.extra_parameters * base.bytes
-        if self._convention is Convention.LLM_VIEWER:
-            weights = viewer_weight_bytes(graph)
-        if model.tower is not None:
-            weights += weight_bytes(self.schedule.tower) + model.tower.extra_parameters * base.bytes
-        return weights
-
-    def _resident(self, graph: Network, role: Role, step: Step, layers: Stages = ()) -> Any:
-        return self._shaped(resident_bytes(graph, role, step, layers), step)
+        """Memory of the fullest device at the end of the generation, with what the engine reserves for its passes."""
+        decode = self.decode.passes if self.decode else ()
+        return scenario_memory(self.scenario, self.schedule, self.prefill.passes, decode)
 
     @property
     def beyond_max_context(self) -> bool:
@@ -158,9 +116,6 @@ class Analysis:
             elif np.max(scenario.prompt) > tower.max_context:
                 return True
         return bool(limit is not None and np.max(longest) > limit)
-
-    def _shaped(self, flat: Any, step: Step) -> Any:
-        return on_grid(flat, step, self.scenario.shape)
 
     @cached_property
     def generation(self) -> Generation:
@@ -278,12 +233,6 @@ class Analysis:
 
 def _bound_seconds(run: Pass) -> Any:
     return run.placement.total_time(run.placement.values(run.step))
-
-
-def _activation_peak(run: Pass, convention: Convention) -> Any:
-    """The activation peak of a pass in bytes, for all micro-batches that overlap."""
-    graph = run.placement.network
-    return activation_peak(graph, run.step, convention) * graph.overlap_batches
 
 
 def prefetch_expected(parts: Iterable[Analysis | Phase]) -> None:

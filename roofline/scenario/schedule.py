@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from roofline.bound.memory import stored_tensors
 from roofline.bound.roof import Placement, place
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, quote
 from roofline.graph.extents import Step
 from roofline.graph.network import EMBEDDING, HEAD, OVERLAP_BATCHES, Build, Network, Section, network
 from roofline.graph.op import Kind, Link, Op
@@ -108,6 +108,16 @@ class Cascade(Struct, frozen=True):
     answered: float
 
 
+MEMORY_READINGS = _, STATIC = ("engine", "static")
+"""What `Analysis.memory` counts: what the engine reserves, or all prompts in one pass on the whole device."""
+
+
+def check_memory(reading: str) -> None:
+    """Raise RooflineError for an unknown reading of memory."""
+    if reading not in MEMORY_READINGS:
+        raise RooflineError(f"--memory-reading must be {' or '.join(MEMORY_READINGS)}, got {quote(reading)}")
+
+
 class Settings(Struct, frozen=True):
     """The settings of a scenario besides model, hardware and workload.
 
@@ -119,6 +129,7 @@ class Settings(Struct, frozen=True):
     computed per prompt token. KV memory is allocated in blocks of `kv_block` tokens, with at least `kv_reserved` tokens
     per sequence; with `shared_prefix` the prefix is stored once for all sequences and the prompt once for all its
     beams. `two_batch_overlap`: the phases in which one micro-batch computes during the all-to-all of another.
+    `memory`: what the engine reserves, or the "static" reading: one pass over all prompts, and the whole device.
     """
 
     parallel: Parallelism = SINGLE
@@ -139,8 +150,10 @@ class Settings(Struct, frozen=True):
     expert_capacity: float = 1.0
     rewrites: tuple[Rewrite, ...] = ()
     two_batch_overlap: frozenset[str] = frozenset()
+    memory: str = MEMORY_READINGS[0]
 
     def __post_init__(self) -> None:
+        check_memory(self.memory)
         if not 0 <= self.expert_skew <= 10:
             raise RooflineError(f"--expert-skew must be between 0 and 10, got {self.expert_skew}")
 
@@ -431,14 +444,14 @@ class Schedule:
         speculation = self.settings.speculation
         return speculation.accepted if speculation else 1.0
 
-    def allocated_step(self, step: Step) -> Step:
-        """The last step on one rank with sequences of their allocated length."""
+    def allocated_step(self, step: Step, block: int = 1) -> Step:
+        """The last step on one rank with sequences of their allocated length, in blocks of at least `block` tokens."""
         settings = self.settings
         tokens = step.cached + step.queries
         if settings.kv_reserved is not None:
             tokens = np.maximum(tokens, settings.kv_reserved)
-        if settings.kv_block > 1:
-            tokens = np.ceil(tokens / settings.kv_block) * settings.kv_block
+        if (block := max(settings.kv_block, block)) > 1:
+            tokens = np.ceil(tokens / block) * block
         local = self._local(step._replace(batch=step.batch * settings.beams), micro=False)
         return local._replace(queries=1, cached=tokens - 1)
 

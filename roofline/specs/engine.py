@@ -34,6 +34,7 @@ from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.hardware import KINDS, Hardware
 from roofline.specs.library import modified
 from roofline.specs.precision import check_scheme
+from roofline.specs.reserve import NO_RESERVE, Reserve, parse_reserve, render_reserve
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS
 
 PHASES = ("prefill", "decode")
@@ -98,7 +99,8 @@ class Engine(Struct, frozen=True, dict=True):
     word of a link's kind; the faster of it and the calibration's (NCCL) is used. `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors on whose devices linear layers with
     integer weights quantise their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose calibration
-    does not apply, because it measured other kernels (PyTorch's on CPUs). `checkpoints`: quantisation schemes of
+    does not apply, because it measured other kernels (PyTorch's on CPUs). `memory`: what it reserves of a device's
+    memory (`roofline.specs.reserve`). `checkpoints`: quantisation schemes of
     released checkpoints that it runs, and the scheme it runs each in; others are dequantised to 16 bits (None: all run
     as released). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers
     convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the
@@ -121,6 +123,7 @@ class Engine(Struct, frozen=True, dict=True):
     gated_delta_rule: str = CHUNKED
     own_kernels: tuple[str, ...] = ()
     weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    memory: Reserve = NO_RESERVE
 
     def __hash__(self) -> int:
         flags = (self.overlap, self.shared_stream, self.gated_delta_rule, *self.own_kernels, *self.all_reduce.items())
@@ -218,6 +221,7 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
         all_reduce=_all_reduce(content.get("all_reduce", {}), where),
         weight_only=_weight_only(content.get("weight_only", {}), where),
         own_kernels=_names(content.get("own_kernels", []), KINDS, "own_kernels", where),
+        memory=parse_reserve(content.get("memory", {}), where),
         gated_delta_rule=_names(
             [content.get("gated_delta_rule", CHUNKED)], GATED_DELTA_RULE_KERNELS, "gated_delta_rule", where
         )[0],
@@ -351,7 +355,7 @@ def render(engine: Engine) -> str:
         lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]
     if engine.weight_only:
         lines += [f"weight_only: {{{', '.join(f'{name}: {kernel}' for name, kernel in engine.weight_only.items())}}}"]
-    lines += ["parameters:"]
+    lines += [*render_reserve(engine.memory), "parameters:"]
     for parameter in PARAMETERS:
         value = engine[parameter.name]
         shown = f"{value:.4g}" if parameter.unit is Unit.RATIO or value == 0 else f"{value * 1e6:.4g} us"

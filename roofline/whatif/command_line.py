@@ -9,6 +9,7 @@ from typing import Any
 from roofline.core.errors import RooflineError
 from roofline.graph.convention import Convention
 from roofline.graph.parallel import RESIDENT, Offload, Parallelism
+from roofline.scenario.schedule import MEMORY_READINGS
 from roofline.specs.engine import Engine, default_engine
 from roofline.whatif.options import OPTIONS
 from roofline.whatif.request import Request
@@ -63,6 +64,8 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
     price = options.get("price")
     if price is not None:
         yield "--price", f"{price!r}"
+    if (memory := request.settings.get("memory", MEMORY_READINGS[0])) != MEMORY_READINGS[0]:
+        yield "--memory-reading", memory
     if convention != Convention.PHYSICAL:
         yield "--convention", convention
 

@@ -18,6 +18,7 @@ from roofline.graph.convention import Convention
 from roofline.graph.fusion import check_fusions
 from roofline.graph.parallel import MAX_DEVICES, parse_offload
 from roofline.scenario.scenario import MAX_BATCH, MAX_LENGTH, MAX_PRICE, Scenario
+from roofline.scenario.schedule import MEMORY_READINGS, check_memory
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import load_hardware
 from roofline.specs.images import parse_image_size
@@ -160,6 +161,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("offload", Kind.TEXT, ("offload",), check=parse_offload),
         Option("with", Kind.LIST, ("techniques",), check=check_request),
         Option("engine", Kind.TEXT, ("engine",), check=load_engine),
+        Option("memory_reading", Kind.TEXT, ("memory_reading",), check=check_memory),
         Option("price", Kind.NUMBER, ("price",), 0, MAX_PRICE),
         Option("convention", Kind.TEXT, ("convention",), check=_convention),
     )
@@ -217,6 +219,7 @@ def compose(
     offload: str | None = None,
     techniques: Iterable[str] = (),
     convention: str = Convention.PHYSICAL,
+    memory_reading: str = MEMORY_READINGS[0],
     **settings: Any,
 ) -> Request:
     """The request with `formats` as arguments of `parse_precision` and `degrees` as arguments of `Parallelism`.
@@ -230,7 +233,7 @@ def compose(
         load_hardware(hw),
         formats=formats,
         degrees={name: value for name, value in degrees.items() if value is not None},
-        settings={"offload": parse_offload(offload), "expert_skew": expert_skew},
+        settings={"offload": parse_offload(offload), "expert_skew": expert_skew, "memory": memory_reading},
         techniques=tuple(techniques),
         options={"fusions": fusions, "convention": convention, **settings},
         written={"model": model, "hardware": hw},

@@ -25,10 +25,11 @@ from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quo
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.analysis import Analysis, analyze
-from roofline.scenario.kv_capacity import VLLM_V0, kv_capacity
+from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.scenario import DEFAULT_PROMPT, Scenario
 from roofline.scenario.schedule import Settings
 from roofline.specs.checkpoint import precision_of
+from roofline.specs.engine import load_engine
 from roofline.specs.hardware import load_hardware
 from roofline.specs.library import validate
 from roofline.specs.modelspec import load_model
@@ -406,7 +407,7 @@ def _capacity(anchor: Anchor, answer: Analysis) -> float:
     share, scenario = anchor.conditions.utilisation, answer.scenario
     if share is None:
         raise RooflineError("kv_capacity_tokens needs the condition 'utilisation'")
-    reserve = replace(VLLM_V0, utilisation=share)
+    reserve = replace(load_engine("vllm-v0").memory, utilization=share)
     found = kv_capacity(scenario.model, scenario.hardware, answer.precision, answer.parallel, reserve)
     return float(found.tokens or 0)
 

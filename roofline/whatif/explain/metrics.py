@@ -16,6 +16,7 @@ from roofline.scenario import cost, energy
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.breakdown import decode_bound, mean_contexts, mean_step, prefill_bound, steps
 from roofline.scenario.generation import WEIGHTS
+from roofline.scenario.memory import memory_reserve
 from roofline.scenario.phase import Phase
 from roofline.scenario.schedule import overlaps
 from roofline.timing.intervals import Reading
@@ -187,7 +188,7 @@ def _memory(analysis: Analysis) -> Found:
     lines.append(line("other weights", elsewhere, f"{shown(memory.weights)} - {shown(listed)}", "B"))
     lines.append(line("weights", "sum of the above", f"{shown(listed)} + {shown(lines[-1].value)}", "B"))
     parts = [("KV cache", memory.kv_cache, Role.KV), ("states", memory.state, Role.STATE)]
-    last = schedule.allocated_step(analysis.scenario.last_step)
+    last = schedule.allocated_step(analysis.scenario.last_step, memory_reserve(analysis.scenario).block)
     for name, value, role in parts:
         if not value:
             continue
@@ -200,15 +201,18 @@ def _memory(analysis: Analysis) -> Found:
         held = sum(line.value for line in kept)
         if abs(held - value) > 1e-9 * value:
             rest = f"{shown(value)} - {shown(held)}"
-            lines.append(line(f"other {name}", "of other models, shared, offloaded or of other stages", rest, "B"))
-    peak = memory.activation_peak
-    lines.append(
-        Line("activations", "live at once, maximum over the operators of all passes", shown(peak), float(peak), "B")
-    )
-    figures = (memory.weights, memory.kv_cache, memory.state, peak)
-    lines.append(line("memory", "weights + KV cache + states + activations", total(figures), "B"))
-    ratio = memory.capacity / memory.total
-    return lines, Margin("fits" if memory.fits else "does not fit", "capacity", float(ratio)), "B"
+            lines.append(line(f"other {name}", "of other models, shared, off the device or other stages", rest, "B"))
+    peak, runtime = memory.activation_peak, memory.context
+    meaning = "alive at once at the worst operator of all passes, as the engine limits or reserves them"
+    lines.append(Line("activations", meaning, shown(peak), float(peak), "B"))
+    figures = [memory.weights, memory.kv_cache, memory.state, peak]
+    if runtime:
+        lines.append(Line("runtime", "context of the device and workspaces", shown(runtime), float(runtime), "B"))
+        figures.append(runtime)
+    formula = "weights + KV cache + states + activations" + (" + runtime" if runtime else "")
+    lines.append(line("memory", formula, total(figures), "B"))
+    ratio = memory.budget / memory.total
+    return lines, Margin("fits" if memory.fits else "does not fit", "budget", float(ratio)), "B"
 
 
 def _energy(analysis: Analysis) -> Found:

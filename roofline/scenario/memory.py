@@ -1,0 +1,175 @@
+"""Memory of a scenario on the fullest device: what the engine reserves, or the static reading.
+
+An engine runs prompts in passes of limited tokens (`roofline.specs.reserve`), so that activations do not grow with the
+batch, and holds the KV cache in whole blocks. The static reading (`--memory-reading static`, the LLM-Viewer convention) counts
+one pass over all prompts, no runtime context, and the capacity of the datasheet. Attention scores that a scenario keeps
+(`--no-flash`) are always those of whole prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from roofline.bound.memory import (
+    Memory,
+    Stages,
+    activation_peak,
+    pipeline_stages,
+    resident_bytes,
+    viewer_weight_bytes,
+    weight_bytes,
+)
+from roofline.graph.convention import Convention
+from roofline.graph.extents import Step, on_grid
+from roofline.graph.network import Network
+from roofline.graph.tensor import Role
+from roofline.scenario.scenario import Scenario
+from roofline.scenario.schedule import STATIC, Pass, Schedule
+from roofline.specs.hardware import Hardware
+from roofline.specs.model import Model
+from roofline.specs.reserve import NO_RESERVE, Reserve, visible_memory
+
+SAMPLER_BYTES = 41.0
+"""Bytes per logit while vLLM profiles sampling: logits, sorted logits, probabilities, their cumulative sums,
+log-probabilities, noise and the scattered result (fp32), indices and their copy (int64), a mask.
+
+vLLM pull request 10511: a peak of 1.26 GiB for 256 sequences of 128,256 logits.
+"""
+
+INDEX_SCORES = "index_scores"
+"""The scores of the DSA indexer, of all keys for each query: engines compute them for a part of the queries at once."""
+
+INDEX_SCORE_BYTES = 512 * 2.0**20
+"""The most bytes of the indexer's scores (fp32) at once: VLLM_SPARSE_INDEXER_MAX_LOGITS_MB, by default 512."""
+
+
+def held_weights(schedule: Schedule, convention: Convention) -> float:
+    """Bytes of the weights of the fullest pipeline stage, of the encoder, and of draft and cascade models.
+
+    Offloading and a host leave a part of the model's own weights on the device.
+    """
+    model, settings, base, graph = schedule.model, schedule.settings, schedule.precision.base, schedule.networks[0]
+    layers = pipeline_stages(model, settings.parallel.on(schedule.hardware))
+    weights = weight_bytes(graph, layers) + model.extra_parameters * base.bytes
+    if convention is Convention.LLM_VIEWER:
+        weights = viewer_weight_bytes(graph)
+    if model.tower is not None:
+        weights += weight_bytes(schedule.tower) + model.tower.extra_parameters * base.bytes
+    weights *= 1 - settings.offload.weights
+    if settings.host is not None:
+        weights *= 1 - settings.host.memory
+    return weights + sum(weight_bytes(auxiliary) for auxiliary in schedule.auxiliary_networks)
+
+
+class _Held(NamedTuple):
+    """The KV cache and recurrent states in bytes."""
+
+    cache: Any
+    state: Any
+
+
+def _held(schedule: Schedule, prompt: Step, last: Step, shape: tuple[int, ...]) -> _Held:
+    """The KV cache and states after the step `last`, of a generation from `prompt`."""
+    settings, graph = schedule.settings, schedule.networks[1]
+    layers = pipeline_stages(schedule.model, settings.parallel.on(schedule.hardware))
+
+    def resident(graph: Network, role: Role, step: Step, layers: Stages = ()) -> Any:
+        return on_grid(resident_bytes(graph, role, step, layers), step, shape)
+
+    cache, state = (resident(graph, role, last, layers) for role in (Role.KV, Role.STATE))
+    for shared in schedule.shared_steps(prompt, last):
+        cache = cache - resident(graph, Role.KV, shared, layers)
+    cache = cache * (1 - settings.offload.kv)
+    if settings.host is not None:
+        cache = cache * (1 - (settings.host.memory if settings.host.kv is None else settings.host.kv))
+    for auxiliary in schedule.auxiliary_networks:
+        cache = cache + resident(auxiliary, Role.KV, last)
+        state = state + resident(auxiliary, Role.STATE, last)
+    return _Held(cache * 0.0 if schedule.model.task == "encode" else cache, state)
+
+
+def sampler_bytes(model: Model, reserve: Reserve) -> float:
+    """The peak of the sampler while the engine profiles it, over the whole vocabulary."""
+    sampled = reserve.profiles and model.task == "generate"
+    return reserve.sequences * model.vocabulary * SAMPLER_BYTES if sampled else 0.0
+
+
+def pass_peak(run: Pass, convention: Convention) -> Any:
+    """The activation peak of a pass in bytes, for all micro-batches that overlap."""
+    graph = run.placement.network
+    return activation_peak(graph, run.step, convention) * graph.overlap_batches
+
+
+def engine_pass_peak(run: Pass, tokens: int, reserve: Reserve, ranks: int) -> tuple[Any, Step]:
+    """The activation peak of a prefill pass that an engine limits to `tokens` tokens over `ranks`, and its step.
+
+    An engine that profiles reserves a pass of all `tokens`.
+    """
+    graph, step = run.placement.network, run.step
+    if np.any(np.asarray(step.source)):  # the decoder of an encoder-decoder: a token for each sequence
+        return pass_peak(run, Convention.PHYSICAL), step
+    if run.label.startswith("encoder"):
+        step = step._replace(batch=np.minimum(step.batch, np.maximum(tokens // step.queries, 1)))
+        return pass_peak(run._replace(step=step), Convention.PHYSICAL), step
+    own = step.batch * step.queries
+    limit = tokens / ranks / graph.overlap_batches
+    limited = Step(1, limit if reserve.profiles else np.minimum(limit, own), 0)
+    peak = activation_peak(graph, limited, Convention.PHYSICAL, INDEX_SCORES) * graph.overlap_batches
+    if any(op.name == INDEX_SCORES for section in graph.sections for op in section.ops):
+        peak = peak + INDEX_SCORE_BYTES
+    return peak, limited
+
+
+def _activations(
+    scenario: Scenario, schedule: Schedule, reserve: Reserve, prefill: Iterable[Pass], decode: Iterable[Pass]
+) -> Any:
+    """The activation peak of all passes, or what the engine reserves for them."""
+    convention, shape = Convention(scenario.convention), scenario.shape
+    tokens = reserve.pass_tokens(scenario.model.max_context)
+    if schedule.settings.chunk is not None and tokens is not None:
+        tokens = schedule.settings.chunk
+    whole = tokens is None or "attention" not in tuple(scenario.fusions or ())
+    ranks = schedule.settings.parallel.sequence
+
+    def peak(run: Pass, own: bool) -> Any:
+        if own or tokens is None:
+            return on_grid(pass_peak(run, convention), run.step, shape)
+        return on_grid(*engine_pass_peak(run, tokens, reserve, ranks), shape)
+
+    peaks = [*(peak(run, whole) for run in prefill), *(peak(run, True) for run in decode)]
+    return reduce(np.maximum, peaks, sampler_bytes(scenario.model, reserve))
+
+
+def memory_reserve(scenario: Scenario) -> Reserve:
+    """What the engine reserves on the scenario's smallest device; nothing in the static reading."""
+    return NO_RESERVE if memory_is_static(scenario) else scenario.profile.memory.on(_smallest_device(scenario))
+
+
+def memory_is_static(scenario: Scenario) -> bool:
+    """Whether memory is the static reading: as chosen, or by the LLM-Viewer convention."""
+    return scenario.settings.memory == STATIC or scenario.convention is Convention.LLM_VIEWER
+
+
+def _smallest_device(scenario: Scenario) -> Hardware:
+    """The device of prefill or decode with less memory."""
+    return min((scenario.hardware, scenario.settings.decode_hardware or scenario.hardware), key=visible_memory)
+
+
+def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pass], decode: Iterable[Pass]) -> Memory:
+    """Memory of the fullest device at the end of the generation, with the passes of both phases."""
+    device, reserve = _smallest_device(scenario), memory_reserve(scenario)
+    weights = held_weights(schedule, Convention(scenario.convention))
+    last = schedule.allocated_step(scenario.last_step, reserve.block)
+    held = _held(schedule, scenario.prefill_step, last, scenario.shape)
+    peak = _activations(scenario, schedule, reserve, prefill, decode)
+    context = reserve.runtime(schedule.settings.parallel.devices)
+    visible = device.memory_capacity if memory_is_static(scenario) else visible_memory(device)
+    budget = reserve.budget(visible, weights, peak, context)
+    plain: Callable[[Any], Any] = (lambda value: value) if scenario.shape else float
+    return Memory(
+        weights, plain(held.cache), plain(held.state), plain(peak), context, plain(budget), device.memory_capacity
+    )
