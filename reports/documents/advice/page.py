@@ -78,11 +78,24 @@ def _headline(document: Mapping[str, Any]) -> str:
     if not plan["feasible"]:
         return f"{name}: no configuration meets all limits"
     objective, instead = OBJECTIVES[Objective(document["objective"])], _instead(document)
+    if _unfit(document) and (plan["recommended"] or instead is not None):
+        steps, figures = (
+            (_short(instead["move"]), instead["figures"])
+            if instead is not None
+            else (_steps(plan), plan["steps"][-1]["figures"])
+        )
+        reached = _amount(_objective(document, figures), document["unit"])
+        return f"{name}: does not fit as it is; with {steps}, {objective} is {reached}"
     if plan["recommended"]:
         return f"{name}: {_times(plan['times_better'])} times better by {_steps(plan)}"
     if instead is not None:
         return f"{name}: {_times(instead['times_better'])} times better by {_short(instead['move'])}"
     return f"{name}: no change {'is certain to improve' if _uncertain(plan) else 'improves'} {objective}"
+
+
+def _unfit(document: Mapping[str, Any]) -> bool:
+    """Whether the scenario as it is exceeds the memory, so that no gain over it means anything."""
+    return "capacity" in document["misses"]
 
 
 def _instead(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -109,12 +122,19 @@ def _answer(document: Mapping[str, Any]) -> Iterator[str]:
         if best is None and plan["steps"] and plan["times_better"]["mid"] > HELPS:
             after, gain = _objective(document, plan["steps"][-1]["figures"]), _times(plan["times_better"])
             change = f"from {_amount(before, unit)} to {_amount(after, unit)}{_reading(document)}"
-            yield f"With {_steps(plan)} {objective} goes {change}, {gain} times better; the gain is uncertain."
+            if _unfit(document):
+                change, doubt = f"is {_amount(after, unit)}{_reading(document)}", ""
+            else:
+                change, doubt = f"goes {change}, {gain} times better", "; the gain is uncertain"
+            yield f"With {_steps(plan)} {objective} {change}{doubt}."
         elif best is None:
-            yield f"{_sentence_case(objective)} stays at {_amount(before, unit)}{_reading(document)}."
+            kept = "would be" if _unfit(document) else "stays at"
+            yield f"{_sentence_case(objective)} {kept} {_amount(before, unit)}{_reading(document)}."
         else:
             after = _objective(document, best["figures"])
             change = f"goes from {_amount(before, unit)} to {_amount(after, unit)}"
+            if _unfit(document):
+                change = f"is {_amount(after, unit)} with the plan"
             yield f"{_sentence_case(objective)} {change}{_reading(document)}."
     else:
         binding = _listed(sorted({LIMITS[name] for name in document["misses"]})) or "the limits together"
@@ -236,14 +256,17 @@ def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
         yield _text("Plan", [f"No step: {best} {simulated}."])
         return
     if not plan["recommended"]:
-        title = f"Best combination, with an uncertain gain of {_times(plan['times_better'])} times, step by step"
+        uncertain = "" if _unfit(document) else f", with an uncertain gain of {_times(plan['times_better'])} times"
+        title = f"Best combination{uncertain}, step by step"
     rows = [["baseline", "", "", *_cells(document, document["figures"])]]
+    unfit = _unfit(document)
     for step in plan["steps"]:
-        gain = f"{_times(step['times_better'])}{_doubt(step['times_better'])}"
+        gain = "-" if unfit else f"{_times(step['times_better'])}{_doubt(step['times_better'])}"
+        unfit = "capacity" in step["misses"]
         rows.append([_short(step["move"]), step["price"], gain, *_cells(document, step["figures"])])
     yield _table(title, _header(document, "step"), rows)
     lines = [f"The plan stops here: {plan['stopped']} {simulated}."]
-    for entry in plan["interactions"]:
+    for entry in () if _unfit(document) else plan["interactions"]:
         both, alone = map(_short, entry["moves"]), f"{entry['first']:.3g} and {entry['second']:.3g} times alone"
         lines.append(f"{' and '.join(both)} {entry['kind']}: {alone}, {entry['both']:.3g} together.")
     yield _text("", [*lines, "To reproduce:"], [plan["steps"][-1]["command"]])
@@ -273,7 +296,7 @@ def _shown(entries: Sequence[Mapping[str, Any]], top: int) -> list[Mapping[str, 
 
 def _row(document: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
     tied = " ~" if entry["tied_with_previous"] else ""
-    gain = f"{_times(entry['times_better'])}{tied}{_doubt(entry['times_better'])}"
+    gain = "-" if _unfit(document) else f"{_times(entry['times_better'])}{tied}{_doubt(entry['times_better'])}"
     return [_short(entry["move"]), entry["price"], gain, *_cells(document, entry["figures"])]
 
 
