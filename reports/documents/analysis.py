@@ -26,6 +26,7 @@ from roofline.scenario.schedule import MEMORY_READINGS, STATIC
 from roofline.specs.modelspec import to_spec
 from roofline.specs.precision import parse_precision
 from roofline.timing.intervals import Estimate
+from roofline.whatif.fitting import what_fits
 from roofline.whatif.metrics import AT, devices, find_metric
 
 ANALYSIS_SCHEMA = "roofline.analysis/1"
@@ -73,7 +74,13 @@ def memory_document(analysis: Analysis) -> dict[str, Any]:
     parts = ("weights", "kv_cache", "state", "activation_peak", "context", "total", "budget", "capacity", "headroom")
     sizes = {f"{name}_bytes": number(getattr(analysis.memory, name)) for name in parts}
     reading = STATIC if memory_is_static(analysis.scenario) else MEMORY_READINGS[0]
-    return {"reading": reading, **sizes, "fits": bool(analysis.memory.fits)}
+    fits = bool(analysis.memory.fits)
+    return {
+        "reading": reading,
+        **sizes,
+        "fits": fits,
+        **({} if fits else {"fits_with": list(what_fits(analysis.scenario))}),
+    }
 
 
 def rates_document(analysis: Analysis) -> dict[str, Any]:

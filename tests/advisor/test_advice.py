@@ -1,6 +1,7 @@
 """Advice: every figure is reproduced by its command, gains are simulated, and nothing impossible is advised."""
 
 import shlex
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -255,3 +256,11 @@ def test_a_price_is_that_of_the_given_device_alone() -> None:
 def test_an_encoder_can_be_advised() -> None:
     advice = advise(compose("bert-base", "h100-sxm", formats={}, degrees={}, batch=64), Goal(Objective.TTFT))
     assert all(found.move.slot not in ("speculative decoding", "KV format") for found in advice.recommendations)
+
+
+def test_no_gain_is_quoted_over_a_baseline_that_does_not_fit(run: Callable[..., tuple[int, str, str]]) -> None:
+    """Qwen2.5-32B in 16 bits needs 66 GB: a time on 24 GB is that of no run."""
+    code, text, _ = run("advise", "qwen2.5-32b", "--hw", "rtx-4090")
+    assert code == 0
+    assert "does not fit as it is; with" in text.splitlines()[0]
+    assert "goes from" not in text
