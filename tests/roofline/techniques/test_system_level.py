@@ -38,9 +38,14 @@ ENTRIES = [entry for entry in techniques().values() if entry.level is not Level.
 SIMULATED = [entry for entry in ENTRIES if entry.change is not None]
 
 
+STATIC = Settings(memory="static")  # KV caches in closed form, not in the engine's blocks
+
+
 def plain(model: str | Model = "llama-3.1-8b", **workload: Any) -> Scenario:
     loaded = load_model(model) if isinstance(model, str) else model
-    return Scenario(loaded, workload.pop("hardware", H100), **{"prompt": 700, "generate": 8, **workload})
+    return Scenario(
+        loaded, workload.pop("hardware", H100), **{"prompt": 700, "generate": 8, "settings": STATIC, **workload}
+    )
 
 
 def run(model: str | Model, *requests: str, **workload: Any) -> Analysis:
