@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from roofline.advisor.case import Case
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rules
 from roofline.advisor.search.breakeven import HELPS, Condition
-from roofline.advisor.search.goal import Goal, Price
+from roofline.advisor.search.goal import Goal, Objective, Price
 from roofline.advisor.search.moves import (
     FACT_SLOTS,
     Kind,
@@ -231,11 +231,12 @@ def device_counts(request: Request, goal: Goal) -> list[int]:
 def _helping(case: Case, tried: Iterable[Trial]) -> Iterator[Trial]:
     """Trials within the quality budget that improve the objective or meet limits that the request misses.
 
-    Limits missed already may not be missed by more.
+    Limits missed already may not be missed by more; what does not fit has no speed, so that only less memory improves
+    on it.
     """
-    missed = case.base.missed
+    missed, memory = case.base.missed, case.goal.objective is Objective.MEMORY
     for trial in tried:
-        if not case.goal.quality.allows(trial.price):
+        if not case.goal.quality.allows(trial.price) or not (trial.fits or case.fits or memory):
             continue
         ratio = float(case.goal.gain(case.base.value, trial.value))
         worse = any(trial.used[name] > case.base.used[name] * (1 + 1e-9) for name in missed)

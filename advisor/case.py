@@ -131,6 +131,11 @@ class Case(Struct, frozen=True, dict=True):
         of_role = sum(float(op.count * op.busy * getattr(op, f"{role}_bytes")) for op in phase.ops)
         return of_role / moved if moved else 0.0
 
+    @property
+    def fits(self) -> bool:
+        """Whether the scenario fits in memory: over one that does not no gain means anything."""
+        return bool(self.base.fits)
+
     def gain(self, name: str) -> float:
         """How many times better a single move makes the objective; NaN if it cannot be applied."""
         move = self.moves.get(name)

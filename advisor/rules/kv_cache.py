@@ -65,7 +65,7 @@ def kv_cache_growth(case: Case) -> Iterator[Finding]:
             {
                 "KV cache": cache,
                 "capacity": si(float(memory.budget), "B"),
-                "per sequence": f"{si(each, 'B')} of KV cache and activations",
+                "per sequence": si(each, "B"),
             },
             of="memory",
         )

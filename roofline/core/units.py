@@ -110,6 +110,16 @@ def seconds(value: float, digits: int = 3) -> str:
     return _prefixed(value, "s", digits, _TIME_STEPS)
 
 
+def amount(value: float, unit: str) -> str:
+    """Format a figure: a duration or bytes with a prefix, others with three digits, or all digits from 100 on."""
+    match unit:
+        case "s":
+            return seconds(value)
+        case "B":
+            return si(value, "B")
+    return f"{value:,.3g} {unit}" if abs(value) < 100 else f"{value:,.0f} {unit}"
+
+
 def _prefixed(value: float, unit: str, digits: int, steps: tuple[tuple[float, str], ...]) -> str:
     if value == 0 or not math.isfinite(value):
         return f"{value:g} {unit}".strip()

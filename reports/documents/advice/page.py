@@ -8,7 +8,7 @@ from typing import Any
 
 from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.goal import Objective
-from roofline.core.units import seconds, si
+from roofline.core.units import amount
 from roofline.reports.output.blocks import WIDTH, Block
 from roofline.reports.output.export import is_encoder
 
@@ -78,14 +78,9 @@ def _headline(document: Mapping[str, Any]) -> str:
     if not plan["feasible"]:
         return f"{name}: no configuration meets all limits"
     objective, instead = OBJECTIVES[Objective(document["objective"])], _instead(document)
-    if _unfit(document) and (plan["recommended"] or instead is not None):
-        steps, figures = (
-            (_short(instead["move"]), instead["figures"])
-            if instead is not None
-            else (_steps(plan), plan["steps"][-1]["figures"])
-        )
-        reached = _amount(_objective(document, figures), document["unit"])
-        return f"{name}: does not fit as it is; with {steps}, {objective} is {reached}"
+    if _unfit(document):
+        reached = _amount(_objective(document, plan["steps"][-1]["figures"]), document["unit"])
+        return f"{name}: does not fit as it is; with {_steps(plan)}, {objective} is {reached}"
     if plan["recommended"]:
         return f"{name}: {_times(plan['times_better'])} times better by {_steps(plan)}"
     if instead is not None:
@@ -94,7 +89,7 @@ def _headline(document: Mapping[str, Any]) -> str:
 
 
 def _unfit(document: Mapping[str, Any]) -> bool:
-    """Whether the scenario as it is exceeds the memory, so that no gain over it means anything."""
+    """Whether the scenario as it is exceeds the memory: it has no speed, so that nothing gains over it."""
     return "capacity" in document["misses"]
 
 
@@ -119,22 +114,18 @@ def _answer(document: Mapping[str, Any]) -> Iterator[str]:
     objective = OBJECTIVES[Objective(document["objective"])]
     if plan["feasible"]:
         best = _instead(document) or (plan["steps"][-1] if plan["recommended"] else None)
-        if best is None and plan["steps"] and plan["times_better"]["mid"] > HELPS:
+        if _unfit(document):
+            after = _objective(document, plan["steps"][-1]["figures"])
+            yield f"{_sentence_case(objective)} is {_amount(after, unit)}{_reading(document)} with the plan."
+        elif best is None and plan["steps"] and plan["times_better"]["mid"] > HELPS:
             after, gain = _objective(document, plan["steps"][-1]["figures"]), _times(plan["times_better"])
             change = f"from {_amount(before, unit)} to {_amount(after, unit)}{_reading(document)}"
-            if _unfit(document):
-                change, doubt = f"is {_amount(after, unit)}{_reading(document)}", ""
-            else:
-                change, doubt = f"goes {change}, {gain} times better", "; the gain is uncertain"
-            yield f"With {_steps(plan)} {objective} {change}{doubt}."
+            yield f"With {_steps(plan)} {objective} goes {change}, {gain} times better; the gain is uncertain."
         elif best is None:
-            kept = "would be" if _unfit(document) else "stays at"
-            yield f"{_sentence_case(objective)} {kept} {_amount(before, unit)}{_reading(document)}."
+            yield f"{_sentence_case(objective)} stays at {_amount(before, unit)}{_reading(document)}."
         else:
             after = _objective(document, best["figures"])
             change = f"goes from {_amount(before, unit)} to {_amount(after, unit)}"
-            if _unfit(document):
-                change = f"is {_amount(after, unit)} with the plan"
             yield f"{_sentence_case(objective)} {change}{_reading(document)}."
     else:
         binding = _listed(sorted({LIMITS[name] for name in document["misses"]})) or "the limits together"
@@ -184,18 +175,16 @@ def _limit(name: str, value: float) -> str:
 
 
 def _amount(value: Any, unit: str) -> str:
-    if value is None:
-        return "-"
-    match unit:
-        case "s":
-            return seconds(value, 3)
-        case "B":
-            return si(value, "B", 3)
-    return f"{value:,.3g} {unit}" if abs(value) < 100 else f"{value:,.0f} {unit}"
+    return "-" if value is None else amount(value, unit)
 
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+
+
+def _gain(interval: Mapping[str, float] | None, tied: str = "") -> str:
+    """The cell of a gain, with a question mark if it is uncertain; '-' over what does not fit."""
+    return "-" if interval is None else f"{_times(interval)}{tied}{_doubt(interval)}"
 
 
 def _times(interval: Mapping[str, float]) -> str:
@@ -256,17 +245,15 @@ def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
         yield _text("Plan", [f"No step: {best} {simulated}."])
         return
     if not plan["recommended"]:
-        uncertain = "" if _unfit(document) else f", with an uncertain gain of {_times(plan['times_better'])} times"
-        title = f"Best combination{uncertain}, step by step"
-    rows = [["baseline", "", "", *_cells(document, document["figures"])]]
-    unfit = _unfit(document)
+        title = f"Best combination, with an uncertain gain of {_times(plan['times_better'])} times, step by step"
+    baseline = "baseline (does not fit)" if _unfit(document) else "baseline"
+    rows = [[baseline, "", "", *_cells(document, document["figures"])]]
     for step in plan["steps"]:
-        gain = "-" if unfit else f"{_times(step['times_better'])}{_doubt(step['times_better'])}"
-        unfit = "capacity" in step["misses"]
-        rows.append([_short(step["move"]), step["price"], gain, *_cells(document, step["figures"])])
+        cells = _cells(document, step["figures"])
+        rows.append([_short(step["move"]), step["price"], _gain(step["times_better"]), *cells])
     yield _table(title, _header(document, "step"), rows)
     lines = [f"The plan stops here: {plan['stopped']} {simulated}."]
-    for entry in () if _unfit(document) else plan["interactions"]:
+    for entry in plan["interactions"]:
         both, alone = map(_short, entry["moves"]), f"{entry['first']:.3g} and {entry['second']:.3g} times alone"
         lines.append(f"{' and '.join(both)} {entry['kind']}: {alone}, {entry['both']:.3g} together.")
     yield _text("", [*lines, "To reproduce:"], [plan["steps"][-1]["command"]])
@@ -296,7 +283,7 @@ def _shown(entries: Sequence[Mapping[str, Any]], top: int) -> list[Mapping[str, 
 
 def _row(document: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
     tied = " ~" if entry["tied_with_previous"] else ""
-    gain = "-" if _unfit(document) else f"{_times(entry['times_better'])}{tied}{_doubt(entry['times_better'])}"
+    gain = _gain(entry["times_better"], tied)
     return [_short(entry["move"]), entry["price"], gain, *_cells(document, entry["figures"])]
 
 
