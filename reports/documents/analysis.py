@@ -26,14 +26,16 @@ from roofline.scenario.schedule import MEMORY_READINGS, STATIC
 from roofline.specs.modelspec import to_spec
 from roofline.specs.precision import parse_precision
 from roofline.timing.intervals import Estimate
-from roofline.whatif.fitting import what_fits
 from roofline.whatif.metrics import AT, devices, find_metric
+from roofline.whatif.request import Request
 
 ANALYSIS_SCHEMA = "roofline.analysis/1"
 
 
-def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", "decode")) -> dict[str, Any]:
-    """The JSON document of an analysis of a single workload."""
+def analysis_document(
+    analysis: Analysis, phases: tuple[str, ...] = ("prefill", "decode"), request: Request | None = None
+) -> dict[str, Any]:
+    """The JSON document of an analysis of a single workload; with its request also what would make it fit."""
     generation = analysis.generation
     return {
         "schema": ANALYSIS_SCHEMA,
@@ -51,7 +53,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
             for name in phases
             if (phase := getattr(analysis, name)) is not None
         },
-        "memory": memory_document(analysis),
+        "memory": memory_document(analysis, request),
         "generation": {
             "batch": generation.batch,
             "prompt": generation.prompt,
@@ -69,18 +71,20 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
     }
 
 
-def memory_document(analysis: Analysis) -> dict[str, Any]:
-    """Memory per device by part, what the engine may use (`budget`) of its capacity, and headroom, in bytes."""
-    parts = ("weights", "kv_cache", "state", "activation_peak", "context", "total", "budget", "capacity", "headroom")
+def memory_document(analysis: Analysis, request: Request | None = None) -> dict[str, Any]:
+    """Memory per device by part, what the engine may use (`budget`) of its capacity, and headroom, in bytes.
+
+    `fits_with`: the options that make the `request` fit where it does not.
+    """
+    parts = ("weights", "kv_cache", "state", "activation_peak", "runtime", "total", "budget", "capacity", "headroom")
     sizes = {f"{name}_bytes": number(getattr(analysis.memory, name)) for name in parts}
     reading = STATIC if memory_is_static(analysis.scenario) else MEMORY_READINGS[0]
-    fits = bool(analysis.memory.fits)
-    return {
-        "reading": reading,
-        **sizes,
-        "fits": fits,
-        **({} if fits else {"fits_with": list(what_fits(analysis.scenario))}),
-    }
+    document = {"reading": reading, **sizes, "fits": bool(analysis.memory.fits)}
+    if request is not None and not document["fits"]:
+        from roofline.advisor.fitting import what_fits
+
+        document["fits_with"] = list(what_fits(request))
+    return document
 
 
 def rates_document(analysis: Analysis) -> dict[str, Any]:

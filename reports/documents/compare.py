@@ -177,7 +177,7 @@ def _energy_and_cost(entry: Mapping[str, Any], suffix: str) -> list[str]:
 def _memory(entry: Mapping[str, Any]) -> str:
     memory = entry["memory"]
     verdict = "" if memory["fits"] else ", DOES NOT FIT"
-    return f"{si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}{verdict}"
+    return f"{si(memory['total_bytes'], 'B')} of {si(memory['budget_bytes'], 'B')}{verdict}"
 
 
 def _fall_block(fall: Mapping[str, Any]) -> Block:

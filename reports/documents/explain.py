@@ -77,7 +77,7 @@ def explain_blocks(document: Mapping[str, Any]) -> list[Block]:
 
 def _margin(bound: Mapping[str, Any], subject: str) -> str:
     if subject == "memory":
-        return f"{bound['bound']}: the capacity is {bound['ratio']:.3g} times the memory used"
+        return f"{bound['bound']}: the engine may use {bound['ratio']:.3g} times the memory needed"
     if bound["ratio"] is None:
         return f"bound by {bound['bound']} alone"
     return f"bound by {bound['bound']}, {bound['ratio']:.3g} times the time of {bound['next']}"

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from roofline.core.errors import RooflineError, quote
+from roofline.core.errors import RooflineError, alternatives, quote
 from roofline.core.units import seconds, si
 from roofline.graph.network import ENDS
 
@@ -126,7 +126,7 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         *([f"on {devices}; operators and memory are per device"] if devices else []),
         f"memory: {si(memory['total_bytes'], 'B')} of {usable}: {verdict}, {headroom}"
         f" ({', '.join(_memory_parts(memory))})",
-        *([f"it would fit with {' or '.join(memory['fits_with'])}"] if memory.get("fits_with") else []),
+        *([f"it fits with {alternatives(memory['fits_with'])}"] if memory.get("fits_with") else []),
         f"at the bound: {_latencies(generation, '', seconds)}total {seconds(generation['total_s'])}, {bound}",
         *(expected_lines(scenario["engine"], generation) if "expected_time_s" in generation else []),
     ]
@@ -251,7 +251,7 @@ def rate_text(value: float) -> str:
 def _memory_parts(memory: Mapping[str, Any]) -> list[str]:
     names = (
         *(("weights", "weights"), ("kv_cache", "KV cache"), ("state", "state"), ("activation_peak", "activations")),
-        ("context", "runtime"),
+        ("runtime", "runtime"),
     )
     return [f"{label} {si(memory[f'{key}_bytes'], 'B')}" for key, label in names if memory[f"{key}_bytes"]]
 

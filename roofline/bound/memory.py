@@ -30,21 +30,21 @@ Stages: TypeAlias = tuple[tuple[str, ...], ...]
 class Memory(Struct, frozen=True):
     """Memory of a device in bytes; arrays where the workload is a grid.
 
-    `context`: the runtime's own. `budget`: what the engine may use of the device's `capacity`.
+    `runtime`: the context of the device and workspaces. `budget`: what the engine may use of the device's `capacity`.
     """
 
     weights: float
     kv_cache: Any
     state: Any
     activation_peak: Any
-    context: float
+    runtime: float
     budget: Any
     capacity: float
 
     @property
     def total(self) -> Any:
         """The sum of all parts."""
-        return self.weights + self.kv_cache + self.state + self.activation_peak + self.context
+        return self.weights + self.kv_cache + self.state + self.activation_peak + self.runtime
 
     @property
     def fits(self) -> Any:

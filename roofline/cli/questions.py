@@ -50,7 +50,7 @@ def analyze(
     phases = ("prefill", "decode") if phase is PhaseChoice.BOTH else (str(phase),)
     if phase is PhaseChoice.DECODE and scenario.model.task != "generate":
         raise typer.BadParameter(f"{scenario.model.name} only encodes and has no decode phase", param_hint="--phase")
-    document = analysis_document(analyze_scenario(scenario), phases)
+    document = analysis_document(analyze_scenario(scenario), phases, request)
     emit(_rendered(document, format, output is None), output)
 
 

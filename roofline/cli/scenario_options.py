@@ -86,6 +86,13 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
             "engine",
             "engine|static",
         ),
+        _option(
+            "gpu_memory_utilization",
+            float,
+            "Fraction of device memory that the engine may use. [default: the engine's]",
+            None,
+            "FRACTION",
+        ),
         _option("convention", ConventionChoice, "How FLOPs and bytes are counted.", ConventionChoice.PHYSICAL),
     )
 }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -47,6 +47,11 @@ def _shown(value: object) -> str:
         return "a number of thousands of digits"
 
 
+def alternatives(options: Sequence[str]) -> str:
+    """Options as text: 'a, b or c'."""
+    return " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
+
+
 MAX_COMPLETIONS = 6
 
 
@@ -56,7 +61,7 @@ def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
     completions = [quote(option) for option in options if _completes(option.lower(), str(name).lower())]
     if completions:
         shown = [*completions[:MAX_COMPLETIONS], *(["others"] if len(completions) > MAX_COMPLETIONS else [])]
-        return f"; did you mean {' or '.join(filter(None, (', '.join(shown[:-1]), shown[-1])))}?"
+        return f"; did you mean {alternatives(shown)}?"
     nearest = get_close_matches(str(name).lower(), options, n=1, cutoff=0.5)
     if nearest:
         return f"; did you mean {quote(nearest[0])}?"

@@ -1,9 +1,8 @@
 """KV cache capacity: the tokens that fit in a serving engine's KV cache.
 
-    KV cache = budget - weights - activations of a profiling pass - context
+    KV cache = budget - weights - activations - context
 
-and tokens = KV cache / bytes per token, in whole blocks, all on one rank. The budget follows from the engine's settings
-(`roofline.specs.reserve`), and every part is that of a scenario's memory (`roofline.scenario.memory`).
+and tokens = KV cache / bytes per token, in whole blocks, all on one rank. All parts are those of `Analysis.memory`.
 """
 
 from __future__ import annotations
@@ -15,12 +14,10 @@ from msgspec.structs import replace
 
 from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.errors import RooflineError
-from roofline.graph.convention import Convention
-from roofline.graph.extents import Step
-from roofline.graph.network import Build
 from roofline.graph.parallel import SINGLE, Parallelism
-from roofline.scenario.memory import engine_pass_peak, held_weights, sampler_bytes
-from roofline.scenario.schedule import Schedule, Settings
+from roofline.scenario.analysis import analyze
+from roofline.scenario.scenario import Scenario
+from roofline.scenario.schedule import Settings
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import resolve_engine
 from roofline.specs.hardware import Hardware
@@ -73,22 +70,20 @@ def kv_capacity(
     >>> kv_capacity(load_model("llama-3-8b"), load_hardware("h100-sxm")).tokens
     424272
     """
-    chosen = precision or precision_of(model, hardware)
-    settings = resolve_engine(hardware, None).memory if reserve is None else reserve
-    rules = settings.on(hardware)
-    tokens = rules.pass_tokens(model.max_context) or 1
-    build = Build(("attention",), Convention.PHYSICAL)
-    schedule = Schedule(model, hardware, chosen, build, Settings(parallel=replace(parallel, micro_batches=1)))
-    (whole,) = schedule.prefill(Step(parallel.data, tokens, 0), None)
-    peak = float(engine_pass_peak(whole, tokens, rules, parallel.sequence)[0].max())
-    visible, weights = visible_memory(hardware), held_weights(schedule, Convention.PHYSICAL)
-    activations, context = max(peak, sampler_bytes(model, rules)), rules.runtime(parallel.devices)
+    chosen, profile = precision or precision_of(model, hardware), resolve_engine(hardware, None)
+    engine = profile if reserve is None else replace(profile, memory=reserve)
+    rules = engine.memory.on(hardware)
+    whole = rules.pass_tokens(model.max_context) or 1
+    settings = Settings(parallel=replace(parallel, micro_batches=1))
+    memory = analyze(
+        Scenario(model, hardware, parallel.data, whole, 1, precision=chosen, settings=settings, engine=engine)
+    ).memory
     return Capacity(
-        visible=visible,
-        budget=float(rules.budget(visible, weights, activations, context)),
-        weights=weights,
-        activations=activations,
-        context=context,
+        visible=visible_memory(hardware),
+        budget=memory.budget,
+        weights=memory.weights,
+        activations=memory.activation_peak,
+        context=memory.runtime,
         bytes_per_token=kv_bytes_per_token(model, chosen, parallel),
         block=rules.block,
     )

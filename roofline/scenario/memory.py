@@ -2,7 +2,7 @@
 
 An engine runs prompts in passes of limited tokens (`roofline.specs.reserve`), so that activations do not grow with the
 batch, and holds the KV cache in whole blocks. The static reading (`--memory-reading static`, the LLM-Viewer convention)
-counts one pass over all prompts, no runtime context, and the capacity of the datasheet. Attention scores that a
+counts one pass over all prompts, no runtime, and the capacity of the datasheet. Attention scores that a
 scenario keeps (`--no-flash`) are always those of whole prompts.
 """
 
@@ -13,6 +13,7 @@ from functools import reduce
 from typing import Any, NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from roofline.bound.memory import (
     Memory,
@@ -47,7 +48,7 @@ INDEX_SCORE_BYTES = 512 * 2.0**20
 """The most bytes of the indexer's scores (fp32) at once: VLLM_SPARSE_INDEXER_MAX_LOGITS_MB, by default 512."""
 
 
-def held_weights(schedule: Schedule, convention: Convention) -> float:
+def _weights(schedule: Schedule, convention: Convention) -> float:
     """Bytes of the weights of the fullest pipeline stage, of the encoder, and of draft and cascade models.
 
     Offloading and a host leave a part of the model's own weights on the device.
@@ -92,29 +93,30 @@ def _held(schedule: Schedule, prompt: Step, last: Step, shape: tuple[int, ...]) 
     return _Held(cache * 0.0 if schedule.model.task == "encode" else cache, state)
 
 
-def sampler_bytes(model: Model, reserve: Reserve) -> float:
+def _sampler_bytes(model: Model, reserve: Reserve) -> float:
     """The peak of the sampler while the engine profiles it, over the whole vocabulary."""
     sampled = reserve.profiles and model.task == "generate"
     return reserve.sequences * model.vocabulary * SAMPLER_BYTES if sampled else 0.0
 
 
-def pass_peak(run: Pass, convention: Convention) -> Any:
+def _pass_peak(run: Pass, convention: Convention = Convention.PHYSICAL) -> Any:
     """The activation peak of a pass in bytes, for all micro-batches that overlap."""
     graph = run.placement.network
     return activation_peak(graph, run.step, convention) * graph.overlap_batches
 
 
-def engine_pass_peak(run: Pass, tokens: int, reserve: Reserve, ranks: int) -> tuple[Any, Step]:
+def _limited_pass(run: Pass, tokens: int, reserve: Reserve, ranks: int, splits: bool) -> tuple[Any, Step]:
     """The activation peak of a prefill pass that an engine limits to `tokens` tokens over `ranks`, and its step.
 
-    An engine that profiles reserves a pass of all `tokens`.
+    An engine that profiles reserves a pass of all `tokens`. Bidirectional attention (an encoder, or no `splits`) needs
+    whole sequences; the decoder of an encoder-decoder runs one token of each.
     """
     graph, step = run.placement.network, run.step
-    if np.any(np.asarray(step.source)):  # the decoder of an encoder-decoder: a token for each sequence
-        return pass_peak(run, Convention.PHYSICAL), step
-    if run.label.startswith("encoder"):
+    if np.any(np.asarray(step.source)):
+        return _pass_peak(run), step
+    if not splits or run.label.startswith("encoder"):
         step = step._replace(batch=np.minimum(step.batch, np.maximum(tokens // step.queries, 1)))
-        return pass_peak(run._replace(step=step), Convention.PHYSICAL), step
+        return _pass_peak(run._replace(step=step)), step
     own = step.batch * step.queries
     limit = tokens / ranks / graph.overlap_batches
     limited = Step(1, limit if reserve.profiles else np.minimum(limit, own), 0)
@@ -128,25 +130,31 @@ def _activations(
     scenario: Scenario, schedule: Schedule, reserve: Reserve, prefill: Iterable[Pass], decode: Iterable[Pass]
 ) -> Any:
     """The activation peak of all passes, or what the engine reserves for them."""
-    convention, shape = Convention(scenario.convention), scenario.shape
-    tokens = reserve.pass_tokens(scenario.model.max_context)
+    convention, shape, model = Convention(scenario.convention), scenario.shape, scenario.model
+    tokens = reserve.pass_tokens(model.max_context)
     if schedule.settings.chunk is not None and tokens is not None:
         tokens = schedule.settings.chunk
-    whole = tokens is None or "attention" not in tuple(scenario.fusions or ())
-    ranks = schedule.settings.parallel.sequence
+    if "attention" not in tuple(scenario.fusions or ()):
+        tokens = None
+    ranks, splits = schedule.settings.parallel.sequence, model.task == "generate"
 
-    def peak(run: Pass, own: bool) -> Any:
-        if own or tokens is None:
-            return on_grid(pass_peak(run, convention), run.step, shape)
-        return on_grid(*engine_pass_peak(run, tokens, reserve, ranks), shape)
+    def limited(run: Pass) -> Any:
+        if tokens is None:
+            return whole(run)
+        return on_grid(*_limited_pass(run, tokens, reserve, ranks, splits), shape)
 
-    peaks = [*(peak(run, whole) for run in prefill), *(peak(run, True) for run in decode)]
-    return reduce(np.maximum, peaks, sampler_bytes(scenario.model, reserve))
+    def whole(run: Pass) -> Any:
+        return on_grid(_pass_peak(run, convention), run.step, shape)
+
+    return reduce(np.maximum, [*map(limited, prefill), *map(whole, decode)], _sampler_bytes(model, reserve))
 
 
 def memory_reserve(scenario: Scenario) -> Reserve:
     """What the engine reserves on the scenario's smallest device; nothing in the static reading."""
-    return NO_RESERVE if memory_is_static(scenario) else scenario.profile.memory.on(_smallest_device(scenario))
+    if memory_is_static(scenario):
+        return NO_RESERVE
+    reserve, share = scenario.profile.memory.on(_smallest_device(scenario)), scenario.settings.utilization
+    return reserve if share is None else replace(reserve, utilization=share)
 
 
 def memory_is_static(scenario: Scenario) -> bool:
@@ -162,14 +170,14 @@ def _smallest_device(scenario: Scenario) -> Hardware:
 def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pass], decode: Iterable[Pass]) -> Memory:
     """Memory of the fullest device at the end of the generation, with the passes of both phases."""
     device, reserve = _smallest_device(scenario), memory_reserve(scenario)
-    weights = held_weights(schedule, Convention(scenario.convention))
+    weights = _weights(schedule, Convention(scenario.convention))
     last = schedule.allocated_step(scenario.last_step, reserve.block)
     held = _held(schedule, scenario.prefill_step, last, scenario.shape)
     peak = _activations(scenario, schedule, reserve, prefill, decode)
-    context = reserve.runtime(schedule.settings.parallel.devices)
+    runtime = reserve.runtime(schedule.settings.parallel.devices)
     visible = device.memory_capacity if memory_is_static(scenario) else visible_memory(device)
-    budget = reserve.budget(visible, weights, peak, context)
+    budget = reserve.budget(visible, weights, peak, runtime)
     plain: Callable[[Any], Any] = (lambda value: value) if scenario.shape else float
     return Memory(
-        weights, plain(held.cache), plain(held.state), plain(peak), context, plain(budget), device.memory_capacity
+        weights, plain(held.cache), plain(held.state), plain(peak), runtime, plain(budget), device.memory_capacity
     )

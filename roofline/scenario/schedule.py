@@ -121,15 +121,16 @@ def check_memory(reading: str) -> None:
 class Settings(Struct, frozen=True):
     """The settings of a scenario besides model, hardware and workload.
 
-    `chunk`: tokens per pass of prefill, of all sequences
-    together (None: all). `decode_hardware`: the hardware of decode where phases
-    are disaggregated; the KV cache is transferred to it. `depth`: fraction of the layers that a decoded token (or a
-    sequence of an encoder) runs through. `beams`: sequences decoded per prompt. `useful`: useful tokens per generated
-    token: below 1 with padding in a static batch, above 1 where beams are parts of one answer. `padding`: prompt tokens
-    computed per prompt token. KV memory is allocated in blocks of `kv_block` tokens, with at least `kv_reserved` tokens
-    per sequence; with `shared_prefix` the prefix is stored once for all sequences and the prompt once for all its
-    beams. `two_batch_overlap`: the phases in which one micro-batch computes during the all-to-all of another.
+    `chunk`: tokens per pass of prefill, of all sequences together (None: all). `decode_hardware`: the hardware of
+    decode where phases are disaggregated; the KV cache is transferred to it. `depth`: fraction of the layers that a
+    decoded token (or a sequence of an encoder) runs through. `beams`: sequences decoded per prompt. `useful`: useful
+    tokens per generated token: below 1 with padding in a static batch, above 1 where beams are parts of one answer.
+    `padding`: prompt tokens computed per prompt token. KV memory is allocated in blocks of `kv_block` tokens, with at
+    least `kv_reserved` tokens per sequence; with `shared_prefix` the prefix is stored once for all sequences and the
+    prompt once for all its beams. `two_batch_overlap`: the phases in which one micro-batch computes during the
+    all-to-all of another.
     `memory`: what the engine reserves, or the "static" reading: one pass over all prompts, and the whole device.
+    `utilization`: the fraction of device memory that the engine may use, by default its profile's.
     """
 
     parallel: Parallelism = SINGLE
@@ -151,9 +152,12 @@ class Settings(Struct, frozen=True):
     rewrites: tuple[Rewrite, ...] = ()
     two_batch_overlap: frozenset[str] = frozenset()
     memory: str = MEMORY_READINGS[0]
+    utilization: float | None = None
 
     def __post_init__(self) -> None:
         check_memory(self.memory)
+        if self.utilization is not None and not 0 < self.utilization <= 1:
+            raise RooflineError(f"--gpu-memory-utilization must be above 0 and at most 1, got {self.utilization}")
         if not 0 <= self.expert_skew <= 10:
             raise RooflineError(f"--expert-skew must be between 0 and 10, got {self.expert_skew}")
 

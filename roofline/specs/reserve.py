@@ -20,10 +20,11 @@ from roofline.specs.hardware import Hardware
 
 GIB = 2.0**30
 
-NOMINAL_SHARE = 0.99
-"""CUDA reports 0.99 n GiB for a card of nominally n GB: 79.15 to 79.22 of 80, 47.54 of 48, 23.58 to 23.69 of 24.
+NOMINAL_SHARES = {"NVIDIA": 0.99, "AMD": 1.0}
+"""Fraction of n GiB that a runtime reports for a card of nominally n GB.
 
-Source: `total_gpu_memory` in vLLM's profiling logs (vLLM pull requests 10511, 10909, 12126 and 14447).
+CUDA: 79.15 to 79.22 of 80, 47.54 of 48, 23.58 to 23.69 of 24 (`total_gpu_memory` in vLLM's profiling logs, vLLM pull
+requests 10511, 10909, 12126 and 14447). ROCm: 288 GiB of an MI355X (SemiAnalysisAI/InferenceX, pull request 2522).
 """
 
 ECC_SHARE = 15 / 16
@@ -121,9 +122,10 @@ def visible_memory(hardware: Hardware) -> float:
     nominal = hardware.memory_capacity / 1e9 * GIB
     if hardware.family == "apple":
         return next(share for least, share in APPLE_SHARES if hardware.memory_capacity >= least) * nominal
-    if hardware.vendor != "NVIDIA" or hardware.kind != "gpu":
+    share = NOMINAL_SHARES.get(hardware.vendor)
+    if share is None or hardware.kind != "gpu":
         return hardware.memory_capacity
-    return NOMINAL_SHARE * (ECC_SHARE if hardware.name in ECC_CARDS else 1.0) * nominal
+    return share * (ECC_SHARE if hardware.name in ECC_CARDS else 1.0) * nominal
 
 
 _COUNTS = ("block", "tokens", "whole", "sequences")

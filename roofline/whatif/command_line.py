@@ -66,6 +66,8 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
         yield "--price", f"{price!r}"
     if (memory := request.settings.get("memory", MEMORY_READINGS[0])) != MEMORY_READINGS[0]:
         yield "--memory-reading", memory
+    if (share := request.settings.get("utilization")) is not None:
+        yield "--gpu-memory-utilization", f"{share!r}"
     if convention != Convention.PHYSICAL:
         yield "--convention", convention
 

@@ -162,6 +162,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("with", Kind.LIST, ("techniques",), check=check_request),
         Option("engine", Kind.TEXT, ("engine",), check=load_engine),
         Option("memory_reading", Kind.TEXT, ("memory_reading",), check=check_memory),
+        Option("gpu_memory_utilization", Kind.NUMBER, ("gpu_memory_utilization",), 0, 1),
         Option("price", Kind.NUMBER, ("price",), 0, MAX_PRICE),
         Option("convention", Kind.TEXT, ("convention",), check=_convention),
     )
@@ -220,6 +221,7 @@ def compose(
     techniques: Iterable[str] = (),
     convention: str = Convention.PHYSICAL,
     memory_reading: str = MEMORY_READINGS[0],
+    gpu_memory_utilization: float | None = None,
     **settings: Any,
 ) -> Request:
     """The request with `formats` as arguments of `parse_precision` and `degrees` as arguments of `Parallelism`.
@@ -233,7 +235,12 @@ def compose(
         load_hardware(hw),
         formats=formats,
         degrees={name: value for name, value in degrees.items() if value is not None},
-        settings={"offload": parse_offload(offload), "expert_skew": expert_skew, "memory": memory_reading},
+        settings={
+            "offload": parse_offload(offload),
+            "expert_skew": expert_skew,
+            "memory": memory_reading,
+            "utilization": gpu_memory_utilization,
+        },
         techniques=tuple(techniques),
         options={"fusions": fusions, "convention": convention, **settings},
         written={"model": model, "hardware": hw},

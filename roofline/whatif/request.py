@@ -101,7 +101,11 @@ class Request(Struct, frozen=True, dict=True):
 
     def quantised(self, scheme: str) -> Request:
         """The request with a named quantization scheme; formats set one by one stay."""
-        return replace(self, formats={**self.formats, "scheme": scheme})
+        return self.with_formats(scheme=scheme)
+
+    def with_formats(self, **formats: str) -> Request:
+        """The request with other formats, as arguments of `parse_precision`."""
+        return replace(self, formats={**self.formats, **formats})
 
     def spread(self, **degrees: int) -> Request:
         """The request with other degrees of parallelism."""

@@ -1,5 +1,7 @@
 """Advice: every figure is reproduced by its command, gains are simulated, and nothing impossible is advised."""
 
+import json
+import re
 import shlex
 from collections.abc import Callable
 
@@ -264,3 +266,14 @@ def test_no_gain_is_quoted_over_a_baseline_that_does_not_fit(run: Callable[..., 
     assert code == 0
     assert "does not fit as it is; with" in text.splitlines()[0]
     assert "goes from" not in text
+    assert "times alone" not in text
+    assert not re.search(r"\(\d\S* times\)", text.partition("Single changes")[2])
+    found = json.loads(run("advise", "qwen2.5-32b", "--hw", "rtx-4090", "--format", "json")[1])
+    single = [*found["recommendations"], *found["other_engines"], *found["other_hardware"]]
+    assert single
+    assert [entry["times_better"] for entry in single] == [None] * len(single)
+    assert all("capacity" not in entry["misses"] for entry in single)  # nothing is advised that does not fit either
+    first, *later = found["plan"]["steps"]
+    assert (found["plan"]["times_better"], first["times_better"]) == (None, None)
+    assert all(step["times_better"]["mid"] > 1 for step in later)
+    assert found["plan"]["interactions"] == []

@@ -102,7 +102,10 @@ def test_suitable_hardware_is_listed(document: Callable[..., dict[str, Any]]) ->
     names = {entry["value"] for entry in found["candidates"]}
     assert {"h200-sxm", "mi300x"} <= names
     assert "l4" not in names
-    assert all(load_hardware(name).memory_capacity >= found["value"] for name in names)
+    asked = Request(load_model("llama-3.1-8b"), load_hardware("l4"), options={"batch": 64, "prompt": 8000})
+    fitting = {name: analyze(asked.on(load_hardware(name)).scenario()).memory.fits for name in names | {"l4"}}
+    assert fitting == {**dict.fromkeys(names, True), "l4": False}
+    assert all(entry["memory_bytes"] <= entry["capacity_bytes"] for entry in found["candidates"])
 
 
 def test_missing_options_are_those_of_the_first_scenario(document: Callable[..., dict[str, Any]]) -> None:

@@ -202,7 +202,7 @@ def _memory(analysis: Analysis) -> Found:
         if abs(held - value) > 1e-9 * value:
             rest = f"{shown(value)} - {shown(held)}"
             lines.append(line(f"other {name}", "of other models, shared, off the device or other stages", rest, "B"))
-    peak, runtime = memory.activation_peak, memory.context
+    peak, runtime = memory.activation_peak, memory.runtime
     meaning = "alive at once at the worst operator of all passes, as the engine limits or reserves them"
     lines.append(Line("activations", meaning, shown(peak), float(peak), "B"))
     figures = [memory.weights, memory.kv_cache, memory.state, peak]
@@ -212,7 +212,7 @@ def _memory(analysis: Analysis) -> Found:
     formula = "weights + KV cache + states + activations" + (" + runtime" if runtime else "")
     lines.append(line("memory", formula, total(figures), "B"))
     ratio = memory.budget / memory.total
-    return lines, Margin("fits" if memory.fits else "does not fit", "budget", float(ratio)), "B"
+    return lines, Margin("fits" if memory.fits else "does not fit", "usable memory", float(ratio)), "B"
 
 
 def _energy(analysis: Analysis) -> Found:

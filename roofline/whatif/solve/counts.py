@@ -116,7 +116,7 @@ def min_gpus(request: Request, targets: Targets) -> Answer:
     _check_any(targets, "the number of devices")
     tried: list[Check] = []
     refused: RooflineError | None = None
-    for degree in _degrees(request.model, request.degrees):
+    for degree in tensor_degrees(request.model, request.degrees):
         try:
             scenario = request.spread(tensor=degree).scenario()
             found = check(degree, scenario, targets)
@@ -136,7 +136,7 @@ def min_gpus(request: Request, targets: Targets) -> Answer:
     return Answer("min-gpus", "devices", "never", None, best, None, note, tuple(tried))
 
 
-def _degrees(model: Model, degrees: Any) -> list[int]:
+def tensor_degrees(model: Model, degrees: Any) -> list[int]:
     """The degrees of tensor parallelism that divide the model."""
     widest = max((attention.heads for attention in model.attentions), default=64)
     found = []

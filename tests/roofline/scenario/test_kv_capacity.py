@@ -40,7 +40,10 @@ def test_visible_memory_is_less_than_nominal() -> None:
         assert low < visible_memory(load_hardware(name)) / GIB < high
     stated = dataclasses.replace(H100, memory_visible=70e9)
     assert visible_memory(stated) == 70e9
-    assert visible_memory(load_hardware("mi300x")) == load_hardware("mi300x").memory_capacity
+    # ROCm reports all 288 GiB of an MI355X (InferenceX pull request 2522), CUDA 121.69 GiB of a DGX Spark.
+    assert visible_memory(load_hardware("mi355x")) == 288 * GIB
+    assert visible_memory(load_hardware("dgx-spark")) == 121.69 * GIB
+    assert visible_memory(load_hardware("gaudi-3")) == load_hardware("gaudi-3").memory_capacity
 
 
 # Blocks of 16 tokens that vLLM's first engine printed: pull requests 2031 (A100 80GB) and 4454 (RTX A6000).
@@ -184,7 +187,7 @@ def test_indexer_scores_are_computed_in_parts() -> None:
     static = analyze(Scenario(model, b200, prompt=1_000_000, settings=replace(settings, memory="static"))).memory
     assert engine.activation_peak < 10e9
     assert static.activation_peak > 1e12
-    assert (static.context, static.budget) == (0, b200.memory_capacity)
+    assert (static.runtime, static.budget) == (0, b200.memory_capacity)
 
 
 def test_scores_that_are_kept_are_those_of_whole_prompts() -> None:
@@ -193,3 +196,22 @@ def test_scores_that_are_kept_are_those_of_whole_prompts() -> None:
     kept = analyze(static).memory.activation_peak
     assert analyze(plain).memory.activation_peak == kept
     assert kept > 4 * 32 * 8192**2 * 2
+
+
+def test_an_encoder_runs_whole_sequences() -> None:
+    """Bidirectional attention cannot be split: a pass of 2048 tokens on an A100 is one sequence of 4096."""
+    model, a100 = load_model("bigbird-roberta-base"), load_hardware("a100-sxm-80gb")
+    one = analyze(Scenario(model, a100, prompt=4096, settings=Settings(memory="static"))).memory
+    assert load_engine("vllm").memory.on(a100).tokens == 2048
+    for batch in (1, 64):
+        assert analyze(Scenario(model, a100, batch=batch, prompt=4096)).memory.activation_peak == one.activation_peak
+
+
+def test_a_stated_utilization_replaces_that_of_the_engine() -> None:
+    budget = analyze(Scenario(LLAMA, H100, settings=Settings(utilization=0.5))).memory.budget
+    assert budget == pytest.approx(0.5 * 0.99 * 80 * GIB)
+    free = analyze(Scenario(LLAMA, H100, settings=Settings(utilization=0.5), engine="tensorrt-llm")).memory
+    rest = free.weights + free.activation_peak + free.runtime
+    assert free.budget - rest == pytest.approx(0.5 * (visible_memory(H100) - rest))
+    with pytest.raises(RooflineError, match="--gpu-memory-utilization must be above 0"):
+        Settings(utilization=0.0)

@@ -252,6 +252,8 @@ def single(name: str, answer: Any) -> Any:
             "kv": "kv_cache",
             "state": "state",
             "activations": "activation_peak",
+            "runtime": "runtime",
+            "usable": "budget",
         }
         return getattr(memory, parts[reading])
     if name in ("fits", "headroom"):
