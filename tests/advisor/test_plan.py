@@ -228,7 +228,8 @@ def test_a_move_after_which_nothing_is_decoded_has_no_tpot() -> None:
 @pytest.mark.parametrize(
     ("model", "hw", "batch", "degrees", "objective", "quality", "least"),
     [
-        ("deepseek-v3", "h200-sxm", 32, {"tensor": 8}, Objective.COST, "calibrated", 2),  # it does not fit as it is
+        ("deepseek-v3", "h200-sxm", 32, {"tensor": 8}, Objective.COST, "calibrated", 2),
+        ("qwen2.5-32b", "rtx-4090", 1, {}, Objective.TOTAL, "calibrated", 2),  # it does not fit as it is
         ("llama-3.1-8b", "h100-sxm", 64, {}, Objective.THROUGHPUT, "calibrated", 2),
         ("llama-2-13b", "a6000", 1, {}, Objective.TPOT, "calibrated", 2),
         ("llama-2-13b", "a6000", 1, {}, Objective.TOTAL, "retrain", 6),

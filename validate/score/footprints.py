@@ -75,6 +75,14 @@ METRICS: Mapping[str, Quantity | str] = MappingProxyType(
 STATED: Mapping[str, float] = MappingProxyType({"https://github.com/vllm-project/vllm/issues/21348 sglang": 0.93})
 """Memory utilization settings stated in a source (its command line) but not in the file, by source and engine."""
 
+FAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "https://github.com/vllm-project/vllm/pull/2031": "its vLLM kept the inputs of all all-reduces of the profiled"
+        " pass (issue 2150; fixed five days later by pull request 2151)"
+    }
+)
+"""Sources whose engine had a fault in tensor parallelism that took KV cache, and the fault."""
+
 PROFILES = (((2026, 5), "vllm"), ((2025, 3), "vllm-sync"), ((0, 0), "vllm-v0"))
 """vLLM's profile since a year and month: 0.21 counts CUDA graphs, in 0.8 the V1 engine is the default."""
 
@@ -142,6 +150,8 @@ def simulate(line: Line, measured: float) -> Footprint:
     if quantity is Quantity.WEIGHTS:
         weights = kv_capacity(model, hardware, precision, parallel, Reserve()).weights
         return Footprint(line, quantity, measured, weights)
+    if gpus > 1 and (fault := FAULTS.get(cells["source"].strip())):
+        raise Unmapped(fault)
     reserve, stated = _reserve(cells)
     found = kv_capacity(model, hardware, precision, parallel, reserve)
     if quantity is Quantity.CAPACITY:
