@@ -330,7 +330,8 @@ def _hardware(case: Case, findings: Findings) -> tuple[Recommendation, ...]:
     """
     request, present = case.trials.request, case.hardware
     bound = replace(case.goal, at="bound", limits=replace(case.goal.limits, ttft=None, tpot=None, total=None))
-    promising, least = [], float(case.base.analysis.memory.total) / 2  # no device stores the formats in less
+    memory = case.base.analysis.memory
+    promising, least = [], float(memory.weights + memory.kv_cache) / 2  # no device stores the formats in less
     for name in list_hardware():
         device = load_hardware(name)
         if device.kind != present.kind or device.name == present.name or device.memory_capacity < least:

@@ -12,6 +12,7 @@ from typing import Any
 from roofline.core.errors import RooflineError, alternatives, quote
 from roofline.core.units import seconds, si
 from roofline.graph.network import ENDS
+from roofline.scenario.schedule import STATIC
 
 OP_COLUMNS = (
     *("name", "kind", "section", "count", "busy", "arithmetic", "flops", "bytes", "link_bytes", "weight_bytes"),
@@ -114,10 +115,8 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     formats = f"weights {scenario['weights']}, activations {scenario['activations']}"
     formats += "" if scenario["kv"] is None else f", KV {scenario['kv']}"
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
-    headroom = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " too much")
-    usable = f"{si(memory['budget_bytes'], 'B')}"
-    if memory["reading"] != "static":
-        usable += f" that {scenario['engine']} may use"
+    headroom = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " over")
+    usable = si(memory["budget_bytes"], "B") + ("" if memory["reading"] == STATIC else " usable")
     rate, unit = rate_of(generation)
     bound = f"{rate_text(generation[rate])} {unit}"
     devices = _devices(document["parallelism"])

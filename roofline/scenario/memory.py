@@ -9,7 +9,7 @@ scenario keeps (`--no-flash`) are always those of whole prompts.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -93,7 +93,7 @@ def _held(schedule: Schedule, prompt: Step, last: Step, shape: tuple[int, ...]) 
     return _Held(cache * 0.0 if schedule.model.task == "encode" else cache, state)
 
 
-def _sampler_bytes(model: Model, reserve: Reserve) -> float:
+def sampler_bytes(model: Model, reserve: Reserve) -> float:
     """The peak of the sampler while the engine profiles it, over the whole vocabulary."""
     sampled = reserve.profiles and model.task == "generate"
     return reserve.sequences * model.vocabulary * SAMPLER_BYTES if sampled else 0.0
@@ -105,32 +105,45 @@ def _pass_peak(run: Pass, convention: Convention = Convention.PHYSICAL) -> Any:
     return activation_peak(graph, run.step, convention) * graph.overlap_batches
 
 
-def _limited_pass(run: Pass, tokens: int, reserve: Reserve, ranks: int, splits: bool) -> tuple[Any, Step]:
-    """The activation peak of a prefill pass that an engine limits to `tokens` tokens over `ranks`, and its step.
+def _chunk_peak(graph: Network, step: Step) -> Any:
+    """The activation peak of a prefill pass whose sequences an engine cuts; the indexer's scores in parts."""
+    peak = activation_peak(graph, step, Convention.PHYSICAL, INDEX_SCORES) * graph.overlap_batches
+    indexed = any(op.name == INDEX_SCORES for section in graph.sections for op in section.ops)
+    return peak + INDEX_SCORE_BYTES if indexed else peak
+
+
+@lru_cache(maxsize=512)
+def _profiled_peak(graph: Network, tokens: float) -> float:
+    """The activation peak of the pass of `tokens` tokens that an engine profiles."""
+    return float(_chunk_peak(graph, Step(1, tokens, 0))[0])
+
+
+def _limited_pass(
+    run: Pass, tokens: int, reserve: Reserve, ranks: int, splits: bool, grid: Callable[[Any, Step], Any]
+) -> Any:
+    """The activation peak of a prefill pass that an engine limits to `tokens` tokens over `ranks`, on the `grid`.
 
     An engine that profiles reserves a pass of all `tokens`. Bidirectional attention (an encoder, or no `splits`) needs
     whole sequences; the decoder of an encoder-decoder runs one token of each.
     """
     graph, step = run.placement.network, run.step
     if np.any(np.asarray(step.source)):
-        return _pass_peak(run), step
+        return grid(_pass_peak(run), step)
     if not splits or run.label.startswith("encoder"):
         step = step._replace(batch=np.minimum(step.batch, np.maximum(tokens // step.queries, 1)))
-        return _pass_peak(run._replace(step=step)), step
-    own = step.batch * step.queries
+        return grid(_pass_peak(run._replace(step=step)), step)
     limit = tokens / ranks / graph.overlap_batches
-    limited = Step(1, limit if reserve.profiles else np.minimum(limit, own), 0)
-    peak = activation_peak(graph, limited, Convention.PHYSICAL, INDEX_SCORES) * graph.overlap_batches
-    if any(op.name == INDEX_SCORES for section in graph.sections for op in section.ops):
-        peak = peak + INDEX_SCORE_BYTES
-    return peak, limited
+    if reserve.profiles:
+        return _profiled_peak(graph, limit)
+    step = Step(1, np.minimum(limit, step.batch * step.queries), 0)
+    return grid(_chunk_peak(graph, step), step)
 
 
 def _activations(
     scenario: Scenario, schedule: Schedule, reserve: Reserve, prefill: Iterable[Pass], decode: Iterable[Pass]
 ) -> Any:
     """The activation peak of all passes, or what the engine reserves for them."""
-    convention, shape, model = Convention(scenario.convention), scenario.shape, scenario.model
+    convention, model = Convention(scenario.convention), scenario.model
     tokens = reserve.pass_tokens(model.max_context)
     if schedule.settings.chunk is not None and tokens is not None:
         tokens = schedule.settings.chunk
@@ -138,15 +151,16 @@ def _activations(
         tokens = None
     ranks, splits = schedule.settings.parallel.sequence, model.task == "generate"
 
+    def grid(flat: Any, step: Step) -> Any:
+        return on_grid(flat, step, scenario.shape)
+
     def limited(run: Pass) -> Any:
-        if tokens is None:
-            return whole(run)
-        return on_grid(*_limited_pass(run, tokens, reserve, ranks, splits), shape)
+        return whole(run) if tokens is None else _limited_pass(run, tokens, reserve, ranks, splits, grid)
 
     def whole(run: Pass) -> Any:
-        return on_grid(_pass_peak(run, convention), run.step, shape)
+        return grid(_pass_peak(run, convention), run.step)
 
-    return reduce(np.maximum, [*map(limited, prefill), *map(whole, decode)], _sampler_bytes(model, reserve))
+    return reduce(np.maximum, [*map(limited, prefill), *map(whole, decode)], sampler_bytes(model, reserve))
 
 
 def memory_reserve(scenario: Scenario) -> Reserve:

@@ -181,7 +181,7 @@
     card(box, "fits", "Memory", {
       main: fits ? "fits" : "does not fit", bad: !fits, value: figure("memory"),
       more: `${si(figure("memory"), "B")} of ${si(figure("memory.usable"), "B")}: ` +
-        `${si(Math.abs(room), "B")} ${fits ? "free" : "too much"}`,
+        `${si(Math.abs(room), "B")} ${fits ? "free" : "over"}`,
     });
     const decodes = now().decodes;
     card(box, "ttft", decodes ? "TTFT" : "Batch latency", ends("ttft", seconds));

@@ -16,7 +16,7 @@ from roofline.scenario import cost, energy
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.breakdown import decode_bound, mean_contexts, mean_step, prefill_bound, steps
 from roofline.scenario.generation import WEIGHTS
-from roofline.scenario.memory import memory_reserve
+from roofline.scenario.memory import SAMPLER_BYTES, memory_reserve, sampler_bytes
 from roofline.scenario.phase import Phase
 from roofline.scenario.schedule import overlaps
 from roofline.timing.intervals import Reading
@@ -203,8 +203,7 @@ def _memory(analysis: Analysis) -> Found:
             rest = f"{shown(value)} - {shown(held)}"
             lines.append(line(f"other {name}", "of other models, shared, off the device or other stages", rest, "B"))
     peak, runtime = memory.activation_peak, memory.runtime
-    meaning = "alive at once at the worst operator of all passes, as the engine limits or reserves them"
-    lines.append(Line("activations", meaning, shown(peak), float(peak), "B"))
+    lines.append(_activations(analysis, float(peak)))
     figures = [memory.weights, memory.kv_cache, memory.state, peak]
     if runtime:
         lines.append(Line("runtime", "context of the device and workspaces", shown(runtime), float(runtime), "B"))
@@ -213,6 +212,16 @@ def _memory(analysis: Analysis) -> Found:
     lines.append(line("memory", formula, total(figures), "B"))
     ratio = memory.budget / memory.total
     return lines, Margin("fits" if memory.fits else "does not fit", "usable memory", float(ratio)), "B"
+
+
+def _activations(analysis: Analysis, peak: float) -> Line:
+    """The activation peak, which is that of the operators or of the sampler that the engine profiles."""
+    model, reserve = analysis.scenario.model, memory_reserve(analysis.scenario)
+    if peak == sampler_bytes(model, reserve):
+        numbers = f"{reserve.sequences} * {model.vocabulary} * {shown(SAMPLER_BYTES)}"
+        return line("activations", "profiled sampling: sequences x vocabulary x bytes per logit", numbers, "B")
+    meaning = "live at once, maximum over the operators of all passes, whose tokens the engine limits"
+    return Line("activations", meaning, shown(peak), peak, "B")
 
 
 def _energy(analysis: Analysis) -> Found:
@@ -344,7 +353,7 @@ DEFINITIONS: Mapping[str, str] = {
     "total": "E2E latency of the static batch: TTFT and generated - 1 decode steps with growing context.",
     "tokens_per_s": "Generated tokens of all sequences over the total.",
     "sequences_per_s": "Sequences of the batch over the total: the throughput of an encoder model.",
-    "memory": "Bytes on the fullest device at the last step: weights, KV cache, states, and peak activations.",
+    "memory": "Bytes on the fullest device at the last step: weights, KV cache, states, peak activations, runtime.",
     "energy": "Joules of all devices per generated token: static power x time, plus energy per FLOP, per byte of memory"
     " traffic and per byte sent, limited by the TDP. `energy.prefill` is that of prefill per prompt token,"
     " `energy.decode` that of decode per token after the first, `energy.tdp` that of all devices at TDP.",

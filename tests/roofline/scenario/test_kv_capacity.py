@@ -186,6 +186,9 @@ def test_indexer_scores_are_computed_in_parts() -> None:
     engine = analyze(Scenario(model, b200, prompt=1_000_000, settings=settings)).memory
     static = analyze(Scenario(model, b200, prompt=1_000_000, settings=replace(settings, memory="static"))).memory
     assert engine.activation_peak < 10e9
+    # 1,000,127 tokens in blocks of 16; latents of 78 layers in 16 bits, keys of 21 indexers in FP8 with a scale.
+    assert engine.kv_cache == 1_000_128 * (78 * 576 * 2 + 21 * 132)
+    assert engine.total == pytest.approx(290.4e9, rel=1e-3)
     assert static.activation_peak > 1e12
     assert (static.runtime, static.budget) == (0, b200.memory_capacity)
 
