@@ -54,11 +54,11 @@ class Reserve(Struct, frozen=True):
 
     `utilization`: usable fraction of device memory, or of `free` memory beside weights, activations and context.
     `block`: tokens per KV cache block. `tokens`: the most tokens of one pass (None: all prompts of a batch at once);
-    models whose maximum context is at most `whole` run it as one pass. `sequences`: the sequences that are sampled at
-    once. `profiles`: a pass of that many tokens and sequences is reserved at the start, within `utilization`; else
-    activations take what the workload needs, beyond `utilization` where that is below 1. `context`: bytes of the
-    runtime (CUDA context, library workspaces, CUDA graphs where the engine counts them) on a single device;
-    `group_context`: the same with communication buffers.
+    models whose maximum context is at most `whole` run it as one pass. `sequences`: the most that run, and are sampled,
+    at once (0: no limit, and sampling takes no more than a pass). `profiles`: a pass of that many tokens and sequences
+    is reserved at the start, within `utilization`; else activations take what the workload needs, beyond `utilization`
+    where that is below 1. `context`: bytes of the runtime (CUDA context, library workspaces, CUDA graphs where the
+    engine counts them) on a single device; `group_context`: the same with communication buffers.
     """
 
     utilization: float = 1.0

@@ -107,6 +107,21 @@ def test_at_low_load_ttft_is_the_prefill_and_tpot_the_step_of_one_sequence() -> 
         assert list(got) == pytest.approx(list(true), rel=1e-3)
 
 
+@pytest.mark.parametrize("engine", ["vllm", "vllm-v0", "sglang", "tensorrt-llm", "lmdeploy"])
+def test_a_replica_holds_as_many_sequences_as_solve_says_fit(engine: str) -> None:
+    """One truth of memory: the slots of a size are the batch that fits, up to what the engine or sizing allow."""
+    service, batches, held = Service(1, 8000, 500), np.arange(1, 2000), set()
+    candidates = Candidates(service)
+    for configuration in configurations(load_model("llama-3.1-70b"), service, ["h100-sxm"], Quality.CALIBRATED, engine):
+        candidate = candidates.of(configuration)
+        assert candidate is not None
+        fitting = analyze(configuration.prefill.with_options(batch=batches).scenario()).memory.fits
+        limit = configuration.engine.memory.on(configuration.hardware).sequences or BATCHES[-1]
+        assert candidate.slots == min(np.sum(fitting), limit, BATCHES[-1]), (configuration.formats, configuration.split)
+        held.add(candidate.slots)
+    assert max(held) > 150
+
+
 def test_little_holds_at_the_chosen_load() -> None:
     service = Service(40, 1000, 200, 2, 0.05, quantile=None)
     best = size(MODEL, service, ["h100-sxm"]).choice("fewest").best

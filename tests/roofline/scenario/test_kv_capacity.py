@@ -161,7 +161,7 @@ def test_as_many_sequences_fit_as_vllm_runs(scheme: str | None, prompt: int, gen
     assert most == tokens // (prompt + generate)  # one truth
 
 
-@pytest.mark.parametrize("engine", ["vllm", "vllm-sync", "vllm-v0", "sglang", "tensorrt-llm", "llama.cpp"])
+@pytest.mark.parametrize("engine", ["vllm", "vllm-sync", "vllm-v0", "sglang", "tensorrt-llm", "lmdeploy", "llama.cpp"])
 def test_a_scenario_fits_as_far_as_the_capacity_goes(engine: str) -> None:
     """Whatever the engine's rules, the batch that fits is the KV cache capacity over the sequence, in whole blocks."""
     reserve, batches = load_engine(engine).memory, np.arange(1, 2000)
