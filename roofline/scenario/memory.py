@@ -124,13 +124,12 @@ def _limited_pass(
     """The activation peak of a prefill pass that an engine limits to `tokens` tokens over `ranks`, on the `grid`.
 
     An engine that profiles reserves a pass of all `tokens`. Bidirectional attention (an encoder, or no `splits`) needs
-    whole sequences; the decoder of an encoder-decoder runs one token of each.
+    whole sequences, and so does the decoder that projects an encoder's output.
     """
     graph, step = run.placement.network, run.step
-    if np.any(np.asarray(step.source)):
-        return grid(_pass_peak(run), step)
-    if not splits or run.label.startswith("encoder"):
-        step = step._replace(batch=np.minimum(step.batch, np.maximum(tokens // step.queries, 1)))
+    if not splits or run.label.startswith("encoder") or np.any(np.asarray(step.source)):
+        length = np.maximum(step.queries, step.source)
+        step = step._replace(batch=np.minimum(step.batch, np.maximum(tokens // length, 1)))
         return grid(_pass_peak(run._replace(step=step)), step)
     limit = tokens / ranks / graph.overlap_batches
     if reserve.profiles:

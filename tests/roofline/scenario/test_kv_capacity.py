@@ -210,6 +210,15 @@ def test_an_encoder_runs_whole_sequences() -> None:
         assert analyze(Scenario(model, a100, batch=batch, prompt=4096)).memory.activation_peak == one.activation_peak
 
 
+def test_activations_of_an_encoder_decoder_do_not_grow_with_the_batch() -> None:
+    """Whisper's 1500 positions per sequence: a pass of 2048 tokens encodes one, and projects its keys and values."""
+    few, many = (
+        analyze(Scenario(load_model("whisper-large-v3"), A6000, batch=batch, generate=2)).memory for batch in (16, 64)
+    )
+    assert few.activation_peak == many.activation_peak
+    assert many.kv_cache == 4 * few.kv_cache
+
+
 def test_a_stated_utilization_replaces_that_of_the_engine() -> None:
     budget = analyze(Scenario(LLAMA, H100, settings=Settings(utilization=0.5))).memory.budget
     assert budget == pytest.approx(0.5 * 0.99 * 80 * GIB)
