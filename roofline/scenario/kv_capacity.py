@@ -1,6 +1,6 @@
 """KV cache capacity: the tokens that fit in a serving engine's KV cache.
 
-    KV cache = budget - weights - activations - context
+    KV cache = budget - weights - activations - runtime
 
 and tokens = KV cache / bytes per token, in whole blocks, all on one rank. All parts are those of `Analysis.memory`.
 """

@@ -1,9 +1,13 @@
 """Memory of a scenario on the fullest device: what the engine reserves, or the static reading.
 
 An engine runs prompts in passes of limited tokens (`roofline.specs.reserve`), so that activations do not grow with the
-batch, and holds the KV cache in whole blocks. The static reading (`--memory-reading static`, the LLM-Viewer convention)
-counts one pass over all prompts, no runtime, and the capacity of the datasheet. Attention scores that a
-scenario keeps (`--no-flash`) are always those of whole prompts.
+batch, and holds the KV cache in whole blocks. One that profiles at its start reserves
+
+    activations = max(a pass of all its tokens, sequences x vocabulary x bytes per logit of the sampler)
+
+Encoders run whole sequences, and attention scores that a scenario keeps (`--no-flash`) are those of whole prompts. The
+static reading (`--memory-reading static`, the LLM-Viewer convention) counts one pass over all prompts, no runtime, and
+the capacity of the datasheet.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What an engine reserves of a device's memory, and what a program can allocate of it.
 
-    weights + KV cache + states + activations + context <= budget
+    weights + KV cache + states + activations + runtime <= budget
 
 The budget is the fraction `utilization` of the visible memory, or of what is left beside weights, activations and
-context. A profile states its settings under `memory` (`Reserve`); without them a program may use all visible memory.
+runtime. A profile states its settings under `memory` (`Reserve`); without them a program may use all visible memory.
 """
 
 from __future__ import annotations
