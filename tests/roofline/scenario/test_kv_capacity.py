@@ -161,6 +161,13 @@ def test_as_many_sequences_fit_as_vllm_runs(scheme: str | None, prompt: int, gen
     assert most == tokens // (prompt + generate)  # one truth
 
 
+@pytest.mark.parametrize(("model", "scheme", "tokens"), [("qwen2.5-7b", None, 95_712), ("qwen3-32b", "awq", 5_312)])
+def test_a_consumer_card_holds_as_many_tokens_as_vllm_says(model: str, scheme: str | None, tokens: int) -> None:
+    """Tokens of the KV cache of vLLM 0.30 on an RTX 4090, its own count."""
+    found = kv_capacity(load_model(model), load_hardware("rtx-4090"), parse_precision("bf16", scheme))
+    assert found.tokens == pytest.approx(tokens, rel=0.05)
+
+
 @pytest.mark.parametrize("engine", ["vllm", "vllm-sync", "vllm-v0", "sglang", "tensorrt-llm", "lmdeploy", "llama.cpp"])
 def test_a_scenario_fits_as_far_as_the_capacity_goes(engine: str) -> None:
     """Whatever the engine's rules, the batch that fits is the KV cache capacity over the sequence, in whole blocks."""
