@@ -22,9 +22,9 @@ from roofline.scenario import cost
 from roofline.scenario.memory import memory_is_static
 from roofline.scenario.notes import ATTENTION, caches, fused, generates, notes
 from roofline.scenario.phase import Expectation, OpFigures, Phase
-from roofline.scenario.schedule import MEMORY_READINGS, STATIC
 from roofline.specs.modelspec import to_spec
 from roofline.specs.precision import parse_precision
+from roofline.specs.reserve import MEMORY_READINGS, STATIC
 from roofline.timing.intervals import Estimate
 from roofline.whatif.metrics import AT, devices, find_metric
 from roofline.whatif.request import Request

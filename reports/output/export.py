@@ -12,7 +12,7 @@ from typing import Any
 from roofline.core.errors import RooflineError, alternatives, quote
 from roofline.core.units import seconds, si
 from roofline.graph.network import ENDS
-from roofline.scenario.schedule import STATIC
+from roofline.specs.reserve import STATIC
 
 OP_COLUMNS = (
     *("name", "kind", "section", "count", "busy", "arithmetic", "flops", "bytes", "link_bytes", "weight_bytes"),

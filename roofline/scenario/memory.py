@@ -33,10 +33,10 @@ from roofline.graph.extents import Step, on_grid
 from roofline.graph.network import Network
 from roofline.graph.tensor import Role
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import STATIC, Pass, Schedule
+from roofline.scenario.schedule import Pass, Schedule
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
-from roofline.specs.reserve import NO_RESERVE, Reserve, visible_memory
+from roofline.specs.reserve import NO_RESERVE, STATIC, Reserve, visible_memory
 
 SAMPLER_BYTES = 41.0
 """Bytes per logit while vLLM profiles sampling: logits, sorted logits, probabilities, their cumulative sums,

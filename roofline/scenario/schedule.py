@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from roofline.bound.memory import stored_tensors
 from roofline.bound.roof import Placement, place
-from roofline.core.errors import RooflineError, quote
+from roofline.core.errors import RooflineError
 from roofline.graph.extents import Step
 from roofline.graph.network import EMBEDDING, HEAD, OVERLAP_BATCHES, Build, Network, Section, network
 from roofline.graph.op import Kind, Link, Op
@@ -30,6 +30,7 @@ from roofline.scenario.chunks import chunks
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
+from roofline.specs.reserve import MEMORY_READINGS, check_memory
 
 
 class Speculation(Struct, frozen=True):
@@ -106,16 +107,6 @@ class Cascade(Struct, frozen=True):
 
     model: Model
     answered: float
-
-
-MEMORY_READINGS = _, STATIC = ("engine", "static")
-"""What `Analysis.memory` counts: what the engine reserves, or all prompts in one pass on the whole device."""
-
-
-def check_memory(reading: str) -> None:
-    """Raise RooflineError for an unknown reading of memory."""
-    if reading not in MEMORY_READINGS:
-        raise RooflineError(f"--memory-reading must be {' or '.join(MEMORY_READINGS)}, got {quote(reading)}")
 
 
 class Settings(Struct, frozen=True):

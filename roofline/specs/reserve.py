@@ -40,6 +40,16 @@ llama.cpp's logs: 22,906.50 MB of 32 GB, 28,991.03 MB of 36 GB, 51,539.61 MB of 
 """
 
 
+MEMORY_READINGS = _, STATIC = ("engine", "static")
+"""What `Analysis.memory` counts: what the engine reserves, or all prompts in one pass on the whole device."""
+
+
+def check_memory(reading: str) -> None:
+    """Raise RooflineError for an unknown reading of memory."""
+    if reading not in MEMORY_READINGS:
+        raise RooflineError(f"--memory-reading must be {' or '.join(MEMORY_READINGS)}, got {quote(reading)}")
+
+
 class LargeDevice(Struct, frozen=True):
     """Other `tokens` and `sequences` on devices of at least `memory` bytes, but for names that start like `except_`."""
 

@@ -9,8 +9,8 @@ from typing import Any
 from roofline.core.errors import RooflineError
 from roofline.graph.convention import Convention
 from roofline.graph.parallel import RESIDENT, Offload, Parallelism
-from roofline.scenario.schedule import MEMORY_READINGS
 from roofline.specs.engine import Engine, default_engine
+from roofline.specs.reserve import MEMORY_READINGS
 from roofline.whatif.options import OPTIONS
 from roofline.whatif.request import Request
 

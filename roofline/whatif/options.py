@@ -18,12 +18,12 @@ from roofline.graph.convention import Convention
 from roofline.graph.fusion import check_fusions
 from roofline.graph.parallel import MAX_DEVICES, parse_offload
 from roofline.scenario.scenario import MAX_BATCH, MAX_LENGTH, MAX_PRICE, Scenario
-from roofline.scenario.schedule import MEMORY_READINGS, check_memory
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import load_hardware
 from roofline.specs.images import parse_image_size
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import parse_precision
+from roofline.specs.reserve import MEMORY_READINGS, check_memory
 from roofline.techniques import check_request
 from roofline.whatif.request import Request
 
