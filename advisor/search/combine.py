@@ -107,7 +107,7 @@ def within_budget(trials: Trials, move: Move, quality: Quality) -> bool:
         return False
     trial = trials.fitting(frozenset({move}))
     if trial is None:
-        return not move.runs_on(trials.request.engine_name)
+        return not move.runs_on(trials.request.engine.name)
     return quality.allows(price_of(move, trial.analysis.scenario))
 
 

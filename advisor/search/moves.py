@@ -116,7 +116,7 @@ def engine_techniques(request: Request) -> Iterator[Move]:
     itself, and those that need nothing of an engine: another prompt, another output, a smaller model of the same kind.
     For an engine that the documents do not know, they are those that any engine runs.
     """
-    engine = request.engine_name
+    engine = request.engine.name
     for entry in _entries():
         if entry.name in FEATURES:
             continue
@@ -153,7 +153,7 @@ def _running(entry: Technique, request: Request, parameters: str) -> frozenset[s
     """The engines that run a technique on the request's hardware; the request's own, too, if undocumented."""
     found = {name: support(entry.name, name) for name in SUPPORTED_ENGINES if runs(entry.name, name, request.hardware)}
     able = {name for name, said in found.items() if said is not None and said.parameters == parameters}
-    own = request.engine_name
+    own = request.engine.name
     return frozenset(able if own in SUPPORTED_ENGINES else {*able, own})
 
 
@@ -162,7 +162,7 @@ def elsewhere(request: Request, engines: Iterable[Move]) -> Iterator[Move]:
     known = {move.name for move in engine_techniques(request)}
     for move in engines:
         for other in engine_techniques(move(request)):
-            if other.name not in known and not other.runs_on(request.engine_name):
+            if other.name not in known and not other.runs_on(request.engine.name):
                 known.add(other.name)
                 yield other
 
@@ -309,13 +309,13 @@ def _parallel(degrees: Mapping[str, int]) -> Move:
 def engine_moves(request: Request) -> Iterator[Move]:
     """The other engines that run on this hardware and support the request's techniques."""
     for name in SERVED_BY:
-        if name == request.engine_name or not _serves(name, request.hardware) or not _keeps(request, name):
+        if name == request.engine.profile or not _serves(name, request.hardware) or not _keeps(request, name):
             continue
 
         def change(asked: Request, name: str = name) -> Request:
             return asked.with_options(engine=name)
 
-        title = f"the engine {load_engine(name).title or name}"
+        title = f"the engine {load_engine(name).heading}"
         yield Move(f"engine={name}", title, Kind.ENGINE, "engine", Price.ENGINEERING, change, engine=name)
 
 

@@ -225,7 +225,7 @@ class Trials:
 
 def _check_engine(request: Request, moves: Moves) -> None:
     """Raises UnsupportedError if the engine of a combination does not run one of its moves."""
-    engine = next((move.engine for move in moves if move.engine), request.engine_name)
+    engine = next((move.engine for move in moves if move.engine), request.engine.name)
     for move in moves:
         if not move.runs_on(engine):
             raise UnsupportedError(f"{engine} is not known to run {move.name}")

@@ -108,7 +108,7 @@ class Configuration(Struct, frozen=True, dict=True):
         return self.request.scenario().run_precision.activations.arithmetic
 
 
-def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality) -> Iterator[tuple[str, str, Price]]:
+def formats_for(model: Model, hardware: Hardware, engine: Engine, quality: Quality) -> Iterator[tuple[str, str, Price]]:
     """Yields scheme and KV cache format ("" is as released) with their price, within the quality budget.
 
     Released formats cost nothing. FP8, 4-bit AWQ weights and FP8 KV cache are offered where a document states that the
@@ -117,14 +117,14 @@ def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality)
     """
     found = [("", "", Price.LOSSLESS)]
     schemes = [""]
-    if engine == "llama.cpp":
+    if engine.name == "llama.cpp":
         schemes += ["q8_0", "q4_k_m"]
-    schemes += [scheme for scheme in ("fp8", "awq") if runs(scheme, engine, hardware)]
+    schemes += [scheme for scheme in ("fp8", "awq") if runs(scheme, engine.name, hardware)]
     if model.quantization is not None:
         now = precision_of(model, hardware, engine)
         asked = ((name, precision_of(model, hardware, engine, scheme=name)) for name in schemes if name)
         schemes = ["", *(name for name, other in asked if not no_narrower(model, now, other))]
-    caches = ["", *(["fp8"] if runs("fp8-kv", engine, hardware) else [])]
+    caches = ["", *(["fp8"] if runs("fp8-kv", engine.name, hardware) else [])]
     found += [(scheme, kv, Price.CALIBRATION) for scheme in schemes for kv in caches]
     seen: set[tuple[str, str]] = set()
     for scheme, kv, price in found:
@@ -147,7 +147,7 @@ def configurations(
         chosen = engine or default_engine(device)
         if chosen not in profiles:
             profiles[chosen] = load_engine(chosen)
-        for scheme, kv, price in formats_for(model, device, chosen, quality):
+        for scheme, kv, price in formats_for(model, device, profiles[chosen], quality):
             formats = {**({"scheme": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
             for degrees in _degrees(device, alone):
                 options = {"prompt": round(service.prompts.mean), "generate": _generated(service), "engine": chosen}

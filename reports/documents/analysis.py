@@ -159,7 +159,7 @@ def scenario_document(analysis: Analysis) -> dict[str, Any]:
         "flash": ATTENTION in fused(analysis),
         "fusions": list(analysis.fusions),
         "convention": str(scenario.convention),
-        "engine": scenario.profile.name,
+        "engine": scenario.profile.label,
         "beyond_max_context": analysis.beyond_max_context,
     }
 

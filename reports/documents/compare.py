@@ -53,7 +53,7 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
         "label": label,
         "model": scenario.model.name,
         "hardware": scenario.hardware.name,
-        "engine": scenario.profile.name,
+        "engine": scenario.profile.label,
         "devices": analysis.parallel.devices,
         "techniques": list(scenario.techniques),
         "batch": finite(scenario.batch),

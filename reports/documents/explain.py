@@ -24,7 +24,7 @@ def explain_document(found: Explanation, analysis: Analysis) -> dict[str, Any]:
         "schema": SCHEMA,
         "model": scenario.model.name,
         "hardware": scenario.hardware.name,
-        "engine": scenario.profile.name,
+        "engine": scenario.profile.label,
         "subject": found.subject,
         "definition": found.definition,
         "value": finite(found.value),

@@ -74,7 +74,7 @@ def _deployment(deployment: Deployment) -> dict[str, Any]:
         "parallelism": configuration.split,
         "formats": configuration.formats,
         "quality_price": str(configuration.price),
-        "engine": configuration.engine.name,
+        "engine": configuration.engine.label,
         "slots": deployment.slots,
         "batch": finite(deployment.batch),
         "utilisation": finite(deployment.utilisation),

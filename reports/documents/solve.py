@@ -45,7 +45,7 @@ def _header(question: str, request: Request) -> dict[str, Any]:
         "question": question,
         "model": scenario.model.name,
         "hardware": scenario.hardware.name,
-        "engine": scenario.profile.name,
+        "engine": scenario.profile.label,
         "techniques": list(scenario.techniques),
     }
 

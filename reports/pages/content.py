@@ -310,4 +310,4 @@ def _versions(request: Request) -> Iterator[list[str]]:
     sources = "; ".join(list(dict.fromkeys(hardware.sources.values()))[:3])
     yield [f"hardware {hardware.name} and its calibration", source_digest("hw", request.hardware_name), sources]
     engine = scenario.profile
-    yield [f"engine {engine.name}", source_digest("engine", request.engine_name), "; ".join(engine.sources)]
+    yield [f"engine {engine.label}", source_digest("engine", request.engine_name), "; ".join(engine.sources)]

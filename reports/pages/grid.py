@@ -157,7 +157,7 @@ def _scenario(pools: PagePools, subject: Subject, found: Controls) -> str:
     document = {
         "name": pools.text(subject.name),
         "label": pools.text(subject.label or subject.name),
-        "engine": pools.text(subject.analysis.scenario.profile.name),
+        "engine": pools.text(subject.analysis.scenario.profile.label),
         "expected": subject.analysis.times_are_expected,
         "decodes": subject.analysis.decode is not None,
         "values": [

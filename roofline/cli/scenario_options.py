@@ -72,11 +72,11 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
         _option(
             "engine",
             str,
-            "Engine of expected times: vllm (0.8 to 0.13: vllm-sync, 2024: vllm-v0), tensorrt-llm, sglang, lmdeploy,"
-            " llama.cpp, gpt-fast, hf-eager, ideal (kernels alone), or a file. [default: vllm; llama.cpp on CPUs and"
-            " Apple silicon]",
+            "Engine of expected times: vllm, tensorrt-llm, sglang, lmdeploy, llama.cpp, gpt-fast, hf-eager, ideal"
+            " (kernels alone), or a file; a version as in vllm@0.11. [default: vllm; llama.cpp on CPUs and Apple"
+            " silicon]",
             None,
-            "NAME",
+            "NAME[@VERSION]",
         ),
         _option("price", float, "Price of a device in USD/h. [default: the dated price in its spec]", None, "USD"),
         _option("convention", ConventionChoice, "How FLOPs and bytes are counted.", ConventionChoice.PHYSICAL),

@@ -1,4 +1,4 @@
-"""Notes on a scenario, one sentence each: options that have no effect, and contexts beyond the model's maximum.
+"""Notes on a scenario, one sentence each: options without effect, contexts beyond the maximum, the engine's version.
 
 An option without effect is a no-op rather than an error, because sweeps over models give all of them the same options.
 """
@@ -27,6 +27,8 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
     found = [f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis)]
     if analysis.beyond_max_context:
         found.append("the sequences grow beyond the model's maximum context")
+    if analysis.times_are_expected and (note := analysis.scenario.profile.version_note):
+        found.append(note)
     return tuple(found)
 
 

@@ -11,8 +11,8 @@ launches kernels ahead of the device, so the slower of the two counts; a CUDA gr
 `step` and `sequence` are scheduling, sampling and detokenisation between two passes. With overlap scheduling (vLLM's
 asynchronous scheduling) the host prepares the sequences of the next pass while the device computes this one, and only
 `step` stays between two passes. When shared experts run concurrently with routed experts (`shared_stream`), `kernels`
-has the longer branch, and at least the bound of both together. A profile holds for one version and one benchmark
-harness, which its file states.
+has the longer branch, and at least the bound of both together. A profile holds for a range of versions
+(`roofline.specs.engine_versions`) and one benchmark harness, which its file states.
 """
 
 from __future__ import annotations
@@ -26,14 +26,17 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from roofline.core.documents import finite_number, read_mapping, scalar_text
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.core.units import Dimension, parse_quantity
+from roofline.specs.engine_versions import KEYS, aliases_of, merged, split_name, versions_of
 from roofline.specs.hardware import KINDS, Hardware
 from roofline.specs.library import modified
 from roofline.specs.precision import check_scheme
+from roofline.specs.version import Version, nearest
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS
 
 PHASES = ("prefill", "decode")
@@ -92,6 +95,9 @@ _ALL_REDUCE = Parameter("all_reduce", Unit.SECONDS, 1e-6, 1e-3, 1e-5, "latency o
 class Engine(Struct, frozen=True, dict=True):
     """An engine profile.
 
+    `version`: as requested, "" for the newest. `starts`: the versions from which the engine's profiles hold, oldest
+    first, () if it has one for all.
+
     `fusions`: names of FUSIONS. `graphs`: phases that replay CUDA graphs. `overlap`: the host schedules the next pass
     while the device computes this one. `shared_stream`: passes of up to this many tokens, if replayed, run shared
     experts on a second stream. `all_reduce`: latency in seconds of the engine's own all-reduce kernel, by the first
@@ -121,10 +127,45 @@ class Engine(Struct, frozen=True, dict=True):
     gated_delta_rule: str = CHUNKED
     own_kernels: tuple[str, ...] = ()
     weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    version: str = ""
+    starts: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         flags = (self.overlap, self.shared_stream, self.gated_delta_rule, *self.own_kernels, *self.all_reduce.items())
-        return hash((self.name, self.graphs, self.fusions, *flags, *self.parameters.items()))
+        return hash((self.name, self.version, self.graphs, self.fusions, *flags, *self.parameters.items()))
+
+    @property
+    def label(self) -> str:
+        """The name with the requested version: `vllm 0.11`."""
+        return f"{self.name} {self.version}".rstrip()
+
+    @property
+    def heading(self) -> str:
+        """The title, or else the name, with the requested version: `vLLM 0.11`."""
+        return f"{self.title or self.name} {self.version}".rstrip()
+
+    @property
+    def profile(self) -> str:
+        """The request by which all versions with this profile can be named: `vllm`, or `vllm@0.8` for older ones."""
+        if not self.version or not self.starts:
+            return self.name
+        start = nearest(Version(self.version), map(Version, self.starts)).text
+        return self.name if start == self.starts[-1] else f"{self.name}@{start}"
+
+    @property
+    def version_note(self) -> str:
+        """The profile that is used for the requested version, in words; "" if none was requested."""
+        if not self.version:
+            return ""
+        if not self.starts:
+            return f"{self.heading}: the profile is the same for all versions"
+        version, starts = Version(self.version), self.starts
+        if version < Version(starts[0]):
+            return f"{self.heading} is older than the known versions: the profile is that of {starts[0]}"
+        if version >= Version(starts[-1]):
+            return f"{self.heading}: the profile is the newest one, from {starts[-1]}"
+        place = starts.index(nearest(version, map(Version, starts)).text)
+        return f"{self.heading}: the profile is that of {starts[place]} to before {starts[place + 1]}"
 
     def uses_calibrated_kernels(self, hardware: Hardware) -> bool:
         """Whether the calibration of the hardware's kind measured the kernels that this engine runs."""
@@ -158,14 +199,14 @@ def default_engine(hardware: Hardware) -> str:
 
 
 def resolve_engine(hardware: Hardware, requested: Engine | str | None) -> Engine:
-    """The requested profile (or its name or path), else the hardware's default; raises like `load_engine`."""
+    """The requested profile (or its name, version or path), else the hardware's default; raises like `load_engine`."""
     if isinstance(requested, Engine):
         return requested
     return load_engine(default_engine(hardware) if requested is None else requested)
 
 
 def list_engines() -> list[str]:
-    """The names of the bundled profiles."""
+    """The names of the bundled engines, without versions and aliases."""
     return sorted(_bundled())
 
 
@@ -176,27 +217,61 @@ def _bundled() -> Mapping[str, Path]:
     return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
 
 
+@lru_cache(maxsize=1)
+def _aliases() -> Mapping[str, str]:
+    """The aliases of the bundled profiles' versions, with the requests that they stand for."""
+    contents = {path: read_mapping(path) for path in _bundled().values()}
+    return MappingProxyType(
+        {
+            alias: f"{path.stem}@{version}"
+            for path, content in contents.items()
+            for alias, version in aliases_of(content, str(path)).items()
+        }
+    )
+
+
 def load_engine(name: str) -> Engine:
-    """The bundled profile `name`, or the YAML file at that path; raises UnknownNameError or SpecError."""
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        path = Path(name)
-    elif name in _bundled():
-        path = _bundled()[name]
+    """The bundled profile `name`, or the YAML file at that path, either followed by `@VERSION`; or an alias of one.
+
+    An unknown version gets the profile of the nearest one. Raises UnknownNameError, SpecError, and RooflineError for a
+    text that is not a version.
+    """
+    family, version = split_name(name)
+    if family.endswith((".yaml", ".yml")) or "/" in family:
+        path = Path(family)
+    elif family in _bundled():
+        path = _bundled()[family]
+    elif family not in (aliases := _aliases()):
+        raise UnknownNameError("engine", family, (*list_engines(), *aliases))
+    elif version:
+        raise RooflineError(f"{family} is {aliases[family]}: name another version of {split_name(aliases[family])[0]}")
     else:
-        raise UnknownNameError("engine", name, list_engines())
-    return _load(path, modified(path))
+        return load_engine(aliases[family])
+    return _load(path, modified(path), version)
 
 
 @lru_cache(maxsize=64)
-def _load(path: Path, _modified: int) -> Engine:
-    return parse_engine(read_mapping(path), str(path))
+def _load(path: Path, _modified: int, version: str) -> Engine:
+    return parse_engine(read_mapping(path), str(path), version)
 
 
-_KEYS = Engine.__struct_fields__
+_KEYS = tuple(key for key in (*Engine.__struct_fields__, *KEYS) if key not in ("version", "starts"))
 
 
-def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
-    """The engine that a profile's mapping describes; `where` names the file in errors."""
+def parse_engine(content: Mapping[str, Any], where: str, version: str = "") -> Engine:
+    """The engine that a profile's mapping describes, at a version; `where` names the file in errors."""
+    changes, newest = versions_of(content, where), _parse(content, where)
+    aliases_of(content, where)
+    profiles = {start: _parse(merged(content, keys), where) for start, keys in changes.items()}
+    starts = tuple(start.text for start in changes)
+    if not version:
+        return replace(newest, starts=starts)
+    asked = Version(version)
+    found = profiles[nearest(asked, changes)] if changes else newest
+    return replace(found, version=asked.text, starts=starts)
+
+
+def _parse(content: Mapping[str, Any], where: str) -> Engine:
     for key in content:
         if key not in _KEYS:
             raise SpecError(where, f"unknown key {quote(key)}{suggest(key, _KEYS)}")

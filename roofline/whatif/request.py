@@ -18,7 +18,7 @@ from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Settings
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
-from roofline.specs.engine import default_engine
+from roofline.specs.engine import Engine, default_engine, resolve_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import PLAIN, Precision
@@ -59,8 +59,13 @@ class Request(Struct, frozen=True, dict=True):
 
     @property
     def engine_name(self) -> str:
-        """The name or path of the engine; by default that of the hardware."""
+        """The name (with a version) or path of the engine; by default that of the hardware."""
         return str(self.options.get("engine") or default_engine(self.hardware))
+
+    @property
+    def engine(self) -> Engine:
+        """The engine's profile."""
+        return resolve_engine(self.hardware, self.options.get("engine"))
 
     def scenario(self, **changes: Any) -> Scenario:
         """The scenario, with some of the `options` changed. Raises RooflineError if it is invalid."""

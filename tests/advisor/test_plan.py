@@ -317,6 +317,18 @@ def test_engines_that_do_not_run_what_is_asked_for_are_not_offered() -> None:
     assert able < {move.engine for move in engine_moves(replace(asked, techniques=()))}
 
 
+def test_an_older_version_runs_what_its_engine_runs_and_may_be_upgraded() -> None:
+    newest, same, older = (
+        compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, engine=name)
+        for name in ("vllm", "vllm@0.24", "vllm@0.5")
+    )
+    techniques = [[(move.name, move.engines) for move in engine_techniques(asked)] for asked in (newest, same, older)]
+    assert techniques[0] == techniques[1] == techniques[2]
+    names = [{move.name for move in engine_moves(asked)} for asked in (newest, same, older)]
+    assert names[0] == names[1] == names[2] - {"engine=vllm"}
+    assert "engine=vllm" in names[2]
+
+
 def test_what_does_not_fit_is_not_timed_until_it_is_asked_for() -> None:
     asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
     trials = Trials(asked, Goal(Objective.TOTAL))

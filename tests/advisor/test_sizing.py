@@ -349,6 +349,16 @@ def test_what_is_chosen_is_within_the_quality_budget_and_what_the_engine_runs() 
     assert "fp8" not in old.choice("fewest").best.configuration.formats.split(",")[0]
 
 
+def test_a_version_of_an_engine_is_offered_the_formats_of_that_engine() -> None:
+    offered = [
+        {made.formats for made in configurations(MODEL, Service(5, 1000, 100), FEW, Quality.CALIBRATED, name)}
+        for name in ("vllm", "vllm@0.5")
+    ]
+    assert offered[0] == offered[1]
+    older = size(MODEL, Service(5, 1000, 100), FEW, Quality.LOSSLESS, engine="vllm@0.5")
+    assert older.choice("cheapest").best.configuration.engine.label == "vllm 0.5"
+
+
 def test_alice_buys_a_computer() -> None:
     """One user, long answers (Yuan et al. 2024, section 2.2): decode counts, and only what stands on a desk."""
     found = size(load_model("llama-2-13b"), Service(None, 200, 1000))

@@ -68,6 +68,8 @@ def complain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         ("analyze", ["'MODEL'"]),
         ("analyze llama-2-7b", ["'--hw'"]),
         (f"{ON_A6000} gpt-j-6b", ["gpt-j-6b"]),
+        (f"{ON_A6000} --engine vllm@foo", ["'foo' is not a version"]),
+        (f"{ON_A6000} --engine vlm@0.11", ["engine 'vlm'", "did you mean 'vllm'?"]),
         ("analyze llama-2-7c --hw a6000", ["model 'llama-2-7c'", "did you mean 'llama-2-7b'?"]),
         ("analyze LAMA-3-8b --hw a6000", ["model 'LAMA-3-8b'", "did you mean 'llama-3-8b'?"]),
         ("analyze '' --hw a6000", ["model ''"]),

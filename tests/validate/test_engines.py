@@ -147,7 +147,7 @@ def test_spread_holds_eighty_percent() -> None:
 
 def test_priors_are_within_the_bounds_of_parameters() -> None:
     for name, values in PRIORS.items():
-        assert load_engine(name).name == name
+        assert load_engine(name).profile == name
         for key, value in values.items():
             assert PARAMETER[key].low <= value <= PARAMETER[key].high
     for name, grid in TABULATED.items():

@@ -84,8 +84,6 @@ HARDWARE: Mapping[str, tuple[str, str]] = MappingProxyType(
 _APPLE = re.compile(r"apple (m\d(?: (?:pro|max|ultra))?)(?: \((\d+)-core gpu\))?")
 
 ENGINES: tuple[tuple[str, str], ...] = (
-    ("vllm (2024)", "vllm-v0"),
-    *((f"vllm 0.{minor}.", "vllm-sync") for minor in range(8, 14)),
     ("vllm", "vllm"),
     ("tensorrt-llm", "tensorrt-llm"),
     ("gpt-fast", "gpt-fast"),
@@ -95,7 +93,12 @@ ENGINES: tuple[tuple[str, str], ...] = (
     ("sglang", "sglang"),
     ("pytorch hf", "hf-eager"),
 )
-"""Engine profiles by the prefix of the engine's name in files, in lower case."""
+"""Engines by the prefix of their name in files, in lower case."""
+
+YEARS: Mapping[tuple[str, str], str] = MappingProxyType({("vllm", "2024"): "0.5", ("vllm", "2025"): "0.11"})
+"""The version in the middle of a year, for files that only state the year."""
+
+_RELEASE = re.compile(r"\s+v?(\d+(?:\.\d+)+(?:[.-]?(?:dev|a|b|rc|post)\d*)*)")
 
 
 def find_model(text: str) -> Model:
@@ -138,11 +141,17 @@ def _apple(name: str, cores: str | None, text: str) -> ResolvedHardware:
 
 
 def find_engine(text: str) -> str:
-    """The name of the engine profile that a file calls `text`; raises Unmapped."""
+    """The engine that a file calls `text`, with its version where it states one or the year; raises Unmapped.
+
+    >>> [find_engine(text) for text in ("vLLM 0.24.0", "TensorRT-LLM v1.3.0rc10", "vLLM (2024)", "SGLang")]
+    ['vllm@0.24.0', 'tensorrt-llm@1.3.0rc10', 'vllm@0.5', 'sglang']
+    """
     plain = text.strip().lower()
     for prefix, name in ENGINES:
         if plain.startswith(prefix):
-            return name
+            stated, year = _RELEASE.match(plain, len(prefix)), re.search(r"\b20\d\d\b", plain)
+            version = stated[1] if stated else YEARS.get((name, year[0])) if year else None
+            return f"{name}@{version}" if version else name
     raise Unmapped(f"no engine profile is for {quote(text)}")
 
 

@@ -34,7 +34,7 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
         "schema": SCHEMA,
         "model": base.analysis.scenario.model.name,
         "hardware": base.analysis.scenario.hardware.name,
-        "engine": base.analysis.scenario.profile.name,
+        "engine": base.analysis.scenario.profile.label,
         "objective": str(goal.objective),
         "metric": goal.metric.name,
         "unit": goal.metric.unit,

@@ -49,7 +49,7 @@ def explain(analysis: Analysis, name: str, phase: str | None = None) -> Explanat
         subject, lines, margin, kernel = operator(analysis, part, name)
         sources = namesakes(part, name)
         definition, unit = "One operator of a pass: its roofs, and its fraction of its kernel's expected time.", "s"
-    engine = analysis.scenario.profile.name
+    engine = analysis.scenario.profile.label
     tools = tuple(sorted(commands(analysis, name), key=lambda entry: entry[0] != engine))
     return Explanation(
         subject=subject,

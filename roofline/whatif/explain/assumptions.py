@@ -34,7 +34,7 @@ def assumptions(analysis: Analysis) -> Iterable[str]:
         yield "llm-viewer convention, which has no expected times"
         return
     engine = scenario.profile
-    yield f"engine {engine.title or engine.name}: {'; '.join(engine.sources) or 'no measurements'}"
+    yield f"engine {engine.heading}: {'; '.join(engine.sources) or 'no measurements'}"
     if engine.fusions:
         yield f"fused in the engine's kernels: {', '.join(engine.fusions)}"
     calibration = load_calibration(scenario.hardware, kind=engine.uses_calibrated_kernels(scenario.hardware))

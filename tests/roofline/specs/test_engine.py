@@ -30,7 +30,7 @@ from roofline.whatif.request import Request
 
 
 def test_bundled_engines() -> None:
-    promised = {"ideal", "vllm", "vllm-sync", "vllm-v0", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
+    promised = {"ideal", "vllm", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
     assert {*promised, "lmdeploy"} <= set(list_engines())
 
 
@@ -161,13 +161,13 @@ def test_vllm_v0_is_host_bound() -> None:
     """Many sequences of a small model: the host of vLLM V0 takes longer than its device."""
     model, hardware = load_model("llama-3.2-1b"), load_hardware("h100-sxm")
     old, new = (
-        analyze(Scenario(model, hardware, batch=256, generate=33, engine=name)).decode for name in ("vllm-v0", "vllm")
+        analyze(Scenario(model, hardware, batch=256, generate=33, engine=name)).decode for name in ("vllm@0.5", "vllm")
     )
     assert old is not None
     assert new is not None
     assert old.host_time > old.expected.mid / 2
     assert new.host_time < new.expected.mid / 2
-    between = analyze(Scenario(model, hardware, batch=256, generate=33, engine="vllm-sync")).decode
+    between = analyze(Scenario(model, hardware, batch=256, generate=33, engine="vllm@0.11")).decode
     assert between is not None
     assert between.host_time == pytest.approx(1e-3 + 256 * 18e-6)
     assert new.expected.mid < between.expected.mid < old.expected.mid

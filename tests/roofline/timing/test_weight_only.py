@@ -124,7 +124,7 @@ def test_what_no_kernel_was_measured_for_says_so(technique: str) -> None:
 
 def test_engines_run_different_kernels() -> None:
     """vLLM: Machete for GPTQ on Hopper, Marlin for AWQ; in 2024 the kernel of AWQ's authors."""
-    vllm, before = load_engine("vllm").weight_only, load_engine("vllm-v0").weight_only
+    vllm, before = load_engine("vllm").weight_only, load_engine("vllm@0.5").weight_only
     assert kernel_of("gptq", vllm, "hopper").name == "machete"
     assert kernel_of("gptq", vllm, "ampere").name == kernel_of("awq-g64", vllm, "hopper").name == "marlin"
     assert kernel_of("awq", before, "ampere").name == "awq"
@@ -148,7 +148,7 @@ def test_profiles_name_known_kernels() -> None:
         parse_engine({"name": "x", "weight_only": {"awq": "marlim"}}, "x.yaml")
     with pytest.raises(SpecError, match="'weight_only' must map weight formats to kernels"):
         parse_engine({"name": "x", "weight_only": ["awq"]}, "x.yaml")
-    assert "weight_only: {awq: awq" in render(load_engine("vllm-v0"))
+    assert "weight_only: {awq: awq" in render(load_engine("vllm@0.5"))
 
 
 def test_the_terms_add_up() -> None:
