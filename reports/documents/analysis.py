@@ -160,6 +160,7 @@ def scenario_document(analysis: Analysis) -> dict[str, Any]:
         "fusions": list(analysis.fusions),
         "convention": str(scenario.convention),
         "engine": scenario.profile.label,
+        **({} if scenario.host is None else {"host": scenario.host}),
         "beyond_max_context": analysis.beyond_max_context,
     }
 

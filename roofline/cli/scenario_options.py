@@ -78,6 +78,14 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
             None,
             "NAME[@VERSION]",
         ),
+        _option(
+            "host",
+            str,
+            "Server that holds PCIe devices: pcie-server, pcie-switch (peer-to-peer among all), pcie-isolated (slow),"
+            " or a file. [default: pcie-server, with an interval that covers all]",
+            None,
+            "NAME",
+        ),
         _option("price", float, "Price of a device in USD/h. [default: the dated price in its spec]", None, "USD"),
         _option("convention", ConventionChoice, "How FLOPs and bytes are counted.", ConventionChoice.PHYSICAL),
     )

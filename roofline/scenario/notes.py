@@ -17,6 +17,7 @@ from roofline.graph.network import Network
 from roofline.graph.tensor import Role
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.scenario import DEFAULT_GENERATE
+from roofline.specs.host import DEFAULT_HOST, list_hosts
 
 ATTENTION = "attention"
 """The fusion that is FlashAttention."""
@@ -27,8 +28,8 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
     found = [f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis)]
     if analysis.beyond_max_context:
         found.append("the sequences grow beyond the model's maximum context")
-    if analysis.times_are_expected and (note := analysis.scenario.profile.version_note):
-        found.append(note)
+    if analysis.times_are_expected:
+        found += filter(None, (analysis.scenario.profile.version_note, _host_note(analysis)))
     return tuple(found)
 
 
@@ -69,6 +70,8 @@ def _no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
         yield "--flash" if ATTENTION in analysis.fusions else "--no-flash", f"{model.name} has no softmax attention"
     if precision.kv != precision.base and not caches(analysis):
         yield f"the KV cache format {precision.kv.name}", f"{model.name} has no KV cache"
+    if scenario.host is not None and not _over_host(analysis):
+        yield f"--host {scenario.host}", "no devices communicate over PCIe"
     yield from _offload_no_ops(analysis)
 
 
@@ -100,6 +103,24 @@ def _workload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
     elif not _depends_on_past(analysis):
         prefix = [f"--prefix {scenario.prefix}"] if scenario.prefix else []
         yield from ((option, f"{name} keeps a state of fixed size") for option in (*prefix, *context))
+
+
+def _over_host(analysis: Analysis) -> bool:
+    """Whether devices communicate over PCIe links of their host."""
+    phases = (phase for phase in (analysis.prefill, analysis.decode) if phase is not None)
+    runs = [run.placement for phase in phases for run in phase.passes]
+    return any(op.link and run.hardware.over_host(op.link.reach) for run in runs for op, _, _ in run.network.ops)
+
+
+def _host_note(analysis: Analysis) -> str:
+    """The assumed host, where collectives run over PCIe and none is named."""
+    if analysis.scenario.hardware.host is not None or not _over_host(analysis):
+        return ""
+    others = ", ".join(name for name in list_hosts() if name != DEFAULT_HOST)
+    return (
+        f"collectives over PCIe are those of the host {DEFAULT_HOST}, with an interval that covers {others} as well;"
+        " name one with --host"
+    )
 
 
 def _graphs(analysis: Analysis) -> tuple[Network, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -16,8 +16,9 @@ from msgspec import Struct
 from pydantic import Strict
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quote, suggest
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError, quote, suggest
 from roofline.core.units import Dimension, Quantity, parse_quantity
+from roofline.specs.host import Host, load_host
 from roofline.specs.library import as_mapping, check_keys, find_spec, modified, spec_files, validate
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
@@ -114,7 +115,7 @@ class Hardware:
 
     `tensor` has the peaks of the matrix units (tensor cores), `vector` those of the vector units (CUDA cores);
     unsupported formats are absent. `units` are SMs, CUs or cores. `sources` has the source of each number, by
-    dotted key.
+    dotted key. `host` is the server that holds PCIe devices, None where nobody says which.
     """
 
     name: str
@@ -137,6 +138,7 @@ class Hardware:
     price: Price | None = None
     released: Annotated[int, Strict(), Ge(1900), Le(2100)] | None = None
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    host: Host | None = None
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bandwidth, self.memory_capacity))
@@ -182,6 +184,14 @@ class Hardware:
             raise UnsupportedError(f"the spec of {self.name} has no interconnect {where}")
         return next((link for link in found if link.bridged is None or span.reach <= link.bridged), found[0])
 
+    def over_host(self, reach: int) -> bool:
+        """Whether `reach` neighbouring devices of a node communicate over PCIe links of their host."""
+        scopes = {link.scope for link in self.interconnects}
+        if scopes.isdisjoint(("node", "host")):
+            return False
+        link = self.link(Span(reach, across_nodes=False))
+        return link.scope == "host" and link.kind.startswith("PCIe")
+
     def ring_bandwidth(self, ranks: int, members: int, reducing: bool = False) -> float:
         """Ring bandwidth (B/s) of `ranks` devices over several nodes, `members` of them in each.
 
@@ -215,6 +225,12 @@ class Hardware:
     def formats(self) -> tuple[str, ...]:
         """The supported arithmetic formats, widest first."""
         return tuple(name for name in ARITHMETIC if self.supports(name))
+
+
+@lru_cache(maxsize=256)
+def hosted(hardware: Hardware, host: Host) -> Hardware:
+    """The hardware in a host."""
+    return replace(hardware, host=host)
 
 
 def load_hardware(name: str) -> Hardware:
@@ -266,7 +282,7 @@ _CITED = re.compile(r"\s*(?P<text>[^\[\]]{1,80}?)\s*\[\s*(?P<source>[^\];]+?)\s*
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "": (
         *("name", "title", "vendor", "family", "kind", "released", "memory", "compute", "cache", "interconnects"),
-        *("power", "energy", "price", "sources"),
+        *("power", "energy", "price", "host", "sources"),
     ),
     "memory": (*_SECTIONS["memory"], "kind"),
     "compute": (*_SECTIONS["compute"], "tensor", "vector"),
@@ -329,6 +345,7 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
         "price": price or None,
         "released": top.get("released"),
         "sources": reader.used,
+        "host": _host(top.get("host"), where),
     }
     if not isinstance(memory.get("kind"), (str, type(None))):
         raise SpecError(where, f"'memory.kind' must be text, got {quote(memory['kind'])}")
@@ -336,6 +353,17 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
     if len(hardware.name) > 80 or not hardware.name.strip() or not hardware.name.isprintable():
         raise SpecError(where, "'name' must be 1 to 80 printable characters")
     return hardware
+
+
+def _host(name: object, where: str) -> Host | None:
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise SpecError(where, f"'host' must be the name of a host, got {quote(name)}")
+    try:
+        return load_host(name)
+    except UnknownNameError as error:
+        raise SpecError(where, f"'host': {error}") from None
 
 
 class _Reader:

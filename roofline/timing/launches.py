@@ -22,6 +22,7 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
 from roofline.specs.weight_only import WeightOnlyKernel, kernel_of
 from roofline.timing.calibration import Basis, Calibration, Fit, Match, Residuals
+from roofline.timing.hosts import on_host
 from roofline.timing.kernels import kernel
 from roofline.timing.kernels.common import numbers
 from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
@@ -181,6 +182,9 @@ def _constants(
         match = calibration.find(shape.op, variant)
         shape = replace(shape, texts={**shape.texts, "variant": match.fit.format if match else variant})
     matches = {} if shape is None else _matches(shape, hardware, calibration)
+    link = ops[0].link
+    if shape is not None and shape.op == "collective" and link is not None and hardware.over_host(link.reach):
+        matches = {op: on_host(match, hardware) for op, match in matches.items()}
     chosen = _weight_only(ops, shape, dict(weight_only), hardware)
     if shape is not None and chosen is not None:
         shape = replace(shape, texts={**shape.texts, "weight_only": chosen.name})

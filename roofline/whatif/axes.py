@@ -2,7 +2,7 @@
 
     1,2,4            a list                            1:256         every whole number, both ends included
     0:4096:512       in steps                          1:256:log16   16 values in equal ratios, 0:1:lin5 in equal steps
-    all           of models, hardware and engines
+    all           of models, hardware, engines and hosts
 
 Workload counts are arrays that one analysis evaluates at once; every other axis is a loop over its values.
 """
@@ -20,6 +20,7 @@ from msgspec import Struct
 from roofline.core.errors import RooflineError, quote
 from roofline.specs.engine import list_engines
 from roofline.specs.hardware import list_hardware
+from roofline.specs.host import list_hosts
 from roofline.specs.modelspec import list_models
 from roofline.whatif.options import NEEDED, NOTHING, Kind, Option, find_option
 
@@ -27,9 +28,9 @@ MAX_VALUES = 10_000_000
 """Maximum values of one axis."""
 
 EVERYTHING = "all"
-"""The text for all models, hardware or engines."""
+"""The text for all models, hardware, engines or hosts."""
 
-_KNOWN = {"model": list_models, "hw": list_hardware, "engine": list_engines}
+_KNOWN = {"model": list_models, "hw": list_hardware, "engine": list_engines, "host": list_hosts}
 
 _NUMBER = r"[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?"
 _RANGE = re.compile(

@@ -60,6 +60,8 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
         raise RooflineError("an engine made in Python has no name for a command")
     if engine is not None and engine != default_engine(request.hardware):
         yield "--engine", engine
+    if options.get("host") is not None:
+        yield "--host", options["host"]
     price = options.get("price")
     if price is not None:
         yield "--price", f"{price!r}"

@@ -20,6 +20,7 @@ from roofline.graph.parallel import MAX_DEVICES, parse_offload
 from roofline.scenario.scenario import MAX_BATCH, MAX_LENGTH, MAX_PRICE, Scenario
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import load_hardware
+from roofline.specs.host import load_host
 from roofline.specs.images import parse_image_size
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import parse_precision
@@ -160,6 +161,7 @@ OPTIONS: Mapping[str, Option] = {
         Option("offload", Kind.TEXT, ("offload",), check=parse_offload),
         Option("with", Kind.LIST, ("techniques",), check=check_request),
         Option("engine", Kind.TEXT, ("engine",), check=load_engine),
+        Option("host", Kind.TEXT, ("host",), check=load_host),
         Option("price", Kind.NUMBER, ("price",), 0, MAX_PRICE),
         Option("convention", Kind.TEXT, ("convention",), check=_convention),
     )

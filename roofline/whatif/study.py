@@ -28,6 +28,7 @@ from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quo
 from roofline.core.expressions import Expression, Type, parse_condition
 from roofline.specs.engine import default_engine, load_engine
 from roofline.specs.hardware import load_hardware
+from roofline.specs.host import load_host
 from roofline.specs.modelspec import load_model
 from roofline.timing.calibration import load_calibration
 from roofline.whatif.axes import Axis, parse_axes, split_assignment
@@ -239,7 +240,7 @@ def _hardware(name: str) -> object:
     return hardware, load_calibration(hardware)
 
 
-_LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine}
+_LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine, "host": load_host}
 
 
 def source_digest(kind: str, name: str) -> str:

@@ -753,7 +753,7 @@ CASES = (
     case(
         "yuan R23, miao D4",
         False,
-        "llama-3.1-8b --hw rtx-4090 --prompt 2048",
+        "llama-3.1-8b --hw rtx-4090 --prompt 2048 --host pcie-isolated",
         devices(TTFT, 4),
         "tp=4",
         no_benefit("tp=4", "tensor-parallelism", "PCIe"),

@@ -106,6 +106,7 @@ class Conditions:
     micro_batches: Number = 1
     techniques: tuple[Text, ...] = ()
     engine: Text | None = None
+    host: Text | None = None
     utilisation: Annotated[float, Gt(0), Le(1)] | None = None
 
 
@@ -314,6 +315,7 @@ def _scenario(given: Conditions) -> Scenario:
         precision=precision,
         settings=Settings(parallel=parallel),
         engine=given.engine,
+        host=given.host,
     )
     return apply_techniques(scenario, given.techniques)
 

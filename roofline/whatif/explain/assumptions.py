@@ -40,6 +40,8 @@ def assumptions(analysis: Analysis) -> Iterable[str]:
     calibration = load_calibration(scenario.hardware, kind=engine.uses_calibrated_kernels(scenario.hardware))
     chain = ", then ".join(f"{link.name} ({link.basis})" for link in calibration.chain)
     yield f"kernel constants: {chain}"
+    if (host := scenario.hardware.host) is not None:
+        yield f"collectives over PCIe on the host {host.title or host.name}: {'; '.join(host.sources) or 'no source'}"
     for phase in (analysis.prefill, analysis.decode):
         if phase is not None:
             basis = phase.basis
