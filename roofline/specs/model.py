@@ -373,7 +373,8 @@ class ImageRule:
 class Layer(Struct, frozen=True):
     """One layer: a token mixer and a feed-forward block (either may be absent), sequential or in parallel.
 
-    `cross` attends to the encoder's output between the two.
+    `cross` attends to the encoder's output between the two. `one_all_reduce`: with tensor parallelism, engines add the
+    outputs of parallel attention and MLP before they reduce them.
     """
 
     norm: Norm
@@ -382,6 +383,7 @@ class Layer(Struct, frozen=True):
     cross: Attention | None = None
     residual: Literal["sequential", "parallel"] = "sequential"
     shared_norm: bool = False
+    one_all_reduce: bool = False
 
 
 class LayerGroup(Struct, frozen=True):

@@ -136,6 +136,7 @@ class _Spec:
     cross: dict[str, Any] | None = None
     residual: Literal["sequential", "parallel"] = "sequential"
     shared_norm: Flag = False
+    one_all_reduce: Flag = False
     attention: dict[str, Any] | None = None
     latent_attention: dict[str, Any] | None = None
     mamba: dict[str, Any] | None = None
@@ -155,7 +156,7 @@ def _names(record: type) -> tuple[str, ...]:
 _SECTIONS: Mapping[str, type] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm}
 """The parts of a layer, by section key."""
 
-_SWITCHES = ("residual", "shared_norm")
+_SWITCHES = ("residual", "shared_norm", "one_all_reduce")
 _LAYER_KEYS = (*_SECTIONS, *_SWITCHES)
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "": _names(_Spec),
@@ -303,6 +304,7 @@ class _Switches:
 
     residual: Literal["sequential", "parallel"]
     shared_norm: Flag
+    one_all_reduce: Flag
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -335,8 +337,9 @@ def _check_layer(layer: Layer, prefix: str, where: str) -> None:
         raise SpecError(where, f"'{prefix}moe.top_k': {problem}")
     if isinstance(experts, MixtureOfExperts):
         _check_groups(experts, f"{prefix}moe", where)
-    if layer.shared_norm and layer.residual != "parallel":
-        raise SpecError(where, f"'{prefix}shared_norm' needs residual: parallel")
+    for key in ("shared_norm", "one_all_reduce"):
+        if getattr(layer, key) and layer.residual != "parallel":
+            raise SpecError(where, f"'{prefix}{key}' needs residual: parallel")
     if layer.residual == "parallel" and layer.norm.placement != "pre":
         raise SpecError(where, f"'{prefix}norm.placement': a parallel residual takes pre norms only")
     if layer.residual == "parallel" and (layer.mixer is None or layer.feed_forward is None or layer.cross):
@@ -397,7 +400,7 @@ def _layer_spec(layer: Layer) -> dict[str, Any]:
     if layer.cross is not None:
         spec["cross"] = {key: value for key, value in _section_spec(layer.cross).items() if key != "causal"}
     spec["norm"] = _section_spec(layer.norm)
-    switches = {"residual": layer.residual, "shared_norm": layer.shared_norm}
+    switches = {key: getattr(layer, key) for key in _SWITCHES}
     return {**spec, **{key: value for key, value in switches.items() if value not in ("sequential", False)}}
 
 
