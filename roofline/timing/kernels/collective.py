@@ -70,13 +70,15 @@ def _link(columns: Columns, hardware: Hardware, reducing: bool = False) -> Array
             np.vectorize(lambda count: hardware.ring_bandwidth(int(count), members, reducing), otypes=[float])(ranks)
         )
     reach, ranks = aligned(column(columns, "reach") if "reach" in columns else ranks, ranks)
+
+    def bandwidth(reached: float, count: float) -> float:
+        link = hardware.link(Span(int(reached), across))
+        return link.bandwidth_among(int(count)) / (link.all_reduce_share(int(count)) if reducing else 1.0)
+
+    if ranks.size and (ranks == ranks.flat[0]).all() and (reach == reach.flat[0]).all():  # one link, as in most passes
+        return np.full(reach.shape, bandwidth(reach.flat[0], ranks.flat[0]))
     groups, which = np.unique(np.stack([reach.reshape(-1), ranks.reshape(-1)]), axis=1, return_inverse=True)
-    spans = groups.T.astype(int).tolist()
-    links = [(hardware.link(Span(reached, across)), count) for reached, count in spans]
-    bandwidths = np.array(
-        [link.bandwidth_among(count) / (link.all_reduce_share(count) if reducing else 1.0) for link, count in links]
-    )
-    return np.asarray(bandwidths[which].reshape(reach.shape))
+    return np.array([bandwidth(*span) for span in groups.T])[which].reshape(reach.shape)
 
 
 def collective_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
