@@ -218,6 +218,7 @@ def test_engines_by_prefix() -> None:
         "sglang",
     ]
     assert find_engine("LMDeploy TurboMind") == "lmdeploy"
+    assert find_engine("DeepSpeed-MII (2024)") == "deepspeed-mii"
     with pytest.raises(Unmapped, match="no engine profile is for 'pegainfer'"):
         find_engine("pegainfer")
 

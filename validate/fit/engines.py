@@ -48,6 +48,7 @@ PRIORS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "vllm-v0": {"step": 1.0e-3, "sequence": 20e-6, "issue": 6e-6},
         "sglang": {"step": 0.5e-3, "sequence": 15e-6, "issue": 6e-6},
         "llama.cpp": {"step": 0.2e-3, "sequence": 10e-6, "issue": 3e-6, "integer_blocks": 4.0},
+        "deepspeed-mii": {"step": 1.0e-3, "sequence": 20e-6, "issue": 6e-6},
         "hf-eager": {"step": 2e-3, "sequence": 20e-6, "issue": 25e-6},
     }
 )

@@ -93,6 +93,7 @@ ENGINES: tuple[tuple[str, str], ...] = (
     ("gguf file", "llama.cpp"),
     ("lmdeploy", "lmdeploy"),
     ("sglang", "sglang"),
+    ("deepspeed-mii", "deepspeed-mii"),
     ("pytorch hf", "hf-eager"),
 )
 """Engine profiles by the prefix of the engine's name in files, in lower case."""

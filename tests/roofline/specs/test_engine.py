@@ -31,7 +31,7 @@ from roofline.whatif.request import Request
 
 def test_bundled_engines() -> None:
     promised = {"ideal", "vllm", "vllm-sync", "vllm-v0", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
-    assert {*promised, "lmdeploy"} <= set(list_engines())
+    assert {*promised, "lmdeploy", "deepspeed-mii"} <= set(list_engines())
 
 
 @pytest.mark.parametrize("name", list_engines())
