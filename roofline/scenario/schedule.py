@@ -88,7 +88,8 @@ class Part(StrEnum):
 class Host(Struct, frozen=True):
     """A CPU that computes the fraction `work` of one `part` of every pass, in turn with the accelerator.
 
-    Its memory holds the fraction `memory` of the weights and `kv` of the KV cache (None: the same).
+    Its memory holds the fraction `memory` of the weights and `kv` of the KV cache (None: the same). `compute` forces an
+    arithmetic on its GEMMs (None: the operands determine it).
     """
 
     hardware: Hardware
@@ -96,6 +97,7 @@ class Host(Struct, frozen=True):
     memory: float
     kv: float | None = None
     part: Part = Part.ALL
+    compute: str | None = None
 
 
 class Cascade(Struct, frozen=True):
@@ -417,7 +419,7 @@ class Schedule:
         if host.part is not Part.ALL:
             rest = self._place(_filtered(graph, host.part, False), run.placement.hardware)
             passes.append(run._replace(placement=rest))
-            graph = _filtered(graph, host.part, True)
+            graph = replace(_filtered(graph, host.part, True), compute=host.compute or graph.compute)
         if host.work < 1:
             own = self._place(graph, run.placement.hardware)
             passes.append(run._replace(placement=own, repeat=run.repeat * (1 - host.work)))

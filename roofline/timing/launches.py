@@ -236,9 +236,14 @@ def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -
     found = {}
     for op in ATTENTION if shape.op == "attention" else (shape.op,):
         match = calibration.find(op, kernel(op).format(shape.texts))
-        if match is not None and _computes(shape, hardware):
+        if match is not None and _computes(shape, hardware) and not _on_vector_units(shape, match):
             found[op] = match
     return found
+
+
+def _on_vector_units(shape: KernelShape, match: Match) -> bool:
+    """Whether experts run on vector units: the pooled constants are those of grouped GEMMs on matrix units."""
+    return shape.op == "moe" and shape.texts["dtype"] == "fp32" and match.basis == "pooled"
 
 
 def _computes(shape: KernelShape, hardware: Hardware) -> bool:
