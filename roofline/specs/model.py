@@ -357,7 +357,8 @@ class ImageRule:
     """How an image processor turns an image of any size into patches of `patch` x `patch` pixels.
 
     `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` (dynamic resolution); or
-    the image is cut into at most `tiles` squares of `tile` x `tile` pixels (`roofline.specs.images`).
+    the image is cut into at most `tiles` squares of `tile` x `tile` pixels, in the `grid` that scales it least or that
+    is closest to its aspect ratio (`roofline.specs.images`).
     """
 
     __pydantic_config__ = CLOSED
@@ -368,6 +369,7 @@ class ImageRule:
     max_pixels: Tokens | None = None
     tile: Count | None = None
     tiles: Annotated[int, Strict(), Ge(1), Le(256)] | None = None
+    grid: Literal["scale", "aspect"] = "scale"
 
 
 class Layer(Struct, frozen=True):

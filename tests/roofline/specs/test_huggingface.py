@@ -384,10 +384,10 @@ def test_misspellings_are_suggested(model_type: str, meant: str | None) -> None:
 
 @pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
 def test_supported_text_decoder_is_suggested(key: str) -> None:
-    message = rejection({"model_type": "internvl_chat", key: config("qwen2-7b")})
+    message = rejection({"model_type": "minicpmv", key: config("qwen2-7b")})
     assert f"its '{key}', saved as a file of its own, is read as 'qwen2'" in message
-    assert "(YAML)" in rejection({"model_type": "internvl_chat", key: {"model_type": "other"}})
-    assert "(YAML)" in rejection({"model_type": "internvl_chat", key: []})
+    assert "(YAML)" in rejection({"model_type": "minicpmv", key: {"model_type": "other"}})
+    assert "(YAML)" in rejection({"model_type": "minicpmv", key: []})
 
 
 def test_model_name_from_file_or_folder(tmp_path: Path) -> None:

@@ -27,6 +27,11 @@ def of(model: str, size: str | None = None, images: int = 1) -> Scenario:
         ("qwen3.5-27b", "1024x768", 32 * 24),  # 32 x 32 pixels a token
         ("qwen3.5-27b", "100x100", 8 * 8),  # at least 256 x 256 pixels
         ("llava-1.5-7b", "1024x768", 576),  # any image becomes 336 x 336
+        ("internvl3-8b", "448x448", 256),
+        ("internvl3-8b", "1024x768", 13 * 256),  # 4 x 3 tiles, as exact as their ratio, and the thumbnail
+        ("internvl3-8b", "800x400", 3 * 256),  # of 2 x 1 and 4 x 2 tiles those below twice the image's area
+        ("internvl3-8b", "1600x800", 9 * 256),
+        ("internvl3-78b", "100x1000", 11 * 256),  # 1 x 10 tiles
         ("llama-4-scout", "336x336", 144),
         ("llama-4-scout", "672x336", 3 * 144),  # two tiles and the thumbnail
         ("llama-4-scout", "1024x768", 13 * 144),  # 4 x 3 tiles and the thumbnail
