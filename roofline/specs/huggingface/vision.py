@@ -18,7 +18,7 @@ PIXELS: Mapping[int, tuple[int, int]] = {14: (56**2, 12845056), 16: (256**2, 409
 """Bounds on an image's pixels by the size of a patch: preprocessor_config.json of Qwen2-VL and 2.5-VL, and Qwen3.5."""
 
 LLAMA_4_TILES = 16
-"""`max_patches` of Llama 4's image processor: the default in transformers, and of the released preprocessor_config.json."""
+"""`max_patches` of Llama 4's image processor in transformers, and of its released preprocessor_config.json."""
 
 INTERNVL_TILES = 12
 """`max_patches` of InternVL's image processor (GotOcr2ImageProcessor), and `max_dynamic_patch` of its config.json."""
