@@ -334,7 +334,7 @@ def _serves(engine: str, hardware: Hardware) -> bool:
     return hardware.kind == "gpu"
 
 
-CONSUMER_FAMILIES = ("apple", "core", "rdna3", "rdna3.5", "battlemage")
+CONSUMER_FAMILIES = ("apple", "core", "rdna3", "rdna3.5", "rdna4", "battlemage")
 CONSUMER_NAMES = ("rtx-", "dgx-spark", "jetson")
 """NVIDIA's consumer devices go by name, since its families also have datacenter devices."""
 
