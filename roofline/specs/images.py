@@ -1,8 +1,9 @@
 """Tokens of an image by its size: what an image processor makes of a picture before the vision encoder sees it.
 
-Dynamic resolution (Qwen2-VL to Qwen3.5): the image is resized to the nearest multiple of what becomes one token, within
-bounds on its pixels. Tiles: it is resized into a grid of square tiles, which scales it least (Llama 4) or is closest to
-its aspect ratio (InternVL), and a thumbnail is added. Without a rule (LLaVA-1.5) every image is resized to one size.
+Dynamic resolution: the image is resized to the nearest multiple of what becomes one token, within bounds on its pixels
+(Qwen2-VL to Qwen3.5), or to the next one within a bound on its sides (Pixtral). Tiles: it is resized into a grid of
+square tiles, which scales it least (Llama 4) or is closest to its aspect ratio (InternVL), and a thumbnail is added.
+Without a rule (LLaVA-1.5) every image is resized to one size.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ def encoded_image(model: Model, size: ImageSize | None) -> EncodedImage:
     if rule.tile is not None:
         tiles = (_closest_grid if rule.grid == "aspect" else _grid_tiles)(size, rule.tile, rule.tiles or 1)
         return EncodedImage(tiles + 1 if tiles > 1 else 1, (rule.tile // rule.patch) ** 2)
-    width, height = _resized(size, rule)
+    width, height = _resized(size, rule) if rule.max_side is None else _fitted(size, rule, rule.max_side)
     return EncodedImage(1, (width // rule.patch) * (height // rule.patch))
 
 
@@ -81,6 +82,16 @@ def _resized(size: ImageSize, rule: ImageRule) -> ImageSize:
         grow = math.sqrt(rule.min_pixels / area)
         return ImageSize(*(math.ceil(length * grow / side) * side for length in size))
     return rounded
+
+
+def _fitted(size: ImageSize, rule: ImageRule, most: int) -> ImageSize:
+    """The size with sides of at most `most` pixels, rounded up to multiples of a token's side.
+
+    transformers, image_processing_pixtral.py, get_resize_output_image_size.
+    """
+    ratio = max(1.0, size.width / most, size.height / most)
+    side = rule.patch * rule.merge
+    return ImageSize(*(max(1, math.ceil(math.floor(length / ratio) / side)) * side for length in size))
 
 
 def _grids(most: int) -> list[tuple[int, int]]:

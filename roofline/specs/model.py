@@ -356,9 +356,9 @@ class AudioConvolution:
 class ImageRule:
     """How an image processor turns an image of any size into patches of `patch` x `patch` pixels.
 
-    `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` (dynamic resolution); or
-    the image is cut into at most `tiles` squares of `tile` x `tile` pixels, in the `grid` that scales it least or that
-    is closest to its aspect ratio (`roofline.specs.images`).
+    `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` or sides of at most
+    `max_side` pixels (dynamic resolution); or the image is cut into at most `tiles` squares of `tile` x `tile` pixels,
+    in the `grid` that scales it least or that is closest to its aspect ratio (`roofline.specs.images`).
     """
 
     __pydantic_config__ = CLOSED
@@ -367,6 +367,7 @@ class ImageRule:
     merge: Count = 1
     min_pixels: Tokens | None = None
     max_pixels: Tokens | None = None
+    max_side: Count | None = None
     tile: Count | None = None
     tiles: Annotated[int, Strict(), Ge(1), Le(256)] | None = None
     grid: Literal["scale", "aspect"] = "scale"
@@ -400,11 +401,12 @@ class Model(Struct, frozen=True, dict=True):
     `task`: generate tokens, or encode a sequence in one pass. `tower`: a network that runs first, either an "encoder"
     for the layers' `cross` attention, or a "vision" encoder whose `tower_tokens` outputs per image are added to the
     prompt; `image` is the rule for images of other sizes. An encoder's `tower_tokens`, if any, are its default input
-    length (Whisper's windows of 30 s). `dtype`: format of the unquantised weights. `quantization`: scheme of the
-    others, in the notation of `--quant`. `unquantised`: parts left unquantised beside the usual ones. `mtp`: number of
-    multi-token-prediction modules in the checkpoint, not part of the main model. `extra_parameters`: stored weights
-    that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the derived size is
-    `roofline.bound.memory.parameters(model)`.
+    length (Whisper's windows of 30 s). `deepstack`: earlier layers of a vision encoder whose outputs pass through
+    projectors of their own, of the same widths (Qwen3-VL). `dtype`: format of the unquantised weights. `quantization`:
+    scheme of the others, in the notation of `--quant`. `unquantised`: parts left unquantised beside the usual ones.
+    `mtp`: number of multi-token-prediction modules in the checkpoint, not part of the main model. `extra_parameters`:
+    stored weights that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the
+    derived size is `roofline.bound.memory.parameters(model)`.
     """
 
     name: str
@@ -433,6 +435,7 @@ class Model(Struct, frozen=True, dict=True):
     image: ImageRule | None = None
     projector: tuple[int, ...] = ()
     projector_bias: bool = True
+    deepstack: int = 0
     patch: int = 0
     patch_bias: bool = False
     convolutions: tuple[AudioConvolution, ...] = ()

@@ -126,6 +126,7 @@ class _Spec:
     image: ImageRule | None = None
     projector: list[Count] | None = None
     projector_bias: Flag = True
+    deepstack: Annotated[int, Strict(), Ge(0), Le(100)] = 0
     patch: Natural = 0
     patch_bias: Flag = False
     convolutions: Annotated[list[AudioConvolution], Len(1, 16)] | None = None

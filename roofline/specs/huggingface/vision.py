@@ -11,7 +11,7 @@ from typing import Any
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.huggingface import dense, hybrid
 from roofline.specs.huggingface import moe as experts
-from roofline.specs.huggingface.config import Config, Reader, Spec, plain_mlp
+from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, plain_mlp
 
 PATCHES = 32 * 32
 PIXELS: Mapping[int, tuple[int, int]] = {14: (56**2, 12845056), 16: (256**2, 4096**2)}
@@ -23,7 +23,13 @@ LLAMA_4_TILES = 16
 INTERNVL_TILES = 12
 """`max_patches` of InternVL's image processor (GotOcr2ImageProcessor), and `max_dynamic_patch` of its config.json."""
 
-_TEXT: Mapping[str, Reader] = {**dense.READERS, **experts.READERS, **experts.TEXT_DECODERS, **hybrid.TEXT_DECODERS}
+_TEXT: Mapping[str, Reader] = {
+    **dense.READERS,
+    **dense.TEXT_DECODERS,
+    **experts.READERS,
+    **experts.TEXT_DECODERS,
+    **hybrid.TEXT_DECODERS,
+}
 _LLAMA: Mapping[str, int] = {
     "vocab_size": 32000,
     "hidden_size": 4096,
@@ -255,11 +261,28 @@ def _qwen2_5_vl(config: Config) -> Spec:
 
 
 def _qwen3_5(config: Config) -> Spec:
-    """Also the model with experts: the nested file says which. Learned positions are added, and patches rotate too."""
+    """Also the model with experts: the nested file says which."""
+    return _qwen3_tower(config, _text(config, f"{config.text('model_type')}_text"))
+
+
+def _qwen3_vl(config: Config) -> Spec:
+    """Outputs of three layers of the tower have projectors too (DeepStack), with norms of their own.
+
+    The decoder adds them to the hidden states of its first layers, an addition that is left out.
+    """
+    text = _text(config, "qwen3_moe" if config.text("model_type").endswith("moe") else "qwen3")
+    spec = _qwen3_tower(config, text)
+    tower = spec["tower"]
+    taps = len(config.section("vision_config").integers("deepstack_visual_indexes"))
+    deepstack = {"deepstack": taps, "extra_parameters": 2 * tower["projector"][0] * taps} if taps else {}
+    return {**spec, "tower": {**tower, **deepstack}}
+
+
+def _qwen3_tower(config: Config, text: Spec) -> Spec:
+    """Learned positions are added, and patches rotate too."""
     vision = config.section("vision_config")
-    if vision.content.get("deepstack_visual_indexes"):
+    if vision.content.get("deepstack_visual_indexes") and not config.text("model_type").startswith("qwen3_vl"):
         raise SpecError(config.where, "'vision_config': deepstack_visual_indexes are not supported")
-    text = _text(config, f"{config.text('model_type')}_text")
     hidden = vision.integer("hidden_size", default=1152)
     tower = _tower(
         hidden,
@@ -275,13 +298,44 @@ def _qwen3_5(config: Config) -> Spec:
     return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, vision.integer("patch_size", default=16)))
 
 
+def _mistral3(config: Config) -> Spec:
+    """The tower of Pixtral, whose patches rotate, and a projector that merges them before its two layers.
+
+    The tokens that end each row of patches in the prompt are left out.
+    """
+    text, vision = _text(config, "mistral"), config.section("vision_config")
+    hidden, patch = vision.integer("hidden_size", default=1024), vision.integer("patch_size", default=14)
+    merge, side = config.integer("spatial_merge_size", default=2), vision.integer("image_size", default=1540)
+    mlp = {
+        "width": vision.integer("intermediate_size", default=4096),
+        "gated": True,
+        "activation": vision.activation("hidden_act", default="gelu"),
+    }
+    tower = _tower(
+        hidden,
+        vision.integer("num_hidden_layers", default=24),
+        vision.integer("num_attention_heads", default=16),
+        mlp,
+        attention={"rotary": True, "qkv_bias": False, "output_bias": False},
+        norm=RMS,
+        embedding_norm=True,
+        patch=3 * patch * patch,
+        projector=[hidden * merge**2, hidden, text["hidden"], text["hidden"]],
+        projector_bias=config.flag("multimodal_projector_bias", False),
+    )
+    return _with_vision_tower(text, tower, PATCHES, patch=patch, merge=merge, max_side=side)
+
+
 READERS: Mapping[str, Reader] = {
     "internvl": _internvl,
     "internvl_chat": _internvl,
     "llama4": _llama4,
     "llava": _llava,
+    "mistral3": _mistral3,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen2_vl": _qwen2_vl,
     "qwen3_5": _qwen3_5,
     "qwen3_5_moe": _qwen3_5,
+    "qwen3_vl": _qwen3_vl,
+    "qwen3_vl_moe": _qwen3_vl,
 }

@@ -26,6 +26,10 @@ def of(model: str, size: str | None = None, images: int = 1) -> Scenario:
         ("qwen2-vl-2b", "28x28", 2 * 2),  # at least 56 x 56 pixels
         ("qwen3.5-27b", "1024x768", 32 * 24),  # 32 x 32 pixels a token
         ("qwen3.5-27b", "100x100", 8 * 8),  # at least 256 x 256 pixels
+        ("qwen3-vl-8b", "1024x768", 32 * 24),
+        ("mistral-small-3.2-24b", "1540x1540", 55 * 55),  # 28 x 28 pixels a token
+        ("mistral-small-3.2-24b", "3080x1540", 55 * 28),  # sides of at most 1540 pixels, rounded up
+        ("mistral-small-3.2-24b", "29x10", 2 * 1),
         ("llava-1.5-7b", "1024x768", 576),  # any image becomes 336 x 336
         ("internvl3-8b", "448x448", 256),
         ("internvl3-8b", "1024x768", 13 * 256),  # 4 x 3 tiles, as exact as their ratio, and the thumbnail
@@ -55,6 +59,15 @@ def test_the_encoder_runs_over_all_patches_of_the_image() -> None:
     tiles = analyze(of("llama-4-scout", "672x336"))
     own = {op.name: op for op in tiles.prefill.ops if op.section == "encoder layer"}
     assert own["q_proj"].flops == 3 * 576 * (2 * 1408 * 1408 + 1408)
+
+
+def test_deepstack_projects_the_outputs_of_three_more_layers() -> None:
+    """Qwen3-VL 8B: 4,608 numbers a token through 4608 x 4608 and 4608 x 4096, four times in all."""
+    ops = analyze(of("qwen3-vl-8b", "512x512")).prefill.ops
+    projectors = [op for op in ops if "projector_" in op.name and "act" not in op.name]
+    once = 256 * (2 * 4608 * 4608 + 4608 + 2 * 4608 * 4096 + 4096)
+    assert sum(op.flops for op in projectors) == 4 * once
+    assert len(projectors) == 8
 
 
 @given(st.integers(1, 20000), st.integers(1, 20000))
