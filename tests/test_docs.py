@@ -58,7 +58,7 @@ def fenced(language: str, text: str, above: str = "") -> str:
         (fenced("sh", "roofline --version", "<!-- not run: slow -->"), "needs a reason"),
     ],
 )
-def test_what_is_wrong_with_an_example_is_told(text: str, message: str, run: Run, tmp_path: Path) -> None:
+def test_errors_in_examples_are_reported(text: str, message: str, run: Run, tmp_path: Path) -> None:
     with pytest.raises(ExampleError, match=message):
         do(text, tmp_path, run)
 
@@ -234,5 +234,5 @@ def test_the_workflow_runs_what_the_page_says() -> None:
         ('@import "https://example.org/a.css";', ["https://example.org/a.css"]),
     ],
 )
-def test_what_a_page_loads_from_elsewhere_is_found(page: str, found: list[str]) -> None:
+def test_external_resources_of_a_page_are_found(page: str, found: list[str]) -> None:
     assert outside(page) == found

@@ -182,7 +182,7 @@ def test_other_numbers_of_devices_never_worsen_the_objective() -> None:
     assert fewer.value >= same.value * (1 - 1e-9)
 
 
-def test_what_cannot_be_met_says_which_limit_binds_and_how_near_one_gets() -> None:
+def test_unreachable_limits_name_the_binding_one_and_the_nearest_value() -> None:
     asked = request(8, 1024)
     plan = advise(asked, Goal(Objective.TOTAL, Limits(tpot=1e-4)), moves=moves(asked, *NAMES)[:-1]).plan
     assert not plan.feasible
@@ -194,7 +194,7 @@ def test_what_cannot_be_met_says_which_limit_binds_and_how_near_one_gets() -> No
     assert not barely.feasible
 
 
-def test_limits_that_nothing_breaks_alone_are_told_together() -> None:
+def test_limits_that_are_met_one_at_a_time_are_reported_together() -> None:
     asked = request()
     limits = Limits(ttft=1e-4, tpot=1e-4)
     plan = advise(asked, Goal(Objective.TOTAL, limits), moves=moves(asked, *NAMES)[:-1]).plan
@@ -299,7 +299,7 @@ def test_plans_change_to_engines_that_are_surely_better_and_run_all_of_the_plan(
             assert runs(check_request(step.move.name).name, chosen, asked.hardware)
 
 
-def test_what_another_engine_runs_comes_with_that_engine_only() -> None:
+def test_techniques_of_another_engine_need_that_engine() -> None:
     asked = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, engine="hf-eager")
     engines = {move.name: move for move in engine_moves(asked)}
     further = {move.name: move for move in elsewhere(asked, engines.values())}
@@ -310,14 +310,14 @@ def test_what_another_engine_runs_comes_with_that_engine_only() -> None:
     assert not {move.name for move in engine_techniques(asked)} & set(further)
 
 
-def test_engines_that_do_not_run_what_is_asked_for_are_not_offered() -> None:
+def test_engines_without_a_technique_in_use_are_not_offered() -> None:
     asked = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}).using("medusa")
     able = {name for name in SERVED_BY if runs("medusa", name, asked.hardware)} - {"vllm"}
     assert {move.engine for move in engine_moves(asked)} == able
     assert able < {move.engine for move in engine_moves(replace(asked, techniques=()))}
 
 
-def test_what_does_not_fit_is_not_timed_until_it_is_asked_for() -> None:
+def test_trials_that_do_not_fit_are_timed_on_demand() -> None:
     asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
     trials = Trials(asked, Goal(Objective.TOTAL))
     (eagle, awq) = (frozenset({move}) for move in moves(asked, "eagle", "awq")[:-1])
@@ -332,7 +332,7 @@ def test_what_does_not_fit_is_not_timed_until_it_is_asked_for() -> None:
     assert beyond.analysis._expected is not None
 
 
-def test_two_that_help_each_other_are_found_where_no_step_of_one_leads() -> None:
+def test_pairs_are_found_that_no_greedy_step_reaches() -> None:
     """The quickest step comes by drafting first; within the limit is what halves weights and cache together."""
     asked = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, batch=4, prompt=16384, generate=256)
     advice = advise(asked, Goal(Objective.TTFT, Limits(tpot=0.0055)), top=0)
@@ -340,7 +340,7 @@ def test_two_that_help_each_other_are_found_where_no_step_of_one_leads() -> None
     assert {step.move.name for step in advice.plan.steps} == {"gptq", "fp8-kv"}
 
 
-def test_of_what_does_not_fit_the_search_goes_on_from_the_most_promising() -> None:
+def test_the_search_continues_from_the_best_of_the_combinations_that_do_not_fit() -> None:
     """No drafting makes room for a model; the best if there were any is tried with what does."""
     asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
     offered = [
@@ -358,6 +358,6 @@ def test_of_what_does_not_fit_the_search_goes_on_from_the_most_promising() -> No
     assert min(drafts, key=lambda name: (drafts[name], name)) in {move.name for move in _useful(trials, offered)}
 
 
-def test_what_is_asked_for_already_is_not_left_to_do() -> None:
+def test_techniques_in_use_are_not_listed_as_remaining() -> None:
     asked = request(batch=4).using("fp8-kv")
     assert "fp8-kv" not in advise(asked, moves=moves(asked, "fp8-kv")[:1]).plan.stopped

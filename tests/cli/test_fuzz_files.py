@@ -176,7 +176,7 @@ def test_studies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("axis", ["hw", "model"])
-def test_an_axis_with_nothing(axis: str, run: Run, tmp_path: Path) -> None:
+def test_an_axis_of_null(axis: str, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump({**STUDY, "over": {"batch": [1, 2], "hw": ["a6000"], axis: [None]}, "model": None}))
     status, out, err = run("sweep", path)

@@ -192,7 +192,7 @@ def test_intervals_cover_80_percent() -> None:
 
 
 def test_unusual_shapes_have_separate_intervals() -> None:
-    """Products of few columns scatter four times as much here: one interval for all would fit neither."""
+    """GEMMs of few columns scatter four times as much here: one interval for all would fit neither."""
     truth = machine()
     usual, narrow = gemm_rows(1500, truth, noise=0.05), gemm_rows(1500, truth, noise=0.2, least=64)
     found = fit([Measurements("gemm", pd.concat([usual.frame, narrow.frame], ignore_index=True), "both")], H100)

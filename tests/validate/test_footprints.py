@@ -101,7 +101,7 @@ def test_bad_files(tmp_path: Path, content: str, said: str) -> None:
         read_footprints(path)
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_invalid_footprint_files(tmp_path: Path) -> None:
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"PAR1\xff\xfe\x00\x80")
     with pytest.raises(SpecError, match="not UTF-8"):

@@ -118,7 +118,7 @@ def test_benchmark_gaps_are_not_predicted() -> None:
 def test_block_scaled_gemms_have_the_launch_of_other_quantised_ones(path: Path) -> None:
     found = parse_calibration(read_mapping(path), str(path))
     if "vLLM" not in str(found.source):
-        pytest.skip("its products were timed on the device, without the gaps between kernels")
+        pytest.skip("its GEMMs were timed on the device, without the gaps between kernels")
     fits = found.fits
     plain, blocks = (fits.get(("gemm", format)) for format in ("fp8", "fp8_block"))
     if plain is not None and blocks is not None:
@@ -375,7 +375,7 @@ def test_bundled_calibrations_cover_all_hardware(name: str) -> None:
 
 
 def test_a_product_line_covers_families_without_rows() -> None:
-    """Of the MI210 nothing was measured; products of the MI300X stand on its line, whose constants are no worse."""
+    """The MI210 has no measurements; GEMMs of the MI300X use the constants of its line, which are no worse."""
     for name in ("mi300x", "mi210"):
         match = load_calibration(load_hardware(name)).find("gemm", "bf16")
         assert match is not None

@@ -48,7 +48,7 @@ def refused(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
-def test_reads(tmp_path: Path, name: str) -> None:
+def test_measurement_files_are_read(tmp_path: Path, name: str) -> None:
     (part,) = read_measurements(write(tmp_path, rows(), name))
     assert part.op == "gemm"
     assert len(part) == 4

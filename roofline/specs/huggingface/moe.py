@@ -217,7 +217,7 @@ def _dbrx(config: Config) -> Spec:
 
 
 def _grok(config: Config) -> Spec:
-    """Grok-1, as the port's file describes it: a norm before and after each block, gated GELU experts."""
+    """Grok-1 as converted for Transformers: a norm before and after each block, gated GELU experts."""
     moe = moe_section(config, experts=8, top_k=2)
     return base_spec(
         config,

@@ -266,10 +266,10 @@ def test_mla_decode_is_absorbed(name: str) -> None:
     mixer = load_model(name).groups[0].layer.mixer
     assert isinstance(mixer, LatentAttention)
     answer = run(name, batch=2, context=999, fusions=())
-    products = [one(answer, part, "decode") for part in ("qk_matmul", "sv_matmul")]
+    gemms = [one(answer, part, "decode") for part in ("qk_matmul", "sv_matmul")]
     pair = 2 * (2 * mixer.kv_rank + mixer.rope_dim) * mixer.heads
-    assert sum(op.flops for op in products) == 2 * 1000 * pair
-    assert shape(products[0], "latent_cache") == (2, 1000, mixer.kv_rank + mixer.rope_dim)
+    assert sum(op.flops for op in gemms) == 2 * 1000 * pair
+    assert shape(gemms[0], "latent_cache") == (2, 1000, mixer.kv_rank + mixer.rope_dim)
 
 
 def test_mla_prefill_is_expanded() -> None:

@@ -84,7 +84,7 @@ def test_a_resized_image_keeps_within_the_bounds(width: int, height: int) -> Non
 
 
 @pytest.mark.parametrize("text", ["1024", "x", "0x5", "1024x-1", "1e3x10", "1000001x5", "²x5", ""])
-def test_a_size_that_is_none(text: str) -> None:
+def test_invalid_image_sizes(text: str) -> None:
     with pytest.raises(RooflineError, match="width x height in pixels"):
         parse_image_size(text)
     with pytest.raises(RooflineError, match="width x height in pixels"):

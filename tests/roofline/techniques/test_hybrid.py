@@ -69,7 +69,7 @@ def test_the_cpu_multiplies_quantised_experts_on_its_vector_units() -> None:
     assert times[1] == pytest.approx(32 * 8 * 3 * 4096 * 14336 * 2 / XEON.memory_bandwidth, rel=0.1)
 
 
-def test_what_has_no_experts_is_refused() -> None:
+def test_models_without_experts_are_refused() -> None:
     assert find_technique("KTransformers").name == "experts-on-cpu"
     with pytest.raises(UnsupportedError, match="has none"):
         run("llama-3.1-8b", ON_CPU)

@@ -18,7 +18,7 @@ LLAMA = Scenario(
 
 
 @pytest.mark.parametrize("name", ["FastServe", "VTC", "Llumnix", "AlpaServe", "SpotServe"])
-def test_what_is_not_simulated_names_a_command(name: str) -> None:
+def test_techniques_without_simulation_name_a_command(name: str) -> None:
     entry = find_technique(name)
     assert entry in TECHNIQUES
     assert entry.published

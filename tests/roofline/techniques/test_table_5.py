@@ -91,7 +91,7 @@ def test_every_other_cell_is_compared(quantised: list[Row]) -> None:
     assert len(quantised) == 200 - 38
 
 
-def test_prefill_is_slower_where_it_is(quantised: list[Row]) -> None:
+def test_weight_only_prefill_is_slower_as_measured(quantised: list[Row]) -> None:
     """Weights are converted once for each tile of rows: measured prefill is below 1 in 82 of 88 cells."""
     rows = [row for row in quantised if row.quantity == "prefill"]
     right = sum((row.measured[0] < 1) == (row.simulated[0] < 1) for row in rows)

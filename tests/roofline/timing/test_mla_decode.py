@@ -60,7 +60,7 @@ def test_the_bound_is_flops_or_latent_bytes() -> None:
 
 
 def test_published_rates_of_flashmla() -> None:
-    """deepseek-ai/FlashMLA on H800: 3,000 GB/s where memory binds, 660 TFLOP/s where products do (128 heads)."""
+    """deepseek-ai/FlashMLA on H800: 3,000 GB/s where memory binds, 660 TFLOP/s where GEMMs do (128 heads)."""
     calibration = load_calibration(H800)
     columns = rows(128, 8192.0, 128)
     seconds = float(calibration.expected("mla_decode", columns, H800).mid)
@@ -71,7 +71,7 @@ def test_published_rates_of_flashmla() -> None:
     assert 128 * 8192 * 576 * 2 / seconds / 1e9 == pytest.approx(3000, rel=0.15)
 
 
-def test_it_applies_to_decode_only() -> None:
+def test_the_mla_kernel_applies_to_decode_only() -> None:
     answer = analyze(Scenario(load_model("deepseek-v3"), H200, batch=16, prompt=4096, generate=10))
     assert answer.decode is not None
     for phase, basis in ((answer.decode, "family"), (answer.prefill, "calibrated")):

@@ -112,7 +112,7 @@ def test_mixed_decomposition_loses() -> None:
 
 
 @pytest.mark.parametrize("technique", ["quip-sharp", "squeezellm", "lut-gemm"])
-def test_what_no_kernel_was_measured_for_says_so(technique: str) -> None:
+def test_unmeasured_formats_have_a_wide_interval_and_a_reason(technique: str) -> None:
     """Without constants the interval is wide, and the source says why."""
     measured, guessed = (expected(technique=name).expected.tpot for name in ("awq", technique))
     assert guessed.high / guessed.low > 1.8 * measured.high / measured.low

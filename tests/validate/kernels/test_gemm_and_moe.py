@@ -245,7 +245,7 @@ def test_weight_only_gemm_with_split_k(m: int, n: int, groups: int, splits: int,
 
 
 def test_weight_only_gemm_unpacks_every_integer() -> None:
-    """The product with the identity is the weights: all sixteen values, low and high halves, every group its scale."""
+    """The GEMM with the identity is the weights: all sixteen values, low and high halves, every group its scale."""
     k, n = 256, 16
     packed = torch.arange(n, dtype=torch.uint8, device=DEVICE)[:, None].expand(n, k // 2)
     packed = (packed | (15 - packed) << 4).contiguous()
@@ -401,9 +401,9 @@ def test_expert_parallel_rank_has_its_fraction_of_pairs() -> None:
     work, whole = work_of(case), work_of(moe_case(64, 32, 48, 4, 16))
     expert_ids = EXPERTS.inputs(case, DEVICE, 3)["expert_ids"]
     assert int((expert_ids < 4).sum()) == 64 * 4 // 4
-    products = {op.name: op.matrix_flops.evaluate(work.extents) for op in work.parts if op.kind is Kind.MOE}
-    assert set(products.values()) == {2 * (64 * 4 // 4) * 32 * 48}
-    assert sum(products.values()) * 4 == sum(
+    flops = {op.name: op.matrix_flops.evaluate(work.extents) for op in work.parts if op.kind is Kind.MOE}
+    assert set(flops.values()) == {2 * (64 * 4 // 4) * 32 * 48}
+    assert sum(flops.values()) * 4 == sum(
         op.matrix_flops.evaluate(whole.extents) for op in whole.parts if op.kind is Kind.MOE
     )
     card = load_hardware("h100-sxm")
