@@ -317,7 +317,7 @@ def test_engines_without_a_technique_in_use_are_not_offered() -> None:
     assert able < {move.engine for move in engine_moves(replace(asked, techniques=()))}
 
 
-def test_trials_that_do_not_fit_are_timed_on_demand() -> None:
+def test_what_does_not_fit_is_not_timed_until_it_is_asked_for() -> None:
     asked = compose("llama-3.1-70b", "a6000", formats={}, degrees={}, prompt=512, generate=64)
     trials = Trials(asked, Goal(Objective.TOTAL))
     (eagle, awq) = (frozenset({move}) for move in moves(asked, "eagle", "awq")[:-1])
@@ -332,7 +332,7 @@ def test_trials_that_do_not_fit_are_timed_on_demand() -> None:
     assert beyond.analysis._expected is not None
 
 
-def test_pairs_are_found_that_no_greedy_step_reaches() -> None:
+def test_two_that_help_each_other_are_found_where_no_step_of_one_leads() -> None:
     """The quickest step comes by drafting first; within the limit is what halves weights and cache together."""
     asked = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, batch=4, prompt=16384, generate=256)
     advice = advise(asked, Goal(Objective.TTFT, Limits(tpot=0.0055)), top=0)
