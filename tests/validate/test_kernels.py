@@ -224,7 +224,7 @@ def test_causal_pairs_under_a_window() -> None:
         np.testing.assert_allclose(bound, 4 * 128 * counted / peak)
 
 
-PROCESSOR = parse_hardware(
+CPU = parse_hardware(
     {
         "name": "two-threads",
         "title": "Two threads",
@@ -243,14 +243,14 @@ def test_elementwise_kernels_run_on_one_cpu_thread_or_all() -> None:
     """t = launch + bytes / (e bandwidth) + elements cycles / (clock threads): two threads beyond 32768 results."""
     constants = {**defaults("softmax", "fp32"), "launch": 5e-6, "memory_efficiency": 0.5, "cycles": 0.4}
     rows = np.array([1.0, 32.0, 33.0, 4096.0])
-    time = kernel_time("softmax", {"dtype": "fp32", "rows": rows, "columns": 1024.0}, PROCESSOR, constants)
+    time = kernel_time("softmax", {"dtype": "fp32", "rows": rows, "columns": 1024.0}, CPU, constants)
     moved, threads = 2 * rows * 1024, np.array([1.0, 1.0, 2.0, 2.0])
     np.testing.assert_allclose(time, 5e-6 + 4 * moved / 10e9 + 0.4 * moved / (2e9 * threads))
     graph = {"bytes": 4.0 * moved, "elements": moved}
-    np.testing.assert_allclose(kernel_time("softmax", graph, PROCESSOR, constants), time)
+    np.testing.assert_allclose(kernel_time("softmax", graph, CPU, constants), time)
     lacking = {**constants, "cycles": defaults("softmax", "fp32")["cycles"]}
-    without = kernel_time("softmax", {"bytes": 4.0 * moved}, PROCESSOR, constants)
-    np.testing.assert_allclose(kernel_time("softmax", graph, PROCESSOR, lacking), without, rtol=1e-4)
+    without = kernel_time("softmax", {"bytes": 4.0 * moved}, CPU, constants)
+    np.testing.assert_allclose(kernel_time("softmax", graph, CPU, lacking), without, rtol=1e-4)
 
 
 def test_large_results_on_cpus_are_mapped_page_by_page() -> None:
@@ -259,11 +259,11 @@ def test_large_results_on_cpus_are_mapped_page_by_page() -> None:
     without = {**constants, "page": 0.0}
     rows = np.array([1.0, 2048.0, 2049.0, 8192.0])
     columns = {"dtype": "fp32", "rows": rows, "columns": 4096.0}
-    mapping, nothing = (kernel_time("activation", columns, PROCESSOR, found) for found in (constants, without))
+    mapping, nothing = (kernel_time("activation", columns, CPU, found) for found in (constants, without))
     pages = np.array([0, 0, 2049 * 4, 8192 * 4])  # of which each of the two threads maps half
     np.testing.assert_allclose(mapping - nothing, pages * 2e-6 / 2, rtol=1e-9, atol=1e-12)
     graph = {"bytes": 3 * 4.0 * rows * 4096, "elements": 3 * rows * 4096}
-    np.testing.assert_allclose(kernel_time("activation", graph, PROCESSOR, constants), mapping)
+    np.testing.assert_allclose(kernel_time("activation", graph, CPU, constants), mapping)
 
 
 def test_cpu_gemms_pack_weights_unless_rows_are_few() -> None:
@@ -272,11 +272,11 @@ def test_cpu_gemms_pack_weights_unless_rows_are_few() -> None:
     constants = {**defaults("gemm", "fp32"), **fixed, "tile_bandwidth": 1e15, "compute_efficiency": 1.0}
     rows = np.array([1.0, 2.0, 3.0, 4.0, 5.0, 16.0])
     columns = {"dtype": "fp32", "m": rows, "n": 4096.0, "k": 4096.0}
-    packing = kernel_time("gemm", columns, PROCESSOR, {**constants, "packing": 1.5, "vector_rows": 2.0})
+    packing = kernel_time("gemm", columns, CPU, {**constants, "packing": 1.5, "vector_rows": 2.0})
     passes = np.array([1, 1, 2, 2, 2.5, 2.5])
     np.testing.assert_allclose(packing, (4 * 4096**2 * passes + 4 * rows * 4096 + 2 * rows * 4096) / 20e9, rtol=1e-3)
-    once = kernel_time("gemm", columns, PROCESSOR, {**constants, "packing": 1e-6, "vector_rows": 1.0})
-    np.testing.assert_allclose(once, kernel_time("gemm", columns, PROCESSOR, constants))
+    once = kernel_time("gemm", columns, CPU, {**constants, "packing": 1e-6, "vector_rows": 1.0})
+    np.testing.assert_allclose(once, kernel_time("gemm", columns, CPU, constants))
 
 
 def test_cpu_attention_computes_masked_keys() -> None:
@@ -294,7 +294,7 @@ def test_cpu_attention_computes_masked_keys() -> None:
         "bare": 1.0,
     }
     keys = np.array([1024.0, 2048.0])
-    time = kernel_time("attention_prefill", {**shape, "q_len": 1024.0, "kv_len": keys}, PROCESSOR, constants)
+    time = kernel_time("attention_prefill", {**shape, "q_len": 1024.0, "kv_len": keys}, CPU, constants)
     pairs = np.array([256 * (256 + 512 + 768 + 1024), 1024 * 2048])
     np.testing.assert_allclose(time, 4 * 64 * 64 * pairs / (0.5 * 200e9), rtol=1e-3)
 
@@ -306,11 +306,11 @@ def test_gqa_heads_take_time_only_without_a_matrix_unit() -> None:
     columns = {**columns, "head_dim": 64.0, "heads": np.array([2.0, 8.0])}
     fixed = {"sharpness": 20.0, "wave_quantisation": 0.01, "regroup": 0.0, "memory_efficiency": 1.0}
     constants = {**defaults("attention_decode", "fp32"), **fixed, "unit_bandwidth": 4e9, "head_slowdown": 2.0}
-    one, four = kernel_time("attention_decode", columns, PROCESSOR, constants)
+    one, four = kernel_time("attention_decode", columns, CPU, constants)
     extra = 64 * 4096 * 2 * 4 * 64 * (4 - 1) / (0.5 * 200e9)
     np.testing.assert_allclose(four - one, extra, rtol=0.01)
     lacking = {**constants, "head_slowdown": defaults("attention_decode", "fp32")["head_slowdown"]}
-    one, four = kernel_time("attention_decode", columns, PROCESSOR, lacking)
+    one, four = kernel_time("attention_decode", columns, CPU, lacking)
     np.testing.assert_allclose(one, four, rtol=0.01)
     card = {**columns, "dtype": "bf16"}
     np.testing.assert_array_equal(

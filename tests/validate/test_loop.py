@@ -47,7 +47,7 @@ def torch() -> Iterator[Any]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor with a small cache, whose roofs are found in a moment."""
+    """A CPU with a small cache, whose roofs take little time to find."""
     monkeypatch.setattr(devices, "last_level_cache", lambda: 2e6)
     monkeypatch.setattr(devices, "busy_cores", lambda: 0.0)
     monkeypatch.setattr(devices, "SAMPLING_TIME", 0.01)
@@ -126,7 +126,7 @@ def test_an_unknown_card_becomes_a_spec(monkeypatch: pytest.MonkeyPatch, tmp_pat
 def test_a_cpu_becomes_a_spec(tmp_path: Path, torch: Any) -> None:
     device = devices.Cpu(torch, threads=1)
     found = machine.examine(device)
-    path = tmp_path / "processor.yaml"
+    path = tmp_path / "cpu.yaml"
     path.write_text(found.spec)
     hardware = load_hardware(str(path))
     assert (hardware.kind, hardware.family, hardware.units) == ("cpu", "cpu", 1)
