@@ -158,7 +158,6 @@ class DeltaNet:
     key_dim: Count
     value_dim: Count
     conv: Count = 4
-    split_projections: Flag = False
 
 
 @dataclass(frozen=True, slots=True)

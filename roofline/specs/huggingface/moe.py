@@ -270,24 +270,20 @@ def _ernie4_5_moe(config: Config) -> Spec:
 def _hunyuan_v1_moe(config: Config) -> Spec:
     """Hunyuan-A13B: counts of experts are lists by layer in its own files, and numbers in Transformers'."""
     config.reject("use_cla")
-    biased = config.flag("attention_bias", False)
+    biased, normed = config.flag("attention_bias", False), config.flag("use_qk_norm", True)
     width = _of_all_layers(config, "moe_intermediate_size", config.integer("intermediate_size"))
     shared = _of_all_layers(config, "num_shared_expert", 1) if config.flag("use_mixed_mlp_moe", True) else 0
-    moe = {
-        "experts": _of_all_layers(config, "num_experts", 1),
-        "top_k": _of_all_layers(config, "moe_topk", 1),
-        "width": width,
-        "gated": True,
-        "activation": config.activation("hidden_act", default="silu"),
-        "shared_width": shared * width,
+    same = {
+        "num_experts": _of_all_layers(config, "num_experts", 1),
+        "num_experts_per_tok": _of_all_layers(config, "moe_topk", 1),
+        "moe_intermediate_size": width,
     }
+    plain = Config({**config.content, **same}, config.where, config.read)
     return base_spec(
         config,
         tied=False,
-        attention=attention_section(
-            config, qk_norm=config.flag("use_qk_norm", True), qkv_bias=biased, output_bias=biased
-        ),
-        moe=moe,
+        attention=attention_section(config, qk_norm=normed, qkv_bias=biased, output_bias=biased),
+        moe=moe_section(plain, "moe_intermediate_size", shared_width=shared * width),
         norm=RMS,
     )
 
