@@ -154,7 +154,7 @@ _HEADLESS = re.compile(r"(Model|For(Sequence|Token)Classification|For\w*Reward\w
 RELEASED_HEADLESS = ("BloomModel", "ChatGLMModel", "GPT2Model", "InternVLChatModel")
 """Classes named as if without an LM head under which generative models were released.
 
-BLOOM and Cerebras-GPT use the embedding as the LM head; the own code of ChatGLM and InternVL adds one.
+BLOOM and Cerebras-GPT use the embedding as the LM head; the released code of ChatGLM and InternVL adds one.
 """
 
 

@@ -77,7 +77,8 @@ def test_every_technique_applies_to_every_model_or_is_refused(name: str) -> None
             refusals.append(str(error))
             continue
         assert all(np.isfinite(figure) and figure >= 0 for figure in figures), entry.name
-        assert after.hardware is scenario.hardware, entry.name
+        if entry.name != "petals":  # its machines are joined by the Internet
+            assert after.hardware is scenario.hardware, entry.name
         assert after.precision == scenario.precision, entry.name
         if entry.name != "powerinfer":
             assert after.model is scenario.model, entry.name
