@@ -144,7 +144,7 @@ def configurations(
         device = load_hardware(name)
         if hardware is None and alone and not is_consumer(device):
             continue
-        chosen = engine or default_engine(device)
+        chosen = default_engine(device) if engine is None else engine
         if chosen not in profiles:
             profiles[chosen] = load_engine(chosen)
         for scheme, kv, price in formats_for(model, device, chosen, quality):

@@ -96,6 +96,27 @@ def _plain(value: float, dimension: Dimension) -> str:
     return f"{value:g} {dimension.units[0]}".strip()
 
 
+DECIMAL_COUNTS = {"k": 10**3, "m": 10**6, "g": 10**9}
+BINARY_COUNTS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+_COUNT = re.compile(r"\s*(?P<number>[+-]?\d+(?:_\d+)*(?:\.\d+)?)(?P<suffix>[kmgKMG])\s*", re.ASCII)
+
+
+def parse_count(text: str) -> float:
+    """The number in a text such as 4096, 32k (32,000), 128K (131,072) or 1M (1,048,576); raises ValueError.
+
+    As vLLM reads `--max-model-len` (`human_readable_int`): a lower-case suffix is a power of 1000, an upper-case one a
+    power of 1024 and follows whole numbers only.
+    """
+    match = _COUNT.fullmatch(text)
+    if match is None:
+        return float(text.replace("_", ""))
+    number, suffix = match["number"], match["suffix"]
+    if suffix in BINARY_COUNTS and "." in number:
+        raise ValueError(text)
+    return float(number.replace("_", "")) * {**DECIMAL_COUNTS, **BINARY_COUNTS}[suffix]
+
+
 _TIME_STEPS = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 _STEPS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 

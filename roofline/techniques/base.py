@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.units import parse_count
 from roofline.scenario.scenario import Scenario
 
 SURVEY = "Zhou et al. 2024"
@@ -100,7 +101,7 @@ class Technique(Struct, frozen=True):
             return text
         integer = isinstance(parameter.default, int)
         try:
-            value = int(text) if integer else float(text)
+            value = _whole(text) if integer else float(text)
         except ValueError:
             kind = "an integer" if integer else "a number"
             raise RooflineError(f"{self.name}: {parameter.name} must be {kind}, got {quote(text)}") from None
@@ -108,6 +109,14 @@ class Technique(Struct, frozen=True):
             bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
             raise RooflineError(f"{self.name}: {parameter.name} must be {bounds}, got {quote(text)}")
         return value
+
+
+def _whole(text: str) -> int:
+    """The whole number in a text such as 512 or 2K; raises ValueError."""
+    number = parse_count(text)
+    if not number.is_integer():
+        raise ValueError(text)
+    return int(number)
 
 
 def _entry(

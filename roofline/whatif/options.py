@@ -14,6 +14,7 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.units import parse_count
 from roofline.graph.convention import Convention
 from roofline.graph.fusion import check_fusions
 from roofline.graph.parallel import MAX_DEVICES, parse_offload
@@ -61,12 +62,12 @@ class Option(Struct, frozen=True):
 
     def read(self, value: object) -> Any:
         """The option's value from text or from a YAML value; raises RooflineError."""
+        if value is None or (_is_nothing(value) and self.name not in NEEDED):
+            return [] if self.kind is Kind.LIST else None
         if self.kind is Kind.SWITCH:
             return self._switch(value)
         if self.kind is Kind.LIST:
             return self._list(value)
-        if value is None or (value == NOTHING and self.name not in NEEDED):
-            return None
         if self.kind is Kind.TEXT:
             text = value if isinstance(value, str) else repr(value)
             if self.check is not None:
@@ -77,8 +78,9 @@ class Option(Struct, frozen=True):
     def number(self, value: object) -> int | float:
         """A number within the option's range; an integer if the option counts."""
         what = "a whole number" if self.kind.counts else "a number"
+        what += " such as 512, 32k or 128K" if self.kind is Kind.GRID else ""
         try:
-            number = float(value.replace("_", "") if isinstance(value, str) else value)  # type: ignore[arg-type]
+            number = self._parsed(value)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if isinstance(value, bool) or not math.isfinite(number) or (self.kind.counts and number != int(number)):
@@ -87,8 +89,14 @@ class Option(Struct, frozen=True):
             raise RooflineError(f"{self.name} must be between {self.low:.0f} and {self.high:.0f}, got {quote(value)}")
         return int(number) if self.kind.counts else number
 
-    def _switch(self, value: object) -> bool | None:
-        if value is None or isinstance(value, bool):
+    def _parsed(self, value: Any) -> float:
+        """The number in a value; raises ValueError, TypeError or OverflowError."""
+        if not isinstance(value, str):
+            return float(value)
+        return parse_count(value) if self.kind.counts else float(value.replace("_", ""))
+
+    def _switch(self, value: object) -> bool:
+        if isinstance(value, bool):
             return value
         switches = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off"), False)}
         key = str(value).lower()
@@ -97,16 +105,22 @@ class Option(Struct, frozen=True):
         return switches[key]
 
     def _list(self, value: object) -> list[str]:
-        if value is None or value == NOTHING:
-            return []
-        entries = value.split("+") if isinstance(value, str) else value
+        entries = [value] if isinstance(value, str) else value
         if not isinstance(entries, Iterable) or not all(isinstance(entry, str) for entry in entries):
             raise RooflineError(f"{self.name} takes names joined by '+', got {quote(value)}")
-        names = [entry.strip() for entry in entries]
+        names = [name.strip() for entry in entries for name in entry.split("+")]
+        if any(map(_is_nothing, names)):
+            if len(names) > 1:
+                raise RooflineError(f"{self.name} takes names or {NOTHING}, got {quote(' + '.join(names))}")
+            return []
         for name in names if self.check is not None else ():
             assert self.check is not None
             self.check(name)
         return names
+
+
+def _is_nothing(value: object) -> bool:
+    return isinstance(value, str) and value.strip().lower() == NOTHING
 
 
 def _grid(name: str, low: int, high: int) -> Option:
@@ -179,8 +193,17 @@ def find_option(name: str) -> Option:
 
 
 def names_in(text: str | None) -> tuple[str, ...]:
-    """The names in a comma-separated list, without blank ones."""
-    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
+    """The names in a comma-separated list, none for None; raises RooflineError if the list has no name."""
+    names = tuple(filter(None, (name.strip() for name in (text or "").split(","))))
+    if text is not None and not names:
+        raise RooflineError(f"expected names separated by commas, got {quote(text)}")
+    return names
+
+
+def read_options(values: Mapping[str, object]) -> dict[str, Any]:
+    """Option values from text or YAML values, by option name, without those that are not set. Raises RooflineError."""
+    read = {(option := find_option(name)).name: option.read(value) for name, value in values.items()}
+    return {name: value for name, value in read.items() if value not in (None, [])}
 
 
 def scenario_from(values: Mapping[str, Any]) -> Scenario:

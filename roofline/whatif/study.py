@@ -32,7 +32,7 @@ from roofline.specs.modelspec import load_model
 from roofline.timing.calibration import load_calibration
 from roofline.whatif.axes import Axis, parse_axes, split_assignment
 from roofline.whatif.metrics import AT, NAMES, check_needs, default_metrics, expand, find_metric
-from roofline.whatif.options import OPTIONS, Kind, find_option
+from roofline.whatif.options import OPTIONS, Kind, find_option, read_options
 from roofline.whatif.selection import Selection
 
 INVALID = ("drop", "keep")
@@ -171,8 +171,7 @@ def make_study(
 
 def _read_fixed(fixed: Mapping[str, Any], varied: Mapping[str, Type]) -> dict[str, Any]:
     """The values of the fixed options; raises RooflineError for an axis, or without a model or hardware."""
-    read = {(option := find_option(name)).name: option.read(value) for name, value in fixed.items()}
-    read = {name: value for name, value in read.items() if value not in (None, [])}
+    read = read_options(fixed)
     for name in read:
         if name in varied:
             raise RooflineError(f"{name} is an axis and cannot be fixed as well")

@@ -130,7 +130,7 @@ def test_command_lines(complain: Complain, command: str, words: list[str]) -> No
 
 
 @pytest.mark.parametrize("flag", ["batch", "prompt", "generate", "context", "prefix"])
-@pytest.mark.parametrize("value", ["-1", "9999999999", "9" * 30, "9" * 5000, "1.5", "1e3", "nan", "many", "", "0x10"])
+@pytest.mark.parametrize("value", ["-1", "9999999999", "9" * 30, "9" * 5000, "1.5", "1.5K", "nan", "many", "", "0x10"])
 def test_workloads(complain: Complain, flag: str, value: str) -> None:
     assert flag in complain(*ON_A6000.split(), f"--{flag}", value)
 

@@ -20,10 +20,12 @@ def break_even(one: Request, other: Request, targets: Targets, metric: str = "to
 
     The verdict is "always" if `one` is faster at every batch, "never" if `other` is. Both must fit in memory, unless
     `targets.fits` is False; latency targets are ignored. The check is of `one`, the neighbour of `other`, and the
-    candidates are both at the next batch.
+    candidates are both at the next batch. Raises RooflineError if both requests are the same.
     """
     if metric not in METRICS:
         raise RooflineError(f"the metric must be one of {', '.join(METRICS)}, got '{metric}'")
+    if one == other:
+        raise RooflineError("break-even: both scenarios are the same; --against names what differs, like '--quant awq'")
 
     def times(request: Request, batches: Any) -> Any:
         value = getattr(figures(analyze(request.scenario(batch=batches)), targets.at), metric)

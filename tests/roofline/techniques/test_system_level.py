@@ -340,6 +340,13 @@ def test_chunked_prefill_keeps_flops_and_never_reduces_bytes(name: str, prompt: 
     assert cut.decode.bound_time == whole.decode.bound_time
 
 
+def test_a_parameter_may_be_written_like_a_length() -> None:
+    assert (
+        run("llama-3.1-8b", "chunked-prefill:chunk=1K").prefill.bytes
+        == run("llama-3.1-8b", "chunked-prefill:chunk=1024").prefill.bytes
+    )
+
+
 def test_every_prefill_chunk_reads_the_weights() -> None:
     cut = run("llama-3.1-8b", "chunked-prefill:chunk=512", prompt=2048)
     whole = run("llama-3.1-8b", prompt=2048)
