@@ -115,10 +115,13 @@ def main() -> None:
     atexit.register(_skip_final_collection)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
+    _names_taken()  # those of an earlier command in the same process
     try:
         status = app(standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
+        for sentence in _names_taken():
+            typer.echo(f"roofline: {sentence}", err=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
@@ -164,6 +167,12 @@ def _explain(error: Exception) -> int:
     # Older versions repeat arguments of any length.
     sentence = re.sub(r"\S{100,}", lambda found: f"{found[0][:40]}...", message())
     return _complain(sentence, f"; see '{context.command_path} --help'" if context else "")
+
+
+def _names_taken() -> tuple[str, ...]:
+    """How names other than those of specs were read since the last call, a sentence each."""
+    names = sys.modules.get("roofline.specs.names")  # imported only to read such a name
+    return () if names is None else names.taken()
 
 
 def _complain(message: str, hint: str = "") -> int:

@@ -18,7 +18,7 @@ from pydantic import Strict
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quote, suggest
 from roofline.core.units import Dimension, Quantity, parse_quantity
-from roofline.specs.library import as_mapping, check_keys, find_spec, modified, spec_files, validate
+from roofline.specs.library import as_mapping, check_keys, modified, spec_files, spec_path, validate
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
 """Formats for which a spec may give a peak."""
@@ -220,10 +220,33 @@ class Hardware:
 def load_hardware(name: str) -> Hardware:
     """The hardware `name`, or that of the YAML file at that path.
 
-    Raises UnknownNameError with the nearest name, or SpecError with the file and the key.
+    `name` may also be another name of one device (`roofline.specs.hardware_names`). Raises UnknownNameError with the
+    nearest names, or SpecError with the file and the key.
+
+    >>> load_hardware("A100 80GB SXM").name
+    'a100-sxm-80gb'
     """
-    path = find_spec(name, "hwspecs", "hardware")
-    return _load(path, modified(path))
+    hardware, devices = load_devices(name)
+    if devices > 1:
+        raise RooflineError(f"{quote(name)} is {devices} devices: name one, {hardware.name}")
+    return hardware
+
+
+def load_devices(name: str) -> tuple[Hardware, int]:
+    """The hardware `name`, and the number of devices in it: 8 in 8xH200. Raises like `load_hardware`."""
+    path = spec_path(name, "hwspecs")
+    if path is not None:
+        return _load(path, modified(path)), 1
+    from roofline.specs.hardware_names import read_hardware
+    from roofline.specs.names import record
+
+    named = record(name, read_hardware(name, tuple(spec_files("hwspecs").items())))
+    return _load(named.path, modified(named.path)), named.devices
+
+
+def hardware_name(name: str) -> str:
+    """The name of the spec that `name` stands for; a path stays. Raises like `load_hardware`."""
+    return name if spec_path(name, "hwspecs") is not None else load_hardware(name).name
 
 
 @lru_cache(maxsize=256)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roofline.core.documents import read_mapping, reason
-from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.core.errors import RooflineError, SpecError, quote, suggest
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -86,20 +86,29 @@ def is_hardware(path: Path) -> bool:
     return "memory" in read_mapping(path)
 
 
-def find_spec(name: str, package: str, kind: str) -> Path:
-    """The spec file of `name`: a path if it looks like one, else the spec of that name."""
-    if name.endswith((".yaml", ".yml", ".json")) or "/" in name or os.sep in name:
+_REPOSITORY = re.compile(r"(?:https?://)?(?:[\w-]+\.\w+/)?\w[\w.-]*/\w[\w.:-]*", re.ASCII)
+"""The id of a repository, owner/name, after the address of its hub, if any, and with a tag, if any."""
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name is that of a file: by its ending, or with separators and not the id of a repository."""
+    if name.endswith((".yaml", ".yml", ".json")):
+        return True
+    if "/" not in name and os.sep not in name:
+        return False
+    return _REPOSITORY.fullmatch(name) is None or os.path.exists(name)  # noqa: PTH110 - raises for no text
+
+
+def spec_path(name: str, package: str) -> Path | None:
+    """The spec file of `name`: a path if it looks like one, else the spec of that name; None for any other name."""
+    if _is_path(name):
         return Path(name)
     bundled = Path(_bundled(package), f"{name}.yaml")
     plain = len(name) < 200 and name.replace("-", "").replace(".", "").isalnum()
     if not os.environ.get(SEARCH_PATH) and plain and bundled.is_file():
         return bundled
     known = spec_files(package)
-    if name in known:
-        return known[name]
-    if name.lower() in known:
-        return known[name.lower()]
-    raise UnknownNameError(kind, name, known)
+    return known.get(name) or known.get(name.lower())
 
 
 def as_mapping(content: object, where: str, key: str) -> Mapping[str, Any]:

@@ -8,15 +8,16 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
+from msgspec import structs
 from pydantic import Strict
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, UnknownNameError, quote, suggest
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
-from roofline.specs.library import as_mapping, check_keys, find_spec, is_hardware, modified, spec_files, validate
+from roofline.specs.library import as_mapping, check_keys, is_hardware, modified, spec_files, spec_path, validate
 from roofline.specs.model import (
     CLOSED,
     FEED_FORWARDS,
@@ -39,14 +40,32 @@ from roofline.specs.model import (
 )
 from roofline.specs.precision import check_scheme
 
+if TYPE_CHECKING:
+    from roofline.specs.names import Named
+
 
 def load_model(name: str) -> Model:
     """The model `name`, or that of the YAML spec or Hugging Face `config.json` at that path.
 
-    Raises UnknownNameError with the nearest name, or SpecError with the file and the key.
+    `name` may also be a repository of the hub or another spelling (`roofline.specs.model_names`); the quantisation that
+    it names is the model's. Raises UnknownNameError with the nearest names, or SpecError with the file and the key.
+
+    >>> load_model("Qwen/Qwen3-32B-AWQ").name, load_model("Qwen/Qwen3-32B-AWQ").quantization
+    ('qwen3-32b', 'awq')
     """
-    path = find_spec(name, "modelspecs", "model")
-    return _load(path, modified(path))
+    path = spec_path(name, "modelspecs")
+    if path is not None:
+        return _load(path, modified(path))
+    named = named_model(name)
+    return structs.replace(_load(named.path, modified(named.path)), **named.changes)
+
+
+def named_model(name: str) -> Named:
+    """What a name that is no spec's own stands for; raises UnknownNameError with the nearest names."""
+    from roofline.specs.model_names import read_model
+    from roofline.specs.names import record
+
+    return record(name, read_model(name, tuple(spec_files("modelspecs").items())))
 
 
 @lru_cache(maxsize=256)
@@ -72,13 +91,16 @@ def load_any(name: str) -> Model | Hardware:
         return load_hardware(name)
     if name in models:
         return load_model(name)
-    try:
-        path = find_spec(name, "modelspecs", "model or hardware")
-    except UnknownNameError:
-        raise UnknownNameError("model or hardware", name, [*models, *devices]) from None
-    if path.suffix.lower() != ".json" and is_hardware(path):
-        return load_hardware(str(path))
-    return load_model(str(path))
+    path = spec_path(name, "modelspecs")
+    if path is not None:
+        return load_hardware(name) if path.suffix.lower() != ".json" and is_hardware(path) else load_model(name)
+    candidates: list[str] = []
+    for load in (load_model, load_hardware):
+        try:
+            return load(name)
+        except UnknownNameError as error:
+            candidates += error.candidates
+    raise UnknownNameError("model or hardware", name, [*models, *devices], candidates)
 
 
 ROPE = Positions()
@@ -93,6 +115,17 @@ class _LayersEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class _Repository:
+    """What a further repository of the same architecture has otherwise than the spec (`roofline.specs.model_names`)."""
+
+    __pydantic_config__ = CLOSED
+
+    dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    quantization: Text | None = None
+    max_context: Annotated[int, Strict(), Ge(1), Le(10**9)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Spec:
     """The top-level keys of a model file, before the blocks are merged."""
 
@@ -104,6 +137,7 @@ class _Spec:
     vocabulary: Annotated[int, Strict(), Ge(0), Le(10**7)] = 0
     title: Text | None = None
     source: Text | None = None
+    repositories: dict[str, _Repository] | None = None
     parameters: Annotated[int, Strict(), Ge(1), Le(10**18)] | None = None
     active_parameters: Annotated[int, Strict(), Ge(1), Le(10**18)] | None = None
     task: Literal["generate", "encode"] = "generate"
@@ -193,6 +227,9 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         raise SpecError(where, "'positions': learned and relative positions need a count, other kinds have none")
     if not spec.vocabulary and (spec.lm_head or not (spec.patch or spec.convolutions)):
         raise SpecError(where, "the key 'vocabulary' is missing")
+    for repository, other in (spec.repositories or {}).items():
+        if other.quantization is not None:
+            check_scheme(other.quantization, where, f"repositories.{repository}.quantization")
     if spec.quantization is not None:
         check_scheme(spec.quantization, where, "quantization")
     elif spec.unquantised:

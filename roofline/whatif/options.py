@@ -17,11 +17,12 @@ from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import parse_count
 from roofline.graph.convention import Convention
 from roofline.graph.fusion import check_fusions
-from roofline.graph.parallel import MAX_DEVICES, parse_offload
+from roofline.graph.parallel import MAX_DEVICES, Parallelism, parse_offload
 from roofline.scenario.scenario import MAX_BATCH, MAX_LENGTH, MAX_PRICE, Scenario
 from roofline.specs.engine import load_engine
-from roofline.specs.hardware import load_hardware
+from roofline.specs.hardware import load_devices
 from roofline.specs.images import parse_image_size
+from roofline.specs.library import spec_path
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import parse_precision
 from roofline.techniques import check_request
@@ -149,7 +150,7 @@ OPTIONS: Mapping[str, Option] = {
     option.name: option
     for option in (
         Option("model", Kind.TEXT, ("model",), check=load_model),
-        Option("hw", Kind.TEXT, ("hw",), check=load_hardware),
+        Option("hw", Kind.TEXT, ("hw",), check=load_devices),
         _grid("batch", 1, MAX_BATCH),
         _grid("prompt", 1, MAX_LENGTH),
         _grid("generate", 1, MAX_LENGTH),
@@ -246,15 +247,24 @@ def compose(
 
     A degree of None is the default. `settings` are further fields of `Scenario`. Raises RooflineError.
     """
+    hardware, devices = load_devices(hw)
     with_flash = flash if flash is not None else convention == Convention.PHYSICAL
     fusions = (*(("attention",) if with_flash else ()), *fuse)
     return Request(
         load_model(model),
-        load_hardware(hw),
+        hardware,
         formats=formats,
-        degrees={name: value for name, value in degrees.items() if value is not None},
+        degrees=_spread({name: value for name, value in degrees.items() if value is not None}, devices, hw),
         settings={"offload": parse_offload(offload), "expert_skew": expert_skew},
         techniques=tuple(techniques),
         options={"fusions": fusions, "convention": convention, **settings},
-        written={"model": model, "hardware": hw},
+        written={"model": model, "hardware": hardware.name if spec_path(hw, "hwspecs") is None else hw},
     )
+
+
+def _spread(degrees: dict[str, Any], devices: int, hw: str) -> dict[str, Any]:
+    """The degrees of parallelism on hardware named with its count, as in 8xH200: by default tensor parallelism."""
+    needed = Parallelism(**{**degrees, "nodes": None}).devices if devices > 1 else 1
+    if needed not in (1, devices):
+        raise RooflineError(f"{quote(hw)} is {devices} devices, and the degrees of parallelism need {needed}")
+    return {**degrees, "tensor": devices} if needed < devices else degrees

@@ -27,7 +27,7 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.core.expressions import Expression, Type, parse_condition
 from roofline.specs.engine import default_engine, load_engine
-from roofline.specs.hardware import load_hardware
+from roofline.specs.hardware import load_devices
 from roofline.specs.modelspec import load_model
 from roofline.timing.calibration import load_calibration
 from roofline.whatif.axes import Axis, parse_axes, split_assignment
@@ -154,7 +154,7 @@ def make_study(
     condition = None if where is None else parse_condition(where, _types(varied, at))
     tested = condition.names if condition else frozenset()
     figures = (*outputs, *sorted(name for name in tested if name not in varied and name not in outputs))
-    check_needs(figures, at, [load_hardware(name) for name in values["hw"]], "price" in values)
+    check_needs(figures, at, [load_devices(name)[0] for name in values["hw"]], "price" in values)
     question = Question(
         fixed=settled,
         axes=varied,
@@ -229,12 +229,12 @@ def _sources(values: Mapping[str, Iterable[Any]]) -> dict[tuple[str, str], str]:
     """Digests of the specs of a study, whose options have these values."""
     named = {name: values.get(name, ()) for name in _LOADERS}
     if not named["engine"]:
-        named["engine"] = sorted({default_engine(load_hardware(name)) for name in named["hw"] if name})
+        named["engine"] = sorted({default_engine(load_devices(name)[0]) for name in named["hw"] if name})
     return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
 
 
 def _hardware(name: str) -> object:
-    hardware = load_hardware(name)
+    hardware, _ = load_devices(name)
     return hardware, load_calibration(hardware)
 
 

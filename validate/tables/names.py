@@ -13,10 +13,11 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.errors import RooflineError, quote
 from roofline.specs.checkpoint import default_base
 from roofline.specs.formats import FORMATS, Format, find_cache_format, grouped
 from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.library import spec_path
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision, parse_precision
@@ -105,10 +106,9 @@ def find_model(text: str) -> Model:
     name = MODELS.get(name, name)
     if "/" in name or name.endswith((".yaml", ".yml", ".json")):
         raise Unmapped(f"expected the name of a model, not a file: {quote(text)}")
-    try:
-        return load_model(name)
-    except RooflineError:
-        raise Unmapped(f"no bundled model is {quote(text)}") from None
+    if spec_path(name, "modelspecs") is None:
+        raise Unmapped(f"no bundled model is {quote(text)}")
+    return load_model(name)
 
 
 def find_hardware(text: str) -> ResolvedHardware:
@@ -119,17 +119,17 @@ def find_hardware(text: str) -> ResolvedHardware:
     name, assumed = HARDWARE.get(plain, (re.sub(r"\s+", "-", plain), ""))
     if "/" in name or name.count("."):
         raise Unmapped(f"{quote(text)} is more than one accelerator" if "/" in name else f"no spec of {quote(text)}")
-    try:
-        return ResolvedHardware(load_hardware(name), assumed)
-    except RooflineError:
-        raise Unmapped(f"no bundled spec of {quote(text)}") from None
+    return ResolvedHardware(_spec(name, text), assumed)
+
+
+def _spec(name: str, text: str) -> Hardware:
+    if spec_path(name, "hwspecs") is None:
+        raise Unmapped(f"no bundled spec of {quote(text)}")
+    return load_hardware(name)
 
 
 def _apple(name: str, cores: str | None, text: str) -> ResolvedHardware:
-    try:
-        hardware = load_hardware(name)
-    except UnknownNameError:
-        raise Unmapped(f"no bundled spec of {quote(text)}") from None
+    hardware = _spec(name, text)
     if cores is None:
         return ResolvedHardware(hardware, LARGEST)
     if hardware.units != int(cores):
