@@ -160,7 +160,7 @@ def advise(
     goal.check(trials.base.analysis)  # fails early
     grid = trials
     if goal.batch_varies:
-        grid = Trials(request.with_options(batch=batch_grid(request.options.get("batch", 1))), goal)
+        grid = Trials(request.with_options(batch=batch_grid(request)), goal)
     offered = tuple(moves) if moves is not None else (*all_moves(request, goal, research), *batch_moves(grid))
     case = Case(trials, {move.name: move for move in offered})
     progress("single changes")

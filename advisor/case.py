@@ -268,7 +268,9 @@ class Case(Struct, frozen=True, dict=True):
     @cached_property
     def max_batch(self) -> int:
         """The largest of the tried batches that fits in memory; the request's own if no larger one does."""
-        found = self.at_batches(self.base, [self.batch, *(batch for batch in BATCHES if batch > self.batch)])
+        most = self.base.request.max_batch
+        larger = (batch for batch in BATCHES if self.batch < batch <= most)
+        found = self.at_batches(self.base, [self.batch, *larger])
         if found is None:
             return self.batch
         return int(np.asarray(found.scenario.batch)[np.asarray(found.memory.fits)].max(initial=self.batch))

@@ -155,7 +155,9 @@ class BreakEven:
 
 def _limit(variable: str, request: Request) -> int:
     """The largest value that is simulated."""
-    return MOST_BATCH if variable == "batch" else min(request.model.max_context or MAX_LENGTH, 1 << 20)
+    if variable == "batch":
+        return min(MOST_BATCH, request.max_batch)
+    return min(request.model.max_context or MAX_LENGTH, 1 << 20)
 
 
 def _most(variable: str, request: Request, present: int) -> tuple[int, str]:

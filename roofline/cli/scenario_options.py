@@ -23,16 +23,18 @@ class ConventionChoice(StrEnum):
     LLM_VIEWER = "llm-viewer"
 
 
-def _option(name: str, type_: Any, help: str, default: Any = None, metavar: str | None = None) -> inspect.Parameter:
-    """An option of a command. `with_` is `--with`, a switch has `--no-` as well."""
-    flag = f"--{name.removesuffix('_').replace('_', '-')}"
-    flags = f"{flag}/--no-{name}" if type_ is bool else flag
-    annotation = Annotated[type_ | None, typer.Option(flags, help=help, metavar=metavar)]
+def _option(
+    name: str, type_: Any, help: str, default: Any = None, metavar: str | None = None, *also: str
+) -> inspect.Parameter:
+    """An option of a command. `with_` is `--with`, a switch has `--no-` as well; `also` are further flags."""
+    flag = name.removesuffix("_").replace("_", "-")
+    flags = f"--{flag}/--no-{flag}" if type_ is bool else f"--{flag}"
+    annotation = Annotated[type_ | None, typer.Option(flags, *also, help=help, metavar=metavar)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _count(name: str, help: str, default: str | None = None, metavar: str = "N") -> inspect.Parameter:
-    return _option(name, str, help, default, metavar)
+def _count(name: str, help: str, default: str | None = None, metavar: str = "N", *also: str) -> inspect.Parameter:
+    return _option(name, str, help, default, metavar, *also)
 
 
 SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
@@ -52,14 +54,24 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
         ),
         _option("weights", str, "Format of the weights alone.", None, "FORMAT"),
         _option("activations", str, "Format of linear layers' inputs.", None, "FORMAT"),
-        _option("kv", str, "Format of the KV cache alone.", None, "FORMAT"),
+        _option("kv", str, "Format of the KV cache alone.", None, "FORMAT", "--kv-cache-dtype"),
+        _option("dtype", str, "16- or 32-bit format of what is not quantized, as vLLM's.", None, "FORMAT"),
+        _option("quantization", str, "--quant by vLLM's names: awq_marlin, fp8, modelopt_fp4, ...", None, "METHOD"),
         _option("flash", bool, "FlashAttention. [default: flash; no-flash under the llm-viewer convention]"),
         _option("fuse", list[str], "More fusions: qkv, gate_up, gate_up_act, residual_norm.", None, "NAME"),
         _count("images", "Images per sequence, for vision-language models.", "0"),
         _option("image_size", str, "Size of the images in pixels. [default: that of the model's spec]", None, "WxH"),
-        _count("tp", "Tensor-parallel devices.", "1"),
-        _count("pp", "Pipeline stages.", "1"),
+        _count("tp", "Tensor-parallel devices.", "1", "N", "--tensor-parallel-size", "-tp"),
+        _count("pp", "Pipeline stages.", "1", "N", "--pipeline-parallel-size", "-pp"),
         _count("ep", "Expert-parallel devices; beyond --tp, attention is data-parallel.", "1"),
+        _option(
+            "enable_expert_parallel",
+            bool,
+            "Expert-parallel over all devices of --tp and --dp.",
+            None,
+            None,
+            "-ep",
+        ),
         _count("dp", "Data-parallel replicas that share the batch.", "1"),
         _count("sp", "Sequence-parallel (context-parallel) devices.", "1"),
         _count("nodes", "Nodes that hold the devices. [default: as few as possible]"),
@@ -84,6 +96,8 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
             None,
             "NAME",
         ),
+        _count("max_model_len", "Most tokens of a sequence, as vLLM's. [default: the model's]", None, "TOKENS"),
+        _count("max_num_seqs", "Most sequences at once of a data-parallel rank, as vLLM's."),
         _option("price", str, "Price of a device in USD/h. [default: the dated price in its spec]", None, "USD"),
         _option("convention", ConventionChoice, "How FLOPs and bytes are counted.", ConventionChoice.PHYSICAL),
     )
@@ -135,7 +149,9 @@ def _parser() -> Any:
     return typer.main.get_command(reader)
 
 
-CHANGES = frozenset({"quant", "weights", "activations", "kv", "flash", "fuse", "offload", "with_"})
+CHANGES = frozenset(
+    {"quant", "quantization", "weights", "activations", "kv", "dtype", "flash", "fuse", "offload", "with_"}
+)
 """Options that change how a model runs. The plain scenario has none of them."""
 
 

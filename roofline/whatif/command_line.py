@@ -47,6 +47,7 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
     convention = str(options.get("convention", Convention.PHYSICAL))
     yield from _fusions(request, convention)
     yield from _targets("degrees", dict(_degrees(request)))
+    yield from _targets("limits", request.limits)
     skew = request.settings.get("expert_skew", 0.0)
     if skew:
         yield "--expert-skew", f"{skew!r}"

@@ -9,9 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import parse_count
@@ -24,8 +26,9 @@ from roofline.specs.hardware import load_devices
 from roofline.specs.images import parse_image_size
 from roofline.specs.library import spec_path
 from roofline.specs.modelspec import load_model
-from roofline.specs.precision import parse_precision
+from roofline.specs.precision import parse_precision, scheme_formats
 from roofline.techniques import check_request
+from roofline.whatif import vllm
 from roofline.whatif.request import Request
 
 NOTHING = "none"
@@ -51,7 +54,8 @@ class Kind(Enum):
 class Option(Struct, frozen=True):
     """An option: the kind, range and check of its value, and the argument of `compose` that it sets.
 
-    `check` raises RooflineError for text that is invalid in every scenario.
+    `check` raises RooflineError for text that is invalid in every scenario. `spellings` are further texts for values;
+    None is the value of an option that is not set.
     """
 
     name: str
@@ -60,6 +64,7 @@ class Option(Struct, frozen=True):
     low: float = 0
     high: float = math.inf
     check: Callable[[str], object] | None = None
+    spellings: Mapping[str, str | None] = MappingProxyType({})
 
     def read(self, value: object) -> Any:
         """The option's value from text or from a YAML value; raises RooflineError."""
@@ -71,9 +76,10 @@ class Option(Struct, frozen=True):
             return self._list(value)
         if self.kind is Kind.TEXT:
             text = value if isinstance(value, str) else repr(value)
-            if self.check is not None:
-                self.check(text)
-            return text
+            spelled = self.spellings.get(text.strip().lower().replace("-", "_"), text)
+            if self.check is not None and spelled is not None:
+                self.check(spelled)
+            return spelled
         return self.number(value)
 
     def number(self, value: object) -> int | float:
@@ -128,8 +134,9 @@ def _grid(name: str, low: int, high: int) -> Option:
     return Option(name, Kind.GRID, (name,), low, high)
 
 
-def _format(name: str, part: str) -> Option:
-    return Option(name, Kind.TEXT, ("formats", part), check=lambda text: parse_precision("bf16", **{part: text}))
+def _format(name: str, part: str, spellings: Mapping[str, str | None] = MappingProxyType({})) -> Option:
+    check = lambda text: parse_precision("bf16", **{part: text})  # noqa: E731
+    return Option(name, Kind.TEXT, ("formats", part), check=check, spellings=spellings)
 
 
 def _degree(name: str, degree: str) -> Option:
@@ -159,9 +166,11 @@ OPTIONS: Mapping[str, Option] = {
         _grid("images", 0, MAX_BATCH),
         Option("image_size", Kind.TEXT, ("image_size",), check=parse_image_size),
         _format("quant", "scheme"),
+        Option("quantization", Kind.TEXT, ("quantization",), check=scheme_formats, spellings=vllm.METHODS),
+        Option("dtype", Kind.TEXT, ("formats", "base"), check=vllm.check_dtype, spellings=vllm.DTYPES),
         _format("weights", "weights"),
         _format("activations", "activations"),
-        _format("kv", "kv"),
+        _format("kv", "kv", vllm.CACHE_DTYPES),
         Option("flash", Kind.SWITCH, ("flash",)),
         Option("fuse", Kind.LIST, ("fuse",), check=lambda name: check_fusions([name])),
         _degree("tp", "tensor"),
@@ -169,12 +178,15 @@ OPTIONS: Mapping[str, Option] = {
         _degree("ep", "expert"),
         _degree("dp", "data"),
         _degree("sp", "sequence"),
+        Option("enable_expert_parallel", Kind.SWITCH, ("enable_expert_parallel",)),
         _degree("nodes", "nodes"),
         _degree("micro_batches", "micro_batches"),
         Option("expert_skew", Kind.NUMBER, ("expert_skew",), 0, 10),
         Option("offload", Kind.TEXT, ("offload",), check=parse_offload),
         Option("with", Kind.LIST, ("techniques",), check=check_request),
         Option("engine", Kind.TEXT, ("engine",), check=load_engine),
+        Option("max_model_len", Kind.INTEGER, ("limits", "max_model_len"), 1, MAX_LENGTH),
+        Option("max_num_seqs", Kind.INTEGER, ("limits", "max_num_seqs"), 1, MAX_BATCH),
         Option("price", Kind.NUMBER, ("price",), 0, MAX_PRICE),
         Option("convention", Kind.TEXT, ("convention",), check=_convention),
     )
@@ -185,9 +197,10 @@ OPTIONS: Mapping[str, Option] = {
 def find_option(name: str) -> Option:
     """The option called `name`; raises UnknownNameError with the nearest name.
 
-    Dashes and underscores are alike; `with_` is `with`, which Python reserves.
+    Dashes and underscores are alike; `with_` is `with`, which Python reserves. vLLM's names are known, too.
     """
     key = str(name).strip().removeprefix("--").replace("-", "_").removesuffix("_")
+    key = vllm.ALIASES.get(key, key)
     if key not in OPTIONS:
         raise UnknownNameError("option of a scenario", name, OPTIONS)
     return OPTIONS[key]
@@ -217,7 +230,7 @@ def request_from(values: Mapping[str, Any]) -> Request:
 
     Values are as `Option.read` returns them; a GRID option may hold an array. Raises RooflineError.
     """
-    arguments: dict[str, Any] = {"formats": {}, "degrees": {}}
+    arguments: dict[str, Any] = {"formats": {}, "degrees": {}, "limits": {}}
     for name, value in values.items():
         if value is None:
             continue
@@ -235,6 +248,9 @@ def compose(
     hw: str,
     formats: Mapping[str, str | None],
     degrees: Mapping[str, Any],
+    limits: Mapping[str, int] = MappingProxyType({}),
+    quantization: str | None = None,
+    enable_expert_parallel: bool | None = None,
     flash: bool | None = None,
     fuse: Iterable[str] = (),
     expert_skew: float = 0.0,
@@ -245,20 +261,29 @@ def compose(
 ) -> Request:
     """The request with `formats` as arguments of `parse_precision` and `degrees` as arguments of `Parallelism`.
 
-    A degree of None is the default. `settings` are further fields of `Scenario`. Raises RooflineError.
+    A degree of None is the default. `limits` are vLLM's `max_model_len` and `max_num_seqs`. `settings` are further
+    fields of `Scenario`. Raises RooflineError.
     """
-    hardware, devices = load_devices(hw)
+    network, (hardware, devices) = load_model(model), load_devices(hw)
+    ranks = _spread({name: value for name, value in degrees.items() if value is not None}, devices, hw)
+    if enable_expert_parallel:
+        ranks = vllm.expert_parallel(ranks, network)
+    if quantization is not None:
+        formats = {**formats, "scheme": vllm.chosen_scheme(quantization, formats.get("scheme"), network)}
+    if "max_model_len" in limits:
+        network = replace(network, max_context=vllm.limited_context(network, limits["max_model_len"]))
     with_flash = flash if flash is not None else convention == Convention.PHYSICAL
     fusions = (*(("attention",) if with_flash else ()), *fuse)
     return Request(
-        load_model(model),
+        network,
         hardware,
         formats=formats,
-        degrees=_spread({name: value for name, value in degrees.items() if value is not None}, devices, hw),
+        degrees=ranks,
         settings={"offload": parse_offload(offload), "expert_skew": expert_skew},
         techniques=tuple(techniques),
         options={"fusions": fusions, "convention": convention, **settings},
         written={"model": model, "hardware": hardware.name if spec_path(hw, "hwspecs") is None else hw},
+        limits=limits,
     )
 
 

@@ -72,7 +72,7 @@ def exhaustive(trials: Trials, offered: list[Move]) -> list[tuple[float, bool, f
 def test_the_search_equals_an_exhaustive_one(objective, batch, prompt) -> None:
     goal = Goal(objective, Limits(tpot=0.02), Quality.LOSSY)
     asked = request(batch, prompt)
-    grid = asked.with_options(batch=batch_grid(batch)) if goal.batch_varies else asked
+    grid = asked.with_options(batch=batch_grid(asked)) if goal.batch_varies else asked
     trials = Trials(grid, goal)
     offered = moves(asked, *NAMES)
     found = search(trials, offered, exhaustive=1000).outcomes.best
@@ -132,7 +132,7 @@ def test_loosening_never_worsens_the_objective(objective, hw, limit, tightness, 
     found = []
     for seconds, quality in ((tight, budgets[0]), (tight * factor, budgets[0]), (tight * factor, budgets[1])):
         goal = Goal(objective, Limits(**{limit: seconds}), quality)
-        grid = asked.with_options(batch=batch_grid(8)) if goal.batch_varies else asked
+        grid = asked.with_options(batch=batch_grid(asked)) if goal.batch_varies else asked
         found.append(search(Trials(grid, goal), offered).outcomes.best)
     for before, after in pairwise(found):
         if before is not None:

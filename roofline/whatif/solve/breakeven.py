@@ -7,7 +7,6 @@ from typing import Any
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure
 from roofline.scenario.analysis import analyze
-from roofline.scenario.scenario import MAX_BATCH
 from roofline.whatif.request import Request
 from roofline.whatif.solve.targets import Answer, Check, Targets, check, figures, used
 
@@ -40,7 +39,8 @@ def break_even(one: Request, other: Request, targets: Targets, metric: str = "to
     def pair(batch: int) -> tuple[Check, Check]:
         return _checked(one, batch, targets), _checked(other, batch, targets)
 
-    most = last_before_failure(fits, 1, MAX_BATCH) if targets.fits else MAX_BATCH
+    limit = min(one.max_batch, other.max_batch)
+    most = last_before_failure(fits, 1, limit) if targets.fits else limit
     if most < 1:
         raise RooflineError("one of the two does not fit in memory at batch 1: use --ignore-memory")
     ahead = bool(times(one, 1) <= times(other, 1))
