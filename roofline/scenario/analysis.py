@@ -81,6 +81,9 @@ class Analysis:
             self.decode = self.decode_phase(scenario.decode_step, scenario.shape)
         self._expected: ExpectedGeneration | None = None
 
+    def __repr__(self) -> str:
+        return f"Analysis({self.scenario.described})"
+
     def decode_phase(self, step: Step, shape: tuple[int, ...] = ()) -> Phase:
         """A decode iteration at `step`, whose grid has `shape`."""
         return Phase("decode", self.schedule.decode(step), shape, self.scenario.profile, self._calibrations)

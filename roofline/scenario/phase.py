@@ -116,6 +116,9 @@ class Phase:
         self._expected: Estimate | None = None
         self._calibrations = Calibrations() if calibrations is None else calibrations
 
+    def __repr__(self) -> str:
+        return f"Phase({self.name}, {len(self.passes)} passes, engine {self.engine.name})"
+
     def timed(self, run: Pass, engine: Engine | None = None) -> Timing:
         """The kernels of a pass, on this phase's engine by default."""
         engine, hardware = engine or self.engine, run.placement.hardware

@@ -112,6 +112,21 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
         for name, value in settings.items():
             force_setattr(self, name, value)
 
+    def __repr__(self) -> str:
+        return f"Scenario({self.described})"
+
+    @property
+    def described(self) -> str:
+        """The scenario in a line: model, hardware, workload, formats, devices, techniques and engine."""
+        workload = [f"{name} {_shown(getattr(self, name))}" for name in ("batch", "prompt", "generate")]
+        assert self.precision is not None
+        formats = f"weights {self.precision.weights.name}, KV {self.precision.kv.name}"
+        devices = self.settings.parallel.devices
+        spread = [f"{devices} devices"] if devices > 1 else []
+        changes = [f"with {name}" for name in self.techniques]
+        parts = [*workload, formats, *spread, *changes, f"engine {self.profile.name}"]
+        return f"{self.model.name} on {self.hardware.name}, {', '.join(parts)}"
+
     @cached_property
     def profile(self) -> Engine:
         """The engine's profile."""
@@ -233,6 +248,13 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
 def _any(value: Any) -> bool:
     """Whether a count, or any of an array of them, is above zero."""
     return bool(value) if type(value) is int else bool(np.any(value))
+
+
+def _shown(count: Any) -> str:
+    """A count, or the range of an array of them."""
+    if not isinstance(count, np.ndarray):
+        return str(count)
+    return f"{count.min():g} to {count.max():g}" if count.min() < count.max() else f"{count.min():g}"
 
 
 def _check_shapes(values: dict[str, Any]) -> None:

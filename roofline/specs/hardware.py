@@ -17,7 +17,7 @@ from pydantic import Strict
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quote, suggest
-from roofline.core.units import Dimension, Quantity, parse_quantity
+from roofline.core.units import Dimension, Quantity, parse_quantity, si
 from roofline.specs.library import as_mapping, check_keys, modified, spec_files, spec_path, validate
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
@@ -140,6 +140,10 @@ class Hardware:
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bandwidth, self.memory_capacity))
+
+    def __repr__(self) -> str:
+        memory = f"{si(self.memory_capacity, 'B')} at {si(self.memory_bandwidth, 'B/s')}"
+        return f"Hardware({self.name}: {self.title}, {memory})"
 
     def supports(self, arithmetic: str) -> bool:
         """Whether any unit computes in this format."""

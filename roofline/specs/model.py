@@ -441,6 +441,11 @@ class Model(Struct, frozen=True, dict=True):
     parameters: int | None = None
     active_parameters: int | None = None
 
+    def __repr__(self) -> str:
+        released = "" if self.quantization is None else f", quantization {self.quantization}"
+        size = f"{self.layers} layers, hidden {self.hidden}, vocabulary {self.vocabulary}"
+        return f"Model({self.name}: {size}, {self.dtype}{released})"
+
     @property
     def layers(self) -> int:
         """Number of layers."""

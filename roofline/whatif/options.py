@@ -150,8 +150,19 @@ def _convention(name: str) -> Convention:
         raise UnknownNameError("convention", name, map(str, Convention)) from None
 
 
-NEEDED: Mapping[str, str] = {"model": "a model", "hw": "hardware"}
-"""Options without which there is no scenario, in words."""
+NEEDED: Mapping[str, str] = {
+    "model": "a model such as llama-3.1-8b, qwen3-32b, gpt-oss-120b or deepseek-v3, or a config.json"
+    " ('roofline specs list models' lists all)",
+    "hw": "hardware such as h100-sxm, h200-sxm, b200-sxm, mi300x, rtx-4090 or m4-max"
+    " ('roofline specs list hardware' lists all)",
+}
+"""Options without which there is no scenario, and what to name."""
+
+
+def missing(name: str) -> str:
+    """What is missing without the option `name` of NEEDED, in a sentence."""
+    return f"{'MODEL' if name == 'model' else '--hw'} is missing: name {NEEDED[name]}"
+
 
 OPTIONS: Mapping[str, Option] = {
     option.name: option
@@ -237,9 +248,9 @@ def request_from(values: Mapping[str, Any]) -> Request:
         target = find_option(name).target
         inner = arguments if len(target) == 1 else arguments[target[0]]
         inner[target[-1]] = value
-    for needed, what in NEEDED.items():
+    for needed in NEEDED:
         if needed not in arguments:
-            raise RooflineError(f"{what} is missing: name one, or make it an axis")
+            raise RooflineError(missing(needed))
     return compose(**arguments)
 
 

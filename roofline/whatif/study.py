@@ -21,6 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec.json
 from msgspec import Struct, field
 
 from roofline.core.documents import read_mapping
@@ -32,7 +33,7 @@ from roofline.specs.modelspec import load_model
 from roofline.timing.calibration import load_calibration
 from roofline.whatif.axes import Axis, parse_axes, split_assignment
 from roofline.whatif.metrics import AT, NAMES, check_needs, default_metrics, expand, find_metric
-from roofline.whatif.options import OPTIONS, Kind, find_option, read_options
+from roofline.whatif.options import NEEDED, OPTIONS, Kind, find_option, missing, read_options
 from roofline.whatif.selection import Selection
 
 INVALID = ("drop", "keep")
@@ -175,9 +176,9 @@ def _read_fixed(fixed: Mapping[str, Any], varied: Mapping[str, Type]) -> dict[st
     for name in read:
         if name in varied:
             raise RooflineError(f"{name} is an axis and cannot be fixed as well")
-    for needed, what in (("model", "a model"), ("hw", "hardware: name it with --hw")):
+    for needed in NEEDED:
         if needed not in {**read, **varied}:
-            raise RooflineError(f"the study needs {what}, or {needed} as an axis")
+            raise RooflineError(f"{missing(needed)}, or make it an axis")
     return read
 
 
@@ -243,7 +244,10 @@ _LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine}
 
 def source_digest(kind: str, name: str) -> str:
     """A digest of a model, of hardware with its calibration, or of an engine; raises RooflineError."""
-    return hashlib.sha256(repr(_LOADERS[kind](name)).encode()).hexdigest()[:16]
+    content = msgspec.json.encode(
+        _LOADERS[kind](name), enc_hook=lambda value: dict(value) if isinstance(value, Mapping) else repr(value)
+    )
+    return hashlib.sha256(content).hexdigest()[:16]
 
 
 def assemble(name: str | None, over: Iterable[str], fixed: Mapping[str, Any], query: Mapping[str, Any]) -> Study:

@@ -18,6 +18,7 @@ import yaml
 
 from roofline import __version__, list_hardware, list_models, load_hardware, load_model
 from roofline.cli import program
+from roofline.whatif.options import NEEDED
 from tests.paths import CONFIGS, ROOT
 
 FILES = sorted(CONFIGS.glob("*.json"))
@@ -771,3 +772,31 @@ def test_only_the_called_command_is_imported() -> None:
         "roofline.cli.scenario_options",
     ]
     assert names.split() == list(program.COMMANDS)
+
+
+def test_help_answers_questions_in_whole_sentences(ok: Callable[..., str]) -> None:
+    for width in ("60", "80", "200"):
+        done = subprocess.run(
+            [sys.executable, "-m", "roofline", "--help"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "COLUMNS": width},
+        )
+        shown = " ".join(done.stdout.split())
+        assert max(map(len, done.stdout.splitlines())) <= int(width)
+        for question, commands in program.QUESTIONS.items():
+            assert f" {question} " in shown
+            for name in commands:
+                sentence = str(program.LazyCommands()[name].help).partition("\n\n")[0]
+                assert sentence.endswith("."), name
+                assert f" {name} {' '.join(sentence.split())}" in shown
+    assert ok("--help")
+
+
+def test_what_errors_name_exists() -> None:
+    for kind, known in (("model", list_models()), ("hw", list_hardware())):
+        names = re.findall(r"[a-z0-9.]+(?:-[a-z0-9.]+)+|mi300x", NEEDED[kind].partition(" (")[0])
+        assert len(names) >= 4
+        assert set(names) <= set(known)
