@@ -104,6 +104,7 @@ app = typer.Typer(
     cls=Program,
     name="roofline",
     help="Predict LLM inference on given hardware: latency, throughput, memory, bottlenecks, and how to improve them.",
+    epilog="For example: roofline analyze llama-3.1-8b --hw h100-sxm --batch 8",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
