@@ -15,7 +15,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from roofline.core.errors import UnknownNameError
-from roofline.specs.names import Files, Named
+from roofline.specs.names import PLAIN, Files, Named
 
 MISSPELT = 0.85
 """Similarity from which a name is a misspelling of another, and no name of something else."""
@@ -84,7 +84,7 @@ def read_hardware(text: str, files: Files) -> Named:
     """The hardware that `text` names, and its count; raises UnknownNameError with the candidates."""
     entries, lines = _index(files)
     names, near, misspelt = [entry.name for entry in entries], list[str](), list[str]()
-    for device, count in _counted(text) if text.isprintable() else ():
+    for device, count in _counted(text) if PLAIN.fullmatch(text) else ():
         given = _spell(device)
         among = [entry for entry in entries if given and entry.words | lines[entry.vendor] >= set(given)]
         named = [entry for entry in among if _is_named(entry, given)]

@@ -19,7 +19,7 @@ from msgspec import Struct
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.specs.formats import UNQUANTISED_FORMATS
-from roofline.specs.names import Files, Named
+from roofline.specs.names import PLAIN, Files, Named
 from roofline.specs.precision import scheme_formats
 
 TUNED = frozenset({"base", "chat", "hf", "instruct", "it", "pt"})
@@ -109,7 +109,7 @@ def read_model(text: str, files: Files) -> Named:
         return listed
     repository = _REPOSITORY.fullmatch(plain)
     plain = repository[1] if repository else plain
-    found = _words(plain) if text.isprintable() else []
+    found = _words(plain) if PLAIN.fullmatch(text) else []
     for cut in range(len(found), 0, -1):
         tail = _tail(plain[found[cut].start() :]) if cut < len(found) else _Tail()
         if tail is None:

@@ -10,6 +10,7 @@ A name is read only where every word of it says so, and one spec alone fits. Oth
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -21,6 +22,10 @@ from roofline.core.errors import quote
 
 Files = tuple[tuple[str, Path], ...]
 """Every spec by name, as of `roofline.specs.library.spec_files`."""
+
+
+PLAIN = re.compile(r"[\w .:/+(),;*×-]+")
+"""Texts that may be a name."""
 
 
 class Named(Struct, frozen=True):

@@ -75,6 +75,8 @@ class Option(Struct, frozen=True):
         if self.kind is Kind.LIST:
             return self._list(value)
         if self.kind is Kind.TEXT:
+            if isinstance(value, (list, dict, tuple, set)):
+                raise RooflineError(f"{self.name} takes one value, got {quote(value)[1:-1]}; several are an axis")
             text = value if isinstance(value, str) else repr(value)
             spelled = self.spellings.get(text.strip().lower().replace("-", "_"), text)
             if self.check is not None and spelled is not None:

@@ -407,7 +407,7 @@ def test_a_new_output_has_the_mode_of_the_umask(ok: Callable[..., str], tmp_path
     assert stat.S_IMODE((tmp_path / "answer").stat().st_mode) == 0o640
 
 
-@pytest.mark.parametrize("step", ["replace", "chmod", "fdopen"])
+@pytest.mark.parametrize("step", ["replace", "chmod"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_output_is_atomic(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
