@@ -57,6 +57,11 @@ def _shown(value: object) -> str:
 MAX_COMPLETIONS = 6
 
 
+def alternatives(options: Sequence[str]) -> str:
+    """Options as text: 'a, b or c'."""
+    return " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
+
+
 def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
     """The end of a message about an unknown name: its completions, else the closest name, else all if few."""
     options, name = sorted(set(known)), name if isinstance(name, str) else _shown(name)
@@ -74,7 +79,7 @@ def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
 def offer(names: Sequence[str]) -> str:
     """The end of a message that asks which of these names was meant."""
     shown = [*names[:MAX_COMPLETIONS], *(["others"] if len(names) > MAX_COMPLETIONS else [])]
-    return f"; did you mean {' or '.join(filter(None, (', '.join(shown[:-1]), shown[-1])))}?"
+    return f"; did you mean {alternatives(shown)}?"
 
 
 def _completes(option: str, name: str) -> bool:

@@ -242,9 +242,8 @@ def load_devices(name: str) -> tuple[Hardware, int]:
     if path is not None:
         return _load(path, modified(path)), 1
     from roofline.specs.hardware_names import read_hardware
-    from roofline.specs.names import record
 
-    named = record(name, read_hardware(name, tuple(spec_files("hwspecs").items())))
+    named = read_hardware(name)
     return _load(named.path, modified(named.path)), named.devices
 
 

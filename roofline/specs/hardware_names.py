@@ -15,7 +15,8 @@ from pathlib import Path
 from msgspec import Struct
 
 from roofline.core.errors import UnknownNameError
-from roofline.specs.names import PLAIN, Files, Named
+from roofline.specs.library import spec_files
+from roofline.specs.names import PLAIN, Files, Named, record
 
 MISSPELT = 0.85
 """Similarity from which a name is a misspelling of another, and no name of something else."""
@@ -79,9 +80,13 @@ def _index(files: Files) -> tuple[tuple[_Entry, ...], dict[str, frozenset[str]]]
     return entries, lines
 
 
-@lru_cache(maxsize=256)
-def read_hardware(text: str, files: Files) -> Named:
+def read_hardware(text: str) -> Named:
     """The hardware that `text` names, and its count; raises UnknownNameError with the candidates."""
+    return record(text, _read(text, tuple(spec_files("hwspecs").items())))
+
+
+@lru_cache(maxsize=256)
+def _read(text: str, files: Files) -> Named:
     entries, lines = _index(files)
     names, near, misspelt = [entry.name for entry in entries], list[str](), list[str]()
     for device, count in _counted(text) if PLAIN.fullmatch(text) else ():

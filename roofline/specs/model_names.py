@@ -18,8 +18,8 @@ from msgspec import Struct
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote
-from roofline.specs.formats import UNQUANTISED_FORMATS
-from roofline.specs.names import PLAIN, Files, Named
+from roofline.specs.library import spec_files
+from roofline.specs.names import PLAIN, Files, Named, record
 from roofline.specs.precision import scheme_formats
 
 TUNED = frozenset({"base", "chat", "hf", "instruct", "it", "pt"})
@@ -100,9 +100,13 @@ def _index(files: Files) -> tuple[tuple[_Entry, ...], frozenset[Words]]:
     return entries, frozenset(makers) - {()}
 
 
-@lru_cache(maxsize=256)
-def read_model(text: str, files: Files) -> Named:
+def read_model(text: str) -> Named:
     """The model that `text` names; raises UnknownNameError with the candidates."""
+    return record(text, _read(text, tuple(spec_files("modelspecs").items())))
+
+
+@lru_cache(maxsize=256)
+def _read(text: str, files: Files) -> Named:
     entries, makers = _index(files)
     plain = _HUB.sub("", text.strip())
     if (listed := _listed(plain.lower(), entries)) is not None:
@@ -154,6 +158,9 @@ FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat"})
 SPELLINGS = {"fp4": "nvfp4", "f16": "fp16", "bnb": "nf4", "bitsandbytes": "nf4"}
 """Schemes under another name: NVIDIA's FP4 repositories are NVFP4; bitsandbytes quantises to NF4 with double scales."""
 
+PLAIN_FORMATS = ("fp32", "bf16", "fp16")
+"""The formats of checkpoints that are not quantised."""
+
 _BITS = re.compile(r"(?:int|w)?([48])(?:bit)?")
 
 
@@ -180,7 +187,7 @@ def _scheme(text: str) -> str | None:
             return "int8_g128"
         return parts[0] if own == int(bits[1]) else None
     scheme = "_".join(parts)
-    if scheme in UNQUANTISED_FORMATS:
+    if scheme in PLAIN_FORMATS:
         return scheme
     try:
         scheme_formats(scheme)
@@ -204,7 +211,7 @@ def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
     if scheme is None or (entry.quantization and entry.quantization.startswith(scheme)):
         return Named(entry.name, entry.path)
     changes: dict[str, Any] = {"quantization": scheme}
-    if scheme in UNQUANTISED_FORMATS:
+    if scheme in PLAIN_FORMATS:
         changes = {"dtype": scheme, **({"quantization": None} if entry.quantization else {})}
     return Named(entry.name, entry.path, changes)
 

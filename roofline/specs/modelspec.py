@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
 from msgspec import structs
@@ -40,32 +40,23 @@ from roofline.specs.model import (
 )
 from roofline.specs.precision import check_scheme
 
-if TYPE_CHECKING:
-    from roofline.specs.names import Named
-
 
 def load_model(name: str) -> Model:
     """The model `name`, or that of the YAML spec or Hugging Face `config.json` at that path.
 
-    `name` may also be a repository of the hub or another spelling (`roofline.specs.model_names`); the quantisation that
-    it names is the model's. Raises UnknownNameError with the nearest names, or SpecError with the file and the key.
+    `name` may be a repository of the hub (`roofline.specs.model_names`); a quantisation that it names is the model's.
+    Raises UnknownNameError with the nearest names, or SpecError with the file and the key.
 
-    >>> load_model("Qwen/Qwen3-32B-AWQ").name, load_model("Qwen/Qwen3-32B-AWQ").quantization
-    ('qwen3-32b', 'awq')
+    >>> load_model("Qwen/Qwen3-32B-AWQ")
+    Model(qwen3-32b: 64 layers, hidden 5120, vocabulary 151936, bf16, quantization awq)
     """
     path = spec_path(name, "modelspecs")
     if path is not None:
         return _load(path, modified(path))
-    named = named_model(name)
-    return structs.replace(_load(named.path, modified(named.path)), **named.changes)
-
-
-def named_model(name: str) -> Named:
-    """What a name that is no spec's own stands for; raises UnknownNameError with the nearest names."""
     from roofline.specs.model_names import read_model
-    from roofline.specs.names import record
 
-    return record(name, read_model(name, tuple(spec_files("modelspecs").items())))
+    named = read_model(name)
+    return structs.replace(_load(named.path, modified(named.path)), **named.changes)
 
 
 @lru_cache(maxsize=256)
@@ -86,11 +77,8 @@ def list_models() -> list[str]:
 
 def load_any(name: str) -> Model | Hardware:
     """The model or hardware of that name, or of the file at that path."""
-    models, devices = list_models(), list_hardware()
-    if name in devices:
+    if name in (devices := list_hardware()):
         return load_hardware(name)
-    if name in models:
-        return load_model(name)
     path = spec_path(name, "modelspecs")
     if path is not None:
         return load_hardware(name) if path.suffix.lower() != ".json" and is_hardware(path) else load_model(name)
@@ -100,7 +88,7 @@ def load_any(name: str) -> Model | Hardware:
             return load(name)
         except UnknownNameError as error:
             candidates += error.candidates
-    raise UnknownNameError("model or hardware", name, [*models, *devices], candidates)
+    raise UnknownNameError("model or hardware", name, [*list_models(), *devices], candidates)
 
 
 ROPE = Positions()
