@@ -35,6 +35,7 @@ from roofline.whatif.axes import Axis, parse_axes, split_assignment
 from roofline.whatif.metrics import AT, NAMES, check_needs, default_metrics, expand, find_metric
 from roofline.whatif.options import NEEDED, OPTIONS, Kind, find_option, missing, read_options
 from roofline.whatif.selection import Selection
+from roofline.whatif.vllm import ALIASES
 
 INVALID = ("drop", "keep")
 """Treatment of combinations that cannot run: only counted, or kept as rows with an error."""
@@ -295,6 +296,7 @@ def read_study(path: Path) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for key, value in content.items():
         name = key.strip().replace("-", "_")
+        name = ALIASES.get(name, name)
         if name == "figure":  # for `roofline plot`
             continue
         if name not in OPTIONS and name not in _KEYS:

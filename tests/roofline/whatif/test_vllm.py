@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from roofline import RooflineError
@@ -11,7 +13,7 @@ from roofline.whatif.command_line import command_words
 from roofline.whatif.options import OPTIONS, find_option
 from roofline.whatif.request import Request
 from roofline.whatif.solve import Targets, break_even, max_batch, max_context
-from roofline.whatif.study import make_study
+from roofline.whatif.study import assemble, make_study
 from roofline.whatif.sweep import sweep
 
 DENSE = "llama-3.1-8b --hw h100-sxm"
@@ -101,6 +103,15 @@ def test_commands_name_the_limits() -> None:
     )
     again = request(" ".join(words))
     assert again.limits == {"max_model_len": 8192, "max_num_seqs": 4}
+
+
+def test_study_files_know_the_names(tmp_path: Path) -> None:
+    path = tmp_path / "study.yaml"
+    path.write_text("model: llama-3.1-8b\nhw: h100-sxm\ntensor-parallel-size: 2\nover: {batch: '1,1K'}\n")
+    study = assemble(str(path), (), {}, {})
+    assert study.question.fixed["tp"] == 2
+    assert study.axes[0].values.tolist() == [1, 1024]
+    assert assemble(str(path), ["tensor_parallel_size=1,4"], {}, {}).axes[1].values == (1, 4)
 
 
 def test_studies_and_axes_know_the_names() -> None:
