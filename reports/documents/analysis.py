@@ -31,7 +31,7 @@ ANALYSIS_SCHEMA = "roofline.analysis/1"
 
 def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", "decode")) -> dict[str, Any]:
     """The JSON document of an analysis of a single workload."""
-    generation = analysis.generation
+    generation, speculation = analysis.generation, analysis.scenario.settings.speculation
     return {
         "schema": ANALYSIS_SCHEMA,
         "model": analysis.scenario.model.name,
@@ -57,6 +57,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
             "tpot_s": generation.tpot,
             "total_s": generation.total,
             "tokens_per_iteration": analysis.tokens_per_iteration,
+            "acceptance_source": None if speculation is None else speculation.measured or "given",
             **rates_document(analysis),
             **(generation_expectation(analysis) if analysis.times_are_expected else {}),
         },

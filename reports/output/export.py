@@ -129,7 +129,9 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     of_prompts = is_encoder(generation)
     lines += [*energy_lines(document["energy"], of_prompts), *cost_lines(document["cost"], of_prompts)]
     if generation["tokens_per_iteration"] != 1:
-        lines.append(f"a decode iteration yields {generation['tokens_per_iteration']:.3g} tokens per sequence")
+        accepted = f"a decode iteration yields {generation['tokens_per_iteration']:.3g} tokens per sequence"
+        source = generation["acceptance_source"]
+        lines.append(accepted if source in (None, "given") else f"{accepted}, as measured for {source}")
     if document["techniques"]:
         lines.append(f"techniques: {', '.join(document['techniques'])}")
     if scenario["convention"] != "physical":

@@ -227,7 +227,7 @@ class Analysis:
         size = cached.size // batch.size  # several contexts of each point at once
         step = Step(np.tile(batch, size), np.ones(cached.size), cached, np.tile(source, size))
         passes, total = self.schedule.decode(step), Estimate(0.0, 0.0, 0.0)
-        flats = yield from gather(phase.timed(run).deferred(run.step, "decode") for run in passes)
+        flats = yield from gather(phase.deferred_pass(run) for run in passes)
         for run, flat in zip(passes, flats, strict=True):
             total = total.plus(flat.times(run.repeat))
         return Estimate(*(sum_smooth(part, steps) for part in total)).times(1 / self.tokens_per_iteration)

@@ -199,13 +199,16 @@ class Phase:
         """`expected` as a generator that yields requests for kernel times, to evaluate many phases at once."""
         if self._expected is None:
             total = Estimate(0.0, 0.0, 0.0)
-            flats = yield from gather(
-                times.deferred(run.step, self.name) for run, times in zip(self.passes, self._timings, strict=True)
-            )
+            flats = yield from gather(self.deferred_pass(run) for run in self.passes)
             for run, flat in zip(self.passes, flats, strict=True):
                 total = total.plus(Estimate(*(self._shaped(part, run.step) for part in flat)).times(run.repeat))
             self._expected = Estimate(*(self._plain(part) for part in total)).at_least(self.bound_time)
         return self._expected
+
+    def deferred_pass(self, run: Pass) -> Deferred[Estimate]:
+        """Expected seconds of one pass, for the points of its step's grid, flattened."""
+        time = yield from self.timed(run).deferred(run.step, self.name, run.scheduled)
+        return time if run.slowdown == 1 else time.times(run.slowdown)
 
     @cached_property
     def expected_ops(self) -> tuple[Expectation, ...]:
@@ -246,7 +249,12 @@ class Phase:
     @cached_property
     def host_time(self) -> Any:
         """Expected seconds in which no kernel runs: host time and gaps between kernels."""
-        return self._sum(lambda run, times, detail: times.host_time(detail, run.step, self.name))
+
+        def waiting(run: Pass, times: Timing, detail: Any) -> Any:
+            time = times.host_time(detail, run.step, self.name, run.scheduled)
+            return time if run.slowdown == 1 else time + (1 - 1 / run.slowdown) * resolve(self.deferred_pass(run)).mid
+
+        return self._sum(waiting)
 
     def _sum(self, seconds: Callable[[Pass, Timing, Any], Any]) -> Any:
         """The sum over all passes of the `seconds` of each point."""

@@ -27,42 +27,10 @@ from roofline.graph.rewrite import Rewrite
 from roofline.graph.size import total
 from roofline.graph.tensor import Role
 from roofline.scenario.chunks import chunks
+from roofline.scenario.speculation import Speculation
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
-
-
-class Speculation(Struct, frozen=True):
-    """Speculative decoding: draft tokens, verified in one pass of the target model.
-
-    An iteration drafts `length` tokens, verifies `verified` draft tokens (a tree has more than its depth) plus one,
-    and yields `accepted` tokens on average, including the target's own. The `draft` model runs `length` times over
-    `draft_width` tokens; None drafts for free (n-grams, retrieval). `draft_depth` drafts with that fraction of the
-    target's layers. `shares_ends`: the draft uses the target's embedding and lm_head.
-    """
-
-    length: int
-    accepted: float
-    verified: int
-    draft: Model | None = None
-    draft_width: int = 1
-    draft_depth: float | None = None
-    draft_passes: int | None = None
-    shares_ends: bool = False
-
-    @property
-    def drafts(self) -> int:
-        """Passes of the draft per iteration: `length`, unless it proposes several tokens at once."""
-        return self.length if self.draft_passes is None else self.draft_passes
-
-
-def accepted_tokens(acceptance: float, length: int) -> float:
-    """Expected tokens per iteration with acceptance rate a, (1 - a^(length+1)) / (1 - a) (Leviathan et al. 2023)."""
-    if not 0 <= acceptance <= 1:
-        raise RooflineError(f"the acceptance rate must be between 0 and 1, got {acceptance}")
-    if acceptance == 1:
-        return length + 1.0
-    return (1 - acceptance ** (length + 1)) / (1 - acceptance)
 
 
 class Part(StrEnum):
@@ -152,6 +120,8 @@ class Pass(NamedTuple):
     """One forward pass of a phase: a network on hardware, its step, and how often it runs (`repeat`).
 
     `busy` is the fraction of these runs, over all pipeline stages, that have work; the others are pipeline bubbles.
+    `scheduled`: the engine schedules and samples before it; drafts follow each other within one step of the engine.
+    `slowdown`: its expected time over that of its kernels and its step, where more was measured.
     """
 
     placement: Placement
@@ -159,6 +129,8 @@ class Pass(NamedTuple):
     repeat: Any = 1.0
     label: str = ""
     busy: Any = 1.0
+    scheduled: bool = True
+    slowdown: float = 1.0
 
 
 def overlaps(passes: Iterable[Pass]) -> bool:
@@ -277,8 +249,8 @@ class Schedule:
     def auxiliary_networks(self) -> tuple[Network, ...]:
         """The graphs of draft and cascade models, without the ends that they share with the main model."""
         graphs = [placed.network for placed in (self.draft, self.cascade) if placed is not None]
-        if self.settings.speculation is not None and self.settings.speculation.shares_ends:
-            graphs[0] = _without(graphs[0], EMBEDDING, HEAD)
+        if self.settings.speculation is not None and graphs:
+            graphs[0] = _without(graphs[0], *self.settings.speculation.shared_ends)
         return tuple(graphs)
 
     @cached_property
@@ -400,12 +372,15 @@ class Schedule:
         middle = drafted._replace(queries=speculation.draft_width, cached=drafted.cached + (speculation.length - 1) / 2)
         passes: list[Pass] = []
         if self.draft is not None:
-            passes.append(Pass(self.draft, middle, float(speculation.drafts), "draft", self._single_stage))
+            drafts = Pass(self.draft, middle, float(speculation.drafts), "draft", self._single_stage, scheduled=False)
+            passes.append(drafts)
         elif speculation.draft_depth:
             self_draft = self._verifier(speculation.draft_depth)
-            passes += self._with_host(Pass(self_draft, middle, repeat * speculation.drafts, "draft", busy))
+            drafts = Pass(self_draft, middle, repeat * speculation.drafts, "draft", busy, scheduled=False)
+            passes += self._with_host(drafts)
         verifier, several = self._verifier(self.settings.depth), local._replace(queries=speculation.verified + 1)
-        return (*passes, *self._with_host(Pass(verifier, several, repeat, "verify", busy)))
+        verification = Pass(verifier, several, repeat, "verify", busy, slowdown=speculation.slowdown)
+        return (*passes, *self._with_host(verification))
 
     def _with_host(self, run: Pass, *, decode: bool = True) -> tuple[Pass, ...]:
         """A pass divided between device and host: what only the device runs, then the fraction that each runs."""
@@ -422,7 +397,8 @@ class Schedule:
             own = self._place(graph, run.placement.hardware)
             passes.append(run._replace(placement=own, repeat=run.repeat * (1 - host.work)))
         if host.work > 0:
-            passes.append(Pass(place(graph, host.hardware), run.step, run.repeat * host.work, label, run.busy))
+            on_host = run._replace(placement=place(graph, host.hardware), repeat=run.repeat * host.work, label=label)
+            passes.append(on_host)
         return tuple(passes)
 
     @property

@@ -8,7 +8,8 @@ A forward pass takes
 for N kernels. `kernels` is the sum of their times, which include the engine's `launch`, `memory`, `kv_reread`,
 `collective`, `dequantisation`, `integer_blocks` and `kv_conversion`, multiplied by `prefill` in that phase. The host
 launches kernels ahead of the device, so the slower of the two counts; a CUDA graph removes the launches (`issue`).
-`step` and `sequence` are scheduling, sampling and detokenisation between two passes. With overlap scheduling (vLLM's
+`step` and `sequence` are scheduling, sampling and detokenisation between two passes; drafts of speculative decoding
+follow each other within one step, each after `draft_step`. With overlap scheduling (vLLM's
 asynchronous scheduling) the host prepares the sequences of the next pass while the device computes this one, and only
 `step` stays between two passes. When shared experts run concurrently with routed experts (`shared_stream`), `kernels`
 has the longer branch, and at least the bound of both together. A profile holds for one version and one benchmark
@@ -64,6 +65,7 @@ ROUTED_EXPERTS = frozenset(
 PARAMETERS = (
     Parameter("step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time between two passes"),
     Parameter("sequence", Unit.SECONDS, 0.0, 10e-3, 0.0, "host time per sequence and pass"),
+    Parameter("draft_step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time before a draft pass of speculative decoding"),
     Parameter("gap", Unit.SECONDS, 0.0, 100e-6, 0.0, "idle time between two kernels"),
     Parameter("issue", Unit.SECONDS, 0.0, 1e-3, 0.0, "host time to launch a kernel without a CUDA graph"),
     Parameter("launch", Unit.RATIO, 0.1, 10.0, 1.0, "kernel launch time relative to the calibration"),
@@ -83,6 +85,14 @@ PARAMETERS = (
         "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "SM cycles for 1024 multiplications of block-scaled integers"
     ),
     Parameter("kv_conversion", Unit.RATIO, 0.0, 500.0, 5.0, "FLOPs per KV cache element that software converts"),
+    Parameter(
+        "split_kv",
+        Unit.RATIO,
+        0.0,
+        2.0,
+        1.0,
+        "decode attention splits a sequence's keys over SMs: 1 as the calibrated kernel, 0 never, 2 always",
+    ),
 )
 """The numeric parameters of a profile, with their defaults."""
 

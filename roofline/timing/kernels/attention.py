@@ -23,8 +23,9 @@ heads; its keys may be split in s parts that are combined afterwards:
 with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L the keys rounded up to blocks of 64. Hardware without a matrix
 unit for the format multiplies the query heads of a group one by one: a key takes 4 d G `head_slowdown` / (peak / S)
 longer. FlashAttention-2 splits the keys only where heads share a KV head (`split_single` 0), and rearranges Q and O so
-that the heads of a group fill the rows of a tile (`regroup`). In a benchmark that replays its buffers, the part of the
-KV cache in the L2 is read at `l2_speedup` times the memory bandwidth.
+that the heads of a group fill the rows of a tile (`regroup`). The column `split_kv` overrides that: 0 for kernels that
+never split, as before Flash-Decoding, 2 for those that always may. In a benchmark that replays its buffers, the part of
+the KV cache in the L2 is read at `l2_speedup` times the memory bandwidth.
 """
 
 from __future__ import annotations
@@ -279,7 +280,8 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     one = per_key * keys + parameters["tile_prologue"]
     partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
     grouped = shape.heads > shape.kv_heads
-    may_split = grouped | (parameters["split_single"] > 0.5)
+    splitting = column(columns, "split_kv", 1.0)
+    may_split = (splitting > 0) & (grouped | (splitting > 1) | (parameters["split_single"] > 0.5))
     allowed = (splits == 1) | (may_split & (shape.seen >= KEY_BLOCK * splits))
     on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
     missing = from_memory(shape.kv_traffic, resident, hardware, parameters)

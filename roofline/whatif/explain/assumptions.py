@@ -27,7 +27,9 @@ def assumptions(analysis: Analysis) -> Iterable[str]:
         skew = scenario.settings.expert_skew
         yield f"expert routing with skew {skew:g}" if skew else "uniform expert routing"
     if scenario.settings.speculation is not None:
-        yield f"{scenario.settings.speculation.accepted:g} tokens per iteration are given, not predicted"
+        speculation = scenario.settings.speculation
+        origin = f"those of {speculation.measured}" if speculation.measured else "given, not predicted"
+        yield f"{speculation.accepted:.4g} tokens per iteration are {origin}"
     if scenario.techniques:
         yield f"techniques: {', '.join(scenario.techniques)}"
     if not analysis.times_are_expected:

@@ -13,11 +13,7 @@ ACCEPTED = {method: accepted for method, _, accepted, _ in SPECULATION}
 
 @pytest.fixture(scope="module")
 def speculation() -> dict[str, Row]:
-    """Table 5 on an A100 at batch 1 in FP16, with the default drafts; the paper states none of these.
-
-    The bound omits launches and assumes peak rates also for small kernels, so that drafts and trees cost less here than
-    in the measurements. Verified tokens cost nothing below the ridge point, which favours LADE most.
-    """
+    """Table 5 on an A100 at batch 1 in FP16 with Transformers and the default drafts; the paper states none of it."""
     return {row.case: row for row in table_5()}
 
 
@@ -26,31 +22,31 @@ def test_all_six_methods_are_compared(speculation: dict[str, Row]) -> None:
 
 
 @pytest.mark.parametrize("method", ACCEPTED)
-def test_the_gain_is_between_one_and_the_tokens_per_step(method: str, speculation: dict[str, Row]) -> None:
+def test_the_gain_is_below_the_tokens_per_step(method: str, speculation: dict[str, Row]) -> None:
     low, high = speculation[method].simulated
-    assert 1 < low <= high < ACCEPTED[method][1]
-    assert low < ACCEPTED[method][0]
+    assert low <= ACCEPTED[method][0]
+    assert high <= ACCEPTED[method][1]
 
 
-@pytest.mark.parametrize("method", ["SSD", "SpD", "REST", "Medusa-1", "Eagle"])
-def test_simulated_and_measured_ranges_overlap(method: str, speculation: dict[str, Row]) -> None:
+@pytest.mark.parametrize("method", ACCEPTED)
+def test_the_middle_of_a_simulated_range_is_within_the_published_one(method: str, speculation: dict[str, Row]) -> None:
+    """LADE is fitted to the table; of SpD the smaller draft is within it, the larger one is too slow at 4 tokens."""
     row = speculation[method]
-    assert row.simulated[0] <= row.measured[1]
-    assert row.measured[0] <= row.simulated[1]
+    low, high = row.measured
+    assert low < sum(row.simulated) / 2 < high
+
+
+@pytest.mark.parametrize("method", ["SSD", "LADE", "Medusa-1", "Eagle"])
+def test_the_simulated_range_is_within_the_published_one(method: str, speculation: dict[str, Row]) -> None:
+    row = speculation[method]
+    assert row.measured[0] <= row.simulated[0]
+    assert row.simulated[1] <= row.measured[1] + 0.005  # the table has two decimals
 
 
 def test_the_ranking_of_the_methods(speculation: dict[str, Row]) -> None:
-    """The ranking is as published for every pair whose ranges both rank the same way."""
-    rows = list(speculation.values())
-    agreed = [
-        (slower, faster)
-        for slower in rows
-        for faster in rows
-        if all(one < other for one, other in zip(slower.measured, faster.measured, strict=True))
-    ]
-    assert len(agreed) == 14  # of 15 pairs, all but SpD and LADE
-    for slower, faster in agreed:
-        assert all(one < other for one, other in zip(slower.simulated, faster.simulated, strict=True)), (slower, faster)
+    """The ranking of the middles is as published."""
+    measured = sorted(speculation.values(), key=lambda row: sum(row.measured))
+    assert measured == sorted(speculation.values(), key=lambda row: sum(row.simulated))
 
 
 def test_published_speed_ups_that_exceed_the_tokens_per_step() -> None:

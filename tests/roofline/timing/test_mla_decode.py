@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from roofline import Scenario, analyze, load_hardware, load_model
-from roofline.scenario.schedule import Settings, Speculation
+from roofline.scenario.schedule import Settings
+from roofline.scenario.speculation import Speculation
 from roofline.timing.calibration import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time
 from roofline.timing.kernels.mla import PARAMETERS
