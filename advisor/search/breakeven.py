@@ -138,10 +138,13 @@ class BreakEven:
         """The smallest acceptance at which speculative decoding helps."""
         entry, goal = check_request(move.name), self._goal
         known = {parameter.name: parameter for parameter in entry.parameters}
-        key = next((name for name in DRAFT_KEYS if name in known and known[name].default is not None), None)
-        if key is None:
+        given = {name: known[name].default for name in DRAFT_KEYS if name in known}
+        speculation = move(self._request).scenario().settings.speculation
+        if "accept" in given and speculation is not None and speculation.measured:
+            given = {"accept": speculation.accepted}
+        key, default = next(((name, value) for name, value in given.items() if value is not None), ("", 0.0))
+        if not key:
             return None
-        default: Any = known[key].default
 
         def excess(value: float) -> float:
             changed = technique_move(entry, f"{entry.name}:{key}={value!r}")(self._request)

@@ -207,7 +207,7 @@ class Phase:
 
     def deferred_pass(self, run: Pass) -> Deferred[Estimate]:
         """Expected seconds of one pass, for the points of its step's grid, flattened."""
-        time = yield from self.timed(run).deferred(run.step, self.name, run.scheduled)
+        time = yield from self.timed(run).deferred(run.step, self.name, run.host)
         return time if run.slowdown == 1 else time.times(run.slowdown)
 
     @cached_property
@@ -251,7 +251,7 @@ class Phase:
         """Expected seconds in which no kernel runs: host time and gaps between kernels."""
 
         def waiting(run: Pass, times: Timing, detail: Any) -> Any:
-            time = times.host_time(detail, run.step, self.name, run.scheduled)
+            time = times.host_time(detail, run.step, self.name, run.host)
             return time if run.slowdown == 1 else time + (1 - 1 / run.slowdown) * resolve(self.deferred_pass(run)).mid
 
         return self._sum(waiting)

@@ -66,7 +66,7 @@ class Technique(Struct, frozen=True):
 
     `covers` lists the systems and methods of the literature that the entry represents. Two techniques with the same
     `slot` exclude each other. `change` is None for techniques that roofline does not simulate; `caveat` gives the
-    reason, or what a simulation omits.
+    reason, or what a simulation omits. `same_as` names the entry that has the same simulation, with other defaults.
     """
 
     name: str
@@ -81,6 +81,7 @@ class Technique(Struct, frozen=True):
     parameters: tuple[Parameter, ...] = ()
     published: tuple[Published, ...] = ()
     caveat: str = ""
+    same_as: str = ""
 
     def values(self, given: Mapping[str, str]) -> dict[str, Any]:
         """All parameters, `given` or default; raises RooflineError for an unknown key or a value out of range."""
@@ -123,8 +124,11 @@ def _entry(
     covers: tuple[str, ...] = (),
     published: tuple[Published, ...] = (),
     caveat: str = "",
+    same_as: str = "",
 ) -> Technique:
-    return Technique(name, title, level, price, reference, effect, slot, change, covers, parameters, published, caveat)
+    described = (name, title, level, price, reference, effect, slot)
+    rest = (change, covers, parameters, published, caveat, "" if same_as == name else same_as)
+    return Technique(*described, *rest)
 
 
 data_technique = partial(_entry, level=Level.DATA, price=Price.LOSSY)

@@ -7,8 +7,9 @@ from roofline.core.errors import UnsupportedError
 from roofline.graph.network import network
 from roofline.graph.parallel import SINGLE
 from roofline.graph.tensor import Role
+from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Host, Part
+from roofline.scenario.schedule import Host
 from roofline.specs.hardware import load_hardware
 from roofline.techniques.base import Parameter, Published, Technique, Values, system_technique
 from roofline.techniques.changes import precision_of, with_settings

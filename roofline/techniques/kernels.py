@@ -12,9 +12,10 @@ from roofline.graph.network import Build, network
 from roofline.scenario.scenario import Scenario
 from roofline.specs.engine import FUSIONS
 from roofline.specs.model import MixtureOfExperts
-from roofline.techniques.base import SURVEY, TABLE_6, Change, Published, Technique, Values, system_technique
+from roofline.techniques.base import SURVEY, TABLE_6, Change, Parameter, Published, Technique, Values, system_technique
 from roofline.techniques.changes import (
     precision_of,
+    require_causal_prompt,
     require_feed_forward,
     require_generation,
     require_softmax_attention,
@@ -47,6 +48,11 @@ def _fusion(
         return replace(scenario, fusions=tuple(chosen))
 
     return system_technique(name, title, reference, effect, slot, change, **rest)
+
+
+def _blockwise(scenario: Scenario, values: Values) -> Scenario:
+    require_causal_prompt(scenario, "blockwise-parallel-transformer")
+    return with_settings(scenario, chunk=values["block"])
 
 
 def _dropless(scenario: Scenario, _: Values) -> Scenario:
@@ -212,10 +218,14 @@ TECHNIQUES: tuple[Technique, ...] = (
         "blockwise-parallel-transformer",
         "Blockwise parallel transformer: feed-forward blocks split along the sequence",
         "Liu and Abbeel 2023",
-        "Attention and MLP run block by block along the sequence: only one block's activations are live.",
-        "activation blocks",
-        None,
+        "Attention and MLP run block by block along the sequence: only one block's activations are live, and every"
+        " block reads the weights again.",
+        "prefill schedule",
+        _blockwise,
+        Parameter("block", 2048, "tokens of a block, of all sequences (an example)", 1, 10**9),
         covers=("Blockwise Parallel Transformer",),
-        caveat="it splits a pass into blocks within a layer, and activation peaks are modelled for whole operators",
+        same_as="chunked-prefill",
+        caveat="Blocks follow each other within a layer, chunks within a pass: FLOPs and bytes are the same, but the"
+        " residual stream of the whole prompt, which stays live here, is not counted.",
     ),
 )

@@ -45,6 +45,7 @@ TECHNIQUES: tuple[Technique, ...] = (
                 "Li et al. 2024, SnapKV, abstract",
             ),
         ),
+        same_as="h2o",
         caveat="Generated tokens, which SnapKV keeps, are counted within the budget; voting and pooling over the prompt"
         f" are not counted. {CAVEAT}",
     ),

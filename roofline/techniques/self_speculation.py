@@ -122,7 +122,7 @@ def _eagle_entry(
         change,
         length,
         Parameter("tree", tree, "draft tokens verified of a tree (0: a chain)", 0, 4096),
-        Parameter("topk", topk, "nodes of a level of the tree that the draft expands", 1, 64),
+        Parameter("topk", topk, "tokens of a level of the tree that the draft continues", 1, 64),
         task(),
         BY_MODEL,
         acceptance(),

@@ -133,11 +133,11 @@ def test_the_whole_advice_of_a_scenario() -> None:
 
 def test_methods_to_the_same_format_are_one_recommendation() -> None:
     known = {move.name: move for move in technique_moves()}
-    moves = [known["awq"], known["gptq"], known["affinequant"]]
+    moves = [known["awq"], known["gptq"], known["affinequant"], known["squeezellm"]]
     advice = advise(asked("llama-2-13b", "a6000"), Goal(Objective.TPOT), moves=moves)
     first, *rest = advice.recommendations
-    assert {first.move.name, *first.same} == {"awq", "gptq"}, "vLLM runs Marlin for both"
-    assert {name for found in rest for name in (found.move.name, *found.same)} <= {"affinequant"}
+    assert {first.move.name, *first.same} == {"awq", "gptq", "affinequant"}, "vLLM runs Marlin for all three"
+    assert {name for found in rest for name in (found.move.name, *found.same)} <= {"squeezellm"}
 
 
 def test_llama_cpp_is_advised_its_own_file_types() -> None:
@@ -186,7 +186,7 @@ def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
 
 
 def test_a_plan_that_may_be_no_better_is_not_sure() -> None:
-    advice = advise(asked("gpt-oss-20b", "l40s", batch=64, prompt=32, generate=512), Goal(), top=0)
+    advice = advise(asked("gpt-oss-20b", "l40s", batch=256, prompt=32, generate=512), Goal(), top=0)
     assert advice.plan.steps
     assert advice.plan.better.low < 1 < advice.plan.better.high
     assert not advice.plan.sure
@@ -209,10 +209,10 @@ def test_break_even_points_are_edges() -> None:
     known = {move.name: move for move in technique_moves()}
     request_ = asked("llama-3.1-8b", "h100-sxm", batch=4, prompt=512, generate=64)
     goal = Goal(Objective.TPOT)
-    (found,) = advise(request_, goal, moves=[known["eagle"]]).recommendations
+    (found,) = advise(request_, goal, moves=[known["eagle-2"]]).recommendations
     over = {condition.variable: condition for condition in found.conditions}
 
-    def gain(batch: int, technique: str = "eagle") -> float:
+    def gain(batch: int, technique: str = "eagle-2") -> float:
         before, after = (
             goal.value(analyze(one.scenario(batch=batch))) for one in (request_, request_.using(technique))
         )
@@ -221,7 +221,7 @@ def test_break_even_points_are_edges() -> None:
     edge = int(over["batch"].high)
     assert gain(edge) > HELPS >= gain(edge + 1)
     least = over["acceptance"].low
-    assert gain(4, f"eagle:accept={least!r}") > HELPS >= gain(4, f"eagle:accept={least * 0.998!r}")
+    assert gain(4, f"eagle-2:accept={least!r}") > HELPS >= gain(4, f"eagle-2:accept={least * 0.998!r}")
 
 
 def test_objectives_that_a_scenario_has_no_figure_of_are_refused() -> None:

@@ -17,7 +17,7 @@ from roofline.scenario.analysis import Analysis
 from roofline.scenario.breakdown import decode_bound, mean_contexts, mean_step, prefill_bound, steps
 from roofline.scenario.generation import WEIGHTS
 from roofline.scenario.phase import Phase
-from roofline.scenario.schedule import overlaps
+from roofline.scenario.schedule import Pass, overlaps
 from roofline.timing.intervals import Reading
 from roofline.timing.kernels.terms import shown
 from roofline.timing.launches import Kernel
@@ -50,7 +50,7 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
     totals = []
     for run in phase.passes:
         times = phase.timed(run)
-        detail, engine = times.detail(run.step), phase.engine
+        detail = times.detail(run.step)
         label = f"{run.label} " if run.label else ""
         counted = [(entry.count, float(detail.mid[row, point])) for row, entry in enumerate(times.kernels)]
         names = " + ".join(f"{shown(entry.count)} {_joined(times, entry)}" for entry in times.kernels)
@@ -66,29 +66,39 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         elif float(times.hidden(detail, run.step, phase.name)[point]):
             kernels = _shared_experts_line(times, detail, point, kernels, f"{label}kernels with shared experts{name}")
             lines.append(kernels)
-        number, batch = sum(count for count, _ in counted), float(np.ravel(run.step.batch)[0])
-        slowdown = shown(engine.kernel_slowdown(phase.name))
-        device = f"{slowdown} * {shown(kernels.value)} + {shown(engine['gap'])} * {shown(number)}"
-        replayed = phase.name in engine.graphs
-        formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
-        sequences = f"{shown(engine['sequence'])} * {shown(batch)}"
-        beside = [] if replayed else [("issue x number", f"{shown(engine['issue'])} * {shown(number)}")]
-        beside += [("sequence x batch", sequences)] if engine.overlap else []
-        for term, numbers in beside:
-            formula, device = f"{formula}, {term}", f"{device}, {numbers}"
-        if beside:
-            formula, device = f"max({formula})", f"max({device})"
-        batches = run.placement.network.overlap_batches
-        shared = f" / {batches}" if batches > 1 else ""
-        formula, numbers = f"{formula} + step{shared}", f"{device} + {shown(engine['step'])}{shared}"
-        if not engine.overlap:
-            formula, numbers = f"{formula} + sequence x batch", f"{numbers} + {sequences}"
-        whole = line(f"{label}pass{name}", formula, numbers)
+        whole = line(f"{label}pass{name}", *_pass_terms(phase, run, kernels.value, sum(count for count, _ in counted)))
         repeat = float(np.ravel(run.repeat)[0])
         totals.append(f"{shown(repeat)}*{shown(whole.value)}")
         lines.append(whole)
     lines.append(line(f"expected {phase.name}{name}", "sum over passes of repetitions x time", " + ".join(totals)))
     return lines
+
+
+def _pass_terms(phase: Phase, run: Pass, kernels: float, number: float) -> tuple[str, str]:
+    """The formula of a pass from the time of its `number` kernels, and the same with numbers."""
+    engine, batch = phase.engine, float(np.ravel(run.step.batch)[0])
+    slowdown = shown(engine.kernel_slowdown(phase.name))
+    device = f"{slowdown} * {shown(kernels)} + {shown(engine['gap'])} * {shown(number)}"
+    formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
+    sequences = f"{shown(engine['sequence'])} * {shown(batch)}"
+    replayed, begins = phase.name in engine.graphs, run.host == "step"
+    beside = [] if replayed else [("issue x number", f"{shown(engine['issue'])} * {shown(number)}")]
+    beside += [("sequence x batch", sequences)] if engine.overlap and begins else []
+    for term, numbers in beside:
+        formula, device = f"{formula}, {term}", f"{device}, {numbers}"
+    if beside:
+        formula, device = f"max({formula})", f"max({device})"
+    if run.host == "draft":
+        formula, device = f"{formula} + draft_step", f"{device} + {shown(engine['draft_step'])}"
+    if begins:
+        batches = run.placement.network.overlap_batches
+        shared = f" / {batches}" if batches > 1 else ""
+        formula, device = f"{formula} + step{shared}", f"{device} + {shown(engine['step'])}{shared}"
+    if begins and not engine.overlap:
+        formula, device = f"{formula} + sequence x batch", f"{device} + {sequences}"
+    if run.slowdown != 1:
+        formula, device = f"slowdown x ({formula})", f"{shown(run.slowdown)} * ({device})"
+    return formula, device
 
 
 def _overlap_line(times: Timing, counted: Sequence[tuple[float, float]], kernels: Line, label: str) -> Line:
