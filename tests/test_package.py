@@ -64,7 +64,7 @@ def test_the_sdist_builds_the_same_wheel(wheels: dict[str, list[str]]) -> None:
         "roofline/hwspecs/calibration/*.yaml",
         "roofline/modelspecs/*.yaml",
         "roofline/specs/engines/*.yaml",
-        "roofline/advisor/*.yaml",
+        "roofline/techniques/*.yaml",
         "roofline/validate/anchors/*.yaml",
         "roofline/validate/measurements/*.csv",
         "roofline/reports/pages/templates/*",

@@ -21,7 +21,6 @@ from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.queueing import Prefill, Replica
 from roofline.advisor.sizing.workload import NORMAL, Service
-from roofline.advisor.support import runs
 from roofline.core.errors import RooflineError
 from roofline.core.search import integer_geomspace
 from roofline.scenario.analysis import Analysis, analyze
@@ -31,6 +30,7 @@ from roofline.specs.engine import Engine, default_engine, load_engine
 from roofline.specs.formats import PROMOTIONS
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.model import Model
+from roofline.techniques.support import runs
 from roofline.timing.intervals import Estimate
 from roofline.whatif.request import Request
 
@@ -112,7 +112,7 @@ def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality)
     """Yields scheme and KV cache format ("" is as released) with their price, within the quality budget.
 
     Released formats cost nothing. FP8, 4-bit AWQ weights and FP8 KV cache are offered where a document states that the
-    engine runs them on this hardware (`roofline.advisor.support`), GGUF formats on llama.cpp; instead of a quantized
+    engine runs them on this hardware (`roofline.techniques.support`), GGUF formats on llama.cpp; instead of a quantized
     checkpoint only if they are narrower.
     """
     found = [("", "", Price.LOSSLESS)]

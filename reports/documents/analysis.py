@@ -19,12 +19,14 @@ from roofline import (
     state_bytes_per_sequence,
 )
 from roofline.scenario import cost
-from roofline.scenario.notes import ATTENTION, caches, fused, generates, notes
+from roofline.scenario.notes import ATTENTION, caches, fused, generates
 from roofline.scenario.phase import Expectation, OpFigures, Phase
 from roofline.specs.modelspec import to_spec
 from roofline.specs.precision import parse_precision
+from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
 from roofline.whatif.metrics import AT, devices, find_metric
+from roofline.whatif.notes import notes
 
 ANALYSIS_SCHEMA = "roofline.analysis/1"
 
@@ -63,6 +65,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
         },
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
+        "unsupported": list(unsupported(analysis.scenario)),
         "notes": list(notes(analysis)),
     }
 

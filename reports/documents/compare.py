@@ -24,8 +24,10 @@ from roofline.reports.output.export import (
     time_interval,
 )
 from roofline.scenario.analysis import Analysis
-from roofline.scenario.notes import generates, notes
+from roofline.scenario.notes import generates
+from roofline.techniques.unsupported import unsupported
 from roofline.whatif.compare import METRICS, Metric, readings, waterfall
+from roofline.whatif.notes import notes
 
 SCHEMA = "roofline.compare/1"
 
@@ -66,6 +68,7 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
         "memory": memory_document(analysis),
+        "unsupported": list(unsupported(scenario)),
         "notes": list(notes(analysis)),
     }
     if analysis.times_are_expected:

@@ -124,7 +124,7 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
         f"memory: {si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}: {verdict}, {headroom}"
         f" ({', '.join(_memory_parts(memory))})",
         f"at the bound: {_latencies(generation, '', seconds)}total {seconds(generation['total_s'])}, {bound}",
-        *(expected_lines(scenario["engine"], generation) if "expected_time_s" in generation else []),
+        *(_expected_lines(document) if "expected_time_s" in generation else []),
     ]
     of_prompts = is_encoder(generation)
     lines += [*energy_lines(document["energy"], of_prompts), *cost_lines(document["cost"], of_prompts)]
@@ -173,14 +173,16 @@ def rate_interval(rate: Mapping[str, float]) -> str:
     return f"{rate_text(rate['mid'])} ({rate_text(rate['low'])} to {rate_text(rate['high'])})"
 
 
-def expected_lines(engine: str, generation: Mapping[str, Any]) -> list[str]:
+def _expected_lines(document: Mapping[str, Any]) -> list[str]:
     """The expected times of a generation with their 80% intervals, and their calibration."""
+    engine, generation = document["scenario"]["engine"], document["generation"]
     name, unit = rate_of(generation)
     rate = f"{rate_interval(generation[f'expected_{name}'])} {unit}"
+    where, kernels = (f"as if {engine} ran it", "kernels ") if document["unsupported"] else (f"on {engine}", "")
     return [
-        f"expected on {engine}: {_latencies(generation, 'expected_', time_interval)}"
+        f"expected {where}: {_latencies(generation, 'expected_', time_interval)}"
         f"total {time_interval(generation['expected_time_s'])}, {rate}",
-        f"80% intervals in parentheses; {BASES[generation['basis']]} ({generation['source']})",
+        f"80% intervals in parentheses; {kernels}{BASES[generation['basis']]} ({generation['source']})",
     ]
 
 

@@ -25,8 +25,8 @@ from roofline.advisor.search.moves import (
 )
 from roofline.advisor.search.plan import batch_grid, make_plan
 from roofline.advisor.search.trials import Trials
-from roofline.advisor.support import runs
 from roofline.techniques import check_request
+from roofline.techniques.support import runs
 from roofline.whatif.options import compose
 from roofline.whatif.request import Request
 
@@ -306,7 +306,7 @@ def test_what_another_engine_runs_comes_with_that_engine_only() -> None:
     trials = Trials(asked, Goal())
     assert trials.refusal(further["eagle"]) == "hf-eager is not known to run eagle"
     assert trials.attempt([further["eagle"], engines["engine=vllm"]]) is not None
-    assert trials.attempt([further["eagle"], engines["engine=tensorrt-llm"]]) is not None
+    assert trials.attempt([further["eagle-3"], engines["engine=tensorrt-llm"]]) is not None
     assert not {move.name for move in engine_techniques(asked)} & set(further)
 
 
@@ -333,11 +333,11 @@ def test_what_does_not_fit_is_not_timed_until_it_is_asked_for() -> None:
 
 
 def test_two_that_help_each_other_are_found_where_no_step_of_one_leads() -> None:
-    """No change alone is within the limit: drafting, and what halves weights and cache, are together."""
+    """No change alone is within the limit: drafting, and what halves the weights, are together."""
     asked = compose("llama-3.1-8b", "h100-sxm", formats={}, degrees={}, batch=4, prompt=16384, generate=256)
     advice = advise(asked, Goal(Objective.TTFT, Limits(tpot=0.004)), top=0)
     assert not [one for one in advice.recommendations if not one.trial.missed]
-    assert {step.move.name for step in advice.plan.steps} == {"fp8", "fp8-kv", "eagle"}
+    assert {step.move.name for step in advice.plan.steps} == {"fp8", "eagle-3"}
 
 
 def test_of_what_does_not_fit_the_search_goes_on_from_the_most_promising() -> None:

@@ -41,9 +41,9 @@ def test_uncertain_gain_has_its_interval(run: Run) -> None:
     assert status == 0
     lines = out.splitlines()
     assert lines[0] == "gpt-oss-20b on l40s: no change is certain to improve total time"
-    assert lines[1].startswith("With eagle and fp8-kv total time goes from ")
+    assert lines[1].startswith("With eagle-3 and fp8-kv total time goes from ")
     assert "times better; the gain is uncertain" in " ".join(out.split())
-    assert re.search(r"Best combination, with an uncertain gain of 1\.\d+ \(0\.\d+ to 1\.\d+\) times", out)
+    assert re.search(r"Best combination, with an uncertain gain of 1\.\d+ \(0\.\d+ to [12]\.\d+\) times", out)
 
 
 def test_certain_change_precedes_uncertain_plan(run: Run) -> None:

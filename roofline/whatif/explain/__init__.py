@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import Analysis
-from roofline.scenario.notes import notes
 from roofline.whatif.explain.assumptions import assumptions, commands, sources_of
 from roofline.whatif.explain.lines import Line, Margin
 from roofline.whatif.explain.metrics import DEFINITIONS, METRIC_LINES, METRICS
 from roofline.whatif.explain.operators import KernelCalibration, namesakes, operator
+from roofline.whatif.notes import notes
 
 
 class Explanation(Struct, frozen=True):

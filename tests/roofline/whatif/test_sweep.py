@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from roofline import analyze, list_models
 from roofline.core.errors import RooflineError
 from roofline.techniques import techniques
+from roofline.techniques.unsupported import unsupported
 from roofline.whatif.axes import parse_axis, split_assignment
 from roofline.whatif.metrics import NAMES, find_metric
 from roofline.whatif.options import OPTIONS, scenario_from
@@ -256,6 +257,8 @@ def single(name: str, answer: Any) -> Any:
         return getattr(memory, parts[reading])
     if name in ("fits", "headroom"):
         return getattr(memory, name)
+    if name == "supported":
+        return not unsupported(answer.scenario)
     if name == "gpus":
         return devices
     if name == "usd_per_hour":

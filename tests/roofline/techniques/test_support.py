@@ -8,17 +8,26 @@ from typing import Any
 import pytest
 
 from roofline import list_hardware, load_hardware
-from roofline.advisor.support import Support, engines_with, load_support, parse_support, runs, support
 from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, UnknownNameError
 from roofline.techniques import check_request, find_technique
+from roofline.techniques.support import (
+    Support,
+    documented_engines,
+    engines_with,
+    is_documented,
+    load_support,
+    parse_support,
+    runs,
+    support,
+)
 from tests.paths import ROOT
 
-FILE = ROOT / "advisor" / "support.yaml"
-ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "gpt-fast", "hf-eager")
+FILE = ROOT / "roofline" / "techniques" / "support.yaml"
+ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "gpt-fast", "hf-eager", "lmdeploy")
 ROWS = [
     pytest.param(technique, engine, row, id=f"{technique}-{engine}")
-    for technique, rows in load_support().entries.items()
+    for technique, rows in load_support().rows["techniques"].items()
     for engine, row in rows.items()
 ]
 
@@ -49,20 +58,20 @@ def test_rows_can_be_acted_upon(technique: str, engine: str, row: Support) -> No
 
 def test_every_engine_has_rows_and_every_technique_an_engine() -> None:
     table = load_support()
-    assert {engine for rows in table.entries.values() for engine in rows} == set(ENGINES)
-    assert all(table.entries.values())
+    assert {engine for rows in table.rows["techniques"].values() for engine in rows} == set(ENGINES)
+    assert all(table.rows["techniques"].values())
 
 
 def test_families_are_those_of_the_hardware() -> None:
     table = load_support()
     named = {family for limit in table.families.values() for family in limit}
-    named |= {family for rows in table.entries.values() for row in rows.values() for family in row.families}
+    named |= {family for rows in table.rows["techniques"].values() for row in rows.values() for family in row.families}
     assert named <= families()
 
 
 def test_a_limit_is_within_what_the_engine_runs_on() -> None:
     table = load_support()
-    for technique, rows in table.entries.items():
+    for technique, rows in table.rows["techniques"].items():
         for engine, row in rows.items():
             if engine in table.families:
                 assert set(row.families) <= set(table.families[engine]), (technique, engine)
@@ -73,7 +82,7 @@ def test_an_engine_settles_nothing_twice_by_default() -> None:
     for engine in ENGINES:
         slots = [
             find_technique(technique).slot
-            for technique, rows in load_support().entries.items()
+            for technique, rows in load_support().rows["techniques"].items()
             if engine in rows and rows[engine].default
         ]
         assert len(slots) == len(set(slots)), engine
@@ -90,7 +99,14 @@ def test_pinned_facts() -> None:
     assert support("deja-vu", "vllm") is None
     assert engines_with("lookahead") == ("tensorrt-llm",)
     assert engines_with("deja-vu") == ()
-    assert set(engines_with("speculative-decoding")) == set(ENGINES)
+    assert set(engines_with("speculative-decoding")) == set(ENGINES) - {"lmdeploy"}
+    assert engines_with("eagle-3") == ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
+
+
+def test_profiles_of_one_engine_share_its_rows() -> None:
+    assert support("awq", "vllm-v0") == support("awq", "vllm") == support("awq", "vllm@0.11")
+    assert documented_engines() == ENGINES
+    assert not is_documented("ideal")
 
 
 @pytest.mark.parametrize("technique", ["paged-attention", "continuous-batching", "chunked-prefill", "prefix-caching"])
@@ -138,7 +154,7 @@ def test_the_bundled_file_is_what_is_read() -> None:
 
 
 def test_a_small_file(content: dict[str, Any]) -> None:
-    row = parse_support(content, "file").entries["awq"]["vllm"]
+    row = parse_support(content, "file").rows["techniques"]["awq"]["vllm"]
     assert row == Support("Docs, 1, https://docs", "--quantization awq", families=("ada",))
 
 
@@ -154,6 +170,9 @@ def test_a_small_file(content: dict[str, Any]) -> None:
         (("sources", "docs", "address"), "", "sources.docs.address"),
         (("sources", "more"), {"document": "A", "version": "1", "address": "b"}, "nothing cites the source 'more'"),
         (("engines",), {"vlm": {"source": "docs", "families": ["ada"]}}, "unknown engine 'vlm'"),
+        (("architectures",), {"vllm": {"source": "docs", "features": ["hyna"]}}, "did you mean 'hyena'"),
+        (("profiles",), {"vllm-v0": "vlm"}, "unknown engine 'vlm'"),
+        (("kv",), {"fp9": {"vllm": {"source": "docs"}}}, "'kv'.*'fp9'"),
         (("techniques",), [], "techniques"),
         (("technique",), {}, "unknown key 'technique'.*did you mean 'techniques'"),
     ],
