@@ -230,6 +230,7 @@ BASES = {
     "calibrated": "calibrated on this hardware",
     "family": "calibrated on its family",
     "pooled": "calibrated on other hardware",
+    "unmeasured": "with constants of other formats: no kernel of this one was measured",
     "bound": "not calibrated",
 }
 """Descriptions of the basis of an expected time."""

@@ -140,8 +140,8 @@ TECHNIQUES: tuple[Technique, ...] = (
         published=(
             Published("memory halved, for models of up to 175B parameters", "8 bits", f"{UNVEILED}, section 3.1.2"),
         ),
-        caveat="The fp16 GEMM over the outlier columns is counted in bytes but not in time, and splitting the columns"
-        " off is not counted; accuracy is not simulated.",
+        caveat="Kernels are those of bitsandbytes in 2022, which cost launches and traffic beside the GEMM: small"
+        " models lose, and so does decode; accuracy is not simulated.",
     ),
     weight_activation(
         "zeroquant",

@@ -36,7 +36,7 @@ from roofline.timing.kernels import (
     kernel_times,
 )
 
-Basis = Literal["calibrated", "family", "pooled", "bound"]
+Basis = Literal["calibrated", "family", "pooled", "unmeasured", "bound"]
 
 RELATIVES: Mapping[str, tuple[str, ...]] = {
     "fp32": ("bf16",),

@@ -19,8 +19,8 @@ from roofline.graph.network import Section
 from roofline.graph.op import Kind, Op
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
+from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
-from roofline.specs.weight_only import WeightOnlyKernel, kernel_of
 from roofline.timing.calibration import Basis, Calibration, Fit, Match, Residuals
 from roofline.timing.kernels import kernel
 from roofline.timing.kernels.common import numbers
@@ -42,14 +42,20 @@ IS_DECODE_KERNEL: Mapping[str, bool] = {
 WEIGHT_ONLY_DTYPES = ("int4_wo", "w4a16_mxfp4")
 """The measurement schema's names of weight-only GEMMs, of integers and of codes."""
 
-UNCONVERTED = ("llm-int8",)
-"""Kernels of the same kind whose weights are not converted to 16 bits."""
-
 WEIGHT_ONLY_VENDORS = ("NVIDIA",)
 """Vendors of hardware that the weight-only kernels are written for; elsewhere the weights' upcast is added."""
 
 UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
 """Spread of unmeasured kernels."""
+
+MEASURED_CACHES = ("bf16", "fp16", "fp32", "fp8")
+"""Formats of the KV cache that measured attention kernels read, beside that of the queries."""
+
+SAME_KERNELS: Mapping[str, tuple[str, ...]] = {"fp32": ("bf16",), "tf32": ("bf16",), "fp16": ("bf16",)}
+"""Formats whose kernels are those of another format, from the same libraries."""
+
+SAME_BYTES = 0.05
+"""Relative difference of stored bytes up to which weights have a measured format: zero points or larger groups."""
 
 
 class Kernel(Struct, frozen=True):
@@ -184,9 +190,11 @@ def _constants(
     chosen = _weight_only(ops, shape, dict(weight_only), hardware)
     if shape is not None and chosen is not None:
         shape = replace(shape, texts={**shape.texts, "weight_only": chosen.name})
-        if chosen.name in UNCONVERTED and (plain := calibration.find(shape.op, "bf16")) is not None:
+        if chosen.name in METHODS and (plain := calibration.find(shape.op, "bf16")) is not None:
             matches = {shape.op: plain}
         matches = {op: _of_weight_only(match, chosen, hardware) for op, match in matches.items()}
+    elif shape is not None:
+        matches = {op: _of_format(match, ops, shape, bool(weight_only)) for op, match in matches.items()}
     others = {} if shape is None else _others(shape, calibration)
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
     upcasts = any(name.startswith("fp") and not hardware.supports(name) for name in caches)
@@ -198,7 +206,7 @@ def _weight_only(
 ) -> WeightOnlyKernel | None:
     """The weight-only kernel of a GEMM, of an engine's `kernels` by format; None for other kernels.
 
-    `UNCONVERTED` ones multiply in another arithmetic than 16 bits. Floating-point weights that the hardware multiplies
+    `METHODS` multiply in another arithmetic than 16 bits. Floating-point weights that the hardware multiplies
     need none: engines convert those of single 16-bit layers as they load them.
     """
     if shape is None or shape.op != "gemm" or not kernels:
@@ -207,14 +215,45 @@ def _weight_only(
     if weight.arithmetic.startswith("fp") and hardware.supports(weight.arithmetic):
         return None
     chosen = kernel_of(weight.name, kernels, hardware.family)
-    return chosen if chosen.name in UNCONVERTED or shape.texts.get("dtype") in WEIGHT_ONLY_DTYPES else None
+    return chosen if chosen.name in METHODS or shape.texts.get("dtype") in WEIGHT_ONLY_DTYPES else None
 
 
 def _of_weight_only(match: Match, chosen: WeightOnlyKernel, hardware: Hardware) -> Match:
     """The constants of the 16-bit GEMM that a weight-only kernel's are relative to, with its source and interval."""
-    fit = replace(match.fit, residuals={"all": UNMEASURED}) if chosen.name == UNMEASURED_KERNEL else match.fit
-    widening = match.widening * (1.0 if hardware.family in chosen.fitted else chosen.widening)
-    return replace(match, fit=fit, source=f"{chosen.source}; the 16-bit GEMM: {match.source}", widening=widening)
+    fitted, measured = hardware.family in chosen.fitted, chosen.name != UNMEASURED_KERNEL
+    basis = match.basis if fitted else "pooled"
+    source = f"{chosen.source}; the 16-bit GEMM: {match.source}"
+    found = replace(match, source=source, basis=basis, widening=match.widening * (1.0 if fitted else chosen.widening))
+    return found if measured else _unmeasured(found)
+
+
+def _of_format(match: Match, ops: Sequence[Op], shape: KernelShape, weights: bool) -> Match:
+    """The constants of a kernel; those of another format say so.
+
+    Where none read a KV cache or, if the engine's kernels by weight format are known (`weights`), weights of the stored
+    bytes, the interval is that of unmeasured kernels.
+    """
+    if shape.op in (*ATTENTION, "attention", "mla_decode"):
+        cache, query = ops[0].operands[1].format, ops[0].operands[0].format
+        return match if cache.name in (query.name, *MEASURED_CACHES) else _unmeasured(match, f"a {cache.name} KV cache")
+    if not weights or shape.op not in ("gemm", "moe"):
+        return match
+    dtype, name = str(shape.texts["dtype"]), weight_format(ops).name
+    stored = float(shape.texts.get("weight_bytes", numbers(dtype).bytes))
+    if abs(stored / numbers(dtype).bytes - 1) > SAME_BYTES:
+        return _unmeasured(match, f"{name} weights")
+    related = match.fit.format not in (dtype, *SAME_KERNELS.get(dtype, ()))
+    return replace(match, basis="unmeasured", source=_without(f"{name} weights", match)) if related else match
+
+
+def _unmeasured(match: Match, what: str = "") -> Match:
+    """The constants for a kernel without measurements, with the interval of such kernels."""
+    source = _without(what, match) if what else match.source
+    return replace(match, fit=replace(match.fit, residuals={"all": UNMEASURED}), basis="unmeasured", source=source)
+
+
+def _without(what: str, match: Match) -> str:
+    return f"no kernel for {what} was measured: constants of {match.fit.format}, {match.source}"
 
 
 def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:

@@ -21,6 +21,7 @@ kernels (`roofline.timing.intervals`).
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from itertools import zip_longest
@@ -48,7 +49,7 @@ BLOCK = 4096
 HostWork = Literal["step", "draft", "none"]
 """What the CPU does before a pass: schedule and sample a step, prepare a draft, or nothing (the rest of a pass)."""
 
-_ORDER: tuple[Basis, ...] = ("calibrated", "family", "pooled", "bound")
+_ORDER: tuple[Basis, ...] = ("calibrated", "family", "pooled", "unmeasured", "bound")
 
 
 class Detail(NamedTuple):
@@ -320,10 +321,12 @@ class Timing:
         """The provenance of most of the time of `step`."""
         spent, queries = self.spent(detail), step.queries
         by_basis = dict.fromkeys(_ORDER, 0.0)
+        by_source: dict[tuple[Basis, str], float] = defaultdict(float)
         for entry, time in zip(self.kernels, spent.sum(axis=1), strict=True):
             by_basis[entry.basis(queries)] += float(time)
+            by_source[entry.basis(queries), entry.source(queries)] += float(time)
         basis = max(_ORDER, key=lambda name: by_basis[name])
-        source = next(entry.source(queries) for entry in self.kernels if entry.basis(queries) == basis)
+        source = max((key for key in by_source if key[0] == basis), key=lambda key: by_source[key])[1]
         measured = np.array([entry.kind not in PASSES and bool(entry.matches) for entry in self.kernels])
         outside = float((spent * ~detail.inside)[measured].sum() / (spent.sum() or 1.0))
         return Provenance(basis, source, outside)

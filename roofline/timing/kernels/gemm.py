@@ -27,6 +27,7 @@ weight for all units, before the matrix units multiply it:
     one tile       2 b_m b_n k' / (e_F peak / S) becomes 2 b_m b_n k' / (e_F peak / S) + c S b_n k'    b_m up to a limit
     few rows       T_S = c n k + 2 m n k / vector peak                                 kernels without matrix units
     many rows      t = launch + max(c n k, (B + 2 n k) / (e_B bandwidth)) + the 16-bit GEMM's t    weights in memory
+    kernels beside t += (in m k + out m n) / (e_B bandwidth)       LLM.int8() quantises, splits, scales and adds up
 
 So it gains where memory dominates, and loses where the units do: every b_m rows convert the weights again.
 """
@@ -247,9 +248,9 @@ def _weight_only_time(
     )
     kernel = smooth_maximum(on_units, over_memory, chosen.sharpness or parameters["sharpness"])
     slowdown = parameters.get("throttling", 0.0) * kernel / (kernel + THROTTLING_TIME)
-    time: Array = (
-        parameters["launch"] + chosen.launch + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
-    )
+    beside = (chosen.input_traffic * k + chosen.output_traffic * n) * m / bandwidth
+    launching = parameters["launch"] + chosen.launch
+    time: Array = launching + beside + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
     if not chosen.library_rows:
         return time
     plain = replace(form, bytes=2.0, activation_bytes=None)
