@@ -54,8 +54,8 @@ MEASURED_CACHES = ("bf16", "fp16", "fp32", "fp8")
 SAME_KERNELS: Mapping[str, tuple[str, ...]] = {"fp32": ("bf16",), "tf32": ("bf16",), "fp16": ("bf16",)}
 """Formats whose kernels are those of another format, from the same libraries."""
 
-SAME_BYTES = 0.05
-"""Relative difference of stored bytes up to which weights have a measured format: zero points or larger groups."""
+SAME_BYTES = 0.15
+"""Relative difference of stored bytes up to which weights have a measured format: zero points or other groups."""
 
 
 class Kernel(Struct, frozen=True):
@@ -194,7 +194,8 @@ def _constants(
             matches = {shape.op: plain}
         matches = {op: _of_weight_only(match, chosen, hardware) for op, match in matches.items()}
     elif shape is not None:
-        matches = {op: _of_format(match, ops, shape, bool(weight_only)) for op, match in matches.items()}
+        kept = not weight_only or _converted_once(ops, shape, hardware)
+        matches = {op: _of_format(match, ops, shape, kept) for op, match in matches.items()}
     others = {} if shape is None else _others(shape, calibration)
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
     upcasts = any(name.startswith("fp") and not hardware.supports(name) for name in caches)
@@ -206,16 +207,22 @@ def _weight_only(
 ) -> WeightOnlyKernel | None:
     """The weight-only kernel of a GEMM, of an engine's `kernels` by format; None for other kernels.
 
-    `METHODS` multiply in another arithmetic than 16 bits. Floating-point weights that the hardware multiplies
-    need none: engines convert those of single 16-bit layers as they load them.
+    `METHODS` multiply in another arithmetic than 16 bits.
     """
     if shape is None or shape.op != "gemm" or not kernels:
         return None
-    weight = weight_format(ops)
-    if weight.arithmetic.startswith("fp") and hardware.supports(weight.arithmetic):
+    if _converted_once(ops, shape, hardware):
         return None
-    chosen = kernel_of(weight.name, kernels, hardware.family)
+    chosen = kernel_of(weight_format(ops).name, kernels, hardware.family)
     return chosen if chosen.name in METHODS or shape.texts.get("dtype") in WEIGHT_ONLY_DTYPES else None
+
+
+def _converted_once(ops: Sequence[Op], shape: KernelShape, hardware: Hardware) -> bool:
+    """Whether engines convert the weights of a 16-bit layer as they load them: those that the hardware multiplies."""
+    if shape.op != "gemm" or shape.texts.get("dtype") not in WEIGHT_ONLY_DTYPES:
+        return False
+    arithmetic = weight_format(ops).arithmetic
+    return arithmetic.startswith("fp") and hardware.supports(arithmetic)
 
 
 def _of_weight_only(match: Match, chosen: WeightOnlyKernel, hardware: Hardware) -> Match:
@@ -227,16 +234,15 @@ def _of_weight_only(match: Match, chosen: WeightOnlyKernel, hardware: Hardware) 
     return found if measured else _unmeasured(found)
 
 
-def _of_format(match: Match, ops: Sequence[Op], shape: KernelShape, weights: bool) -> Match:
-    """The constants of a kernel; those of another format say so.
+def _of_format(match: Match, ops: Sequence[Op], shape: KernelShape, kept: bool) -> Match:
+    """The constants of a kernel; those of another format say so, unless they are `kept` for all weights.
 
-    Where none read a KV cache or, if the engine's kernels by weight format are known (`weights`), weights of the stored
-    bytes, the interval is that of unmeasured kernels.
+    The interval is that of unmeasured kernels where none reads a KV cache or weights of the stored bytes.
     """
     if shape.op in (*ATTENTION, "attention", "mla_decode"):
         cache, query = ops[0].operands[1].format, ops[0].operands[0].format
         return match if cache.name in (query.name, *MEASURED_CACHES) else _unmeasured(match, f"a {cache.name} KV cache")
-    if not weights or shape.op not in ("gemm", "moe"):
+    if kept or shape.op not in ("gemm", "moe"):
         return match
     dtype, name = str(shape.texts["dtype"]), weight_format(ops).name
     stored = float(shape.texts.get("weight_bytes", numbers(dtype).bytes))
@@ -247,9 +253,12 @@ def _of_format(match: Match, ops: Sequence[Op], shape: KernelShape, weights: boo
 
 
 def _unmeasured(match: Match, what: str = "") -> Match:
-    """The constants for a kernel without measurements, with the interval of such kernels."""
+    """The constants for a kernel without measurements, with at least the interval of such kernels."""
     source = _without(what, match) if what else match.source
-    return replace(match, fit=replace(match.fit, residuals={"all": UNMEASURED}), basis="unmeasured", source=source)
+    known = {"all": UNMEASURED, **match.fit.residuals}
+    low, high = UNMEASURED.low, UNMEASURED.high
+    wider = {key: replace(own, low=min(own.low, low), high=max(own.high, high)) for key, own in known.items()}
+    return replace(match, fit=replace(match.fit, residuals=wider), basis="unmeasured", source=source)
 
 
 def _without(what: str, match: Match) -> str:
