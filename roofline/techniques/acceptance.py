@@ -50,7 +50,7 @@ class Acceptance(Struct, frozen=True):
         if self.tree or length == self.length:
             return self.tokens
         rates = self.rates or (acceptance_rate(self.tokens, self.length),)
-        reached = accumulate((rates[min(index, len(rates) - 1)] for index in range(length)), mul)
+        reached: Iterator[float] = accumulate((rates[min(index, len(rates) - 1)] for index in range(length)), mul)
         return 1.0 + sum(reached)
 
     @property
