@@ -249,7 +249,6 @@ class _Reader:
             for feature in parts.features:
                 self.known(feature, FEATURES, "feature", f"architectures.{engine}")
         for profile, engine in file.profiles.items():
-            self.known(profile, self.engines, "engine", "profiles")
             self.known(engine, self.engines, "engine", f"profiles.{profile}")
         for name in file.sources:
             if name not in self.cited:
