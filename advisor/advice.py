@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from roofline.advisor.case import Case
 from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit, rules
 from roofline.advisor.search.breakeven import HELPS, Condition
-from roofline.advisor.search.goal import Goal, Price
+from roofline.advisor.search.goal import Goal, Objective, Price
 from roofline.advisor.search.moves import (
     FACT_SLOTS,
     Kind,
@@ -160,7 +160,7 @@ def advise(
     goal.check(trials.base.analysis)  # fails early
     grid = trials
     if goal.batch_varies:
-        grid = Trials(request.with_options(batch=batch_grid(request.options.get("batch", 1))), goal)
+        grid = Trials(request.with_options(batch=batch_grid(request)), goal)
     offered = tuple(moves) if moves is not None else (*all_moves(request, goal, research), *batch_moves(grid))
     case = Case(trials, {move.name: move for move in offered})
     progress("single changes")
@@ -231,11 +231,12 @@ def device_counts(request: Request, goal: Goal) -> list[int]:
 def _helping(case: Case, tried: Iterable[Trial]) -> Iterator[Trial]:
     """Trials within the quality budget that improve the objective or meet limits that the request misses.
 
-    Limits missed already may not be missed by more.
+    Limits missed already may not be missed by more; what does not fit has no speed, so that only less memory improves
+    on it.
     """
-    missed = case.base.missed
+    missed, memory = case.base.missed, case.goal.objective is Objective.MEMORY
     for trial in tried:
-        if not case.goal.quality.allows(trial.price):
+        if not case.goal.quality.allows(trial.price) or not (trial.fits or case.fits or memory):
             continue
         ratio = float(case.goal.gain(case.base.value, trial.value))
         worse = any(trial.used[name] > case.base.used[name] * (1 + 1e-9) for name in missed)
@@ -329,7 +330,8 @@ def _hardware(case: Case, findings: Findings) -> tuple[Recommendation, ...]:
     """
     request, present = case.trials.request, case.hardware
     bound = replace(case.goal, at="bound", limits=replace(case.goal.limits, ttft=None, tpot=None, total=None))
-    promising, least = [], float(case.base.analysis.memory.total) / 2  # no device stores the formats in less
+    memory = case.base.analysis.memory
+    promising, least = [], float(memory.weights + memory.kv_cache) / 2  # no device stores the formats in less
     for name in list_hardware():
         device = load_hardware(name)
         if device.kind != present.kind or device.name == present.name or device.memory_capacity < least:

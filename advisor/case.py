@@ -131,6 +131,11 @@ class Case(Struct, frozen=True, dict=True):
         of_role = sum(float(op.count * op.busy * getattr(op, f"{role}_bytes")) for op in phase.ops)
         return of_role / moved if moved else 0.0
 
+    @property
+    def fits(self) -> bool:
+        """Whether the scenario fits in memory: over one that does not no gain means anything."""
+        return bool(self.base.fits)
+
     def gain(self, name: str) -> float:
         """How many times better a single move makes the objective; NaN if it cannot be applied."""
         move = self.moves.get(name)
@@ -268,7 +273,9 @@ class Case(Struct, frozen=True, dict=True):
     @cached_property
     def max_batch(self) -> int:
         """The largest of the tried batches that fits in memory; the request's own if no larger one does."""
-        found = self.at_batches(self.base, [self.batch, *(batch for batch in BATCHES if batch > self.batch)])
+        most = self.base.request.max_batch
+        larger = (batch for batch in BATCHES if self.batch < batch <= most)
+        found = self.at_batches(self.base, [self.batch, *larger])
         if found is None:
             return self.batch
         return int(np.asarray(found.scenario.batch)[np.asarray(found.memory.fits)].max(initial=self.batch))

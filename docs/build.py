@@ -90,7 +90,7 @@ def _options(params: Iterable[Any]) -> list[str]:
         if _is_argument(param):
             name = f"`{_name(param)}`"
         else:
-            long = " / ".join(param.opts + param.secondary_opts)
+            long = " / ".join(", ".join(flags) for flags in (param.opts, param.secondary_opts) if flags)
             switch = param.is_flag or param.secondary_opts
             kind = "" if switch else f" {param.metavar or _kind(param)}"
             name = f"`{long}{kind}`"

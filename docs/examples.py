@@ -123,7 +123,7 @@ def blocks(path: Path) -> Iterator[Block]:
 
 
 def furnish(folder: Path) -> None:
-    """Put the files into a folder that examples take for granted: measurements, figures, a model's configuration."""
+    """Put the files into a folder that examples expect: measurements, figures, a model's configuration."""
     config = folder / "path" / "to"
     config.mkdir(parents=True)
     shutil.copy(ROOT / "tests" / "data" / "configs" / "llama-3.1-8b.json", config / "config.json")

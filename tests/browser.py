@@ -1,4 +1,4 @@
-"""A headless Chromium for tests of pages: where it is found, how it starts, and a page that keeps what it asked for.
+"""A headless Chromium for tests of pages: where it is found, how it starts, and a page that records its requests.
 
 The fixture `browser` of `tests/conftest.py` starts one for a module.
 """
@@ -35,7 +35,7 @@ def launched() -> Iterator[Any]:
 
 
 class Opened:
-    """A page at an address or of a file, what it complained of, and what it asked for."""
+    """A page at an address or of a file, with its errors and its requests."""
 
     def __init__(self, browser: Any, where: Path | str, width: int = 1280, **options: Any) -> None:
         self.page = browser.new_page(viewport={"width": width, "height": 900}, **options)

@@ -28,7 +28,15 @@ settings.register_profile(
 settings.load_profile("roofline")
 
 LONG = ("test_docs", "test_report_in_browser", "test_advice", "test_docs_in_browser", "test_report", "test_cli_sweep")
-LONG += ("test_products", "test_compile", "test_model_level", "test_fuzz", "test_calibrate", "test_sizing", "test_plan")
+LONG += (
+    "test_gemm_and_moe",
+    "test_compile",
+    "test_model_level",
+    "test_fuzz",
+    "test_calibrate",
+    "test_sizing",
+    "test_plan",
+)
 """Modules with tests of many seconds: they begin, so that short ones fill the end of every worker."""
 
 

@@ -42,7 +42,7 @@ def steps(workflow: Mapping[str, Any]) -> list[dict[str, Any]]:
     return found
 
 
-def test_it_has_the_keys_that_a_workflow_must_have(workflow: dict[str, Any]) -> None:
+def test_the_workflow_has_the_required_keys(workflow: dict[str, Any]) -> None:
     assert set(workflow) <= {"name", "on", "permissions", "env", "jobs"}
     assert workflow["on"] == "pull_request"
     assert workflow["permissions"] == {"contents": "read", "pull-requests": "write"}
@@ -56,7 +56,7 @@ def test_it_has_the_keys_that_a_workflow_must_have(workflow: dict[str, Any]) -> 
     assert next(step["uses"].partition("@")[0] for step in steps(workflow) if "uses" in step) == "actions/checkout"
 
 
-def test_what_steps_refer_to_is_there(workflow: dict[str, Any]) -> None:
+def test_referenced_steps_exist(workflow: dict[str, Any]) -> None:
     written = text(PAGE[WORKFLOW])
     assert set(re.findall(r"steps\.(\w+)\.", written)) == {step["id"] for step in steps(workflow) if "id" in step}
     assert set(re.findall(r"\$\{\{ (.+?) \}\}", written)) == set(VALUES)
@@ -117,7 +117,7 @@ def filled(value: str) -> str:
 
 @pytest.mark.skipif(BASH is None, reason="bash is not installed")
 @pytest.mark.parametrize("moved", [False, True], ids=["as before", "moved"])
-def test_its_commands_do_what_the_page_says(
+def test_the_commands_of_the_workflow_run(
     workflow: dict[str, Any], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moved: bool
 ) -> None:
     pytest.importorskip("matplotlib", reason="figures need matplotlib")

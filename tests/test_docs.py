@@ -58,7 +58,7 @@ def fenced(language: str, text: str, above: str = "") -> str:
         (fenced("sh", "roofline --version", "<!-- not run: slow -->"), "needs a reason"),
     ],
 )
-def test_what_is_wrong_with_an_example_is_told(text: str, message: str, run: Run, tmp_path: Path) -> None:
+def test_errors_in_examples_are_reported(text: str, message: str, run: Run, tmp_path: Path) -> None:
     with pytest.raises(ExampleError, match=message):
         do(text, tmp_path, run)
 
@@ -135,9 +135,10 @@ def test_every_command_and_option_is_in_the_reference() -> None:
             for word in words:
                 assert f"{word}" in sections[name] + shared, f"{name} {word}"
         assert literal(" ".join(command.help.split())[:40]) in " ".join(sections[name].split())
-    assert "| `MODEL` | A model's name, a spec file or a config.json. | required |" in sections["roofline analyze"]
+    model = "A model: its name, a Hugging Face repository, a spec file or a config.json."
+    assert f"| `MODEL` | {model} | required |" in sections["roofline analyze"]
     assert "`--phase [prefill|decode|both]` | Phases to show. | `both`" in sections["roofline analyze"]
-    assert "--tp INTEGER" not in sections["roofline analyze"]
+    assert "`--tp" not in sections["roofline analyze"]
 
 
 def test_every_public_name_is_in_the_reference() -> None:
@@ -234,5 +235,5 @@ def test_the_workflow_runs_what_the_page_says() -> None:
         ('@import "https://example.org/a.css";', ["https://example.org/a.css"]),
     ],
 )
-def test_what_a_page_loads_from_elsewhere_is_found(page: str, found: list[str]) -> None:
+def test_external_resources_of_a_page_are_found(page: str, found: list[str]) -> None:
     assert outside(page) == found

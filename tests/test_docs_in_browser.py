@@ -51,7 +51,7 @@ def address(site: Path) -> Iterator[str]:
 
 
 def check_nothing_left(opened: Opened, address: str) -> None:
-    """It asked for nothing but the site, and complained of nothing."""
+    """The page requests nothing but the site, and reports no error."""
     assert [url for url in opened.asked if not url.startswith((address, "data:", "blob:"))] == []
     assert opened.complaints == []
     opened.page.close()

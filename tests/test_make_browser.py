@@ -53,7 +53,7 @@ def test_root_installs_that_of_the_distribution(tmp_path: Path) -> None:
     assert called == (["id -u", UPDATE, INSTALL], "", "")
 
 
-def test_what_apt_complains_of_is_shown(tmp_path: Path) -> None:
+def test_errors_of_apt_are_shown(tmp_path: Path) -> None:
     called = make_browser(tmp_path, id="echo 0", apt_get='echo "E: no network" >&2; exit 100')
     assert called == (["id -u", UPDATE], FAILED, "E: no network\n")
 
@@ -63,9 +63,9 @@ def test_a_package_that_cannot_be_installed_is_told(tmp_path: Path) -> None:
     assert called == (["id -u", UPDATE, INSTALL], FAILED, "")
 
 
-def test_who_is_not_root_is_asked_for_nothing(tmp_path: Path) -> None:
+def test_apt_is_not_run_without_root(tmp_path: Path) -> None:
     assert make_browser(tmp_path, id="echo 1000", apt_get="") == (["id -u"], NONE, "")
 
 
-def test_where_there_is_no_apt_nothing_is_tried(tmp_path: Path) -> None:
+def test_nothing_is_installed_without_apt(tmp_path: Path) -> None:
     assert make_browser(tmp_path, id="echo 0") == (["id -u"], NONE, "")

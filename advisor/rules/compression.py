@@ -42,7 +42,7 @@ def low_rank(case: Case) -> Iterator[Finding]:
         yield NoBenefit(("rank",), "decode is compute-bound: fewer bytes of weights hardly matter")
         return
     yield Hint(("rank",), f"decode is memory-bound and {weights:.0%} of its bytes are weights, which low rank reduces")
-    gains = {move.slot: case.gain(move.name) for move in case.best}
+    gains = {move.slot: case.gain(move.name) for move in case.best if case.fits}
     if HELPS < gains.get("rank", 0.0) < gains.get("weight format", 0.0):
         yield Caution(
             f"rank can be reduced little before quality degrades: at best {gains['rank']:.3g} times here, where fewer"
@@ -85,7 +85,7 @@ def sparsity(case: Case) -> Iterator[Finding]:
 )
 def distillation(case: Case) -> Iterator[Finding]:
     """Applies where retraining is allowed and a model of half the layers gains when simulated."""
-    if case.goal.quality is not Quality.RETRAIN or case.model.layers < 2:
+    if case.goal.quality is not Quality.RETRAIN or case.model.layers < 2 or not case.fits:
         return
     student = case.technique(HALF_THE_LAYERS)
     if student is None or (ratio := float(case.goal.gain(case.base.value, student.value))) <= HELPS:
@@ -182,7 +182,7 @@ def lossless_first(case: Case) -> Iterator[Finding]:
     best = max(preserving, key=lambda name: (gains[name], name))
     yield Hint(tuple(preserving), "the output is unchanged and no training is needed")
     for name, trial in tried:
-        if trial.price not in QUALITY_PRESERVING and HELPS < gains[name] <= gains[best]:
+        if case.fits and trial.price not in QUALITY_PRESERVING and HELPS < gains[name] <= gains[best]:
             yield Caution(
                 f"{best} gains at least as much, {gains[best]:.3g} against {gains[name]:.3g} times, and preserves the"
                 " output",

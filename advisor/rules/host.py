@@ -30,7 +30,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     if not case.generates:
         return
     engine, share = case.scenario.profile, case.host_share
-    title = engine.title or engine.name
+    title = engine.heading
     graphs = "decode" in engine.graphs
     if graphs:
         yield NoBenefit(("launch",), f"{title} uses CUDA graphs in decode already")
@@ -73,7 +73,7 @@ def fusion(case: Case) -> Iterator[Finding]:
     else:
         yield NoBenefit(
             FUSION_SLOTS,
-            f"light operators take {light:.1%} of the time, and {engine.title or engine.name} fuses {', '.join(done)}",
+            f"light operators take {light:.1%} of the time, and {engine.heading} fuses {', '.join(done)}",
         )
 
 

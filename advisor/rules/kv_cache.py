@@ -43,8 +43,8 @@ def kv_cache_growth(case: Case) -> Iterator[Finding]:
     if not case.generates or not memory.kv_cache:
         return
     read = case.bytes_share(case.decode, "kv")
-    each = float(memory.total - memory.weights) / case.batch  # KV cache and activations, which grow with the batch
-    room = int(max(memory.capacity - memory.weights, 0) // each)
+    each = float(memory.kv_cache + memory.state) / case.batch
+    room = int(max(float(memory.headroom) + each * case.batch, 0) // each)
     cache = si(float(memory.kv_cache), "B")
     if read >= LARGE_CACHE:
         yield Bottleneck(
@@ -64,8 +64,8 @@ def kv_cache_growth(case: Case) -> Iterator[Finding]:
             float(memory.kv_cache / memory.total),
             {
                 "KV cache": cache,
-                "capacity": si(float(memory.capacity), "B"),
-                "per sequence": f"{si(each, 'B')} of KV cache and activations",
+                "capacity": si(float(memory.budget), "B"),
+                "per sequence": si(each, "B"),
             },
             of="memory",
         )
@@ -128,7 +128,7 @@ def kv_allocation(case: Case) -> Iterator[Finding]:
         return
     memory, settings = case.analysis.memory, case.scenario.settings
     wasted = float(memory.kv_cache) - float(exact.analysis.memory.kv_cache)
-    if wasted > WASTED * float(memory.capacity):
+    if wasted > WASTED * float(memory.budget):
         yield Bottleneck(
             f"{si(wasted, 'B')} of {si(float(memory.kv_cache), 'B')} of KV cache are reserved and never used",
             wasted / float(memory.total),
@@ -177,11 +177,11 @@ def length_prediction(case: Case) -> Iterator[Finding]:
 def unused_memory(case: Case) -> Iterator[Finding]:
     """Applies where the batch may vary, a larger one fits, and a fifth of the memory is free."""
     memory = case.analysis.memory
-    left = float(memory.headroom) / float(memory.capacity)
+    left = float(memory.headroom) / float(memory.budget)
     if not case.goal.batch_varies or left < UNUSED or case.max_batch == case.batch:
         return
     yield Bottleneck(
-        f"{si(float(memory.headroom), 'B')} of {si(float(memory.capacity), 'B')} are free: a batch of {case.max_batch}"
+        f"{si(float(memory.headroom), 'B')} of {si(float(memory.budget), 'B')} are free: a batch of {case.max_batch}"
         f" fits, the present one is {case.batch}",
         left,
         {"KV cache": si(float(memory.kv_cache), "B"), "weights": si(float(memory.weights), "B")},

@@ -77,7 +77,7 @@ def moe_routing(case: Case) -> Iterator[Finding]:
         yield NoBenefit(("routing", "expert kernel"), f"{why}: no imbalance and no padding")
     yield from _all_to_all(case)
     if "experts" not in case.scenario.profile.fusions and share > NEGLIGIBLE:
-        title = case.scenario.profile.title or case.scenario.profile.name
+        title = case.scenario.profile.heading
         yield Hint(
             ("engine",), f"{title} runs experts unfused, other engines have fused kernels ({share:.0%} of the time)"
         )

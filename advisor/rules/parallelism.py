@@ -11,7 +11,7 @@ from roofline.advisor.search.trials import Trial
 from roofline.bound.memory import active_parameters
 from roofline.bound.roof import Bound
 from roofline.core.errors import RooflineError
-from roofline.core.units import seconds, si
+from roofline.core.units import amount, seconds, si
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.phase import OpFigures
 from roofline.specs.checkpoint import unsupported_arithmetic
@@ -117,18 +117,18 @@ def _over_host(analysis: Analysis) -> bool:
 def offloading(case: Case) -> Iterator[Finding]:
     """Applies where the scenario exceeds device memory; otherwise offloading has no benefit."""
     memory = case.analysis.memory
-    total, capacity = float(memory.total), float(memory.capacity)
+    total, capacity = float(memory.total), float(memory.budget)
     if total <= capacity:
         yield NoBenefit(
             ("placement",), f"everything fits, {si(total, 'B')} of {si(capacity, 'B')}: no offloading needed"
         )
         return
-    best: dict[str, tuple[float, str]] = {}
+    best: dict[str, tuple[float, str, str]] = {}
     fitting: list[str] = []
     for move, trial in case.offered(Kind.TECHNIQUE, Kind.PARALLELISM):
-        if trial.used["capacity"] <= 1 and case.goal.quality.allows(trial.price):
+        if trial.fits and case.goal.quality.allows(trial.price):
             fitting.append(move.name)
-            entry = (case.gain(move.name), move.name)
+            entry = (case.gain(move.name), move.name, amount(float(trial.value), case.goal.metric.unit))
             best[move.slot] = max(best.get(move.slot, entry), entry)
     yield Bottleneck(
         f"the scenario needs {si(total, 'B')} on a device of {si(capacity, 'B')}",
@@ -136,12 +136,12 @@ def offloading(case: Case) -> Iterator[Finding]:
         {
             "weights": si(float(memory.weights), "B"),
             "KV cache": si(float(memory.kv_cache), "B"),
-            **{f"with {name}": f"fits, gain {ratio:.3g} times" for ratio, name in best.values()},
+            **{f"with {name}": f"fits, {reached}" for _, name, reached in best.values()},
         },
         of="memory",
     )
     if fitting:
-        ways = ", ".join(f"{name} ({ratio:.3g} times)" for ratio, name in sorted(best.values(), reverse=True)[:3])
+        ways = ", ".join(f"{name} ({reached})" for _, name, reached in sorted(best.values(), reverse=True)[:3])
         yield Hint(
             tuple(fitting), f"makes {si(total, 'B')} fit on devices of {si(capacity, 'B')}; best of each kind: {ways}"
         )
@@ -158,7 +158,7 @@ def hardware_fit(case: Case) -> Iterator[Finding]:
     memory = case.analysis.memory
     if not memory.fits:
         yield Bottleneck(
-            f"the model does not fit: {si(float(memory.total), 'B')} needed, {si(float(memory.capacity), 'B')} present",
+            f"the model does not fit: {si(float(memory.total), 'B')} needed, {si(float(memory.budget), 'B')} present",
             1.0,
             {
                 "weights": si(float(memory.weights), "B"),

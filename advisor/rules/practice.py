@@ -42,7 +42,7 @@ OTHER_MODELS = ("student", "cascade", "model size")
 )
 def interactions(case: Case) -> Iterator[Finding]:
     """Applies where two of the best moves of different slots do not multiply their gains."""
-    chosen = [move for move in case.best if case.gain(move.name) > HELPS][:BEST_MOVES]
+    chosen = [move for move in case.best if case.fits and case.gain(move.name) > HELPS][:BEST_MOVES]
     for one, other in combinations(chosen, 2):
         trial = case.trials.attempt([one, other])
         if trial is None:
@@ -68,7 +68,7 @@ def interactions(case: Case) -> Iterator[Finding]:
 def conflicting_objectives(case: Case) -> Iterator[Finding]:
     """Applies where a larger batch fits: throughput against TPOT, and moves that help at some batches only."""
     largest = case.max_batch
-    if not case.generates or largest == case.batch:
+    if not case.generates or largest == case.batch or not case.fits:
         return
     batches = sorted({1, case.batch, largest})
     before = case.at_batches(case.base, batches)

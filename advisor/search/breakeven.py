@@ -138,10 +138,13 @@ class BreakEven:
         """The smallest acceptance at which speculative decoding helps."""
         entry, goal = check_request(move.name), self._goal
         known = {parameter.name: parameter for parameter in entry.parameters}
-        key = next((name for name in DRAFT_KEYS if name in known and known[name].default is not None), None)
-        if key is None:
+        given = {name: known[name].default for name in DRAFT_KEYS if name in known}
+        speculation = move(self._request).scenario().settings.speculation
+        if "accept" in given and speculation is not None and speculation.measured:
+            given = {"accept": speculation.accepted}
+        key, default = next(((name, value) for name, value in given.items() if value is not None), ("", 0.0))
+        if not key:
             return None
-        default: Any = known[key].default
 
         def excess(value: float) -> float:
             changed = technique_move(entry, f"{entry.name}:{key}={value!r}")(self._request)
@@ -155,7 +158,9 @@ class BreakEven:
 
 def _limit(variable: str, request: Request) -> int:
     """The largest value that is simulated."""
-    return MOST_BATCH if variable == "batch" else min(request.model.max_context or MAX_LENGTH, 1 << 20)
+    if variable == "batch":
+        return min(MOST_BATCH, request.max_batch)
+    return min(request.model.max_context or MAX_LENGTH, 1 << 20)
 
 
 def _most(variable: str, request: Request, present: int) -> tuple[int, str]:
@@ -165,7 +170,7 @@ def _most(variable: str, request: Request, present: int) -> tuple[int, str]:
 
     def fits(values: NDArray[np.int64]) -> NDArray[np.bool_]:
         memory = analyze(request.scenario(**{variable: values})).memory
-        holds: NDArray[np.bool_] = np.broadcast_to(memory.total <= memory.capacity, values.shape)
+        holds: NDArray[np.bool_] = np.broadcast_to(memory.fits, values.shape)
         return holds
 
     if limit <= present or not fits(np.array([present]))[0]:

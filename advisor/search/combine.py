@@ -102,13 +102,11 @@ class _History(Struct, frozen=True):
 
 
 def within_budget(trials: Trials, move: Move, quality: Quality) -> bool:
-    """Whether the quality budget allows a move alone; moves that only another engine runs are allowed."""
+    """Whether the quality budget allows a move alone, or it applies only together with others."""
     if not quality.allows(move.price):  # in a scenario its price may rise, never fall
         return False
     trial = trials.fitting(frozenset({move}))
-    if trial is None:
-        return not move.runs_on(trials.request.engine_name)
-    return quality.allows(price_of(move, trial.analysis.scenario))
+    return trial is None or quality.allows(price_of(move, trial.analysis.scenario))
 
 
 def _simulated(trials: Trials, combinations: Iterable[Moves], quality: Quality) -> dict[Moves, Trial]:

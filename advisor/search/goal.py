@@ -185,8 +185,8 @@ class Goal(Struct, frozen=True):
 
 
 def filled(analysis: Analysis) -> Any:
-    """Memory over the capacity of a device."""
-    return analysis.memory.total / analysis.memory.capacity
+    """Memory over the budget of a device."""
+    return analysis.memory.total / analysis.memory.budget
 
 
 @lru_cache(maxsize=256)

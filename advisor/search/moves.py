@@ -14,7 +14,6 @@ from msgspec.structs import replace
 
 from roofline.advisor.formats import no_narrower
 from roofline.advisor.search.goal import PRICES, Price
-from roofline.advisor.support import engines_with, runs, support
 from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
@@ -23,7 +22,15 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.model import MixtureOfExperts, Model
 from roofline.specs.precision import Precision
 from roofline.techniques import check_request, techniques
-from roofline.techniques.base import Level, Technique
+from roofline.techniques.base import Technique
+from roofline.techniques.support import (
+    documented_engines,
+    engines_with,
+    is_documented,
+    needs_no_engine,
+    runs,
+    support,
+)
 from roofline.whatif.request import Request
 
 
@@ -81,17 +88,11 @@ PARALLEL_SLOTS = frozenset(
 )
 """Slots of the catalogue that moves of parallelism set, or that need further devices."""
 
-PLAIN_MODEL_SLOTS = frozenset({"model size", "vocabulary", "KV heads"})
-"""Slots of the catalogue that yield an ordinary model, which every engine runs."""
-
 FACT_SLOTS = frozenset({"prefix", "retrieval", "cascade"})
 """Slots whose effect depends on workload properties that a scenario does not state: shared prefixes, documents."""
 
 FEATURES = frozenset({"beam-search", "lora"})
 """Techniques with another purpose than speed: decoding strategies, training."""
-
-SUPPORTED_ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "gpt-fast", "hf-eager")
-"""Engines with entries in `roofline.advisor.support`."""
 
 SERVED_BY = ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
 """Engines that may be advised: the bundled profiles of serving engines."""
@@ -112,20 +113,20 @@ def _entries() -> Iterator[Technique]:
 def engine_techniques(request: Request) -> Iterator[Move]:
     """The techniques that the request's engine supports on its hardware, as the engine runs them.
 
-    They are those that documents say its engine runs on this hardware (`roofline.advisor.support`) and does not run of
-    itself, and those that need nothing of an engine: another prompt, another output, a smaller model of the same kind.
+    They are those that documents say its engine runs on this hardware (`roofline.techniques.support`) and does not run
+    of itself, and those that need nothing of an engine: another prompt, another output, a smaller model of the same
+    kind.
     For an engine that the documents do not know, they are those that any engine runs.
     """
-    engine = request.engine_name
+    engine = request.engine.name
     for entry in _entries():
         if entry.name in FEATURES:
             continue
-        retrained = entry.price.value == Price.RETRAINING.value
-        if entry.level is Level.DATA or (entry.slot in PLAIN_MODEL_SLOTS and retrained):
+        if needs_no_engine(entry):
             yield technique_move(entry)
             continue
         others = engines_with(entry.name)
-        chosen = engine if engine in SUPPORTED_ENGINES else next(iter(others), "")
+        chosen = engine if is_documented(engine) else next(iter(others), "")
         found = support(entry.name, chosen)
         if found is None or not runs(entry.name, chosen, request.hardware):
             continue
@@ -151,10 +152,11 @@ def _careful(request: Request, engine: str) -> Iterator[Move]:
 
 def _running(entry: Technique, request: Request, parameters: str) -> frozenset[str]:
     """The engines that run a technique on the request's hardware; the request's own, too, if undocumented."""
-    found = {name: support(entry.name, name) for name in SUPPORTED_ENGINES if runs(entry.name, name, request.hardware)}
+    own = request.engine.name
+    named = (*documented_engines(), own)
+    found = {name: support(entry.name, name) for name in named if runs(entry.name, name, request.hardware)}
     able = {name for name, said in found.items() if said is not None and said.parameters == parameters}
-    own = request.engine_name
-    return frozenset(able if own in SUPPORTED_ENGINES else {*able, own})
+    return frozenset(able if is_documented(own) else {*able, own})
 
 
 def elsewhere(request: Request, engines: Iterable[Move]) -> Iterator[Move]:
@@ -162,7 +164,7 @@ def elsewhere(request: Request, engines: Iterable[Move]) -> Iterator[Move]:
     known = {move.name for move in engine_techniques(request)}
     for move in engines:
         for other in engine_techniques(move(request)):
-            if other.name not in known and not other.runs_on(request.engine_name):
+            if other.name not in known and not other.runs_on(request.engine.name):
                 known.add(other.name)
                 yield other
 
@@ -194,7 +196,7 @@ def _drafts(request: Request, engine: str) -> Iterator[Move]:
     """Speculative decoding with a small model of the family, if the engine supports it."""
     entry = techniques()["speculative-decoding"]
     draft = next((small for start, small in DRAFTS.items() if request.model.name.startswith(start)), None)
-    if draft is None or not (engine not in SUPPORTED_ENGINES or runs(entry.name, engine, request.hardware)):
+    if draft is None or (is_documented(engine) and not runs(entry.name, engine, request.hardware)):
         return
     move = technique_move(entry, f"{entry.name}:draft={draft},acceptance={ACCEPTANCE}")
     assumed = f"{move.assumes}; chance that a token of {draft} is accepted: {ACCEPTANCE}"
@@ -309,13 +311,13 @@ def _parallel(degrees: Mapping[str, int]) -> Move:
 def engine_moves(request: Request) -> Iterator[Move]:
     """The other engines that run on this hardware and support the request's techniques."""
     for name in SERVED_BY:
-        if name == request.engine_name or not _serves(name, request.hardware) or not _keeps(request, name):
+        if name == request.engine.profile or not _serves(name, request.hardware) or not _keeps(request, name):
             continue
 
         def change(asked: Request, name: str = name) -> Request:
             return asked.with_options(engine=name)
 
-        title = f"the engine {load_engine(name).title or name}"
+        title = f"the engine {load_engine(name).heading}"
         yield Move(f"engine={name}", title, Kind.ENGINE, "engine", Price.ENGINEERING, change, engine=name)
 
 
@@ -334,7 +336,7 @@ def _serves(engine: str, hardware: Hardware) -> bool:
     return hardware.kind == "gpu"
 
 
-CONSUMER_FAMILIES = ("apple", "core", "rdna3", "rdna3.5", "battlemage")
+CONSUMER_FAMILIES = ("apple", "core", "rdna3", "rdna3.5", "rdna4", "battlemage")
 CONSUMER_NAMES = ("rtx-", "dgx-spark", "jetson")
 """NVIDIA's consumer devices go by name, since its families also have datacenter devices."""
 

@@ -16,6 +16,7 @@ from roofline.advisor.search.outcomes import Choice, Outcomes
 from roofline.advisor.search.trials import NOTHING, Moves, Trial, Trials, better, certain, sure
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line
+from roofline.whatif.request import Request
 
 
 class Step(Struct, frozen=True):
@@ -183,6 +184,7 @@ def batch_moves(grid: Trials) -> Iterator[Move]:
         yield from () if best is None else (batch_move(best.batch),)
 
 
-def batch_grid(batch: int) -> Any:
-    """The candidate batches: round numbers and the request's own."""
-    return np.array(sorted({*BATCHES, batch}))
+def batch_grid(request: Request) -> Any:
+    """The candidate batches: round numbers up to the request's limit, and its own."""
+    most = request.max_batch
+    return np.array(sorted({*(batch for batch in BATCHES if batch <= most), request.options.get("batch", 1)}))

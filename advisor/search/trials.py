@@ -15,7 +15,7 @@ from roofline.advisor.search.goal import Goal, Objective, Price, figure, filled
 from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
-from roofline.timing.calibration import Calibrations
+from roofline.timing.calibration_files import Calibrations
 from roofline.timing.intervals import Estimate
 from roofline.whatif.gain import Timed, gain
 from roofline.whatif.request import Request
@@ -225,7 +225,7 @@ class Trials:
 
 def _check_engine(request: Request, moves: Moves) -> None:
     """Raises UnsupportedError if the engine of a combination does not run one of its moves."""
-    engine = next((move.engine for move in moves if move.engine), request.engine_name)
+    engine = next((move.engine for move in moves if move.engine), request.engine.name)
     for move in moves:
         if not move.runs_on(engine):
             raise UnsupportedError(f"{engine} is not known to run {move.name}")

@@ -21,16 +21,17 @@ from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.queueing import Prefill, Replica
 from roofline.advisor.sizing.workload import NORMAL, Service
-from roofline.advisor.support import runs
 from roofline.core.errors import RooflineError
 from roofline.core.search import integer_geomspace
 from roofline.scenario.analysis import Analysis, analyze
-from roofline.scenario.kv_capacity import Capacity, Reserve, kv_capacity, visible_memory, vllm_v1
+from roofline.scenario.kv_capacity import Capacity, kv_capacity
 from roofline.specs.checkpoint import precision_of, released
 from roofline.specs.engine import Engine, default_engine, load_engine
 from roofline.specs.formats import PROMOTIONS
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.model import Model
+from roofline.specs.reserve import Reserve, visible_memory
+from roofline.techniques.support import runs
 from roofline.timing.intervals import Estimate
 from roofline.whatif.request import Request
 
@@ -108,23 +109,23 @@ class Configuration(Struct, frozen=True, dict=True):
         return self.request.scenario().run_precision.activations.arithmetic
 
 
-def formats_for(model: Model, hardware: Hardware, engine: str, quality: Quality) -> Iterator[tuple[str, str, Price]]:
+def formats_for(model: Model, hardware: Hardware, engine: Engine, quality: Quality) -> Iterator[tuple[str, str, Price]]:
     """Yields scheme and KV cache format ("" is as released) with their price, within the quality budget.
 
     Released formats cost nothing. FP8, 4-bit AWQ weights and FP8 KV cache are offered where a document states that the
-    engine runs them on this hardware (`roofline.advisor.support`), GGUF formats on llama.cpp; instead of a quantized
+    engine runs them on this hardware (`roofline.techniques.support`), GGUF formats on llama.cpp; instead of a quantized
     checkpoint only if they are narrower.
     """
     found = [("", "", Price.LOSSLESS)]
     schemes = [""]
-    if engine == "llama.cpp":
+    if engine.name == "llama.cpp":
         schemes += ["q8_0", "q4_k_m"]
-    schemes += [scheme for scheme in ("fp8", "awq") if runs(scheme, engine, hardware)]
+    schemes += [scheme for scheme in ("fp8", "awq") if runs(scheme, engine.name, hardware)]
     if model.quantization is not None:
         now = precision_of(model, hardware, engine)
         asked = ((name, precision_of(model, hardware, engine, scheme=name)) for name in schemes if name)
         schemes = ["", *(name for name, other in asked if not no_narrower(model, now, other))]
-    caches = ["", *(["fp8"] if runs("fp8-kv", engine, hardware) else [])]
+    caches = ["", *(["fp8"] if runs("fp8-kv", engine.name, hardware) else [])]
     found += [(scheme, kv, Price.CALIBRATION) for scheme in schemes for kv in caches]
     seen: set[tuple[str, str]] = set()
     for scheme, kv, price in found:
@@ -144,10 +145,10 @@ def configurations(
         device = load_hardware(name)
         if hardware is None and alone and not is_consumer(device):
             continue
-        chosen = engine or default_engine(device)
+        chosen = default_engine(device) if engine is None else engine
         if chosen not in profiles:
             profiles[chosen] = load_engine(chosen)
-        for scheme, kv, price in formats_for(model, device, chosen, quality):
+        for scheme, kv, price in formats_for(model, device, profiles[chosen], quality):
             formats = {**({"scheme": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
             for degrees in _degrees(device, alone):
                 options = {"prompt": round(service.prompts.mean), "generate": _generated(service), "engine": chosen}
@@ -212,13 +213,15 @@ class WorkloadCost:
         return float(self.memory.kv_cache + self.memory.state)
 
     def capacity(self, hardware: Hardware, reserve: Reserve) -> Capacity:
-        """The KV cache capacity of a device by the engine's rules; only the budget depends on the hardware."""
+        """The KV cache capacity of a device by the engine's settings; only the budget depends on the hardware."""
         if reserve not in self._capacities:
             scenario = self._request.scenario()
             self._capacities[reserve] = kv_capacity(
                 scenario.model, scenario.hardware, scenario.precision, scenario.settings.parallel, reserve
             )
-        return replace(self._capacities[reserve], budget=reserve.utilisation * visible_memory(hardware))
+        found, visible = self._capacities[reserve], visible_memory(hardware)
+        budget = reserve.budget(visible, found.weights, found.activations, found.context)
+        return replace(found, visible=visible, budget=float(budget))
 
 
 def prompt_lengths(service: Service) -> NDArray[np.int64]:
@@ -256,10 +259,10 @@ class Candidate(Struct, frozen=True, dict=True):
         c m + 2.33 d sqrt(c) tokens fit; one sequence of the 99th percentile must fit as well.
         """
         counted, hardware = self.counted, self.configuration.hardware
-        if self.service.rate is None:
-            return int(counted.memory.total <= hardware.memory_capacity)
-        reserve = vllm_v1(hardware)
+        reserve = self.configuration.engine.memory.on(hardware)
         capacity = counted.capacity(hardware, reserve)
+        if self.service.rate is None:
+            return int(counted.sequence <= capacity.cache)
         if capacity.cache <= 0:
             return 0
         prompts, answers = self.service.prompts, self.service.answers
@@ -272,7 +275,7 @@ class Candidate(Struct, frozen=True, dict=True):
             return 0
         mean = max(counted.sequence, 1e-9)
         root = (-spread + np.sqrt(spread**2 + 4 * mean * capacity.cache)) / (2 * mean)
-        return int(min(root**2 + 1e-9, reserve.sequences, BATCHES[-1]))
+        return int(min(root**2 + 1e-9, reserve.sequences or BATCHES[-1], BATCHES[-1]))
 
     @cached_property
     def best(self) -> Replica:

@@ -2,7 +2,7 @@
 
 A length is a number or a distribution, written as
 
-    2000                            constant
+    2000                            constant (every length may be written like 2k or 2K, `units.parse_count`)
     uniform:128:1024                uniform between two lengths
     lognormal:mean=512,p95=1500     lognormal, from two of mean, median and a percentile
     exponential:mean=300            memoryless
@@ -27,6 +27,7 @@ from msgspec.structs import force_setattr, replace
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.units import parse_count
 from roofline.scenario.scenario import MAX_LENGTH
 
 Array = NDArray[np.float64]
@@ -64,7 +65,7 @@ class Lengths(Struct, frozen=True, dict=True):
     def times(self, factor: float) -> Lengths:
         """The distribution scaled by a factor; its text has whole tokens unless it is a file."""
         if not self.written.endswith(".csv"):
-            text = _NUMBER.sub(lambda found: str(max(1, int(float(found[0]) * factor))), self.written)
+            text = _NUMBER.sub(lambda found: str(max(1, int(parse_count(found[0]) * factor))), self.written)
             with suppress(RooflineError):
                 return parse_lengths(text)
         return replace(
@@ -100,7 +101,7 @@ class Lengths(Struct, frozen=True, dict=True):
 
 SAMPLES = 1000
 
-_NUMBER = re.compile(r"(?<![\w.])\d[\d_.]*(?:e[+-]?\d+)?", re.IGNORECASE)
+_NUMBER = re.compile(r"(?<![\w.])\d[\d_.]*(?:e[+-]?\d+|[kmg])?", re.IGNORECASE)
 """A number of tokens in a distribution's text, not the 95 of p95."""
 
 
@@ -135,7 +136,7 @@ def _number(written: object) -> float | None:
     if isinstance(written, bool):
         return None
     try:
-        return float(written.replace("_", "") if isinstance(written, str) else written)  # type: ignore[arg-type]
+        return parse_count(written) if isinstance(written, str) else float(written)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return None
 

@@ -44,10 +44,10 @@ def parts(document: Mapping[str, Any]) -> list[Any]:
 
 
 def _table(document: Mapping[str, Any]) -> tuple[int, tuple[str, ...], list[list[str]]]:
-    """Number of key columns, header and rows; of whole models only the keys that groups differ by, and their total."""
+    """Number of key columns, header and rows; only the keys that groups differ by; of whole models their total."""
     keys, groups = _keys(document), list(document["groups"])
+    keys = tuple(key for key in keys if any(group[key] != "all" for group in groups)) or keys[:1]
     if "total" in document:
-        keys = tuple(key for key in keys if any(group[key] != "all" for group in groups)) or keys[:1]
         groups += [document["total"]] if len(groups) > 1 else []
     rows = [
         [
@@ -63,9 +63,9 @@ def _table(document: Mapping[str, Any]) -> tuple[int, tuple[str, ...], list[list
 
 
 def _unscored(document: Mapping[str, Any]) -> list[str]:
-    """The whole-model rows that were not simulated and why, and the assumptions about those that were."""
+    """The rows that were left out and why; of whole models the assumptions about the others."""
     if "scored" not in document:
-        return []
+        return [f"Left out: {reason}" for reason in document["left_out"]]
     missing = document["rows"] - document["scored"]
     lines = [f"{document['scored']:,} of {document['rows']:,} rows simulated"]
     if missing:

@@ -19,19 +19,26 @@ from roofline import (
     state_bytes_per_sequence,
 )
 from roofline.scenario import cost
-from roofline.scenario.notes import ATTENTION, caches, fused, generates, notes
+from roofline.scenario.memory import memory_is_static
+from roofline.scenario.notes import ATTENTION, caches, fused, generates
 from roofline.scenario.phase import Expectation, OpFigures, Phase
 from roofline.specs.modelspec import to_spec
 from roofline.specs.precision import parse_precision
+from roofline.specs.reserve import MEMORY_READINGS, STATIC
+from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
 from roofline.whatif.metrics import AT, devices, find_metric
+from roofline.whatif.notes import notes
+from roofline.whatif.request import Request
 
 ANALYSIS_SCHEMA = "roofline.analysis/1"
 
 
-def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", "decode")) -> dict[str, Any]:
-    """The JSON document of an analysis of a single workload."""
-    generation = analysis.generation
+def analysis_document(
+    analysis: Analysis, phases: tuple[str, ...] = ("prefill", "decode"), request: Request | None = None
+) -> dict[str, Any]:
+    """The JSON document of an analysis of a single workload; with its request also what would make it fit."""
+    generation, speculation = analysis.generation, analysis.scenario.settings.speculation
     return {
         "schema": ANALYSIS_SCHEMA,
         "model": analysis.scenario.model.name,
@@ -48,7 +55,7 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
             for name in phases
             if (phase := getattr(analysis, name)) is not None
         },
-        "memory": memory_document(analysis),
+        "memory": memory_document(analysis, request),
         "generation": {
             "batch": generation.batch,
             "prompt": generation.prompt,
@@ -57,20 +64,31 @@ def analysis_document(analysis: Analysis, phases: tuple[str, ...] = ("prefill", 
             "tpot_s": generation.tpot,
             "total_s": generation.total,
             "tokens_per_iteration": analysis.tokens_per_iteration,
+            "acceptance_source": None if speculation is None else speculation.measured or "given",
             **rates_document(analysis),
             **(generation_expectation(analysis) if analysis.times_are_expected else {}),
         },
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
+        "unsupported": list(unsupported(analysis.scenario)),
         "notes": list(notes(analysis)),
     }
 
 
-def memory_document(analysis: Analysis) -> dict[str, Any]:
-    """Memory per device by part, its capacity and headroom, in bytes."""
-    parts = ("weights", "kv_cache", "state", "activation_peak", "total", "capacity", "headroom")
+def memory_document(analysis: Analysis, request: Request | None = None) -> dict[str, Any]:
+    """Memory per device by part, what the engine may use (`budget`) of its capacity, and headroom, in bytes.
+
+    `fits_with`: the options that make the `request` fit where it does not.
+    """
+    parts = ("weights", "kv_cache", "state", "activation_peak", "runtime", "total", "budget", "capacity", "headroom")
     sizes = {f"{name}_bytes": number(getattr(analysis.memory, name)) for name in parts}
-    return {**sizes, "fits": bool(analysis.memory.fits)}
+    reading = STATIC if memory_is_static(analysis.scenario) else MEMORY_READINGS[0]
+    document = {"reading": reading, **sizes, "fits": bool(analysis.memory.fits)}
+    if request is not None and not document["fits"]:
+        from roofline.advisor.fitting import what_fits
+
+        document["fits_with"] = list(what_fits(request))
+    return document
 
 
 def rates_document(analysis: Analysis) -> dict[str, Any]:
@@ -159,7 +177,8 @@ def scenario_document(analysis: Analysis) -> dict[str, Any]:
         "flash": ATTENTION in fused(analysis),
         "fusions": list(analysis.fusions),
         "convention": str(scenario.convention),
-        "engine": scenario.profile.name,
+        "engine": scenario.profile.label,
+        **({} if scenario.host is None else {"host": scenario.host}),
         "beyond_max_context": analysis.beyond_max_context,
     }
 

@@ -29,6 +29,7 @@ def technique_document(technique: Technique) -> dict[str, Any]:
         "slot": technique.slot,
         "simulated": technique.change is not None,
         "caveat": technique.caveat,
+        "same_as": technique.same_as or None,
         "reference": technique.reference,
         "covers": list(technique.covers),
         "parameters": [
@@ -61,6 +62,8 @@ def _card(document: Mapping[str, Any]) -> list[Any]:
     rows = [[key, str(document[key])] for key in ("title", "level", "price", "effect", "slot", "reference")]
     if document["caveat"]:
         rows.append(["limits" if document["simulated"] else "not simulated", document["caveat"]])
+    if document["same_as"]:
+        rows.append(["simulated as", f"{document['same_as']}, with the defaults below"])
     if document["covers"]:
         rows.append(["covers", ", ".join(document["covers"])])
     drawn: list[Any] = [table((document["name"], ""), rows, left=2)]

@@ -24,8 +24,10 @@ from roofline.reports.output.export import (
     time_interval,
 )
 from roofline.scenario.analysis import Analysis
-from roofline.scenario.notes import generates, notes
+from roofline.scenario.notes import generates
+from roofline.techniques.unsupported import unsupported
 from roofline.whatif.compare import METRICS, Metric, readings, waterfall
+from roofline.whatif.notes import notes
 
 SCHEMA = "roofline.compare/1"
 
@@ -53,7 +55,7 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
         "label": label,
         "model": scenario.model.name,
         "hardware": scenario.hardware.name,
-        "engine": scenario.profile.name,
+        "engine": scenario.profile.label,
         "devices": analysis.parallel.devices,
         "techniques": list(scenario.techniques),
         "batch": finite(scenario.batch),
@@ -66,6 +68,7 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
         "memory": memory_document(analysis),
+        "unsupported": list(unsupported(scenario)),
         "notes": list(notes(analysis)),
     }
     if analysis.times_are_expected:
@@ -177,7 +180,7 @@ def _energy_and_cost(entry: Mapping[str, Any], suffix: str) -> list[str]:
 def _memory(entry: Mapping[str, Any]) -> str:
     memory = entry["memory"]
     verdict = "" if memory["fits"] else ", DOES NOT FIT"
-    return f"{si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}{verdict}"
+    return f"{si(memory['total_bytes'], 'B')} of {si(memory['budget_bytes'], 'B')}{verdict}"
 
 
 def _fall_block(fall: Mapping[str, Any]) -> Block:

@@ -24,7 +24,7 @@ def explain_document(found: Explanation, analysis: Analysis) -> dict[str, Any]:
         "schema": SCHEMA,
         "model": scenario.model.name,
         "hardware": scenario.hardware.name,
-        "engine": scenario.profile.name,
+        "engine": scenario.profile.label,
         "subject": found.subject,
         "definition": found.definition,
         "value": finite(found.value),
@@ -77,7 +77,7 @@ def explain_blocks(document: Mapping[str, Any]) -> list[Block]:
 
 def _margin(bound: Mapping[str, Any], subject: str) -> str:
     if subject == "memory":
-        return f"{bound['bound']}: the capacity is {bound['ratio']:.3g} times the memory used"
+        return f"{bound['bound']}: the engine may use {bound['ratio']:.3g} times the memory needed"
     if bound["ratio"] is None:
         return f"bound by {bound['bound']} alone"
     return f"bound by {bound['bound']}, {bound['ratio']:.3g} times the time of {bound['next']}"

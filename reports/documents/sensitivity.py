@@ -23,7 +23,7 @@ def sensitivity_document(
         "schema": SCHEMA,
         "model": scenario.model.name,
         "hardware": scenario.hardware.name,
-        "engine": scenario.profile.name,
+        "engine": scenario.profile.label,
         "techniques": list(scenario.techniques),
         "step": step,
         "readings": {

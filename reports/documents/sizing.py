@@ -12,6 +12,7 @@ from roofline.core.errors import RooflineError, quote
 from roofline.core.units import Dimension, parse_quantity, seconds, si
 from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import WIDTH, Block, finite
+from roofline.specs.hardware import hardware_name
 
 SCHEMA = "roofline.size/1"
 
@@ -74,7 +75,7 @@ def _deployment(deployment: Deployment) -> dict[str, Any]:
         "parallelism": configuration.split,
         "formats": configuration.formats,
         "quality_price": str(configuration.price),
-        "engine": configuration.engine.name,
+        "engine": configuration.engine.label,
         "slots": deployment.slots,
         "batch": finite(deployment.batch),
         "utilisation": finite(deployment.utilisation),
@@ -327,7 +328,8 @@ def prices(texts: list[str], alone: bool) -> dict[str, float]:
             if not equals or not name:
                 raise RooflineError("")
             plain = value.strip().removesuffix("USD/h").removesuffix("USD").strip()
-            found[name.strip()] = parse_quantity(f"{plain} {dimension.units[0]}", dimension).value
+            price = parse_quantity(f"{plain} {dimension.units[0]}", dimension).value
         except RooflineError:
             raise RooflineError(f"a price is written NAME=USD, such as h100-sxm=2.99, got {quote(text)}") from None
+        found[hardware_name(name.strip())] = price
     return found

@@ -8,6 +8,7 @@ from typing import Any
 from roofline.core.units import seconds, si
 from roofline.reports.output.blocks import Block, finite
 from roofline.reports.output.export import rate_columns, time_columns
+from roofline.whatif.command_line import command_line
 from roofline.whatif.request import Request
 from roofline.whatif.solve import Answer, Check, Crossover, Targets
 
@@ -17,11 +18,17 @@ TARGETS = {"ttft": "TTFT", "tpot": "TPOT", "total": "total", "tokens_per_second"
 """Display names of targets."""
 
 
-def answer_document(answer: Answer, request: Request, targets: Targets) -> dict[str, Any]:
-    """The JSON document of an answer, with the figures of the answer, its neighbour and other candidates."""
+def answer_document(
+    answer: Answer, request: Request, targets: Targets, against: Request | None = None
+) -> dict[str, Any]:
+    """The JSON document of an answer, with the figures of the answer, its neighbour and other candidates.
+
+    A break-even has both scenarios as commands; `against` is the other one.
+    """
     return {
         "schema": SCHEMA,
         **_header(answer.question, request),
+        **({} if against is None else {"scenarios": [command_line(each) for each in (request, against)]}),
         "targets": {
             **{f"{name}_s": getattr(targets, name) for name in ("ttft", "tpot", "total")},
             "tokens_per_s": targets.tokens_per_second,
@@ -45,7 +52,7 @@ def _header(question: str, request: Request) -> dict[str, Any]:
         "question": question,
         "model": scenario.model.name,
         "hardware": scenario.hardware.name,
-        "engine": scenario.profile.name,
+        "engine": scenario.profile.label,
         "techniques": list(scenario.techniques),
     }
 
@@ -78,7 +85,8 @@ def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
         rows.append(_row(document, second, neighbour, *columns))
     header = ("", "value", *(title for titles in columns for title in titles.values()), "memory", "misses")
     title = f"{document['question']}: {document['model']} on {document['hardware']}"
-    blocks = [Block(title, [_sentence(document)])]
+    scenarios = zip((first, second), document.get("scenarios", ()), strict=False)
+    blocks = [Block(title, [_sentence(document), *(f"{label}: {command}" for label, command in scenarios)])]
     if document["question"] == "break-even":
         rows += [_row(document, label, entry, *columns) for label, entry in zip((first, second), others, strict=False)]
         return [*blocks, Block(header=header, rows=rows, left=2)]

@@ -25,8 +25,8 @@ from roofline.reports.figures.style import with_title
 from roofline.reports.figures.table import Table
 from roofline.reports.output.export import csv_text
 from roofline.reports.tables.rows import CsvEncoding
-from roofline.timing.calibration import load_calibration
-from roofline.whatif.options import scenario_from
+from roofline.timing.calibration_files import load_calibration
+from roofline.whatif.options import missing, scenario_from
 from roofline.whatif.selection import Selection
 from roofline.whatif.study import Study, assemble
 
@@ -144,7 +144,7 @@ def _rows(table: Table) -> str:
 def _roofs(spec: FigureSpec, source: str | None, options: Mapping[str, Any]) -> Picture:
     values = scenario_options(source, options)
     if "hw" not in values:
-        raise RooflineError("the figure roofs needs hardware: name it with --hw")
+        raise RooflineError(missing("hw"))
     hardware = load_hardware(values["hw"])
     return Picture(roofs(hardware, spec.formats, spec.title), csv_text(*roofs_rows(hardware, spec.formats)))
 

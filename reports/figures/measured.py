@@ -17,6 +17,8 @@ from roofline.reports.figures.style import (
     BLUE,
     CATEGORIES,
     ORANGE,
+    PURPLE,
+    SKY,
     VERMILION,
     escaped,
     new_figure,
@@ -34,7 +36,7 @@ RATIOS = (0.1, 0.2, 0.5, 0.8, 1, 1.25, 2, 5, 10)
 FEW = 150
 """Kernels up to which each interval is drawn."""
 
-BASIS_COLOURS = {"calibrated": BLUE, "family": ORANGE, "pooled": VERMILION}
+BASIS_COLOURS = {"calibrated": BLUE, "version": SKY, "family": ORANGE, "engine": PURPLE, "pooled": VERMILION}
 MAX_RESIDUALS = 24
 """Kernels of a figure of residuals."""
 

@@ -67,8 +67,8 @@ class FigureSpec(Struct, frozen=True):
                 raise RooflineError(f"the figure {self.kind} takes no {name}")
 
     def with_options(self, **given: Any) -> FigureSpec:
-        """The same with `given` settings replaced, unless None or empty."""
-        return replace(self, **{name: value for name, value in given.items() if value})
+        """The same with `given` settings replaced, unless they are None or no names."""
+        return replace(self, **{name: value for name, value in given.items() if value not in (None, ())})
 
 
 def is_yaml(name: str) -> bool:

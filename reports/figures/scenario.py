@@ -92,7 +92,7 @@ def _curves(answer: Analysis, values: Any, axis: str, title: str) -> Figure:
 
 @styled
 def memory(scenario: Scenario, batches: Sequence[int]) -> Figure:
-    """The parts of the memory of a device over the batch, and its capacity."""
+    """The parts of the memory of a device over the batch, and what the engine may use."""
     values = np.array(batches)
     held = analyze(replace(scenario, batch=values)).memory
     figure, (panel,) = new_figure(f"{base_title(scenario)}: memory per device")
@@ -101,12 +101,18 @@ def memory(scenario: Scenario, batches: Sequence[int]) -> Figure:
         "KV cache": np.broadcast_to(held.kv_cache, values.shape),
         "state": np.broadcast_to(held.state, values.shape),
         "activations": np.broadcast_to(held.activation_peak, values.shape),
+        "runtime": np.full(values.shape, held.runtime, dtype=float),
     }
     shown = {name: size for name, size in parts.items() if np.any(size > 0)}
     panel.stackplot(
-        values, *shown.values(), labels=list(shown), colors=[BLUE, ORANGE, PURPLE, GREEN][: len(shown)], alpha=0.75
+        values,
+        *shown.values(),
+        labels=list(shown),
+        colors=[BLUE, ORANGE, PURPLE, GREEN, VERMILION][: len(shown)],
+        alpha=0.75,
     )
-    panel.axhline(held.capacity, color=BLACK, linestyle="--", linewidth=1.2, label="capacity")
+    usable = np.broadcast_to(held.budget, values.shape)
+    panel.plot(values, usable, color=BLACK, linestyle="--", linewidth=1.2, label="usable")
     panel.set(xscale="log", xlabel="batch (sequences)", ylabel="memory")
     panel.yaxis.set_major_formatter(EngFormatter(unit="B"))
     panel.legend(fontsize=8, loc="upper left")

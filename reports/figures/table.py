@@ -39,6 +39,8 @@ NAMES = {
     "memory.kv": "KV cache",
     "memory.state": "recurrent state",
     "memory.activations": "activations",
+    "memory.runtime": "runtime",
+    "memory.usable": "usable memory",
     "headroom": "free memory",
     "gpus": "devices",
 }

@@ -9,9 +9,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from roofline.core.errors import RooflineError, quote
+from roofline.core.errors import RooflineError, alternatives, quote
 from roofline.core.units import seconds, si
 from roofline.graph.network import ENDS
+from roofline.specs.reserve import STATIC
 
 OP_COLUMNS = (
     *("name", "kind", "section", "count", "busy", "arithmetic", "flops", "bytes", "link_bytes", "weight_bytes"),
@@ -114,22 +115,26 @@ def summary_lines(document: Mapping[str, Any]) -> list[str]:
     formats = f"weights {scenario['weights']}, activations {scenario['activations']}"
     formats += "" if scenario["kv"] is None else f", KV {scenario['kv']}"
     verdict = "fits" if memory["fits"] else "DOES NOT FIT"
-    headroom = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " over capacity")
+    headroom = si(abs(memory["headroom_bytes"]), "B") + (" free" if memory["fits"] else " over")
+    usable = si(memory["budget_bytes"], "B") + ("" if memory["reading"] == STATIC else " usable")
     rate, unit = rate_of(generation)
     bound = f"{rate_text(generation[rate])} {unit}"
     devices = _devices(document["parallelism"])
     lines = [
         f"{workload}; {formats}" + ("; FlashAttention" if scenario["flash"] else ""),
         *([f"on {devices}; operators and memory are per device"] if devices else []),
-        f"memory: {si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}: {verdict}, {headroom}"
+        f"memory: {si(memory['total_bytes'], 'B')} of {usable}: {verdict}, {headroom}"
         f" ({', '.join(_memory_parts(memory))})",
+        *([f"it fits with {alternatives(memory['fits_with'])}"] if memory.get("fits_with") else []),
         f"at the bound: {_latencies(generation, '', seconds)}total {seconds(generation['total_s'])}, {bound}",
-        *(expected_lines(scenario["engine"], generation) if "expected_time_s" in generation else []),
+        *(_expected_lines(document) if "expected_time_s" in generation else []),
     ]
     of_prompts = is_encoder(generation)
     lines += [*energy_lines(document["energy"], of_prompts), *cost_lines(document["cost"], of_prompts)]
     if generation["tokens_per_iteration"] != 1:
-        lines.append(f"a decode iteration yields {generation['tokens_per_iteration']:.3g} tokens per sequence")
+        accepted = f"a decode iteration yields {generation['tokens_per_iteration']:.3g} tokens per sequence"
+        source = generation["acceptance_source"]
+        lines.append(accepted if source in (None, "given") else f"{accepted}, as measured for {source}")
     if document["techniques"]:
         lines.append(f"techniques: {', '.join(document['techniques'])}")
     if scenario["convention"] != "physical":
@@ -171,14 +176,16 @@ def rate_interval(rate: Mapping[str, float]) -> str:
     return f"{rate_text(rate['mid'])} ({rate_text(rate['low'])} to {rate_text(rate['high'])})"
 
 
-def expected_lines(engine: str, generation: Mapping[str, Any]) -> list[str]:
+def _expected_lines(document: Mapping[str, Any]) -> list[str]:
     """The expected times of a generation with their 80% intervals, and their calibration."""
+    engine, generation = document["scenario"]["engine"], document["generation"]
     name, unit = rate_of(generation)
     rate = f"{rate_interval(generation[f'expected_{name}'])} {unit}"
+    where, kernels = (f"as if {engine} ran it", "kernels ") if document["unsupported"] else (f"on {engine}", "")
     return [
-        f"expected on {engine}: {_latencies(generation, 'expected_', time_interval)}"
+        f"expected {where}: {_latencies(generation, 'expected_', time_interval)}"
         f"total {time_interval(generation['expected_time_s'])}, {rate}",
-        f"80% intervals in parentheses; {BASES[generation['basis']]} ({generation['source']})",
+        f"80% intervals in parentheses; {kernels}{BASES[generation['basis']]} ({generation['source']})",
     ]
 
 
@@ -224,8 +231,11 @@ def figure_text(figures: Mapping[str, Any], key: str, unit: str) -> str | None:
 
 BASES = {
     "calibrated": "calibrated on this hardware",
+    "version": "calibrated with another version of the engine",
     "family": "calibrated on its family",
+    "engine": "calibrated with another engine",
     "pooled": "calibrated on other hardware",
+    "unmeasured": "with constants of other formats: no kernel of this one was measured",
     "bound": "not calibrated",
 }
 """Descriptions of the basis of an expected time."""
@@ -245,7 +255,10 @@ def rate_text(value: float) -> str:
 
 
 def _memory_parts(memory: Mapping[str, Any]) -> list[str]:
-    names = (("weights", "weights"), ("kv_cache", "KV cache"), ("state", "state"), ("activation_peak", "activations"))
+    names = (
+        *(("weights", "weights"), ("kv_cache", "KV cache"), ("state", "state"), ("activation_peak", "activations")),
+        ("runtime", "runtime"),
+    )
     return [f"{label} {si(memory[f'{key}_bytes'], 'B')}" for key, label in names if memory[f"{key}_bytes"]]
 
 

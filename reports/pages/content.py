@@ -67,7 +67,7 @@ class Content(Struct, frozen=True):
 def content(subjects: Sequence[Subject], title: str | None, advice: bool, progress: Progress) -> Content:
     """The content of a report on these scenarios. Raises RooflineError."""
     progress("scenarios")
-    documents = [analysis_document(subject.analysis) for subject in subjects]
+    documents = [analysis_document(subject.analysis, request=subject.request) for subject in subjects]
     several = len(subjects) > 1
     rest = [Section("what-if", "What if: quantisation and FlashAttention", list(_each(subjects, _what_if)))]
     if advice:
@@ -112,7 +112,7 @@ def _answer(document: dict[str, Any]) -> str:
     """Memory, latency, throughput and bounds in a few sentences."""
     memory, generation = document["memory"], document["generation"]
     verdict = "Fits in memory" if memory["fits"] else "Does not fit in memory"
-    used = f"{si(memory['total_bytes'], 'B')} of {si(memory['capacity_bytes'], 'B')}"
+    used = f"{si(memory['total_bytes'], 'B')} of {si(memory['budget_bytes'], 'B')}"
     bounds = ", ".join(f"{name} is mostly {phase['bound']}-bound" for name, phase in document["phases"].items())
     return f"{verdict} ({used}). {'; '.join(_speeds(generation))}. {bounds[0].upper()}{bounds[1:]}."
 
@@ -310,4 +310,4 @@ def _versions(request: Request) -> Iterator[list[str]]:
     sources = "; ".join(list(dict.fromkeys(hardware.sources.values()))[:3])
     yield [f"hardware {hardware.name} and its calibration", source_digest("hw", request.hardware_name), sources]
     engine = scenario.profile
-    yield [f"engine {engine.name}", source_digest("engine", request.engine_name), "; ".join(engine.sources)]
+    yield [f"engine {engine.label}", source_digest("engine", request.engine_name), "; ".join(engine.sources)]

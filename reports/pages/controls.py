@@ -95,7 +95,7 @@ def schemes(request: Request) -> list[tuple[str, str | None]]:
     own, plain = precision.weights.name, precision.base.name
     label = str(given["scheme"]) if list(given) == ["scheme"] else ", ".join(f"{k} {v}" for k, v in given.items())
     eight = "fp8" if request.hardware.supports("fp8") else "W8A8"
-    four = "q4_k_m" if request.engine_name == "llama.cpp" else "awq"
+    four = "q4_k_m" if request.engine.name == "llama.cpp" else "awq"
     last = "nvfp4" if request.hardware.supports("nvfp4") else "W4A16KV8"
     others = [("W16", plain), *((scheme, scheme) for scheme in (eight, four, last))]
     found: list[tuple[str, str | None]] = [(label or own, None)]

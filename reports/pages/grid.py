@@ -36,7 +36,10 @@ READINGS = ("bound", "low", "mid", "high")
 TIMED = ("ttft", "tpot", "total", "tokens_per_s", "sequences_per_s", "energy", "cost")
 """Metrics with a bound and an interval; unknown ones are omitted."""
 
-SIZED = ("memory", "memory.weights", "memory.kv", "memory.state", "memory.activations", "headroom")
+SIZED = (
+    *("memory", "memory.weights", "memory.kv", "memory.state", "memory.activations", "memory.runtime"),
+    *("memory.usable", "headroom"),
+)
 
 ANY_BATCH, ANY_PROMPT = 9_999_991, 999_999_937
 """Placeholders of batch and prompt in a command."""
@@ -157,7 +160,7 @@ def _scenario(pools: PagePools, subject: Subject, found: Controls) -> str:
     document = {
         "name": pools.text(subject.name),
         "label": pools.text(subject.label or subject.name),
-        "engine": pools.text(subject.analysis.scenario.profile.name),
+        "engine": pools.text(subject.analysis.scenario.profile.label),
         "expected": subject.analysis.times_are_expected,
         "decodes": subject.analysis.decode is not None,
         "values": [
@@ -208,7 +211,6 @@ def _figures(pools: PagePools, answer: Analysis, shape: tuple[int, int]) -> dict
             if np.isfinite(values).any():
                 figures[f"{name}.{reading}"] = values
     figures |= {name: find_metric(name, "bound").figure(answer) for name in (*SIZED, "fits", "gpus")}
-    figures["capacity"] = answer.memory.capacity
     for phase in (answer.prefill, answer.decode):
         if phase is not None:
             figures[f"{phase.name}.bound"] = _codes(phase.bound)

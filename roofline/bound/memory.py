@@ -28,28 +28,33 @@ Stages: TypeAlias = tuple[tuple[str, ...], ...]
 
 
 class Memory(Struct, frozen=True):
-    """Memory of a device in bytes; arrays where the workload is a grid."""
+    """Memory of a device in bytes; arrays where the workload is a grid.
+
+    `runtime`: the context of the device and workspaces. `budget`: what the engine may use of the device's `capacity`.
+    """
 
     weights: float
     kv_cache: Any
     state: Any
     activation_peak: Any
+    runtime: float
+    budget: Any
     capacity: float
 
     @property
     def total(self) -> Any:
         """The sum of all parts."""
-        return self.weights + self.kv_cache + self.state + self.activation_peak
+        return self.weights + self.kv_cache + self.state + self.activation_peak + self.runtime
 
     @property
     def fits(self) -> Any:
-        """Whether the total is within the capacity."""
-        return self.total <= self.capacity
+        """Whether the total is within the budget."""
+        return self.total <= self.budget
 
     @property
     def headroom(self) -> Any:
-        """Free bytes; negative if the total exceeds the capacity."""
-        return self.capacity - self.total
+        """Free bytes of the budget; negative if the total exceeds it."""
+        return self.budget - self.total
 
 
 def stored_tensors(sections: Iterable[Section], role: Role) -> Iterator[tuple[Tensor, float]]:
@@ -160,8 +165,8 @@ def state_bytes_per_sequence(model: Model, precision: Precision) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _live(ops: tuple[Op, ...]) -> Work:
-    """Bytes of live activations during each operator of a section.
+def _live(ops: tuple[Op, ...], without: str = "") -> Work:
+    """Bytes of live activations during each operator of a section, but for the tensor named `without`.
 
     A tensor is live from the operator that writes it (the first, for inputs of the section) to the last that reads it
     (the last of the section, for outputs).
@@ -171,7 +176,7 @@ def _live(ops: tuple[Op, ...]) -> Work:
     tensors: dict[str, Tensor] = {}
     for index, op in enumerate(ops):
         for tensor in op.tensors:
-            if tensor.role is Role.ACTIVATION:
+            if tensor.role is Role.ACTIVATION and tensor.name != without:
                 written = tensor in op.writes
                 born.setdefault(tensor.name, index if written else 0)
                 last[tensor.name] = index
@@ -187,7 +192,7 @@ def _live(ops: tuple[Op, ...]) -> Work:
 
 
 @lru_cache(maxsize=512)
-def _activation_rows(graph: Network, by_block: bool) -> tuple[Any, Any]:
+def _activation_rows(graph: Network, by_block: bool, without: str = "") -> tuple[Any, Any]:
     if by_block:
         blocks = (section.ops for section in graph.sections if section.name != HEAD)
         sizes = [
@@ -196,13 +201,16 @@ def _activation_rows(graph: Network, by_block: bool) -> tuple[Any, Any]:
         ]
         monomials = monomials_of(sizes)
         return monomials, coefficient_rows(sizes, monomials)
-    alive = concatenate([_live(section.ops) for section in graph.sections])
+    alive = concatenate([_live(section.ops, without) for section in graph.sections])
     return alive.monomials, alive.rows[0]
 
 
-def activation_peak(graph: Network, step: Step, convention: Convention) -> Any:
-    """The activation peak of a forward pass in bytes, for each point of the flattened grid."""
-    monomials, rows = _activation_rows(graph, convention.block_activations)
+def activation_peak(graph: Network, step: Step, convention: Convention, without: str = "") -> Any:
+    """The activation peak of a forward pass in bytes, for each point of the flattened grid.
+
+    The tensor named `without` does not count.
+    """
+    monomials, rows = _activation_rows(graph, convention.block_activations, without)
     return (rows @ monomial_values(monomials, step, graph)).max(axis=0)
 
 

@@ -174,10 +174,11 @@ def size(
     from roofline.advisor.sizing.workload import Service, parse_quantile
     from roofline.reports.documents import sizing as page
     from roofline.reports.output.terminal import progress_line
+    from roofline.specs.hardware import hardware_name
     from roofline.whatif.options import names_in
 
     service = Service(rate, prompt, generate, seconds(ttft), seconds(tpot), parse_quantile(quantile))
-    hardware = None if hw is None else names_in(hw)
+    hardware = None if hw is None else list(map(hardware_name, names_in(hw)))
     prices = page.prices(price or [], rate is None)
     with progress_line() as progress:
         report = lambda done, every: progress(f"configuration {done} of {every}")  # noqa: E731

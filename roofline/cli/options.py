@@ -25,8 +25,13 @@ class AtChoice(StrEnum):
     HIGH = "high"
 
 
-ModelArgument = Annotated[str, typer.Argument(metavar="MODEL", help="A model's name, a spec file or a config.json.")]
-HardwareOption = Annotated[str, typer.Option("--hw", metavar="HW", help="Hardware: a name or a spec file.")]
+ModelArgument = Annotated[
+    str,
+    typer.Argument(metavar="MODEL", help="A model: its name, a Hugging Face repository, a spec file or a config.json."),
+]
+HardwareOption = Annotated[
+    str, typer.Option("--hw", metavar="HW", help="Hardware: a name, also with a count as in 8xH200, or a spec file.")
+]
 OutputOption = Annotated[
     Path | None, typer.Option("--output", "-o", help="Write to this file instead of the terminal.")
 ]

@@ -18,24 +18,38 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+QUESTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
     {
-        "analyze": ("roofline.cli.questions", "analyze"),
-        "solve": ("roofline.cli.questions", "solve"),
-        "sensitivity": ("roofline.cli.questions", "sensitivity"),
-        "advise": ("roofline.cli.advice", "advise"),
-        "explain": ("roofline.cli.questions", "explain"),
-        "compare": ("roofline.cli.questions", "compare"),
-        "size": ("roofline.cli.advice", "size"),
-        "sweep": ("roofline.cli.studies", "sweep"),
-        "plot": ("roofline.cli.studies", "plot"),
-        "report": ("roofline.cli.studies", "report"),
-        "techniques": ("roofline.cli.specs", "list_techniques"),
-        "specs": ("roofline.cli.specs", "specs_app"),
-        "validate": ("roofline.cli.validate", "validate_app"),
+        "How fast does a model run, and why?": {
+            "analyze": ("roofline.cli.questions", "analyze"),
+            "explain": ("roofline.cli.questions", "explain"),
+            "compare": ("roofline.cli.questions", "compare"),
+            "sensitivity": ("roofline.cli.questions", "sensitivity"),
+        },
+        "What would make it faster, smaller or cheaper?": {
+            "advise": ("roofline.cli.advice", "advise"),
+            "techniques": ("roofline.cli.specs", "list_techniques"),
+            "solve": ("roofline.cli.questions", "solve"),
+        },
+        "Which hardware, and how much of it?": {
+            "size": ("roofline.cli.advice", "size"),
+        },
+        "What about many scenarios, and how do they look?": {
+            "sweep": ("roofline.cli.studies", "sweep"),
+            "plot": ("roofline.cli.studies", "plot"),
+            "report": ("roofline.cli.studies", "report"),
+        },
+        "What is known, and how sure is it?": {
+            "specs": ("roofline.cli.specs", "specs_app"),
+            "validate": ("roofline.cli.validate", "validate_app"),
+        },
     }
 )
-"""Module and name of each command: a function, or a Typer of several."""
+"""The commands by the question that they answer: module and name of a function, or of a Typer of several."""
+
+COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
+    {name: place for commands in QUESTIONS.values() for name, place in commands.items()}
+)
 
 SETTINGS = {"compare": {"ignore_unknown_options": True}}
 """Parser settings of single commands."""
@@ -75,11 +89,22 @@ class Program(TyperGroup):
         super().__init__(**attributes)
         self.commands = cast(MutableMapping[str, Any], LazyCommands())
 
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 - the signature of its class
+        """The commands by question, each with a whole sentence."""
+        width = max(map(len, COMMANDS))
+        for question, commands in QUESTIONS.items():
+            formatter.write(f"\n{question}\n")
+            formatter.indent()
+            rows = [(name.ljust(width), self.commands[name].get_short_help_str(limit=1000)) for name in commands]
+            formatter.write_dl(rows)
+            formatter.dedent()
+
 
 app = typer.Typer(
     cls=Program,
     name="roofline",
     help="Predict LLM inference on given hardware: latency, throughput, memory, bottlenecks, and how to improve them.",
+    epilog="For example: roofline analyze llama-3.1-8b --hw h100-sxm --batch 8",
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
@@ -115,10 +140,13 @@ def main() -> None:
     atexit.register(_skip_final_collection)
     if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL and threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, _terminate)
+    _names_taken()  # those of an earlier command in the same process
     try:
         status = app(standalone_mode=False)
         if sys.stdout is not None:
             sys.stdout.flush()
+        for sentence in _names_taken():
+            typer.echo(f"roofline: {sentence}", err=True)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
@@ -163,7 +191,18 @@ def _explain(error: Exception) -> int:
     context = getattr(error, "ctx", None)
     # Older versions repeat arguments of any length.
     sentence = re.sub(r"\S{100,}", lambda found: f"{found[0][:40]}...", message())
+    parameter = getattr(getattr(error, "param", None), "name", None)
+    if type(error).__name__ == "MissingParameter" and parameter in ("model", "hw"):
+        from roofline.whatif.options import missing
+
+        return _complain(missing(parameter))
     return _complain(sentence, f"; see '{context.command_path} --help'" if context else "")
+
+
+def _names_taken() -> tuple[str, ...]:
+    """How names other than those of specs were read since the last call, a sentence each."""
+    names = sys.modules.get("roofline.specs.names")  # imported only to read such a name
+    return () if names is None else names.taken()
 
 
 def _complain(message: str, hint: str = "") -> int:

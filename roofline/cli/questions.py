@@ -24,7 +24,7 @@ from roofline.cli.options import (
     rendered,
     seconds,
 )
-from roofline.cli.scenario_options import ConventionChoice, parse_scenarios, scenario_command
+from roofline.cli.scenario_options import ConventionChoice, is_plain, parse_scenarios, scenario_command
 
 if TYPE_CHECKING:
     from roofline.whatif.request import Request
@@ -50,7 +50,7 @@ def analyze(
     phases = ("prefill", "decode") if phase is PhaseChoice.BOTH else (str(phase),)
     if phase is PhaseChoice.DECODE and scenario.model.task != "generate":
         raise typer.BadParameter(f"{scenario.model.name} only encodes and has no decode phase", param_hint="--phase")
-    document = analysis_document(analyze_scenario(scenario), phases)
+    document = analysis_document(analyze_scenario(scenario), phases, request)
     emit(_rendered(document, format, output is None), output)
 
 
@@ -98,7 +98,11 @@ def solve(
     at: AtOption = AtChoice.MID,
     against: Annotated[
         str | None,
-        typer.Option(metavar="OPTIONS", help="break-even: the options to compare with, such as '--quant awq'."),
+        typer.Option(
+            metavar="OPTIONS",
+            help="break-even: the other scenario, as the options that differ, such as '--quant awq --with none'; ''"
+            " is the plain one, without --with, formats, fusions and --offload.",
+        ),
     ] = None,
     metric: Annotated[MetricChoice, typer.Option(help="break-even: the metric to compare.")] = MetricChoice.TOTAL,
     chips: Annotated[
@@ -125,7 +129,7 @@ def solve(
     )
     if (against is not None) is not (question is Question.BREAK_EVEN):
         raise typer.BadParameter("break-even requires it, and no other question takes it", param_hint="--against")
-    hardware = None if chips else ()
+    hardware, other = None if chips else (), None
     match question:
         case Question.CROSSOVER:
             document = page.crossover_document(solver.crossover(request), request)
@@ -138,7 +142,7 @@ def solve(
             answer = getattr(solver, question.replace("-", "_"))(request, targets, hardware)
         case _:
             answer = getattr(solver, question.replace("-", "_"))(request, targets)
-    document = page.answer_document(answer, request, targets)
+    document = page.answer_document(answer, request, targets, other)
     print_document(document, page.answer_blocks(document), format, output)
 
 
@@ -220,7 +224,8 @@ def compare(
         typer.Argument(
             metavar="SCENARIO...",
             help="Two or more, each quoted: MODEL --hw HW [OPTIONS], as for `roofline analyze`. Options missing in a"
-            " later one are those of the first, so '--hw h200-sxm' suffices.",
+            " later one are those of the first, so '--hw h200-sxm' suffices; '' is the first one without --with,"
+            " formats, fusions and --offload.",
         ),
     ],
     metric: Annotated[MetricChoice, typer.Option(help="Metric whose difference is explained.")] = MetricChoice.TOTAL,
@@ -238,5 +243,6 @@ def compare(
     if len(scenarios) < 2:
         raise typer.BadParameter("a comparison needs two or more scenarios, each in quotation marks")
     analyses = [analyze_scenario(request.scenario()) for request in parse_scenarios(scenarios)]
-    document = page.compare_document(analyses, scenarios, None if format is AnswerFormat.JSON else top)
+    labels = ["plain" if is_plain(text.split()) else text for text in scenarios]
+    document = page.compare_document(analyses, labels, None if format is AnswerFormat.JSON else top)
     print_document(document, page.compare_blocks(document, str(metric)), format, output)

@@ -23,12 +23,18 @@ class ConventionChoice(StrEnum):
     LLM_VIEWER = "llm-viewer"
 
 
-def _option(name: str, type_: Any, help: str, default: Any = None, metavar: str | None = None) -> inspect.Parameter:
-    """An option of a command. `with_` is `--with`, a switch has `--no-` as well."""
-    flag = f"--{name.removesuffix('_').replace('_', '-')}"
-    flags = f"{flag}/--no-{name}" if type_ is bool else flag
-    annotation = Annotated[type_ | None, typer.Option(flags, help=help, metavar=metavar)]
+def _option(
+    name: str, type_: Any, help: str, default: Any = None, metavar: str | None = None, *also: str
+) -> inspect.Parameter:
+    """An option of a command. `with_` is `--with`, a switch has `--no-` as well; `also` are further flags."""
+    flag = name.removesuffix("_").replace("_", "-")
+    flags = f"--{flag}/--no-{flag}" if type_ is bool else f"--{flag}"
+    annotation = Annotated[type_ | None, typer.Option(flags, *also, help=help, metavar=metavar)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _count(name: str, help: str, default: str | None = None, metavar: str = "N", *also: str) -> inspect.Parameter:
+    return _option(name, str, help, default, metavar, *also)
 
 
 SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
@@ -36,29 +42,41 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
     for option in (
         inspect.Parameter("model", inspect.Parameter.KEYWORD_ONLY, annotation=ModelArgument),
         inspect.Parameter("hw", inspect.Parameter.KEYWORD_ONLY, annotation=HardwareOption),
-        _option("batch", int, "Sequences in the batch.", 1),
-        _option("prompt", int, "Prompt tokens per sequence. [default: 512]"),
-        _option("generate", int, "Tokens to generate per sequence.", 128),
-        _option("context", int, "Tokens in the KV cache at the decode step shown. [default: prefix + prompt]"),
-        _option("prefix", int, "Cached prefix tokens, before those of --prompt.", 0),
+        _count("batch", "Sequences in the batch.", "1"),
+        _count("prompt", "Prompt tokens per sequence, such as 512, 32k or 128K. [default: 512]", None, "TOKENS"),
+        _count("generate", "Tokens to generate per sequence.", "128", "TOKENS"),
+        _count(
+            "context", "Tokens in the KV cache at the decode step shown. [default: prefix + prompt]", None, "TOKENS"
+        ),
+        _count("prefix", "Cached prefix tokens, before those of --prompt.", "0", "TOKENS"),
         _option(
             "quant", str, "W4, W8A8, W4A16KV8, KV8, fp8, awq, nvfp4, q4_k_m, ... [default: as released]", None, "SCHEME"
         ),
         _option("weights", str, "Format of the weights alone.", None, "FORMAT"),
         _option("activations", str, "Format of linear layers' inputs.", None, "FORMAT"),
-        _option("kv", str, "Format of the KV cache alone.", None, "FORMAT"),
+        _option("kv", str, "Format of the KV cache alone.", None, "FORMAT", "--kv-cache-dtype"),
+        _option("dtype", str, "16- or 32-bit format of what is not quantized, as vLLM's.", None, "FORMAT"),
+        _option("quantization", str, "--quant by vLLM's names: awq_marlin, fp8, modelopt_fp4, ...", None, "METHOD"),
         _option("flash", bool, "FlashAttention. [default: flash; no-flash under the llm-viewer convention]"),
         _option("fuse", list[str], "More fusions: qkv, gate_up, gate_up_act, residual_norm.", None, "NAME"),
-        _option("images", int, "Images per sequence, for vision-language models.", 0),
+        _count("images", "Images per sequence, for vision-language models.", "0"),
         _option("image_size", str, "Size of the images in pixels. [default: that of the model's spec]", None, "WxH"),
-        _option("tp", int, "Tensor-parallel devices.", 1),
-        _option("pp", int, "Pipeline stages.", 1),
-        _option("ep", int, "Expert-parallel devices; beyond --tp, attention is data-parallel.", 1),
-        _option("dp", int, "Data-parallel replicas that share the batch.", 1),
-        _option("sp", int, "Sequence-parallel (context-parallel) devices.", 1),
-        _option("nodes", int, "Nodes that hold the devices. [default: as few as possible]"),
-        _option("micro_batches", int, "Micro-batches that fill the pipeline.", 1),
-        _option("expert_skew", float, "Skew of expert routing: popularity ~ rank^-SKEW; 0 is uniform.", 0.0),
+        _count("tp", "Tensor-parallel devices.", "1", "N", "--tensor-parallel-size", "-tp"),
+        _count("pp", "Pipeline stages.", "1", "N", "--pipeline-parallel-size", "-pp"),
+        _count("ep", "Expert-parallel devices; beyond --tp, attention is data-parallel.", "1"),
+        _option(
+            "enable_expert_parallel",
+            bool,
+            "Expert-parallel over all devices of --tp and --dp.",
+            None,
+            None,
+            "-ep",
+        ),
+        _count("dp", "Data-parallel replicas that share the batch.", "1"),
+        _count("sp", "Sequence-parallel (context-parallel) devices.", "1"),
+        _count("nodes", "Nodes that hold the devices. [default: as few as possible]"),
+        _count("micro_batches", "Micro-batches that fill the pipeline.", "1"),
+        _option("expert_skew", str, "Skew of expert routing: popularity ~ rank^-SKEW; 0 is uniform.", "0", "SKEW"),
         _option(
             "offload",
             str,
@@ -72,13 +90,37 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
         _option(
             "engine",
             str,
-            "Engine of expected times: vllm (0.8 to 0.13: vllm-sync, 2024: vllm-v0), tensorrt-llm, sglang, lmdeploy,"
-            " llama.cpp, gpt-fast, hf-eager, ideal (kernels alone), or a file. [default: vllm; llama.cpp on CPUs and"
-            " Apple silicon]",
+            "Engine of expected times: vllm, tensorrt-llm, sglang, lmdeploy, llama.cpp, gpt-fast, hf-eager, ideal"
+            " (kernels alone), or a file; a version as in vllm@0.11. [default: vllm; llama.cpp on CPUs and Apple"
+            " silicon]",
+            None,
+            "NAME[@VERSION]",
+        ),
+        _option(
+            "host",
+            str,
+            "Server that holds PCIe devices: pcie-server, pcie-switch (peer-to-peer among all), pcie-isolated (slow),"
+            " or a file. [default: pcie-server, with an interval that covers all]",
             None,
             "NAME",
         ),
-        _option("price", float, "Price of a device in USD/h. [default: the dated price in its spec]", None, "USD"),
+        _option(
+            "memory_reading",
+            str,
+            "Memory as the engine reserves it, or static: all prompts in one pass.",
+            "engine",
+            "engine|static",
+        ),
+        _option(
+            "gpu_memory_utilization",
+            str,
+            "Fraction of device memory that the engine may use. [default: the engine's]",
+            None,
+            "FRACTION",
+        ),
+        _count("max_model_len", "Most tokens of a sequence, as vLLM's. [default: the model's]", None, "TOKENS"),
+        _count("max_num_seqs", "Most sequences at once of a data-parallel rank, as vLLM's."),
+        _option("price", str, "Price of a device in USD/h. [default: the dated price in its spec]", None, "USD"),
         _option("convention", ConventionChoice, "How FLOPs and bytes are counted.", ConventionChoice.PHYSICAL),
     )
 }
@@ -91,9 +133,10 @@ def scenario_command(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**given: Any) -> None:
-        from roofline.whatif.options import request_from
+        from roofline.whatif.options import read_options, request_from
 
-        command(request=request_from({name: given.pop(name) for name in SCENARIO_OPTIONS}), **given)
+        options = read_options({name: given.pop(name) for name in SCENARIO_OPTIONS})
+        command(request=request_from(options), **given)
 
     spread = [inner for entry in own for inner in (SCENARIO_OPTIONS.values() if entry.name == "request" else [entry])]
     command_line: Callable[..., None] = _with_parameters(run, spread)
@@ -128,12 +171,27 @@ def _parser() -> Any:
     return typer.main.get_command(reader)
 
 
+CHANGES = frozenset(
+    {"quant", "quantization", "weights", "activations", "kv", "dtype", "flash", "fuse", "offload", "with_"}
+)
+"""Options that change how a model runs. The plain scenario has none of them."""
+
+
+def is_plain(words: list[str]) -> bool:
+    """Whether the words of a scenario are those of the plain one."""
+    return [word.lower() for word in words] in ([], ["none"])
+
+
 def parse_scenarios(texts: list[str], defaults: Mapping[str, Any] | None = None) -> list[Request]:
-    """The requests of texts `MODEL --hw HW [OPTIONS]`; `defaults`, else the first text, fill in missing options."""
+    """The requests of texts `MODEL --hw HW [OPTIONS]`; `defaults`, else the first text, fill in missing options.
+
+    An empty text or `none` is the plain scenario: the same model, hardware, workload, parallelism and engine without
+    `CHANGES`.
+    """
     import shlex
 
     from roofline.core.errors import RooflineError, quote
-    from roofline.whatif.options import request_from
+    from roofline.whatif.options import read_options, request_from
 
     parser = _parser()
     if defaults is not None:
@@ -144,7 +202,10 @@ def parse_scenarios(texts: list[str], defaults: Mapping[str, Any] | None = None)
             words = shlex.split(text)
         except ValueError:
             raise RooflineError(f"{quote(text)} has an unclosed quotation mark") from None
-        options = parser.main(words, prog_name="roofline analyze", standalone_mode=False, default_map=defaults)
+        inherited = defaults
+        if is_plain(words):
+            words, inherited = [], {name: value for name, value in (defaults or {}).items() if name not in CHANGES}
+        options = parser.main(words, prog_name="roofline analyze", standalone_mode=False, default_map=inherited)
         defaults = options if defaults is None else defaults
-        found.append(request_from(options))
+        found.append(request_from(read_options(options)))
     return found

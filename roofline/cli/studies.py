@@ -36,8 +36,9 @@ MetricsOption = Annotated[
     typer.Option(
         metavar="NAMES",
         help="ttft, tpot, step, total, tokens_per_s, tokens_per_s_per_gpu, tokens_per_s_per_user, sequences_per_s,"
-        " memory[.weights, .kv, .state, .activations], headroom, fits, gpus, bound, energy[.prefill, .decode, .tdp,"
-        " .tdp.prefill], power, cost[.processed]; ttft.bound, ttft.low, ttft.high and so on.",
+        " memory[.weights, .kv, .state, .activations, .runtime, .usable], headroom, fits, supported, gpus, bound,"
+        " energy[.prefill, .decode, .tdp, .tdp.prefill], power, cost[.processed]; ttft.bound, ttft.low, ttft.high"
+        " and so on.",
     ),
 ]
 InvalidOption = Annotated[

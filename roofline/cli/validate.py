@@ -32,7 +32,10 @@ def fit(
     """Fit a calibration (YAML) to measured kernels."""
     from roofline.validate.fit.calibrate import fitted
 
-    emit(fitted(measurements, hw, points), output)
+    text, notes = fitted(measurements, hw, points)
+    emit(text, output)
+    for note in notes:
+        typer.echo(f"roofline: {note}", err=True)
 
 
 @validate_app.command("score")
@@ -42,7 +45,7 @@ def score(
         str | None, typer.Option("--hw", metavar="HW", help="Score as this hardware. [default: that of each row]")
     ] = None,
     by: Annotated[
-        str, typer.Option(metavar="KEYS", help="Columns to group by: op, format, regime, hardware.")
+        str, typer.Option(metavar="KEYS", help="Columns to group by: op, format, regime, hardware, engine, version.")
     ] = "op,format,regime",
     format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
     output: OutputOption = None,
@@ -193,9 +196,9 @@ def model(
     dtype: Annotated[
         str | None, typer.Option(metavar="FORMAT", help="fp32, bf16 or fp16. [default: bf16; fp32 on CPUs]")
     ] = None,
-    batch: Annotated[int, typer.Option(help="Sequences in the batch.")] = 1,
-    prompt: Annotated[int, typer.Option(help="Prompt tokens per sequence.")] = 128,
-    generate: Annotated[int, typer.Option(help="Tokens to generate per sequence.")] = 32,
+    batch: Annotated[str, typer.Option(metavar="N", help="Sequences in the batch.")] = "1",
+    prompt: Annotated[str, typer.Option(metavar="TOKENS", help="Prompt tokens per sequence.")] = "128",
+    generate: Annotated[str, typer.Option(metavar="TOKENS", help="Tokens to generate per sequence.")] = "32",
     layers: Annotated[int | None, typer.Option(help="Number of layers to run. [default: as many as fit]")] = None,
     threads: ThreadsOption = None,
 ) -> None:
@@ -203,7 +206,11 @@ def model(
 
     Measured and predicted times of a decoder of the model's architecture.
     """
-    found = _loop().run_model(model, str(device), specs, dtype, batch, prompt, generate, layers, threads)
+    from roofline.whatif.options import OPTIONS
+
+    given = {"batch": batch, "prompt": prompt, "generate": generate}
+    counts = [int(OPTIONS[name].number(text)) for name, text in given.items()]
+    found = _loop().run_model(model, str(device), specs, dtype, *counts, layers, threads)
     emit("\n".join(found.lines) + "\n", None)
 
 

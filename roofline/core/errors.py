@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 
@@ -11,10 +11,17 @@ class RooflineError(Exception):
 
 
 class UnknownNameError(RooflineError):
-    """A name (model, hardware, format, key, ...) that does not exist."""
+    """A name (model, hardware, format, key, ...) that does not exist.
 
-    def __init__(self, kind: str, name: object, known: Iterable[str]) -> None:
-        super().__init__(f"unknown {kind} {quote(name)}{suggest(name, known)}")
+    The message offers the `candidates`; without any, those of `known` that are nearest to the name.
+    """
+
+    def __init__(
+        self, kind: str, name: object, known: Iterable[str], candidates: Sequence[str] = (), hint: str = ""
+    ) -> None:
+        self.candidates = tuple(candidates)
+        near = offer(list(map(quote, candidates))) if candidates else suggest(name, known)
+        super().__init__(f"unknown {kind} {quote(name)}{near}{hint}")
 
 
 class SpecError(RooflineError):
@@ -50,19 +57,29 @@ def _shown(value: object) -> str:
 MAX_COMPLETIONS = 6
 
 
+def alternatives(options: Sequence[str]) -> str:
+    """Options as text: 'a, b or c'."""
+    return " or ".join(filter(None, (", ".join(options[:-1]), options[-1])))
+
+
 def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
     """The end of a message about an unknown name: its completions, else the closest name, else all if few."""
     options, name = sorted(set(known)), name if isinstance(name, str) else _shown(name)
     completions = [quote(option) for option in options if _completes(option.lower(), str(name).lower())]
     if completions:
-        shown = [*completions[:MAX_COMPLETIONS], *(["others"] if len(completions) > MAX_COMPLETIONS else [])]
-        return f"; did you mean {' or '.join(filter(None, (', '.join(shown[:-1]), shown[-1])))}?"
+        return offer(completions)
     nearest = get_close_matches(str(name).lower(), options, n=1, cutoff=0.5)
     if nearest:
         return f"; did you mean {quote(nearest[0])}?"
     if 0 < len(options) <= listed:
         return f"; known: {', '.join(name if name.isidentifier() else quote(name)[1:-1] for name in options)}"
     return ""
+
+
+def offer(names: Sequence[str]) -> str:
+    """The end of a message that asks which of these names was meant."""
+    shown = [*names[:MAX_COMPLETIONS], *(["others"] if len(names) > MAX_COMPLETIONS else [])]
+    return f"; did you mean {alternatives(shown)}?"
 
 
 def _completes(option: str, name: str) -> bool:

@@ -1,7 +1,7 @@
 """Conditions over the axes and metrics of a study: `fits and ttft < 0.5 and quant != "W4"`.
 
-Comparisons, and/or/not, in, parentheses, + - * /, numbers with or without units (30ms, 80GB), and quoted text. The text
-is parsed with Python's grammar, each AST node is checked against an allow-list, and the result is a function over
+Comparisons, and/or/not, in, parentheses, + - * /, numbers with or without units (30ms, 80GB, 32k), and quoted text. The
+text is parsed with Python's grammar, each AST node is checked against an allow-list, and the result is a function over
 arrays: the text is never evaluated.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
-from roofline.core.units import BINARY, DECIMAL, SUBMULTIPLES
+from roofline.core.units import BINARY, BINARY_COUNTS, DECIMAL, DECIMAL_COUNTS, SUBMULTIPLES
 
 MAX_CHARACTERS = 4000
 MAX_DEPTH = 100
@@ -28,8 +28,10 @@ UNITS: Mapping[str, float] = {
     "min": 60.0,
     **{f"{prefix}B": factor for prefix, factor in {**DECIMAL, **BINARY}.items()},
     "%": 0.01,
+    **DECIMAL_COUNTS,
+    **BINARY_COUNTS,
 }
-"""Units that may follow a number, in base units."""
+"""Units that may follow a number, in base units; 32k and 128K as in `roofline.core.units.parse_count`."""
 
 _LITERAL = re.compile(
     r"""(?P<text>"[^"]*"|'[^']*')|(?<![\w.])(?P<word>with)(?!\w)|(?<![\w.])(?P<number>\d+(?:_\d+)*(?:\.\d*)?(?:[eE][+-]?\d+)?|\.\d+(?:[eE][+-]?\d+)?)"""

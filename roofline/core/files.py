@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
@@ -52,17 +51,19 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
                 yield file
             return
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{target.name[:100]}.", dir=target.parent)
-        with os.fdopen(descriptor, "wb") as file:
+        # Named before it is created: tempfile.mkstemp would leave it if a signal came before it returned.
+        temporary = target.with_name(f".{target.name[:100]}.{os.urandom(8).hex()}")
+        with temporary.open("xb") as file:
+            os.chmod(temporary, mode)
             yield file
-        os.chmod(temporary, mode)
         os.replace(temporary, target)
         temporary = None
     except OSError as error:
         raise cannot_write(path, error) from None
     finally:
         if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
 
 
 def _target(path: Path) -> tuple[Path, bool]:

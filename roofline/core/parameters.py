@@ -20,7 +20,8 @@ class Parameter(Struct, frozen=True):
     """A constant of a kernel model or engine profile, with its plausible range and its default without data.
 
     An `optional` parameter belongs to a term that a calibration may lack: its default makes the term negligible, where
-    a fit has no gradient, so the fit starts at `start`. With a `kind` it is fitted on hardware of that kind only.
+    a fit has no gradient, so the fit starts at `start`. With a `kind` it is fitted on hardware of that kind only; a
+    parameter of `host` time is fitted to benchmarks without CUDA graphs only.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Parameter(Struct, frozen=True):
     meaning: str
     start: float | None = None
     kind: str = ""
+    host: bool = False
 
     @property
     def optional(self) -> bool:

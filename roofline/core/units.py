@@ -96,6 +96,27 @@ def _plain(value: float, dimension: Dimension) -> str:
     return f"{value:g} {dimension.units[0]}".strip()
 
 
+DECIMAL_COUNTS = {"k": 10**3, "m": 10**6, "g": 10**9}
+BINARY_COUNTS = {"K": 2**10, "M": 2**20, "G": 2**30}
+
+_COUNT = re.compile(r"\s*(?P<number>[+-]?\d+(?:_\d+)*(?:\.\d+)?)(?P<suffix>[kmgKMG])\s*", re.ASCII)
+
+
+def parse_count(text: str) -> float:
+    """The number in a text such as 4096, 32k (32,000), 128K (131,072) or 1M (1,048,576); raises ValueError.
+
+    As vLLM reads `--max-model-len` (`human_readable_int`): a lower-case suffix is a power of 1000, an upper-case one a
+    power of 1024 and follows whole numbers only.
+    """
+    match = _COUNT.fullmatch(text)
+    if match is None:
+        return float(text.replace("_", ""))
+    number, suffix = match["number"], match["suffix"]
+    if suffix in BINARY_COUNTS and "." in number:
+        raise ValueError(text)
+    return float(number.replace("_", "")) * {**DECIMAL_COUNTS, **BINARY_COUNTS}[suffix]
+
+
 _TIME_STEPS = ((1.0, ""), (1e-3, "m"), (1e-6, "µ"), (1e-9, "n"))
 _STEPS = ((1e18, "E"), (1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"), (1.0, ""))
 
@@ -108,6 +129,16 @@ def si(value: float, unit: str = "", digits: int = 3) -> str:
 def seconds(value: float, digits: int = 3) -> str:
     """Format a duration in s, ms, µs or ns: 0.0123 gives '12.3 ms'."""
     return _prefixed(value, "s", digits, _TIME_STEPS)
+
+
+def amount(value: float, unit: str) -> str:
+    """Format a figure: a duration or bytes with a prefix, others with three digits, or all digits from 100 on."""
+    match unit:
+        case "s":
+            return seconds(value)
+        case "B":
+            return si(value, "B")
+    return f"{value:,.3g} {unit}" if abs(value) < 100 else f"{value:,.0f} {unit}"
 
 
 def _prefixed(value: float, unit: str, digits: int, steps: tuple[tuple[float, str], ...]) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Protocol
 
 from msgspec import Struct
@@ -98,6 +99,39 @@ class Rotation(Struct, frozen=True):
         flops = 2 * stream.elements * as_size(width)
         rotate = Op(f"{op.name}_rotation", Kind.GEMM, (stream, weight), (rotated,), flops, operands=(stream, weight))
         return [rotate, replace(op, reads=(rotated, update))]
+
+
+class Incoherence(Struct, frozen=True):
+    """Orthogonal transforms of the inputs of linear layers, and of their `outputs`, so that no weight stands out.
+
+    A Hadamard transform adds log2(n) times an element (QuIP#, QuaRot); the product of two orthogonal matrices of
+    sqrt(n) rows (`kronecker`, QuIP) takes 4 sqrt(n) FLOPs an element. `inputs` are the layers whose input is
+    transformed; those that share it (k_proj and v_proj, gate_proj) read the result.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: bool
+    kronecker: bool = False
+
+    def apply(self, op: Op) -> list[Op]:
+        """The layer between the transforms of its input and of its output."""
+        found = _plain_linear(op)
+        if found is None or not op.name.endswith("_proj"):
+            return [op]
+        before, after, layer = [], [], op
+        if op.name in self.inputs:
+            turned = replace(found[0], name=f"{op.name}_input_turned")
+            before.append(self._transform(f"{op.name}_input_transform", found[0], turned))
+        if self.outputs:
+            raw = replace(op.writes[0], name=f"{op.name}_turned", role=Role.ACTIVATION)
+            layer = replace(op, writes=(raw, *op.writes[1:]))
+            after.append(self._transform(f"{op.name}_output_transform", raw, op.writes[0]))
+        return [*before, layer, *after]
+
+    def _transform(self, name: str, source: Tensor, target: Tensor) -> Op:
+        width = max(2.0, float(product(tuple(dim for dim in source.shape if isinstance(dim, int))).evaluate({})))
+        each = 4 * math.sqrt(width) if self.kronecker else math.log2(width)
+        return Op(name, Kind.ELEMENTWISE, (source,), (target,), vector_flops=source.elements * each)
 
 
 class Predictor(Struct, frozen=True):

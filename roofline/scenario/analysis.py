@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import cached_property, reduce
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
 
-from roofline.bound.memory import (
-    Memory,
-    Stages,
-    activation_peak,
-    pipeline_stages,
-    resident_bytes,
-    viewer_weight_bytes,
-    weight_bytes,
-)
+from roofline.bound.memory import Memory
 from roofline.graph.convention import Convention
-from roofline.graph.extents import Step, on_grid, spread
+from roofline.graph.extents import Step, spread
 from roofline.graph.network import Build, Network
 from roofline.graph.parallel import Parallelism
-from roofline.graph.tensor import Role
 from roofline.scenario.generation import smooth_contexts, sum_smooth, sum_steps
+from roofline.scenario.memory import scenario_memory
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass, Schedule
-from roofline.timing.calibration import Calibrations
+from roofline.timing.calibration_files import Calibrations
 from roofline.timing.evaluation import Deferred, gather, prefetch, resolve
 from roofline.timing.intervals import Estimate
 
@@ -81,6 +73,9 @@ class Analysis:
             self.decode = self.decode_phase(scenario.decode_step, scenario.shape)
         self._expected: ExpectedGeneration | None = None
 
+    def __repr__(self) -> str:
+        return f"Analysis({self.scenario.described})"
+
     def decode_phase(self, step: Step, shape: tuple[int, ...] = ()) -> Phase:
         """A decode iteration at `step`, whose grid has `shape`."""
         return Phase("decode", self.schedule.decode(step), shape, self.scenario.profile, self._calibrations)
@@ -107,43 +102,9 @@ class Analysis:
 
     @cached_property
     def memory(self) -> Memory:
-        """Memory of the fullest device at the end of the generation, with the highest activation peak of all passes."""
-        scenario, settings, schedule = self.scenario, self.scenario.settings, self.schedule
-        graph = schedule.networks[1]
-        layers = pipeline_stages(scenario.model, self.parallel)
-        last = schedule.allocated_step(scenario.last_step)
-        weights = self._weight_bytes(layers) * (1 - settings.offload.weights)
-        cache, state = (self._resident(graph, role, last, layers) for role in (Role.KV, Role.STATE))
-        for shared in schedule.shared_steps(scenario.prefill_step, last):
-            cache = cache - self._resident(graph, Role.KV, shared, layers)
-        cache = cache * (1 - settings.offload.kv)
-        if settings.host is not None:
-            on_host = settings.host.memory if settings.host.kv is None else settings.host.kv
-            weights, cache = weights * (1 - settings.host.memory), cache * (1 - on_host)
-        for auxiliary in schedule.auxiliary_networks:
-            weights += weight_bytes(auxiliary)
-            cache = cache + self._resident(auxiliary, Role.KV, last)
-            state = state + self._resident(auxiliary, Role.STATE, last)
-        if scenario.model.task == "encode":
-            cache = cache * 0.0
-        runs = [run for phase in (self.prefill, self.decode) if phase for run in phase.passes]
-        peak = reduce(np.maximum, (self._shaped(_activation_peak(run, self._convention), run.step) for run in runs))
-        plain = (lambda value: value) if scenario.shape else float
-        capacity = min(pool.memory_capacity for pool in (scenario.hardware, schedule.decoder))
-        return Memory(weights, plain(cache), plain(state), plain(peak), capacity)
-
-    def _weight_bytes(self, layers: Stages) -> float:
-        """Bytes of the weights of the fullest pipeline stage, and of the encoder."""
-        model, base, graph = self.scenario.model, self.precision.base, self.network
-        weights = weight_bytes(graph, layers) + model.extra_parameters * base.bytes
-        if self._convention is Convention.LLM_VIEWER:
-            weights = viewer_weight_bytes(graph)
-        if model.tower is not None:
-            weights += weight_bytes(self.schedule.tower) + model.tower.extra_parameters * base.bytes
-        return weights
-
-    def _resident(self, graph: Network, role: Role, step: Step, layers: Stages = ()) -> Any:
-        return self._shaped(resident_bytes(graph, role, step, layers), step)
+        """Memory of the fullest device at the end of the generation, with what the engine reserves for its passes."""
+        decode = self.decode.passes if self.decode else ()
+        return scenario_memory(self.scenario, self.schedule, self.prefill.passes, decode)
 
     @property
     def beyond_max_context(self) -> bool:
@@ -158,9 +119,6 @@ class Analysis:
             elif np.max(scenario.prompt) > tower.max_context:
                 return True
         return bool(limit is not None and np.max(longest) > limit)
-
-    def _shaped(self, flat: Any, step: Step) -> Any:
-        return on_grid(flat, step, self.scenario.shape)
 
     @cached_property
     def generation(self) -> Generation:
@@ -227,7 +185,7 @@ class Analysis:
         size = cached.size // batch.size  # several contexts of each point at once
         step = Step(np.tile(batch, size), np.ones(cached.size), cached, np.tile(source, size))
         passes, total = self.schedule.decode(step), Estimate(0.0, 0.0, 0.0)
-        flats = yield from gather(phase.timed(run).deferred(run.step, "decode") for run in passes)
+        flats = yield from gather(phase.deferred_pass(run) for run in passes)
         for run, flat in zip(passes, flats, strict=True):
             total = total.plus(flat.times(run.repeat))
         return Estimate(*(sum_smooth(part, steps) for part in total)).times(1 / self.tokens_per_iteration)
@@ -278,12 +236,6 @@ class Analysis:
 
 def _bound_seconds(run: Pass) -> Any:
     return run.placement.total_time(run.placement.values(run.step))
-
-
-def _activation_peak(run: Pass, convention: Convention) -> Any:
-    """The activation peak of a pass in bytes, for all micro-batches that overlap."""
-    graph = run.placement.network
-    return activation_peak(graph, run.step, convention) * graph.overlap_batches
 
 
 def prefetch_expected(parts: Iterable[Analysis | Phase]) -> None:

@@ -1,4 +1,4 @@
-"""Notes on a scenario, one sentence each: options that have no effect, and contexts beyond the model's maximum.
+"""Notes on a scenario, one sentence each: options without effect, contexts beyond the maximum, the engine's version.
 
 An option without effect is a no-op rather than an error, because sweeps over models give all of them the same options.
 """
@@ -17,6 +17,7 @@ from roofline.graph.network import Network
 from roofline.graph.tensor import Role
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.scenario import DEFAULT_GENERATE
+from roofline.specs.host import DEFAULT_HOST, list_hosts
 
 ATTENTION = "attention"
 """The fusion that is FlashAttention."""
@@ -27,7 +28,24 @@ def notes(analysis: Analysis) -> tuple[str, ...]:
     found = [f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis)]
     if analysis.beyond_max_context:
         found.append("the sequences grow beyond the model's maximum context")
+    if analysis.times_are_expected:
+        found += filter(None, (analysis.scenario.profile.version_note, _kernel_note(analysis), _host_note(analysis)))
     return tuple(found)
+
+
+def _kernel_note(analysis: Analysis) -> str:
+    """The kinds of kernels measured with another version or engine than the scenario's; "" where there are none."""
+    hardware, found = analysis.scenario.hardware.name, dict[str, str]()
+    for phase in filter(None, (analysis.prefill, analysis.decode)):
+        matches = (entry.match(run.step.queries) for run in phase.passes for entry in phase.timed(run).kernels)
+        for match in matches:
+            if match is not None and {"version", "engine"} & set(match.crossed):
+                found[match.fit.op] = match.place
+    if not found:
+        return ""
+    kinds, places = ", ".join(sorted(found)), " and ".join(dict.fromkeys(found.values()))
+    label = analysis.scenario.profile.label
+    return f"{kinds} of {label} on {hardware} were not measured: times are those of {places}, with wider intervals"
 
 
 def generates(analysis: Analysis) -> bool:
@@ -67,6 +85,8 @@ def _no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
         yield "--flash" if ATTENTION in analysis.fusions else "--no-flash", f"{model.name} has no softmax attention"
     if precision.kv != precision.base and not caches(analysis):
         yield f"the KV cache format {precision.kv.name}", f"{model.name} has no KV cache"
+    if scenario.host is not None and not _over_host(analysis):
+        yield f"--host {scenario.host}", "no devices communicate over PCIe"
     yield from _offload_no_ops(analysis)
 
 
@@ -98,6 +118,24 @@ def _workload_no_ops(analysis: Analysis) -> Iterator[tuple[str, str]]:
     elif not _depends_on_past(analysis):
         prefix = [f"--prefix {scenario.prefix}"] if scenario.prefix else []
         yield from ((option, f"{name} keeps a state of fixed size") for option in (*prefix, *context))
+
+
+def _over_host(analysis: Analysis) -> bool:
+    """Whether devices communicate over PCIe links of their host."""
+    phases = (phase for phase in (analysis.prefill, analysis.decode) if phase is not None)
+    runs = [run.placement for phase in phases for run in phase.passes]
+    return any(op.link and run.hardware.over_host(op.link.reach) for run in runs for op, _, _ in run.network.ops)
+
+
+def _host_note(analysis: Analysis) -> str:
+    """The assumed host, where collectives run over PCIe and none is named."""
+    if analysis.scenario.hardware.host is not None or not _over_host(analysis):
+        return ""
+    others = ", ".join(name for name in list_hosts() if name != DEFAULT_HOST)
+    return (
+        f"collectives over PCIe are those of the host {DEFAULT_HOST}, with an interval that covers {others} as well;"
+        " name one with --host"
+    )
 
 
 def _graphs(analysis: Analysis) -> tuple[Network, ...]:

@@ -14,7 +14,8 @@ from roofline.graph.extents import Step, extents, on_grid
 from roofline.graph.op import Op
 from roofline.scenario.schedule import Pass
 from roofline.specs.engine import Engine
-from roofline.timing.calibration import Basis, Calibrations
+from roofline.timing.calibration import Basis
+from roofline.timing.calibration_files import Calibrations
 from roofline.timing.evaluation import Deferred, gather, resolve
 from roofline.timing.intervals import Estimate
 from roofline.timing.passes import Provenance, Timing, timing
@@ -116,10 +117,14 @@ class Phase:
         self._expected: Estimate | None = None
         self._calibrations = Calibrations() if calibrations is None else calibrations
 
+    def __repr__(self) -> str:
+        return f"Phase({self.name}, {len(self.passes)} passes, engine {self.engine.name})"
+
     def timed(self, run: Pass, engine: Engine | None = None) -> Timing:
         """The kernels of a pass, on this phase's engine by default."""
         engine, hardware = engine or self.engine, run.placement.hardware
-        return timing(run.placement, engine, self._calibrations[hardware, engine.uses_calibrated_kernels(hardware)])
+        kind = engine.uses_calibrated_kernels(hardware)
+        return timing(run.placement, engine, self._calibrations[hardware, *engine.measured_as, kind])
 
     @cached_property
     def _values(self) -> list[Any]:
@@ -199,13 +204,16 @@ class Phase:
         """`expected` as a generator that yields requests for kernel times, to evaluate many phases at once."""
         if self._expected is None:
             total = Estimate(0.0, 0.0, 0.0)
-            flats = yield from gather(
-                times.deferred(run.step, self.name) for run, times in zip(self.passes, self._timings, strict=True)
-            )
+            flats = yield from gather(self.deferred_pass(run) for run in self.passes)
             for run, flat in zip(self.passes, flats, strict=True):
                 total = total.plus(Estimate(*(self._shaped(part, run.step) for part in flat)).times(run.repeat))
             self._expected = Estimate(*(self._plain(part) for part in total)).at_least(self.bound_time)
         return self._expected
+
+    def deferred_pass(self, run: Pass) -> Deferred[Estimate]:
+        """Expected seconds of one pass, for the points of its step's grid, flattened."""
+        time = yield from self.timed(run).deferred(run.step, self.name, run.host)
+        return time if run.slowdown == 1 else time.times(run.slowdown)
 
     @cached_property
     def expected_ops(self) -> tuple[Expectation, ...]:
@@ -246,7 +254,12 @@ class Phase:
     @cached_property
     def host_time(self) -> Any:
         """Expected seconds in which no kernel runs: host time and gaps between kernels."""
-        return self._sum(lambda run, times, detail: times.host_time(detail, run.step, self.name))
+
+        def waiting(run: Pass, times: Timing, detail: Any) -> Any:
+            time = times.host_time(detail, run.step, self.name, run.host)
+            return time if run.slowdown == 1 else time + (1 - 1 / run.slowdown) * resolve(self.deferred_pass(run)).mid
+
+        return self._sum(waiting)
 
     def _sum(self, seconds: Callable[[Pass, Timing, Any], Any]) -> Any:
         """The sum over all passes of the `seconds` of each point."""

@@ -18,7 +18,8 @@ from roofline.scenario.schedule import PLAIN_SETTINGS, Settings
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import Engine, default_engine, resolve_engine
 from roofline.specs.formats import find_format
-from roofline.specs.hardware import Hardware
+from roofline.specs.hardware import Hardware, hosted
+from roofline.specs.host import load_host
 from roofline.specs.images import EncodedImage, encoded_image, parse_image_size
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
@@ -57,7 +58,8 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
     of the model's spec). The prompt of an encoder-decoder is its encoder's input.
     `settings`: parallelism, speculative decoding, chunked prefill, ... `engine` is the profile of expected times, a
     name, a path or an `Engine` (`roofline.specs.engine`): by default llama.cpp on CPUs and Apple silicon, else vLLM.
-    `price` is USD per device hour, by default that of the hardware's spec.
+    `price` is USD per device hour, by default that of the hardware's spec. `host` is the server of PCIe devices, a name
+    or a path (`roofline.specs.host`), by default that of the hardware's spec.
     """
 
     model: Model
@@ -76,6 +78,7 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
     engine: Engine | str | None = None
     price: float | None = None
     image_size: str | None = None
+    host: str | None = None
 
     def __post_init__(self) -> None:
         try:
@@ -99,6 +102,8 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
         }
         if self.price is not None and not 0 <= self.price < MAX_PRICE:
             raise RooflineError(f"--price must be USD per device hour, at least 0, got {self.price}")
+        if self.host is not None and self.hardware.host != (host := load_host(self.host)):
+            settings["hardware"] = hosted(self.hardware, host)
         engine = default_engine(self.hardware)
         if self.engine is None:
             settings["engine"] = engine
@@ -111,6 +116,21 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
         _check_shapes({name: settings[name] for name in (*WORKLOAD, "context") if name in settings})
         for name, value in settings.items():
             force_setattr(self, name, value)
+
+    def __repr__(self) -> str:
+        return f"Scenario({self.described})"
+
+    @property
+    def described(self) -> str:
+        """The scenario in a line: model, hardware, workload, formats, devices, techniques and engine."""
+        workload = [f"{name} {_shown(getattr(self, name))}" for name in ("batch", "prompt", "generate")]
+        assert self.precision is not None
+        formats = f"weights {self.precision.weights.name}, KV {self.precision.kv.name}"
+        devices = self.settings.parallel.devices
+        spread = [f"{devices} devices"] if devices > 1 else []
+        changes = [f"with {name}" for name in self.techniques]
+        parts = [*workload, formats, *spread, *changes, f"engine {self.profile.name}"]
+        return f"{self.model.name} on {self.hardware.name}, {', '.join(parts)}"
 
     @cached_property
     def profile(self) -> Engine:
@@ -233,6 +253,13 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
 def _any(value: Any) -> bool:
     """Whether a count, or any of an array of them, is above zero."""
     return bool(value) if type(value) is int else bool(np.any(value))
+
+
+def _shown(count: Any) -> str:
+    """A count, or the range of an array of them."""
+    if not isinstance(count, np.ndarray):
+        return str(count)
+    return f"{count.min():g} to {count.max():g}" if count.min() < count.max() else f"{count.min():g}"
 
 
 def _check_shapes(values: dict[str, Any]) -> None:

@@ -8,7 +8,6 @@ list of passes: a network on hardware, its step, and how often it runs.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from enum import StrEnum
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -27,68 +26,20 @@ from roofline.graph.rewrite import Rewrite
 from roofline.graph.size import total
 from roofline.graph.tensor import Role
 from roofline.scenario.chunks import chunks
+from roofline.scenario.parts import Part, divided, filtered, truncated, with_network, without
+from roofline.scenario.speculation import Speculation
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision
-
-
-class Speculation(Struct, frozen=True):
-    """Speculative decoding: draft tokens, verified in one pass of the target model.
-
-    An iteration drafts `length` tokens, verifies `verified` draft tokens (a tree has more than its depth) plus one,
-    and yields `accepted` tokens on average, including the target's own. The `draft` model runs `length` times over
-    `draft_width` tokens; None drafts for free (n-grams, retrieval). `draft_depth` drafts with that fraction of the
-    target's layers. `shares_ends`: the draft uses the target's embedding and lm_head.
-    """
-
-    length: int
-    accepted: float
-    verified: int
-    draft: Model | None = None
-    draft_width: int = 1
-    draft_depth: float | None = None
-    draft_passes: int | None = None
-    shares_ends: bool = False
-
-    @property
-    def drafts(self) -> int:
-        """Passes of the draft per iteration: `length`, unless it proposes several tokens at once."""
-        return self.length if self.draft_passes is None else self.draft_passes
-
-
-def accepted_tokens(acceptance: float, length: int) -> float:
-    """Expected tokens per iteration with acceptance rate a, (1 - a^(length+1)) / (1 - a) (Leviathan et al. 2023)."""
-    if not 0 <= acceptance <= 1:
-        raise RooflineError(f"the acceptance rate must be between 0 and 1, got {acceptance}")
-    if acceptance == 1:
-        return length + 1.0
-    return (1 - acceptance ** (length + 1)) / (1 - acceptance)
-
-
-class Part(StrEnum):
-    """The operators that a host computes: all, attention in decode, MLP blocks, or routed experts."""
-
-    ALL = "all"
-    ATTENTION = "attention"
-    BLOCKS = "blocks"
-    EXPERTS = "experts"
-
-    def covers(self, op: Op) -> bool:
-        """Whether this part includes `op`."""
-        match self:
-            case Part.ATTENTION:
-                return op.kind is Kind.ATTENTION or op.name.endswith("softmax")
-            case Part.BLOCKS:
-                return op.name.startswith(("gate_proj", "gate_up", "up_proj", "down_proj", "mlp_act"))
-            case Part.EXPERTS:
-                return op.name.startswith("expert_")
-        return True
+from roofline.specs.reserve import MEMORY_READINGS, check_memory
+from roofline.timing.passes import HostWork
 
 
 class Host(Struct, frozen=True):
     """A CPU that computes the fraction `work` of one `part` of every pass, in turn with the accelerator.
 
-    Its memory holds the fraction `memory` of the weights and `kv` of the KV cache (None: the same).
+    Its memory holds the fraction `memory` of the weights and `kv` of the KV cache (None: the same). `compute` forces an
+    arithmetic on its GEMMs (None: the operands determine it).
     """
 
     hardware: Hardware
@@ -96,6 +47,7 @@ class Host(Struct, frozen=True):
     memory: float
     kv: float | None = None
     part: Part = Part.ALL
+    compute: str | None = None
 
 
 class Cascade(Struct, frozen=True):
@@ -108,17 +60,31 @@ class Cascade(Struct, frozen=True):
     answered: float
 
 
+class Fetch(Struct, frozen=True):
+    """A KV cache that is loaded instead of computed: its `tokens` a sequence, `ratio` times smaller, at `bandwidth`."""
+
+    tokens: Any
+    ratio: float
+    bandwidth: float
+
+
 class Settings(Struct, frozen=True):
     """The settings of a scenario besides model, hardware and workload.
 
-    `chunk`: tokens per pass of prefill, of all sequences
-    together (None: all). `decode_hardware`: the hardware of decode where phases
-    are disaggregated; the KV cache is transferred to it. `depth`: fraction of the layers that a decoded token (or a
-    sequence of an encoder) runs through. `beams`: sequences decoded per prompt. `useful`: useful tokens per generated
-    token: below 1 with padding in a static batch, above 1 where beams are parts of one answer. `padding`: prompt tokens
-    computed per prompt token. KV memory is allocated in blocks of `kv_block` tokens, with at least `kv_reserved` tokens
-    per sequence; with `shared_prefix` the prefix is stored once for all sequences and the prompt once for all its
-    beams. `two_batch_overlap`: the phases in which one micro-batch computes during the all-to-all of another.
+    `chunk`: tokens per pass of prefill, of all sequences together (None: all). `decode_hardware`: the hardware of
+    decode where phases are disaggregated; the KV cache is transferred to it. `depth`: fraction of the layers that a
+    decoded token (or a sequence of an encoder) runs through. `beams`: sequences decoded per prompt. `useful`: useful
+    tokens per generated token: below 1 with padding in a static batch, above 1 where beams are parts of one answer.
+    `padding`: prompt tokens computed per prompt token. KV memory is allocated in blocks of `kv_block` tokens, with at
+    least `kv_reserved` tokens per sequence; with `shared_prefix` the prefix is stored once for all sequences and the
+    prompt once for all its beams. `two_batch_overlap`: the phases in which one micro-batch computes during the
+    all-to-all of another.
+    `memory`: what the engine reserves, or the "static" reading: one pass over all prompts, and the whole device.
+    `utilization`: the fraction of device memory that the engine may use, by default its profile's.
+    `stages`:
+    fractions of the layers in order, each with the share of the tokens that they process; () for all. `propagate_keys`:
+    layers that a decoded token skips (`depth`) still compute its keys and values. `fetch`: the prefix's KV cache is
+    loaded over a network.
     """
 
     parallel: Parallelism = SINGLE
@@ -139,10 +105,27 @@ class Settings(Struct, frozen=True):
     expert_capacity: float = 1.0
     rewrites: tuple[Rewrite, ...] = ()
     two_batch_overlap: frozenset[str] = frozenset()
+    memory: str = MEMORY_READINGS[0]
+    utilization: float | None = None
+    stages: tuple[tuple[float, float], ...] = ()
+    propagate_keys: bool = False
+    fetch: Fetch | None = None
 
     def __post_init__(self) -> None:
+        check_memory(self.memory)
+        if self.utilization is not None and not 0 < self.utilization <= 1:
+            raise RooflineError(f"--gpu-memory-utilization must be above 0 and at most 1, got {self.utilization}")
         if not 0 <= self.expert_skew <= 10:
             raise RooflineError(f"--expert-skew must be between 0 and 10, got {self.expert_skew}")
+        if self.stages and any((self.chunk, self.host, self.speculation, self.cascade, self.depth != 1)):
+            raise RooflineError(
+                "layers with fewer tokens than others are simulated for whole passes of one model alone"
+            )
+
+    @property
+    def kept_tokens(self) -> float:
+        """Mean share of the tokens that layers process and keep."""
+        return sum(layers * share for layers, share in self.stages) if self.stages else 1.0
 
 
 PLAIN_SETTINGS = Settings()
@@ -152,6 +135,8 @@ class Pass(NamedTuple):
     """One forward pass of a phase: a network on hardware, its step, and how often it runs (`repeat`).
 
     `busy` is the fraction of these runs, over all pipeline stages, that have work; the others are pipeline bubbles.
+    `host`: what the CPU does before it; drafts, and parts of a pass, follow each other within one step of the engine.
+    `slowdown`: its expected time over that of its kernels and its step, where more was measured.
     """
 
     placement: Placement
@@ -159,43 +144,13 @@ class Pass(NamedTuple):
     repeat: Any = 1.0
     label: str = ""
     busy: Any = 1.0
+    host: HostWork = "step"
+    slowdown: float = 1.0
 
 
 def overlaps(passes: Iterable[Pass]) -> bool:
     """Whether any pass overlaps all-to-alls with computation."""
     return any(run.placement.all_to_alls.size for run in passes)
-
-
-def _truncated(graph: Network, depth: float) -> Network:
-    """The graph with the fraction `depth` of its layers, and both ends."""
-    if depth == 1:
-        return graph
-    ends = (EMBEDDING, HEAD)
-    sections = (part if part.name in ends else replace(part, count=part.count * depth) for part in graph.sections)
-    return replace(graph, sections=tuple(sections))
-
-
-def _without(graph: Network, *ends: str) -> Network:
-    """The graph without the named sections."""
-    return replace(graph, sections=tuple(section for section in graph.sections if section.name not in ends))
-
-
-def _filtered(graph: Network, part: Part, inside: bool) -> Network:
-    """The graph with only the operators inside (or outside) a part."""
-    sections = (
-        replace(section, ops=tuple(op for op in section.ops if part.covers(op) is inside)) for section in graph.sections
-    )
-    return replace(graph, sections=tuple(section for section in sections if section.ops))
-
-
-def _divided(step: Step, overlap: int) -> Step:
-    """One of `overlap` micro-batches of a pass: part of its sequences, or of the tokens of its only one."""
-    if overlap == 1:
-        return step
-    apart = step.batch >= overlap
-    queries = np.where(apart, step.queries, step.queries / overlap)[()]
-    batch = np.where(apart, step.batch / overlap, step.batch)[()]
-    return step._replace(batch=batch, queries=queries, cached=step.cached + (step.queries - queries) / 2)
 
 
 class Schedule:
@@ -233,7 +188,7 @@ class Schedule:
         parallel = auxiliary_parallelism(self.settings.parallel.on(hardware), model)
         build = replace(self._build, parallel=parallel, decode=decode and model.uses_mla, every_position=every_position)
         graph = network(model, self.precision, build)
-        return place(graph if head else _without(graph, HEAD), hardware, parallel.node_layout)
+        return place(graph if head else without(graph, HEAD), hardware, parallel.node_layout)
 
     def _place(self, graph: Network, hardware: Hardware) -> Placement:
         return place(graph, hardware, self.settings.parallel.on(hardware).node_layout, self.settings.offload)
@@ -277,8 +232,8 @@ class Schedule:
     def auxiliary_networks(self) -> tuple[Network, ...]:
         """The graphs of draft and cascade models, without the ends that they share with the main model."""
         graphs = [placed.network for placed in (self.draft, self.cascade) if placed is not None]
-        if self.settings.speculation is not None and self.settings.speculation.shares_ends:
-            graphs[0] = _without(graphs[0], EMBEDDING, HEAD)
+        if self.settings.speculation is not None and graphs:
+            graphs[0] = without(graphs[0], *self.settings.speculation.shared_ends)
         return tuple(graphs)
 
     @cached_property
@@ -288,7 +243,7 @@ class Schedule:
     def _verifier(self, depth: float) -> Placement:
         """The fraction `depth` of the model's layers, with logits at every position for verification."""
         if depth not in self._verifiers:
-            self._verifiers[depth] = self._place(_truncated(self._verifier_graph, depth), self.decoder)
+            self._verifiers[depth] = self._place(truncated(self._verifier_graph, depth), self.decoder)
         return self._verifiers[depth]
 
     @cached_property
@@ -303,16 +258,16 @@ class Schedule:
     @cached_property
     def _prefill_placement(self) -> Placement:
         depth = self.settings.depth if self.model.task == "encode" else 1.0
-        return self._place(_truncated(self.networks[0], depth), self.hardware)
+        return self._place(truncated(self.networks[0], depth), self.hardware)
 
     @cached_property
     def _chunk_placement(self) -> Placement:
         """A pass in which no prompt ends, so that it needs no logits."""
-        return self._place(_without(self.networks[0], HEAD), self.hardware)
+        return self._place(without(self.networks[0], HEAD), self.hardware)
 
     @cached_property
     def _decode_placement(self) -> Placement:
-        return self._place(_truncated(self.networks[1], self.settings.depth), self.decoder)
+        return self._place(truncated(self.networks[1], self.settings.depth), self.decoder)
 
     def prefill(self, step: Step, tower: Step | None) -> tuple[Pass, ...]:
         """The passes of prefill: encoder, chunks of the prompt, KV cache transfer, and the draft's own prefill."""
@@ -325,7 +280,12 @@ class Schedule:
         for run in self._prompt_passes(step):
             passes += self._with_host(run, decode=False)
         if self.settings.decode_hardware is not None:
-            passes.append(Pass(self._transfer, self._local(step, micro=False), 1.0, "transfer", self._single_stage))
+            sent = self._transfer(self.hardware, 1.0)
+            passes.append(Pass(sent, self._local(step, micro=False), 1.0, "transfer", self._single_stage))
+        if (fetch := self.settings.fetch) is not None:
+            loaded = self._transfer(with_network(self.hardware, fetch.bandwidth), 1 / fetch.ratio)
+            local = self._local(step._replace(queries=fetch.tokens, cached=0), micro=False)
+            passes.append(Pass(loaded, local, 1.0, "fetch", self._single_stage, host="none"))
         speculation, cascade = self.settings.speculation, self.settings.cascade
         whole = self._local(step, micro=False)
         if speculation and speculation.draft and any(group.layer.mixer for group in speculation.draft.groups):
@@ -343,16 +303,15 @@ class Schedule:
         left = 1 - self.settings.cascade.answered
         return first._replace(label="cascade"), *(run._replace(repeat=run.repeat * left) for run in passes)
 
-    @cached_property
-    def _transfer(self) -> Placement:
-        """The transfer of a prompt's KV cache and states to the hardware of decode, over the network."""
+    def _transfer(self, hardware: Hardware, size: float) -> Placement:
+        """The transfer of a prompt's KV cache and states over the network of `hardware`, `size` times as large."""
         graph = self.networks[0]
         kept = [pair for role in (Role.KV, Role.STATE) for pair in stored_tensors(graph.sections, role)]
-        sent = total(tensor.stored_elements * (count * tensor.format.bytes) for tensor, count in kept)
+        sent = total(tensor.stored_elements * (count * tensor.format.bytes * size) for tensor, count in kept)
         parallel = self.settings.parallel.on(self.hardware)
         send = Op("kv_transfer", Kind.COLLECTIVE, (), (), link=Link(sent, 1, 2, parallel.devices + 1))
         moving = replace(graph, sections=(Section("transfer", 1, (send,)),))
-        return place(moving, self.hardware, Nodes(parallel.devices_per_node))
+        return place(moving, hardware, Nodes(parallel.devices_per_node))
 
     def _prompt_passes(self, step: Step) -> Iterator[Pass]:
         """The passes over the prompts: one, one for each micro-batch, or one for each chunk.
@@ -362,7 +321,8 @@ class Schedule:
         """
         if self.settings.chunk is None:
             bubbles, busy = self._bubbles(step, decode=False)
-            yield Pass(self._prefill_placement, self._local(step, split=True), bubbles, busy=busy)
+            whole = Pass(self._prefill_placement, self._local(step, split=True), bubbles, busy=busy)
+            yield from self._staged(whole, self.networks[0])
             return
         parallel, overlap = self.settings.parallel, self._overlap_batches("prefill")
         ranked = step._replace(batch=np.ceil(step.batch / parallel.data))
@@ -374,7 +334,7 @@ class Schedule:
         ends = np.minimum((ranked.batch - stretches[-1][0].batch) / np.maximum(before, 1), 1)
         for index, (part, runs) in enumerate(stretches, 1):
             repeat, busy = overlap * filled / (number * parallel.pipeline) * runs, number / filled
-            local = _divided(part, overlap)
+            local = divided(part, overlap)
             local = local._replace(queries=local.queries / parallel.sequence)
             share = 1.0 if index == len(stretches) else ends
             if np.any(share < 1):
@@ -395,17 +355,42 @@ class Schedule:
         speculation, local = self.settings.speculation, self._local(step)
         repeat, busy = self._bubbles(step, decode=True)
         if speculation is None:
-            return self._with_host(Pass(self._decode_placement, local, repeat, busy=busy))
+            run = Pass(self._decode_placement, local, repeat, busy=busy)
+            parts = self._with_host(run) if self.settings.host else self._staged(run, self.networks[1])
+            return (*parts, *self._propagated(run))
         drafted = self._local(step, micro=False) if self.draft else local
         middle = drafted._replace(queries=speculation.draft_width, cached=drafted.cached + (speculation.length - 1) / 2)
         passes: list[Pass] = []
         if self.draft is not None:
-            passes.append(Pass(self.draft, middle, float(speculation.drafts), "draft", self._single_stage))
+            drafts = Pass(self.draft, middle, float(speculation.drafts), "draft", self._single_stage, host="draft")
+            passes.append(drafts)
         elif speculation.draft_depth:
             self_draft = self._verifier(speculation.draft_depth)
-            passes += self._with_host(Pass(self_draft, middle, repeat * speculation.drafts, "draft", busy))
+            drafts = Pass(self_draft, middle, repeat * speculation.drafts, "draft", busy, host="draft")
+            passes += self._with_host(drafts)
         verifier, several = self._verifier(self.settings.depth), local._replace(queries=speculation.verified + 1)
-        return (*passes, *self._with_host(Pass(verifier, several, repeat, "verify", busy)))
+        verification = Pass(verifier, several, repeat, "verify", busy, slowdown=speculation.slowdown)
+        return (*passes, *self._with_host(verification))
+
+    def _staged(self, run: Pass, graph: Network) -> tuple[Pass, ...]:
+        """A pass in parts, whose layers process a share of the tokens each (`Settings.stages`)."""
+        parts = []
+        for index, (layers, share) in enumerate(self.settings.stages):
+            other_ends = ([EMBEDDING] if index else []) + ([HEAD] if index < len(self.settings.stages) - 1 else [])
+            placed = self._place(without(truncated(graph, layers), *other_ends), run.placement.hardware)
+            queries = np.maximum(np.ceil(run.step.queries * share), 1)[()]
+            step = run.step._replace(queries=queries, cached=run.step.cached * share)
+            parts.append(run._replace(placement=placed, step=step, host="none" if index else run.host))
+        return tuple(parts) or (run,)
+
+    def _propagated(self, run: Pass) -> tuple[Pass, ...]:
+        """The projections of keys and values of the layers that a decoded token skips."""
+        if not self.settings.propagate_keys or self.settings.depth == 1:
+            return ()
+        skipped = filtered(truncated(self.networks[1], 1 - self.settings.depth), Part.KEYS, True)
+        if not skipped.sections:
+            return ()
+        return (run._replace(placement=self._place(skipped, self.decoder), label="skipped", host="none"),)
 
     def _with_host(self, run: Pass, *, decode: bool = True) -> tuple[Pass, ...]:
         """A pass divided between device and host: what only the device runs, then the fraction that each runs."""
@@ -415,14 +400,15 @@ class Schedule:
         label, graph = f"{run.label} host".strip(), run.placement.network
         passes: list[Pass] = []
         if host.part is not Part.ALL:
-            rest = self._place(_filtered(graph, host.part, False), run.placement.hardware)
+            rest = self._place(filtered(graph, host.part, False), run.placement.hardware)
             passes.append(run._replace(placement=rest))
-            graph = _filtered(graph, host.part, True)
+            graph = replace(filtered(graph, host.part, True), compute=host.compute or graph.compute)
         if host.work < 1:
             own = self._place(graph, run.placement.hardware)
             passes.append(run._replace(placement=own, repeat=run.repeat * (1 - host.work)))
         if host.work > 0:
-            passes.append(Pass(place(graph, host.hardware), run.step, run.repeat * host.work, label, run.busy))
+            on_host = run._replace(placement=place(graph, host.hardware), repeat=run.repeat * host.work, label=label)
+            passes.append(on_host)
         return tuple(passes)
 
     @property
@@ -431,14 +417,15 @@ class Schedule:
         speculation = self.settings.speculation
         return speculation.accepted if speculation else 1.0
 
-    def allocated_step(self, step: Step) -> Step:
-        """The last step on one rank with sequences of their allocated length."""
+    def allocated_step(self, step: Step, block: int = 1) -> Step:
+        """The last step on one rank with sequences of their allocated length, in blocks of at least `block` tokens."""
         settings = self.settings
         tokens = step.cached + step.queries
         if settings.kv_reserved is not None:
             tokens = np.maximum(tokens, settings.kv_reserved)
-        if settings.kv_block > 1:
-            tokens = np.ceil(tokens / settings.kv_block) * settings.kv_block
+        tokens = tokens * settings.kept_tokens
+        if (block := max(settings.kv_block, block)) > 1:
+            tokens = np.ceil(tokens / block) * block
         local = self._local(step._replace(batch=step.batch * settings.beams), micro=False)
         return local._replace(queries=1, cached=tokens - 1)
 

@@ -81,9 +81,10 @@ def precision_of(
 ) -> Precision:
     """The formats a model runs in: as requested (arguments of `parse_precision`), else as released.
 
-    `engine` is a profile or its name, by default the hardware's. Raises RooflineError for an unknown name.
+    `engine` is a profile or its name, by default the hardware's; a requested `base` is the format of what is not
+    quantised. Raises RooflineError for an unknown name.
     """
-    base = default_base(model, hardware)
+    base = requested.pop("base", None) or default_base(model, hardware)
     if model.quantization is None or any(requested.get(part) for part in RELEASED_OVERRIDES):
         return parse_precision(base, **requested)
     profile = resolve_engine(hardware, engine)

@@ -8,11 +8,12 @@ A forward pass takes
 for N kernels. `kernels` is the sum of their times, which include the engine's `launch`, `memory`, `kv_reread`,
 `collective`, `dequantisation`, `integer_blocks` and `kv_conversion`, multiplied by `prefill` in that phase. The host
 launches kernels ahead of the device, so the slower of the two counts; a CUDA graph removes the launches (`issue`).
-`step` and `sequence` are scheduling, sampling and detokenisation between two passes. With overlap scheduling (vLLM's
+`step` and `sequence` are scheduling, sampling and detokenisation between two passes; drafts of speculative decoding
+follow each other within one step, each after `draft_step`. With overlap scheduling (vLLM's
 asynchronous scheduling) the host prepares the sequences of the next pass while the device computes this one, and only
 `step` stays between two passes. When shared experts run concurrently with routed experts (`shared_stream`), `kernels`
-has the longer branch, and at least the bound of both together. A profile holds for one version and one benchmark
-harness, which its file states.
+has the longer branch, and at least the bound of both together. A profile holds for a range of versions
+(`roofline.specs.engine_versions`) and one benchmark harness, which its file states.
 """
 
 from __future__ import annotations
@@ -26,14 +27,18 @@ from typing import Any
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from roofline.core.documents import finite_number, read_mapping, scalar_text
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
 from roofline.core.units import Dimension, parse_quantity
+from roofline.specs.engine_versions import KEYS, aliases_of, merged, split_name, versions_of
 from roofline.specs.hardware import KINDS, Hardware
 from roofline.specs.library import modified
 from roofline.specs.precision import check_scheme
+from roofline.specs.reserve import NO_RESERVE, Reserve, parse_reserve, render_reserve
+from roofline.specs.version import Version, nearest
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS
 
 PHASES = ("prefill", "decode")
@@ -64,6 +69,7 @@ ROUTED_EXPERTS = frozenset(
 PARAMETERS = (
     Parameter("step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time between two passes"),
     Parameter("sequence", Unit.SECONDS, 0.0, 10e-3, 0.0, "host time per sequence and pass"),
+    Parameter("draft_step", Unit.SECONDS, 0.0, 1.0, 0.0, "host time before a draft pass of speculative decoding"),
     Parameter("gap", Unit.SECONDS, 0.0, 100e-6, 0.0, "idle time between two kernels"),
     Parameter("issue", Unit.SECONDS, 0.0, 1e-3, 0.0, "host time to launch a kernel without a CUDA graph"),
     Parameter("launch", Unit.RATIO, 0.1, 10.0, 1.0, "kernel launch time relative to the calibration"),
@@ -83,26 +89,37 @@ PARAMETERS = (
         "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "SM cycles for 1024 multiplications of block-scaled integers"
     ),
     Parameter("kv_conversion", Unit.RATIO, 0.0, 500.0, 5.0, "FLOPs per KV cache element that software converts"),
+    Parameter(
+        "split_kv",
+        Unit.RATIO,
+        0.0,
+        2.0,
+        1.0,
+        "decode attention splits a sequence's keys over SMs: 1 as the calibrated kernel, 0 never, 2 always",
+    ),
 )
 """The numeric parameters of a profile, with their defaults."""
-
-_ALL_REDUCE = Parameter("all_reduce", Unit.SECONDS, 1e-6, 1e-3, 1e-5, "latency of the engine's own all-reduce kernel")
 
 
 class Engine(Struct, frozen=True, dict=True):
     """An engine profile.
 
+    `version`: as requested, "" for the newest. `starts`: the versions from which the engine's profiles hold, oldest
+    first, () if it has one for all.
+
     `fusions`: names of FUSIONS. `graphs`: phases that replay CUDA graphs. `overlap`: the host schedules the next pass
     while the device computes this one. `shared_stream`: passes of up to this many tokens, if replayed, run shared
-    experts on a second stream. `all_reduce`: latency in seconds of the engine's own all-reduce kernel, by the first
-    word of a link's kind; the faster of it and the calibration's (NCCL) is used. `gated_delta_rule`: its prefill kernel
+    experts on a second stream. `all_reduce`: the engine's own all-reduce kernel by the first word of a link's kind;
+    the faster of it and NCCL is used. `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors on whose devices linear layers with
     integer weights quantise their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose calibration
-    does not apply, because it measured other kernels (PyTorch's on CPUs). `checkpoints`: quantisation schemes of
+    does not apply, because it measured other kernels (PyTorch's on CPUs). `memory`: what it reserves of a device's
+    memory (`roofline.specs.reserve`). `checkpoints`: quantisation schemes of
     released checkpoints that it runs, and the scheme it runs each in; others are dequantised to 16 bits (None: all run
     as released). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers
     convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the
-    upcast is added to the 16-bit GEMM. `spread`: p10 and p90 of measured over predicted whole-model time, on top of the
+    upcast is added to the 16-bit GEMM. `kernels_of`: the measured engine (and version) that the profile was fitted
+    with, where that is another one. `spread`: p10 and p90 of measured over predicted whole-model time, on top of the
     kernels' own intervals. `sources`: the data that the profile was fitted to.
     """
 
@@ -117,14 +134,57 @@ class Engine(Struct, frozen=True, dict=True):
     checkpoints: Mapping[str, str] | None = None
     overlap: bool = False
     shared_stream: int = 0
-    all_reduce: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    all_reduce: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     gated_delta_rule: str = CHUNKED
     own_kernels: tuple[str, ...] = ()
     weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    kernels_of: str = ""
+    version: str = ""
+    starts: tuple[str, ...] = ()
+    memory: Reserve = NO_RESERVE
 
     def __hash__(self) -> int:
         flags = (self.overlap, self.shared_stream, self.gated_delta_rule, *self.own_kernels, *self.all_reduce.items())
-        return hash((self.name, self.graphs, self.fusions, *flags, *self.parameters.items()))
+        return hash((self.name, self.version, self.graphs, self.fusions, *flags, *self.parameters.items()))
+
+    @property
+    def label(self) -> str:
+        """The name with the requested version: `vllm 0.11`."""
+        return f"{self.name} {self.version}".rstrip()
+
+    @property
+    def heading(self) -> str:
+        """The title, or else the name, with the requested version: `vLLM 0.11`."""
+        return f"{self.title or self.name} {self.version}".rstrip()
+
+    @property
+    def profile(self) -> str:
+        """The request by which all versions with this profile can be named: `vllm`, or `vllm@0.8` for older ones."""
+        if not self.version or not self.starts:
+            return self.name
+        start = nearest(Version(self.version), map(Version, self.starts)).text
+        return self.name if start == self.starts[-1] else f"{self.name}@{start}"
+
+    @property
+    def version_note(self) -> str:
+        """The profile that is used for the requested version, in words; "" if none was requested."""
+        if not self.version:
+            return ""
+        if not self.starts:
+            return f"{self.heading}: the profile is the same for all versions"
+        version, starts = Version(self.version), self.starts
+        if version < Version(starts[0]):
+            return f"{self.heading} is older than the known versions: the profile is that of {starts[0]}"
+        if version >= Version(starts[-1]):
+            return f"{self.heading}: the profile is the newest one, from {starts[-1]}"
+        place = starts.index(nearest(version, map(Version, starts)).text)
+        return f"{self.heading}: the profile is that of {starts[place]} to before {starts[place + 1]}"
+
+    @property
+    def measured_as(self) -> tuple[str, str]:
+        """The engine and version whose measured kernels stand for this engine's."""
+        name, version = split_name(self.kernels_of) if self.kernels_of else (self.name, self.version)
+        return name, version
 
     def uses_calibrated_kernels(self, hardware: Hardware) -> bool:
         """Whether the calibration of the hardware's kind measured the kernels that this engine runs."""
@@ -149,6 +209,9 @@ class Engine(Struct, frozen=True, dict=True):
         return tuple(names for fusion in self.fusions for names in FUSIONS[fusion])
 
 
+ALL_REDUCES = ("custom_all_reduce", "trtllm_all_reduce")
+"""Engines' own all-reduce kernels (`roofline.timing.kernels.collective`)."""
+
 DEFAULTS: Mapping[str, float] = MappingProxyType({parameter.name: parameter.default for parameter in PARAMETERS})
 
 
@@ -158,14 +221,14 @@ def default_engine(hardware: Hardware) -> str:
 
 
 def resolve_engine(hardware: Hardware, requested: Engine | str | None) -> Engine:
-    """The requested profile (or its name or path), else the hardware's default; raises like `load_engine`."""
+    """The requested profile (or its name, version or path), else the hardware's default; raises like `load_engine`."""
     if isinstance(requested, Engine):
         return requested
     return load_engine(default_engine(hardware) if requested is None else requested)
 
 
 def list_engines() -> list[str]:
-    """The names of the bundled profiles."""
+    """The names of the bundled engines, without versions and aliases."""
     return sorted(_bundled())
 
 
@@ -176,27 +239,61 @@ def _bundled() -> Mapping[str, Path]:
     return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
 
 
+@lru_cache(maxsize=1)
+def _aliases() -> Mapping[str, str]:
+    """The aliases of the bundled profiles' versions, with the requests that they stand for."""
+    contents = {path: read_mapping(path) for path in _bundled().values()}
+    return MappingProxyType(
+        {
+            alias: f"{path.stem}@{version}"
+            for path, content in contents.items()
+            for alias, version in aliases_of(content, str(path)).items()
+        }
+    )
+
+
 def load_engine(name: str) -> Engine:
-    """The bundled profile `name`, or the YAML file at that path; raises UnknownNameError or SpecError."""
-    if name.endswith((".yaml", ".yml")) or "/" in name:
-        path = Path(name)
-    elif name in _bundled():
-        path = _bundled()[name]
+    """The bundled profile `name`, or the YAML file at that path, either followed by `@VERSION`; or an alias of one.
+
+    An unknown version gets the profile of the nearest one. Raises UnknownNameError, SpecError, and RooflineError for a
+    text that is not a version.
+    """
+    family, version = split_name(name)
+    if family.endswith((".yaml", ".yml")) or "/" in family:
+        path = Path(family)
+    elif family in _bundled():
+        path = _bundled()[family]
+    elif family not in (aliases := _aliases()):
+        raise UnknownNameError("engine", family, (*list_engines(), *aliases))
+    elif version:
+        raise RooflineError(f"{family} is {aliases[family]}: name another version of {split_name(aliases[family])[0]}")
     else:
-        raise UnknownNameError("engine", name, list_engines())
-    return _load(path, modified(path))
+        return load_engine(aliases[family])
+    return _load(path, modified(path), version)
 
 
 @lru_cache(maxsize=64)
-def _load(path: Path, _modified: int) -> Engine:
-    return parse_engine(read_mapping(path), str(path))
+def _load(path: Path, _modified: int, version: str) -> Engine:
+    return parse_engine(read_mapping(path), str(path), version)
 
 
-_KEYS = Engine.__struct_fields__
+_KEYS = tuple(key for key in (*Engine.__struct_fields__, *KEYS) if key not in ("version", "starts"))
 
 
-def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
-    """The engine that a profile's mapping describes; `where` names the file in errors."""
+def parse_engine(content: Mapping[str, Any], where: str, version: str = "") -> Engine:
+    """The engine that a profile's mapping describes, at a version; `where` names the file in errors."""
+    changes, newest = versions_of(content, where), _parse(content, where)
+    aliases_of(content, where)
+    profiles = {start: _parse(merged(content, keys), where) for start, keys in changes.items()}
+    starts = tuple(start.text for start in changes)
+    if not version:
+        return replace(newest, starts=starts)
+    asked = Version(version)
+    found = profiles[nearest(asked, changes)] if changes else newest
+    return replace(found, version=asked.text, starts=starts)
+
+
+def _parse(content: Mapping[str, Any], where: str) -> Engine:
     for key in content:
         if key not in _KEYS:
             raise SpecError(where, f"unknown key {quote(key)}{suggest(key, _KEYS)}")
@@ -217,7 +314,9 @@ def parse_engine(content: Mapping[str, Any], where: str) -> Engine:
         shared_stream=_tokens(content.get("shared_stream", 0), "shared_stream", where),
         all_reduce=_all_reduce(content.get("all_reduce", {}), where),
         weight_only=_weight_only(content.get("weight_only", {}), where),
+        kernels_of=_words(content.get("kernels_of", ""), "kernels_of", where),
         own_kernels=_names(content.get("own_kernels", []), KINDS, "own_kernels", where),
+        memory=parse_reserve(content.get("memory", {}), where),
         gated_delta_rule=_names(
             [content.get("gated_delta_rule", CHUNKED)], GATED_DELTA_RULE_KERNELS, "gated_delta_rule", where
         )[0],
@@ -254,12 +353,12 @@ def _tokens(content: object, key: str, where: str) -> int:
     return content
 
 
-def _all_reduce(content: object, where: str) -> Mapping[str, float]:
+def _all_reduce(content: object, where: str) -> Mapping[str, str]:
     if not isinstance(content, Mapping):
-        raise SpecError(where, "'all_reduce' must map link kinds to times")
-    return MappingProxyType(
-        {str(kind): _value(text, _ALL_REDUCE, "all_reduce", where) for kind, text in content.items()}
-    )
+        raise SpecError(where, "'all_reduce' must map kinds of links to kernels")
+    for kernel in content.values():
+        _names([kernel], ALL_REDUCES, "all_reduce", where)
+    return MappingProxyType({str(kind): str(kernel) for kind, kernel in content.items()})
 
 
 def _list(content: object, key: str, where: str) -> list[Any]:
@@ -340,8 +439,8 @@ def render(engine: Engine) -> str:
     lines += ["overlap: true"] if engine.overlap else []
     lines += [f"shared_stream: {engine.shared_stream}"] if engine.shared_stream else []
     if engine.all_reduce:
-        times = (f"{_quoted(kind)}: {seconds * 1e6:.4g} us" for kind, seconds in engine.all_reduce.items())
-        lines += [f"all_reduce: {{{', '.join(times)}}}"]
+        kernels = (f"{_quoted(kind)}: {kernel}" for kind, kernel in engine.all_reduce.items())
+        lines += [f"all_reduce: {{{', '.join(kernels)}}}"]
     lines += [f"gated_delta_rule: {engine.gated_delta_rule}"] if engine.gated_delta_rule != CHUNKED else []
     lines += [f"own_kernels: [{', '.join(engine.own_kernels)}]"] if engine.own_kernels else []
     lines += (
@@ -349,9 +448,10 @@ def render(engine: Engine) -> str:
     )
     if engine.checkpoints is not None:
         lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]
+    lines += [f"kernels_of: {_quoted(engine.kernels_of)}"] if engine.kernels_of else []
     if engine.weight_only:
         lines += [f"weight_only: {{{', '.join(f'{name}: {kernel}' for name, kernel in engine.weight_only.items())}}}"]
-    lines += ["parameters:"]
+    lines += [*render_reserve(engine.memory), "parameters:"]
     for parameter in PARAMETERS:
         value = engine[parameter.name]
         shown = f"{value:.4g}" if parameter.unit is Unit.RATIO or value == 0 else f"{value * 1e6:.4g} us"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
@@ -16,9 +16,10 @@ from msgspec import Struct
 from pydantic import Strict
 
 from roofline.core.documents import read_mapping
-from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quote, suggest
-from roofline.core.units import Dimension, Quantity, parse_quantity
-from roofline.specs.library import as_mapping, check_keys, find_spec, modified, spec_files, validate
+from roofline.core.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError, quote, suggest
+from roofline.core.units import Dimension, Quantity, parse_quantity, si
+from roofline.specs.host import Host, load_host
+from roofline.specs.library import as_mapping, check_keys, modified, spec_files, spec_path, validate
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
 """Formats for which a spec may give a peak."""
@@ -114,7 +115,7 @@ class Hardware:
 
     `tensor` has the peaks of the matrix units (tensor cores), `vector` those of the vector units (CUDA cores);
     unsupported formats are absent. `units` are SMs, CUs or cores. `sources` has the source of each number, by
-    dotted key.
+    dotted key. `host` is the server that holds PCIe devices, None where nobody says which.
     """
 
     name: str
@@ -137,9 +138,14 @@ class Hardware:
     price: Price | None = None
     released: Annotated[int, Strict(), Ge(1900), Le(2100)] | None = None
     sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    host: Host | None = None
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bandwidth, self.memory_capacity))
+
+    def __repr__(self) -> str:
+        memory = f"{si(self.memory_capacity, 'B')} at {si(self.memory_bandwidth, 'B/s')}"
+        return f"Hardware({self.name}: {self.title}, {memory})"
 
     def supports(self, arithmetic: str) -> bool:
         """Whether any unit computes in this format."""
@@ -182,6 +188,14 @@ class Hardware:
             raise UnsupportedError(f"the spec of {self.name} has no interconnect {where}")
         return next((link for link in found if link.bridged is None or span.reach <= link.bridged), found[0])
 
+    def over_host(self, reach: int) -> bool:
+        """Whether `reach` neighbouring devices of a node communicate over PCIe links of their host."""
+        scopes = {link.scope for link in self.interconnects}
+        if scopes.isdisjoint(("node", "host")):
+            return False
+        link = self.link(Span(reach, across_nodes=False))
+        return link.scope == "host" and link.kind.startswith("PCIe")
+
     def ring_bandwidth(self, ranks: int, members: int, reducing: bool = False) -> float:
         """Ring bandwidth (B/s) of `ranks` devices over several nodes, `members` of them in each.
 
@@ -217,13 +231,41 @@ class Hardware:
         return tuple(name for name in ARITHMETIC if self.supports(name))
 
 
+@lru_cache(maxsize=256)
+def hosted(hardware: Hardware, host: Host) -> Hardware:
+    """The hardware in a host."""
+    return replace(hardware, host=host)
+
+
 def load_hardware(name: str) -> Hardware:
     """The hardware `name`, or that of the YAML file at that path.
 
-    Raises UnknownNameError with the nearest name, or SpecError with the file and the key.
+    `name` may also be another name of one device (`roofline.specs.hardware_names`). Raises UnknownNameError with the
+    nearest names, or SpecError with the file and the key.
+
+    >>> load_hardware("A100 80GB SXM").name
+    'a100-sxm-80gb'
     """
-    path = find_spec(name, "hwspecs", "hardware")
-    return _load(path, modified(path))
+    hardware, devices = load_devices(name)
+    if devices > 1:
+        raise RooflineError(f"{quote(name)} is {devices} devices: name one, {hardware.name}")
+    return hardware
+
+
+def load_devices(name: str) -> tuple[Hardware, int]:
+    """The hardware `name`, and the number of devices in it: 8 in 8xH200. Raises like `load_hardware`."""
+    path = spec_path(name, "hwspecs")
+    if path is not None:
+        return _load(path, modified(path)), 1
+    from roofline.specs.hardware_names import read_hardware
+
+    named = read_hardware(name)
+    return _load(named.path, modified(named.path)), named.devices
+
+
+def hardware_name(name: str) -> str:
+    """The name of the spec that `name` stands for; a path stays. Raises like `load_hardware`."""
+    return name if spec_path(name, "hwspecs") is not None else load_hardware(name).name
 
 
 @lru_cache(maxsize=256)
@@ -266,7 +308,7 @@ _CITED = re.compile(r"\s*(?P<text>[^\[\]]{1,80}?)\s*\[\s*(?P<source>[^\];]+?)\s*
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "": (
         *("name", "title", "vendor", "family", "kind", "released", "memory", "compute", "cache", "interconnects"),
-        *("power", "energy", "price", "sources"),
+        *("power", "energy", "price", "host", "sources"),
     ),
     "memory": (*_SECTIONS["memory"], "kind"),
     "compute": (*_SECTIONS["compute"], "tensor", "vector"),
@@ -329,6 +371,7 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
         "price": price or None,
         "released": top.get("released"),
         "sources": reader.used,
+        "host": _host(top.get("host"), where),
     }
     if not isinstance(memory.get("kind"), (str, type(None))):
         raise SpecError(where, f"'memory.kind' must be text, got {quote(memory['kind'])}")
@@ -336,6 +379,17 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
     if len(hardware.name) > 80 or not hardware.name.strip() or not hardware.name.isprintable():
         raise SpecError(where, "'name' must be 1 to 80 printable characters")
     return hardware
+
+
+def _host(name: object, where: str) -> Host | None:
+    if name is None:
+        return None
+    if not isinstance(name, str):
+        raise SpecError(where, f"'host' must be the name of a host, got {quote(name)}")
+    try:
+        return load_host(name)
+    except UnknownNameError as error:
+        raise SpecError(where, f"'host': {error}") from None
 
 
 class _Reader:

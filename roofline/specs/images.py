@@ -1,8 +1,9 @@
 """Tokens of an image by its size: what an image processor makes of a picture before the vision encoder sees it.
 
-Three rules are known. Dynamic resolution (Qwen2-VL, Qwen2.5-VL, Qwen3.5): the image is resized to the nearest multiple
-of what becomes one token, within bounds on its pixels. Tiles (Llama 4): it is resized into the best-fitting grid of
-square tiles, and a thumbnail is added. Without a rule (LLaVA-1.5) every image is resized to one size.
+Dynamic resolution: the image is resized to the nearest multiple of what becomes one token, within bounds on its pixels
+(Qwen2-VL to Qwen3.5), or to the next one within a bound on its sides (Pixtral). Tiles: it is resized into a grid of
+square tiles, which scales it least (Llama 4) or is closest to its aspect ratio (InternVL), and a thumbnail is added.
+Without a rule (LLaVA-1.5) every image is resized to one size.
 """
 
 from __future__ import annotations
@@ -55,9 +56,9 @@ def encoded_image(model: Model, size: ImageSize | None) -> EncodedImage:
     if size is None or rule is None:
         return default
     if rule.tile is not None:
-        tiles = _grid_tiles(size, rule.tile, rule.tiles or 1)
+        tiles = (_closest_grid if rule.grid == "aspect" else _grid_tiles)(size, rule.tile, rule.tiles or 1)
         return EncodedImage(tiles + 1 if tiles > 1 else 1, (rule.tile // rule.patch) ** 2)
-    width, height = _resized(size, rule)
+    width, height = _resized(size, rule) if rule.max_side is None else _fitted(size, rule, rule.max_side)
     return EncodedImage(1, (width // rule.patch) * (height // rule.patch))
 
 
@@ -83,12 +84,41 @@ def _resized(size: ImageSize, rule: ImageRule) -> ImageSize:
     return rounded
 
 
+def _fitted(size: ImageSize, rule: ImageRule, most: int) -> ImageSize:
+    """The size with sides of at most `most` pixels, rounded up to multiples of a token's side.
+
+    transformers, image_processing_pixtral.py, get_resize_output_image_size.
+    """
+    ratio = max(1.0, size.width / most, size.height / most)
+    side = rule.patch * rule.merge
+    return ImageSize(*(max(1, math.ceil(math.floor(length / ratio) / side)) * side for length in size))
+
+
+def _grids(most: int) -> list[tuple[int, int]]:
+    """All grids of up to `most` tiles, as tiles in width and height."""
+    return [(wide, high) for wide in range(1, most + 1) for high in range(1, most // wide + 1)]
+
+
+def _closest_grid(size: ImageSize, tile: int, most: int) -> int:
+    """Tiles of the grid whose aspect ratio is closest to the image's; of equal ones the largest below twice its area.
+
+    transformers, image_processing_got_ocr2.py, get_optimal_tiled_canvas, which InternVL uses.
+    """
+    ratio, area = size.width / size.height, size.width * size.height
+    found, least = 1, math.inf
+    for wide, high in sorted(_grids(most), key=lambda grid: grid[0] * grid[1]):
+        apart = abs(ratio - wide / high)
+        if apart < least or (apart == least and area > tile * tile * wide * high / 2):
+            found, least = wide * high, apart
+    return found
+
+
 def _grid_tiles(size: ImageSize, tile: int, most: int) -> int:
     """Tiles of the grid that the image fills best: the least enlargement, else the least reduction.
 
     transformers, image_processing_llama4_fast.py, find_supported_resolutions and get_best_fit.
     """
-    grids = [(wide, high) for wide in range(1, most + 1) for high in range(1, most // wide + 1)]
+    grids = _grids(most)
     scales = {grid: min(grid[0] * tile / size.width, grid[1] * tile / size.height) for grid in grids}
     enlarged = [scale for scale in scales.values() if scale >= 1]
     chosen = min(enlarged) if enlarged else max(scales.values())

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from roofline.core.documents import read_mapping, reason
-from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
+from roofline.core.errors import RooflineError, SpecError, quote, suggest
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError
@@ -52,10 +52,13 @@ def _extra_files(package: str) -> Iterator[Path]:
         yield from (path for path in candidates if is_hardware(path) == (package == "hwspecs"))
 
 
-def find_file(relative: str, package: str) -> Path | None:
-    """The file `relative` in a folder of `ROOFLINE_SPECS`, or in its folder `package`, else in the bundled package."""
+def find_file(relative: str, package: str, bundled: bool = False) -> Path | None:
+    """The file `relative` in a folder of `ROOFLINE_SPECS`, or in its folder `package`, else in the bundled package.
+
+    With `bundled` in the bundled package only.
+    """
     # Strings, not Paths, for speed: every simulated scenario locates its calibration.
-    folders = [str(folder) for root in _extra_roots() for folder in (root, root / package)]
+    folders = [] if bundled else [str(folder) for root in _extra_roots() for folder in (root, root / package)]
     for folder in (*folders, _bundled(package)):
         path = f"{folder}/{relative}"
         if os.path.isfile(path):  # noqa: PTH113
@@ -73,6 +76,11 @@ def _bundled(package: str) -> str:
     return str(files("roofline") / package)
 
 
+def is_bundled(path: Path, package: str = "hwspecs") -> bool:
+    """Whether a file lies in the bundled package."""
+    return str(path).startswith(_bundled(package))
+
+
 def modified(path: Path) -> int:
     """A file's modification time in ns; 0 if it cannot be accessed (reading it raises the error)."""
     try:
@@ -86,20 +94,29 @@ def is_hardware(path: Path) -> bool:
     return "memory" in read_mapping(path)
 
 
-def find_spec(name: str, package: str, kind: str) -> Path:
-    """The spec file of `name`: a path if it looks like one, else the spec of that name."""
-    if name.endswith((".yaml", ".yml", ".json")) or "/" in name or os.sep in name:
+_REPOSITORY = re.compile(r"(?:https?://)?(?:[\w-]+\.\w+/)?\w[\w.-]*/\w[\w.:-]*", re.ASCII)
+"""The id of a repository, owner/name, after the address of its hub, if any, and with a tag, if any."""
+
+
+def _is_path(name: str) -> bool:
+    """Whether a name is that of a file: by its ending, or with separators and not the id of a repository."""
+    if name.endswith((".yaml", ".yml", ".json")):
+        return True
+    if "/" not in name and os.sep not in name:
+        return False
+    return _REPOSITORY.fullmatch(name) is None or os.path.exists(name)  # noqa: PTH110 - raises for no text
+
+
+def spec_path(name: str, package: str) -> Path | None:
+    """The spec file of `name`: a path if it looks like one, else the spec of that name; None for any other name."""
+    if _is_path(name):
         return Path(name)
     bundled = Path(_bundled(package), f"{name}.yaml")
     plain = len(name) < 200 and name.replace("-", "").replace(".", "").isalnum()
     if not os.environ.get(SEARCH_PATH) and plain and bundled.is_file():
         return bundled
     known = spec_files(package)
-    if name in known:
-        return known[name]
-    if name.lower() in known:
-        return known[name.lower()]
-    raise UnknownNameError(kind, name, known)
+    return known.get(name) or known.get(name.lower())
 
 
 def as_mapping(content: object, where: str, key: str) -> Mapping[str, Any]:

@@ -1,292 +1,78 @@
 """Model architectures as records; `roofline.specs.modelspec` reads them from files.
 
 A layer is a token mixer (attention or a recurrence) and a feed-forward block, each with its norms, added to the
-residual stream.
+residual stream. `roofline.specs.sublayers` has the records of mixers and feed-forward blocks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Literal
 
-from annotated_types import Ge, Gt, Le, Len
+from annotated_types import Ge, Le
 from msgspec import Struct
 from pydantic import Strict
 
-Count = Annotated[int, Strict(), Ge(1), Le(10**7)]
-Natural = Annotated[int, Strict(), Ge(0), Le(10**9)]
-Tokens = Annotated[int, Strict(), Ge(1), Le(10**9)]
-Flag = Annotated[bool, Strict()]
-Text = Annotated[str, Len(1, 400)]
-Activation = Literal["silu", "gelu", "relu", "relu2"]
-CLOSED = {"extra": "forbid"}
-
-
-# --- mixers -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Attention:
-    """Softmax attention with `heads` query heads and `kv_heads` KV heads of `head_dim` each (MHA, GQA or MQA).
-
-    A query attends to all earlier tokens, or to the last `window` of them (its own included) and `extra` others (global
-    or random), of those only to the top `selected`; without `causal` to later tokens as well. With `chunk` it attends
-    to the earlier tokens of its own chunk only: the sequence is cut every `chunk` tokens (Llama 4). `kept`: maximum
-    number of tokens in the KV cache. `page`: the top `selected` keys are found in decode alone, by the bounds of pages
-    of so many keys (Quest). `qk_norm`: a norm over each head of q and k, over all heads together ("full"), or over each
-    head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a query-sized
-    projection gates the output. `rotary` (default: as the model's positions) disables RoPE for single layers.
-    `qkv_bias`: biases of the three projections, or "query_value": none of the key's (Whisper).
-    `kv_shared`: keys and values are those of an earlier layer. `values`: "projected"; "normalised": also normalised per
-    head without learned weights; "keys": the projected keys, normalised, instead of a value projection.
-    """
-
-    __pydantic_config__ = CLOSED
-
-    heads: Count
-    kv_heads: Count
-    head_dim: Count
-    window: Tokens | None = None
-    extra: Natural = 0
-    chunk: Tokens | None = None
-    selected: Tokens | None = None
-    kept: Tokens | None = None
-    page: Count | None = None
-    causal: Flag = True
-    qkv_bias: Flag | Literal["query_value"] = False
-    output_bias: Flag = False
-    qk_norm: Flag | Literal["full", "unweighted"] = False
-    sinks: Flag = False
-    gate: Flag = False
-    rotary: Flag | None = None
-    kv_shared: Flag = False
-    values: Literal["projected", "normalised", "keys"] = "projected"
-
-    @property
-    def group(self) -> int:
-        """Query heads per KV head."""
-        return self.heads // self.kv_heads
-
-    @property
-    def biases(self) -> tuple[bool, bool, bool]:
-        """Whether the projections of queries, keys and values have a bias."""
-        return bool(self.qkv_bias), self.qkv_bias is True, bool(self.qkv_bias)
-
-
-@dataclass(frozen=True, slots=True)
-class Indexer:
-    """The indexer of DeepSeek sparse attention: `heads` small heads score all keys and select the top `selected`.
-
-    `shared`: the layer reuses the selection of an earlier layer's indexer (IndexShare, GLM-5.2).
-    """
-
-    __pydantic_config__ = CLOSED
-
-    heads: Count
-    head_dim: Count
-    selected: Tokens
-    shared: Flag = False
-
-
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
-    """Multi-head latent attention (MLA, DeepSeek-V2): the KV cache holds one latent vector per token.
-
-    The cache holds `kv_rank` + `rope_dim` elements per token. The key of a head has `nope_dim` elements projected from
-    the latent and a rotary part of `rope_dim` that all heads share; values are `value_dim` wide. `q_rank`: rank of the
-    query projection; None projects queries directly.
-    """
-
-    __pydantic_config__ = CLOSED
-
-    heads: Count
-    kv_rank: Count
-    nope_dim: Count
-    rope_dim: Count
-    value_dim: Count
-    q_rank: Count | None = None
-    indexer: Indexer | None = None
-
-    @property
-    def own_indexer(self) -> Indexer | None:
-        """The indexer that this layer runs; None without one, or if it reuses an earlier layer's selection."""
-        return None if self.indexer is None or self.indexer.shared else self.indexer
-
-
-@dataclass(frozen=True, slots=True)
-class Mamba:
-    """The selective SSM of Mamba: `inner` channels with a state of `state` elements each.
-
-    `dt_rank`: rank of the time-step projection. `conv`: length of the causal convolution. `norms`: the time step, B and
-    C are normalised (Jamba).
-    """
-
-    __pydantic_config__ = CLOSED
-
-    inner: Count
-    state: Count
-    dt_rank: Count
-    conv: Count = 4
-    conv_bias: Flag = True
-    bias: Flag = False
-    norms: Flag = False
-
-
-@dataclass(frozen=True, slots=True)
-class Mamba2:
-    """The SSM of Mamba-2: `heads` heads of `head_dim` channels, each with a head_dim x `state` state matrix.
-
-    The heads of each of `groups` groups share B and C. A gated norm precedes the output projection. Prompts are
-    computed in chunks of `chunk` tokens; 256 by default (mamba_ssm, Transformers' Mamba2Config.chunk_size).
-    """
-
-    __pydantic_config__ = CLOSED
-
-    heads: Count
-    head_dim: Count
-    state: Count
-    groups: Count = 1
-    conv: Count = 4
-    conv_bias: Flag = True
-    bias: Flag = False
-    chunk: Count = 256
-
-
-@dataclass(frozen=True, slots=True)
-class DeltaNet:
-    """Gated DeltaNet (Qwen3-Next): `value_heads` heads, each with a key_dim x value_dim state matrix."""
-
-    __pydantic_config__ = CLOSED
-
-    key_heads: Count
-    value_heads: Count
-    key_dim: Count
-    value_dim: Count
-    conv: Count = 4
-    split_projections: Flag = False
-
-
-@dataclass(frozen=True, slots=True)
-class Retention:
-    """Retention (RetNet), or linear attention if not `gated`: `heads` heads with a key_dim x value_dim state.
-
-    `norm_weight`: the norm over each head's output has learned weights, shared by the heads.
-    """
-
-    __pydantic_config__ = CLOSED
-
-    heads: Count
-    key_dim: Count
-    value_dim: Count
-    gated: Flag = True
-    norm_weight: Flag = False
-
-
-@dataclass(frozen=True, slots=True)
-class Rwkv:
-    """The time mixing of RWKV `version` 4, 6 or 7, with `heads` heads of `head_dim`.
-
-    The state of version 4 is vectors, that of later versions a head_dim x head_dim matrix per head. The ranks are those
-    of the low-rank projections for data-dependent mixing and decay.
-    """
-
-    __pydantic_config__ = CLOSED
-
-    version: Literal[4, 6, 7]
-    heads: Count
-    head_dim: Count
-    mix_rank: Natural = 0
-    decay_rank: Natural = 0
-    rate_rank: Natural = 0
-    value_rank: Natural = 0
-    gate_rank: Natural = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Hyena:
-    """The Hyena operator of `order`: gated long convolutions whose filters a small network generates."""
-
-    __pydantic_config__ = CLOSED
-
-    order: Count = 2
-    filter_width: Count = 64
-    filter_embedding: Count = 33
-    filter_layers: Count = 2
-    conv: Count = 3
-
-
-Recurrent: TypeAlias = Mamba | Mamba2 | DeltaNet | Retention | Rwkv | Hyena
-Mixer: TypeAlias = Attention | LatentAttention | Recurrent
-
-MIXERS: dict[str, type] = {
-    "attention": Attention,
-    "latent_attention": LatentAttention,
-    "mamba": Mamba,
-    "mamba2": Mamba2,
-    "delta_net": DeltaNet,
-    "retention": Retention,
-    "rwkv": Rwkv,
-    "hyena": Hyena,
-}
-"""Token mixers by their section key in a spec file."""
-
-
-# --- feed-forward blocks ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Mlp:
-    """A dense MLP: up and down projections of `width`, and a gate projection if `gated`.
-
-    `active`: fraction of the neurons that a predictor activates per token (contextual sparsity). `receptance`: a
-    further square projection gates the output, and `shift` learned vectors mix each token with the previous one
-    (RWKV's channel mixing).
-    """
-
-    __pydantic_config__ = CLOSED
-
-    width: Count
-    gated: Flag
-    activation: Activation
-    bias: Flag = False
-    receptance: Flag = False
-    shift: Natural = 0
-    active: Annotated[float, Gt(0), Le(1)] = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class MixtureOfExperts:
-    """`experts` routed experts of `width`, of which each token is sent to `top_k`, and optional shared experts.
-
-    `shared_width`: total width of the shared experts (0: none). `shared_gate`: a learned gate on their output.
-    `router_bias`: a learned bias per expert. `bias`: biases in the experts' projections. `groups`: groups of
-    neighbouring experts, of which a token's experts are in at most `top_groups` (group-limited routing; DeepSeek-V2,
-    2024, section 2.2.2).
-    """
-
-    __pydantic_config__ = CLOSED
-
-    experts: Count
-    top_k: Count
-    width: Count
-    gated: Flag
-    activation: Activation
-    shared_width: Natural = 0
-    shared_gate: Flag = False
-    router_bias: Flag = False
-    bias: Flag = False
-    groups: Count = 1
-    top_groups: Count = 1
-
-
-FeedForward: TypeAlias = Mlp | MixtureOfExperts
-
-FEED_FORWARDS: dict[str, type] = {"mlp": Mlp, "moe": MixtureOfExperts}
-"""Feed-forward blocks by their section key in a spec file."""
-
-
-# --- layers and networks ----------------------------------------------------------------------------------------------
+from roofline.specs.sublayers import (
+    CLOSED,
+    FEED_FORWARDS,
+    MIXERS,
+    Activation,
+    Attention,
+    Count,
+    DeltaNet,
+    FeedForward,
+    Flag,
+    Hyena,
+    Indexer,
+    LatentAttention,
+    Mamba,
+    Mamba2,
+    Mixer,
+    MixtureOfExperts,
+    Mlp,
+    Natural,
+    Recurrent,
+    Retention,
+    Rwkv,
+    Text,
+    Tokens,
+)
+
+__all__ = [
+    "CLOSED",
+    "FEED_FORWARDS",
+    "MIXERS",
+    "Activation",
+    "Attention",
+    "AudioConvolution",
+    "Conditioning",
+    "Count",
+    "DeltaNet",
+    "FeedForward",
+    "Flag",
+    "Hyena",
+    "ImageRule",
+    "Indexer",
+    "LatentAttention",
+    "Layer",
+    "LayerGroup",
+    "Mamba",
+    "Mamba2",
+    "Mixer",
+    "MixtureOfExperts",
+    "Mlp",
+    "Model",
+    "Natural",
+    "Norm",
+    "Positions",
+    "Recurrent",
+    "Retention",
+    "Rwkv",
+    "Text",
+    "Tokens",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,8 +142,9 @@ class AudioConvolution:
 class ImageRule:
     """How an image processor turns an image of any size into patches of `patch` x `patch` pixels.
 
-    `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` (dynamic resolution); or
-    the image is cut into at most `tiles` squares of `tile` x `tile` pixels (`roofline.specs.images`).
+    `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` or sides of at most
+    `max_side` pixels (dynamic resolution); or the image is cut into at most `tiles` squares of `tile` x `tile` pixels,
+    in the `grid` that scales it least or that is closest to its aspect ratio (`roofline.specs.images`).
     """
 
     __pydantic_config__ = CLOSED
@@ -366,14 +153,17 @@ class ImageRule:
     merge: Count = 1
     min_pixels: Tokens | None = None
     max_pixels: Tokens | None = None
+    max_side: Count | None = None
     tile: Count | None = None
     tiles: Annotated[int, Strict(), Ge(1), Le(256)] | None = None
+    grid: Literal["scale", "aspect"] = "scale"
 
 
 class Layer(Struct, frozen=True):
     """One layer: a token mixer and a feed-forward block (either may be absent), sequential or in parallel.
 
-    `cross` attends to the encoder's output between the two.
+    `cross` attends to the encoder's output between the two. `one_all_reduce`: with tensor parallelism, engines add the
+    outputs of parallel attention and MLP before they reduce them.
     """
 
     norm: Norm
@@ -382,6 +172,7 @@ class Layer(Struct, frozen=True):
     cross: Attention | None = None
     residual: Literal["sequential", "parallel"] = "sequential"
     shared_norm: bool = False
+    one_all_reduce: bool = False
 
 
 class LayerGroup(Struct, frozen=True):
@@ -398,11 +189,12 @@ class Model(Struct, frozen=True, dict=True):
     `task`: generate tokens, or encode a sequence in one pass. `tower`: a network that runs first, either an "encoder"
     for the layers' `cross` attention, or a "vision" encoder whose `tower_tokens` outputs per image are added to the
     prompt; `image` is the rule for images of other sizes. An encoder's `tower_tokens`, if any, are its default input
-    length (Whisper's windows of 30 s). `dtype`: format of the unquantised weights. `quantization`: scheme of the
-    others, in the notation of `--quant`. `unquantised`: parts left unquantised beside the usual ones. `mtp`: number of
-    multi-token-prediction modules in the checkpoint, not part of the main model. `extra_parameters`: stored weights
-    that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the derived size is
-    `roofline.bound.memory.parameters(model)`.
+    length (Whisper's windows of 30 s). `deepstack`: earlier layers of a vision encoder whose outputs pass through
+    projectors of their own, of the same widths (Qwen3-VL). `dtype`: format of the unquantised weights. `quantization`:
+    scheme of the others, in the notation of `--quant`. `unquantised`: parts left unquantised beside the usual ones.
+    `mtp`: number of multi-token-prediction modules in the checkpoint, not part of the main model. `extra_parameters`:
+    stored weights that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the
+    derived size is `roofline.bound.memory.parameters(model)`.
     """
 
     name: str
@@ -431,6 +223,7 @@ class Model(Struct, frozen=True, dict=True):
     image: ImageRule | None = None
     projector: tuple[int, ...] = ()
     projector_bias: bool = True
+    deepstack: int = 0
     patch: int = 0
     patch_bias: bool = False
     convolutions: tuple[AudioConvolution, ...] = ()
@@ -440,6 +233,11 @@ class Model(Struct, frozen=True, dict=True):
     source: str | None = None
     parameters: int | None = None
     active_parameters: int | None = None
+
+    def __repr__(self) -> str:
+        released = "" if self.quantization is None else f", quantization {self.quantization}"
+        size = f"{self.layers} layers, hidden {self.hidden}, vocabulary {self.vocabulary}"
+        return f"Model({self.name}: {size}, {self.dtype}{released})"
 
     @property
     def layers(self) -> int:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Le, Len
+from msgspec import structs
 from pydantic import Strict
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, UnknownNameError, quote, suggest
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
-from roofline.specs.library import as_mapping, check_keys, find_spec, is_hardware, modified, spec_files, validate
+from roofline.specs.library import as_mapping, check_keys, is_hardware, modified, spec_files, spec_path, validate
 from roofline.specs.model import (
     CLOSED,
     FEED_FORWARDS,
@@ -43,10 +44,19 @@ from roofline.specs.precision import check_scheme
 def load_model(name: str) -> Model:
     """The model `name`, or that of the YAML spec or Hugging Face `config.json` at that path.
 
-    Raises UnknownNameError with the nearest name, or SpecError with the file and the key.
+    `name` may be a repository of the hub (`roofline.specs.model_names`); a quantisation that it names is the model's.
+    Raises UnknownNameError with the nearest names, or SpecError with the file and the key.
+
+    >>> load_model("Qwen/Qwen3-32B-AWQ")
+    Model(qwen3-32b: 64 layers, hidden 5120, vocabulary 151936, bf16, quantization awq)
     """
-    path = find_spec(name, "modelspecs", "model")
-    return _load(path, modified(path))
+    path = spec_path(name, "modelspecs")
+    if path is not None:
+        return _load(path, modified(path))
+    from roofline.specs.model_names import read_model
+
+    named = read_model(name)
+    return structs.replace(_load(named.path, modified(named.path)), **named.changes)
 
 
 @lru_cache(maxsize=256)
@@ -67,18 +77,18 @@ def list_models() -> list[str]:
 
 def load_any(name: str) -> Model | Hardware:
     """The model or hardware of that name, or of the file at that path."""
-    models, devices = list_models(), list_hardware()
-    if name in devices:
+    if name in (devices := list_hardware()):
         return load_hardware(name)
-    if name in models:
-        return load_model(name)
-    try:
-        path = find_spec(name, "modelspecs", "model or hardware")
-    except UnknownNameError:
-        raise UnknownNameError("model or hardware", name, [*models, *devices]) from None
-    if path.suffix.lower() != ".json" and is_hardware(path):
-        return load_hardware(str(path))
-    return load_model(str(path))
+    path = spec_path(name, "modelspecs")
+    if path is not None:
+        return load_hardware(name) if path.suffix.lower() != ".json" and is_hardware(path) else load_model(name)
+    candidates: list[str] = []
+    for load in (load_model, load_hardware):
+        try:
+            return load(name)
+        except UnknownNameError as error:
+            candidates += error.candidates
+    raise UnknownNameError("model or hardware", name, [*list_models(), *devices], candidates)
 
 
 ROPE = Positions()
@@ -93,6 +103,17 @@ class _LayersEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class _Repository:
+    """What a further repository of the same architecture has otherwise than the spec (`roofline.specs.model_names`)."""
+
+    __pydantic_config__ = CLOSED
+
+    dtype: Literal["fp32", "bf16", "fp16"] | None = None
+    quantization: Text | None = None
+    max_context: Annotated[int, Strict(), Ge(1), Le(10**9)] | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class _Spec:
     """The top-level keys of a model file, before the blocks are merged."""
 
@@ -104,6 +125,7 @@ class _Spec:
     vocabulary: Annotated[int, Strict(), Ge(0), Le(10**7)] = 0
     title: Text | None = None
     source: Text | None = None
+    repositories: dict[str, _Repository] | None = None
     parameters: Annotated[int, Strict(), Ge(1), Le(10**18)] | None = None
     active_parameters: Annotated[int, Strict(), Ge(1), Le(10**18)] | None = None
     task: Literal["generate", "encode"] = "generate"
@@ -126,6 +148,7 @@ class _Spec:
     image: ImageRule | None = None
     projector: list[Count] | None = None
     projector_bias: Flag = True
+    deepstack: Annotated[int, Strict(), Ge(0), Le(100)] = 0
     patch: Natural = 0
     patch_bias: Flag = False
     convolutions: Annotated[list[AudioConvolution], Len(1, 16)] | None = None
@@ -136,6 +159,7 @@ class _Spec:
     cross: dict[str, Any] | None = None
     residual: Literal["sequential", "parallel"] = "sequential"
     shared_norm: Flag = False
+    one_all_reduce: Flag = False
     attention: dict[str, Any] | None = None
     latent_attention: dict[str, Any] | None = None
     mamba: dict[str, Any] | None = None
@@ -155,7 +179,7 @@ def _names(record: type) -> tuple[str, ...]:
 _SECTIONS: Mapping[str, type] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm}
 """The parts of a layer, by section key."""
 
-_SWITCHES = ("residual", "shared_norm")
+_SWITCHES = ("residual", "shared_norm", "one_all_reduce")
 _LAYER_KEYS = (*_SECTIONS, *_SWITCHES)
 _KEYS: Mapping[str, tuple[str, ...]] = {
     "": _names(_Spec),
@@ -193,6 +217,9 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         raise SpecError(where, "'positions': learned and relative positions need a count, other kinds have none")
     if not spec.vocabulary and (spec.lm_head or not (spec.patch or spec.convolutions)):
         raise SpecError(where, "the key 'vocabulary' is missing")
+    for repository, other in (spec.repositories or {}).items():
+        if other.quantization is not None:
+            check_scheme(other.quantization, where, f"repositories.{repository}.quantization")
     if spec.quantization is not None:
         check_scheme(spec.quantization, where, "quantization")
     elif spec.unquantised:
@@ -303,6 +330,7 @@ class _Switches:
 
     residual: Literal["sequential", "parallel"]
     shared_norm: Flag
+    one_all_reduce: Flag
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
@@ -335,8 +363,9 @@ def _check_layer(layer: Layer, prefix: str, where: str) -> None:
         raise SpecError(where, f"'{prefix}moe.top_k': {problem}")
     if isinstance(experts, MixtureOfExperts):
         _check_groups(experts, f"{prefix}moe", where)
-    if layer.shared_norm and layer.residual != "parallel":
-        raise SpecError(where, f"'{prefix}shared_norm' needs residual: parallel")
+    for key in ("shared_norm", "one_all_reduce"):
+        if getattr(layer, key) and layer.residual != "parallel":
+            raise SpecError(where, f"'{prefix}{key}' needs residual: parallel")
     if layer.residual == "parallel" and layer.norm.placement != "pre":
         raise SpecError(where, f"'{prefix}norm.placement': a parallel residual takes pre norms only")
     if layer.residual == "parallel" and (layer.mixer is None or layer.feed_forward is None or layer.cross):
@@ -397,7 +426,7 @@ def _layer_spec(layer: Layer) -> dict[str, Any]:
     if layer.cross is not None:
         spec["cross"] = {key: value for key, value in _section_spec(layer.cross).items() if key != "causal"}
     spec["norm"] = _section_spec(layer.norm)
-    switches = {"residual": layer.residual, "shared_norm": layer.shared_norm}
+    switches = {key: getattr(layer, key) for key in _SWITCHES}
     return {**spec, **{key: value for key, value in switches.items() if value not in ("sequential", False)}}
 
 

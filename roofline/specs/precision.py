@@ -44,6 +44,9 @@ class Precision(Struct, frozen=True):
             return self.queries
         return self.activations if self.activations.arithmetic == self.kv.arithmetic else self.base
 
+    def __repr__(self) -> str:
+        return f"Precision(weights {self.weights.name}, activations {self.activations.name}, KV {self.kv.name})"
+
     def __hash__(self) -> int:
         return hash((self.base.name, self.weights, self.activations.name, self.kv.name, self.compute))
 

@@ -23,7 +23,8 @@ class WeightOnlyKernel(Struct, frozen=True):
     those of this many and more are converted in memory, by a kernel of its own, and multiplied by the library's 16-bit
     GEMM (0: none). `launch`: seconds on top of that GEMM's launch. `sharpness`: exponent of the smooth maximum of units
     and memory (0: that of the 16-bit GEMM); kernels that copy asynchronously overlap both better. `lookup`: cycles of a
-    multiprocessor to look a weight up in a codebook. `family`: the hardware that it runs on, with the kernel
+    multiprocessor to look a weight up in a codebook. `input_traffic`, `output_traffic`: bytes that kernels before and
+    after the GEMM move per element of its inputs and outputs. `family`: the hardware that it runs on, with the kernel
     `otherwise` on the rest. `fitted`: the families of the hardware that the constants were fitted to; on others the
     logarithm of the interval is `widening` times as large. `source`: where the constants come from.
     """
@@ -39,6 +40,8 @@ class WeightOnlyKernel(Struct, frozen=True):
     launch: float = 0.0
     sharpness: float = 0.0
     lookup: float = 0.0
+    input_traffic: float = 0.0
+    output_traffic: float = 0.0
     family: str = ""
     otherwise: str = ""
     fitted: tuple[str, ...] = ()
@@ -61,14 +64,20 @@ _KERNELS = (
         "no kernel of this weight format was measured: constants typical of others, and a wide interval",
         conversion=5.5,
         memory=0.9,
+        widening=2.0,
     ),
     WeightOnlyKernel(
         "llm-int8",
-        "bitsandbytes' LLM.int8(), with outlier columns split off; fitted to BLOOM-176B on A100, a token of which takes"
-        " 1.15 to 1.23 times as long as in BF16 (Dettmers et al. 2022)",
+        "bitsandbytes' LLM.int8(): inputs are quantised by row and their outlier columns split off, sums of 32 bits are"
+        " scaled and added; launches and traffic fitted to its layers of 768 to 12288 on A100, memory to BLOOM-176B, a"
+        " token of which takes 1.15 to 1.23 times as long as in BF16 (Dettmers et al. 2022, Tables 5 and 4)",
         conversion=0.0,
-        memory=0.36,
+        memory=0.56,
+        tile_rows=256,
         few_rows=64,
+        launch=230e-6,
+        input_traffic=7.0,
+        output_traffic=14.0,
         fitted=("ampere",),
         widening=2.0,
     ),
@@ -126,7 +135,7 @@ _KERNELS = (
         " RTX 3090 Ti, 75 tokens/s (Vahe1994/AQLM, issue 133)",
         conversion=2.0,
         library_rows=7,  # vLLM's threshold between its kernel and a converting one
-        lookup=0.26,
+        lookup=0.264,
     ),
 )
 
@@ -136,12 +145,16 @@ WEIGHT_ONLY_KERNELS: Mapping[str, WeightOnlyKernel] = MappingProxyType({kernel.n
 UNMEASURED = "unmeasured"
 """The kernel of formats for which a profile names none."""
 
+METHODS = ("llm-int8",)
+"""Formats that only their authors' kernel of the same name multiplies, whatever the engine."""
+
 
 def kernel_of(format: str, kernels: Mapping[str, str], family: str = "") -> WeightOnlyKernel:
     """The kernel of the weight format `format` on hardware of a family.
 
     `kernels` are an engine's by format; that of `awq` is also for `awq-g64`.
     """
-    keys = [key for key in kernels if format == key or format.startswith(f"{key}-")]
-    chosen = WEIGHT_ONLY_KERNELS[kernels[max(keys, key=len)] if keys else UNMEASURED]
+    named = {**{method: method for method in METHODS}, **kernels}
+    keys = [key for key in named if format == key or format.startswith(f"{key}-")]
+    chosen = WEIGHT_ONLY_KERNELS[named[max(keys, key=len)] if keys else UNMEASURED]
     return chosen if chosen.family in ("", family) else WEIGHT_ONLY_KERNELS[chosen.otherwise]

@@ -39,6 +39,8 @@ def techniques() -> Mapping[str, Technique]:
         kv_cache,
         low_precision,
         placement,
+        scheduling,
+        self_speculation,
         serving,
         speculation,
         structure,
@@ -46,7 +48,7 @@ def techniques() -> Mapping[str, Technique]:
     )
 
     model = (structure, attention, key_selection, weight_only, low_precision, kv_cache, compression, conditional)
-    system = (kernels, serving, speculation, placement, hybrid)
+    system = (kernels, serving, speculation, self_speculation, placement, hybrid, scheduling)
     entries = (entry for module in (*model, data, *system) for entry in module.TECHNIQUES)
     return MappingProxyType({entry.name: entry for entry in entries})
 

@@ -29,6 +29,7 @@ from roofline.techniques.changes import (
     split_layers,
     with_attention,
     with_rewrite,
+    with_settings,
 )
 
 CAVEAT = "The quality loss from tokens that are not attended to is not simulated."
@@ -69,6 +70,7 @@ def _pattern(name: str, title: str, reference: str, window: int, extra: int, oth
         change,
         Parameter("window", window, "neighbouring tokens that a query sees, itself included", 1, 10**9),
         Parameter("extra", extra, others, 0, 10**9),
+        same_as="sliding-window",
         **rest,
     )
 
@@ -88,6 +90,35 @@ def _linear(scenario: Scenario, values: Values) -> Scenario:
         return Retention(spec.heads, values["features"] or spec.head_dim, spec.head_dim, gated=False)
 
     return with_attention(scenario, "linear-attention", retention)
+
+
+def _top_k(scenario: Scenario, values: Values) -> Scenario:
+    """Quest with pages of one key: all keys are scored, and attention reads the best."""
+    require_generation(scenario, "top-k-attention")
+    keys = values["keys"]
+    return with_attention(
+        *(scenario, "top-k-attention"),
+        lambda spec: dataclasses.replace(spec, selected=min(keys, spec.selected or keys), page=1),
+    )
+
+
+def _funnel(scenario: Scenario, values: Values) -> Scenario:
+    if scenario.model.task != "encode":
+        raise UnsupportedError(f"funnel-transformer pools the tokens of encoders, and {scenario.model.name} is none")
+    blocks = values["blocks"]
+    return with_settings(scenario, stages=tuple((1 / blocks, 0.5**block) for block in range(blocks)))
+
+
+PRUNING_STEPS = 4
+"""Steps in which token pruning is simulated."""
+
+
+def _token_pruning(scenario: Scenario, values: Values) -> Scenario:
+    """The tokens left fall linearly with depth; a step has those of its middle."""
+    require_softmax_attention(scenario, "token-pruning")
+    steps = ((index + 0.5) / PRUNING_STEPS for index in range(PRUNING_STEPS))
+    stages = tuple((1 / PRUNING_STEPS, 1 - (1 - values["keep"]) * depth) for depth in steps)
+    return with_settings(scenario, stages=stages)
 
 
 PATTERNS: tuple[Technique, ...] = (
@@ -187,34 +218,37 @@ PATTERNS: tuple[Technique, ...] = (
         "top-k-attention",
         "Attention to the top-k keys",
         "Gupta et al. 2021, top-k attention",
-        "Fewer values read; every score is still computed.",
+        "Fewer values read in decode; all keys are read and scored first.",
         "attention pattern",
-        None,
+        _top_k,
+        Parameter("keys", 128, "keys that a query attends to (an example)", 1, 10**9),
         price=Price.LOSSY,
         covers=("Top-k attention", "Sorting attention", "Adaptive attention", "Informer"),
-        caveat="selecting the keys takes all scores, and how many queries and values are then skipped depends on the"
-        " text",
+        caveat="Prefill computes all scores and is unchanged; the keys of the chosen tokens are counted a second time,"
+        " and the top-k itself is not counted. " + CAVEAT,
     ),
     _entry(
         "funnel-transformer",
-        "Funnel-Transformer: queries pooled layer by layer",
+        "Funnel-Transformer: tokens pooled from block to block",
         "Dai et al. 2020, Funnel-Transformer",
-        "Fewer tokens in later layers.",
-        "attention pattern",
-        None,
+        "Fewer tokens in later layers: each block of layers runs over half of the tokens of the one before.",
+        "tokens by layer",
+        _funnel,
+        Parameter("blocks", 3, "blocks of layers (the paper's B4-4-4 has 3)", 1, 16),
         covers=("Funnel-Transformer",),
-        caveat="all layers of a graph run over the same number of tokens, and pooling gives later layers fewer",
+        caveat="The decoder that restores the length for tasks on single tokens is not counted. " + CAVEAT,
     ),
     _entry(
         "token-pruning",
-        "Tokens and heads pruned layer by layer",
+        "Tokens pruned layer by layer",
         "Wang et al. 2020, SpAtten",
-        "Fewer tokens in later layers.",
-        "attention pattern",
-        None,
+        "Fewer tokens in later layers, in prefill and in the KV cache.",
+        "tokens by layer",
+        _token_pruning,
+        Parameter("keep", 0.5, "fraction of the tokens left in the last layers (an example)", 0.01, 1),
         price=Price.LOSSY,
         covers=("Spatten", "SeqBoat", "dynamic token pruning"),
-        caveat="all layers of a graph run over the same number of tokens, and how many are pruned depends on the text",
+        caveat="Tokens are pruned in four equal steps; scoring them, and pruning heads, is not counted. " + CAVEAT,
     ),
 )
 
@@ -224,10 +258,21 @@ PATTERNS: tuple[Technique, ...] = (
 FIFTH = "tokens kept of a sequence (20% of a prompt of 2,048)"
 
 
-def _eviction(name: str, title: str, reference: str, covers: str, budget: int = 410, meaning: str = FIFTH) -> Technique:
+def _eviction(
+    name: str,
+    title: str,
+    reference: str,
+    covers: str,
+    differs: str,
+    budget: int = 410,
+    meaning: str = FIFTH,
+    *more: Parameter,
+) -> Technique:
+    """An entry with a budget of tokens in the KV cache, of which a buffer drops the fraction `drop` when it is full."""
+
     def change(scenario: Scenario, values: Values) -> Scenario:
         require_generation(scenario, name)
-        kept = values["budget"]
+        kept = max(1, round(values["budget"] * (1 - values.get("drop", 0.0) / 2)))
         return with_attention(scenario, name, lambda spec: dataclasses.replace(spec, kept=min(kept, spec.kept or kept)))
 
     return _entry(
@@ -238,25 +283,38 @@ def _eviction(name: str, title: str, reference: str, covers: str, budget: int = 
         "KV cache eviction",
         change,
         Parameter("budget", budget, meaning, 1, 10**9),
+        *more,
         price=Price.LOSSY,
         covers=(covers,),
-        caveat="Scoring the tokens is not counted. " + CAVEAT,
+        caveat=f"{differs} Scoring the tokens is not counted. " + CAVEAT,
+        same_as="h2o",
     )
 
 
 EVICTION: tuple[Technique, ...] = (
-    _eviction("h2o", "H2O: KV cache eviction except heavy hitters and recent tokens", "Zhang et al. 2023, H2O", "H2O"),
+    _eviction(
+        "h2o",
+        "H2O: KV cache eviction except heavy hitters and recent tokens",
+        "Zhang et al. 2023, H2O",
+        "H2O",
+        "A full cache evicts one token a step, so that the budget is always full.",
+    ),
     _eviction(
         "scissorhands",
         "Scissorhands: KV cache eviction except persistently important tokens",
         "Liu et al. 2023, Scissorhands",
         "Scissorhands",
+        "A full buffer drops half of its tokens at once; sequences do so at different times, and the mean is counted.",
+        410,
+        FIFTH,
+        Parameter("drop", 0.5, "fraction of a full buffer that is dropped (an example)", 0, 1),
     ),
     _eviction(
         "fastgen",
         "FastGen: a KV cache eviction policy for each head",
         "Ge et al. 2023, FastGen",
         "FastGen",
+        "Heads with a local policy keep less than others; the mean is counted.",
         1024,
         "tokens kept of a sequence, mean over heads (an example: half of 2,048)",
     ),
@@ -265,6 +323,7 @@ EVICTION: tuple[Technique, ...] = (
         "Adaptively sparse attention: learned KV cache eviction",
         "Anagnostidis et al. 2023",
         "Adaptively Sparse Attention",
+        "What is kept is learned and depends on the text: the budget is an input.",
     ),
 )
 

@@ -10,6 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.units import parse_count
 from roofline.scenario.scenario import Scenario
 
 SURVEY = "Zhou et al. 2024"
@@ -66,7 +67,7 @@ class Technique(Struct, frozen=True):
 
     `covers` lists the systems and methods of the literature that the entry represents. Two techniques with the same
     `slot` exclude each other. `change` is None for techniques that roofline does not simulate; `caveat` gives the
-    reason, or what a simulation omits.
+    reason, or what a simulation omits. `same_as` names the entry that has the same simulation, with other defaults.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Technique(Struct, frozen=True):
     parameters: tuple[Parameter, ...] = ()
     published: tuple[Published, ...] = ()
     caveat: str = ""
+    same_as: str = ""
 
     def values(self, given: Mapping[str, str]) -> dict[str, Any]:
         """All parameters, `given` or default; raises RooflineError for an unknown key or a value out of range."""
@@ -100,7 +102,7 @@ class Technique(Struct, frozen=True):
             return text
         integer = isinstance(parameter.default, int)
         try:
-            value = int(text) if integer else float(text)
+            value = _whole(text) if integer else float(text)
         except ValueError:
             kind = "an integer" if integer else "a number"
             raise RooflineError(f"{self.name}: {parameter.name} must be {kind}, got {quote(text)}") from None
@@ -108,6 +110,14 @@ class Technique(Struct, frozen=True):
             bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
             raise RooflineError(f"{self.name}: {parameter.name} must be {bounds}, got {quote(text)}")
         return value
+
+
+def _whole(text: str) -> int:
+    """The whole number in a text such as 512 or 2K; raises ValueError."""
+    number = parse_count(text)
+    if not number.is_integer():
+        raise ValueError(text)
+    return int(number)
 
 
 def _entry(
@@ -123,8 +133,11 @@ def _entry(
     covers: tuple[str, ...] = (),
     published: tuple[Published, ...] = (),
     caveat: str = "",
+    same_as: str = "",
 ) -> Technique:
-    return Technique(name, title, level, price, reference, effect, slot, change, covers, parameters, published, caveat)
+    described = (name, title, level, price, reference, effect, slot)
+    rest = (change, covers, parameters, published, caveat, "" if same_as == name else same_as)
+    return Technique(*described, *rest)
 
 
 data_technique = partial(_entry, level=Level.DATA, price=Price.LOSSY)

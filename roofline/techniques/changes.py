@@ -10,7 +10,16 @@ import numpy as np
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, UnsupportedError
-from roofline.graph.rewrite import Adapter, LowRank, Predictor, ProjectedKeys, Rewrite, Rotation, SharedWeights
+from roofline.graph.rewrite import (
+    Adapter,
+    Incoherence,
+    LowRank,
+    Predictor,
+    ProjectedKeys,
+    Rewrite,
+    Rotation,
+    SharedWeights,
+)
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import Format
 from roofline.specs.model import (
@@ -37,6 +46,15 @@ def require_generation(scenario: Scenario, name: str) -> None:
     if scenario.model.task != "generate":
         raise UnsupportedError(
             f"{name} applies to token generation, and {scenario.model.name} is an encoder-only model"
+        )
+
+
+def require_causal_prompt(scenario: Scenario, name: str) -> None:
+    """Raise UnsupportedError for a model whose prompt is not computed causally."""
+    require_generation(scenario, name)
+    if scenario.model.tower_kind == "encoder":
+        raise UnsupportedError(
+            f"{name} splits causal prefill, and {scenario.model.name} encodes prompts without a causal mask"
         )
 
 
@@ -96,7 +114,9 @@ def with_cached_prefix(scenario: Scenario, fraction: float, replaced_by: int | N
 
 # --- settings and formats ---------------------------------------------------------------------------------------------
 
-_REWRITE_ORDER: tuple[type[Rewrite], ...] = (LowRank, Adapter, ProjectedKeys, Rotation, Predictor, SharedWeights)
+_REWRITE_ORDER: tuple[type[Rewrite], ...] = (
+    *(LowRank, Adapter, ProjectedKeys, Incoherence, Rotation, Predictor, SharedWeights),
+)
 """Rewrites that replace linear layers come before those that add some, so that added layers stay as they are."""
 
 _EXCLUSIVE = (LowRank, Adapter)

@@ -44,6 +44,7 @@ def _unstructured(name: str, title: str, reference: str, *covers: str, **rest: A
         covers=covers,
         caveat="Only kernels for sparse weights gain: use flash-llm, or n-m-sparsity for N:M patterns. Accuracy is not"
         " simulated.",
+        same_as="sparsegpt",
         **rest,
     )
 
@@ -152,7 +153,9 @@ def _low_rank(
         return with_rewrite(scenario, name, LowRank(values["share"]))
 
     effect = "Fewer FLOPs and bytes of weights: every linear layer becomes two low-rank ones with fewer weights."
-    return _entry(name, title, reference, effect, "rank", change, share, caveat=caveat, covers=covers, **rest)
+    return _entry(
+        name, title, reference, effect, "rank", change, share, caveat=caveat, covers=covers, same_as="asvd", **rest
+    )
 
 
 def _low_rank_plus_sparse(name: str, title: str, reference: str, *covers: str) -> Technique:
@@ -175,6 +178,7 @@ def _low_rank_plus_sparse(name: str, title: str, reference: str, *covers: str) -
         Parameter("sparse", 0.4, "columns of the sparse part, as a fraction of the layer (an example)", 0.001, 1),
         price=Price.RETRAINING,
         covers=covers,
+        same_as="losparse",
         caveat="Both parts are counted as one pair of factors with as many weights. " + LOW_RANK_CAVEAT,
     )
 

@@ -229,10 +229,11 @@ EXPERTS: tuple[Technique, ...] = (
 # --- depth ------------------------------------------------------------------------------------------------------------
 
 
-def _early_exit(name: str) -> Change:
+def _early_exit(name: str, propagate_keys: bool) -> Change:
     def change(scenario: Scenario, values: Values) -> Scenario:
         require_generation(scenario, name)
-        return with_settings(scenario, depth=scenario.settings.depth * values["depth"])
+        depth = scenario.settings.depth * values["depth"]
+        return with_settings(scenario, depth=depth, propagate_keys=propagate_keys)
 
     return change
 
@@ -261,7 +262,7 @@ DEPTH: tuple[Technique, ...] = (
         "Schuster et al. 2022, CALM",
         _SHALLOWER,
         "depth",
-        _early_exit("calm"),
+        _early_exit("calm", propagate_keys=True),
         _DEPTH,
         covers=("CALM", "early exit", "adaptive computation", "ConsistentEE", "EE-LLM", "Bae et al."),
         published=(
@@ -271,8 +272,9 @@ DEPTH: tuple[Technique, ...] = (
                 f"{UNVEILED}, section 4.1.1",
             ),
         ),
-        caveat="Not counted: copying or recomputing keys and values of skipped layers, the exit classifiers, and"
-        " waiting for the deepest token of a batch. Prefill runs all layers, and accuracy is not simulated.",
+        caveat="Skipped layers compute the keys and values of a token from its last hidden state. Not counted: the exit"
+        " classifiers, and waiting for the deepest token of a batch, which skipdecode avoids. Prefill runs all layers,"
+        " and accuracy is not simulated.",
     ),
     _entry(
         "skipdecode",
@@ -280,11 +282,11 @@ DEPTH: tuple[Technique, ...] = (
         "Del Corro et al. 2023, SkipDecode",
         _SHALLOWER,
         "depth",
-        _early_exit("skipdecode"),
+        _early_exit("skipdecode", propagate_keys=False),
         _DEPTH,
         covers=("SkipDecode",),
-        caveat="The KV cache needs no copies, since the exit layer never rises; prefill runs all layers, and accuracy"
-        " is not simulated.",
+        caveat="Skipped layers need no keys and values, since the exit layer never rises with the position, and a batch"
+        " exits together; prefill runs all layers, and accuracy is not simulated.",
     ),
     _entry(
         "mixture-of-depths",

@@ -41,6 +41,9 @@ _SOFT = "The context is replaced by a few learned tokens: fewer tokens to attend
 _COMPRESSION = f"{_QUALITY} The pass that compresses the context is not counted."
 
 
+PRUNED = "prompt-pruning"
+
+
 def _pruning(
     name: str,
     title: str,
@@ -55,7 +58,7 @@ def _pruning(
     """An entry that keeps a fraction of the prompt's tokens."""
     kept = Parameter("keep", keep, f"fraction of the prompt's tokens kept ({source})", 1e-6, 1)
     return data_technique(
-        name, title, reference, effect, "prompt", _shorter, kept, covers=covers, caveat=caveat, **rest
+        name, title, reference, effect, "prompt", _shorter, kept, covers=covers, caveat=caveat, same_as=PRUNED, **rest
     )
 
 
@@ -152,6 +155,7 @@ def _soft(name: str, title: str, reference: str, tokens: int, *covers: str) -> T
         Parameter("tokens", tokens, "learned tokens that replace it (an example)", 1, 100_000),
         price=Price.RETRAINING,
         covers=covers,
+        same_as="gisting",
         caveat=f"{_QUALITY} The learned tokens are cached for every sequence.",
     )
 
@@ -198,14 +202,17 @@ RETRIEVAL = (
 def _in_parts(name: str) -> Change:
     """An answer of points decoded in parallel, after a fraction of it decoded sequentially.
 
-    With p points and a sequential fraction s, a sequence runs s + (1 - s) / p of the answer's steps; all p beams
-    together yield the whole answer.
+    With p points, a sequential fraction s and points that add up to l times their part of a plain answer, a sequence
+    runs s + l (1 - s) / p of the plain answer's steps. Where the sequential part is a `skeleton`, which is no part of
+    the answer, it runs s + l / p. All p beams together yield the whole answer.
     """
 
     def change(scenario: Scenario, values: Values) -> Scenario:
         require_generation(scenario, name)
-        points, alone = values["points"], values["alone"]
-        steps = scaled_tokens(scenario.generate, alone + (1 - alone) / points)
+        points, skeleton = values["points"], values.get("skeleton", 0.0)
+        alone = values.get("alone", 0.0)
+        share = skeleton + alone + values.get("longer", 1.0) * (1 - alone) / points
+        steps = scaled_tokens(scenario.generate, share)
         return with_settings(
             with_tokens(scenario, generate=steps),
             beams=scenario.settings.beams * points,
@@ -216,7 +223,7 @@ def _in_parts(name: str) -> Change:
     return change
 
 
-def _parts(name: str, title: str, reference: str, **rest: Any) -> Technique:
+def _parts(name: str, title: str, reference: str, *parameters: Parameter, **rest: Any) -> Technique:
     return data_technique(
         name,
         title,
@@ -225,8 +232,7 @@ def _parts(name: str, title: str, reference: str, **rest: Any) -> Technique:
         " weights read once for all parts.",
         "output",
         _in_parts(name),
-        Parameter("points", 5, "parts decoded in parallel (an example)", 1, 1000),
-        Parameter("alone", 0.1, "fraction of the answer decoded sequentially first (an example)", 0, 1),
+        *parameters,
         caveat=f"{_QUALITY} Parts are assumed to be equally long, sequential steps to cost the same as the others, and"
         " additional prompts of the parts to cost nothing.",
         **rest,
@@ -238,14 +244,35 @@ OUTPUT = (
         "skeleton-of-thought",
         "Skeleton-of-Thought: a skeleton, then its points in parallel",
         "Ning et al. 2023, Skeleton-of-Thought",
+        Parameter("points", 6, "points expanded in parallel (below 6 for LLaMA-2 to about 9 for GPT-4)", 1, 1000),
+        Parameter("skeleton", 0.2, "tokens of the skeleton over those of a plain answer (3 to 5 words a point)", 0, 1),
+        Parameter("longer", 1.5, "tokens of all points over those of a plain answer (mostly 1 to 2)", 0.1, 10),
         covers=("SoT", "output organization"),
-        published=(Published("up to 2.39 times as fast", "12 models; settings not stated", f"{SURVEY}, section 4.2"),),
+        published=(
+            Published("up to 2.39 times as fast", "12 models; settings not stated", f"{SURVEY}, section 4.2"),
+            Published(
+                "1.89 to 2.33 times as fast in five categories of questions",
+                "12 models on Vicuna-80, one A100, batch 1",
+                "Ning et al. 2023, section 3.1",
+            ),
+        ),
     ),
-    _parts("sgd", "SGD: a graph of sub-problems answered in parallel", "Jin et al. 2024, SGD"),
+    _parts(
+        "sgd",
+        "SGD: a graph of sub-problems answered in parallel",
+        "Jin et al. 2024, SGD",
+        Parameter("points", 3, "sub-problems answered in parallel (an example within the published gain)", 1, 1000),
+        Parameter("alone", 0.4, "fraction of the answer that waits for others (an example)", 0, 1),
+        same_as="skeleton-of-thought",
+        published=(Published("1.68 times the throughput", "models and settings vary", "Jin et al. 2024, abstract"),),
+    ),
     _parts(
         "apar",
         "APAR: the model forks its own output",
         "Liu et al. 2024, APAR",
+        Parameter("points", 3, "forks decoded in parallel (an example within the published gain)", 1, 1000),
+        Parameter("alone", 0.35, "fraction of the answer decoded before the fork (an example)", 0, 1),
+        same_as="skeleton-of-thought",
         price=Price.RETRAINING,
         published=(
             Published("1.4-2.0 times as fast on average", "settings not stated", f"{SURVEY}, section 4.2"),

@@ -60,11 +60,24 @@ def medusa_heads(target: Model, heads: int) -> Model:
 @lru_cache(maxsize=128)
 def eagle_layer(target: Model) -> Model:
     """EAGLE's draft network: the GEMM that fuses hidden state and embedding (2h x h), and a dense decoder layer."""
-    layer = _attention_layer(target, "eagle")
-    block = layer.feed_forward
-    if isinstance(block, MixtureOfExperts):
-        layer = replace(layer, feed_forward=Mlp(block.width, block.gated, block.activation))
-    return _fused_input_model(target, "eagle", layer)
+    return _fused_input_model(target, "eagle", _dense(_attention_layer(target, "eagle")))
+
+
+EAGLE_3_VOCABULARY = 32_000
+"""Tokens of EAGLE-3's lm_head: the most frequent (`draft_vocab_size` of the released checkpoints of Llama 3.1)."""
+
+
+@lru_cache(maxsize=128)
+def eagle_3_layer(target: Model) -> Model:
+    """EAGLE-3's draft network: hidden states of three layers fused (3h x h), and a layer that also reads the embedding.
+
+    Queries, keys and values have the embedding as a second input, whose matrices are counted with the fusing one.
+    """
+    layer = _dense(_attention_layer(target, "eagle-3"))
+    mixer = layer.mixer
+    second = (mixer.heads + 2 * mixer.kv_heads) * mixer.head_dim / target.hidden if isinstance(mixer, Attention) else 1
+    model = _fused_input_model(target, "eagle-3", layer, matrices=3 + second)
+    return replace(model, vocabulary=min(EAGLE_3_VOCABULARY, target.vocabulary))
 
 
 @lru_cache(maxsize=128)
@@ -73,9 +86,17 @@ def prediction_module(target: Model) -> Model:
     return _fused_input_model(target, "mtp", _attention_layer(target, "multi-token-prediction"))
 
 
-def _residual_layer(target: Model, matrices: int) -> Layer:
+def _residual_layer(target: Model, matrices: float) -> Layer:
     """A residual layer of `matrices` hidden x hidden matrices: an MLP with as many weights."""
-    return Layer(_PLAIN, None, Mlp(target.hidden * matrices // 2, gated=False, activation="silu"))
+    return Layer(_PLAIN, None, Mlp(int(target.hidden * matrices) // 2, gated=False, activation="silu"))
+
+
+def _dense(layer: Layer) -> Layer:
+    """The layer with a dense MLP of an expert's width in place of experts."""
+    block = layer.feed_forward
+    if not isinstance(block, MixtureOfExperts):
+        return layer
+    return replace(layer, feed_forward=Mlp(block.width, block.gated, block.activation))
 
 
 def _attention_layer(target: Model, technique: str) -> Layer:
@@ -93,12 +114,12 @@ def _attention_layer(target: Model, technique: str) -> Layer:
     return layer
 
 
-def _fused_input_model(target: Model, suffix: str, layer: Layer) -> Model:
-    """A model of the fusing GEMM and one decoder layer."""
+def _fused_input_model(target: Model, suffix: str, layer: Layer, matrices: float = 2) -> Model:
+    """A model of the fusing GEMM, of `matrices` hidden x hidden matrices, and one decoder layer."""
     return replace(
         target,
         name=f"{target.name}-{suffix}",
-        groups=(LayerGroup("fusing", 1, _residual_layer(target, 2)), LayerGroup("decoder", 1, layer)),
+        groups=(LayerGroup("fusing", 1, _residual_layer(target, matrices)), LayerGroup("decoder", 1, layer)),
         pattern=("fusing", "decoder"),
         embedding_width=None,
         tower=None,

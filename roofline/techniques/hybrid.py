@@ -7,8 +7,10 @@ from roofline.core.errors import UnsupportedError
 from roofline.graph.network import network
 from roofline.graph.parallel import SINGLE
 from roofline.graph.tensor import Role
+from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Host, Part
+from roofline.scenario.schedule import Host
+from roofline.specs.formats import UNQUANTISED_FORMATS
 from roofline.specs.hardware import load_hardware
 from roofline.techniques.base import Parameter, Published, Technique, Values, system_technique
 from roofline.techniques.changes import precision_of, with_settings
@@ -29,8 +31,18 @@ def _experts_on_cpu(scenario: Scenario, values: Values) -> Scenario:
         memory=share * _expert_fraction(scenario),
         kv=0.0,
         part=Part.EXPERTS,
+        compute=_arithmetic(scenario),
     )
     return with_settings(scenario, host=host)
+
+
+def _arithmetic(scenario: Scenario) -> str | None:
+    """FP32 for quantised experts: kernels of GGUF formats unpack and multiply them on vector units, not with AMX.
+
+    KTransformers did so up to version 0.2 (its doc/en/AMX.md); llama.cpp has AMX kernels for dense layers alone.
+    """
+    linear = precision_of(scenario).weights.linear
+    return None if linear is None or linear.name in UNQUANTISED_FORMATS else "fp32"
 
 
 def _expert_fraction(scenario: Scenario) -> float:
@@ -62,7 +74,9 @@ TECHNIQUES: tuple[Technique, ...] = (
             ),
             Published("12.2 tokens/s in decode, 82.9 in prefill", "the same on two sockets", KTRANSFORMERS),
         ),
-        caveat="Device and CPU do not overlap, and the transfer of activations between them is not counted; neither"
-        " is llama.cpp's transfer of experts to the device for long prompts.",
+        caveat="One socket, whose vector units multiply quantised experts: neither the AMX kernels of KTransformers 0.3"
+        " nor copies of the experts on two sockets are simulated. Device and CPU do not overlap, and the transfer of"
+        " activations between them is not counted; neither is llama.cpp's transfer of experts to the device for long"
+        " prompts.",
     ),
 )

@@ -10,9 +10,17 @@ from roofline.core.errors import UnsupportedError
 from roofline.graph.fusion import check_fusions
 from roofline.graph.network import Build, network
 from roofline.scenario.scenario import Scenario
+from roofline.specs.engine import FUSIONS
 from roofline.specs.model import MixtureOfExperts
-from roofline.techniques.base import SURVEY, TABLE_6, Published, Technique, Values, system_technique
-from roofline.techniques.changes import precision_of, require_feed_forward, require_generation, with_settings
+from roofline.techniques.base import SURVEY, TABLE_6, Change, Parameter, Published, Technique, Values, system_technique
+from roofline.techniques.changes import (
+    precision_of,
+    require_causal_prompt,
+    require_feed_forward,
+    require_generation,
+    require_softmax_attention,
+    with_settings,
+)
 
 _SETTING = "LLaMA-2-7B, batch 1, 1k input, 128 output on one A100 80GB; precision not stated"
 _NOT_AT_THE_BOUND = "The bound is unchanged, since it assumes peak rates for every kernel; expected times improve."
@@ -25,14 +33,11 @@ def _fusion(
     effect: str,
     slot: str,
     *fusions: str,
-    decode_only: bool = False,
     **rest: Any,
 ) -> Technique:
     """An entry that fuses operators; raises UnsupportedError for a model without the operators."""
 
     def change(scenario: Scenario, _: Values) -> Scenario:
-        if decode_only:
-            require_generation(scenario, name)
         model, precision = scenario.model, precision_of(scenario)
         fused = network(model, precision, Build(check_fusions(fusions)))
         if len(fused.ops) == len(network(model, precision).ops):
@@ -45,9 +50,38 @@ def _fusion(
     return system_technique(name, title, reference, effect, slot, change, **rest)
 
 
+def _blockwise(scenario: Scenario, values: Values) -> Scenario:
+    require_causal_prompt(scenario, "blockwise-parallel-transformer")
+    return with_settings(scenario, chunk=values["block"])
+
+
 def _dropless(scenario: Scenario, _: Values) -> Scenario:
     require_feed_forward(scenario, "megablocks", MixtureOfExperts)
     return with_settings(scenario, expert_capacity=1.0)
+
+
+NEVER_SPLIT, ALWAYS_SPLIT = 0.0, 2.0
+"""Values of an engine's `split_kv`."""
+
+
+def _split_kv(name: str, splitting: float) -> Change:
+    """The engine's fused decode attention with another way to split the keys."""
+
+    def change(scenario: Scenario, _: Values) -> Scenario:
+        require_generation(scenario, name)
+        require_softmax_attention(scenario, name)
+        profile = scenario.profile
+        engine = replace(profile, parameters={**profile.parameters, "split_kv": splitting})
+        return replace(scenario, fusions=tuple({*(scenario.fusions or ()), "attention"}), engine=engine)
+
+    return change
+
+
+def _flashdecoding_plus_plus(scenario: Scenario, values: Values) -> Scenario:
+    """Split keys, fused kernels and a CUDA graph of the decode step."""
+    split = _split_kv("flashdecoding-plus-plus", ALWAYS_SPLIT)(scenario, values)
+    engine = replace(split.profile, fusions=tuple(FUSIONS), graphs=tuple({*split.profile.graphs, "decode"}))
+    return replace(split, engine=engine)
 
 
 def _with_decode_graphs(scenario: Scenario, _: Values) -> Scenario:
@@ -70,32 +104,49 @@ TECHNIQUES: tuple[Technique, ...] = (
         covers=("FlashAttention", "FlashAttention 2", "xFormers", "cuDNN fused MHA", "online softmax"),
         caveat="On by default. Keys are read once per pass, whatever the tile size.",
     ),
-    _fusion(
+    system_technique(
         "flash-decoding",
         "FlashDecoding: decode attention split along the keys",
         "Dao et al. 2023, Flash-Decoding",
         "The keys of a sequence are split over thread blocks and the partial outputs merged: occupancy at small"
         " batches.",
         "decode attention kernel",
-        "attention",
-        decode_only=True,
+        _split_kv("flash-decoding", ALWAYS_SPLIT),
         covers=("FlashDecoding", "PagedAttention V2"),
-        caveat=f"{_NOT_AT_THE_BOUND} Merging the partial outputs is not counted.",
+        published=(
+            Published(
+                "up to 8 times faster generation, nearly constant attention time up to 32K tokens",
+                "CodeLlama-34B on 4 A100, batch 1, against FlashAttention-2 without splits",
+                "Dao et al. 2023, Flash-Decoding",
+            ),
+        ),
+        caveat=f"{_NOT_AT_THE_BOUND} Most kernels of today split already, and then nothing changes: hf-eager does not,"
+        " FlashAttention-2 (the constants of A100) only where heads share keys; unsplit-attention is the baseline.",
     ),
-    _fusion(
-        "flashdecoding-plus-plus",
-        "FlashDecoding++: asynchronous softmax and flat GEMMs",
-        "Hong et al. 2024, FlashDecoding++",
-        "Softmax without synchronisation, and kernels chosen by shape for the flat GEMMs of decode.",
+    system_technique(
+        "unsplit-attention",
+        "Decode attention without splits along the keys",
+        "Dao et al. 2022, FlashAttention; NVIDIA, FasterTransformer",
+        "One thread block reads all keys of a KV head: SMs without a head of a sequence stay idle.",
         "decode attention kernel",
-        "attention",
-        decode_only=True,
+        _split_kv("unsplit-attention", NEVER_SPLIT),
+        caveat=f"{_NOT_AT_THE_BOUND.replace('improve', 'grow')} A baseline for comparison with flash-decoding.",
+    ),
+    system_technique(
+        "flashdecoding-plus-plus",
+        "FlashDecoding++: asynchronous softmax, flat GEMMs, fused kernels",
+        "Hong et al. 2024, FlashDecoding++",
+        "Split keys, the softmax without synchronisation, kernels chosen by shape for the flat GEMMs of decode, and"
+        " seven fused kernels a layer in a CUDA graph.",
+        "decode attention kernel",
+        _flashdecoding_plus_plus,
         covers=("FlashDecoding++", "FlatGEMM", "FastGEMV", "GEMV", "unified max scaling factor"),
         published=(
             Published("up to 4.86 times as fast as HuggingFace", "setting not stated", f"{SURVEY}, 6.1.1"),
             Published("106.6 token/s, HuggingFace 39.0 (2.74 times)", _SETTING, TABLE_6),
         ),
-        caveat=_NOT_AT_THE_BOUND,
+        caveat=f"{_NOT_AT_THE_BOUND} Simulated are the splits, the fusions and the graph; GEMMs have the calibrated"
+        " kernels, which are chosen by shape too, and merging the partial outputs keeps its cost.",
     ),
     system_technique(
         "cuda-graphs",
@@ -167,10 +218,14 @@ TECHNIQUES: tuple[Technique, ...] = (
         "blockwise-parallel-transformer",
         "Blockwise parallel transformer: feed-forward blocks split along the sequence",
         "Liu and Abbeel 2023",
-        "Attention and MLP run block by block along the sequence: only one block's activations are live.",
-        "activation blocks",
-        None,
+        "Attention and MLP run block by block along the sequence: only one block's activations are live, and every"
+        " block reads the weights again.",
+        "prefill schedule",
+        _blockwise,
+        Parameter("block", 2048, "tokens of a block, of all sequences (an example)", 1, 10**9),
         covers=("Blockwise Parallel Transformer",),
-        caveat="it splits a pass into blocks within a layer, and activation peaks are modelled for whole operators",
+        same_as="chunked-prefill",
+        caveat="Blocks follow each other within a layer, chunks within a pass: FLOPs and bytes are the same, but the"
+        " residual stream of the whole prompt, which stays live here, is not counted.",
     ),
 )

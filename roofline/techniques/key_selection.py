@@ -42,9 +42,10 @@ TECHNIQUES: tuple[Technique, ...] = (
             Published(
                 "3.6 times the generation speed, 8.2 times the memory efficiency",
                 "prompts of 16K tokens",
-                "Li et al. 2024, SnapKV, abstract",
+                "Li et al. 2024, SnapKV, arXiv 2404.14469, abstract",
             ),
         ),
+        same_as="h2o",
         caveat="Generated tokens, which SnapKV keeps, are counted within the budget; voting and pooling over the prompt"
         f" are not counted. {CAVEAT}",
     ),
@@ -61,9 +62,9 @@ TECHNIQUES: tuple[Technique, ...] = (
         covers=("Quest",),
         published=(
             Published(
-                "up to 7.03 times faster self-attention, 2.23 times the inference latency",
-                "budget of 2,048 of 32K tokens; the latency with 4-bit weights",
-                "Tang et al. 2024, Quest, abstract and section 4",
+                "self-attention up to 7.03 times as fast, decode up to 2.23 times",
+                "budget of 2,048 of 32K tokens; decode with 4-bit weights",
+                "Tang et al. 2024, Quest, arXiv 2406.10774 (some copies of the abstract swap the two figures)",
             ),
         ),
         caveat="The first two layers, which Quest leaves dense, are counted as sparse; the top-k is not counted."

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from roofline.graph.rewrite import Adapter
+from roofline.graph.rewrite import Adapter, Incoherence
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import Format, find_format, grouped
 from roofline.techniques.base import (
@@ -27,7 +27,9 @@ CAVEAT = (
     " the arithmetic computes in the next wider format, with no higher peak."
 )
 BOTH = "Fewer bytes of weights and activations; GEMMs at the low-precision peak where the hardware has it."
-HADAMARD = "The Hadamard transforms that stay in the graph are not counted. " + CAVEAT
+ONLINE = ("o_proj", "down_proj")
+"""Linear layers whose inputs keep a Hadamard transform at run time; the others' are merged into weights."""
+HADAMARD = "The Hadamard transforms of queries and keys before a low-bit KV cache are not counted. " + CAVEAT
 
 _entry = partial(model_technique, price=Price.CALIBRATION, caveat=CAVEAT)
 
@@ -56,11 +58,17 @@ def weight_activation(
     kv_group: int = 128,
     family: str = "int",
     effect: str = BOTH,
+    rotated: tuple[str, ...] = (),
     **rest: Any,
 ) -> Technique:
-    """An entry that quantises weights and activations, and the KV cache if `kv` is below 16 bits."""
+    """An entry that quantises weights and activations, and the KV cache if `kv` is below 16 bits.
+
+    `rotated`: linear layers whose input passes a Hadamard transform first.
+    """
 
     def change(scenario: Scenario, values: Values) -> Scenario:
+        if rotated:
+            scenario = with_rewrite(scenario, name, Incoherence(rotated, outputs=False))
         return with_formats(
             scenario,
             name,
@@ -75,7 +83,7 @@ def weight_activation(
         *([_width("kv", kv, "an element of the KV cache")] if kv < 16 else []),
         group_parameter(group),
     )
-    return _entry(name, title, reference, effect, "weight format", change, *parameters, **rest)
+    return _entry(name, title, reference, effect, "weight format", change, *parameters, same_as="smoothquant", **rest)
 
 
 def _named_formats(
@@ -132,8 +140,8 @@ TECHNIQUES: tuple[Technique, ...] = (
         published=(
             Published("memory halved, for models of up to 175B parameters", "8 bits", f"{UNVEILED}, section 3.1.2"),
         ),
-        caveat="The fp16 GEMM over the outlier columns is counted in bytes but not in time, and splitting the columns"
-        " off is not counted; accuracy is not simulated.",
+        caveat="Kernels are those of bitsandbytes in 2022, which cost launches and traffic beside the GEMM: small"
+        " models lose, and so does decode; accuracy is not simulated.",
     ),
     weight_activation(
         "zeroquant",
@@ -238,6 +246,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         4,
         4,
         covers=("QuaRot",),
+        rotated=ONLINE,
         caveat=HADAMARD,
     ),
     weight_activation(
@@ -248,7 +257,8 @@ TECHNIQUES: tuple[Technique, ...] = (
         4,
         4,
         covers=("SpinQuant",),
-        caveat=HADAMARD,
+        rotated=ONLINE,
+        caveat="The same kernels as QuaRot, with learned rotations in the weights. " + HADAMARD,
     ),
     weight_activation(
         "llm-fp4", "LLM-FP4: 4-bit floating point", "Liu et al. 2023, LLM-FP4", 4, 4, family="fp", covers=("LLM-FP4",)

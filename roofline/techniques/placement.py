@@ -13,8 +13,9 @@ from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.network import network
 from roofline.graph.parallel import NAMES, RESIDENT, SINGLE, Offload, rank_model
 from roofline.graph.tensor import Role
+from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Host, Part
+from roofline.scenario.schedule import Host
 from roofline.specs.hardware import NETWORK, Hardware, load_hardware
 from roofline.specs.model import Mlp
 from roofline.techniques.base import (
@@ -280,7 +281,9 @@ PARALLELISM = (
         "Every device holds the KV cache of a part of the sequence; decode merges partial attention outputs.",
         "sequence parallelism",
         covers=("sequence parallelism", "elastic sequence parallelism", "LoongServe", "Infinite-LLM"),
-        caveat="A degree that differs between prefill and decode, as in LoongServe, takes two scenarios.",
+        same_as="ring-attention",
+        caveat="In decode the same as ring attention. A degree that differs between prefill and decode, as in"
+        " LoongServe, takes two scenarios.",
     ),
     _parallel(
         "expert-parallelism",

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 
 from roofline.core.errors import UnsupportedError
+from roofline.core.units import Dimension, parse_quantity
 from roofline.scenario.scenario import Scenario
+from roofline.scenario.schedule import Fetch
 from roofline.techniques.base import (
     GENERATIVE_SURVEY,
     TABLE_6,
@@ -19,18 +21,16 @@ from roofline.techniques.base import (
     Values,
     system_technique,
 )
-from roofline.techniques.changes import require_generation, require_kv_cache, with_cached_prefix, with_settings
+from roofline.techniques.changes import (
+    require_causal_prompt,
+    require_generation,
+    require_kv_cache,
+    with_cached_prefix,
+    with_settings,
+)
 
 _SHAREGPT = "ShareGPT on one A100 80GB; model and precision not stated"
 _QUEUE = "A batch is simulated, not the queue of requests before it."
-
-
-def _require_causal_prompt(scenario: Scenario, name: str) -> None:
-    require_generation(scenario, name)
-    if scenario.model.tower_kind == "encoder":
-        raise UnsupportedError(
-            f"{name} splits causal prefill, and {scenario.model.name} encodes prompts without a causal mask"
-        )
 
 
 def _setting(
@@ -62,8 +62,9 @@ def _reserved(scenario: Scenario, values: Values) -> dict[str, Any]:
 
 
 def _predicted(scenario: Scenario, values: Values) -> dict[str, Any]:
-    tokens = scenario.first_cached + scenario.generate
-    return {"kv_reserved": np.ceil(tokens * values["excess"]), "kv_block": 1}
+    """The output is reserved up to the end of the bucket that its predicted length falls into."""
+    output = np.ceil(scenario.generate * values["excess"] / values["bucket"]) * values["bucket"]
+    return {"kv_reserved": scenario.first_cached + output, "kv_block": 1}
 
 
 ALLOCATION = (
@@ -108,19 +109,29 @@ ALLOCATION = (
         "s3",
         "S³: KV cache reserved for a predicted length",
         "Jin et al. 2023, S3",
-        "Every sequence reserves memory for its predicted length.",
+        "Every sequence reserves memory for its predicted length, rounded up to a bucket of lengths.",
         "KV allocation",
         _predicted,
-        Parameter("excess", 1.0, "predicted over actual tokens (1: a perfect prediction)", 1, 1000),
+        Parameter("bucket", 100, "output tokens of a bucket (an example: the predictor tells ten apart)", 1, 10**6),
+        Parameter("excess", 1.0, "predicted over actual output tokens (1: a perfect prediction)", 1, 1000),
         requires=require_kv_cache,
         covers=("S³",),
-        caveat=f"The accuracy of the predictor is an input. {_QUEUE}",
+        caveat="Paging rounds up to the block of what is cached so far, S³ to the bucket of what will be. The accuracy"
+        f" of the predictor is an input. {_QUEUE}",
     ),
 )
 
 
 def _prefix_hit(scenario: Scenario, values: Values) -> Scenario:
     return with_settings(with_cached_prefix(scenario, values["hit"]), shared_prefix=True)
+
+
+def _fetched(scenario: Scenario, values: Values) -> Scenario:
+    require_kv_cache(scenario, "cachegen")
+    bandwidth = parse_quantity(values["bandwidth"], Dimension.BANDWIDTH).value
+    hit = with_cached_prefix(scenario, values["hit"])
+    tokens = scenario.prompt - hit.prompt
+    return with_settings(hit, fetch=Fetch(tokens, values["ratio"], bandwidth))
 
 
 _HIT = Parameter("hit", 0.5, "fraction of the prompt that is cached (SGLang's paper measured 0.5 to 0.99)", 0, 1)
@@ -147,6 +158,7 @@ PREFIX = (
         _prefix_hit,
         _HIT,
         covers=("Prompt Cache",),
+        same_as="radix-attention",
         caveat=f"{_ONE_PREFIX} A reused part does not attend to the text before it, so that outputs may differ"
         " slightly.",
     ),
@@ -156,9 +168,20 @@ PREFIX = (
         "Liu et al. 2023, CacheGen",
         "The KV cache of a long context is loaded in compressed form over a network instead of computed.",
         "prefix",
-        None,
+        _fetched,
+        Parameter("hit", 0.9, "fraction of the prompt whose KV cache is in storage (an example)", 0, 1),
+        Parameter("ratio", 3.5, "size of the KV cache over what is sent (the lowest published)", 1, 1000),
+        Parameter("bandwidth", "0.375GB/s", "bandwidth of the storage (3 Gbit/s in the paper)"),
         price=Price.LOSSY,
-        caveat="no hardware or model spec gives the compression ratio and the bandwidth of the storage",
+        published=(
+            Published(
+                "3.2 to 3.7 times less delay, a KV cache 3.5 to 4.3 times smaller",
+                "against a KV cache quantised to 8 bits; models and contexts vary",
+                "Liu et al. 2023, CacheGen, abstract",
+            ),
+        ),
+        caveat="Decoding the stream on the device overlaps with loading and is not counted; loading does not overlap"
+        " with the prefill of the rest.",
     ),
 )
 
@@ -232,7 +255,7 @@ PREFILL = (
         "prefill schedule",
         lambda _, values: {"chunk": values["chunk"]},
         Parameter("chunk", 512, "tokens of a pass, of all sequences (Sarathi-Serve uses 512 to 2048)", 1, 10**9),
-        requires=_require_causal_prompt,
+        requires=require_causal_prompt,
         covers=(
             *("chunked prefill", "Sarathi", "Sarathi-Serve", "split-and-fuse", "DeepSpeed-FastGen"),
             "Dynamic SplitFuse",

@@ -120,6 +120,7 @@ def _structured(
         Parameter("layers", layers, "fraction of the layers kept", 0.01, 1),
         price=Price.RETRAINING,
         caveat=caveat,
+        same_as="llm-pruner",
         **rest,
     )
 

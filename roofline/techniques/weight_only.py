@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any
 
 from roofline.core.errors import UnknownNameError
+from roofline.graph.rewrite import Incoherence
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import grouped
 from roofline.specs.schemes import GGUF
@@ -21,12 +22,16 @@ from roofline.techniques.base import (
     Values,
     model_technique,
 )
+from roofline.techniques.changes import with_rewrite
 from roofline.techniques.formats import SCALE_BITS, bits_parameter, group_bits, group_parameter, stored, with_formats
 
 CAVEAT = (
     "Accuracy is not simulated. The bound assumes that dequantisation overlaps with the GEMM; the slower prefill of"
     " real kernels shows in expected times only."
 )
+
+TRANSFORMED = ("q_proj", "up_proj", "o_proj", "down_proj", "q_a_proj")
+"""Layers of which the input is transformed; k_proj, v_proj and gate_proj read the same."""
 
 FILE_TYPES = {scheme.name: scheme for scheme in GGUF}
 
@@ -40,14 +45,23 @@ def weight_only(
     price: Price = Price.CALIBRATION,
     caveat: str = CAVEAT,
     codes: bool = False,
+    plain: bool = False,
+    transforms: Incoherence | None = None,
     **rest: Any,
 ) -> Technique:
-    """An entry that stores linear layers in `bits(values)` effective bits; `codes`: as indices into a table."""
+    """An entry that stores linear layers in `bits(values)` effective bits.
+
+    `codes`: as indices into a table. `plain`: checkpoints are groups of integers with a scale, which any kernel for
+    such integers runs. `transforms`: those around every linear layer at run time.
+    """
 
     def change(scenario: Scenario, values: Values) -> Scenario:
         effective = bits(values)
         nominal = values.get("bits", effective)
-        return with_formats(scenario, name, weights=stored(name, effective, nominal, "code" if codes else "int"))
+        format = f"int{nominal:g}-{name}" if plain else name
+        if transforms is not None:
+            scenario = with_rewrite(scenario, name, transforms)
+        return with_formats(scenario, name, weights=stored(format, effective, nominal, "code" if codes else "int"))
 
     effect = "Fewer bytes of weights to store and read; the same FLOPs, plus dequantisation of every weight."
     slot = "weight format"
@@ -56,9 +70,12 @@ def weight_only(
     )
 
 
-def _grouped(name: str, title: str, reference: str, bits: int, group: int, **rest: Any) -> Technique:
-    """An entry with a scale and a zero point for each group of weights."""
-    return weight_only(name, title, reference, group_bits, bits_parameter(bits), group_parameter(group), **rest)
+def _grouped(
+    name: str, title: str, reference: str, bits: int, group: int, plain: bool = False, **rest: Any
+) -> Technique:
+    """An entry with a scale and a zero point for each group of weights: one simulation, rounded in several ways."""
+    parameters = (bits_parameter(bits), group_parameter(group))
+    return weight_only(name, title, reference, group_bits, *parameters, plain=plain, same_as="gptq", **rest)
 
 
 def _average(default: float, meaning: str) -> Parameter:
@@ -121,6 +138,8 @@ TECHNIQUES: tuple[Technique, ...] = (
         group_bits,
         bits_parameter(8),
         group_parameter(0),
+        plain=True,
+        same_as="gptq",
         price=Price.LOSSY,
         covers=("Round-to-Nearest", "W8A16", "weight-only quantization"),
         published=(CEILING,),
@@ -142,6 +161,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         128,
         covers=("AWQ", "W4A16"),
         published=(TABLE_4,),
+        caveat="The format of GPTQ, with the kernel that an engine has for AWQ checkpoints. " + CAVEAT,
     ),
     model_technique(
         "gguf",
@@ -212,8 +232,10 @@ TECHNIQUES: tuple[Technique, ...] = (
         "Chee et al. 2023, QuIP",
         _bits,
         bits_parameter(2),
+        transforms=Incoherence(TRANSFORMED, outputs=True, kronecker=True),
         covers=("QuIP",),
-        caveat="The orthogonal transforms around each layer are not counted; accuracy is not simulated.",
+        caveat="Inputs and outputs of each layer pass products of two orthogonal matrices; layers with one input share"
+        " its transform. Accuracy is not simulated.",
     ),
     weight_only(
         "quip-sharp",
@@ -222,8 +244,10 @@ TECHNIQUES: tuple[Technique, ...] = (
         _bits,
         bits_parameter(2),
         codes=True,
+        transforms=Incoherence(TRANSFORMED, outputs=True),
         covers=("QuIP#",),
-        caveat="The Hadamard transforms around each layer are not counted; accuracy is not simulated.",
+        caveat="Inputs and outputs of each layer pass Hadamard transforms; layers with one input share its transform."
+        " The codebook of 1 KiB stays in the L1. Accuracy is not simulated.",
     ),
     weight_only(
         "aqlm",
@@ -252,6 +276,8 @@ TECHNIQUES: tuple[Technique, ...] = (
         partial(group_bits, zero=0),
         bits_parameter(4),
         group_parameter(64),
+        plain=True,
+        same_as="gptq",
         price=Price.LOSSY,
         covers=("FineQuant",),
     ),
@@ -270,7 +296,9 @@ TECHNIQUES: tuple[Technique, ...] = (
         "Ma et al. 2024, AffineQuant",
         4,
         128,
+        plain=True,
         covers=("AffineQuant",),
+        caveat="The transformations merge into weights and norms, and integers in groups remain. " + CAVEAT,
     ),
     weight_only(
         "quantease",
@@ -287,6 +315,7 @@ TECHNIQUES: tuple[Technique, ...] = (
         "Li et al. 2023, Norm Tweaking",
         2,
         64,
+        plain=True,
         covers=("Norm Tweaking",),
         caveat="The adjusted norms cost nothing at inference; the bits are those of the quantisation beneath. Accuracy"
         " is not simulated.",
@@ -319,6 +348,6 @@ TECHNIQUES: tuple[Technique, ...] = (
         lambda _: 2.0,
         price=Price.RETRAINING,
         covers=("TSLD",),
-        caveat="A ternary weight is stored in 2 bits; accuracy is not simulated.",
+        caveat="A ternary weight is stored in 2 bits, without transforms or codebooks; accuracy is not simulated.",
     ),
 )

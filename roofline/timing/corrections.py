@@ -1,7 +1,6 @@
 """Times of kernels without a calibrated form, and of work that the forms leave out.
 
     not measured                    t = launch + ((compute / 0.6)^2 + (memory / 0.8)^2)^(1/2)
-    the engine's own all-reduce     t = min(form, latency + 2 x link)
     upcast weights                  t = (form^2 + (conversion / dequantisation)^2)^(1/2)
     block-scaled integers           t = (form^2 + (multiplications x integer_blocks / (1024 units clock))^2)^(1/2)
     concurrent link transfers       t = max(form, link / 0.75)
@@ -12,15 +11,13 @@ are those of operators at their bounds (kinds of work, operators, points).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roofline.bound.roof import Placement, Row
-from roofline.graph.parallel import Collective
 from roofline.specs.engine import Engine
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.common import smooth_maximum, units
@@ -33,18 +30,6 @@ LAUNCH = 2e-6
 
 COMPUTE_SHARE, MEMORY_SHARE, LINK_SHARE = 0.6, 0.8, 0.75
 """Achievable fractions of the peaks, of memory bandwidth and of links, for unmeasured kernels."""
-
-OWN_TRIPS = 2.0
-"""Link time of an engine's own all-reduce, in units of a ring's at full bandwidth. With 8 us that is 12, 15 and 22 us
-for 0.5, 1 and 2 MB on four H100; the fastest of vLLM's kernels take 10, 14 and 21 us on four devices
-(vllm-project/vllm, pull request 24532)."""
-
-
-class OwnAllReduce(NamedTuple):
-    """An engine's own all-reduce: `latency` in seconds, and `trips`, its link time in units of the bound's."""
-
-    latency: float
-    trips: float
 
 
 class Corrections:
@@ -88,30 +73,6 @@ class Corrections:
         compute, memory = times[: Row.MEMORY_TIME].max(axis=0), times[Row.MEMORY_TIME]
         guess = LAUNCH + smooth_maximum(parts @ compute / COMPUTE_SHARE, parts @ memory / MEMORY_SHARE, 2.0)
         low[rows], mid[rows], high[rows] = guess * UNMEASURED.low, guess, guess * UNMEASURED.high
-
-    @cached_property
-    def own_all_reduces(self) -> Mapping[int, OwnAllReduce]:
-        """The all-reduces for which the engine has its own kernel, which sends from device to device."""
-        placement, found = self._placement, {}
-        for row, entry in enumerate(self._kernels):
-            sent = placement.ops[entry.parts[0]][0].link
-            if len(entry.parts) == 1 and sent is not None and sent.collective is Collective.ALL_REDUCE:
-                link = placement.hardware.link(placement.nodes.span(sent.reach))
-                kind, *_ = link.kind.split()
-                if kind in self._engine.all_reduce:
-                    trips = OWN_TRIPS / link.all_reduce_share(sent.ranks)
-                    found[row] = OwnAllReduce(self._engine.all_reduce[kind], trips)
-        return found
-
-    def apply_all_reduce(self, times: Array, low: Array, mid: Array, high: Array) -> None:
-        """Replace all-reduces by the engine's own kernel where it is faster."""
-        if not self.own_all_reduces:
-            return
-        rows = list(self.own_all_reduces)
-        latency, trips = np.array([*self.own_all_reduces.values()]).T[..., np.newaxis]
-        own = latency + trips * (self.parts[rows] @ times[Row.LINK_TIME])
-        faster = np.minimum(own / np.where(mid[rows] > 0, mid[rows], np.inf), 1.0)
-        low[rows], mid[rows], high[rows] = low[rows] * faster, mid[rows] * faster, high[rows] * faster
 
     @cached_property
     def upcasting(self) -> Rows:

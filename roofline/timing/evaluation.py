@@ -325,6 +325,8 @@ def _group(
         group = float(np.mean(fixed["heads"] / fixed["kv_heads"]))
         stored = numbers(str(texts.get("kv_dtype", texts["dtype"]))).bytes
         texts["kv_bytes"] = float(texts.get("kv_bytes", stored)) * (1 + (group - 1) * engine["kv_reread"])
+    if op == "attention_decode" and engine["split_kv"] != 1:
+        texts["split_kv"] = engine["split_kv"]
     factor = engine["collective"] if op == "collective" else 1.0
     indices = np.array([index for index, _ in members])
     conversion = engine["kv_conversion"] if op in ATTENTION and members[0][1].upcasts_cache else 0.0

@@ -17,16 +17,19 @@ from msgspec.structs import replace
 from roofline.bound.roof import Placement
 from roofline.graph.network import Section
 from roofline.graph.op import Kind, Op
+from roofline.graph.parallel import Collective
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
+from roofline.specs.weight_only import METHODS, WeightOnlyKernel, kernel_of
 from roofline.specs.weight_only import UNMEASURED as UNMEASURED_KERNEL
-from roofline.specs.weight_only import WeightOnlyKernel, kernel_of
 from roofline.timing.calibration import Basis, Calibration, Fit, Match, Residuals
+from roofline.timing.hosts import on_host
 from roofline.timing.kernels import kernel
-from roofline.timing.kernels.common import numbers
+from roofline.timing.kernels.common import MIN_LATENCY, numbers
 from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape, kernel_shape, weight_format
+from roofline.timing.levels import crossing_spread
 
 ATTENTION = ("attention_prefill", "attention_decode")
 """The measurement schema's names of the two attention kernels."""
@@ -42,14 +45,20 @@ IS_DECODE_KERNEL: Mapping[str, bool] = {
 WEIGHT_ONLY_DTYPES = ("int4_wo", "w4a16_mxfp4")
 """The measurement schema's names of weight-only GEMMs, of integers and of codes."""
 
-UNCONVERTED = ("llm-int8",)
-"""Kernels of the same kind whose weights are not converted to 16 bits."""
-
 WEIGHT_ONLY_VENDORS = ("NVIDIA",)
 """Vendors of hardware that the weight-only kernels are written for; elsewhere the weights' upcast is added."""
 
 UNMEASURED = Residuals(0.6, 1.0, 1.6, 0)
 """Spread of unmeasured kernels."""
+
+MEASURED_CACHES = ("bf16", "fp16", "fp32", "fp8")
+"""Formats of the KV cache that measured attention kernels read, beside that of the queries."""
+
+SAME_KERNELS: Mapping[str, tuple[str, ...]] = {"fp32": ("bf16",), "tf32": ("bf16",), "fp16": ("bf16",)}
+"""Formats whose kernels are those of another format, from the same libraries."""
+
+SAME_BYTES = 0.15
+"""Relative difference of stored bytes up to which weights have a measured format: zero points or other groups."""
 
 
 class Kernel(Struct, frozen=True):
@@ -99,7 +108,7 @@ class Kernel(Struct, frozen=True):
         match = self.match(queries)
         if match is None:
             return "not measured: its bound at typical efficiencies"
-        return f"{match.calibration}: {match.source}"
+        return match.origin
 
 
 def launches(placement: Placement, engine: Engine, calibration: Calibration) -> list[Kernel]:
@@ -110,7 +119,7 @@ def launches(placement: Placement, engine: Engine, calibration: Calibration) -> 
         stop = start + len(section.ops)
         arithmetic = placement.arithmetic[start:stop]
         weight_only = tuple(engine.weight_only.items()) if placement.hardware.vendor in WEIGHT_ONLY_VENDORS else ()
-        chosen = engine.kernels, engine.gated_delta_rule, weight_only
+        chosen = engine.kernels, engine.gated_delta_rule, weight_only, _own_all_reduces(placement, engine, section)
         found += _of_section(section, start, arithmetic, *chosen, placement.hardware, calibration)
         start = stop
     return found
@@ -124,6 +133,7 @@ def _of_section(
     fused: tuple[tuple[str, ...], ...],
     gated_delta_rule: str,
     weight_only: tuple[tuple[str, str], ...],
+    all_reduces: tuple[tuple[int, str], ...],
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[Kernel, ...]:
@@ -141,7 +151,7 @@ def _of_section(
     for parts in sorted(found):
         ops = tuple(section.ops[index] for index in parts)
         variant = gated_delta_rule if ops[0].kind is Kind.GATED_DELTA_RULE else None
-        made = _constants(ops, arithmetic[parts[0]], variant, weight_only, hardware, calibration)
+        made = _constants(ops, arithmetic[parts[0]], variant, weight_only, all_reduces, hardware, calibration)
         kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *made))
     return tuple(kernels)
 
@@ -168,12 +178,14 @@ def _constants(
     arithmetic: str | None,
     variant: str | None,
     weight_only: tuple[tuple[str, str], ...],
+    all_reduces: tuple[tuple[int, str], ...],
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[KernelShape | None, Mapping[str, Match], Mapping[str, Match], bool]:
     """The fields `shape`, `matches`, `others` and `upcasts_cache` of a kernel of these operators.
 
-    `variant` is the engine's choice where there are several kernels, `weight_only` its kernels by weight format.
+    `variant` is the engine's choice where there are several kernels, `weight_only` its kernels by weight format,
+    `all_reduces` its own all-reduce kernels by reach.
     """
     shape = kernel_shape(ops, arithmetic)
     if shape is not None and variant is not None:
@@ -181,13 +193,22 @@ def _constants(
         match = calibration.find(shape.op, variant)
         shape = replace(shape, texts={**shape.texts, "variant": match.fit.format if match else variant})
     matches = {} if shape is None else _matches(shape, hardware, calibration)
+    link = ops[0].link
+    if shape is not None and shape.op == "collective" and link is not None and hardware.over_host(link.reach):
+        matches = {op: on_host(match, hardware) for op, match in matches.items()}
     chosen = _weight_only(ops, shape, dict(weight_only), hardware)
     if shape is not None and chosen is not None:
         shape = replace(shape, texts={**shape.texts, "weight_only": chosen.name})
-        if chosen.name in UNCONVERTED and (plain := calibration.find(shape.op, "bf16")) is not None:
+        if chosen.name in METHODS and (plain := calibration.find(shape.op, "bf16")) is not None:
             matches = {shape.op: plain}
         matches = {op: _of_weight_only(match, chosen, hardware) for op, match in matches.items()}
+    elif shape is not None:
+        kept = not weight_only or _converted_once(ops, shape, hardware)
+        matches = {op: _of_format(match, ops, shape, kept) for op, match in matches.items()}
     others = {} if shape is None else _others(shape, calibration)
+    own = dict(all_reduces).get(link.reach) if link is not None and link.collective is Collective.ALL_REDUCE else None
+    if own is not None:
+        others = {op: match for op in matches if (match := calibration.find(op, own)) is not None}
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
     upcasts = any(name.startswith("fp") and not hardware.supports(name) for name in caches)
     return shape if matches else None, matches, others, upcasts
@@ -198,35 +219,90 @@ def _weight_only(
 ) -> WeightOnlyKernel | None:
     """The weight-only kernel of a GEMM, of an engine's `kernels` by format; None for other kernels.
 
-    `UNCONVERTED` ones multiply in another arithmetic than 16 bits. Floating-point weights that the hardware multiplies
-    need none: engines convert those of single 16-bit layers as they load them.
+    `METHODS` multiply in another arithmetic than 16 bits.
     """
     if shape is None or shape.op != "gemm" or not kernels:
         return None
-    weight = weight_format(ops)
-    if weight.arithmetic.startswith("fp") and hardware.supports(weight.arithmetic):
+    if _converted_once(ops, shape, hardware):
         return None
-    chosen = kernel_of(weight.name, kernels, hardware.family)
-    return chosen if chosen.name in UNCONVERTED or shape.texts.get("dtype") in WEIGHT_ONLY_DTYPES else None
+    chosen = kernel_of(weight_format(ops).name, kernels, hardware.family)
+    return chosen if chosen.name in METHODS or shape.texts.get("dtype") in WEIGHT_ONLY_DTYPES else None
+
+
+def _converted_once(ops: Sequence[Op], shape: KernelShape, hardware: Hardware) -> bool:
+    """Whether engines convert the weights of a 16-bit layer as they load them: those that the hardware multiplies."""
+    if shape.op != "gemm" or shape.texts.get("dtype") not in WEIGHT_ONLY_DTYPES:
+        return False
+    arithmetic = weight_format(ops).arithmetic
+    return arithmetic.startswith("fp") and hardware.supports(arithmetic)
 
 
 def _of_weight_only(match: Match, chosen: WeightOnlyKernel, hardware: Hardware) -> Match:
     """The constants of the 16-bit GEMM that a weight-only kernel's are relative to, with its source and interval."""
-    fit = replace(match.fit, residuals={"all": UNMEASURED}) if chosen.name == UNMEASURED_KERNEL else match.fit
-    widening = match.widening * (1.0 if hardware.family in chosen.fitted else chosen.widening)
-    return replace(match, fit=fit, source=f"{chosen.source}; the 16-bit GEMM: {match.source}", widening=widening)
+    fitted, measured = hardware.family in chosen.fitted, chosen.name != UNMEASURED_KERNEL
+    basis = match.basis if fitted else "pooled"
+    source = f"{chosen.source}; the 16-bit GEMM: {match.source}"
+    widening = match.widening * (1.0 if fitted else chosen.widening)
+    spread = crossing_spread(match.fit.op, match.crossed)  # the kernel's own model takes the place of a related format
+    found = replace(match, source=source, basis=basis, widening=widening, spread=spread)
+    return found if measured else _unmeasured(found)
+
+
+def _of_format(match: Match, ops: Sequence[Op], shape: KernelShape, kept: bool) -> Match:
+    """The constants of a kernel; those of another format say so, unless they are `kept` for all weights.
+
+    The interval is that of unmeasured kernels where none reads a KV cache or weights of the stored bytes.
+    """
+    if shape.op in (*ATTENTION, "attention", "mla_decode"):
+        cache, query = ops[0].operands[1].format, ops[0].operands[0].format
+        return match if cache.name in (query.name, *MEASURED_CACHES) else _unmeasured(match, f"a {cache.name} KV cache")
+    if kept or shape.op not in ("gemm", "moe"):
+        return match
+    dtype, name = str(shape.texts["dtype"]), weight_format(ops).name
+    stored = float(shape.texts.get("weight_bytes", numbers(dtype).bytes))
+    if abs(stored / numbers(dtype).bytes - 1) > SAME_BYTES:
+        return _unmeasured(match, f"{name} weights")
+    related = match.fit.format not in (dtype, *SAME_KERNELS.get(dtype, ()))
+    return replace(match, basis="unmeasured", source=_without(f"{name} weights", match)) if related else match
+
+
+def _unmeasured(match: Match, what: str = "") -> Match:
+    """The constants for a kernel without measurements, with at least the interval of such kernels."""
+    source = _without(what, match) if what else match.source
+    known = {"all": UNMEASURED, **match.fit.residuals}
+    low, high = UNMEASURED.low, UNMEASURED.high
+    wider = {key: replace(own, low=min(own.low, low), high=max(own.high, high)) for key, own in known.items()}
+    return replace(match, fit=replace(match.fit, residuals=wider), basis="unmeasured", source=source)
+
+
+def _without(what: str, match: Match) -> str:
+    return f"no kernel for {what} was measured: constants of {match.fit.format}, {match.source}"
+
+
+def _own_all_reduces(placement: Placement, engine: Engine, section: Section) -> tuple[tuple[int, str], ...]:
+    """The engine's own kernel for a section's all-reduces over links of a node, by their reach."""
+    links = [op.link for op in section.ops if op.link is not None and op.link.collective is Collective.ALL_REDUCE]
+    spans = {link.reach: placement.nodes.span(link.reach) for link in links if engine.all_reduce}
+    kinds = {
+        reach: placement.hardware.link(span).kind.split()[0] for reach, span in spans.items() if not span.across_nodes
+    }
+    return tuple((reach, engine.all_reduce[kind]) for reach, kind in kinds.items() if kind in engine.all_reduce)
+
+
+SECOND_KERNELS: Mapping[str, str] = {"fp8": "fp8_block", "nvfp4": MIN_LATENCY}
+"""Formats of experts with a second kernel, and the format of its constants: engines run the faster one.
+
+FP8 weights with one scale are block-scaled weights with equal scales: the public FP8 rows on Hopper are of one kernel
+(FlashInfer, from ModelOpt checkpoints) that takes three times as long as the engine's kernel for block scales.
+"""
 
 
 def _others(shape: KernelShape, calibration: Calibration) -> Mapping[str, Match]:
-    """The block-scaled MoE kernel for FP8 weights with one scale: the blocks then have equal scales.
-
-    The public FP8 MoE rows on Hopper are of one kernel (FlashInfer, from ModelOpt checkpoints) that takes three times
-    as long as the engine's kernel for block scales; on Blackwell it is the faster one.
-    """
-    if shape.op != "moe" or shape.texts.get("dtype") != "fp8":
-        return {}
-    match = calibration.find("moe", "fp8_block")
-    return {"moe": match} if match is not None else {}
+    """The engine's second kernel for experts of the same format, where it was measured."""
+    second = SECOND_KERNELS.get(str(shape.texts.get("dtype"))) if shape.op == "moe" else None
+    match = calibration.find("moe", second) if second else None
+    own = match is not None and match.fit.format == second and "engine" not in match.crossed
+    return {"moe": match} if match is not None and own else {}
 
 
 def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -> Mapping[str, Match]:
@@ -236,9 +312,14 @@ def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -
     found = {}
     for op in ATTENTION if shape.op == "attention" else (shape.op,):
         match = calibration.find(op, kernel(op).format(shape.texts))
-        if match is not None and _computes(shape, hardware):
+        if match is not None and _computes(shape, hardware) and not _on_vector_units(shape, match):
             found[op] = match
     return found
+
+
+def _on_vector_units(shape: KernelShape, match: Match) -> bool:
+    """Whether experts run on vector units: the pooled constants are those of grouped GEMMs on matrix units."""
+    return shape.op == "moe" and shape.texts["dtype"] == "fp32" and match.basis == "pooled"
 
 
 def _computes(shape: KernelShape, hardware: Hardware) -> bool:

@@ -21,10 +21,11 @@ kernels (`roofline.timing.intervals`).
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from functools import cached_property, lru_cache
 from itertools import zip_longest
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,7 +46,10 @@ from roofline.timing.launches import launches
 BLOCK = 4096
 """Grid points evaluated together, so that the times of all kernels stay in the cache."""
 
-_ORDER: tuple[Basis, ...] = ("calibrated", "family", "pooled", "bound")
+HostWork = Literal["step", "draft", "none"]
+"""What the CPU does before a pass: schedule and sample a step, prepare a draft, or nothing (the rest of a pass)."""
+
+_ORDER: tuple[Basis, ...] = ("calibrated", "version", "family", "engine", "pooled", "unmeasured", "bound")
 
 
 class Detail(NamedTuple):
@@ -149,22 +153,23 @@ class Timing:
             return KernelCall(group.op, one, match, hardware, group.factor, upcast)
         return None
 
-    def deferred(self, step: Step, phase: str) -> Deferred[Estimate]:
+    def deferred(self, step: Step, phase: str, host: HostWork = "step") -> Deferred[Estimate]:
         """Expected seconds of one pass of `phase` (prefill or decode), for the points of the grid, flattened."""
         if math.prod(step.shape) > MAX_CACHED_VALUES:
-            return (yield from self._deferred(step, phase))
-        known, points = _PASSES.get((self, phase)) or {}, step.points
+            return (yield from self._deferred(step, phase, host))
+        key = (self, phase, host)
+        known, points = _PASSES.get(key) or {}, step.points
         met = [known.get(point) for point in points]
         if None not in met:
             return Estimate(*np.array(met).T)
-        found = yield from self._deferred(step, phase)
+        found = yield from self._deferred(step, phase, host)
         if len(known) > MAX_CACHED_VALUES:
             known = {}
         known.update(zip(points, zip(*(part.tolist() for part in found), strict=True), strict=True))
-        _PASSES.put((self, phase), known)
+        _PASSES.put(key, known)
         return found
 
-    def _deferred(self, step: Step, phase: str) -> Deferred[Estimate]:
+    def _deferred(self, step: Step, phase: str, host: HostWork) -> Deferred[Estimate]:
         values, own = self._values(step)
         batch, tokens = _flat(step.batch, step), _flat(step.batch * step.queries, step)
         counts: dict[bytes, Counts] = {}
@@ -176,7 +181,7 @@ class Timing:
             yield [target.evaluation for target in targets]
             detail = self._detail(block, targets)
             bound = self.placement.total_time(block)
-            parts.append(self._pass(detail, batch[start:stop], tokens[start:stop], bound, phase))
+            parts.append(self._pass(detail, batch[start:stop], tokens[start:stop], bound, phase, host))
             start = stop
         if len(parts) == 1:
             return parts[0]
@@ -194,7 +199,6 @@ class Timing:
             rows, points, found = target.rows, target.points, target.found
             low[rows, points], mid[rows, points], high[rows, points] = found[:3]
             inside[rows, points] = found.inside
-        corrections.apply_all_reduce(times, low, mid, high)
         corrections.apply_upcast(times, low, mid, high)
         corrections.apply_block_scales(times, low, mid, high)
         np.maximum(low, floor, out=low)
@@ -206,10 +210,10 @@ class Timing:
                 part[floor <= 0] = 0.0
         return Detail(low, mid, high, inside, bounds)
 
-    def _pass(self, detail: Detail, batch: Array, tokens: Array, bound: Array, phase: str) -> Estimate:
+    def _pass(self, detail: Detail, batch: Array, tokens: Array, bound: Array, phase: str, host: HostWork) -> Estimate:
         """The time of a pass from its kernels, never below its bound (the module's formula)."""
         busy, slower = self._busy(detail, tokens, phase), self.engine.kernel_slowdown(phase)
-        mid = np.maximum(busy + self._step + self.engine.host_wait(busy, batch), bound)
+        mid = np.maximum(busy + self._between(busy, batch, host), bound)
         errors = np.concatenate([detail.mid - detail.low, detail.high - detail.mid], axis=1)
         wrong, points = slower * self._intervals.combined(errors), mid.size
         below, above = wrong[:points], wrong[points:]
@@ -227,7 +231,13 @@ class Timing:
         device: Array = self.engine.kernel_slowdown(phase) * kernels + engine["gap"] * number
         return device if phase in engine.graphs else np.maximum(device, engine["issue"] * number)
 
-    def host_time(self, detail: Detail, step: Step, phase: str) -> Array:
+    def _between(self, busy: Array, batch: Array, host: HostWork) -> Any:
+        """CPU seconds between a pass and the one before."""
+        if host == "step":
+            return self._step + self.engine.host_wait(busy, batch)
+        return self.engine["draft_step"] if host == "draft" else 0.0
+
+    def host_time(self, detail: Detail, step: Step, phase: str, host: HostWork = "step") -> Array:
         """Seconds of a pass in which no kernel runs, for the points of the grid, flattened.
 
         The device waits for the CPU: for its work between passes, for kernel launches, in gaps between kernels.
@@ -237,7 +247,7 @@ class Timing:
         waiting = busy - self.engine.kernel_slowdown(phase) * (
             self._counts @ detail.mid - self._hidden(detail, tokens, phase)
         )
-        time: Array = waiting + self._step + self.engine.host_wait(busy, _flat(step.batch, step))
+        time: Array = waiting + self._between(busy, _flat(step.batch, step), host)
         return time
 
     @property
@@ -310,10 +320,12 @@ class Timing:
         """The provenance of most of the time of `step`."""
         spent, queries = self.spent(detail), step.queries
         by_basis = dict.fromkeys(_ORDER, 0.0)
+        by_source: dict[tuple[Basis, str], float] = defaultdict(float)
         for entry, time in zip(self.kernels, spent.sum(axis=1), strict=True):
             by_basis[entry.basis(queries)] += float(time)
+            by_source[entry.basis(queries), entry.source(queries)] += float(time)
         basis = max(_ORDER, key=lambda name: by_basis[name])
-        source = next(entry.source(queries) for entry in self.kernels if entry.basis(queries) == basis)
+        source = max((key for key in by_source if key[0] == basis), key=lambda key: by_source[key])[1]
         measured = np.array([entry.kind not in PASSES and bool(entry.matches) for entry in self.kernels])
         outside = float((spent * ~detail.inside)[measured].sum() / (spent.sum() or 1.0))
         return Provenance(basis, source, outside)
@@ -326,7 +338,7 @@ def _flat(value: Any, step: Step) -> Array:
 
 
 _PASSES: LruCache[dict[bytes, tuple[float, float, float]]] = LruCache(1024)
-"""The times (low, mid, high) of the passes of a timing in a phase, by point.
+"""The times (low, mid, high) of the passes of a timing in a phase, by what precedes them, by point.
 
 A setting that changes one phase leaves the other's passes as they are, and often the draft model's; more ranks of data
 parallelism have batches that fewer ranks had before.

@@ -2,7 +2,7 @@
 
     1,2,4            a list                            1:256         every whole number, both ends included
     0:4096:512       in steps                          1:256:log16   16 values in equal ratios, 0:1:lin5 in equal steps
-    all           of models, hardware and engines
+    4k,32k,128K      counts (`units.parse_count`)      all           of models, hardware, engines, hosts
 
 Workload counts are arrays that one analysis evaluates at once; every other axis is a loop over its values.
 """
@@ -18,8 +18,10 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, quote
+from roofline.core.units import parse_count
 from roofline.specs.engine import list_engines
 from roofline.specs.hardware import list_hardware
+from roofline.specs.host import list_hosts
 from roofline.specs.modelspec import list_models
 from roofline.whatif.options import NEEDED, NOTHING, Kind, Option, find_option
 
@@ -27,11 +29,11 @@ MAX_VALUES = 10_000_000
 """Maximum values of one axis."""
 
 EVERYTHING = "all"
-"""The text for all models, hardware or engines."""
+"""The text for all models, hardware, engines or hosts."""
 
-_KNOWN = {"model": list_models, "hw": list_hardware, "engine": list_engines}
+_KNOWN = {"model": list_models, "hw": list_hardware, "engine": list_engines, "host": list_hosts}
 
-_NUMBER = r"[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+)?"
+_NUMBER = r"[+-]?\d[\d_]*(?:\.\d+)?(?:[eE][+-]?\d+|[kmgKMG])?"
 _RANGE = re.compile(
     rf"(?P<first>{_NUMBER})\s*:\s*(?P<last>{_NUMBER})(?:\s*:\s*(?P<how>log|lin)?(?P<step>{_NUMBER}))?", re.ASCII
 )
@@ -175,7 +177,10 @@ def _numbers(option: Option, entry: object) -> Sequence[Any]:
 def _spaced(entry: str, match: re.Match[str], first: float, last: float, option: Option) -> Any:
     """The values of a range; the last is included if a step reaches it."""
     where = f"the range {quote(entry)} of the axis {option.name}"
-    step = float(match["step"] or 1)
+    try:
+        step = parse_count(match["step"] or "1")
+    except ValueError:
+        raise RooflineError(f"cannot read the step of {where}; {FORMS}") from None
     if match["how"] is None:
         if step <= 0 or (option.kind.counts and step != int(step)):
             whole = "a whole number " if option.kind.counts else ""

@@ -10,6 +10,7 @@ from roofline.core.errors import RooflineError
 from roofline.graph.convention import Convention
 from roofline.graph.parallel import RESIDENT, Offload, Parallelism
 from roofline.specs.engine import Engine, default_engine
+from roofline.specs.reserve import MEMORY_READINGS
 from roofline.whatif.options import OPTIONS
 from roofline.whatif.request import Request
 
@@ -47,6 +48,7 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
     convention = str(options.get("convention", Convention.PHYSICAL))
     yield from _fusions(request, convention)
     yield from _targets("degrees", dict(_degrees(request)))
+    yield from _targets("limits", request.limits)
     skew = request.settings.get("expert_skew", 0.0)
     if skew:
         yield "--expert-skew", f"{skew!r}"
@@ -60,9 +62,15 @@ def _options(request: Request) -> Iterator[tuple[str, str | None]]:
         raise RooflineError("an engine made in Python has no name for a command")
     if engine is not None and engine != default_engine(request.hardware):
         yield "--engine", engine
+    if options.get("host") is not None:
+        yield "--host", options["host"]
     price = options.get("price")
     if price is not None:
         yield "--price", f"{price!r}"
+    if (memory := request.settings.get("memory", MEMORY_READINGS[0])) != MEMORY_READINGS[0]:
+        yield "--memory-reading", memory
+    if (share := request.settings.get("utilization")) is not None:
+        yield "--gpu-memory-utilization", f"{share!r}"
     if convention != Convention.PHYSICAL:
         yield "--convention", convention
 

@@ -19,6 +19,7 @@ from roofline.scenario import cost, energy
 from roofline.scenario.analysis import Analysis
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
+from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Reading
 
 READINGS = ("bound", "low", "mid", "high")
@@ -198,6 +199,10 @@ def devices(analysis: Analysis) -> int:
     return analysis.parallel.devices * pools
 
 
+def _supported(analysis: Analysis) -> Any:
+    return np.full(analysis.scenario.shape, not unsupported(analysis.scenario))
+
+
 def _roof(phase: str) -> Callable[[Analysis], Any]:
     def figure(analysis: Analysis) -> Any:
         passes = getattr(analysis, phase)
@@ -236,8 +241,11 @@ METRICS: Mapping[str, Metric] = {
         Metric("memory.kv", "bytes of the KV cache on a device", "B", -1, lambda found: found.memory.kv_cache),
         Metric("memory.state", "bytes of recurrent states on a device", "B", -1, lambda found: found.memory.state),
         Metric("memory.activations", "peak bytes of activations", "B", -1, lambda found: found.memory.activation_peak),
-        Metric("headroom", "bytes left on the fullest device", "B", 1, lambda found: found.memory.headroom),
+        Metric("memory.runtime", "bytes of the engine's runtime", "B", -1, lambda found: found.memory.runtime),
+        Metric("memory.usable", "bytes that the engine may use", "B", 1, lambda found: found.memory.budget),
+        Metric("headroom", "usable bytes left on the fullest device", "B", 1, lambda found: found.memory.headroom),
         Metric("fits", "whether the scenario fits in memory", "", 1, lambda found: found.memory.fits, Type.TRUTH),
+        Metric("supported", "whether the engine is known to run all of it", "", 1, _supported, Type.TRUTH),
         Metric("gpus", "number of devices", "", -1, devices),
         Metric("prefill_bound", "main bound of prefill: compute, memory, link", "", 0, _roof("prefill"), Type.TEXT),
         Metric("decode_bound", "main bound of a decode step: compute, memory, link", "", 0, _roof("decode"), Type.TEXT),
@@ -246,10 +254,10 @@ METRICS: Mapping[str, Metric] = {
 """All metrics, with their reading; `find_metric` also takes names without one."""
 
 GROUPS: Mapping[str, tuple[str, ...]] = {"bound": ("prefill_bound", "decode_bound")}
-DEFAULT = ("ttft", "tpot", "tokens_per_s", "tokens_per_s_per_gpu", "memory", "fits", *GROUPS["bound"])
+DEFAULT = ("ttft", "tpot", "tokens_per_s", "tokens_per_s_per_gpu", "memory", "fits", "supported", *GROUPS["bound"])
 """Default metrics of generative models."""
 
-DEFAULT_OF_ENCODERS = ("ttft", "sequences_per_s", "memory", "fits", "prefill_bound")
+DEFAULT_OF_ENCODERS = ("ttft", "sequences_per_s", "memory", "fits", "supported", "prefill_bound")
 """Default metrics of encoder models, which have no decode steps."""
 
 _TIMED = frozenset(name.removesuffix(".bound") for name in METRICS if name.endswith(".bound"))

@@ -9,21 +9,28 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum, auto
+from types import MappingProxyType
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.units import parse_count
 from roofline.graph.convention import Convention
 from roofline.graph.fusion import check_fusions
-from roofline.graph.parallel import MAX_DEVICES, parse_offload
+from roofline.graph.parallel import MAX_DEVICES, Parallelism, parse_offload
 from roofline.scenario.scenario import MAX_BATCH, MAX_LENGTH, MAX_PRICE, Scenario
 from roofline.specs.engine import load_engine
-from roofline.specs.hardware import load_hardware
+from roofline.specs.hardware import load_devices
+from roofline.specs.host import load_host
 from roofline.specs.images import parse_image_size
+from roofline.specs.library import spec_path
 from roofline.specs.modelspec import load_model
-from roofline.specs.precision import parse_precision
+from roofline.specs.precision import parse_precision, scheme_formats
+from roofline.specs.reserve import MEMORY_READINGS, check_memory
 from roofline.techniques import check_request
+from roofline.whatif import vllm
 from roofline.whatif.request import Request
 
 NOTHING = "none"
@@ -49,7 +56,8 @@ class Kind(Enum):
 class Option(Struct, frozen=True):
     """An option: the kind, range and check of its value, and the argument of `compose` that it sets.
 
-    `check` raises RooflineError for text that is invalid in every scenario.
+    `check` raises RooflineError for text that is invalid in every scenario. `spellings` are further texts for values;
+    None is the value of an option that is not set.
     """
 
     name: str
@@ -58,27 +66,32 @@ class Option(Struct, frozen=True):
     low: float = 0
     high: float = math.inf
     check: Callable[[str], object] | None = None
+    spellings: Mapping[str, str | None] = MappingProxyType({})
 
     def read(self, value: object) -> Any:
         """The option's value from text or from a YAML value; raises RooflineError."""
+        if value is None or (_is_nothing(value) and self.name not in NEEDED):
+            return [] if self.kind is Kind.LIST else None
         if self.kind is Kind.SWITCH:
             return self._switch(value)
         if self.kind is Kind.LIST:
             return self._list(value)
-        if value is None or (value == NOTHING and self.name not in NEEDED):
-            return None
         if self.kind is Kind.TEXT:
+            if isinstance(value, (list, dict, tuple, set)):
+                raise RooflineError(f"{self.name} takes one value, got {quote(value)[1:-1]}; several are an axis")
             text = value if isinstance(value, str) else repr(value)
-            if self.check is not None:
-                self.check(text)
-            return text
+            spelled = self.spellings.get(text.strip().lower().replace("-", "_"), text)
+            if self.check is not None and spelled is not None:
+                self.check(spelled)
+            return spelled
         return self.number(value)
 
     def number(self, value: object) -> int | float:
         """A number within the option's range; an integer if the option counts."""
         what = "a whole number" if self.kind.counts else "a number"
+        what += " such as 512, 32k or 128K" if self.kind is Kind.GRID else ""
         try:
-            number = float(value.replace("_", "") if isinstance(value, str) else value)  # type: ignore[arg-type]
+            number = self._parsed(value)
         except (TypeError, ValueError, OverflowError):
             number = math.nan
         if isinstance(value, bool) or not math.isfinite(number) or (self.kind.counts and number != int(number)):
@@ -87,8 +100,14 @@ class Option(Struct, frozen=True):
             raise RooflineError(f"{self.name} must be between {self.low:.0f} and {self.high:.0f}, got {quote(value)}")
         return int(number) if self.kind.counts else number
 
-    def _switch(self, value: object) -> bool | None:
-        if value is None or isinstance(value, bool):
+    def _parsed(self, value: Any) -> float:
+        """The number in a value; raises ValueError, TypeError or OverflowError."""
+        if not isinstance(value, str):
+            return float(value)
+        return parse_count(value) if self.kind.counts else float(value.replace("_", ""))
+
+    def _switch(self, value: object) -> bool:
+        if isinstance(value, bool):
             return value
         switches = {**dict.fromkeys(("true", "yes", "on", "1"), True), **dict.fromkeys(("false", "no", "off"), False)}
         key = str(value).lower()
@@ -97,24 +116,31 @@ class Option(Struct, frozen=True):
         return switches[key]
 
     def _list(self, value: object) -> list[str]:
-        if value is None or value == NOTHING:
-            return []
-        entries = value.split("+") if isinstance(value, str) else value
+        entries = [value] if isinstance(value, str) else value
         if not isinstance(entries, Iterable) or not all(isinstance(entry, str) for entry in entries):
             raise RooflineError(f"{self.name} takes names joined by '+', got {quote(value)}")
-        names = [entry.strip() for entry in entries]
+        names = [name.strip() for entry in entries for name in entry.split("+")]
+        if any(map(_is_nothing, names)):
+            if len(names) > 1:
+                raise RooflineError(f"{self.name} takes names or {NOTHING}, got {quote(' + '.join(names))}")
+            return []
         for name in names if self.check is not None else ():
             assert self.check is not None
             self.check(name)
         return names
 
 
+def _is_nothing(value: object) -> bool:
+    return isinstance(value, str) and value.strip().lower() == NOTHING
+
+
 def _grid(name: str, low: int, high: int) -> Option:
     return Option(name, Kind.GRID, (name,), low, high)
 
 
-def _format(name: str, part: str) -> Option:
-    return Option(name, Kind.TEXT, ("formats", part), check=lambda text: parse_precision("bf16", **{part: text}))
+def _format(name: str, part: str, spellings: Mapping[str, str | None] = MappingProxyType({})) -> Option:
+    check = lambda text: parse_precision("bf16", **{part: text})  # noqa: E731
+    return Option(name, Kind.TEXT, ("formats", part), check=check, spellings=spellings)
 
 
 def _degree(name: str, degree: str) -> Option:
@@ -128,14 +154,25 @@ def _convention(name: str) -> Convention:
         raise UnknownNameError("convention", name, map(str, Convention)) from None
 
 
-NEEDED: Mapping[str, str] = {"model": "a model", "hw": "hardware"}
-"""Options without which there is no scenario, in words."""
+NEEDED: Mapping[str, str] = {
+    "model": "a model such as llama-3.1-8b, qwen3-32b, gpt-oss-120b or deepseek-v3, or a config.json"
+    " ('roofline specs list models' lists all)",
+    "hw": "hardware such as h100-sxm, h200-sxm, b200-sxm, mi300x, rtx-4090 or m4-max"
+    " ('roofline specs list hardware' lists all)",
+}
+"""Options without which there is no scenario, and what to name."""
+
+
+def missing(name: str) -> str:
+    """What is missing without the option `name` of NEEDED, in a sentence."""
+    return f"{'MODEL' if name == 'model' else '--hw'} is missing: name {NEEDED[name]}"
+
 
 OPTIONS: Mapping[str, Option] = {
     option.name: option
     for option in (
         Option("model", Kind.TEXT, ("model",), check=load_model),
-        Option("hw", Kind.TEXT, ("hw",), check=load_hardware),
+        Option("hw", Kind.TEXT, ("hw",), check=load_devices),
         _grid("batch", 1, MAX_BATCH),
         _grid("prompt", 1, MAX_LENGTH),
         _grid("generate", 1, MAX_LENGTH),
@@ -144,9 +181,11 @@ OPTIONS: Mapping[str, Option] = {
         _grid("images", 0, MAX_BATCH),
         Option("image_size", Kind.TEXT, ("image_size",), check=parse_image_size),
         _format("quant", "scheme"),
+        Option("quantization", Kind.TEXT, ("quantization",), check=scheme_formats, spellings=vllm.METHODS),
+        Option("dtype", Kind.TEXT, ("formats", "base"), check=vllm.check_dtype, spellings=vllm.DTYPES),
         _format("weights", "weights"),
         _format("activations", "activations"),
-        _format("kv", "kv"),
+        _format("kv", "kv", vllm.CACHE_DTYPES),
         Option("flash", Kind.SWITCH, ("flash",)),
         Option("fuse", Kind.LIST, ("fuse",), check=lambda name: check_fusions([name])),
         _degree("tp", "tensor"),
@@ -154,12 +193,18 @@ OPTIONS: Mapping[str, Option] = {
         _degree("ep", "expert"),
         _degree("dp", "data"),
         _degree("sp", "sequence"),
+        Option("enable_expert_parallel", Kind.SWITCH, ("enable_expert_parallel",)),
         _degree("nodes", "nodes"),
         _degree("micro_batches", "micro_batches"),
         Option("expert_skew", Kind.NUMBER, ("expert_skew",), 0, 10),
         Option("offload", Kind.TEXT, ("offload",), check=parse_offload),
         Option("with", Kind.LIST, ("techniques",), check=check_request),
         Option("engine", Kind.TEXT, ("engine",), check=load_engine),
+        Option("host", Kind.TEXT, ("host",), check=load_host),
+        Option("memory_reading", Kind.TEXT, ("memory_reading",), check=check_memory),
+        Option("gpu_memory_utilization", Kind.NUMBER, ("gpu_memory_utilization",), 0, 1),
+        Option("max_model_len", Kind.INTEGER, ("limits", "max_model_len"), 1, MAX_LENGTH),
+        Option("max_num_seqs", Kind.INTEGER, ("limits", "max_num_seqs"), 1, MAX_BATCH),
         Option("price", Kind.NUMBER, ("price",), 0, MAX_PRICE),
         Option("convention", Kind.TEXT, ("convention",), check=_convention),
     )
@@ -170,17 +215,27 @@ OPTIONS: Mapping[str, Option] = {
 def find_option(name: str) -> Option:
     """The option called `name`; raises UnknownNameError with the nearest name.
 
-    Dashes and underscores are alike; `with_` is `with`, which Python reserves.
+    Dashes and underscores are alike; `with_` is `with`, which Python reserves. vLLM's names are known, too.
     """
     key = str(name).strip().removeprefix("--").replace("-", "_").removesuffix("_")
+    key = vllm.ALIASES.get(key, key)
     if key not in OPTIONS:
         raise UnknownNameError("option of a scenario", name, OPTIONS)
     return OPTIONS[key]
 
 
 def names_in(text: str | None) -> tuple[str, ...]:
-    """The names in a comma-separated list, without blank ones."""
-    return tuple(filter(None, (name.strip() for name in (text or "").split(","))))
+    """The names in a comma-separated list, none for None; raises RooflineError if the list has no name."""
+    names = tuple(filter(None, (name.strip() for name in (text or "").split(","))))
+    if text is not None and not names:
+        raise RooflineError(f"expected names separated by commas, got {quote(text)}")
+    return names
+
+
+def read_options(values: Mapping[str, object]) -> dict[str, Any]:
+    """Option values from text or YAML values, by option name, without those that are not set. Raises RooflineError."""
+    read = {(option := find_option(name)).name: option.read(value) for name, value in values.items()}
+    return {name: value for name, value in read.items() if value not in (None, [])}
 
 
 def scenario_from(values: Mapping[str, Any]) -> Scenario:
@@ -193,16 +248,16 @@ def request_from(values: Mapping[str, Any]) -> Request:
 
     Values are as `Option.read` returns them; a GRID option may hold an array. Raises RooflineError.
     """
-    arguments: dict[str, Any] = {"formats": {}, "degrees": {}}
+    arguments: dict[str, Any] = {"formats": {}, "degrees": {}, "limits": {}}
     for name, value in values.items():
         if value is None:
             continue
         target = find_option(name).target
         inner = arguments if len(target) == 1 else arguments[target[0]]
         inner[target[-1]] = value
-    for needed, what in NEEDED.items():
+    for needed in NEEDED:
         if needed not in arguments:
-            raise RooflineError(f"{what} is missing: name one, or make it an axis")
+            raise RooflineError(missing(needed))
     return compose(**arguments)
 
 
@@ -211,27 +266,55 @@ def compose(
     hw: str,
     formats: Mapping[str, str | None],
     degrees: Mapping[str, Any],
+    limits: Mapping[str, int] = MappingProxyType({}),
+    quantization: str | None = None,
+    enable_expert_parallel: bool | None = None,
     flash: bool | None = None,
     fuse: Iterable[str] = (),
     expert_skew: float = 0.0,
     offload: str | None = None,
     techniques: Iterable[str] = (),
     convention: str = Convention.PHYSICAL,
+    memory_reading: str = MEMORY_READINGS[0],
+    gpu_memory_utilization: float | None = None,
     **settings: Any,
 ) -> Request:
     """The request with `formats` as arguments of `parse_precision` and `degrees` as arguments of `Parallelism`.
 
-    A degree of None is the default. `settings` are further fields of `Scenario`. Raises RooflineError.
+    A degree of None is the default. `limits` are vLLM's `max_model_len` and `max_num_seqs`. `settings` are further
+    fields of `Scenario`. Raises RooflineError.
     """
+    network, (hardware, devices) = load_model(model), load_devices(hw)
+    ranks = _spread({name: value for name, value in degrees.items() if value is not None}, devices, hw)
+    if enable_expert_parallel:
+        ranks = vllm.expert_parallel(ranks, network)
+    if quantization is not None:
+        formats = {**formats, "scheme": vllm.chosen_scheme(quantization, formats.get("scheme"), network)}
+    if "max_model_len" in limits:
+        network = replace(network, max_context=vllm.limited_context(network, limits["max_model_len"]))
     with_flash = flash if flash is not None else convention == Convention.PHYSICAL
     fusions = (*(("attention",) if with_flash else ()), *fuse)
     return Request(
-        load_model(model),
-        load_hardware(hw),
+        network,
+        hardware,
         formats=formats,
-        degrees={name: value for name, value in degrees.items() if value is not None},
-        settings={"offload": parse_offload(offload), "expert_skew": expert_skew},
+        degrees=ranks,
+        settings={
+            "offload": parse_offload(offload),
+            "expert_skew": expert_skew,
+            "memory": memory_reading,
+            "utilization": gpu_memory_utilization,
+        },
         techniques=tuple(techniques),
         options={"fusions": fusions, "convention": convention, **settings},
-        written={"model": model, "hardware": hw},
+        written={"model": model, "hardware": hardware.name if spec_path(hw, "hwspecs") is None else hw},
+        limits=limits,
     )
+
+
+def _spread(degrees: dict[str, Any], devices: int, hw: str) -> dict[str, Any]:
+    """The degrees of parallelism on hardware named with its count, as in 8xH200: by default tensor parallelism."""
+    needed = Parallelism(**{**degrees, "nodes": None}).devices if devices > 1 else 1
+    if needed not in (1, devices):
+        raise RooflineError(f"{quote(hw)} is {devices} devices, and the degrees of parallelism need {needed}")
+    return {**degrees, "tensor": devices} if needed < devices else degrees

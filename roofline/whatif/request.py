@@ -11,14 +11,17 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.scenario import Scenario
+from roofline.scenario.analysis import analyze
+from roofline.scenario.scenario import MAX_BATCH, Scenario
 from roofline.scenario.schedule import Settings
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
-from roofline.specs.engine import default_engine
+from roofline.specs.engine import Engine, default_engine, resolve_engine
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import PLAIN, Precision
@@ -35,7 +38,8 @@ class Request(Struct, frozen=True, dict=True):
     `formats` are arguments of `parse_precision` besides the base format, which follows from model and hardware;
     `degrees` those of `Parallelism`, `settings` further ones of `Settings`, `options` the other fields of `Scenario`.
     `techniques` are arguments of `apply_techniques`. `written` has the name or path of model and hardware, if it is not
-    the name in their specs.
+    the name in their specs. `limits` are vLLM's `max_model_len`, the most tokens of a sequence, which the model has as
+    its maximum context, and `max_num_seqs`, the most sequences of a data-parallel rank.
     """
 
     model: Model
@@ -46,6 +50,7 @@ class Request(Struct, frozen=True, dict=True):
     techniques: tuple[str, ...] = ()
     options: Mapping[str, Any] = field(default_factory=_nothing)
     written: Mapping[str, str] = field(default_factory=_nothing)
+    limits: Mapping[str, int] = field(default_factory=_nothing)
 
     @property
     def model_name(self) -> str:
@@ -59,8 +64,13 @@ class Request(Struct, frozen=True, dict=True):
 
     @property
     def engine_name(self) -> str:
-        """The name or path of the engine; by default that of the hardware."""
+        """The name (with a version) or path of the engine; by default that of the hardware."""
         return str(self.options.get("engine") or default_engine(self.hardware))
+
+    @property
+    def engine(self) -> Engine:
+        """The engine's profile."""
+        return resolve_engine(self.hardware, self.options.get("engine"))
 
     def scenario(self, **changes: Any) -> Scenario:
         """The scenario, with some of the `options` changed. Raises RooflineError if it is invalid."""
@@ -71,7 +81,29 @@ class Request(Struct, frozen=True, dict=True):
     @cached_property
     def _plain(self) -> Scenario:
         settings = Settings(parallel=Parallelism(**self.degrees), **self.settings)
-        return Scenario(self.model, self.hardware, precision=self.precision, settings=settings, **self.options)
+        scenario = Scenario(self.model, self.hardware, precision=self.precision, settings=settings, **self.options)
+        if self.limits:
+            self._check_limits(scenario)
+        return scenario
+
+    @property
+    def max_batch(self) -> int:
+        """The most sequences in the batch, of all data-parallel ranks."""
+        return min(MAX_BATCH, self.limits.get("max_num_seqs", MAX_BATCH) * Parallelism(**self.degrees).data)
+
+    def _check_limits(self, scenario: Scenario) -> None:
+        """Raise RooflineError for what vLLM refuses, or runs in turns."""
+        if (batch := int(np.max(scenario.batch))) > self.max_batch:
+            raise RooflineError(f"a batch of {batch} is more than --max-num-seqs allows at once, {self.max_batch}")
+        longest = self.limits.get("max_model_len")
+        if longest is None:
+            return
+        if (tokens := int(np.max(scenario.first_cached + scenario.generate))) > longest:
+            raise RooflineError(f"a sequence of {tokens} tokens is longer than --max-model-len {longest}")
+        ranks = Parallelism(**self.degrees).data
+        whole = replace(scenario, batch=ranks, prompt=longest, generate=1, prefix=0, images=0, context=None)
+        if np.all(analyze(scenario).memory.fits) and not analyze(whole).memory.fits:
+            raise RooflineError(f"vLLM does not start: a sequence of --max-model-len {longest} does not fit in memory")
 
     @cached_property
     def _scenario(self) -> Scenario:
@@ -101,7 +133,11 @@ class Request(Struct, frozen=True, dict=True):
 
     def quantised(self, scheme: str) -> Request:
         """The request with a named quantization scheme; formats set one by one stay."""
-        return replace(self, formats={**self.formats, "scheme": scheme})
+        return self.with_formats(scheme=scheme)
+
+    def with_formats(self, **formats: str) -> Request:
+        """The request with other formats, as arguments of `parse_precision`."""
+        return replace(self, formats={**self.formats, **formats})
 
     def spread(self, **degrees: int) -> Request:
         """The request with other degrees of parallelism."""

@@ -21,19 +21,22 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import msgspec.json
 from msgspec import Struct, field
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote, suggest
 from roofline.core.expressions import Expression, Type, parse_condition
 from roofline.specs.engine import default_engine, load_engine
-from roofline.specs.hardware import load_hardware
+from roofline.specs.hardware import load_devices
+from roofline.specs.host import load_host
 from roofline.specs.modelspec import load_model
-from roofline.timing.calibration import load_calibration
+from roofline.timing.calibration_files import FileFits, load_calibration
 from roofline.whatif.axes import Axis, parse_axes, split_assignment
 from roofline.whatif.metrics import AT, NAMES, check_needs, default_metrics, expand, find_metric
-from roofline.whatif.options import OPTIONS, Kind, find_option
+from roofline.whatif.options import NEEDED, OPTIONS, Kind, find_option, missing, read_options
 from roofline.whatif.selection import Selection
+from roofline.whatif.vllm import ALIASES
 
 INVALID = ("drop", "keep")
 """Treatment of combinations that cannot run: only counted, or kept as rows with an error."""
@@ -154,7 +157,7 @@ def make_study(
     condition = None if where is None else parse_condition(where, _types(varied, at))
     tested = condition.names if condition else frozenset()
     figures = (*outputs, *sorted(name for name in tested if name not in varied and name not in outputs))
-    check_needs(figures, at, [load_hardware(name) for name in values["hw"]], "price" in values)
+    check_needs(figures, at, [load_devices(name)[0] for name in values["hw"]], "price" in values)
     question = Question(
         fixed=settled,
         axes=varied,
@@ -171,14 +174,13 @@ def make_study(
 
 def _read_fixed(fixed: Mapping[str, Any], varied: Mapping[str, Type]) -> dict[str, Any]:
     """The values of the fixed options; raises RooflineError for an axis, or without a model or hardware."""
-    read = {(option := find_option(name)).name: option.read(value) for name, value in fixed.items()}
-    read = {name: value for name, value in read.items() if value not in (None, [])}
+    read = read_options(fixed)
     for name in read:
         if name in varied:
             raise RooflineError(f"{name} is an axis and cannot be fixed as well")
-    for needed, what in (("model", "a model"), ("hw", "hardware: name it with --hw")):
+    for needed in NEEDED:
         if needed not in {**read, **varied}:
-            raise RooflineError(f"the study needs {what}, or {needed} as an axis")
+            raise RooflineError(f"{missing(needed)}, or make it an axis")
     return read
 
 
@@ -230,21 +232,28 @@ def _sources(values: Mapping[str, Iterable[Any]]) -> dict[tuple[str, str], str]:
     """Digests of the specs of a study, whose options have these values."""
     named = {name: values.get(name, ()) for name in _LOADERS}
     if not named["engine"]:
-        named["engine"] = sorted({default_engine(load_hardware(name)) for name in named["hw"] if name})
+        named["engine"] = sorted({default_engine(load_devices(name)[0]) for name in named["hw"] if name})
     return {(kind, name): source_digest(kind, name) for kind, names in named.items() for name in names if name}
 
 
 def _hardware(name: str) -> object:
-    hardware = load_hardware(name)
+    hardware, _ = load_devices(name)
     return hardware, load_calibration(hardware)
 
 
-_LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine}
+_LOADERS = {"model": load_model, "hw": _hardware, "engine": load_engine, "host": load_host}
 
 
 def source_digest(kind: str, name: str) -> str:
     """A digest of a model, of hardware with its calibration, or of an engine; raises RooflineError."""
-    return hashlib.sha256(repr(_LOADERS[kind](name)).encode()).hexdigest()[:16]
+    return hashlib.sha256(msgspec.json.encode(_LOADERS[kind](name), enc_hook=_plain)).hexdigest()[:16]
+
+
+def _plain(value: object) -> object:
+    """A value that JSON has no form for, as one that it has."""
+    if isinstance(value, FileFits):
+        return value.digest
+    return dict(value) if isinstance(value, Mapping) else repr(value)
 
 
 def assemble(name: str | None, over: Iterable[str], fixed: Mapping[str, Any], query: Mapping[str, Any]) -> Study:
@@ -292,6 +301,7 @@ def read_study(path: Path) -> dict[str, Any]:
     arguments: dict[str, Any] = {}
     for key, value in content.items():
         name = key.strip().replace("-", "_")
+        name = ALIASES.get(name, name)
         if name == "figure":  # for `roofline plot`
             continue
         if name not in OPTIONS and name not in _KEYS:

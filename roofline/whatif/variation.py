@@ -34,7 +34,8 @@ def scaled_bandwidth(hardware: Hardware, factor: float) -> Hardware:
 
 def scaled_capacity(hardware: Hardware, factor: float) -> Hardware:
     """The hardware with its memory capacity times `factor`."""
-    return dataclasses.replace(hardware, memory_capacity=hardware.memory_capacity * factor)
+    visible = None if hardware.memory_visible is None else hardware.memory_visible * factor
+    return dataclasses.replace(hardware, memory_capacity=hardware.memory_capacity * factor, memory_visible=visible)
 
 
 def scaled_peaks(hardware: Hardware, factor: float) -> Hardware:

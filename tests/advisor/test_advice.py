@@ -1,6 +1,9 @@
 """Advice: every figure is reproduced by its command, gains are simulated, and nothing impossible is advised."""
 
+import json
+import re
 import shlex
+from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -133,11 +136,11 @@ def test_the_whole_advice_of_a_scenario() -> None:
 
 def test_methods_to_the_same_format_are_one_recommendation() -> None:
     known = {move.name: move for move in technique_moves()}
-    moves = [known["awq"], known["gptq"], known["affinequant"]]
+    moves = [known["awq"], known["gptq"], known["affinequant"], known["squeezellm"]]
     advice = advise(asked("llama-2-13b", "a6000"), Goal(Objective.TPOT), moves=moves)
     first, *rest = advice.recommendations
-    assert {first.move.name, *first.same} == {"awq", "gptq"}, "vLLM runs Marlin for both"
-    assert {name for found in rest for name in (found.move.name, *found.same)} <= {"affinequant"}
+    assert {first.move.name, *first.same} == {"awq", "gptq", "affinequant"}, "vLLM runs Marlin for all three"
+    assert {name for found in rest for name in (found.move.name, *found.same)} <= {"squeezellm"}
 
 
 def test_llama_cpp_is_advised_its_own_file_types() -> None:
@@ -186,7 +189,7 @@ def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
 
 
 def test_a_plan_that_may_be_no_better_is_not_sure() -> None:
-    advice = advise(asked("gpt-oss-20b", "l40s", batch=64, prompt=32, generate=512), Goal(), top=0)
+    advice = advise(asked("gpt-oss-20b", "l40s", batch=256, prompt=32, generate=512), Goal(), top=0)
     assert advice.plan.steps
     assert advice.plan.better.low < 1 < advice.plan.better.high
     assert not advice.plan.sure
@@ -209,10 +212,10 @@ def test_break_even_points_are_edges() -> None:
     known = {move.name: move for move in technique_moves()}
     request_ = asked("llama-3.1-8b", "h100-sxm", batch=4, prompt=512, generate=64)
     goal = Goal(Objective.TPOT)
-    (found,) = advise(request_, goal, moves=[known["eagle"]]).recommendations
+    (found,) = advise(request_, goal, moves=[known["eagle-2"]]).recommendations
     over = {condition.variable: condition for condition in found.conditions}
 
-    def gain(batch: int, technique: str = "eagle") -> float:
+    def gain(batch: int, technique: str = "eagle-2") -> float:
         before, after = (
             goal.value(analyze(one.scenario(batch=batch))) for one in (request_, request_.using(technique))
         )
@@ -221,7 +224,7 @@ def test_break_even_points_are_edges() -> None:
     edge = int(over["batch"].high)
     assert gain(edge) > HELPS >= gain(edge + 1)
     least = over["acceptance"].low
-    assert gain(4, f"eagle:accept={least!r}") > HELPS >= gain(4, f"eagle:accept={least * 0.998!r}")
+    assert gain(4, f"eagle-2:accept={least!r}") > HELPS >= gain(4, f"eagle-2:accept={least * 0.998!r}")
 
 
 def test_objectives_that_a_scenario_has_no_figure_of_are_refused() -> None:
@@ -255,3 +258,22 @@ def test_a_price_is_that_of_the_given_device_alone() -> None:
 def test_an_encoder_can_be_advised() -> None:
     advice = advise(compose("bert-base", "h100-sxm", formats={}, degrees={}, batch=64), Goal(Objective.TTFT))
     assert all(found.move.slot not in ("speculative decoding", "KV format") for found in advice.recommendations)
+
+
+def test_no_gain_is_quoted_over_a_baseline_that_does_not_fit(run: Callable[..., tuple[int, str, str]]) -> None:
+    """Qwen2.5-32B in 16 bits needs 66 GB: a time on 24 GB is that of no run."""
+    code, text, _ = run("advise", "qwen2.5-32b", "--hw", "rtx-4090")
+    assert code == 0
+    assert "does not fit as it is; with" in text.splitlines()[0]
+    assert "goes from" not in text
+    assert "times alone" not in text
+    assert not re.search(r"\(\d\S* times\)", text.partition("Single changes")[2])
+    found = json.loads(run("advise", "qwen2.5-32b", "--hw", "rtx-4090", "--format", "json")[1])
+    single = [*found["recommendations"], *found["other_engines"], *found["other_hardware"]]
+    assert single
+    assert [entry["times_better"] for entry in single] == [None] * len(single)
+    assert all("capacity" not in entry["misses"] for entry in single)  # nothing is advised that does not fit either
+    first, *later = found["plan"]["steps"]
+    assert (found["plan"]["times_better"], first["times_better"]) == (None, None)
+    assert all(step["times_better"]["mid"] > 1 for step in later)
+    assert found["plan"]["interactions"] == []

@@ -30,12 +30,12 @@ def test_a_crossing_lies_within_its_tolerance(root: float, power: float, beyond:
     assert found <= high
 
 
-def test_what_is_above_everywhere_crosses_nowhere_and_what_is_below_does_at_the_end() -> None:
+def test_crossings_outside_of_the_range() -> None:
     assert crossing(lambda value: value + 1, 0.0, 3.0) is None
     assert crossing(lambda value: value - 5, 0.0, 3.0) == 3.0
 
 
-def test_it_takes_half_the_evaluations_of_halving() -> None:
+def test_root_finding_takes_half_the_evaluations_of_bisection() -> None:
     # The gain of a draft: a time of which a part is divided by the tokens of a step.
     asked: list[float] = []
 

@@ -77,7 +77,7 @@ def test_levels_of_what_is_not_finite() -> None:
     np.testing.assert_array_equal(level([np.inf, -np.inf, np.nan, 0.0]), [np.inf, -np.inf, np.nan, 0.0])
 
 
-def test_of_formats_as_fast_as_each_other_the_first_by_name_is_chosen() -> None:
+def test_equally_fast_formats_are_chosen_by_name() -> None:
     goal = Goal(Objective.TPOT, quality=Quality.CALIBRATED)
     chosen = Outcomes(trials(goal)).best
     assert chosen is not None

@@ -225,7 +225,7 @@ CASES = (
     ),
     Entry(
         ("zhou 21",),  # launches
-        Scene(TINY, ENGINES, found=("launch-bound",), hinted=("launch-bound",), gains={"engine=vllm": (2, 10)}),
+        Scene(TINY, ENGINES, found=("launch-bound",), hinted=("launch-bound",), gains={"engine=vllm": (2, 20)}),
         Scene(ALONE, ("cuda-graphs",), unfound=("launch-bound",), no_benefit=("cuda-graphs",)),
     ),
     Entry(
@@ -244,9 +244,9 @@ CASES = (
         ("zhou 31", "miao D9"),
         Scene(
             LONG,
-            ("eagle", "fp8-kv"),
+            ("eagle-2", "fp8-kv"),
             cautious=("combinations",),
-            gains={"eagle": (1.05, 2), "fp8-kv": (1.05, 2)},
+            gains={"eagle-2": (1.05, 2), "fp8-kv": (1.05, 2)},
             warned={"fp8-kv": "counteract"},
         ),
         Scene(LONG, ("fp8", "fp8-kv"), carefree=("combinations",), gains={"fp8": (1.05, 2), "fp8-kv": (1.05, 2)}),
@@ -298,7 +298,7 @@ CASES = (
             ("engine=vllm",),
             carefree=("engine-choice",),
             hinted=("engine-choice",),
-            gains={"engine=vllm": (2, 10)},
+            gains={"engine=vllm": (2, 20)},
         ),
     ),
     Entry(
@@ -308,8 +308,8 @@ CASES = (
     ),
     Entry(
         ("miao D21",),
-        Scene(ALONE, ("eagle",), gains={"eagle": (1.5, 4)}, warned={"eagle": "some loads only"}),
-        Scene(f"{ALONE} --batch 96", ("eagle",), unadvised=("eagle",)),
+        Scene(ALONE, ("eagle-2",), gains={"eagle-2": (1.5, 4)}, warned={"eagle-2": "some loads only"}),
+        Scene(f"{ALONE} --batch 96", ("eagle-2",), unadvised=("eagle-2",)),
     ),
     Entry(
         ("miao D8",),

@@ -24,7 +24,9 @@ FEW = ["l4", "a100-sxm-80gb", "h100-sxm", "mi300x"]
 
 
 def test_lengths_have_their_closed_forms() -> None:
-    assert parse_lengths(2000).mean == parse_lengths("2_000").biased == 2000
+    assert parse_lengths(2000).mean == parse_lengths("2_000").biased == parse_lengths("2k").mean == 2000
+    assert parse_lengths("uniform:1k:3K").mean == (1000 + 3072) / 2
+    assert parse_lengths("uniform:1k:4K").times(0.5).written == "uniform:500:2048"
     uniform = parse_lengths("uniform:100:400")
     assert (uniform.mean, uniform.quantile(0.5)) == (250, 250)
     assert uniform.deviation == pytest.approx(300 / math.sqrt(12))
@@ -105,6 +107,21 @@ def test_at_low_load_ttft_is_the_prefill_and_tpot_the_step_of_one_sequence() -> 
     assert (best.replicas, best.command_batch) == (1, 1)
     for got, true in ((best.ttft, alone.ttft), (best.tpot, alone.tpot), (best.prefill, alone.ttft)):
         assert list(got) == pytest.approx(list(true), rel=1e-3)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "vllm-v0", "sglang", "tensorrt-llm", "lmdeploy"])
+def test_a_replica_holds_as_many_sequences_as_solve_says_fit(engine: str) -> None:
+    """One truth of memory: the slots of a size are the batch that fits, up to what the engine or sizing allow."""
+    service, batches, held = Service(1, 8000, 500), np.arange(1, 2000), set()
+    candidates = Candidates(service)
+    for configuration in configurations(load_model("llama-3.1-70b"), service, ["h100-sxm"], Quality.CALIBRATED, engine):
+        candidate = candidates.of(configuration)
+        assert candidate is not None
+        fitting = analyze(configuration.prefill.with_options(batch=batches).scenario()).memory.fits
+        limit = configuration.engine.memory.on(configuration.hardware).sequences or BATCHES[-1]
+        assert candidate.slots == min(np.sum(fitting), limit, BATCHES[-1]), (configuration.formats, configuration.split)
+        held.add(candidate.slots)
+    assert max(held) > 150
 
 
 def test_little_holds_at_the_chosen_load() -> None:
@@ -347,6 +364,16 @@ def test_what_is_chosen_is_within_the_quality_budget_and_what_the_engine_runs() 
     assert {choice.best.configuration.formats for choice in plain.choices} == {"bf16"}
     old = size(load_model("llama-2-7b"), Service(1, 500, 100), ["v100-sxm2-32gb"])
     assert "fp8" not in old.choice("fewest").best.configuration.formats.split(",")[0]
+
+
+def test_a_version_of_an_engine_is_offered_the_formats_of_that_engine() -> None:
+    offered = [
+        {made.formats for made in configurations(MODEL, Service(5, 1000, 100), FEW, Quality.CALIBRATED, name)}
+        for name in ("vllm", "vllm@0.5")
+    ]
+    assert offered[0] == offered[1]
+    older = size(MODEL, Service(5, 1000, 100), FEW, Quality.LOSSLESS, engine="vllm@0.5")
+    assert older.choice("cheapest").best.configuration.engine.label == "vllm 0.5"
 
 
 def test_alice_buys_a_computer() -> None:

@@ -18,6 +18,7 @@ import yaml
 
 from roofline import __version__, list_hardware, list_models, load_hardware, load_model
 from roofline.cli import program
+from roofline.whatif.options import NEEDED
 from tests.paths import CONFIGS, ROOT
 
 FILES = sorted(CONFIGS.glob("*.json"))
@@ -72,11 +73,15 @@ DOCUMENT = {
     "generation": dict,
 }
 MEMORY = {
+    "reading": str,
     "weights_bytes": NUMBER,
     "kv_cache_bytes": NUMBER,
     "activation_peak_bytes": NUMBER,
+    "runtime_bytes": NUMBER,
     "total_bytes": NUMBER,
+    "budget_bytes": NUMBER,
     "capacity_bytes": NUMBER,
+    "headroom_bytes": NUMBER,
     "fits": bool,
 }
 GENERATION = {
@@ -171,9 +176,10 @@ def test_json_adds_up(analysis: Analyze, model: str, args: tuple[object, ...]) -
             assert entry["intensity"] == pytest.approx(entry["flops"] / entry["bytes"])
             assert entry["share"] == pytest.approx(entry["count"] * entry["bound_time_s"] / phase["bound_time_s"])
     memory, generation = document["memory"], document["generation"]
-    parts = (memory[f"{part}_bytes"] for part in ("weights", "kv_cache", "activation_peak"))
+    parts = (memory[f"{part}_bytes"] for part in ("weights", "kv_cache", "activation_peak", "runtime"))
     assert memory["total_bytes"] == pytest.approx(sum(parts))
-    assert memory["fits"] is (memory["total_bytes"] <= memory["capacity_bytes"])
+    assert memory["headroom_bytes"] == pytest.approx(memory["budget_bytes"] - memory["total_bytes"])
+    assert memory["fits"] is (memory["total_bytes"] <= memory["budget_bytes"])
     assert generation["ttft_s"] == document["phases"]["prefill"]["bound_time_s"]
     steps = generation["generated"] - 1
     assert generation["total_s"] == pytest.approx(generation["ttft_s"] + steps * generation["tpot_s"])
@@ -212,8 +218,11 @@ def test_operator_figures_are_per_instance(analysis: Analyze) -> None:
     assert step["bound_time_s"] == pytest.approx(step["bytes"] / bandwidth)
     assert step["attainable_flops_per_s"] == pytest.approx(step["intensity"] * bandwidth)
     assert document["memory"]["weights_bytes"] == 2 * 6_738_415_616
-    assert document["memory"]["kv_cache_bytes"] == 2 * 524_288 * (2048 + 128 - 1)
+    assert document["memory"]["kv_cache_bytes"] == 2 * 524_288 * 2176  # 2048 + 127 tokens in blocks of 16
     assert document["memory"]["capacity_bytes"] == 48e9
+    static = analysis("--batch", 2, "--prompt", 2048, "--memory-reading", "static")["memory"]
+    assert static["kv_cache_bytes"] == 2 * 524_288 * (2048 + 128 - 1)
+    assert static["budget_bytes"] == 48e9
 
 
 @pytest.mark.parametrize(
@@ -298,7 +307,7 @@ def test_context_and_prefix(analysis: Analyze) -> None:
     read = [op(document, "fused_attention")["kv_bytes"] for document in (plain, prefixed)]
     assert read[1] - read[0] == 768 * per_token
     assert op(plain, "q_proj") | {"share": 0} == op(prefixed, "q_proj") | {"share": 0}
-    assert prefixed["memory"]["kv_cache_bytes"] == 32 * per_token * (768 + 256 + 128 - 1)
+    assert prefixed["memory"]["kv_cache_bytes"] == 32 * per_token * 1152  # 768 + 256 + 127 tokens in blocks of 16
 
 
 def test_single_generated_token_has_no_tpot(analysis: Analyze, ok: Callable[..., str]) -> None:
@@ -406,7 +415,7 @@ def test_a_new_output_has_the_mode_of_the_umask(ok: Callable[..., str], tmp_path
     assert stat.S_IMODE((tmp_path / "answer").stat().st_mode) == 0o640
 
 
-@pytest.mark.parametrize("step", ["replace", "chmod", "fdopen"])
+@pytest.mark.parametrize("step", ["replace", "chmod"])
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt()])
 def test_output_is_atomic(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
@@ -771,3 +780,31 @@ def test_only_the_called_command_is_imported() -> None:
         "roofline.cli.scenario_options",
     ]
     assert names.split() == list(program.COMMANDS)
+
+
+def test_help_answers_questions_in_whole_sentences(ok: Callable[..., str]) -> None:
+    for width in ("60", "80", "200"):
+        done = subprocess.run(
+            [sys.executable, "-m", "roofline", "--help"],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "COLUMNS": width},
+        )
+        shown = " ".join(done.stdout.split())
+        assert max(map(len, done.stdout.splitlines())) <= int(width)
+        for question, commands in program.QUESTIONS.items():
+            assert f" {question} " in shown
+            for name in commands:
+                sentence = str(program.LazyCommands()[name].help).partition("\n\n")[0]
+                assert sentence.endswith("."), name
+                assert f" {name} {' '.join(sentence.split())}" in shown
+    assert ok("--help")
+
+
+def test_what_errors_name_exists() -> None:
+    for kind, known in (("model", list_models()), ("hw", list_hardware())):
+        names = re.findall(r"[a-z0-9.]+(?:-[a-z0-9.]+)+|mi300x", NEEDED[kind].partition(" (")[0])
+        assert len(names) >= 4
+        assert set(names) <= set(known)

@@ -27,7 +27,7 @@ from roofline.core.documents import finite_number, read_mapping
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.output.export import as_json
 from roofline.specs.engine import load_engine, parse_engine
-from roofline.timing.calibration import parse_calibration
+from roofline.timing.calibration_files import parse_calibration
 from roofline.validate.check.anchor import FOLDER, read_anchors
 from roofline.validate.check.check import PREDICTIONS, read_predictions
 from roofline.validate.fit.calibrate import fitted
@@ -176,7 +176,7 @@ def test_studies(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("axis", ["hw", "model"])
-def test_an_axis_with_nothing(axis: str, run: Run, tmp_path: Path) -> None:
+def test_an_axis_of_null(axis: str, run: Run, tmp_path: Path) -> None:
     path = tmp_path / "study.yaml"
     path.write_text(yaml.safe_dump({**STUDY, "over": {"batch": [1, 2], "hw": ["a6000"], axis: [None]}, "model": None}))
     status, out, err = run("sweep", path)

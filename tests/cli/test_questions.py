@@ -102,7 +102,10 @@ def test_suitable_hardware_is_listed(document: Callable[..., dict[str, Any]]) ->
     names = {entry["value"] for entry in found["candidates"]}
     assert {"h200-sxm", "mi300x"} <= names
     assert "l4" not in names
-    assert all(load_hardware(name).memory_capacity >= found["value"] for name in names)
+    asked = Request(load_model("llama-3.1-8b"), load_hardware("l4"), options={"batch": 64, "prompt": 8000})
+    fitting = {name: analyze(asked.on(load_hardware(name)).scenario()).memory.fits for name in names | {"l4"}}
+    assert fitting == {**dict.fromkeys(names, True), "l4": False}
+    assert all(entry["memory_bytes"] <= entry["capacity_bytes"] for entry in found["candidates"])
 
 
 def test_missing_options_are_those_of_the_first_scenario(document: Callable[..., dict[str, Any]]) -> None:
@@ -134,9 +137,39 @@ def test_missing_options_are_those_of_the_first_scenario(document: Callable[...,
             assert moved == pytest.approx(whole["change"], rel=1e-9, abs=1e-9 * whole["before"])
 
 
+LOOKUP = ("llama-3.1-8b", "--hw", "h100-sxm", "--with", "prompt-lookup:accept=2")
+
+
+def test_break_even_against_the_plain_scenario(document: Callable[..., dict[str, Any]]) -> None:
+    """The crossing of prompt lookup with two accepted tokens, where the audit found it by comparing batches."""
+    plain = document("solve", "break-even", *LOOKUP, "--against", "")
+    assert plain["verdict"] == "found"
+    assert 40 <= plain["value"] <= 48
+    assert plain["scenarios"][1] == "roofline analyze llama-3.1-8b --hw h100-sxm"
+    for same in ("none", "--with none"):
+        assert document("solve", "break-even", *LOOKUP, "--against", same) == plain
+
+
+def test_the_plain_scenario_has_no_technique_and_no_format(document: Callable[..., dict[str, Any]]) -> None:
+    first = "llama-3.2-1b --hw l4 --batch 4 --tp 2 --with awq --kv fp8 --no-flash --fuse qkv --offload weights=0.1"
+    found = document("compare", first, "", "--with none", "--with none --kv none", "llama-3.2-1b --hw l4 --with none")
+    _, plain, without, without_formats, again = found["scenarios"]
+    assert [each["techniques"] for each in found["scenarios"]] == [["awq"], [], [], [], []]
+    assert (plain["batch"], plain["devices"], plain["label"]) == (4, 2, "plain")
+    assert plain["memory"]["weights_bytes"] > without["memory"]["weights_bytes"]
+    assert without_formats["memory"]["kv_cache_bytes"] == plain["memory"]["kv_cache_bytes"]
+    assert without["memory"]["kv_cache_bytes"] == plain["memory"]["kv_cache_bytes"] / 2
+    assert again["memory"] == without["memory"]
+
+
+def test_none_is_an_option_that_is_not_set(document: Callable[..., dict[str, Any]]) -> None:
+    options = ("with", "quant", "weights", "activations", "kv", "fuse", "offload", "engine", "context", "price")
+    unset = [word for name in options for word in (f"--{name}", "none")]
+    assert document("analyze", *SMALL, *unset) == document("analyze", *SMALL)
+    assert document("analyze", *SMALL, "--quant", "None") == document("analyze", *SMALL)
+
+
 def test_break_even_keeps_the_other_options(document: Callable[..., dict[str, Any]]) -> None:
-    same = document("solve", "break-even", *SMALL, "--against", "")
-    assert same["verdict"] == "always"
     quantised = document("solve", "break-even", *SMALL, "--against", "--quant awq", "--metric", "tpot", "--at", "bound")
     assert quantised["neighbour"]["memory_bytes"] < quantised["answer"]["memory_bytes"]
 
@@ -171,6 +204,8 @@ MISTAKES: dict[str, tuple[tuple[str, ...], str]] = {
     "no draft": (("solve", "max-draft", *SMALL), "max-draft needs"),
     "nothing against": (("solve", "break-even", *SMALL), "--against"),
     "against nothing": (("solve", "max-batch", *SMALL, "--against", "--quant awq"), "--against"),
+    "against the same": (("solve", "break-even", *SMALL, "--against", ""), "both scenarios are the same"),
+    "none and a technique": (("analyze", *SMALL, "--with", "none", "--with", "eagle"), "'none + eagle'"),
     "unknown against": (("solve", "break-even", *SMALL, "--against", "--quantt awq"), "--quantt"),
     "open quotation": (("solve", "break-even", *SMALL, "--against", "--quant 'awq"), "quotation mark"),
     "encoder": (("solve", "max-batch", "bert-base", "--hw", "l4", "--tpot", "1s"), "only encodes"),

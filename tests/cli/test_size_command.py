@@ -137,7 +137,7 @@ def test_unreachable_targets_have_a_result(run) -> None:
         (["--prompt", "many"], "the prompt is a number of tokens"),
         (["--generate", "uniform:5"], "the generation: a uniform distribution is uniform:LOW:HIGH"),
         (["--hw", "h100-sxn"], "did you mean 'h100-sxm'?"),
-        (["--hw", ""], "no hardware to choose from"),
+        (["--hw", ""], "names separated by commas"),
         (["--price", "h100-sxm"], "a price is written NAME=USD"),
         (["--price", "h100-sxn=3"], "unknown hardware"),
         (["--quantile", "some"], "the quantile must be a number such as 0.95, or mean"),

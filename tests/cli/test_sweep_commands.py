@@ -113,6 +113,24 @@ def test_all_formats_have_equal_values(run: Run, tmp_path: Path) -> None:
             assert [text.lstrip("'") for text in texts] == [text.lstrip("'") for text in others]
 
 
+def test_versions_of_an_engine(run: Run) -> None:
+    _, out, _ = run(*BASE, "--batch", 64, "--over", "engine=vllm@0.5,vllm@0.11,vllm@0.24", "--format", "csv")
+    slowest, middle, fastest = records(out)
+    assert [row["engine"] for row in (slowest, middle, fastest)] == ["vllm@0.5", "vllm@0.11", "vllm@0.24"]
+    assert float(slowest["tpot"]) > float(middle["tpot"]) > float(fastest["tpot"])
+
+
+def test_a_version_is_shown(run: Run) -> None:
+    document = json.loads(run("analyze", *BASE[1:], "--engine", "vllm@0.11", "--format", "json")[1])
+    assert document["scenario"]["engine"] == "vllm 0.11"
+    profile, kernels = document["notes"]
+    assert profile == "vLLM 0.11: the profile is that of 0.8 to before 0.14"
+    assert kernels.endswith("were not measured: times are those of vllm 0.14.0 on h100-sxm, with wider intervals")
+    text = run("analyze", *BASE[1:], "--engine", "vllm@0.11")[1]
+    assert "expected on vllm 0.11: TTFT" in text
+    assert "note: vLLM 0.11: the profile is that of 0.8 to before 0.14" in text
+
+
 def test_a_table_has_units(run: Run) -> None:
     status, out, _ = run(*BASE, "--over", "batch=1,8", "--over", "with=none,eagle+awq")
     assert status == 0

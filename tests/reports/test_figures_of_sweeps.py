@@ -154,7 +154,8 @@ def test_bars_of_two_axes_stand_side_by_side() -> None:
 def test_a_footprint_adds_up_to_the_memory_of_the_analysis() -> None:
     picture = drawn("footprint", ["quant=W16,W4", "batch=1,4"])
     table = rows(picture)
-    found = sweep(make_study({"quant": "W16,W4", "batch": "1,4"}, ["memory"], model=MODEL, **L40S)).columns["memory"]
+    static = {**L40S, "memory_reading": "static"}
+    found = sweep(make_study({"quant": "W16,W4", "batch": "1,4"}, ["memory"], model=MODEL, **static)).columns["memory"]
     totals = {
         (row["quant"], row["group"]): sum(float(row[name]) for name in ("weights", "kv_cache", "activations"))
         for row in table
@@ -287,9 +288,9 @@ def test_study_files_that_cannot_be_drawn(run: Run, tmp_path: Path, text: str, m
         (["heatmpa", MODEL], "did you mean 'heatmap'"),
         (["missing.yaml"], "cannot be read"),
         (["heatmap", MODEL, "--hw", "l40s", "--over", "batch"], "cannot read the axis 'batch'"),
-        (["roofline", MODEL], "hardware is missing"),
-        (["roofs"], "name it with --hw"),
-        (["roofline"], "a model is missing"),
+        (["roofline", MODEL], "--hw is missing"),
+        (["roofs"], "--hw is missing"),
+        (["roofline"], "MODEL is missing"),
         (["measured", "missing.csv"], "missing.csv"),
         (["measured", str(ROOT / "hwspecs" / "a6000.yaml")], "a6000.yaml"),
         (["heatmap", MODEL, "--hw", "l40s", "--over", "hw=a100"], "hw is an axis and cannot be fixed as well"),

@@ -49,7 +49,7 @@ def test_the_page_is_small_and_whole(page: str) -> None:
     assert len(page.encode()) < 3e6
     assert not re.search(r"(src|href)=\"(?!data:image/svg|#)", page)
     assert "default-src &#39;none&#39;" in page
-    assert "Fits in memory (19.9 GB of 80.0 GB). TTFT 347 ms (294 to 417)" in page
+    assert "Fits in memory (24.9 GB of 78.2 GB). TTFT 348 ms (294 to 419)" in page
     for anchor in ("answer", "explore", "network", "operators", "what-if", "accuracy", "definitions", "reproduce"):
         assert f'<section id="{anchor}"' in page
 
@@ -164,8 +164,8 @@ def test_a_study_file_gives_its_scenarios_side_by_side(tmp_path: Path) -> None:
         (("llama-68m", "--hw", "l4", "-o", "r.pdf"), "ends in neither"),
         (("llama-68m", "--hw", "l4", "--date", "yesterday"), "a date is written like 2026-11-22"),
         (("llama-68m", "--hw", "nothing"), "unknown hardware"),
-        (("llama-68m",), "hardware is missing"),
-        (("--hw", "l4"), "a model is missing"),
+        (("llama-68m",), "--hw is missing"),
+        (("--hw", "l4"), "MODEL is missing"),
         (("llama-68m", "--hw", "l4", "--over", "batch=1:64"), "8 scenarios side by side at most"),
         (("llama-68m", "--hw", "l4", "-o", "missing/report.html"), "cannot write"),
         (("llama-68m", "--hw", "l4", "-o", "missing/report.md", "--no-advice"), "cannot write"),

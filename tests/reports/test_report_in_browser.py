@@ -184,7 +184,9 @@ def test_every_control_updates_all_parts(one: Explored, control: str) -> None:
     before = drawings(one)
     one.turn(control, 0 if control in ("batch", "prompt") else 1)
     after = drawings(one)
-    assert all(before[name] != after[name] for name in PARTS)
+    # Scores without FlashAttention take less memory here than vLLM reserves for sampling.
+    still = {"memory"} if control == "flash" else set()
+    assert {name for name in PARTS if before[name] == after[name]} == still
     one.page.locator("#reset").click()
     assert drawings(one) == before
 

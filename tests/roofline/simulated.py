@@ -38,6 +38,8 @@ ALL = {
     "eager": answer("llama-2-7b", "a6000", batch=3, engine="hf-eager"),
     "blocks of integers": answer("llama-2-7b", "rtx-4090", formats={"scheme": "q4_k_m"}, engine="llama.cpp"),
     "speculative": answer("llama-3.1-8b", "h100-sxm", techniques=("eagle:accept=3.5",)),
+    "lookahead": answer("llama-2-7b", "a100-sxm-80gb", engine="hf-eager", techniques=("lookahead",)),
+    "pruned tokens": answer("llama-2-7b", "h100-sxm", techniques=("token-pruning",)),
     "offloaded": answer("llama-2-70b", "rtx-4090", settings={"offload": parse_offload("weights=0.8")}),
     "pipeline": answer("llama-3.1-70b", "h100-sxm", batch=8, degrees={"pipeline": 2, "tensor": 2}),
 }

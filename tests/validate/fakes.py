@@ -1,4 +1,4 @@
-"""A machine that is made up: its kernels take what the simulator's forms say of known constants, with noise."""
+"""A synthetic machine: its kernels take the times of the simulator's forms with known constants, and noise."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def refused(path: Path) -> str:
 # --- the bundled ones -------------------------------------------------------------------------------------------------
 
 
-def test_there_are_many_and_they_are_spread() -> None:
+def test_anchors_cover_many_groups() -> None:
     assert len(ANCHORS) >= 60
     assert len({anchor.group for anchor in ANCHORS}) >= 8
     assert len({anchor.conditions.model for anchor in ANCHORS}) >= 15
@@ -240,7 +240,7 @@ def test_junk_is_answered_in_one_sentence(tmp_path: Path, key: str, value: objec
     assert len(message) < 600
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_invalid_anchor_files(tmp_path: Path) -> None:
     assert "mapping" in refused(write(tmp_path, "- 1\n"))
     assert "YAML" in refused(write(tmp_path, "a: [\n"))
     assert "cannot be read" in refused(tmp_path / "absent.yaml")

@@ -1,4 +1,4 @@
-"""Measuring: files that survive everything, runs that go on, and a made-up machine that the fit finds again."""
+"""Measuring: interrupted files, resumed runs, and a synthetic machine whose constants the fit recovers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.specs.hardware import load_hardware
-from roofline.timing.calibration import Residuals, load_calibration
+from roofline.timing.calibration import Residuals
+from roofline.timing.calibration_files import load_calibration
 from roofline.validate.fit.calibrate import log_errors
 from roofline.validate.kernels import registry
 from roofline.validate.kernels.work import Case
@@ -44,7 +45,7 @@ def taken(path: Path, cases: list[Case], seconds: float = 60.0, **options: Any) 
         )
 
 
-# --- a made-up machine is found again ---
+# --- the constants of a synthetic machine are recovered ---
 
 
 def test_fifty_points_of_each_kernel_recover_the_machine(tmp_path: Path) -> None:
@@ -238,9 +239,7 @@ def test_a_line_is_a_line_whatever_is_in_it() -> None:
         (Exception("CompilationError: at 3:4\n lots\n of lines"), "CompilationError: at 3:4"),
     ],
 )
-def test_what_cannot_be_measured_is_left_out_and_the_rest_goes_on(
-    tmp_path: Path, error: Exception, reason: str
-) -> None:
+def test_failed_measurements_are_skipped(tmp_path: Path, error: Exception, reason: str) -> None:
     cases = design({"gemm": ("bf16", "fp8")}, LIMITS, 5)
     outcome = taken(tmp_path / "rows.csv", cases, known=fake_benchmarks(error))
     assert outcome.measured == sum(case.dtype == "bf16" for case in cases)
@@ -277,7 +276,7 @@ def test_time_that_is_up_leaves_the_rest(tmp_path: Path) -> None:
     assert (outcome.measured, outcome.left) == (0, len(cases))
 
 
-def test_a_card_without_a_format_says_so() -> None:
+def test_unsupported_formats_of_a_device_have_a_reason() -> None:
     chosen, refused = measuring.formats_for(FakeDevice(), load_hardware("a100-sxm-80gb"), fake_benchmarks())
     assert set(chosen["gemm"]) == {"bf16"}
     assert "gemm in fp8: a100-sxm-80gb has no fp8" in refused
@@ -347,7 +346,7 @@ def test_no_triton_leaves_plain_pytorch(monkeypatch: pytest.MonkeyPatch) -> None
     assert all(set(benchmark.backends) == {"torch"} for benchmark in found.values())
 
 
-def test_weight_only_products_join_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weight_only_gemms_are_merged_with_the_other_gemms(monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = fake_benchmarks()["gemm"], fake_benchmarks()["gemm"]
     second.dtypes = ("int4_wo",)
     fake = SimpleNamespace(GEMM=first, WEIGHT_ONLY=second)
@@ -360,7 +359,7 @@ def test_weight_only_products_join_the_others(monkeypatch: pytest.MonkeyPatch) -
     joined.backends["torch"](packed, joined.inputs(packed, "cuda", 0), joined.outputs(packed, "cuda"))
 
 
-def test_the_simulator_needs_neither() -> None:
+def test_the_simulator_needs_neither_torch_nor_triton() -> None:
     code = (
         "import sys; sys.modules['torch'] = sys.modules['triton'] = None\n"
         "import roofline.cli.validate, roofline.validate.loop\n"

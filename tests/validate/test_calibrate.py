@@ -14,7 +14,8 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, SpecError
 from roofline.specs.hardware import load_hardware
-from roofline.timing.calibration import Calibration, Fit, Residuals, Source, load_calibration, parse_calibration, render
+from roofline.timing.calibration import Calibration, Fit, Residuals, Source
+from roofline.timing.calibration_files import load_calibration, parse_calibration, render
 from roofline.timing.kernels import kernel, kernel_time
 from roofline.validate.check.measured import load_row_files
 from roofline.validate.fit.calibrate import fit, fit_shared, hold_out
@@ -192,7 +193,7 @@ def test_intervals_cover_80_percent() -> None:
 
 
 def test_unusual_shapes_have_separate_intervals() -> None:
-    """Products of few columns scatter four times as much here: one interval for all would fit neither."""
+    """GEMMs of few columns scatter four times as much here: one interval for all would fit neither."""
     truth = machine()
     usual, narrow = gemm_rows(1500, truth, noise=0.05), gemm_rows(1500, truth, noise=0.2, least=64)
     found = fit([Measurements("gemm", pd.concat([usual.frame, narrow.frame], ignore_index=True), "both")], H100)
@@ -253,8 +254,8 @@ def test_the_search_path_has_calibrations(tmp_path: Path, monkeypatch: pytest.Mo
         path.parent.mkdir(parents=True)
         path.write_text(f"name: {folder.split('/')[0]}\nkernels: {{}}\n")
         monkeypatch.setenv("ROOFLINE_SPECS", str(tmp_path / folder.split("/")[0]))
-        first, family, pooled = load_calibration(H100).chain
-        assert (first.name, family.name, pooled.name) == (folder.split("/")[0], "hopper", "pooled")
+        names = [link.name for link in load_calibration(H100).chain if not link.engine]
+        assert names == [folder.split("/")[0], "h100-sxm", "hopper", "h200-sxm", "pooled"]
     monkeypatch.setenv("ROOFLINE_SPECS", str(tmp_path / "absent"))
     with pytest.raises(RooflineError, match="does not exist"):
         load_calibration(H100)
@@ -290,7 +291,8 @@ def test_score_has_the_fields_of_the_document() -> None:
     document = as_document(score([rows], by=("op", "format", "regime", "hardware")))
     first = document["groups"][0]
     assert list(first) == [
-        "op", "format", "regime", "hardware", "rows", "mape", "median_ape", "p90_ape", "bias", "bound_mape",
+        "op", "format", "regime", "hardware", "engine", "version", "rows", "mape", "median_ape", "p90_ape", "bias",
+        "bound_mape",
         "interval_coverage",
     ]  # fmt: skip
     assert sum(group["rows"] for group in document["groups"]) == 300
@@ -308,10 +310,10 @@ def test_unknown_hardware_is_scored_as_another() -> None:
 def test_an_unmeasured_format_uses_a_relative() -> None:
     calibration = load_calibration(H100)
     own = calibration.find("gemm", "bf16")
-    other = calibration.find("gemm", "fp16")
+    other = calibration.find("gemm", "fp32")
     assert own is not None
     assert other is not None
-    assert other.widening > own.widening == 1.0
+    assert other.spread > own.spread == 0.0
     assert replace(calibration, fits={}, parents=()).find("gemm", "bf16") is None
     bare = replace(calibration, fits={}, parents=())
     expected = bare.expected("gemm", {"dtype": "bf16", "m": 1.0, "n": 64.0, "k": 64.0}, H100)

@@ -14,6 +14,7 @@ from roofline import Scenario, analyze, load_hardware, load_model, parse_precisi
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.reports.documents import accuracy as pages
 from roofline.reports.output.export import as_json
+from roofline.specs.engine import load_engine
 from roofline.validate.score.end_to_end import (
     COLUMNS,
     Case,
@@ -137,14 +138,14 @@ def test_decode_from_an_empty_prompt_averages_over_its_steps(tmp_path: Path) -> 
 def test_the_expected_time_is_that_of_the_rows_engine(tmp_path: Path) -> None:
     row = case(tmp_path, engine="TensorRT-LLM v0.9")
     found = predict(row)
-    answer = analyze(replace(plain(), engine="tensorrt-llm"))
+    answer = analyze(replace(plain(), engine="tensorrt-llm@0.9"))
     assert (found.low, found.mid, found.high) == answer.expected.total
     assert found.bound == answer.generation.total < found.low < found.mid < found.high
     assert predict(row, "hf-eager").mid > found.mid
 
 
 def test_the_bound_is_in_the_formats_that_the_rows_engine_computes_in(tmp_path: Path) -> None:
-    """A published RTX 4090 is faster than products in fp16 could be: llama.cpp multiplies integers there."""
+    """A published RTX 4090 is faster than FP16 GEMMs could be: llama.cpp multiplies integers there."""
     conditions = {"hardware": "RTX 4090 24GB", "engine": "llama.cpp CUDA", "weights": "Q4_0", "batch": "1"}
     figure = {"input_len": "512", "output_len": "0", "metric": "prefill_throughput", "unit": "tok/s", "value": "14771"}
     row = case(tmp_path, **conditions, **figure)
@@ -155,7 +156,7 @@ def test_a_batch_that_does_not_fit_is_served_in_waves(tmp_path: Path) -> None:
     """Llama-2-7B's cache takes 0.5 MiB a token: 22 sequences of 2048 tokens fit beside it on an A100 of 40 GB."""
     row = case(tmp_path, hardware="a100-sxm-40gb", batch="64", input_len="1024", output_len="1024")
     assert row.waves == (22, 22, 20)
-    parts = [analyze(replace(row.scenario, batch=size)).expected.total for size in (22, 20)]
+    parts = [analyze(replace(row.scenario, batch=size, engine=row.engine)).expected.total for size in (22, 20)]
     found = predict(row)
     assert found.mid == pytest.approx(2 * parts[0].mid + parts[1].mid)
     assert found.bound == analyze(row.scenario).generation.total
@@ -212,12 +213,26 @@ def test_model_names() -> None:
 
 
 def test_engines_by_prefix() -> None:
-    assert [find_engine(text) for text in ("TensorRT-LLM v0.8.0", "llama.cpp CUDA 8cf6b42", "SGLang (May 2025)")] == [
-        "tensorrt-llm",
-        "llama.cpp",
-        "sglang",
-    ]
-    assert find_engine("LMDeploy TurboMind") == "lmdeploy"
+    names = {
+        "TensorRT-LLM v0.8.0": "tensorrt-llm@0.8.0",
+        "TensorRT-LLM 1.3.0rc10": "tensorrt-llm@1.3.0rc10",
+        "TensorRT-LLM (2025)": "tensorrt-llm",
+        "llama.cpp CUDA 8cf6b42": "llama.cpp",
+        "llama.cpp CUDA 9c35706": "llama.cpp",
+        "SGLang (May 2025)": "sglang",
+        "SGLang 0.5.10": "sglang@0.5.10",
+        "LMDeploy TurboMind": "lmdeploy",
+        "DeepSpeed-MII (2024)": "deepspeed-mii",
+        "vLLM": "vllm",
+        "vLLM (2024)": "vllm@0.5",
+        "vLLM of 2025 (ML.ENERGY v3)": "vllm@0.11",
+        "vLLM (Feb 2026)": "vllm",
+        "vLLM Apr 2024 (torch 2.2)": "vllm@0.5",
+        "vLLM 0.8.3dev": "vllm@0.8.3dev",
+        "vLLM 0.24.0": "vllm@0.24.0",
+    }
+    assert {text: find_engine(text) for text in names} == names
+    assert all(load_engine(name).name == name.split("@")[0] for name in names.values())
     with pytest.raises(Unmapped, match="no engine profile is for 'pegainfer'"):
         find_engine("pegainfer")
 

@@ -32,7 +32,7 @@ from roofline.validate.fit.engines import (
 from roofline.validate.score.end_to_end import COLUMNS, Case, Predicted, map_rows, predict, read_rows
 
 TRUE = {"step": 0.9e-3, "sequence": 40e-6, "launch": 1.5, "prefill": 1.15}
-"""What the made-up engine of the rows below does differently from the prior."""
+"""What the synthetic engine of the rows below does differently from the prior."""
 
 SHAPES = (
     ("llama-2-7b", "1", "1", "128", "32"),
@@ -69,7 +69,7 @@ def changed(values: dict[str, float]) -> Engine:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows that the made-up engine would have measured."""
+    """Rows that the synthetic engine would have measured."""
     path = tmp_path_factory.mktemp("figures") / "made-up.csv"
     blank = cases(table(path))
     return table(path, [predict(case, changed(TRUE)).mid for case in blank])
@@ -147,7 +147,7 @@ def test_spread_holds_eighty_percent() -> None:
 
 def test_priors_are_within_the_bounds_of_parameters() -> None:
     for name, values in PRIORS.items():
-        assert load_engine(name).name == name
+        assert load_engine(name).profile == name
         for key, value in values.items():
             assert PARAMETER[key].low <= value <= PARAMETER[key].high
     for name, grid in TABULATED.items():

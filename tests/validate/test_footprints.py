@@ -6,7 +6,11 @@ from pathlib import Path
 
 import pytest
 
+from roofline import load_hardware, load_model
 from roofline.core.errors import SpecError
+from roofline.graph.parallel import Parallelism
+from roofline.scenario.kv_capacity import kv_capacity
+from roofline.specs.engine import load_engine
 from roofline.validate.score.footprints import Quantity, as_document, main, read_footprints, report, score_footprints
 
 HEADER = "model,hardware,num_gpus,engine,precision_weights,precision_kv,metric,value,unit,source"
@@ -71,6 +75,23 @@ def test_a_nondefault_utilization_is_detected(tmp_path: Path) -> None:
     assert "weights and KV cache take 94%" in reason
 
 
+def test_an_engine_with_a_fault_is_not_scored(tmp_path: Path) -> None:
+    """vLLM of pull request 2031 kept the inputs of all all-reduces, which is most of the missing KV cache."""
+    source = "https://github.com/vllm-project/vllm/pull/2031"
+    rows = (
+        f"Llama-2 7B,A100 80GB,1,vLLM 0.2.4+,FP16,FP16,kv_gpu_blocks_16tok,7351,blocks,{source}",
+        f"Llama-2 70B,A100 80GB,4,vLLM 0.2.4+,FP16,FP16,kv_gpu_blocks_16tok,20865,blocks,{source}",
+    )
+    found = score_footprints(written(tmp_path, *rows))
+    assert [abs(one.error) < 0.01 for one in found.scored] == [True]
+    ((_, reason),) = found.unmapped
+    assert "pull request 2151" in reason
+    model, a100 = load_model("llama-2-70b"), load_hardware("a100-sxm-80gb")
+    kept = 2 * model.layers * 4096 * 8192 * 2  # two all-reduces a layer, of the 4096 tokens that were profiled
+    ours = kv_capacity(model, a100, None, Parallelism(tensor=4), load_engine("vllm-v0").memory)
+    assert (ours.cache - kept) / ours.bytes_per_token == pytest.approx(20865 * 16, rel=0.06)
+
+
 def test_a_stated_utilization_is_used(tmp_path: Path) -> None:
     source = "https://github.com/vllm-project/vllm/issues/21348"
     row = f"Qwen3-235B-A22B,H100 80GB,4,SGLang Jul 2025,FP8,BF16,kv_cache_tokens,367404,tokens,{source}"
@@ -101,7 +122,7 @@ def test_bad_files(tmp_path: Path, content: str, said: str) -> None:
         read_footprints(path)
 
 
-def test_files_that_are_none(tmp_path: Path) -> None:
+def test_invalid_footprint_files(tmp_path: Path) -> None:
     binary = tmp_path / "binary.csv"
     binary.write_bytes(b"PAR1\xff\xfe\x00\x80")
     with pytest.raises(SpecError, match="not UTF-8"):

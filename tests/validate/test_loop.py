@@ -17,7 +17,7 @@ from roofline.core.errors import RooflineError, SpecError, UnsupportedError
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.specs.modelspec import load_model
-from roofline.timing.calibration import load_calibration
+from roofline.timing.calibration_files import load_calibration
 from roofline.validate import loop
 from roofline.validate.kernels import eager
 from roofline.validate.kernels.work import Case
@@ -47,7 +47,7 @@ def torch() -> Iterator[Any]:
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A processor with a small cache, whose roofs are found in a moment."""
+    """A CPU with a small cache, whose roofs take little time to find."""
     monkeypatch.setattr(devices, "last_level_cache", lambda: 2e6)
     monkeypatch.setattr(devices, "busy_cores", lambda: 0.0)
     monkeypatch.setattr(devices, "SAMPLING_TIME", 0.01)
@@ -123,10 +123,10 @@ def test_an_unknown_card_becomes_a_spec(monkeypatch: pytest.MonkeyPatch, tmp_pat
 
 
 @pytest.mark.usefixtures("small")
-def test_a_processor_becomes_a_spec(tmp_path: Path, torch: Any) -> None:
+def test_a_cpu_becomes_a_spec(tmp_path: Path, torch: Any) -> None:
     device = devices.Cpu(torch, threads=1)
     found = machine.examine(device)
-    path = tmp_path / "processor.yaml"
+    path = tmp_path / "cpu.yaml"
     path.write_text(found.spec)
     hardware = load_hardware(str(path))
     assert (hardware.kind, hardware.family, hardware.units) == ("cpu", "cpu", 1)
@@ -160,7 +160,7 @@ HEADS = {"batch": 2, "heads": 6, "kv_heads": 2, "head_dim": 16}
     ],
 )
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
-def test_plain_kernels_are_right(op: str, shape: dict[str, int], dtype: str, torch: Any) -> None:
+def test_pytorch_kernels_are_correct(op: str, shape: dict[str, int], dtype: str, torch: Any) -> None:
     stored = {"kv_dtype": dtype} if op.startswith("attention") else {}
     case, benchmark = Case(op, {"dtype": dtype, **stored, **shape}), eager.BENCHMARKS[op]
     assert benchmark.refusal(case, "torch", "cpu") is None
@@ -212,7 +212,7 @@ def test_the_cache_gives_what_a_whole_pass_gives(torch: Any) -> None:
     assert cache.length == 12
 
 
-def test_it_has_the_weights_of_the_model() -> None:
+def test_the_measured_model_has_the_parameters_of_the_spec() -> None:
     from roofline.bound.memory import parameters
 
     model = with_layers(load_model("qwen2.5-0.5b"), 1)
@@ -249,7 +249,7 @@ def test_other_architectures_are_refused_with_the_reason(name: str, reason: str)
 
 
 @pytest.mark.usefixtures("small", "torch")
-def test_from_nothing_to_a_scored_calibration_and_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measure_fit_score_and_run_a_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(measuring.POINTS, "cpu", 30)
     folder = tmp_path / "specs"
     found = loop.run_calibrate("cpu", 0.12, ("copy", "activation"), folder, ("fp32",), threads=1)
@@ -288,7 +288,7 @@ def test_from_nothing_to_a_scored_calibration_and_a_model(tmp_path: Path, monkey
 
 
 @pytest.mark.usefixtures("small", "torch")
-def test_too_short_a_run_says_what_is_missing(tmp_path: Path) -> None:
+def test_a_run_with_too_few_rows_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RooflineError, match=r"too few to fit.*measure for longer|has no rows"):
         loop.run_calibrate("cpu", 0.0002, ("gemm",), tmp_path / "specs", ("fp32",), threads=1)
     with pytest.raises(RooflineError, match="--minutes must be above 0"):

@@ -12,7 +12,7 @@ from roofline.core.errors import RooflineError, SpecError
 from roofline.reports.documents.check import as_markdown, parts
 from roofline.reports.output.terminal import render
 from roofline.specs.hardware import load_hardware
-from roofline.timing.calibration import load_calibration
+from roofline.timing.calibration_files import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time
 from roofline.validate.check.check import PREDICTIONS, check, read_predictions
 from roofline.validate.check.measured import FOLDER, geometric_mean, load_row_files, predict_rows
@@ -42,7 +42,7 @@ def folder(root: Path, *rows: str, head: str = HEAD, **about: object) -> Path:
     return root
 
 
-def product(m: int, way: str = "torch", cache: str = "cold", latency: float = 50.0) -> str:
+def gemm_row(m: int, way: str = "torch", cache: str = "cold", latency: float = 50.0) -> str:
     return f"h100-sxm,gemm,bf16,{m},4096,4096,{latency},{way},{cache}"
 
 
@@ -61,7 +61,7 @@ def test_the_files_of_the_repository() -> None:
             assert group.mape == pytest.approx(errors[group.op, group.format])
 
 
-def test_what_the_family_of_processors_was_fitted_to() -> None:
+def test_the_cpu_constants_name_the_rows_they_were_fitted_to() -> None:
     """Its constants are those of the files that say so, and of no other: as many rows as these have."""
     kept = {found.name: found for found in load_row_files()}
     assert {name for name, found in kept.items() if not found.provenance.fitted} == {"epyc-2-threads"}
@@ -75,8 +75,8 @@ def test_what_the_family_of_processors_was_fitted_to() -> None:
 
 
 def test_predictions_are_those_of_the_calibration(tmp_path: Path) -> None:
-    """Kernels and caches are told apart; replayed weights need no memory."""
-    rows = [product(8), product(16), product(8, "triton"), product(8, cache="warm")]
+    """Kernels and caches are distinguished; replayed weights need no memory."""
+    rows = [gemm_row(8), gemm_row(16), gemm_row(8, "triton"), gemm_row(8, cache="warm")]
     (kept,) = load_row_files(folder(tmp_path, *rows))
     groups = {(group.kernel, group.cache): group for group in predict_rows(kept)}
     assert {key: len(group.measured) for key, group in groups.items()} == {
@@ -95,20 +95,20 @@ def test_predictions_are_those_of_the_calibration(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("rows", "about", "message"),
     [
-        ((product(8),), {"load": None}, r"card.yaml: .*'load'"),
-        ((product(8),), {"fitted": "no"}, r"card.yaml: .*'fitted'"),
-        ((product(8),), {"hardware": "hardware/absent.yaml"}, "absent.yaml"),
+        ((gemm_row(8),), {"load": None}, r"card.yaml: .*'load'"),
+        ((gemm_row(8),), {"fitted": "no"}, r"card.yaml: .*'fitted'"),
+        ((gemm_row(8),), {"hardware": "hardware/absent.yaml"}, "absent.yaml"),
         (
-            (product(8),),
+            (gemm_row(8),),
             {"hardware": "a100-sxm-80gb"},
             r"row 1 has the hardware 'h100-sxm', the provenance 'a100-sxm-80gb'",
         ),
         ((), {}, "has no rows"),
-        ((product(8), "h100-sxm,gemm"), {}, "has 1 rows with a wrong number of columns"),
-        ((product(8, latency=-3.0),), {}, r"row 1: 'latency_us' must be positive"),
-        ((product(8, latency="fast"),), {}, "no number"),  # type: ignore[arg-type]
-        ((product(8).replace("gemm", "gem"),), {}, "unknown op 'gem'"),
-        ((product(8).replace("gemm", "norm"),), {}, "lacks the column 'rows'"),
+        ((gemm_row(8), "h100-sxm,gemm"), {}, "has 1 rows with a wrong number of columns"),
+        ((gemm_row(8, latency=-3.0),), {}, r"row 1: 'latency_us' must be positive"),
+        ((gemm_row(8, latency="fast"),), {}, "no number"),  # type: ignore[arg-type]
+        ((gemm_row(8).replace("gemm", "gem"),), {}, "unknown op 'gem'"),
+        ((gemm_row(8).replace("gemm", "norm"),), {}, "lacks the column 'rows'"),
     ],
 )
 def test_files_that_are_wrong(tmp_path: Path, rows: tuple[str, ...], about: dict[str, object], message: str) -> None:
@@ -118,7 +118,7 @@ def test_files_that_are_wrong(tmp_path: Path, rows: tuple[str, ...], about: dict
 
 
 def test_rows_without_provenance(tmp_path: Path) -> None:
-    folder(tmp_path, product(8))
+    folder(tmp_path, gemm_row(8))
     (tmp_path / "card.yaml").unlink()
     with pytest.raises(SpecError, match=r"has no provenance file card.yaml"):
         load_row_files(tmp_path)
@@ -134,7 +134,7 @@ def project(tmp_path: Path) -> Path:
     (tmp_path / "rows").mkdir()
     entry = "{id: first, metric: ttft, value: 9.5 ms, conditions: {hw: a100-sxm-80gb, model: llama-2-7b}}"
     (tmp_path / "anchors" / "page.yaml").write_text(f"title: A\nsource: b\nanchors:\n  - {entry}\n")
-    folder(tmp_path / "rows", product(8), product(64), product(64, latency=60.0), product(1024))
+    folder(tmp_path / "rows", gemm_row(8), gemm_row(64), gemm_row(64, latency=60.0), gemm_row(1024))
     assert checked(tmp_path, accept=True)["passed"]
     return tmp_path
 
@@ -179,16 +179,16 @@ def test_kernels_that_move_fail_until_accepted(project: Path) -> None:
 
 
 def test_rows_that_come_and_go(project: Path) -> None:
-    folder(project / "rows", product(8), product(9000))
+    folder(project / "rows", gemm_row(8), gemm_row(9000))
     statuses = {row["id"].split("/")[-1]: row["status"] for row in checked(project)["moved"]}  # type: ignore[attr-defined]
     assert statuses == {"m>=4096": "added", "m<=128": "removed", "m<4096": "removed"}
     checked(project, accept=True)
     assert checked(project)["passed"]
 
 
-def test_whether_errors_are_a_test_is_said(project: Path) -> None:
+def test_errors_on_fitted_rows_are_marked(project: Path) -> None:
     for fitted, said in ((False, "constants not fitted to these rows"), (True, "so the errors are no test")):
-        folder(project / "rows", product(8), fitted=fitted)
+        folder(project / "rows", gemm_row(8), fitted=fitted)
         document = checked(project)
         assert said in " ".join(render(parts(document)).split())
         page = as_markdown(document)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from roofline.core.documents import read_mapping
 from roofline.specs.hardware import load_hardware
-from roofline.timing.calibration import Source, load_calibration, parse_calibration
+from roofline.timing.calibration import Source
+from roofline.timing.calibration_files import load_calibration, parse_calibration
 from roofline.timing.kernels import kernel_time
 from roofline.validate.fit.ship import shared
 from roofline.validate.score.accuracy import Data, load
@@ -27,7 +29,8 @@ def errors(data: Data, name: str, op: str, form: str, basis: str | None = None) 
     hardware, rows = load_hardware(name), data[name][op].formats()[form]
     calibration = load_calibration(hardware)
     if basis is not None:
-        calibration = next(link for link in calibration.chain if link.basis == basis)
+        first, *rest = (link for link in calibration.chain if link.basis == basis)
+        calibration = replace(first, parents=tuple(rest))
     match = calibration.find(op, form)
     assert match is not None
     assert isinstance(rows, Measurements)

@@ -48,7 +48,7 @@ def refused(path: Path) -> str:
 
 
 @pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
-def test_reads(tmp_path: Path, name: str) -> None:
+def test_measurement_files_are_read(tmp_path: Path, name: str) -> None:
     (part,) = read_measurements(write(tmp_path, rows(), name))
     assert part.op == "gemm"
     assert len(part) == 4
@@ -89,7 +89,7 @@ def test_unknown_op(tmp_path: Path) -> None:
         ("latency_us", -1.0, "'latency_us' is not above zero (row 2)"),
         ("latency_us", 0.0, "'latency_us' is not above zero (row 2)"),
         ("m", float("nan"), "'m' is no finite number (row 2)"),
-        ("m", 0, "'m' is no whole number of at least 1 (row 2)"),
+        ("m", -1, "'m' is no whole number of at least 1 (row 2)"),
         ("m", 1.5, "'m' is no whole number of at least 1 (row 2)"),
         ("dtype", None, "the column 'dtype' is empty (row 2)"),
         ("hardware", None, "the column 'hardware' is empty (row 2)"),
@@ -135,7 +135,7 @@ def test_mixed_hardware(tmp_path: Path) -> None:
 
 def test_rows_are_numbered_as_in_the_file(tmp_path: Path) -> None:
     norm = pd.DataFrame(
-        {"hardware": "h100-sxm", "op": "norm", "dtype": "bf16", "rows": [8, 0], "columns": 64, "latency_us": 3.0}
+        {"hardware": "h100-sxm", "op": "norm", "dtype": "bf16", "rows": [8, -1], "columns": 64, "latency_us": 3.0}
     )
     frame = pd.concat([rows(2), norm], ignore_index=True)
     assert "'rows' is no whole number of at least 1 (row 4)" in refused(write(tmp_path, frame))

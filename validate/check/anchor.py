@@ -15,7 +15,6 @@ from typing import Annotated, Any, NamedTuple
 
 from annotated_types import Ge, Gt, Le, Len
 from msgspec import Struct
-from msgspec.structs import replace
 from pydantic import ConfigDict, Strict, TypeAdapter
 from pydantic.dataclasses import dataclass as checked
 
@@ -25,7 +24,8 @@ from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quo
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.analysis import Analysis, analyze
-from roofline.scenario.kv_capacity import VLLM_V0, kv_capacity
+from roofline.scenario.kv_capacity import kv_capacity
+from roofline.scenario.memory import memory_reserve
 from roofline.scenario.scenario import DEFAULT_PROMPT, Scenario
 from roofline.scenario.schedule import Settings
 from roofline.specs.checkpoint import precision_of
@@ -106,6 +106,7 @@ class Conditions:
     micro_batches: Number = 1
     techniques: tuple[Text, ...] = ()
     engine: Text | None = None
+    host: Text | None = None
     utilisation: Annotated[float, Gt(0), Le(1)] | None = None
 
 
@@ -312,8 +313,9 @@ def _scenario(given: Conditions) -> Scenario:
         prefix=given.prefix,
         context=given.context,
         precision=precision,
-        settings=Settings(parallel=parallel),
+        settings=Settings(parallel=parallel, utilization=given.utilisation),
         engine=given.engine,
+        host=given.host,
     )
     return apply_techniques(scenario, given.techniques)
 
@@ -402,11 +404,11 @@ def _stored(anchor: Anchor, answer: Analysis) -> float:
 
 
 def _capacity(anchor: Anchor, answer: Analysis) -> float:
-    """The KV cache capacity in tokens with vLLM's memory reservation, at `utilisation` of the device."""
-    share, scenario = anchor.conditions.utilisation, answer.scenario
-    if share is None:
+    """The KV cache capacity in tokens with the engine's reserve, at `utilisation` of the device."""
+    scenario = answer.scenario
+    if anchor.conditions.utilisation is None:
         raise RooflineError("kv_capacity_tokens needs the condition 'utilisation'")
-    reserve = replace(VLLM_V0, utilisation=share)
+    reserve = memory_reserve(scenario)
     found = kv_capacity(scenario.model, scenario.hardware, answer.precision, answer.parallel, reserve)
     return float(found.tokens or 0)
 

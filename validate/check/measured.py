@@ -26,7 +26,7 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quote
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.library import validate
-from roofline.timing.calibration import load_calibration
+from roofline.timing.calibration_files import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
 from roofline.validate.kernels.work import Case
 from roofline.validate.score.kernels import error_statistics

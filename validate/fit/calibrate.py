@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.timing.calibration import Calibration, Fit, Residuals, Source, load_calibration, render
+from roofline.timing.calibration import Calibration, Fit, Residuals, Source
+from roofline.timing.calibration_files import load_calibration, render
 from roofline.timing.kernels import Array, Columns, kernel, kernel_regimes, kernel_time
 from roofline.timing.kernels.attention import TILINGS
-from roofline.timing.kernels.gemm import UNGRAPHED
+from roofline.validate.tables.believable import believable
+from roofline.validate.tables.origin import NONE, by_origin, is_ungraphed
 from roofline.validate.tables.rows import MODULES, Measurements, by_op, headline, only_hardware, read_measurements
 
 ERROR_SCALE = 0.05
@@ -52,6 +54,9 @@ HALVED = 40
 HEADLINE_SHARE = 0.85
 """Fraction of headline rows among a fit's rows."""
 
+HIDDEN = ("launch", "odd_rows", "l2_share")
+"""Constants that the host time of a benchmark without CUDA graphs hides: they stay as they start."""
+
 PERCENTILES = (10.0, 50.0, 90.0)
 
 
@@ -63,10 +68,11 @@ class _Rows(Struct, frozen=True):
     seconds: Array
     resident: NDArray[np.bool_]
     alone: NDArray[np.bool_]
+    hosted: bool
 
     @classmethod
-    def of(cls, part: Measurements, hardware: Hardware) -> _Rows:
-        return cls(part.columns, hardware, part.seconds, part.resident, part.alone)
+    def of(cls, part: Measurements, hardware: Hardware, hosted: bool = False) -> _Rows:
+        return cls(part.columns, hardware, part.seconds, part.resident, part.alone, hosted)
 
     def errors(self, op: str, parameters: Mapping[str, float]) -> Array:
         predicted = kernel_time(op, self.columns, self.hardware, parameters, self.resident, self.alone)
@@ -92,7 +98,7 @@ def fit(
             chosen = sample(rows, points or SAMPLE, seed, everything=points is not None)
             start = _start(op, format, prior, fits)
             try:
-                found = fit_rows(op, format, [(chosen, hardware)], start, seed)
+                found = fit_rows(op, format, [(chosen, hardware)], start, seed, hosted=_is_hosted(chosen, format))
             except UnsupportedError:
                 continue
             fits[op, format] = replace(found, rows=len(chosen) if points else len(rows))
@@ -102,17 +108,29 @@ def fit(
     return Calibration(hardware.name, "calibrated", fits, origin, tuple(prior.chain) if prior else ())
 
 
-def fitted(path: Path, hardware: str, points: int | None) -> str:
-    """The calibration of `hardware` fitted to the measurements in a file or folder, as YAML.
+def _is_hosted(part: Measurements, format: str) -> bool:
+    """Whether all rows are of benchmarks without CUDA graphs."""
+    return all(is_ungraphed(rows, found, format) for found, rows in by_origin(part).items())
 
-    The prior is the nearest calibration: the device's own, else its family's.
+
+def fitted(path: Path, hardware: str, points: int | None) -> tuple[str, list[str]]:
+    """The calibration of `hardware` fitted to the measurements in a file or folder, as YAML, and notes in words.
+
+    The prior is the nearest calibration: that of the engine's version in the rows on the device, else its relatives'.
+    The notes say which rows were left out, and whose kernels the rows are taken for.
     """
     parts = read_measurements(path)
     only_hardware(parts, str(path))
     device = load_hardware(hardware)
+    believed = believable(parts, device)
+    origins = {origin for part in believed.parts for origin in by_origin(part)}
+    one = origins.pop() if len(origins) == 1 else NONE
     command = f"roofline validate fit {path.name} --hw {device.name}" + (f" --points {points}" if points else "")
     source = replace(describe(parts), command=command)
-    return render(fit(parts, device, prior=load_calibration(device), points=points, source=source))
+    prior = load_calibration(device, engine=one.engine, version=one.version)
+    text = render(fit(believed.parts, device, prior=prior, points=points, source=source))
+    whose = f"of {one}" if one.engine else "of no single engine: fitted as this machine's own"
+    return text, [*(f"left out: {reason}" for reason in believed.left_out), f"the rows are {whose}"]
 
 
 def describe(parts: Sequence[Measurements]) -> Source:
@@ -132,11 +150,17 @@ class Start(Struct, frozen=True):
     informed: bool
 
 
-def _start(op: str, format: str, prior: Calibration | None, own: Mapping[tuple[str, str], Fit]) -> Start:
-    """The prior's constants; for block-scaled GEMMs those of the same accelerator's FP8 GEMMs."""
+def default_start(op: str, format: str) -> Start:
+    """The start of a fit without a prior."""
     parameters = kernel(op).parameters(format)
     known = {one.name: one.default if one.start is None else one.start for one in parameters}
-    lacking = {one.name: one.default for one in parameters if one.optional}
+    return Start(known, PRIOR_WIDTH["none"], informed=False)
+
+
+def _start(op: str, format: str, prior: Calibration | None, own: Mapping[tuple[str, str], Fit]) -> Start:
+    """The prior's constants; for block-scaled GEMMs those of the same accelerator's FP8 GEMMs."""
+    known = dict(default_start(op, format).parameters)
+    lacking = {one.name: one.default for one in kernel(op).parameters(format) if one.optional}
     informed = False
     match = prior.find(op, format) if prior else None
     sibling = own.get((op, "fp8")) if format == "fp8_block" and op == "gemm" else None
@@ -178,30 +202,50 @@ def _spread(
 _Parts = Sequence[tuple[Measurements, Hardware]]
 
 
-def fit_rows(op: str, format: str, parts: _Parts, start: Start, seed: int = 0, free: bool = False) -> Fit:
+def fit_rows(
+    op: str,
+    format: str,
+    parts: _Parts,
+    start: Start,
+    seed: int = 0,
+    free: bool = False,
+    hosted: bool = False,
+    folds: bool = True,
+    least: int = MIN_ROWS,
+) -> Fit:
     """One set of constants for the measurements of one format, on one accelerator or on several together.
 
-    With `free` choices are fitted for any number of rows: for libraries other than the prior's. The residuals are
-    cross-validated: over halves of the shapes, or over accelerators.
+    With `free` choices are fitted for any number of rows: for libraries other than the prior's. `hosted` rows are of a
+    benchmark without CUDA graphs. The residuals are cross-validated over `folds`: halves of the shapes, or
+    accelerators.
     """
-    rows = [_Rows.of(part, hardware) for part, hardware in parts]
+    if hosted:
+        start = Start(_with_host(op, format, start.parameters), start.width, start.informed)
+    rows = [_Rows.of(part, hardware, hosted) for part, hardware in parts]
     count = sum(len(part) for part, _ in parts)
-    required = MIN_ROWS if start.informed else 3 * len(_fitted_parameters(op, format, rows))
+    required = least if start.informed else 3 * len(_fitted_parameters(op, format, rows))
     if count < required:
         raise RooflineError(f"{count} rows of {op} in {format} are too few to fit; at least {required} are needed")
     parameters = _search(op, format, rows, start, free or count >= FREE_CHOICE or not start.informed)
     errors, labels = [], []
-    for held, fitted in _folds(parts, seed):
+    for held, fitted in _folds(parts, seed) if folds else [(parts, [])]:
         refitted = parameters
         if fitted:
             refit = Start(parameters, start.width, informed=True)
-            fold = [_Rows.of(part, hardware) for part, hardware in fitted]
+            fold = [_Rows.of(part, hardware, hosted) for part, hardware in fitted]
             refitted = _search(op, format, fold, refit, free=False)
         for part, hardware in held:
             errors.append(-log_errors(part, hardware, refitted))
             labels.append(kernel_regimes(op, part.columns))
     residuals = summarise(op, np.concatenate(errors), np.concatenate(labels))
     return Fit(op, format, parameters, residuals, _ranges(op, [part for part, _ in parts]), count)
+
+
+def _with_host(op: str, format: str, parameters: Mapping[str, float]) -> Mapping[str, float]:
+    """The start of a fit to rows without CUDA graphs: host time from its own start where there is none yet."""
+    own = {one.name: one for one in kernel(op).parameters(format) if one.host}
+    unknown = {name: one.start for name, one in own.items() if one.start and parameters.get(name) == one.default}
+    return {**parameters, **unknown}
 
 
 def log_errors(part: Measurements, hardware: Hardware, parameters: Mapping[str, float]) -> Array:
@@ -264,8 +308,8 @@ def _search(op: str, format: str, rows: Sequence[_Rows], start: Start, free: boo
     best: tuple[float, dict[str, float]] | None = None
     for option in product(*options):
         chosen = {choice.name: float(value) for choice, value in zip(choices, option, strict=True)}
-        if op == "gemm" and format in UNGRAPHED and any(row.alone.any() for row in rows):
-            chosen["launch"] = start.parameters["launch"]  # hidden by the gaps of a benchmark without CUDA graphs
+        if any(row.hosted for row in rows):
+            chosen |= {name: start.parameters[name] for name in HIDDEN if name in start.parameters}
         loss, found = _minimise(op, parameters, rows, start, chosen)
         if best is None or loss < best[0]:
             best = loss, found
@@ -276,8 +320,9 @@ def _search(op: str, format: str, rows: Sequence[_Rows], start: Start, free: boo
 
 def _fitted_parameters(op: str, format: str, rows: Sequence[_Rows]) -> list[Parameter]:
     """The parameters of a kernel on such hardware."""
-    kinds = {row.hardware.kind for row in rows}
-    return [one for one in kernel(op).parameters(format) if not one.kind or {one.kind} == kinds]
+    kinds, hosted = {row.hardware.kind for row in rows}, any(row.hosted for row in rows)
+    every = kernel(op).parameters(format)
+    return [one for one in every if (not one.kind or {one.kind} == kinds) and (hosted or not one.host)]
 
 
 def _options(choice: Parameter, rows: Sequence[_Rows]) -> list[int]:
@@ -370,7 +415,7 @@ def fit_shared(
         start = _start(op, format, prior, fits)
         if prior is not None and sum(len(part) for part, _ in together) < min_rows:
             continue
-        fits[op, format] = fit_rows(op, format, together, start, seed, free)
+        fits[op, format] = replace(fit_rows(op, format, together, start, seed, free), held_out=True)
     software = [part for _, parts in members for part in parts]
     return Calibration(name, "pooled" if name == "pooled" else "family", fits, source or describe(software))
 

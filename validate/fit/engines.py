@@ -44,14 +44,15 @@ PRIORS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "tensorrt-llm": {"step": 0.3e-3, "sequence": 10e-6, "issue": 3e-6},
         "lmdeploy": {"step": 0.3e-3, "sequence": 10e-6, "issue": 3e-6},
         "vllm": {"step": 0.5e-3, "sequence": 15e-6, "issue": 6e-6},
-        "vllm-sync": {"step": 1.0e-3, "sequence": 18e-6, "issue": 6e-6},
-        "vllm-v0": {"step": 1.0e-3, "sequence": 20e-6, "issue": 6e-6},
+        "vllm@0.8": {"step": 1.0e-3, "sequence": 18e-6, "issue": 6e-6},
+        "vllm@0.4": {"step": 1.0e-3, "sequence": 20e-6, "issue": 6e-6},
         "sglang": {"step": 0.5e-3, "sequence": 15e-6, "issue": 6e-6},
         "llama.cpp": {"step": 0.2e-3, "sequence": 10e-6, "issue": 3e-6, "integer_blocks": 4.0},
+        "deepspeed-mii": {"step": 1.0e-3, "sequence": 20e-6, "issue": 6e-6},
         "hf-eager": {"step": 2e-3, "sequence": 20e-6, "issue": 25e-6},
     }
 )
-"""Prior parameters of engines; others have their default.
+"""Prior parameters of profiles (`Engine.profile`); others have their default.
 
 Orders of magnitude: a step of Python scheduling, sampling and detokenising takes about a millisecond, in C++ a few
 tenths; a kernel launch takes the CPU 3 us in C++ and about 6 us in Python (5 to 10 in PyTorch's own profiles).
@@ -365,7 +366,7 @@ def fit_all(rows: Sequence[PublishedRow], names: Iterable[str] | None = None) ->
     cases, _ = map_rows(rows)
     by_engine: dict[str, list[Case]] = {}
     for case in cases:
-        by_engine.setdefault(case.engine, []).append(case)
+        by_engine.setdefault(load_engine(case.engine).profile, []).append(case)
     chosen = list(by_engine if names is None else names)
     for name in chosen:
         if name not in by_engine:
@@ -403,12 +404,12 @@ def report(fitted: Sequence[Fitted]) -> str:
         for file in dict.fromkeys(files):
             own = files == file
             lines.append(
-                f"{file:38.38} {found.engine.name:14} {own.sum():4d}"
+                f"{file:38.38} {found.engine.profile:14} {own.sum():4d}"
                 f"  {before[own].mean():6.1%} {np.median(before[own]):6.1%}"
                 f"  {after[own].mean():6.1%} {np.median(after[own]):6.1%}  {inside[own].mean():11.0%}"
             )
     lines += ["", "Held out: every model predicted with parameters fitted to the others."]
-    lines += [f"{found.engine.name}: by {found.folds}" for found in fitted if found.folds != "model"]
+    lines += [f"{found.engine.profile}: by {found.folds}" for found in fitted if found.folds != "model"]
     return "\n".join([*lines, "", *(render(found.engine) for found in fitted)])
 
 
@@ -449,7 +450,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work(options: argparse.Namespace) -> str:
         fitted = fit_all(read_all(options.figures)[0], options.engine)
         for found in fitted if options.output is not None else ():
-            save_text(options.output / f"{found.engine.name}.yaml", render(described(found)))
+            save_text(options.output / f"{found.engine.profile}.yaml", render(described(found)))
         return report(fitted) + "\n"
 
     return run_command(parser, work, arguments)

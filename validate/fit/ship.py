@@ -1,12 +1,13 @@
-"""Fit the bundled calibrations: each accelerator's, each family's, and the pooled one.
+"""Fit the bundled calibrations: by device, engine and version, as a hierarchy.
 
-python -m roofline.validate.fit.ship MEASUREMENTS_DIR --output hwspecs/calibration --repository NAME --commit HASH
+python -m roofline.validate.fit.ship MEASUREMENTS_DIR... --output hwspecs/calibration --repository NAME --commit HASH
 --date DATE
 
---families fits product lines and families only, with the bundled pooled calibration as prior: for measurements of
-another kind, or of an architecture without a named accelerator. --add adds fits to the existing files: for kernels that
-the other measurements lack. --kept fits families from the files of a folder such as `validate/measurements` whose
-provenance marks them as fitted: for machines without a datasheet.
+fits everything together (`roofline.validate.fit.hierarchy`), and the components of its levels. --families fits product
+lines and families only, with the bundled pooled calibration as prior: for measurements of another kind, or of an
+architecture without a named accelerator. --add adds fits to the existing files: for kernels that the other measurements
+lack. --kept fits families from the files of a folder such as `validate/measurements` whose provenance marks them as
+fitted: for machines without a datasheet. The residuals of these three are of devices that a fit did not see.
 """
 
 from __future__ import annotations
@@ -14,8 +15,10 @@ from __future__ import annotations
 import argparse
 import datetime
 import math
+import multiprocessing
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -25,21 +28,26 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError
 from roofline.core.files import save_text
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.timing.calibration import (
-    Calibration,
-    Fit,
-    Source,
+from roofline.timing.calibration import Calibration, Fit, Source
+from roofline.timing.calibration_files import (
     families,
     load_calibration,
     parse_calibration,
+    parse_document,
     product_line,
     render,
 )
 from roofline.timing.kernels.gated_delta_rule import FUSED
+from roofline.timing.levels import FILE
 from roofline.validate.check.measured import load_row_files
-from roofline.validate.fit.calibrate import MIN_ROWS, describe, fit, fit_shared, log_errors, widen
+from roofline.validate.fit.calibrate import MIN_ROWS, describe, fit_shared, log_errors, widen
+from roofline.validate.fit.hierarchy import Table, fit_all, shelved
+from roofline.validate.fit.hierarchy import load as load_tables
+from roofline.validate.fit.levels import components, crossings
+from roofline.validate.fit.levels import render as render_levels
 from roofline.validate.main import run_command
 from roofline.validate.score.accuracy import Data, load
+from roofline.validate.tables.origin import origin
 from roofline.validate.tables.rows import Measurements, read_measurements
 
 ARCHITECTURE_SPECIFIC = {("gated_delta_rule", FUSED)}
@@ -51,12 +59,46 @@ MIN_ROWS_WITH_LINE = 50
 Member = tuple[Hardware, list[Measurements]]
 
 
-def calibrations(data: Data, source: Source) -> Iterator[Calibration]:
-    """All calibrations of measurements: the pooled one, the families', then each accelerator's."""
-    yield from shared(data, source)
-    for name, parts in data.items():
-        hardware, rows = load_hardware(name), list(parts.values())
-        yield fit(rows, hardware, source=_with_software(source, [(hardware, rows)]))
+def hierarchical(folders: Sequence[Path], output: Path, source: Source) -> Iterator[tuple[str, str]]:
+    """The files of all calibrations fitted together, by name, and that of the components of their levels.
+
+    Kernels that other measurements added to the existing files of `output` stay there.
+    """
+    data = load_tables(folders)
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
+        found = fit_all(data, pool.map)
+    software = {key: _software(table) for key, table in data.tables.items()}
+    measured = dict.fromkeys(name for table in data.tables.values() for name, _ in table)
+    files, grouped = shelved(found), _members(measured)
+    for family in grouped:
+        files.setdefault((family, ""), {}).setdefault("", {})
+    for (place, engine), versions in sorted(files.items()):
+        rows_of = {one for fits in versions.values() for key in fits for one in software[key] if _of(one, engine)}
+        own = replace(source, software=tuple(sorted(rows_of)))
+        calibration = Calibration(place, "calibrated", versions.get("", {}), own, engine=engine)
+        if not engine:
+            calibration = with_others(calibration, output, {op for op, _ in data.tables})
+        named = {version: fits for version, fits in versions.items() if version}
+        members = () if engine else tuple(sorted(grouped.get(place, ())))
+        yield f"{engine}/{place}".lstrip("/"), render(calibration, named, members)
+    yield Path(FILE).stem, render_levels(components(list(crossings(data, found))), source.command)
+
+
+def _software(table: Table) -> set[str]:
+    """The software of the rows of one op and format."""
+    return {software for part in table.values() for software in describe([part]).software}
+
+
+def _of(software: str, engine: str) -> bool:
+    return not engine or origin(software).engine == engine
+
+
+def _members(measured: Iterable[str]) -> dict[str, list[str]]:
+    """The measured devices of families with one of them, by family: the device's calibrations stand for the family."""
+    grouped: dict[str, list[str]] = {}
+    for name in measured:
+        grouped.setdefault(families(load_hardware(name))[0], []).append(name)
+    return grouped
 
 
 def shared(data: Data, source: Source) -> Iterator[Calibration]:
@@ -142,14 +184,19 @@ def _with_software(source: Source, members: Sequence[Member]) -> Source:
     return replace(source, software=software)
 
 
-def with_others(found: Calibration, folder: Path) -> Calibration:
-    """`found` with those fits of its file that are from other measurements and missing in `found`."""
+def with_others(found: Calibration, folder: Path, fitted: Collection[str] = ()) -> Calibration:
+    """`found` with those fits of its file that are from other measurements, of ops that were not `fitted`."""
     path = folder / f"{found.name}.yaml"
     if not path.is_file():
         return found
     there = parse_calibration(read_mapping(path), str(path)).fits
-    others = {key: fit for key, fit in there.items() if fit.source and key not in found.fits}
-    return replace(found, fits={**found.fits, **others})
+    others = {key: fit for key, fit in there.items() if fit.source and key[0] not in fitted}
+    return replace(found, fits={**others, **found.fits})
+
+
+def _listed(path: Path) -> tuple[str, ...]:
+    """The members that an existing file lists."""
+    return parse_document(read_mapping(path), str(path)).members if path.is_file() else ()
 
 
 def added(data: Data, source: Source, folder: Path) -> Iterator[Calibration]:
@@ -174,7 +221,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m roofline.validate.fit.ship", description="Fit the bundled calibrations."
     )
-    parser.add_argument("measurements", type=Path, help="folder of measurement files")
+    parser.add_argument("measurements", type=Path, nargs="+", help="folders of measurement files")
     parser.add_argument("--output", type=Path, required=True, help="folder of the calibration files")
     parser.add_argument("--repository", default="", help="where the measurements were published")
     parser.add_argument("--commit", default="", help="their commit")
@@ -187,19 +234,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     def work(options: argparse.Namespace) -> str:
         command = "python -m roofline.validate.fit.ship MEASUREMENTS_DIR --output hwspecs/calibration"
         mode = next((name for name in ("families", "add", "kept") if getattr(options, name)), "")
-        data = load(options.measurements) if mode != "kept" else {}
+        data = load(options.measurements[0]) if mode in ("families", "add") else {}
         command = f"{command} --{mode}" if mode else command
         source = Source(options.repository, options.commit, (), options.date, command)
         match mode:
             case "families":
                 found = list(lines_and_families(data, source))
             case "kept":
-                found = list(kept(options.measurements, source))
+                found = list(kept(options.measurements[0], source))
             case "add":
                 found = list(added(data, source, options.output))
             case _:
-                found = [with_others(calibration, options.output) for calibration in calibrations(data, source)]
-        texts = {calibration.name: render(calibration) for calibration in found}
+                found = []
+        texts = {one.name: render(one, members=_listed(options.output / f"{one.name}.yaml")) for one in found}
+        if not mode:
+            texts = dict(hierarchical(options.measurements, options.output, source))
         for name, text in texts.items():
             save_text(options.output / f"{name}.yaml", text)
         return ""

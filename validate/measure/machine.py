@@ -20,7 +20,8 @@ from roofline.core.errors import UnknownNameError
 from roofline.core.units import si
 from roofline.specs.hardware import Hardware, load_hardware, parse_hardware
 from roofline.validate.kernels.benchmark import torch_dtype
-from roofline.validate.measure.device import Call, Cpu, Cuda, Device, cpu_field, is_out_of_memory, total_memory
+from roofline.validate.measure.device import Call, Cpu, Cuda, Device, is_out_of_memory
+from roofline.validate.measure.host import cpu_field, total_memory
 
 GPUS: tuple[tuple[str, str], ...] = (
     (r"GH200 144GB", "gh200-144gb"),

@@ -26,9 +26,9 @@ from msgspec.structs import asdict, replace
 from roofline import Scenario, analyze
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.kv_capacity import SGLANG, TENSORRT_LLM, VLLM_V0, Reserve, kv_capacity, waves
+from roofline.scenario.kv_capacity import kv_capacity, waves
 from roofline.scenario.schedule import Settings
-from roofline.specs.engine import Engine
+from roofline.specs.engine import Engine, load_engine
 from roofline.timing.intervals import Estimate
 from roofline.validate.score.kernels import error_statistics
 from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
@@ -292,19 +292,18 @@ def to_case(row: PublishedRow, engine: str | None = None) -> Case:
     return Case(row, scenario, profile, row.metric.quantity, measured, named.assumed, _waves(scenario, profile, output))
 
 
-RESERVES: Mapping[str, Reserve] = MappingProxyType(
-    {"vllm": VLLM_V0, "vllm-sync": VLLM_V0, "vllm-v0": VLLM_V0, "tensorrt-llm": TENSORRT_LLM, "sglang": SGLANG}
-)
-"""Memory reserves of serving engines, which split a batch whose KV cache does not fit into waves; others do not."""
+SERVING = ("vllm", "tensorrt-llm", "sglang")
+"""Serving engines, which split a batch whose KV cache does not fit into waves; others do not."""
 
 
 def _waves(scenario: Scenario, engine: str, output: int) -> tuple[int, ...]:
     """The waves of a batch whose KV cache does not fit at once; the batch where it fits, or the model does not."""
     batch, prompt = int(scenario.batch), int(scenario.prompt)
-    if engine not in RESERVES or output < 2 or batch == 1:
+    profile = load_engine(engine)
+    if profile.name not in SERVING or output < 2 or batch == 1:
         return (batch,)
     precision, parallel = scenario.precision, scenario.settings.parallel
-    found = kv_capacity(scenario.model, scenario.hardware, precision, parallel, RESERVES[engine])
+    found = kv_capacity(scenario.model, scenario.hardware, precision, parallel, profile.memory)
     try:
         return waves(batch, prompt + output, found)
     except RooflineError:

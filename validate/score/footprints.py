@@ -23,8 +23,10 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, quote
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.kv_capacity import GIB, SGLANG, VLLM_V0, Capacity, Reserve, kv_capacity, vllm_v1
-from roofline.specs.hardware import Hardware, load_hardware
+from roofline.scenario.kv_capacity import Capacity, kv_capacity
+from roofline.specs.engine import load_engine
+from roofline.specs.hardware import load_hardware
+from roofline.specs.reserve import GIB, Reserve
 from roofline.validate.main import run_command
 from roofline.validate.tables.names import ResolvedHardware, Unmapped, find_hardware, find_model, find_precision
 from roofline.validate.tables.text import Line, check_filled, check_known, numbers_above_zero, parse_count, read_lines
@@ -73,8 +75,16 @@ METRICS: Mapping[str, Quantity | str] = MappingProxyType(
 STATED: Mapping[str, float] = MappingProxyType({"https://github.com/vllm-project/vllm/issues/21348 sglang": 0.93})
 """Memory utilization settings stated in a source (its command line) but not in the file, by source and engine."""
 
-V1_SINCE = (2025, 3)
-"""Year and month since which the V1 engine is vLLM's default (0.8)."""
+FAULTS: Mapping[str, str] = MappingProxyType(
+    {
+        "https://github.com/vllm-project/vllm/pull/2031": "its vLLM kept the inputs of all all-reduces of the profiled"
+        " pass (issue 2150; fixed five days later by pull request 2151)"
+    }
+)
+"""Sources whose engine had a fault in tensor parallelism that took KV cache, and the fault."""
+
+PROFILES = (((2026, 5), "vllm"), ((2025, 3), "vllm-sync"), ((0, 0), "vllm-v0"))
+"""vLLM's profile since a year and month: 0.21 counts CUDA graphs, in 0.8 the V1 engine is the default."""
 
 MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
 
@@ -138,9 +148,11 @@ def simulate(line: Line, measured: float) -> Footprint:
     precision = find_precision(cells["precision_weights"], cells["precision_kv"], model, hardware, cells["engine"])
     parallel = Parallelism(tensor=gpus)
     if quantity is Quantity.WEIGHTS:
-        weights = kv_capacity(model, hardware, precision, parallel, Reserve(tokens=1)).weights
+        weights = kv_capacity(model, hardware, precision, parallel, Reserve()).weights
         return Footprint(line, quantity, measured, weights)
-    reserve, stated = _reserve(cells, hardware)
+    if gpus > 1 and (fault := FAULTS.get(cells["source"].strip())):
+        raise Unmapped(fault)
+    reserve, stated = _reserve(cells)
     found = kv_capacity(model, hardware, precision, parallel, reserve)
     if quantity is Quantity.CAPACITY:
         in_tokens = cells["unit"].strip() in ("blocks", "tokens")
@@ -165,18 +177,19 @@ def _device(text: str, quantity: Quantity) -> ResolvedHardware:
     raise reason
 
 
-def _reserve(cells: Mapping[str, str], hardware: Hardware) -> tuple[Reserve, bool]:
+def _reserve(cells: Mapping[str, str]) -> tuple[Reserve, bool]:
     """The memory reserve of a row's engine, and whether its utilization setting is stated and not the default."""
     engine = cells["engine"].strip().lower()
     stated = STATED.get(f"{cells['source'].strip()} {engine.split()[0]}")
     if engine.startswith("vllm"):
-        late = _date(engine) >= V1_SINCE or "v1" in engine.split()
-        reserve = vllm_v1(hardware) if late else VLLM_V0
+        profile = next(name for since, name in PROFILES if _date(engine) >= since)
+        profile = "vllm-sync" if profile == "vllm-v0" and "v1" in engine.split() else profile
     elif engine.startswith("sglang"):
-        reserve = SGLANG
+        profile = "sglang"
     else:
         raise Unmapped(f"the memory reserve of {quote(cells['engine'])} is unknown")
-    return (reserve, False) if stated is None else (replace(reserve, utilisation=stated), True)
+    reserve = load_engine(profile).memory
+    return (reserve, False) if stated is None else (replace(reserve, utilization=stated), True)
 
 
 def _date(engine: str) -> tuple[int, int]:

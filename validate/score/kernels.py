@@ -18,12 +18,15 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.timing.calibration import Calibration, load_calibration
+from roofline.timing.calibration import Calibration
+from roofline.timing.calibration_files import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
 from roofline.timing.kernels.elementwise import PASSES
+from roofline.validate.tables.believable import believable
+from roofline.validate.tables.origin import NONE, Origin, by_origin
 from roofline.validate.tables.rows import MODULES, Measurements, read_measurements
 
-KEYS = ("op", "format", "regime", "hardware")
+KEYS = ("op", "format", "regime", "hardware", "engine", "version")
 """The keys to group by."""
 
 
@@ -34,6 +37,8 @@ class Group(Struct, frozen=True):
     format: str
     regime: str
     hardware: str
+    engine: str
+    version: str
     rows: int
     mape: float
     median_ape: float
@@ -54,6 +59,7 @@ class Scored(Struct, frozen=True):
     mid: Array
     high: Array
     bound: Array
+    origin: Origin = NONE
 
     def rows(self, chosen: NDArray[np.bool_]) -> Scored:
         """The rows selected by a mask."""
@@ -78,8 +84,13 @@ class Scored(Struct, frozen=True):
         return self.regimes < len(kernel(self.op).regimes.sizes)
 
 
-def predict(part: Measurements, hardware: Hardware, calibration: Calibration) -> Iterator[Scored]:
-    """Predictions for measurements of one op on `hardware`, by format, without those the hardware does not support."""
+def predict(
+    part: Measurements, hardware: Hardware, calibration: Calibration, origin: Origin = NONE
+) -> Iterator[Scored]:
+    """Predictions for measurements of one op on `hardware`, by format, without those the hardware does not support.
+
+    `origin` is the engine and version of the rows.
+    """
     if part.op in MODULES:
         return
     for _, rows in part.formats().items():
@@ -105,6 +116,7 @@ def predict(part: Measurements, hardware: Hardware, calibration: Calibration) ->
                 expected.mid,
                 expected.high,
                 bound,
+                origin,
             )
             yield scored.rows(chosen)
 
@@ -117,8 +129,9 @@ def score(
 ) -> list[Group]:
     """The errors by the keys in `by`; other keys read `all`.
 
-    Without `hardware`, each row is scored on the accelerator that it names. Raises RooflineError for an unknown
-    accelerator, or where no row has a model.
+    Without `hardware`, each row is scored on the accelerator that it names; without `calibration` with the constants of
+    the engine and version in its column `software`. Raises RooflineError for an unknown accelerator, or where no row
+    has a model.
     """
     for key in by:
         if key not in KEYS:
@@ -126,12 +139,17 @@ def score(
     scored = [
         found
         for part in parts
-        for rows, chosen in _by_hardware(part, hardware)
-        for found in predict(rows, chosen, calibration or load_calibration(chosen))
+        for whole, chosen in _by_hardware(part, hardware)
+        for origin, rows in by_origin(whole).items()
+        for found in predict(rows, chosen, calibration or _calibration(chosen, origin), origin)
     ]
     if not scored:
         raise RooflineError("nothing to score: no row has an op and format that the hardware supports")
     return summarise(scored, by)
+
+
+def _calibration(hardware: Hardware, origin: Origin) -> Calibration:
+    return load_calibration(hardware, engine=origin.engine, version=origin.version)
 
 
 def _by_hardware(part: Measurements, hardware: Hardware | None) -> Iterator[tuple[Measurements, Hardware]]:
@@ -156,6 +174,7 @@ def summarise(scored: Sequence[Scored], by: Sequence[str]) -> list[Group]:
             if not chosen.any():
                 continue
             names = {"op": part.op, "format": part.format, "hardware": part.hardware}
+            names |= {"engine": part.origin.engine or "none", "version": part.origin.version or "none"}
             names["regime"] = "all" if index is None else labels[index]
             key = tuple(names[name] if name in by else "all" for name in KEYS)
             gathered.setdefault(key, []).append((part, chosen))
@@ -186,9 +205,13 @@ def error_statistics(measured: Any, low: Any, mid: Any, high: Any, bound: Any) -
 
 
 def score_file(path: Path, hardware: str | None, by: Sequence[str]) -> Mapping[str, Any]:
-    """The errors of predictions for the measurements in a file or folder, grouped, for JSON."""
+    """The errors of predictions for the measurements in a file or folder, grouped, for JSON.
+
+    `left_out` says which rows were left out, in words: those that cannot be true.
+    """
     device = None if hardware is None else load_hardware(hardware)
-    return as_document(score(read_measurements(path), device, by=by))
+    believed = believable(read_measurements(path), device)
+    return {**as_document(score(believed.parts, device, by=by)), "left_out": believed.left_out}
 
 
 def as_document(groups: Sequence[Group]) -> Mapping[str, Any]:

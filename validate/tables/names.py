@@ -13,10 +13,11 @@ from types import MappingProxyType
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.errors import RooflineError, quote
 from roofline.specs.checkpoint import default_base
 from roofline.specs.formats import FORMATS, Format, find_cache_format, grouped
 from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.library import spec_path
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision, parse_precision
@@ -84,8 +85,6 @@ HARDWARE: Mapping[str, tuple[str, str]] = MappingProxyType(
 _APPLE = re.compile(r"apple (m\d(?: (?:pro|max|ultra))?)(?: \((\d+)-core gpu\))?")
 
 ENGINES: tuple[tuple[str, str], ...] = (
-    ("vllm (2024)", "vllm-v0"),
-    *((f"vllm 0.{minor}.", "vllm-sync") for minor in range(8, 14)),
     ("vllm", "vllm"),
     ("tensorrt-llm", "tensorrt-llm"),
     ("gpt-fast", "gpt-fast"),
@@ -93,9 +92,15 @@ ENGINES: tuple[tuple[str, str], ...] = (
     ("gguf file", "llama.cpp"),
     ("lmdeploy", "lmdeploy"),
     ("sglang", "sglang"),
+    ("deepspeed-mii", "deepspeed-mii"),
     ("pytorch hf", "hf-eager"),
 )
-"""Engine profiles by the prefix of the engine's name in files, in lower case."""
+"""Engines by the prefix of their name in files, in lower case."""
+
+YEARS: Mapping[tuple[str, str], str] = MappingProxyType({("vllm", "2024"): "0.5", ("vllm", "2025"): "0.11"})
+"""The version in the middle of a year, for files that only state the year."""
+
+_RELEASE = re.compile(r"\s+v?(\d+(?:\.\d+)+(?:[.-]?(?:dev|a|b|rc|post)\d*)*)")
 
 
 def find_model(text: str) -> Model:
@@ -105,10 +110,9 @@ def find_model(text: str) -> Model:
     name = MODELS.get(name, name)
     if "/" in name or name.endswith((".yaml", ".yml", ".json")):
         raise Unmapped(f"expected the name of a model, not a file: {quote(text)}")
-    try:
-        return load_model(name)
-    except RooflineError:
-        raise Unmapped(f"no bundled model is {quote(text)}") from None
+    if spec_path(name, "modelspecs") is None:
+        raise Unmapped(f"no bundled model is {quote(text)}")
+    return load_model(name)
 
 
 def find_hardware(text: str) -> ResolvedHardware:
@@ -119,17 +123,17 @@ def find_hardware(text: str) -> ResolvedHardware:
     name, assumed = HARDWARE.get(plain, (re.sub(r"\s+", "-", plain), ""))
     if "/" in name or name.count("."):
         raise Unmapped(f"{quote(text)} is more than one accelerator" if "/" in name else f"no spec of {quote(text)}")
-    try:
-        return ResolvedHardware(load_hardware(name), assumed)
-    except RooflineError:
-        raise Unmapped(f"no bundled spec of {quote(text)}") from None
+    return ResolvedHardware(_spec(name, text), assumed)
+
+
+def _spec(name: str, text: str) -> Hardware:
+    if spec_path(name, "hwspecs") is None:
+        raise Unmapped(f"no bundled spec of {quote(text)}")
+    return load_hardware(name)
 
 
 def _apple(name: str, cores: str | None, text: str) -> ResolvedHardware:
-    try:
-        hardware = load_hardware(name)
-    except UnknownNameError:
-        raise Unmapped(f"no bundled spec of {quote(text)}") from None
+    hardware = _spec(name, text)
     if cores is None:
         return ResolvedHardware(hardware, LARGEST)
     if hardware.units != int(cores):
@@ -138,11 +142,17 @@ def _apple(name: str, cores: str | None, text: str) -> ResolvedHardware:
 
 
 def find_engine(text: str) -> str:
-    """The name of the engine profile that a file calls `text`; raises Unmapped."""
+    """The engine that a file calls `text`, with its version where it states one or the year; raises Unmapped.
+
+    >>> [find_engine(text) for text in ("vLLM 0.24.0", "TensorRT-LLM v1.3.0rc10", "vLLM (2024)", "SGLang")]
+    ['vllm@0.24.0', 'tensorrt-llm@1.3.0rc10', 'vllm@0.5', 'sglang']
+    """
     plain = text.strip().lower()
     for prefix, name in ENGINES:
         if plain.startswith(prefix):
-            return name
+            stated, year = _RELEASE.match(plain, len(prefix)), re.search(r"\b20\d\d\b", plain)
+            version = stated[1] if stated else YEARS.get((name, year[0])) if year else None
+            return f"{name}@{version}" if version else name
     raise Unmapped(f"no engine profile is for {quote(text)}")
 
 

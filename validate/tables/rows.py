@@ -6,6 +6,9 @@ rows are numbered from 1 in messages, header not counted.
 `cache` is `cold` (no operands in the caches) or `warm` (all that fit), written by `roofline validate measure`. Rows
 without it are of public benchmarks, which replay a few buffers in a graph of one kernel.
 
+Public tables call formats, all-reduce kernels and MLA's ranks by other names or leave them out: `_named` translates.
+Rows with an extent of zero, of kernels that did not run, are left out and counted (`Measurements.empty`).
+
 `bare` 1 marks times without the kernels that quantise activations, sort tokens or write the KV cache (tables of tuned
 kernels); a fit accepts rows of one value. `causal` 0 is unmasked attention.
 """
@@ -24,6 +27,8 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, SpecError, quote, suggest
 from roofline.timing.kernels import KERNELS, Columns, kernel
+from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
+from roofline.timing.kernels.common import MIN_LATENCY
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,6 +46,12 @@ TEXT = (
 """Text columns; the other shape columns are whole numbers."""
 
 MAY_BE_ZERO = ("window",)
+
+DTYPES = {"sq": "int8"}
+"""Names of formats in public tables: SmoothQuant's GEMMs multiply INT8 weights and activations."""
+
+MLA_RANKS = {"latent": 512, "rope": 64}
+"""Elements of the latent and of the rotary key where a table of MLA names none: those of DeepSeek-V3."""
 
 OPTIONAL = {"bare": 0.0, "causal": 1.0}
 """Optional columns of the formulas, with their defaults."""
@@ -66,11 +77,15 @@ MAX_ROWS = 5_000_000
 
 
 class Measurements(Struct, frozen=True):
-    """Checked measurements of one op: `frame` has the columns of the schema, `where` names the file in messages."""
+    """Checked measurements of one op: `frame` has the columns of the schema, `where` names the file in messages.
+
+    `empty` rows of the file had an extent of zero and were left out.
+    """
 
     op: str
     frame: pd.DataFrame
     where: str
+    empty: int = 0
 
     def __len__(self) -> int:
         return len(self.frame)
@@ -106,7 +121,7 @@ class Measurements(Struct, frozen=True):
         """The measurements at a mask or at positions."""
         chosen = np.asarray(chosen)
         frame = self.frame[chosen] if chosen.dtype == bool else self.frame.iloc[chosen]
-        return Measurements(self.op, frame, self.where)
+        return Measurements(self.op, frame, self.where, self.empty)
 
     def by_hardware(self) -> dict[str, Measurements]:
         """The measurements by accelerator, in the order of the rows."""
@@ -145,7 +160,7 @@ def shape_columns(op: str, frame: pd.DataFrame) -> Columns:
 
 
 def gated(frame: pd.DataFrame) -> NDArray[np.float64]:
-    """1 for experts of three matrices, 0 for two: the column `gated`, else inferred from the shape.
+    """1 for experts of three matrices, 0 for two: the column `gated`, else inferred from kernel name and shape.
 
     Models with 22 of 512 experts a token have two matrices; vLLM before 0.15 measured all experts with three.
     """
@@ -155,6 +170,8 @@ def gated(frame: pd.DataFrame) -> NDArray[np.float64]:
     ungated = np.array([tuple(shape) in UNGATED or tuple(shape[2:]) == (22, 512) for shape in shapes.tolist()], bool)
     if "software" in frame:
         ungated &= ~frame["software"].astype(str).str.startswith("vLLM 0.14").to_numpy()
+    if "kernel" in frame:
+        ungated |= frame["kernel"].astype(str).str.endswith("_nongated").to_numpy()
     return np.where(ungated, 0.0, 1.0)
 
 
@@ -221,12 +238,42 @@ def _check(frame: pd.DataFrame, where: str) -> list[Measurements]:
     _refuse(frame.duplicated(), "the row repeats an earlier one", where)
     parts = []
     for op in map(str, frame["op"].unique()):
-        part = frame[frame["op"] == op]
+        part, empty = _without_empty(_named(frame[frame["op"] == op], op), op)
+        if part.empty:
+            continue
         others = [name for name in part if name not in shape_names(op) and part[name].isna().all()]
         part = part.drop(columns=others)  # the shapes of other ops in the same file
         _check_shapes(part, op, where)
-        parts.append(Measurements(op, part, where))
+        parts.append(Measurements(op, part, where, empty))
+    if not parts:
+        raise SpecError(where, "has only rows with an extent of zero")
     return parts
+
+
+def _named(frame: pd.DataFrame, op: str) -> pd.DataFrame:
+    """The rows of one op with the schema's names and MLA's ranks."""
+    columns: dict[str, Any] = {}
+    if "dtype" in frame:
+        columns["dtype"] = frame["dtype"].replace(DTYPES)
+    if op == "moe" and {"dtype", "kernel"} <= set(frame):
+        fast = (frame["dtype"] == "nvfp4") & frame["kernel"].fillna("").astype(str).str.endswith("_min_latency")
+        columns["dtype"] = frame["dtype"].mask(fast, MIN_LATENCY)
+    if op == "mla_decode":
+        columns |= {name: rank for name, rank in MLA_RANKS.items() if name not in frame or frame[name].isna().all()}
+    if op == "collective" and {"collective", "kernel"} <= set(frame):
+        kernels, names = frame["kernel"].fillna("").astype(str), frame["collective"]
+        reducing = names == "all_reduce"
+        for own, part in zip(OWN_ALL_REDUCES, ("custom", "TRTLLM"), strict=True):
+            names = names.mask(reducing & kernels.str.contains(part, regex=False, case=False), own)
+        columns["collective"] = names.mask((names == OWN_ALL_REDUCES[0]) & kernels.str.endswith("_eager"), EAGER)
+    return frame.assign(**columns)
+
+
+def _without_empty(frame: pd.DataFrame, op: str) -> tuple[pd.DataFrame, int]:
+    """The rows whose extents are above zero, and the number of others."""
+    extents = [name for name in shape_names(op) if name not in TEXT and name not in MAY_BE_ZERO and name in frame]
+    empty = (frame[extents] == 0).any(axis=1)
+    return frame[~empty], int(empty.sum())
 
 
 def _plain(frame: pd.DataFrame, where: str) -> pd.DataFrame:

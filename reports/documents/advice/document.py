@@ -14,6 +14,7 @@ from roofline.advisor.search.trials import Trial
 from roofline.core.errors import RooflineError
 from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import finite
+from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line
 from roofline.whatif.metrics import find_metric
 
@@ -34,7 +35,7 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
         "schema": SCHEMA,
         "model": base.analysis.scenario.model.name,
         "hardware": base.analysis.scenario.hardware.name,
-        "engine": base.analysis.scenario.profile.name,
+        "engine": base.analysis.scenario.profile.label,
         "objective": str(goal.objective),
         "metric": goal.metric.name,
         "unit": goal.metric.unit,
@@ -60,11 +61,11 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
         "no_benefit": [
             {"move": entry.move, "gain": finite(entry.gain), "reason": entry.reason, "rule": entry.rule}
             for entry in advice.no_benefit
-            if entry.move not in followed
+            if entry.move not in followed and (entry.gain is None or base.fits)
         ],
         "cautions": [{"rule": rule, "text": text} for rule, text in advice.cautions],
         "not_possible": dict(advice.refused),
-        "plan": _plan(plan, goal),
+        "plan": _plan(plan, goal, base),
         "instead": None if surest is None else surest.move.name,
         "shown": top,
     }
@@ -101,7 +102,7 @@ def _recommendation(entry: Recommendation, base: Trial) -> dict[str, Any]:
         "kind": str(entry.move.kind),
         "slot": entry.move.slot,
         "price": str(entry.price),
-        "times_better": finite(interval(entry.better)),
+        "times_better": _gain(entry.better, base),
         "certain": entry.certain,
         "tied_with_previous": entry.tied,
         "same_effect": list(entry.same),
@@ -130,24 +131,29 @@ def _recommendation(entry: Recommendation, base: Trial) -> dict[str, Any]:
     }
 
 
-def _plan(plan: Plan, goal: Goal) -> dict[str, Any]:
-    limits = goal.limits.given
+def _gain(better: Estimate, over: Trial) -> Any:
+    """A gain with its interval; None over a scenario that does not fit, since it has no speed."""
+    return finite(interval(better)) if over.fits else None
+
+
+def _plan(plan: Plan, goal: Goal, base: Trial) -> dict[str, Any]:
+    limits, befores = goal.limits.given, (base, *(step.trial for step in plan.steps))
     return {
         "feasible": plan.feasible,
         "recommended": plan.sure,
-        "times_better": None if plan.better is None else finite(interval(plan.better)),
+        "times_better": None if plan.better is None else _gain(plan.better, base),
         "steps": [
             {
                 "move": step.move.name,
                 "title": step.move.title,
                 "price": str(step.price),
-                "times_better": finite(interval(step.better)),
+                "times_better": _gain(step.better, before),
                 "certain": step.certain,
                 "figures": _figures(step.trial),
                 "misses": _missed(step.trial),
                 "command": step.command,
             }
-            for step in plan.steps
+            for before, step in zip(befores, plan.steps, strict=False)
         ],
         "stopped": plan.stopped,
         "interactions": [
@@ -159,6 +165,7 @@ def _plan(plan: Plan, goal: Goal) -> dict[str, Any]:
                 "both": entry.both,
             }
             for entry in plan.interactions
+            if base.fits
         ],
         "nearest": {name: use * limits.get(name, 1.0) for name, use in plan.nearest.items()},
         "nearest_jointly": plan.jointly,

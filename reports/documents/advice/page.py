@@ -8,7 +8,7 @@ from typing import Any
 
 from roofline.advisor.search.breakeven import HELPS
 from roofline.advisor.search.goal import Objective
-from roofline.core.units import seconds, si
+from roofline.core.units import amount
 from roofline.reports.output.blocks import WIDTH, Block
 from roofline.reports.output.export import is_encoder
 
@@ -78,11 +78,19 @@ def _headline(document: Mapping[str, Any]) -> str:
     if not plan["feasible"]:
         return f"{name}: no configuration meets all limits"
     objective, instead = OBJECTIVES[Objective(document["objective"])], _instead(document)
+    if _unfit(document):
+        reached = _amount(_objective(document, plan["steps"][-1]["figures"]), document["unit"])
+        return f"{name}: does not fit as it is; with {_steps(plan)}, {objective} is {reached}"
     if plan["recommended"]:
         return f"{name}: {_times(plan['times_better'])} times better by {_steps(plan)}"
     if instead is not None:
         return f"{name}: {_times(instead['times_better'])} times better by {_short(instead['move'])}"
     return f"{name}: no change {'is certain to improve' if _uncertain(plan) else 'improves'} {objective}"
+
+
+def _unfit(document: Mapping[str, Any]) -> bool:
+    """Whether the scenario as it is exceeds the memory: it has no speed, so that nothing gains over it."""
+    return "capacity" in document["misses"]
 
 
 def _instead(document: Mapping[str, Any]) -> Mapping[str, Any] | None:
@@ -106,7 +114,10 @@ def _answer(document: Mapping[str, Any]) -> Iterator[str]:
     objective = OBJECTIVES[Objective(document["objective"])]
     if plan["feasible"]:
         best = _instead(document) or (plan["steps"][-1] if plan["recommended"] else None)
-        if best is None and plan["steps"] and plan["times_better"]["mid"] > HELPS:
+        if _unfit(document):
+            after = _objective(document, plan["steps"][-1]["figures"])
+            yield f"{_sentence_case(objective)} is {_amount(after, unit)}{_reading(document)} with the plan."
+        elif best is None and plan["steps"] and plan["times_better"]["mid"] > HELPS:
             after, gain = _objective(document, plan["steps"][-1]["figures"]), _times(plan["times_better"])
             change = f"from {_amount(before, unit)} to {_amount(after, unit)}{_reading(document)}"
             yield f"With {_steps(plan)} {objective} goes {change}, {gain} times better; the gain is uncertain."
@@ -164,18 +175,16 @@ def _limit(name: str, value: float) -> str:
 
 
 def _amount(value: Any, unit: str) -> str:
-    if value is None:
-        return "-"
-    match unit:
-        case "s":
-            return seconds(value, 3)
-        case "B":
-            return si(value, "B", 3)
-    return f"{value:,.3g} {unit}" if abs(value) < 100 else f"{value:,.0f} {unit}"
+    return "-" if value is None else amount(value, unit)
 
 
 def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}" if names else ""
+
+
+def _gain(interval: Mapping[str, float] | None, tied: str = "") -> str:
+    """The cell of a gain, with a question mark if it is uncertain; '-' over what does not fit."""
+    return "-" if interval is None else f"{_times(interval)}{tied}{_doubt(interval)}"
 
 
 def _times(interval: Mapping[str, float]) -> str:
@@ -237,10 +246,11 @@ def _plan_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
         return
     if not plan["recommended"]:
         title = f"Best combination, with an uncertain gain of {_times(plan['times_better'])} times, step by step"
-    rows = [["baseline", "", "", *_cells(document, document["figures"])]]
+    baseline = "baseline (does not fit)" if _unfit(document) else "baseline"
+    rows = [[baseline, "", "", *_cells(document, document["figures"])]]
     for step in plan["steps"]:
-        gain = f"{_times(step['times_better'])}{_doubt(step['times_better'])}"
-        rows.append([_short(step["move"]), step["price"], gain, *_cells(document, step["figures"])])
+        cells = _cells(document, step["figures"])
+        rows.append([_short(step["move"]), step["price"], _gain(step["times_better"]), *cells])
     yield _table(title, _header(document, "step"), rows)
     lines = [f"The plan stops here: {plan['stopped']} {simulated}."]
     for entry in plan["interactions"]:
@@ -273,7 +283,7 @@ def _shown(entries: Sequence[Mapping[str, Any]], top: int) -> list[Mapping[str, 
 
 def _row(document: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
     tied = " ~" if entry["tied_with_previous"] else ""
-    gain = f"{_times(entry['times_better'])}{tied}{_doubt(entry['times_better'])}"
+    gain = _gain(entry["times_better"], tied)
     return [_short(entry["move"]), entry["price"], gain, *_cells(document, entry["figures"])]
 
 

@@ -180,8 +180,8 @@
     const room = figure("headroom");
     card(box, "fits", "Memory", {
       main: fits ? "fits" : "does not fit", bad: !fits, value: figure("memory"),
-      more: `${si(figure("memory"), "B")} of ${si(figure("capacity"), "B")}: ` +
-        `${si(Math.abs(room), "B")} ${fits ? "free" : "over capacity"}`,
+      more: `${si(figure("memory"), "B")} of ${si(figure("memory.usable"), "B")}: ` +
+        `${si(Math.abs(room), "B")} ${fits ? "free" : "over"}`,
     });
     const decodes = now().decodes;
     card(box, "ttft", decodes ? "TTFT" : "Batch latency", ends("ttft", seconds));
@@ -324,29 +324,30 @@
   const PARTS = [
     ["memory.weights", "weights", "memory"], ["memory.kv", "KV cache", "compute"],
     ["memory.state", "recurrent state", "other"], ["memory.activations", "activations", "link"],
+    ["memory.runtime", "runtime", "other"],
   ];
 
   function memory() {
     const box = emptied("memory");
     const parts = PARTS.map(([name, label, look]) => ({ label, look, size: figure(name) })).filter(({ size }) => size > 0);
-    const capacity = figure("capacity");
+    const usable = figure("memory.usable");
     const total = figure("memory");
     const legend = add(box, "p", { class: "legend" });
     for (const { label, look, size } of parts) add(legend, "span", { class: `key ${look}` }, `${label} ${si(size, "B")}`);
     const { svg, width } = canvas(box, `memory: ${parts.map(({ label, size }) => `${label} ${si(size, "B")}`).join(", ")}; ` +
-      `capacity ${si(capacity, "B")}`, 62);
-    const wide = (width - 4) / (1.02 * Math.max(capacity, total));
+      `usable ${si(usable, "B")}`, 62);
+    const wide = (width - 4) / (1.02 * Math.max(usable, total));
     let start = 2;
     for (const { look, size, label } of parts) {
       const bar = add(svg, "rect", { class: `fill-${look}`, x: start, y: 4, width: Math.max(0.5, size * wide), height: 30 });
       add(bar, "title", {}, `${label} ${si(size, "B")}`);
       start += size * wide;
     }
-    const edge = 2 + capacity * wide;
-    add(svg, "rect", { class: "frame", x: 2, y: 4, width: capacity * wide, height: 30 });
+    const edge = 2 + usable * wide;
+    add(svg, "rect", { class: "frame", x: 2, y: 4, width: usable * wide, height: 30 });
     add(svg, "line", { class: "roof", x1: edge, x2: edge, y1: 0, y2: 40 });
     const anchor = edge > width / 2 ? "end" : "start";
-    add(svg, "text", { x: edge, y: 54, "text-anchor": anchor }, `capacity ${si(capacity, "B")}`);
+    add(svg, "text", { x: edge, y: 54, "text-anchor": anchor }, `usable ${si(usable, "B")}`);
   }
 
   function curves() {

@@ -75,16 +75,20 @@ PAGE_FLOPS = 4  # an upper bound of q k in a page: times the least, times the gr
 def _page_scores(spec: Attention, page: int, query: Tensor, formats: Formats) -> Op:
     """Quest's estimate: each head's query with the least and greatest keys of every page, element by element.
 
-    The bounds are two vectors a page and KV head, kept beside the cache (Tang et al. 2024, section 3.3). Reading and
-    arithmetic are counted, the top-k of the scores is not.
+    The bounds are two vectors a page and KV head, kept beside the cache (Tang et al. 2024, section 3.3). A page of one
+    key needs none: its score is that of the cached key. Reading and arithmetic are counted, the top-k of the scores is
+    not.
     """
     mask = mask_of(spec, shards=formats.parallel.sequence)
-    width = 2 * spec.kv_heads * spec.head_dim
-    bounds = Tensor(
-        "page_bounds", Role.KV, (BATCH, mask.keys / page, width), formats.base, (BATCH, mask.held / page, width)
-    )
+    width = spec.kv_heads * spec.head_dim
+    if page == 1:
+        bounds = Tensor("page_bounds", Role.KV, (BATCH, mask.keys, width), formats.kv, (0,))
+    else:
+        shape = (BATCH, mask.keys / page, 2 * width)
+        bounds = Tensor("page_bounds", Role.KV, shape, formats.base, (BATCH, mask.held / page, 2 * width))
     scores = Tensor("page_scores", Role.ACTIVATION, (BATCH, spec.heads, mask.keys / page), formats.base)
-    flops = BATCH * (mask.keys / page) * (PAGE_FLOPS * spec.heads * spec.head_dim)
+    each = 2 if page == 1 else PAGE_FLOPS
+    flops = BATCH * (mask.keys / page) * (each * spec.heads * spec.head_dim)
     return elementwise("page_scores", Kind.ELEMENTWISE, (query, bounds), scores, flops)
 
 

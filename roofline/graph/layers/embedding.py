@@ -176,6 +176,15 @@ def _encoded(model: Model, source: Tensor, formats: Formats) -> list[Op]:
         # A diffusion transformer's final norm is modulated, without a gate.
         ops += modulated(norm, model.hidden, 2, formats) if formats.conditioned else norm
         source = normed
+    projected = _projected(model, source, formats)
+    for tap in range(model.deepstack):
+        projected += _projected(model, source, formats, f"deepstack_{tap}_")
+    return [*ops, *projected]
+
+
+def _projected(model: Model, source: Tensor, formats: Formats, prefix: str = "") -> list[Op]:
+    """The projector of a vision encoder, or one of its copies for the output of an earlier layer (DeepStack)."""
+    ops: list[Op] = []
     for index, width in enumerate(model.projector):
         # The first width is the projector's input: positions are merged where it exceeds the hidden size.
         if index == 0:
@@ -184,11 +193,12 @@ def _encoded(model: Model, source: Tensor, formats: Formats) -> list[Op]:
             )
             source = merged
             continue
-        target = Tensor(f"projected_{index}", Role.ACTIVATION, (*source.shape[:-1], width), formats.base)
-        ops.append(linear(f"projector_{index}", source, target, formats, model.projector_bias, "projector"))
+        target = Tensor(f"{prefix}projected_{index}", Role.ACTIVATION, (*source.shape[:-1], width), formats.base)
+        ops.append(linear(f"{prefix}projector_{index}", source, target, formats, model.projector_bias, "projector"))
         if index < len(model.projector) - 1:
-            acted = replace(target, name=f"projector_activated_{index}")
-            ops.append(elementwise(f"projector_act_{index}", Kind.ACTIVATION, (target,), acted, 8 * acted.elements))
+            acted = replace(target, name=f"{prefix}projector_activated_{index}")
+            act = f"{prefix}projector_act_{index}"
+            ops.append(elementwise(act, Kind.ACTIVATION, (target,), acted, 8 * acted.elements))
             target = acted
         source = target
     return ops

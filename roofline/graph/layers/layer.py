@@ -129,7 +129,10 @@ def _sublayer(
 
 
 def _parallel(layer: Layer, entering: Tensor, leaving: Tensor, rotary: bool, formats: Formats) -> list[Op]:
-    """Parallel attention and MLP (GPT-J, PaLM): both read the residual stream, through one norm or two."""
+    """Parallel attention and MLP (GPT-J, PaLM): both read the residual stream, through one norm or two.
+
+    With tensor parallelism some engines add the partial outputs of both before one all-reduce.
+    """
     mixer, block, norm, width = layer.mixer, layer.feed_forward, layer.norm, entering.shape[-1]
     assert mixer is not None
     assert block is not None
@@ -138,6 +141,18 @@ def _parallel(layer: Layer, entering: Tensor, leaving: Tensor, rotary: bool, for
     attn_output = activation("attn_projected", formats.base, width)
     mlp_output = activation("mlp_projected", formats.base, width)
     between = activation("hidden_between", formats.base, width)
+    partial, ranks = activation("hidden_partial", formats.base, width), formats.parallel.tensor
+    if layer.one_all_reduce and ranks > 1 and not formats.parallel.grid:
+        norms = [normalise("attn_norm", norm, entering, attn_input, formats)]
+        norms += [] if layer.shared_norm else [normalise("mlp_norm", norm, entering, mlp_input, formats)]
+        return [
+            *norms,
+            *_body("attn", mixer, norm, attn_input, attn_output, rotary, _of_part(mixer, formats)),
+            *_body("mlp", block, norm, mlp_input, mlp_output, rotary, _of_part(block, formats)),
+            add("attn_add", attn_output, mlp_output, partial),
+            collective("mlp_all_reduce", Collective.ALL_REDUCE, partial, between, ranks, ranks),
+            add("mlp_add", entering, between, leaving),
+        ]
     return [
         normalise("attn_norm", norm, entering, attn_input, formats),
         *_reduced("attn", mixer, norm, attn_input, attn_output, rotary, _of_part(mixer, formats)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import (
     LAYER_NORM,
     RMS,
@@ -15,10 +16,13 @@ from roofline.specs.huggingface.config import (
     base_spec,
     gated_mlp,
     layer_types,
+    spec_with_pattern,
 )
 
 WINDOWED: Mapping[str, str] = {"sliding_attention": "local", "full_attention": "global"}
 """The entries of `layer_types` in models with sliding windows."""
+
+_NO_POSITIONS: Spec = {"attention": {"rotary": False}}
 
 
 def _llama(config: Config) -> Spec:
@@ -220,6 +224,68 @@ def _olmo2(config: Config) -> Spec:
     )
 
 
+def _windowed_but_every_fourth(config: Config, base: Spec, rotates: bool) -> Spec:
+    """`base` with sliding windows in all layers but every fourth, or as `layer_types` says.
+
+    `rotates`: whether layers without a window have rotary positions too.
+    """
+    kinds = layer_types(config, WINDOWED) or [
+        "local" if (index + 1) % 4 else "global" for index in range(config.layers())
+    ]
+    local = {"attention": {"window": config.tokens("sliding_window", default=4096)}}
+    return spec_with_pattern(base, {"local": local, "global": {} if rotates else _NO_POSITIONS}, kinds)
+
+
+def _cohere2(config: Config) -> Spec:
+    """Command A and R7B: Command-R with windows; layers without a window have no positions."""
+    return _windowed_but_every_fourth(config, _cohere(config), rotates=False)
+
+
+def _ernie4_5(config: Config) -> Spec:
+    config.reject("use_bias")
+    return _llama(config.with_defaults({"tie_word_embeddings": True}))
+
+
+def _exaone4(config: Config) -> Spec:
+    """EXAONE 4.0; without `sliding_window`, as in its 1.2B model, no layer has a window and all rotate."""
+    base = base_spec(
+        config,
+        tied=False,
+        attention=attention_section(config, qk_norm=True),
+        mlp=gated_mlp(config),
+        norm={"kind": "rmsnorm", "placement": "output"},
+    )
+    return base if config.tokens("sliding_window") is None else _windowed_but_every_fourth(config, base, rotates=False)
+
+
+def _olmo3(config: Config) -> Spec:
+    return _windowed_but_every_fourth(config, _olmo2(config), rotates=True)
+
+
+def _seed_oss(config: Config) -> Spec:
+    """The output projection has a bias of its own key, and q, k and v have one by default."""
+    biased, output = config.flag("attention_bias", True), config.flag("attention_out_bias", False)
+    return base_spec(
+        config,
+        tied=False,
+        attention={"head_dim": 128, **attention_section(config, qkv_bias=biased, output_bias=output)},
+        mlp=gated_mlp(config, config.flag("mlp_bias", False)),
+        norm=RMS,
+    )
+
+
+def _smollm3(config: Config) -> Spec:
+    """Every fourth layer has no positions: 0 in `no_rope_layers`."""
+    config.reject("use_sliding_window")
+    layers, period = config.layers(), config.integer("no_rope_layer_interval", default=4)
+    rotating = config.integers("no_rope_layers") or [(index + 1) % period for index in range(layers)]
+    if len(rotating) != layers:
+        raise SpecError(config.where, f"'no_rope_layers' must have an entry for each of {layers} layers")
+    kinds = ["rotary" if turns else "unrotated" for turns in rotating]
+    base = _llama(config.with_defaults({"num_key_value_heads": 4, "tie_word_embeddings": True}))
+    return spec_with_pattern(base, {"rotary": {}, "unrotated": _NO_POSITIONS}, kinds)
+
+
 def _stablelm(config: Config) -> Spec:
     config.reject("qk_layernorm")
     parallel = config.flag("use_parallel_residual", False)
@@ -237,6 +303,9 @@ READERS: Mapping[str, Reader] = {
     "baichuan": _baichuan,
     "chatglm": _chatglm,
     "cohere": _cohere,
+    "cohere2": _cohere2,
+    "ernie4_5": _ernie4_5,
+    "exaone4": _exaone4,
     "gemma2": _gemma2,
     "gemma3": _gemma3,
     "gemma3_text": _gemma3_text,
@@ -247,8 +316,13 @@ READERS: Mapping[str, Reader] = {
     "llama": _llama,
     "mistral": _mistral,
     "olmo2": _olmo2,
+    "olmo3": _olmo3,
     "phi3": _phi3,
     "qwen2": _qwen2,
     "qwen3": _qwen3,
+    "seed_oss": _seed_oss,
+    "smollm3": _smollm3,
     "stablelm": _stablelm,
 }
+
+TEXT_DECODERS: Mapping[str, Reader] = {"ministral3": _phi3}

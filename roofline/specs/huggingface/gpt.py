@@ -68,7 +68,7 @@ def _falcon(config: Config) -> Spec:
         },
         "norm": LAYER_NORM,
         "positions": "alibi" if config.flag("alibi", False) else "rope",
-        **({"residual": "parallel", "shared_norm": not two_norms} if parallel else {}),
+        **({"residual": "parallel", "shared_norm": not two_norms, "one_all_reduce": True} if parallel else {}),
     }
 
 

@@ -105,6 +105,40 @@ def _nemotron_h(config: Config) -> Spec:
     return spec_with_pattern(base, parts, kinds)
 
 
+def _granitemoehybrid(config: Config) -> Spec:
+    """Granite 4.0: Mamba-2 and a few layers of attention; experts beside a shared one, which dense models have alone.
+
+    The multipliers of the file scale what is there anyway.
+    """
+    config.reject("attention_bias")
+    hidden, heads = config.integer("hidden_size"), config.integer("mamba_n_heads", default=128)
+    inner = config.integer("mamba_expand", default=2) * hidden
+    automatic = config.content.get("mamba_d_head", "auto") == "auto"
+    mamba2 = {
+        "heads": heads,
+        "head_dim": inner // heads if automatic else config.integer("mamba_d_head"),
+        "state": config.integer("mamba_d_state", default=256),
+        "groups": config.integer("mamba_n_groups", default=1),
+        "conv": config.integer("mamba_d_conv", default=4),
+        "conv_bias": config.flag("mamba_conv_bias", True),
+        "bias": config.flag("mamba_proj_bias", False),
+        "chunk": config.integer("mamba_chunk_size", default=256),
+    }
+    kinds = layer_types(config, {"mamba": "mamba", "attention": "attention"})
+    if kinds is None:
+        raise SpecError(config.where, "the key 'layer_types' is missing")
+    shared = config.natural("shared_intermediate_size", default=1024)
+    if config.natural("num_local_experts", default=8):
+        feed: Spec = {"moe": moe_section(config, shared_width=shared)}
+    else:
+        feed = {"mlp": {**gated_mlp(config), "width": shared}}
+    rotates = config.text("position_embedding_type", "rope") == "rope"
+    base = base_spec(config, tied=True, norm=RMS, positions="rope" if rotates else "none", **feed)
+    return spec_with_pattern(
+        base, {"mamba": {"mamba2": mamba2}, "attention": {"attention": attention_section(config)}}, kinds
+    )
+
+
 def _qwen_hybrid(config: Config) -> tuple[dict[str, Spec], list[str]]:
     """The mixers of Qwen3-Next and Qwen3.5, and which layer has which: every fourth attends, with a gated output."""
     layers = config.layers()
@@ -153,6 +187,7 @@ def _qwen3_5_moe_text(config: Config) -> Spec:
 
 
 READERS: Mapping[str, Reader] = {
+    "granitemoehybrid": _granitemoehybrid,
     "jamba": _jamba,
     "nemotron_h": _nemotron_h,
     "qwen3_next": _qwen3_next,

@@ -108,6 +108,12 @@ def _indexer_types(config: Config) -> list[str]:
     return named
 
 
+def _glm4_moe_lite(config: Config) -> Spec:
+    """GLM-4.7-Flash: DeepSeek-V3's layers with MLA of GLM's sizes."""
+    latent = _mla_section(config, **{**_DEEPSEEK, "q_lora_rank": 768, "qk_nope_head_dim": 192, "v_head_dim": 256})
+    return _deepseek(config, latent, dense=1, shared=1, router_bias=True)
+
+
 def _minicpm3(config: Config) -> Spec:
     """Dense; values are hidden / heads wide, and the embedding is tied, where the file does not say so."""
     value_dim = config.integer("hidden_size") // config.integer("num_attention_heads")
@@ -119,6 +125,7 @@ READERS: Mapping[str, Reader] = {
     "deepseek_v2": _deepseek_v2,
     "deepseek_v3": _deepseek_v3,
     "deepseek_v32": _deepseek_v32,
+    "glm4_moe_lite": _glm4_moe_lite,
     "glm_moe_dsa": _deepseek_v32,
     "kimi_k2": _deepseek_v3,
     "minicpm3": _minicpm3,

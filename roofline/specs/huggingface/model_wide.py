@@ -151,10 +151,10 @@ def _window_sizes(spec: Spec) -> list[int]:
 _GENERATES = re.compile(r"For(Causal|Conditional)|LMHead|ModelLM")
 _HEADLESS = re.compile(r"(Model|For(Sequence|Token)Classification|For\w*Reward\w*|ForQuestionAnswering)$")
 
-RELEASED_HEADLESS = ("BloomModel", "ChatGLMModel", "GPT2Model")
-"""Classes without an LM head under which generative models were released.
+RELEASED_HEADLESS = ("BloomModel", "ChatGLMModel", "GPT2Model", "InternVLChatModel")
+"""Classes named as if without an LM head under which generative models were released.
 
-BLOOM and Cerebras-GPT use the embedding as the LM head; ChatGLM's own code adds one.
+BLOOM and Cerebras-GPT use the embedding as the LM head; the released code of ChatGLM and InternVL adds one.
 """
 
 

@@ -217,7 +217,7 @@ def _dbrx(config: Config) -> Spec:
 
 
 def _grok(config: Config) -> Spec:
-    """Grok-1, as the port's file describes it: a norm before and after each block, gated GELU experts."""
+    """Grok-1 as converted for Transformers: a norm before and after each block, gated GELU experts."""
     moe = moe_section(config, experts=8, top_k=2)
     return base_spec(
         config,
@@ -240,12 +240,72 @@ def _granitemoe(config: Config) -> Spec:
     )
 
 
+def _ernie4_5_moe(config: Config) -> Spec:
+    """ERNIE 4.5: experts from `moe_layer_start_index` to `moe_layer_end_index`, the router's bias selects them."""
+    config.reject("use_bias")
+    layers = config.layers()
+    start, end = (
+        config.natural("moe_layer_start_index", default=1),
+        config.integer("moe_layer_end_index", default=-1, least=-1),
+    )
+    every = config.integer("moe_layer_interval", default=1)
+    last = layers - 1 if end == -1 else end
+    counted = [start <= index <= last and (index + 1) % every == 0 for index in range(layers)]
+    shared = config.natural("moe_num_shared_experts", default=2) * config.integer("moe_intermediate_size", default=1536)
+    moe = moe_section(
+        config.with_defaults(
+            {
+                "num_experts": config.integer("moe_num_experts", default=64),
+                "num_experts_per_tok": config.integer("moe_k", default=6),
+            }
+        ),
+        "moe_intermediate_size",
+        shared_width=shared,
+        router_bias=config.flag("moe_use_aux_free", True),
+    )
+    base = base_spec(config, tied=True, attention=attention_section(config), norm=RMS)
+    return moe_spec(config, base, sparse_layers(config, counted), moe)
+
+
+def _hunyuan_v1_moe(config: Config) -> Spec:
+    """Hunyuan-A13B: counts of experts are lists by layer in its own files, and numbers in Transformers'."""
+    config.reject("use_cla")
+    biased, normed = config.flag("attention_bias", False), config.flag("use_qk_norm", True)
+    width = _of_all_layers(config, "moe_intermediate_size", config.integer("intermediate_size"))
+    shared = _of_all_layers(config, "num_shared_expert", 1) if config.flag("use_mixed_mlp_moe", True) else 0
+    same = {
+        "num_experts": _of_all_layers(config, "num_experts", 1),
+        "num_experts_per_tok": _of_all_layers(config, "moe_topk", 1),
+        "moe_intermediate_size": width,
+    }
+    plain = Config({**config.content, **same}, config.where, config.read)
+    return base_spec(
+        config,
+        tied=False,
+        attention=attention_section(config, qk_norm=normed, qkv_bias=biased, output_bias=biased),
+        moe=moe_section(plain, "moe_intermediate_size", shared_width=shared * width),
+        norm=RMS,
+    )
+
+
+def _of_all_layers(config: Config, name: str, default: int) -> int:
+    """A number, or a list that has the same number for every layer."""
+    if not isinstance(config.content.get(name), list):
+        return int(config.integer(name, default=default))
+    numbers = set(config.integers(name))
+    if len(numbers) != 1:
+        raise SpecError(config.where, f"'{name}': layers that differ in it are not supported")
+    return numbers.pop()
+
+
 READERS: Mapping[str, Reader] = {
     "dbrx": _dbrx,
+    "ernie4_5_moe": _ernie4_5_moe,
     "glm4_moe": _glm4_moe,
     "gpt_oss": _gpt_oss,
     "granitemoe": _granitemoe,
     "grok-1": _grok,
+    "hunyuan_v1_moe": _hunyuan_v1_moe,
     "minimax_m2": _minimax_m2,
     "mixtral": _mixtral,
     "olmoe": _olmoe,

@@ -11,16 +11,25 @@ from typing import Any
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.specs.huggingface import dense, hybrid
 from roofline.specs.huggingface import moe as experts
-from roofline.specs.huggingface.config import Config, Reader, Spec, plain_mlp
+from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, plain_mlp
 
 PATCHES = 32 * 32
 PIXELS: Mapping[int, tuple[int, int]] = {14: (56**2, 12845056), 16: (256**2, 4096**2)}
 """Bounds on an image's pixels by the size of a patch: preprocessor_config.json of Qwen2-VL and 2.5-VL, and Qwen3.5."""
 
 LLAMA_4_TILES = 16
-"""`max_patches` of the released preprocessor_config.json of Llama 4."""
+"""`max_patches` of Llama 4's image processor in transformers, and of its released preprocessor_config.json."""
 
-_TEXT: Mapping[str, Reader] = {**dense.READERS, **experts.READERS, **experts.TEXT_DECODERS, **hybrid.TEXT_DECODERS}
+INTERNVL_TILES = 12
+"""`max_patches` of InternVL's image processor (GotOcr2ImageProcessor), and `max_dynamic_patch` of its config.json."""
+
+_TEXT: Mapping[str, Reader] = {
+    **dense.READERS,
+    **dense.TEXT_DECODERS,
+    **experts.READERS,
+    **experts.TEXT_DECODERS,
+    **hybrid.TEXT_DECODERS,
+}
 _LLAMA: Mapping[str, int] = {
     "vocab_size": 32000,
     "hidden_size": 4096,
@@ -31,12 +40,12 @@ _LLAMA: Mapping[str, int] = {
 }
 
 
-def _text(config: Config, default: str) -> Spec:
-    """The text decoder: nested in newer files, at the top level in older ones. The top level decides on tying.
+def _text(config: Config, default: str, key: str = "text_config") -> Spec:
+    """The text decoder: nested under `key` in newer files, at the top level in older ones, which decides on tying.
 
     `default` is its model_type where the file gives it no name or one derived from the whole model's.
     """
-    text = config.section("text_config") if config.content.get("text_config") else config
+    text = config.section(key) if config.content.get(key) else config
     tied = config.content.get("tie_word_embeddings")
     content = {**text.content, **({} if tied is None else {"tie_word_embeddings": tied})}
     text = Config(content, config.where, config.read)
@@ -44,12 +53,12 @@ def _text(config: Config, default: str) -> Spec:
     if model_type not in _TEXT and model_type.startswith(config.text("model_type")):
         model_type = default
     if model_type not in _TEXT:
-        problem = f"'text_config': unsupported model_type {quote(model_type)}{suggest(model_type, _TEXT, listed=40)}"
+        problem = f"{quote(key)}: unsupported model_type {quote(model_type)}{suggest(model_type, _TEXT, listed=40)}"
         raise SpecError(config.where, problem)
     return _TEXT[model_type](text.with_defaults(_LLAMA) if model_type == "llama" else text)
 
 
-def _with_vision_tower(text: Spec, tower: Spec, tokens: int, **image: int) -> Spec:
+def _with_vision_tower(text: Spec, tower: Spec, tokens: int, **image: Any) -> Spec:
     rule = {"image": image} if image else {}
     return {**text, "tower_kind": "vision", "tower_tokens": tokens, "tower": tower, **rule}
 
@@ -150,6 +159,52 @@ def _llama4(config: Config) -> Spec:
     return _with_vision_tower(text, tower, tokens, patch=patch, tile=tile, tiles=LLAMA_4_TILES)
 
 
+def _internvl(config: Config) -> Spec:
+    """InternViT without its class token; four neighbouring patches become one token, and an image several tiles.
+
+    Files of InternVL's own code (internvl_chat) name the decoder llm_config, and give sides as single numbers. Weights
+    that scale each sub-layer's output (LayerScale) and the norm before the projector are stored, and not run.
+    """
+    key = "llm_config" if config.content.get("llm_config") else "text_config"
+    text, vision = _text(config, "qwen2", key), config.section("vision_config")
+    if not config.flag("use_thumbnail", True):
+        raise SpecError(config.where, "'use_thumbnail': tiles without a thumbnail are not supported")
+    hidden, layers = vision.integer("hidden_size", default=1024), vision.layers()
+    patch, tile = _side(vision, "patch_size", 14), _side(vision, "image_size", 448)
+    tokens = (tile // patch) ** 2
+    merged = round(hidden / config.factor("downsample_ratio", 0.5) ** 2)
+    biased = vision.flag("qkv_bias" if "qkv_bias" in vision.content else "attention_bias", True)
+    normed = vision.flag("qk_normalization" if "qk_normalization" in vision.content else "use_qk_norm", False)
+    rms = vision.text("norm_type", "layer_norm") == "rms_norm"
+    tower = _tower(
+        hidden,
+        layers,
+        vision.integer("num_attention_heads", default=16),
+        plain_mlp(vision, vision.integer("intermediate_size", default=4096)),
+        attention={"qkv_bias": biased, **({"qk_norm": "full"} if normed else {})},
+        norm={"kind": "rmsnorm" if rms else "layernorm"},
+        positions={"kind": "learned", "count": tokens + 1},
+        final_norm=False,
+        extra_parameters=hidden + 2 * hidden * layers + 2 * merged,
+        patch=3 * patch * patch,
+        patch_bias=True,
+        projector=[merged, text["hidden"], text["hidden"]],
+    )
+    tiles = config.integer("max_dynamic_patch", default=INTERNVL_TILES, most=256)
+    dynamic = config.flag("dynamic_image_size", True)
+    rule = {"patch": patch, "tile": tile, "tiles": tiles, "grid": "aspect"} if dynamic else {}
+    return _with_vision_tower(text, tower, tokens, **rule)
+
+
+def _side(vision: Config, name: str, default: int) -> int:
+    """The side of a square in pixels, given as one number or as two equal ones."""
+    listed = isinstance(vision.content.get(name), list)
+    sides = set(vision.integers(name)) if listed else {vision.integer(name, default=default)}
+    if len(sides) != 1 or not 1 <= min(sides) <= 10**5:
+        raise SpecError(vision.where, f"{quote(name)}: only squares are supported")
+    return int(sides.pop())
+
+
 def _patch(vision: Config, size: int) -> int:
     """Numbers in a patch: colours, frames, height, width. `in_chans`, in older files, is without effect."""
     return int(vision.integer("in_channels", default=3) * vision.integer("temporal_patch_size", default=2) * size**2)
@@ -206,11 +261,28 @@ def _qwen2_5_vl(config: Config) -> Spec:
 
 
 def _qwen3_5(config: Config) -> Spec:
-    """Also the model with experts: the nested file says which. Learned positions are added, and patches rotate too."""
+    """Also the model with experts: the nested file says which."""
+    return _qwen3_tower(config, _text(config, f"{config.text('model_type')}_text"))
+
+
+def _qwen3_vl(config: Config) -> Spec:
+    """Outputs of three layers of the tower have projectors too (DeepStack), with norms of their own.
+
+    The decoder adds them to the hidden states of its first layers, an addition that is left out.
+    """
+    text = _text(config, "qwen3_moe" if config.text("model_type").endswith("moe") else "qwen3")
+    spec = _qwen3_tower(config, text)
+    tower = spec["tower"]
+    taps = len(config.section("vision_config").integers("deepstack_visual_indexes"))
+    deepstack = {"deepstack": taps, "extra_parameters": 2 * tower["projector"][0] * taps} if taps else {}
+    return {**spec, "tower": {**tower, **deepstack}}
+
+
+def _qwen3_tower(config: Config, text: Spec) -> Spec:
+    """Learned positions are added, and patches rotate too."""
     vision = config.section("vision_config")
-    if vision.content.get("deepstack_visual_indexes"):
+    if vision.content.get("deepstack_visual_indexes") and not config.text("model_type").startswith("qwen3_vl"):
         raise SpecError(config.where, "'vision_config': deepstack_visual_indexes are not supported")
-    text = _text(config, f"{config.text('model_type')}_text")
     hidden = vision.integer("hidden_size", default=1152)
     tower = _tower(
         hidden,
@@ -226,11 +298,44 @@ def _qwen3_5(config: Config) -> Spec:
     return _with_vision_tower(text, tower, PATCHES, **_dynamic(vision, vision.integer("patch_size", default=16)))
 
 
+def _mistral3(config: Config) -> Spec:
+    """The tower of Pixtral, whose patches rotate, and a projector that merges them before its two layers.
+
+    The tokens that end each row of patches in the prompt are left out.
+    """
+    text, vision = _text(config, "mistral"), config.section("vision_config")
+    hidden, patch = vision.integer("hidden_size", default=1024), vision.integer("patch_size", default=14)
+    merge, side = config.integer("spatial_merge_size", default=2), vision.integer("image_size", default=1540)
+    mlp = {
+        "width": vision.integer("intermediate_size", default=4096),
+        "gated": True,
+        "activation": vision.activation("hidden_act", default="gelu"),
+    }
+    tower = _tower(
+        hidden,
+        vision.integer("num_hidden_layers", default=24),
+        vision.integer("num_attention_heads", default=16),
+        mlp,
+        attention={"rotary": True, "qkv_bias": False, "output_bias": False},
+        norm=RMS,
+        embedding_norm=True,
+        patch=3 * patch * patch,
+        projector=[hidden * merge**2, hidden, text["hidden"], text["hidden"]],
+        projector_bias=config.flag("multimodal_projector_bias", False),
+    )
+    return _with_vision_tower(text, tower, PATCHES, patch=patch, merge=merge, max_side=side)
+
+
 READERS: Mapping[str, Reader] = {
+    "internvl": _internvl,
+    "internvl_chat": _internvl,
     "llama4": _llama4,
     "llava": _llava,
+    "mistral3": _mistral3,
     "qwen2_5_vl": _qwen2_5_vl,
     "qwen2_vl": _qwen2_vl,
     "qwen3_5": _qwen3_5,
     "qwen3_5_moe": _qwen3_5,
+    "qwen3_vl": _qwen3_vl,
+    "qwen3_vl_moe": _qwen3_vl,
 }

@@ -177,6 +177,17 @@ KERNELS: Mapping[str, Kernel] = {
             GRAPH_OVERHEAD,
         ),
         Kernel(
+            "mla_prefill",
+            attention.mla_prefill_time,
+            attention.mla_prefill_bound,
+            _always(attention.PREFILL),
+            Regimes(_product("q_len"), (256, 1024, 4096), ("q<=256", "q<=1024", "q<=4096", "q>4096")),
+            ("dtype", "kv_dtype", "batch", "q_len", "kv_len", "heads"),
+            ("batch", "q_len", "kv_len", "heads"),
+            ("heads", "batch"),
+            GRAPH_OVERHEAD,
+        ),
+        Kernel(
             "mla_decode",
             mla.mla_time,
             mla.mla_bound,

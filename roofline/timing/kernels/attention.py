@@ -23,8 +23,10 @@ heads; its keys may be split in s parts that are combined afterwards:
 with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L the keys rounded up to blocks of 64. Hardware without a matrix
 unit for the format multiplies the query heads of a group one by one: a key takes 4 d G `head_slowdown` / (peak / S)
 longer. FlashAttention-2 splits the keys only where heads share a KV head (`split_single` 0), and rearranges Q and O so
-that the heads of a group fill the rows of a tile (`regroup`). In a benchmark that replays its buffers, the part of the
-KV cache in the L2 is read at `l2_speedup` times the memory bandwidth.
+that the heads of a group fill the rows of a tile (`regroup`). The column `split_kv` overrides that: 0 for kernels that
+never split, as before Flash-Decoding, 2 for those that always may. A kernel without grouped heads (`grouped`) has an
+item for each query head, which starts and ends in `head_prologue`. In a benchmark that replays its buffers, the part of
+the KV cache in the L2 is read at `l2_speedup` times the memory bandwidth.
 """
 
 from __future__ import annotations
@@ -61,6 +63,14 @@ KEY_BLOCK = 64.0
 
 GROUP_ROWS = 64.0
 """Query heads of one KV head in a matrix-unit tile in decode."""
+
+
+GROUPED = (0.0, 32.0, np.inf)
+"""Values of the parameter `grouped`: the largest group of query heads that one item of a decode kernel serves.
+
+Kernels without grouped heads have an item for each query head, which reads the keys again, from the L2. TensorRT-LLM
+has both: its grouped kernels (XQA) serve groups of 2 to 32.
+"""
 
 
 class Tiling(Struct, frozen=True):
@@ -124,6 +134,8 @@ DECODE = (
     Parameter("split_single", Unit.CHOICE, 0, 1, 1, "1: KV heads with one query head are split, too"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's KV"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
+    Parameter("grouped", Unit.CHOICE, 0, 2, 2, "heads of a group that share one reading of its keys", start=2),
+    Parameter("head_prologue", Unit.SECONDS, 1e-9, 20e-6, 1e-9, "start and end of one head's item", start=1.5e-6),
     Parameter(
         "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "heads' FLOPs, over the time at the vector peak", start=2.0
     ),
@@ -246,6 +258,27 @@ def prefill_time(
     return parameters["launch"] + kernel + writing + parameters["token"] * shape.batch * shape.queries
 
 
+MLA_DIM = 160.0
+"""Mean head dimension of MLA's expanded keys (128 + 64) and values (128)."""
+
+
+def mla_prefill_time(
+    columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
+) -> Array:
+    """Seconds of MLA prefill over expanded keys and values, for columns `..., batch, q_len, kv_len, heads`."""
+    return prefill_time(_expanded(columns), hardware, parameters, resident)
+
+
+def mla_prefill_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
+    """The bound in seconds of `mla_prefill_time`."""
+    return attention_bound(_expanded(columns), hardware, resident)
+
+
+def _expanded(columns: Columns) -> Columns:
+    """The columns of attention with a KV head for each query head."""
+    return {**columns, "kv_heads": columns["heads"], "head_dim": MLA_DIM}
+
+
 def _tile_keys(shape: _Shape, positions: Array, tiles: Array, tiling: Tiling) -> tuple[Array, Array]:
     """Keys that all tiles of one head iterate over, and the most of any tile; whole blocks, in closed form.
 
@@ -267,8 +300,11 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     """Seconds of attention of one or a few new tokens a sequence to its KV cache (the module's formula)."""
     shape = _shape(columns, hardware)
     count, whole, bandwidth = units(hardware), parameters["wave_quantisation"], hardware.memory_bandwidth
-    rows = shape.queries * shape.heads / shape.kv_heads
-    work = shape.batch * shape.kv_heads * ceil_div(rows, GROUP_ROWS)
+    group = shape.heads / shape.kv_heads
+    most = GROUPED[int(parameters.get("grouped", len(GROUPED) - 1))]
+    alone = (group > most) | ((group == 1) & np.isfinite(most))
+    rows = shape.queries * np.where(alone, 1.0, group)
+    work = shape.batch * np.where(alone, shape.heads, shape.kv_heads * ceil_div(rows, GROUP_ROWS))
     splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
     keys = KEY_BLOCK * ceil_div(shape.seen, KEY_BLOCK * splits)
     waves = work * splits / count
@@ -276,10 +312,11 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     if shape.arithmetic not in hardware.tensor:
         slowdown = parameters["head_slowdown"] * count / hardware.matrix_peak(shape.arithmetic)
         per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * slowdown
-    one = per_key * keys + parameters["tile_prologue"]
+    one = per_key * keys + np.where(alone, parameters.get("head_prologue", 0.0), parameters["tile_prologue"])
     partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
     grouped = shape.heads > shape.kv_heads
-    may_split = grouped | (parameters["split_single"] > 0.5)
+    splitting = column(columns, "split_kv", 1.0)
+    may_split = (splitting > 0) & (grouped | (splitting > 1) | (parameters["split_single"] > 0.5))
     allowed = (splits == 1) | (may_split & (shape.seen >= KEY_BLOCK * splits))
     on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
     missing = from_memory(shape.kv_traffic, resident, hardware, parameters)

@@ -23,13 +23,26 @@ import numpy as np
 
 from roofline.core.errors import UnknownNameError
 from roofline.core.parameters import Parameter, Unit
+from roofline.specs.engine import ALL_REDUCES
 from roofline.specs.hardware import Hardware, Span
 from roofline.timing.kernels.common import Array, Columns, Mask, aligned, column, smooth_maximum, text
 
 RANKS = (2, 4, 8)
 """Numbers of ranks that the constants are fitted at."""
 
-SENT: Mapping[str, float] = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "alltoall": 1.0}
+OWN_ALL_REDUCES = ALL_REDUCES
+"""Engines' all-reduce kernels, which send from device to device: that of vLLM and SGLang, that of TensorRT-LLM."""
+
+EAGER = "custom_all_reduce_eager"
+"""The first of them in a benchmark without CUDA graphs."""
+
+SENT: Mapping[str, float] = {
+    "all_reduce": 2.0,
+    **dict.fromkeys((*OWN_ALL_REDUCES, EAGER), 2.0),
+    "all_gather": 1.0,
+    "reduce_scatter": 1.0,
+    "alltoall": 1.0,
+}
 """Bytes sent, in units of (r-1)/r of the message, by the names of measurement files."""
 
 _LATENCY = {2: 7e-6, 4: 10e-6, 8: 15e-6}
@@ -63,20 +76,22 @@ def _link(columns: Columns, hardware: Hardware, reducing: bool = False) -> Array
     `reducing`: bytes of a ring's all-reduce, where the switch may reduce (`Interconnect.all_reduce_share`).
     """
     across = bool(np.any(column(columns, "across_nodes", 0.0)))
-    ranks, reducing = column(columns, "ranks"), reducing and text(columns, "collective") == "all_reduce"
+    ranks, reducing = column(columns, "ranks"), reducing and SENT[text(columns, "collective")] == SENT["all_reduce"]
     if across and text(columns, "collective") != "alltoall":
         members = int(np.max(column(columns, "members", 1.0)))
         return np.asarray(
             np.vectorize(lambda count: hardware.ring_bandwidth(int(count), members, reducing), otypes=[float])(ranks)
         )
     reach, ranks = aligned(column(columns, "reach") if "reach" in columns else ranks, ranks)
+
+    def bandwidth(reached: float, count: float) -> float:
+        link = hardware.link(Span(int(reached), across))
+        return link.bandwidth_among(int(count)) / (link.all_reduce_share(int(count)) if reducing else 1.0)
+
+    if ranks.size and (ranks == ranks.flat[0]).all() and (reach == reach.flat[0]).all():  # one link, as in most passes
+        return np.full(reach.shape, bandwidth(reach.flat[0], ranks.flat[0]))
     groups, which = np.unique(np.stack([reach.reshape(-1), ranks.reshape(-1)]), axis=1, return_inverse=True)
-    spans = groups.T.astype(int).tolist()
-    links = [(hardware.link(Span(reached, across)), count) for reached, count in spans]
-    bandwidths = np.array(
-        [link.bandwidth_among(count) / (link.all_reduce_share(count) if reducing else 1.0) for link, count in links]
-    )
-    return np.asarray(bandwidths[which].reshape(reach.shape))
+    return np.array([bandwidth(*span) for span in groups.T])[which].reshape(reach.shape)
 
 
 def collective_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.core.errors import UnknownNameError, UnsupportedError
+from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 
 Array = NDArray[np.float64]
@@ -39,19 +40,26 @@ class Numbers(Struct, frozen=True):
         return self.bytes if self.activation_bytes is None else self.activation_bytes
 
 
+MIN_LATENCY = "nvfp4_min_latency"
+"""NVFP4 experts in the kernel that TensorRT-LLM has for few tokens, beside the one for many."""
+
 FORMATS: Mapping[str, Numbers] = {
     "fp32": Numbers("fp32", 4),
     "tf32": Numbers("tf32", 4),
     "bf16": Numbers("bf16", 2),
     "fp16": Numbers("fp16", 2),
     "fp8": Numbers("fp8", 1, quantises=True),
+    "fp8_static": Numbers("fp8", 1, quantises=True),
     "int8": Numbers("int8", 1, quantises=True),
     "fp8_block": Numbers("fp8", 1 + 4 / 128**2, quantises=True),
     "nvfp4": Numbers("fp4", 0.5 + 1 / 16, quantises=True),
+    MIN_LATENCY: Numbers("fp4", 0.5 + 1 / 16, quantises=True),
     "mxfp4": Numbers("fp4", 0.5 + 1 / 32, quantises=True),
     "int4": Numbers("int4", 0.5, quantises=True),
     "int4_wo": Numbers("bf16", 0.5 + 2 / 128, activation_bytes=2),
+    "int8_wo": Numbers("bf16", 1, activation_bytes=2),
     "w4a16_mxfp4": Numbers("bf16", 0.5 + 1 / 32, activation_bytes=2),
+    "w4afp8": Numbers("fp8", 0.5 + 2 / 128, quantises=True, activation_bytes=1),
     "w4a8_mxfp4_mxfp8": Numbers("fp8", 0.5 + 1 / 32, quantises=True, activation_bytes=1 + 1 / 32),
 }
 """By the names of measurement files. Weight-only formats multiply in the arithmetic of the activations."""
@@ -161,6 +169,21 @@ def smooth_maximum(first: Array, second: Array, sharpness: float) -> Array:
 def rounds(waves: Array, quantisation: float) -> Array:
     """Effective waves: whole waves for the fraction `quantisation` of a kernel, else balanced; at least one."""
     return (1.0 - quantisation) * np.maximum(1.0, waves) + quantisation * np.ceil(waves)
+
+
+NO_HOST = 1e-9
+"""Host time that a benchmark with CUDA graphs does not wait for."""
+
+
+def host_parameter(high: float, start: float) -> Parameter:
+    """The parameter `host` of a kernel that some benchmarks launch without a CUDA graph."""
+    meaning = "host time to launch, in a benchmark without CUDA graphs"
+    return Parameter("host", Unit.SECONDS, NO_HOST, high, NO_HOST, meaning, start=start, host=True)
+
+
+def benchmarked(time: Array, host: Array | float, resident: Mask) -> Array:
+    """Seconds in a benchmark (`resident` rows) that launches the kernel anew each time: the longer of both."""
+    return np.where(resident, smooth_maximum(time, np.asarray(host), 8.0), time)
 
 
 def resident_share(footprint: Array, cache: float, exponent: float) -> Array:

@@ -27,6 +27,7 @@ weight for all units, before the matrix units multiply it:
     one tile       2 b_m b_n k' / (e_F peak / S) becomes 2 b_m b_n k' / (e_F peak / S) + c S b_n k'    b_m up to a limit
     few rows       T_S = c n k + 2 m n k / vector peak                                 kernels without matrix units
     many rows      t = launch + max(c n k, (B + 2 n k) / (e_B bandwidth)) + the 16-bit GEMM's t    weights in memory
+    kernels beside t += (in m k + out m n) / (e_B bandwidth)       LLM.int8() quantises, splits, scales and adds up
 
 So it gains where memory dominates, and loses where the units do: every b_m rows convert the weights again.
 """
@@ -45,13 +46,16 @@ from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, WeightOnlyKernel
 from roofline.timing.kernels.common import (
+    NO_HOST,
     Array,
     Columns,
     Mask,
     Numbers,
     aligned,
+    benchmarked,
     ceil_div,
     column,
+    host_parameter,
     is_bare,
     l2_bytes,
     numbers,
@@ -100,16 +104,6 @@ CHUNK = 2048
 REPLAYED_COPIES = {"nvfp4": 1.0}
 """Copies of the weights that the public benchmark cycles through; 6 for other formats."""
 
-L2_SHARE = 0.5
-"""Fraction of the L2 that holds a benchmark's weights, for formats whose host-bound benchmark hides it from the fit."""
-
-UNGRAPHED = ("fp8_block",)
-"""Formats that the public benchmark measures without CUDA graphs, so that host time hides the time of short kernels.
-
-Times of longer kernels include gaps between kernels, which are indistinguishable from the launch; the launch is
-therefore that of the accelerator's GEMMs in other formats with a quantising kernel.
-"""
-
 INSTRUCTION_ROWS = 16.0
 """Least rows of a matrix-unit instruction."""
 
@@ -136,13 +130,21 @@ _QUANTISING = (
     Parameter("quantise_efficiency", Unit.RATIO, 0.05, 1.0, 0.4, "quantising kernel: fraction of bandwidth"),
 )
 _HOST = (
-    Parameter("host", Unit.SECONDS, 1e-6, 500e-6, 60e-6, "host time to launch, in a benchmark without CUDA graphs"),
-    Parameter("host_few_rows", Unit.RATIO, 0.3, 2.0, 1.0, "factor on it where m < 32: another library"),
-    Parameter("host_padding", Unit.RATIO, 0.001, 1.0, 0.1, "increase of it where m is no multiple of 4: padded scales"),
-    Parameter("host_gap", Unit.SECONDS, 1e-9, 60e-6, 1e-9, "idle time between separate launches", start=10e-6),
+    host_parameter(500e-6, 60e-6),
+    Parameter("host_few_rows", Unit.RATIO, 0.3, 2.0, 1.0, "factor on it where m < 32", start=1.0, host=True),
+    Parameter("host_padding", Unit.RATIO, 1e-3, 1.0, 1e-3, "increase where m % 4 > 0: padded scales", 0.1, host=True),
+    Parameter(
+        "host_gap",
+        Unit.SECONDS,
+        1e-9,
+        100e-6,
+        1e-9,
+        "idle time between the kernels of one GEMM",
+        start=10e-6,
+        host=True,
+    ),
 )
-"""Parameters of `UNGRAPHED` formats in place of `odd_rows`, `quantise_row` and `l2_share`; predictions do not use them.
-"""
+"""Host time of benchmarks without CUDA graphs, which hides the time of short kernels; predictions do not use it."""
 
 _PLAIN = (
     Parameter("throttling", Unit.RATIO, 0.001, 1.2, 0.1, "slowdown of long GEMMs by power limits"),
@@ -155,9 +157,7 @@ def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
     """The parameters of GEMMs in the format `dtype`."""
     if not numbers(dtype).quantises:
         return (*_COMMON, *_PLAIN)
-    if dtype in UNGRAPHED:
-        return (*(parameter for parameter in _COMMON if parameter.name != "l2_share"), *_HOST, *_QUANTISING[2:])
-    return (*_COMMON, *_QUANTISING)
+    return (*_COMMON, *_QUANTISING, *_HOST)
 
 
 def gemm_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
@@ -203,7 +203,7 @@ def _time(
     missing = weights * weight_passes(m, parameters)
     if np.any(resident):
         footprint = REPLAYED_COPIES.get(dtype, 6.0) * weights + activations
-        cache = parameters.get("l2_share", L2_SHARE) * l2_bytes(hardware)
+        cache = parameters["l2_share"] * l2_bytes(hardware)
         missing = missing * (1.0 - resident * resident_share(footprint, cache, 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
@@ -216,10 +216,12 @@ def _time(
         parameters["quantise_efficiency"] * bandwidth
     )
     time = parameters["launch"] + kernel + quantising
-    if dtype not in UNGRAPHED or not np.any(resident):
+    if not np.any(resident):
         return time
-    benchmarked = time + parameters["host_gap"]
-    return np.where(resident, smooth_maximum(benchmarked, _host_time(m, parameters), 8.0), time)
+    gaps = np.where(resident, parameters.get("host_gap", 0.0), 0.0)
+    if parameters.get("host", NO_HOST) <= NO_HOST:
+        return np.asarray(time + gaps)
+    return benchmarked(time + gaps, _host_time(m, parameters), resident)
 
 
 def weight_only_kernel(columns: Columns) -> WeightOnlyKernel | None:
@@ -247,9 +249,9 @@ def _weight_only_time(
     )
     kernel = smooth_maximum(on_units, over_memory, chosen.sharpness or parameters["sharpness"])
     slowdown = parameters.get("throttling", 0.0) * kernel / (kernel + THROTTLING_TIME)
-    time: Array = (
-        parameters["launch"] + chosen.launch + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
-    )
+    beside = (chosen.input_traffic * k + chosen.output_traffic * n) * m / bandwidth
+    launching = parameters["launch"] + chosen.launch
+    time: Array = launching + beside + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
     if not chosen.library_rows:
         return time
     plain = replace(form, bytes=2.0, activation_bytes=None)

@@ -30,12 +30,15 @@ from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import KEY_BLOCK, SPLITS, best_split, cached, from_memory
 from roofline.timing.kernels.common import (
+    NO_HOST,
     Array,
     Columns,
     Mask,
     aligned,
+    benchmarked,
     ceil_div,
     column,
+    host_parameter,
     rounds,
     smooth_maximum,
     units,
@@ -58,6 +61,7 @@ PARAMETERS = (
     Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's latents"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
+    host_parameter(1e-3, 150e-6),
 )
 
 
@@ -95,4 +99,4 @@ def mla_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
     moved = from_memory(batch * keys * (latent + rope) * width, resident, hardware, parameters)
     over_memory = moved / (parameters["memory_efficiency"] * bandwidth)
     time: Array = parameters["launch"] + smooth_maximum(on_units, over_memory, parameters["sharpness"])
-    return time
+    return benchmarked(time, parameters["host"], resident) if parameters.get("host", NO_HOST) > NO_HOST else time

@@ -9,11 +9,11 @@ from msgspec import Struct
 
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import Analysis
-from roofline.scenario.notes import notes
 from roofline.whatif.explain.assumptions import assumptions, commands, sources_of
 from roofline.whatif.explain.lines import Line, Margin
 from roofline.whatif.explain.metrics import DEFINITIONS, METRIC_LINES, METRICS
 from roofline.whatif.explain.operators import KernelCalibration, namesakes, operator
+from roofline.whatif.notes import notes
 
 
 class Explanation(Struct, frozen=True):
@@ -49,7 +49,7 @@ def explain(analysis: Analysis, name: str, phase: str | None = None) -> Explanat
         subject, lines, margin, kernel = operator(analysis, part, name)
         sources = namesakes(part, name)
         definition, unit = "One operator of a pass: its roofs, and its fraction of its kernel's expected time.", "s"
-    engine = analysis.scenario.profile.name
+    engine = analysis.scenario.profile.label
     tools = tuple(sorted(commands(analysis, name), key=lambda entry: entry[0] != engine))
     return Explanation(
         subject=subject,

@@ -8,7 +8,7 @@ from typing import Any
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.energy import device_pools
 from roofline.scenario.notes import caches, fused
-from roofline.timing.calibration import load_calibration
+from roofline.timing.calibration_files import load_calibration
 from roofline.whatif.explain.metrics import METRICS
 
 
@@ -27,19 +27,29 @@ def assumptions(analysis: Analysis) -> Iterable[str]:
         skew = scenario.settings.expert_skew
         yield f"expert routing with skew {skew:g}" if skew else "uniform expert routing"
     if scenario.settings.speculation is not None:
-        yield f"{scenario.settings.speculation.accepted:g} tokens per iteration are given, not predicted"
+        speculation = scenario.settings.speculation
+        origin = f"those of {speculation.measured}" if speculation.measured else "given, not predicted"
+        yield f"{speculation.accepted:.4g} tokens per iteration are {origin}"
     if scenario.techniques:
         yield f"techniques: {', '.join(scenario.techniques)}"
     if not analysis.times_are_expected:
         yield "llm-viewer convention, which has no expected times"
         return
     engine = scenario.profile
-    yield f"engine {engine.title or engine.name}: {'; '.join(engine.sources) or 'no measurements'}"
+    yield f"engine {engine.heading}: {'; '.join(engine.sources) or 'no measurements'}"
     if engine.fusions:
         yield f"fused in the engine's kernels: {', '.join(engine.fusions)}"
-    calibration = load_calibration(scenario.hardware, kind=engine.uses_calibrated_kernels(scenario.hardware))
+    name, version = engine.measured_as
+    calibration = load_calibration(
+        scenario.hardware,
+        engine=name,
+        version=version,
+        kind=engine.uses_calibrated_kernels(scenario.hardware),
+    )
     chain = ", then ".join(f"{link.name} ({link.basis})" for link in calibration.chain)
     yield f"kernel constants: {chain}"
+    if (host := scenario.hardware.host) is not None:
+        yield f"collectives over PCIe on the host {host.title or host.name}: {'; '.join(host.sources) or 'no source'}"
     for phase in (analysis.prefill, analysis.decode):
         if phase is not None:
             basis = phase.basis

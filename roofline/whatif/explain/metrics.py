@@ -16,8 +16,9 @@ from roofline.scenario import cost, energy
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.breakdown import decode_bound, mean_contexts, mean_step, prefill_bound, steps
 from roofline.scenario.generation import WEIGHTS
+from roofline.scenario.memory import SAMPLER_BYTES, memory_reserve, sampler_bytes
 from roofline.scenario.phase import Phase
-from roofline.scenario.schedule import overlaps
+from roofline.scenario.schedule import Pass, overlaps
 from roofline.timing.intervals import Reading
 from roofline.timing.kernels.terms import shown
 from roofline.timing.launches import Kernel
@@ -50,7 +51,7 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
     totals = []
     for run in phase.passes:
         times = phase.timed(run)
-        detail, engine = times.detail(run.step), phase.engine
+        detail = times.detail(run.step)
         label = f"{run.label} " if run.label else ""
         counted = [(entry.count, float(detail.mid[row, point])) for row, entry in enumerate(times.kernels)]
         names = " + ".join(f"{shown(entry.count)} {_joined(times, entry)}" for entry in times.kernels)
@@ -66,29 +67,39 @@ def _expected_lines(phase: Phase, point: int = 0, name: str = "") -> list[Line]:
         elif float(times.hidden(detail, run.step, phase.name)[point]):
             kernels = _shared_experts_line(times, detail, point, kernels, f"{label}kernels with shared experts{name}")
             lines.append(kernels)
-        number, batch = sum(count for count, _ in counted), float(np.ravel(run.step.batch)[0])
-        slowdown = shown(engine.kernel_slowdown(phase.name))
-        device = f"{slowdown} * {shown(kernels.value)} + {shown(engine['gap'])} * {shown(number)}"
-        replayed = phase.name in engine.graphs
-        formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
-        sequences = f"{shown(engine['sequence'])} * {shown(batch)}"
-        beside = [] if replayed else [("issue x number", f"{shown(engine['issue'])} * {shown(number)}")]
-        beside += [("sequence x batch", sequences)] if engine.overlap else []
-        for term, numbers in beside:
-            formula, device = f"{formula}, {term}", f"{device}, {numbers}"
-        if beside:
-            formula, device = f"max({formula})", f"max({device})"
-        batches = run.placement.network.overlap_batches
-        shared = f" / {batches}" if batches > 1 else ""
-        formula, numbers = f"{formula} + step{shared}", f"{device} + {shown(engine['step'])}{shared}"
-        if not engine.overlap:
-            formula, numbers = f"{formula} + sequence x batch", f"{numbers} + {sequences}"
-        whole = line(f"{label}pass{name}", formula, numbers)
+        whole = line(f"{label}pass{name}", *_pass_terms(phase, run, kernels.value, sum(count for count, _ in counted)))
         repeat = float(np.ravel(run.repeat)[0])
         totals.append(f"{shown(repeat)}*{shown(whole.value)}")
         lines.append(whole)
     lines.append(line(f"expected {phase.name}{name}", "sum over passes of repetitions x time", " + ".join(totals)))
     return lines
+
+
+def _pass_terms(phase: Phase, run: Pass, kernels: float, number: float) -> tuple[str, str]:
+    """The formula of a pass from the time of its `number` kernels, and the same with numbers."""
+    engine, batch = phase.engine, float(np.ravel(run.step.batch)[0])
+    slowdown = shown(engine.kernel_slowdown(phase.name))
+    device = f"{slowdown} * {shown(kernels)} + {shown(engine['gap'])} * {shown(number)}"
+    formula = "prefill x kernels + gap x number" if phase.name == "prefill" else "kernels + gap x number"
+    sequences = f"{shown(engine['sequence'])} * {shown(batch)}"
+    replayed, begins = phase.name in engine.graphs, run.host == "step"
+    beside = [] if replayed else [("issue x number", f"{shown(engine['issue'])} * {shown(number)}")]
+    beside += [("sequence x batch", sequences)] if engine.overlap and begins else []
+    for term, numbers in beside:
+        formula, device = f"{formula}, {term}", f"{device}, {numbers}"
+    if beside:
+        formula, device = f"max({formula})", f"max({device})"
+    if run.host == "draft":
+        formula, device = f"{formula} + draft_step", f"{device} + {shown(engine['draft_step'])}"
+    if begins:
+        batches = run.placement.network.overlap_batches
+        shared = f" / {batches}" if batches > 1 else ""
+        formula, device = f"{formula} + step{shared}", f"{device} + {shown(engine['step'])}{shared}"
+    if begins and not engine.overlap:
+        formula, device = f"{formula} + sequence x batch", f"{device} + {sequences}"
+    if run.slowdown != 1:
+        formula, device = f"slowdown x ({formula})", f"{shown(run.slowdown)} * ({device})"
+    return formula, device
 
 
 def _overlap_line(times: Timing, counted: Sequence[tuple[float, float]], kernels: Line, label: str) -> Line:
@@ -187,7 +198,7 @@ def _memory(analysis: Analysis) -> Found:
     lines.append(line("other weights", elsewhere, f"{shown(memory.weights)} - {shown(listed)}", "B"))
     lines.append(line("weights", "sum of the above", f"{shown(listed)} + {shown(lines[-1].value)}", "B"))
     parts = [("KV cache", memory.kv_cache, Role.KV), ("states", memory.state, Role.STATE)]
-    last = schedule.allocated_step(analysis.scenario.last_step)
+    last = schedule.allocated_step(analysis.scenario.last_step, memory_reserve(analysis.scenario).block)
     for name, value, role in parts:
         if not value:
             continue
@@ -200,15 +211,27 @@ def _memory(analysis: Analysis) -> Found:
         held = sum(line.value for line in kept)
         if abs(held - value) > 1e-9 * value:
             rest = f"{shown(value)} - {shown(held)}"
-            lines.append(line(f"other {name}", "of other models, shared, offloaded or of other stages", rest, "B"))
-    peak = memory.activation_peak
-    lines.append(
-        Line("activations", "live at once, maximum over the operators of all passes", shown(peak), float(peak), "B")
-    )
-    figures = (memory.weights, memory.kv_cache, memory.state, peak)
-    lines.append(line("memory", "weights + KV cache + states + activations", total(figures), "B"))
-    ratio = memory.capacity / memory.total
-    return lines, Margin("fits" if memory.fits else "does not fit", "capacity", float(ratio)), "B"
+            lines.append(line(f"other {name}", "of other models, shared, off the device or other stages", rest, "B"))
+    peak, runtime = memory.activation_peak, memory.runtime
+    lines.append(_activations(analysis, float(peak)))
+    figures = [memory.weights, memory.kv_cache, memory.state, peak]
+    if runtime:
+        lines.append(Line("runtime", "context of the device and workspaces", shown(runtime), float(runtime), "B"))
+        figures.append(runtime)
+    formula = "weights + KV cache + states + activations" + (" + runtime" if runtime else "")
+    lines.append(line("memory", formula, total(figures), "B"))
+    ratio = memory.budget / memory.total
+    return lines, Margin("fits" if memory.fits else "does not fit", "usable memory", float(ratio)), "B"
+
+
+def _activations(analysis: Analysis, peak: float) -> Line:
+    """The activation peak, which is that of the operators or of the sampler that the engine profiles."""
+    model, reserve = analysis.scenario.model, memory_reserve(analysis.scenario)
+    if peak == sampler_bytes(model, reserve):
+        numbers = f"{reserve.sequences} * {model.vocabulary} * {shown(SAMPLER_BYTES)}"
+        return line("activations", "profiled sampling: sequences x vocabulary x bytes per logit", numbers, "B")
+    meaning = "live at once, maximum over the operators of all passes, whose tokens the engine limits"
+    return Line("activations", meaning, shown(peak), peak, "B")
 
 
 def _energy(analysis: Analysis) -> Found:
@@ -340,7 +363,7 @@ DEFINITIONS: Mapping[str, str] = {
     "total": "E2E latency of the static batch: TTFT and generated - 1 decode steps with growing context.",
     "tokens_per_s": "Generated tokens of all sequences over the total.",
     "sequences_per_s": "Sequences of the batch over the total: the throughput of an encoder model.",
-    "memory": "Bytes on the fullest device at the last step: weights, KV cache, states, and peak activations.",
+    "memory": "Bytes on the fullest device at the last step: weights, KV cache, states, peak activations, runtime.",
     "energy": "Joules of all devices per generated token: static power x time, plus energy per FLOP, per byte of memory"
     " traffic and per byte sent, limited by the TDP. `energy.prefill` is that of prefill per prompt token,"
     " `energy.decode` that of decode per token after the first, `energy.tdp` that of all devices at TDP.",

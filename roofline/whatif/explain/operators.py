@@ -174,13 +174,6 @@ def _kernel(phase: Phase, run: Pass, index: int) -> tuple[list[Line], KernelCali
     bounds = [float(detail.bounds[part, 0]) for part in entry.parts]
     lines, ground = _kernel_model(times, row, run, entry)
     floor = sum(bounds)
-    if row in times.corrections.own_all_reduces:
-        sent = sum(_row(run, part, Row.LINK_TIME) for part in entry.parts)
-        own_kernel = times.corrections.own_all_reduces[row]
-        text = f"min({shown(lines[-1].value)}, {shown(own_kernel.latency)} + {shown(own_kernel.trips)} * {shown(sent)})"
-        lines.append(
-            line("the engine's custom all-reduce", f"min(t, all_reduce + {own_kernel.trips:.4g} x link)", text)
-        )
     formula = lines[-1].value if lines else 0.0
     compared = f"max({shown(formula)}, {shown(floor)})"
     lines.append(line("kernel, at least its bound", "max(t, bound of its operators)", compared))
@@ -262,7 +255,7 @@ def _kernel_model(times: Timing, row: int, run: Pass, entry: Kernel) -> tuple[li
         fit.format,
         parts,
         match.basis,
-        f"{match.calibration}: {match.source}",
+        match.origin,
         fit.rows,
         inside,
         match.widening,

@@ -7,7 +7,6 @@ from typing import Any
 from roofline.core.errors import RooflineError
 from roofline.core.search import last_before_failure
 from roofline.scenario.analysis import analyze
-from roofline.scenario.scenario import MAX_BATCH
 from roofline.whatif.request import Request
 from roofline.whatif.solve.targets import Answer, Check, Targets, check, figures, used
 
@@ -20,10 +19,12 @@ def break_even(one: Request, other: Request, targets: Targets, metric: str = "to
 
     The verdict is "always" if `one` is faster at every batch, "never" if `other` is. Both must fit in memory, unless
     `targets.fits` is False; latency targets are ignored. The check is of `one`, the neighbour of `other`, and the
-    candidates are both at the next batch.
+    candidates are both at the next batch. Raises RooflineError if both requests are the same.
     """
     if metric not in METRICS:
         raise RooflineError(f"the metric must be one of {', '.join(METRICS)}, got '{metric}'")
+    if one == other:
+        raise RooflineError("break-even: both scenarios are the same; --against names what differs, like '--quant awq'")
 
     def times(request: Request, batches: Any) -> Any:
         value = getattr(figures(analyze(request.scenario(batch=batches)), targets.at), metric)
@@ -38,7 +39,8 @@ def break_even(one: Request, other: Request, targets: Targets, metric: str = "to
     def pair(batch: int) -> tuple[Check, Check]:
         return _checked(one, batch, targets), _checked(other, batch, targets)
 
-    most = last_before_failure(fits, 1, MAX_BATCH) if targets.fits else MAX_BATCH
+    limit = min(one.max_batch, other.max_batch)
+    most = last_before_failure(fits, 1, limit) if targets.fits else limit
     if most < 1:
         raise RooflineError("one of the two does not fit in memory at batch 1: use --ignore-memory")
     ahead = bool(times(one, 1) <= times(other, 1))

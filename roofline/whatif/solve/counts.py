@@ -23,7 +23,11 @@ def max_batch(request: Request, targets: Targets) -> Answer:
     Throughput grows with the batch: a target of tokens/s must hold at the answer alone.
     """
     _check_any(targets, "the batch")
-    return _largest("max-batch", "sequences", lambda batch: request.scenario(batch=batch), targets, MAX_BATCH)
+    most = request.max_batch
+    answer = _largest("max-batch", "sequences", lambda batch: request.scenario(batch=batch), targets, most)
+    if answer.verdict == "always" and most < MAX_BATCH:
+        return _limited(answer, f"--max-num-seqs, {most} sequences")
+    return answer
 
 
 def max_context(request: Request, targets: Targets) -> Answer:
@@ -38,9 +42,13 @@ def max_context(request: Request, targets: Targets) -> Answer:
         )
     answer = _largest("max-context", "prompt tokens", lambda prompt: request.scenario(prompt=prompt), targets, longest)
     if answer.verdict == "always" and request.model.max_context is not None:
-        note = f"limited by the maximum context of {request.model.name}, {request.model.max_context} tokens"
-        return Answer("max-context", answer.unit, "found", answer.value, answer.check, None, note)
+        return _limited(answer, f"the maximum context of {request.model.name}, {request.model.max_context} tokens")
     return answer
+
+
+def _limited(answer: Answer, limit: str) -> Answer:
+    """An answer that no target limits, with what does."""
+    return Answer(answer.question, answer.unit, "found", answer.value, answer.check, None, f"limited by {limit}")
 
 
 def _longest_prompt(request: Request) -> int:
@@ -52,7 +60,11 @@ def _longest_prompt(request: Request) -> int:
         middle = (low + high) // 2
         beyond = analyze(request.scenario(prompt=middle)).beyond_max_context
         low, high = (low, middle) if beyond else (middle, high)
-    return low
+    longest = request.limits.get("max_model_len")
+    if longest is None or request.model.tower_kind == "encoder":
+        return low
+    shortest = request.scenario(prompt=1)  # vLLM counts the last token, which no pass reads
+    return min(low, longest - int(shortest.first_cached) - int(shortest.generate) + 1)
 
 
 def _check_any(targets: Targets, what: str) -> None:
@@ -116,7 +128,7 @@ def min_gpus(request: Request, targets: Targets) -> Answer:
     _check_any(targets, "the number of devices")
     tried: list[Check] = []
     refused: RooflineError | None = None
-    for degree in _degrees(request.model, request.degrees):
+    for degree in tensor_degrees(request.model, request.degrees):
         try:
             scenario = request.spread(tensor=degree).scenario()
             found = check(degree, scenario, targets)
@@ -136,7 +148,7 @@ def min_gpus(request: Request, targets: Targets) -> Answer:
     return Answer("min-gpus", "devices", "never", None, best, None, note, tuple(tried))
 
 
-def _degrees(model: Model, degrees: Any) -> list[int]:
+def tensor_degrees(model: Model, degrees: Any) -> list[int]:
     """The degrees of tensor parallelism that divide the model."""
     widest = max((attention.heads for attention in model.attentions), default=64)
     found = []

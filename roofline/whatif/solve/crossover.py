@@ -57,9 +57,6 @@ def crossover(request: Request) -> tuple[Crossover, ...]:
     return tuple(found)
 
 
-Bounds = Callable[[Any], tuple[list[str], NDArray[np.str_]]]
-
-
 def _along(phase: str, axis: str, make: Callable[[Any], Scenario], stop: int) -> Iterable[Crossover]:
     def bounds(values: Any) -> tuple[list[str], NDArray[np.str_]]:
         part = getattr(analyze(make(values)), phase)

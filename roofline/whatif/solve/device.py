@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from collections.abc import Callable, Sequence
 
@@ -16,25 +15,40 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.whatif.request import Request
 from roofline.whatif.solve.targets import Answer, Check, Targets, check, check_of, ratios, used
-from roofline.whatif.variation import scaled_bandwidth, scaled_peaks, with_hardware
+from roofline.whatif.variation import scaled_bandwidth, scaled_capacity, scaled_peaks, with_hardware
 
 FACTORS = (1e-6, 1e6)
 """Range of the search, as multiples of the device's own figure."""
 
 
 def min_memory(request: Request, targets: Targets, chips: Sequence[str] | None = None) -> Answer:
-    """The memory per device, in bytes, that the scenario needs: exact, since capacity changes no time."""
+    """The capacity per device, in bytes, on which the scenario fits in what the engine may use.
+
+    Capacity changes no time. In the static reading it is the memory in use.
+    """
     base = request.scenario()
-    need = float(analyze(base).memory.total)
+    own = base.hardware.memory_capacity
 
     def sized(capacity: float) -> Scenario:
-        return with_hardware(base, lambda device: dataclasses.replace(device, memory_capacity=capacity))
+        return with_hardware(base, lambda device: scaled_capacity(device, capacity / device.memory_capacity))
 
-    everything = replace(targets, fits=True)
-    found, below = check(need, sized(need), everything), np.nextafter(need, 0.0)
+    def filled(capacity: float) -> float:
+        memory = analyze(sized(capacity)).memory
+        return float(memory.total / memory.budget)
+
+    everything, most = replace(targets, fits=True), own * FACTORS[1]
+    factor = smallest_satisfying(lambda some: float(np.log(filled(own * some))), 1.0, *FACTORS)
+    if factor is None:
+        return Answer(
+            "min-memory", "B", "never", None, check(most, sized(most), everything), None, "no memory suffices"
+        )
+    edge = own * factor
+    exact = edge * filled(edge)  # the budget is a fraction of the memory
+    need = exact if filled(exact) <= 1 else edge
+    found, below = check(need, sized(need), everything), need * (1 - 2 * RELATIVE)
     if not found.meets:
         return Answer("min-memory", "B", "never", None, found, None, "memory capacity changes no time")
-    neighbour = check(float(below), sized(float(below)), everything)
+    neighbour = check(below, sized(below), everything)
     names = suitable_hardware(request, everything, chips)
     return Answer("min-memory", "B", "found", need, found, neighbour, candidates=names)
 

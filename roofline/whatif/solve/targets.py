@@ -94,7 +94,7 @@ def figures(analysis: Analysis, at: Reading) -> Figures:
         tokens_per_second=None if analysis.decode is None else rate,
         sequences_per_second=analysis.scenario.batch / total,
         memory=memory.total,
-        capacity=memory.capacity,
+        capacity=memory.budget,
     )
 
 
@@ -103,7 +103,7 @@ def ratios(analysis: Analysis, targets: Targets) -> Mapping[str, Any]:
     _check_task(analysis, targets)
     used: dict[str, Any] = {}
     if targets.fits:
-        used["memory"] = analysis.memory.total / analysis.memory.capacity
+        used["memory"] = analysis.memory.total / analysis.memory.budget
     if targets.timed:
         found = figures(analysis, targets.at)
         for name in targets.timed:

@@ -37,9 +37,9 @@ def test_pass_times_of_few_points_are_cached(points: int, monkeypatch: pytest.Mo
     made: list[str] = []
     timed = timing.Timing._deferred
 
-    def counted(self, step, phase):
+    def counted(self, step, phase, host):
         made.append(phase)
-        return timed(self, step, phase)
+        return timed(self, step, phase, host)
 
     monkeypatch.setattr(timing.Timing, "_deferred", counted)
 

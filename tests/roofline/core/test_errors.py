@@ -11,7 +11,7 @@ HARDWARE, MODELS = list_hardware(), list_models()
 @pytest.mark.parametrize(
     ("name", "known", "suggestion"),
     [
-        ("h100", HARDWARE, "; did you mean 'h100-pcie' or 'h100-sxm'?"),
+        ("h100", HARDWARE, "; did you mean 'h100-nvl', 'h100-pcie' or 'h100-sxm'?"),
         ("b200", HARDWARE, "; did you mean 'b200-sxm'?"),
         ("MI300", HARDWARE, "; did you mean 'mi300a' or 'mi300x'?"),
         ("4090", HARDWARE, "; did you mean 'rtx-4090'?"),

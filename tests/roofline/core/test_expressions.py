@@ -84,6 +84,7 @@ def test_numbers_with_units_are_in_base_units(unit: str) -> None:
         ("with == 'eagle'", True),
         ("with != 'with'", True),
         ("within == 1", True),
+        ("x * 1000 == 3k and x * 1024 == 3K", True),
         ('hw == "30ms"', False),
         ("not fits or 1e3 > 999", True),
         ("x not in (1, 2)", True),

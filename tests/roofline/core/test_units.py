@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 import math
+import re
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.core.errors import RooflineError
-from roofline.core.units import BINARY, DECIMAL, SUBMULTIPLES, Dimension, parse_quantity, seconds, si
+from roofline.core.units import BINARY, DECIMAL, SUBMULTIPLES, Dimension, parse_count, parse_quantity, seconds, si
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [("1k", 1000), ("1K", 1024), ("2M", 2 * 2**20), ("2m", 2e6), ("25.6k", 25600), ("128K", 131072), ("512", 512)],
+)
+def test_counts_as_vllm_reads_them(text: str, value: float) -> None:
+    """The examples of vLLM's `human_readable_int`, and lengths that models have."""
+    assert parse_count(text) == value
+
+
+@pytest.mark.parametrize("text", ["k", "1.5K", "1kk", "1 2k", "٣k", "1KB", "k1"])
+def test_texts_that_are_no_count(text: str) -> None:
+    with pytest.raises(ValueError, match=re.escape(text)):
+        parse_count(text)
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ from roofline.scenario.schedule import Host, Settings
 from roofline.specs.hardware import NETWORK, Span
 from roofline.specs.model import Hyena
 from roofline.techniques import apply_techniques
-from roofline.timing.calibration import load_calibration
+from roofline.timing.calibration_files import load_calibration
 from roofline.timing.kernels import kernel_bound
 
 H100, H200 = load_hardware("h100-sxm"), load_hardware("h200-sxm")
@@ -123,6 +123,22 @@ def test_two_all_reduces_per_layer(hardware: str, share: float, link: float) -> 
         assert op.link_bytes == pytest.approx(share * 8 * 100 * 5120 * 2)
         assert op.bound == "link"
         assert op.bound_time == pytest.approx(op.link_bytes / link)
+
+
+@pytest.mark.parametrize(("model", "reductions"), [("falcon-180b", 1), ("palm-540b", 1), ("gpt-j-6b", 2)])
+def test_parallel_branches_that_are_added_before_one_all_reduce(model: str, reductions: int) -> None:
+    """vLLM and TensorRT-LLM reduce the sum of Falcon's attention and MLP; the work is the same."""
+    whole, rank = run(model, batch=2, prompt=64), run(model, parallel(tensor=4), batch=2, prompt=64)
+    reduced = [op for op in rank.prefill.ops if op.name in ("attn_all_reduce", "mlp_all_reduce")]
+    assert len(reduced) == reductions
+    for op in reduced:
+        assert op.link_bytes == pytest.approx(2 * 64 * load_model(model).hidden * 2)  # to the switch, which reduces
+    assert 4 * matrix_flops(rank) == pytest.approx(
+        matrix_flops(whole), rel=0.02
+    )  # fewer KV heads than ranks are copied
+    assert [op.name for op in whole.prefill.ops if op.name.endswith("_add")] == [
+        op.name for op in rank.prefill.ops if op.name.endswith("_add")
+    ]
 
 
 def test_dispatch_and_combine_bytes() -> None:

@@ -24,14 +24,14 @@ from roofline.specs.engine import (
     parse_engine,
     render,
 )
-from roofline.timing.calibration import load_calibration
+from roofline.timing.calibration_files import load_calibration
 from roofline.whatif.explain.assumptions import assumptions
 from roofline.whatif.request import Request
 
 
 def test_bundled_engines() -> None:
-    promised = {"ideal", "vllm", "vllm-sync", "vllm-v0", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
-    assert {*promised, "lmdeploy"} <= set(list_engines())
+    promised = {"ideal", "vllm", "tensorrt-llm", "sglang", "llama.cpp", "hf-eager", "gpt-fast"}
+    assert {*promised, "lmdeploy", "deepspeed-mii"} <= set(list_engines())
 
 
 @pytest.mark.parametrize("name", list_engines())
@@ -133,41 +133,47 @@ def test_overlapped_experts_stay_above_their_bound(tmp_path: Path) -> None:
 
 
 def test_published_gain_of_the_shared_expert_stream(tmp_path: Path) -> None:
-    """DeepSeek-R1 in FP8 on eight B200, batch 32: 23.35 ms without, 22.09 ms with (vllm-project/vllm, pull 26440)."""
+    """DeepSeek-R1 in FP8 on eight B200, batch 32: 23.35 ms without, 22.09 ms with (vllm-project/vllm, pull 26440).
+
+    The time is inside the interval; the gain is less than twice the published one, since block-scaled GEMMs of few rows
+    are measured alone, with the gaps between their kernels.
+    """
     setting: dict[str, Any] = {"model": "deepseek-r1", "hardware": "b200-sxm", "batch": 32}
     setting["settings"] = Settings(parallel=Parallelism(tensor=8))
     apart, beside = (_seconds(tmp_path, profile, **setting) for profile in ("", "shared_stream: 256"))
-    assert apart.expected.mid - beside.expected.mid == pytest.approx(23.35e-3 - 22.09e-3, rel=0.25)
+    gain = (apart.expected.mid - beside.expected.mid) / (23.35e-3 - 22.09e-3)
+    assert 0.75 < gain < 2
+    assert beside.expected.low < 22.09e-3 < beside.expected.high
 
 
 def test_faster_all_reduce_is_used(tmp_path: Path) -> None:
-    """8 us and twice the time on the link for a small message, NCCL's time for a large one, and on other links."""
+    """vLLM's kernel for a small message, NCCL's time where that is faster, and on other links."""
     setting: dict[str, Any] = {"model": "llama-3.1-8b", "settings": Settings(parallel=Parallelism(tensor=8))}
 
-    def reduced(profile: str, **more: Any) -> tuple[float, float]:
+    def reduced(profile: str, **more: Any) -> float:
         phase = _seconds(tmp_path, profile, **setting, **more)
         times = zip(phase.ops, phase.expected_ops, strict=True)
-        return next((found.time.mid, op.bound_time) for op, found in times if op.name == "attn_all_reduce")
+        return next(found.time.mid for op, found in times if op.name == "attn_all_reduce")
 
-    own, link = reduced("all_reduce: {NVLink: 8 us}")
-    assert own == pytest.approx(8e-6 + 2 * (2 * 7 / 8) * link)  # a ring's time; the switch takes the message once
-    assert reduced("")[0] > own
-    assert reduced("all_reduce: {PCIe: 8 us}") == reduced("")
-    large = {"batch": 8192}
-    assert reduced("all_reduce: {NVLink: 8 us}", **large)[0] == reduced("", **large)[0]
+    own = reduced("all_reduce: {NVLink: custom_all_reduce}", batch=16)
+    assert own == pytest.approx(7.7e-6, rel=0.25)  # 128 KiB among eight H100 with vLLM 0.14's kernel
+    assert reduced("", batch=16) > own
+    assert reduced("all_reduce: {PCIe: custom_all_reduce}") == reduced("")
+    for batch in (1, 64, 1024, 8192):
+        assert reduced("all_reduce: {NVLink: custom_all_reduce}", batch=batch) <= reduced("", batch=batch)
 
 
 def test_vllm_v0_is_host_bound() -> None:
     """Many sequences of a small model: the host of vLLM V0 takes longer than its device."""
     model, hardware = load_model("llama-3.2-1b"), load_hardware("h100-sxm")
     old, new = (
-        analyze(Scenario(model, hardware, batch=256, generate=33, engine=name)).decode for name in ("vllm-v0", "vllm")
+        analyze(Scenario(model, hardware, batch=256, generate=33, engine=name)).decode for name in ("vllm@0.5", "vllm")
     )
     assert old is not None
     assert new is not None
     assert old.host_time > old.expected.mid / 2
     assert new.host_time < new.expected.mid / 2
-    between = analyze(Scenario(model, hardware, batch=256, generate=33, engine="vllm-sync")).decode
+    between = analyze(Scenario(model, hardware, batch=256, generate=33, engine="vllm@0.11")).decode
     assert between is not None
     assert between.host_time == pytest.approx(1e-3 + 256 * 18e-6)
     assert new.expected.mid < between.expected.mid < old.expected.mid
@@ -201,9 +207,8 @@ def test_unknown_engine_suggests_the_nearest() -> None:
         ({"name": "x", "overlap": "decode"}, "'overlap' must be true or false"),
         ({"name": "x", "shared_stream": True}, "'shared_stream' must be a number of tokens"),
         ({"name": "x", "shared_stream": -1}, "'shared_stream' must be a number of tokens"),
-        ({"name": "x", "all_reduce": "8 us"}, "'all_reduce' must map link kinds"),
-        ({"name": "x", "all_reduce": {"NVLink": 8}}, "'all_reduce': '8' has no unit"),
-        ({"name": "x", "all_reduce": {"NVLink": "8 s"}}, "'all_reduce': 8 is outside"),
+        ({"name": "x", "all_reduce": "8 us"}, "'all_reduce' must map kinds of links to kernels"),
+        ({"name": "x", "all_reduce": {"NVLink": "custom"}}, "did you mean 'custom_all_reduce'"),
     ],
 )
 def test_invalid_profiles_are_rejected(content: dict[str, object], message: str) -> None:
@@ -235,8 +240,8 @@ def formats(
 def test_own_kernels_do_not_use_the_cpu_calibration(name: str) -> None:
     """Whatever their family: those of GPUs come after the kind's, and alone with llama.cpp."""
     hardware = load_hardware(name)
-    assert [link.name for link in load_calibration(hardware).chain] == ["cpu", "pooled"]
-    assert [link.name for link in load_calibration(hardware, kind=False).chain] == ["pooled"]
+    assert [link.name for link in load_calibration(hardware).chain if not link.engine] == ["cpu", "pooled"]
+    assert [link.name for link in load_calibration(hardware, kind=False).chain if not link.engine] == ["pooled"]
     for engine in ("hf-eager", "llama.cpp"):
         options = {"generate": 8, "engine": engine}
         analysis = analyze(Request(load_model("llama-7b"), hardware, options=options).scenario())

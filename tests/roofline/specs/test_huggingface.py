@@ -232,6 +232,26 @@ def test_invalid_layer_types_are_rejected(changes: dict[str, Any], expected: str
     assert expected in rejection(config("qwen3-8b", **changes))
 
 
+@pytest.mark.parametrize(("name", "window"), [("command-a", 4096), ("exaone-4.0-32b", 4096), ("olmo-3-32b", 4096)])
+def test_every_fourth_layer_has_no_window_without_a_list(name: str, window: int) -> None:
+    content = config(name)
+    content.pop("layer_types", None)
+    model = read(content)
+    assert windows(model) == [window, window, window, None] * (model.layers // 4)
+
+
+def test_exaone_without_a_window_rotates_in_every_layer() -> None:
+    """EXAONE 4.0 1.2B."""
+    model = read(config("exaone-4.0-32b", layer_types=None, sliding_window=None))
+    assert windows(model) == [None] * 64
+    assert [attention.rotary is False for attention in model.attentions] == [False]
+
+
+def test_layers_without_positions() -> None:
+    assert len(read(config("smollm3-3b", no_rope_layers=None)).attentions) == 2
+    assert "'no_rope_layers'" in rejection(config("smollm3-3b", no_rope_layers=[1, 0]))
+
+
 def test_layer_types_of_recurrent_models_are_not_ignored() -> None:
     assert "'layer_types'" in rejection(config("mamba-130m", layer_types=kinds(24), num_hidden_layers=24))
 
@@ -349,6 +369,31 @@ def test_nemotron_layer_names(names: tuple[str, str]) -> None:
     assert "'layers_block_type': unknown layer 'hyena'" in rejection({**content, "layers_block_type": ["hyena"]})
 
 
+def test_granite_without_experts_has_the_shared_block() -> None:
+    """The sizes of Granite 4.0 H Micro."""
+    sizes = {"hidden_size": 2048, "num_attention_heads": 32, "mamba_n_heads": 64, "shared_intermediate_size": 8192}
+    content = config("granite-4.0-h-small", num_local_experts=0, num_experts_per_tok=0, **sizes)
+    model = read(content)
+    assert not model.experts
+    mamba = 2048 * (2 * 4096 + 2 * 128 + 64) + 5 * (4096 + 2 * 128) + 3 * 64 + 4096 + 4096 * 2048
+    attention = 2 * 2048 * 32 * 64 + 2 * 2048 * 8 * 64
+    block = 3 * 2048 * 8192 + 2 * 2048
+    assert parameters(model) == 36 * mamba + 4 * attention + 40 * block + 100352 * 2048 + 2048
+    assert "'layer_types' is missing" in rejection({**content, "layer_types": None})
+
+
+def test_hunyuan_lists_must_be_the_same_for_all_layers() -> None:
+    plain = {"moe_intermediate_size": None, "moe_topk": 8, "num_shared_expert": 1}
+    assert read(config("hunyuan-a13b", **plain)) == read(config("hunyuan-a13b"))
+    assert "'moe_topk': layers that differ" in rejection(config("hunyuan-a13b", moe_topk=[8] * 31 + [4]))
+
+
+def test_ministral_3_is_read_as_a_text_decoder() -> None:
+    content = config("mistral-small-3.2-24b")
+    content["text_config"] |= {"model_type": "ministral3"}
+    assert read(content) == read(config("mistral-small-3.2-24b"))
+
+
 # --- what is not supported, and names ---------------------------------------------------------------------------------
 
 
@@ -357,12 +402,11 @@ def test_nemotron_layer_names(names: tuple[str, str]) -> None:
     [
         *sorted(NOT_MISSPELT),
         "modernbert",
-        "ernie4_5",
         "arcee",
         "dots1",
         "LLaDA",
         "gemma",
-        "olmo3",
+        "starcoder2",
         "mt5",
         "mpt",
     ],
@@ -384,10 +428,10 @@ def test_misspellings_are_suggested(model_type: str, meant: str | None) -> None:
 
 @pytest.mark.parametrize("key", ["text_config", "llm_config", "language_config"])
 def test_supported_text_decoder_is_suggested(key: str) -> None:
-    message = rejection({"model_type": "internvl_chat", key: config("qwen2-7b")})
+    message = rejection({"model_type": "minicpmv", key: config("qwen2-7b")})
     assert f"its '{key}', saved as a file of its own, is read as 'qwen2'" in message
-    assert "(YAML)" in rejection({"model_type": "internvl_chat", key: {"model_type": "other"}})
-    assert "(YAML)" in rejection({"model_type": "internvl_chat", key: []})
+    assert "(YAML)" in rejection({"model_type": "minicpmv", key: {"model_type": "other"}})
+    assert "(YAML)" in rejection({"model_type": "minicpmv", key: []})
 
 
 def test_model_name_from_file_or_folder(tmp_path: Path) -> None:

@@ -26,7 +26,16 @@ def of(model: str, size: str | None = None, images: int = 1) -> Scenario:
         ("qwen2-vl-2b", "28x28", 2 * 2),  # at least 56 x 56 pixels
         ("qwen3.5-27b", "1024x768", 32 * 24),  # 32 x 32 pixels a token
         ("qwen3.5-27b", "100x100", 8 * 8),  # at least 256 x 256 pixels
+        ("qwen3-vl-8b", "1024x768", 32 * 24),
+        ("mistral-small-3.2-24b", "1540x1540", 55 * 55),  # 28 x 28 pixels a token
+        ("mistral-small-3.2-24b", "3080x1540", 55 * 28),  # sides of at most 1540 pixels, rounded up
+        ("mistral-small-3.2-24b", "29x10", 2 * 1),
         ("llava-1.5-7b", "1024x768", 576),  # any image becomes 336 x 336
+        ("internvl3-8b", "448x448", 256),
+        ("internvl3-8b", "1024x768", 13 * 256),  # 4 x 3 tiles, as exact as their ratio, and the thumbnail
+        ("internvl3-8b", "800x400", 3 * 256),  # of 2 x 1 and 4 x 2 tiles those below twice the image's area
+        ("internvl3-8b", "1600x800", 9 * 256),
+        ("internvl3-78b", "100x1000", 11 * 256),  # 1 x 10 tiles
         ("llama-4-scout", "336x336", 144),
         ("llama-4-scout", "672x336", 3 * 144),  # two tiles and the thumbnail
         ("llama-4-scout", "1024x768", 13 * 144),  # 4 x 3 tiles and the thumbnail
@@ -52,6 +61,15 @@ def test_the_encoder_runs_over_all_patches_of_the_image() -> None:
     assert own["q_proj"].flops == 3 * 576 * (2 * 1408 * 1408 + 1408)
 
 
+def test_deepstack_projects_the_outputs_of_three_more_layers() -> None:
+    """Qwen3-VL 8B: 4,608 numbers a token through 4608 x 4608 and 4608 x 4096, four times in all."""
+    ops = analyze(of("qwen3-vl-8b", "512x512")).prefill.ops
+    projectors = [op for op in ops if "projector_" in op.name and "act" not in op.name]
+    once = 256 * (2 * 4608 * 4608 + 4608 + 2 * 4608 * 4096 + 4096)
+    assert sum(op.flops for op in projectors) == 4 * once
+    assert len(projectors) == 8
+
+
 @given(st.integers(1, 20000), st.integers(1, 20000))
 def test_a_resized_image_keeps_within_the_bounds(width: int, height: int) -> None:
     model = load_model("qwen2-vl-7b")
@@ -66,7 +84,7 @@ def test_a_resized_image_keeps_within_the_bounds(width: int, height: int) -> Non
 
 
 @pytest.mark.parametrize("text", ["1024", "x", "0x5", "1024x-1", "1e3x10", "1000001x5", "²x5", ""])
-def test_a_size_that_is_none(text: str) -> None:
+def test_invalid_image_sizes(text: str) -> None:
     with pytest.raises(RooflineError, match="width x height in pixels"):
         parse_image_size(text)
     with pytest.raises(RooflineError, match="width x height in pixels"):

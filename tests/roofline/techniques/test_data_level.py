@@ -19,6 +19,7 @@ from roofline import (
     load_model,
     parse_precision,
 )
+from roofline.scenario.schedule import Settings
 from roofline.techniques import apply_techniques
 from roofline.techniques.data import SHORTER_PROMPTS
 
@@ -26,8 +27,13 @@ H100 = load_hardware("h100-sxm")
 LLAMA = load_model("llama-3.1-8b")
 
 
+STATIC = Settings(memory="static")  # KV caches in closed form, not in the engine's blocks
+
+
 def plain(**workload: Any) -> Scenario:
-    return Scenario(workload.pop("model", LLAMA), H100, **{"prompt": 1000, "generate": 100, **workload})
+    return Scenario(
+        workload.pop("model", LLAMA), H100, **{"prompt": 1000, "generate": 100, "settings": STATIC, **workload}
+    )
 
 
 def run(*requests: str, **workload: Any) -> Analysis:
@@ -82,9 +88,12 @@ def test_rag_and_prompt_pruning_apply_in_a_fixed_order() -> None:
 # --- answers in parts -------------------------------------------------------------------------------------------------
 
 
+AT_ONCE = "skeleton=0,longer=1"
+
+
 @pytest.mark.parametrize("name", ["skeleton-of-thought", "sgd", "apar"])
 def test_parallel_parts_of_an_answer_are_a_batch(name: str) -> None:
-    after = apply_techniques(plain(), [f"{name}:points=5,alone=0"])
+    after = apply_techniques(plain(), [f"{name}:points=5,{AT_ONCE if name == 'skeleton-of-thought' else 'alone=0'}"])
     assert (after.generate, after.settings.beams, after.settings.useful) == (20, 5, 5)
     answer, before = analyze(after).generation, run().generation
     assert answer.ttft == before.ttft
@@ -95,23 +104,29 @@ def test_parallel_parts_of_an_answer_are_a_batch(name: str) -> None:
 
 
 def test_sequential_decoding_bounds_the_gain() -> None:
-    alone = apply_techniques(plain(), ["skeleton-of-thought:points=1000,alone=0.25"])
+    alone = apply_techniques(plain(), ["apar:points=1000,alone=0.25"])
     assert alone.generate == 26
     answer = analyze(alone).generation
     assert answer.tokens_per_second * answer.total == pytest.approx(100)
     assert run().generation.total / answer.total < 4
 
 
+def test_a_skeleton_is_no_part_of_the_answer() -> None:
+    """0.2 of the answer for the skeleton, and points of 1.5 times the answer: 0.2 + 1.5 / 5 of its steps."""
+    parts = apply_techniques(plain(), ["skeleton-of-thought:points=5,skeleton=0.2,longer=1.5"])
+    assert parts.generate == 50
+
+
 def test_parallel_parts_share_the_kv_cache_of_the_prompt() -> None:
     token = kv_bytes_per_token(LLAMA, parse_precision("bf16"))
-    answer = run("skeleton-of-thought:points=5,alone=0", batch=2)
+    answer = run(f"skeleton-of-thought:points=5,{AT_ONCE}", batch=2)
     # Two prompts of 1000 tokens, and ten parts with 19 tokens in the cache at the end.
     assert answer.memory.kv_cache == pytest.approx(token * (2 * 1000 + 10 * 19))
 
 
 def test_parallel_parts_and_a_cached_prefix() -> None:
     token = kv_bytes_per_token(LLAMA, parse_precision("bf16"))
-    answer = run("skeleton-of-thought:points=5,alone=0", "radix-attention:hit=0.4", batch=2)
+    answer = run(f"skeleton-of-thought:points=5,{AT_ONCE}", "radix-attention:hit=0.4", batch=2)
     assert answer.memory.kv_cache == pytest.approx(token * (400 + 2 * 600 + 10 * 19))
 
 

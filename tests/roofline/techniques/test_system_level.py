@@ -38,9 +38,14 @@ ENTRIES = [entry for entry in techniques().values() if entry.level is not Level.
 SIMULATED = [entry for entry in ENTRIES if entry.change is not None]
 
 
+STATIC = Settings(memory="static")  # KV caches in closed form, not in the engine's blocks
+
+
 def plain(model: str | Model = "llama-3.1-8b", **workload: Any) -> Scenario:
     loaded = load_model(model) if isinstance(model, str) else model
-    return Scenario(loaded, workload.pop("hardware", H100), **{"prompt": 700, "generate": 8, **workload})
+    return Scenario(
+        loaded, workload.pop("hardware", H100), **{"prompt": 700, "generate": 8, "settings": STATIC, **workload}
+    )
 
 
 def run(model: str | Model, *requests: str, **workload: Any) -> Analysis:
@@ -77,7 +82,8 @@ def test_every_technique_applies_to_every_model_or_is_refused(name: str) -> None
             refusals.append(str(error))
             continue
         assert all(np.isfinite(figure) and figure >= 0 for figure in figures), entry.name
-        assert after.hardware is scenario.hardware, entry.name
+        if entry.name != "petals":  # its machines are joined by the Internet
+            assert after.hardware is scenario.hardware, entry.name
         assert after.precision == scenario.precision, entry.name
         if entry.name != "powerinfer":
             assert after.model is scenario.model, entry.name
@@ -244,7 +250,7 @@ def test_a_dense_draft_model_with_any_parallelism(degrees: dict[str, int]) -> No
         ("llama-3.1-8b", ["eagle:accept=7"], "cannot yield 7 tokens"),
         ("llama-3.1-8b", ["specinfer:draft=llama-3.2-1b"], "needs accept"),
         ("llama-3.1-8b", ["multi-token-prediction"], "has none"),
-        ("llama-3.1-8b", ["non-autoregressive"], "cannot be simulated"),
+        ("mixtral-8x7b", ["mpoe"], "cannot be simulated"),
         ("mamba-2.8b", ["medusa"], "verifies a token tree"),
         ("bert-base", ["lookahead"], "encoder-only"),
         ("llama-3.1-8b", ["paged-attention", "contiguous-kv"], "conflicts with"),
@@ -289,14 +295,16 @@ def test_fusions_reduce_bytes_and_keep_flops(name: str) -> None:
     assert everything.prefill.bytes < after.prefill.bytes
 
 
-@pytest.mark.parametrize("name", ["cuda-graphs", "flash-decoding", "flashdecoding-plus-plus", "continuous-batching"])
+@pytest.mark.parametrize(
+    "name", ["cuda-graphs", "flash-decoding", "unsplit-attention", "flashdecoding-plus-plus", "continuous-batching"]
+)
 def test_no_effect_at_the_bound(name: str) -> None:
     assert run("llama-3.1-8b", name).generation == run("llama-3.1-8b").generation
     assert techniques()[name].caveat
 
 
 def test_cuda_graphs_remove_the_launch_time_of_decode() -> None:
-    """Transformers issues every kernel of a step in 25 us; replayed, the kernels and the host's step remain."""
+    """Transformers issues every kernel of a step in 52 us; replayed, the kernels and the host's step remain."""
     model = load_model("llama-2-7b")
     eager = Scenario(model, load_hardware("h100-sxm"), engine="hf-eager")
     replayed = apply_techniques(eager, ["cuda-graphs"])
@@ -313,6 +321,48 @@ def test_cuda_graphs_remove_the_launch_time_of_decode() -> None:
     assert faster.low > 1.3
     served = Scenario(model, load_hardware("h100-sxm"))
     assert apply_techniques(served, ["cuda-graphs"]).engine == served.engine
+
+
+@pytest.mark.parametrize(
+    ("model", "hardware", "splits"), [("llama-3.1-8b", "h100-sxm", True), ("llama-2-7b", "a100-sxm-80gb", False)]
+)
+def test_split_keys_gain_with_the_context(model: str, hardware: str, splits: bool) -> None:
+    """Relative to a kernel without splits; FlashAttention-2 on A100 splits for grouped heads alone, vLLM's on H100 all.
+
+    Dao et al. 2023 report up to 8 times faster generation at long contexts and hardly any gain at short ones.
+    """
+    times = {}
+    for name in ("unsplit-attention", None, "flash-decoding"):
+        scenario = plain(model, hardware=load_hardware(hardware), prompt=np.array([512, 8192, 65536]))
+        answer = analyze(apply_techniques(scenario, [name] if name else []))
+        times[name] = answer.expected.tpot.mid if answer.expected.tpot else np.nan
+    gains = times["unsplit-attention"] / times["flash-decoding"]
+    assert gains[0] < 1.1
+    assert (np.diff(gains) > 0).all()
+    assert 1.2 < gains[-1] < 8
+    np.testing.assert_allclose(times[None], times["flash-decoding" if splits else "unsplit-attention"], rtol=1e-12)
+    enough = plain(model, hardware=load_hardware(hardware), batch=64, prompt=8192)
+    busy = [analyze(apply_techniques(enough, [name])).expected.tpot for name in ("unsplit-attention", "flash-decoding")]
+    assert busy[0] is not None
+    assert busy[1] is not None
+    assert busy[0].mid == pytest.approx(busy[1].mid, rel=0.05)  # enough sequences fill the device
+
+
+def test_flashdecoding_plus_plus_against_transformers() -> None:
+    """Table 6 of Zhou et al. 2024: 38.96 and 106.64 tokens/s, LLaMA-2-7B, batch 1, 1k and 128 tokens on one A100."""
+    scenario = Scenario(
+        *(load_model("llama-2-7b"), load_hardware("a100-sxm-80gb")),
+        prompt=1024,
+        generate=128,
+        precision=parse_precision("fp16"),
+        engine="hf-eager",
+    )
+    before, after = (
+        analyze(apply_techniques(scenario, names)).expected.tokens_per_second.mid
+        for names in ([], ["flashdecoding-plus-plus"])
+    )
+    assert before == pytest.approx(38.963, rel=0.01)  # the profile's launches are fitted to it
+    assert 2 < after / before < 106.636 / 38.963
 
 
 # --- serving ----------------------------------------------------------------------------------------------------------
@@ -338,6 +388,13 @@ def test_chunked_prefill_keeps_flops_and_never_reduces_bytes(name: str, prompt: 
     assert cut.decode is not None
     assert whole.decode is not None
     assert cut.decode.bound_time == whole.decode.bound_time
+
+
+def test_a_parameter_may_be_written_like_a_length() -> None:
+    assert (
+        run("llama-3.1-8b", "chunked-prefill:chunk=1K").prefill.bytes
+        == run("llama-3.1-8b", "chunked-prefill:chunk=1024").prefill.bytes
+    )
 
 
 def test_every_prefill_chunk_reads_the_weights() -> None:
@@ -379,8 +436,9 @@ def test_kv_allocation_in_closed_form() -> None:
         "contiguous-kv": 4096,
         "contiguous-kv:length=120": 150,
         "contiguous-kv:length=2048": 2048,
-        "s3": 151,
-        "s3:excess=2": 302,
+        "s3:bucket=1": 151,
+        "s3:bucket=1,excess=2": 202,
+        "s3": 200,
     }
     for name, tokens in expected.items():
         memory = run("llama-2-7b", name, **workload).memory

@@ -11,8 +11,9 @@ from roofline.bound.roof import TIMES, Placement, Row, place
 from roofline.graph.network import Build, network
 from roofline.graph.parallel import Parallelism
 from roofline.specs.engine import Engine, load_engine
-from roofline.timing.calibration import Calibration, load_calibration
-from roofline.timing.corrections import LAUNCH, OWN_TRIPS, Corrections
+from roofline.timing.calibration import Calibration
+from roofline.timing.calibration_files import load_calibration
+from roofline.timing.corrections import LAUNCH, Corrections
 from roofline.timing.launches import launches
 
 H100, LLAMA = load_hardware("h100-sxm"), load_model("llama-3.1-8b")
@@ -59,21 +60,6 @@ def test_unmeasured_kernels_take_their_bound_at_typical_efficiencies(calibration
     np.testing.assert_allclose(mid[guessed, 0], LAUNCH + parts[guessed] * np.hypot(1 / 0.6, 1 / 0.8), rtol=1e-12)
     np.testing.assert_array_equal(mid[~guessed], 7.0)
     assert ((low < mid) & (mid < high)).all()
-
-
-def test_the_engine_takes_the_faster_all_reduce() -> None:
-    placement, engine = placed(8), load_engine("vllm")
-    found = corrections(placement, engine, load_calibration(H100))
-    assert found.own_all_reduces
-    own = engine.all_reduce["NVLink"] + OWN_TRIPS * (2 * 7 / 8)  # times a ring's over that through the switch
-    for seconds in (own / 2, own * 2):
-        low, mid, high = rows(found, seconds)
-        found.apply_all_reduce(times(placement), low, mid, high)
-        changed = sorted(found.own_all_reduces)
-        np.testing.assert_allclose(mid[changed], min(own, seconds))
-        np.testing.assert_allclose(high[changed] / mid[changed], 2.0)
-        others = np.setdiff1d(np.arange(len(mid)), changed)
-        np.testing.assert_array_equal(mid[others], seconds)
 
 
 def test_kernels_with_operands_from_a_link_take_at_least_its_time() -> None:

@@ -12,7 +12,7 @@ from roofline.bound.roof import place
 from roofline.graph.network import Build, network
 from roofline.specs.engine import load_engine
 from roofline.specs.precision import parse_precision
-from roofline.timing.calibration import load_calibration
+from roofline.timing.calibration_files import load_calibration
 from roofline.timing.intervals import ACROSS_KINDS, UNMEASURED_KIND, WITHIN_KIND, Intervals, inherited, within_kind
 from roofline.timing.launches import Kernel, launches
 
@@ -32,8 +32,8 @@ def only(kernel: Kernel, count: int) -> list[Kernel]:
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=6), st.integers(1, 80))
 def test_shapes_of_one_kind_are_partly_correlated(errors: list[float], layers: int) -> None:
-    product = next(kernel for kernel in kernels("h100-sxm") if kernel.kind == "gemm")
-    summed = Intervals(only(product, len(errors)), np.full(len(errors), float(layers)))
+    gemm = next(kernel for kernel in kernels("h100-sxm") if kernel.kind == "gemm")
+    summed = Intervals(only(gemm, len(errors)), np.full(len(errors), float(layers)))
     found = summed.combined(np.array(errors)[:, np.newaxis])[0]
     shared, values = WITHIN_KIND["gemm"][0], layers * np.array(errors)
     assert found == pytest.approx(math.sqrt(shared * values.sum() ** 2 + (1 - shared) * (values**2).sum()), abs=1e-12)

@@ -15,7 +15,7 @@ from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import parse_precision
-from roofline.timing.calibration import load_calibration
+from roofline.timing.calibration_files import load_calibration
 from roofline.timing.kernels.shapes import dtype_of
 from roofline.timing.launches import Kernel, launches
 
@@ -176,7 +176,7 @@ def test_an_eager_engine_fuses_nothing() -> None:
 
 @pytest.mark.parametrize("model", ["deepseek-v3", "deepseek-v3.2"])
 def test_batched_gemms_per_head_have_no_row(model: str) -> None:
-    """They move more than a product with all heads' weights side by side: the bound alone is no expectation."""
+    """They move more than a GEMM with all heads' weights side by side: the bound alone is no expectation."""
     answer = analyze(Scenario(load_model(model), load_hardware("h200-sxm"), batch=16, prompt=8192, generate=2))
     for phase in filter(None, (answer.prefill, answer.decode)):
         found = [

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 
 from roofline import Scenario, analyze, load_hardware, load_model
-from roofline.scenario.schedule import Settings, Speculation
-from roofline.timing.calibration import load_calibration
+from roofline.scenario.schedule import Settings
+from roofline.scenario.speculation import Speculation
+from roofline.timing.calibration_files import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time
 from roofline.timing.kernels.mla import PARAMETERS
 
@@ -60,7 +61,7 @@ def test_the_bound_is_flops_or_latent_bytes() -> None:
 
 
 def test_published_rates_of_flashmla() -> None:
-    """deepseek-ai/FlashMLA on H800: 3,000 GB/s where memory binds, 660 TFLOP/s where products do (128 heads)."""
+    """deepseek-ai/FlashMLA on H800: 3,000 GB/s where memory binds, 660 TFLOP/s where GEMMs do (128 heads)."""
     calibration = load_calibration(H800)
     columns = rows(128, 8192.0, 128)
     seconds = float(calibration.expected("mla_decode", columns, H800).mid)
@@ -71,10 +72,10 @@ def test_published_rates_of_flashmla() -> None:
     assert 128 * 8192 * 576 * 2 / seconds / 1e9 == pytest.approx(3000, rel=0.15)
 
 
-def test_it_applies_to_decode_only() -> None:
+def test_the_mla_kernel_applies_to_decode_only() -> None:
     answer = analyze(Scenario(load_model("deepseek-v3"), H200, batch=16, prompt=4096, generate=10))
     assert answer.decode is not None
-    for phase, basis in ((answer.decode, "family"), (answer.prefill, "calibrated")):
+    for phase, basis in ((answer.decode, "calibrated"), (answer.prefill, "calibrated")):
         assert phase.expected_ops is not None
         found = [
             expected.basis
@@ -96,7 +97,7 @@ def test_sparse_attention_reads_the_selected_latents_of_each_token() -> None:
             expected for op, expected in zip(phase.ops, phase.expected_ops, strict=True) if op.name == "fused_attention"
         ]
         for expected in found:
-            assert expected.basis == "family"
+            assert expected.basis == "calibrated"
             assert expected.time.mid == pytest.approx(float(alone.mid))
     assert not any(op.name == "kv_b_proj" for op in answer.prefill.ops)
 

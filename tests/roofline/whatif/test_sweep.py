@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from roofline import analyze, list_models
 from roofline.core.errors import RooflineError
 from roofline.techniques import techniques
+from roofline.techniques.unsupported import unsupported
 from roofline.whatif.axes import parse_axis, split_assignment
 from roofline.whatif.metrics import NAMES, find_metric
 from roofline.whatif.options import OPTIONS, scenario_from
@@ -58,6 +59,9 @@ def same(found: list[tuple[Any, ...]], expected: list[tuple[Any, ...]]) -> None:
         ("5:5:log1", [5]),
         ("1,8:10,64", [1, 8, 9, 10, 64]),
         ("1_000, 2_000", [1000, 2000]),
+        ("2k,2K", [2000, 2048]),
+        ("1K:4K:1K", [1024, 2048, 3072, 4096]),
+        ("1:1K:log11", [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024]),
         ([4, 2], [4, 2]),
         (np.array([4, 2]), [4, 2]),
         (12, [12]),
@@ -100,11 +104,13 @@ def test_values_of_a_loop(name: str, given: object, values: object, labels: obje
         ("batch", "1:8:0.5", ["step", "whole"]),
         ("batch", "1:8:log", ["cannot read"]),
         ("batch", "1:8:log0", ["needs a number of values"]),
+        ("batch", "1.5K", ["whole number"]),
+        ("expert_skew", "1k", ["a number"]),
         ("batch", "1:8:log2.5", ["needs a number of values"]),
         ("prefix", "0:8:log3", ["above 0"]),
         ("batch", "0", ["between 1 and"]),
         ("batch", "1.5", ["whole number"]),
-        ("batch", "many", ["whole number, got 'many'"]),
+        ("batch", "many", ["whole number", "got 'many'"]),
         ("batch", "1,2,1", ["1 twice"]),
         ("batch", [], ["no values"]),
         ("batch", {"a": 1}, ["list"]),
@@ -252,10 +258,14 @@ def single(name: str, answer: Any) -> Any:
             "kv": "kv_cache",
             "state": "state",
             "activations": "activation_peak",
+            "runtime": "runtime",
+            "usable": "budget",
         }
         return getattr(memory, parts[reading])
     if name in ("fits", "headroom"):
         return getattr(memory, name)
+    if name == "supported":
+        return not unsupported(answer.scenario)
     if name == "gpus":
         return devices
     if name == "usd_per_hour":

@@ -1,4 +1,4 @@
-"""Compile the programs of the products for GPUs that are not there: `python compiled.py 80 89 90 [--few | --all]`.
+"""Compile the Triton kernels for GPUs that are absent: `python compiled.py 80 89 90 [--few | --all]`.
 
 Prints a line for each: architecture, program, tile, KiB of shared memory, matrix instructions. With `--all` every tile
 that is tuned over, with `--few` programs for few rows and in bf16, else the first tile of all programs. Must run

@@ -1,6 +1,6 @@
 """Triton kernels run on the GPU where there is one, else in Triton's interpreter.
 
-The interpreter has to be asked for before Triton is imported, which no other test does.
+The interpreter must be enabled before Triton is imported, which no other test does.
 """
 
 from __future__ import annotations

@@ -77,7 +77,7 @@ def compile_all() -> dict[str, dict[str, int]]:
         assembly = kernel.asm["ptx"]
         found[name] = {
             "shared": kernel.metadata.shared,
-            "products": assembly.count("wgmma.mma_async"),
+            "tensor_core_instructions": assembly.count("wgmma.mma_async"),
             "copies": assembly.count("cp.async.c"),
         }
     return found
@@ -95,9 +95,11 @@ def test_kernels_compile_for_h100(tmp_path: Path) -> None:
     found = json.loads(done.stdout)
     assert len(found) == 15
     assert all(kernel["shared"] <= SHARED for kernel in found.values())
-    assert found["prefill"]["products"], "prefill does not use the tensor cores"
+    assert found["prefill"]["tensor_core_instructions"], "prefill does not use the tensor cores"
     assert found["prefill"]["copies"], "prefill does not fetch ahead"
-    assert found["prefill of fp8"]["products"], "prefill over an fp8 cache does not use the tensor cores"
+    assert found["prefill of fp8"]["tensor_core_instructions"], (
+        "prefill over an fp8 cache does not use the tensor cores"
+    )
     more, fewer = found["decode"], found["decode, fewer stages"]
     assert more["copies"] > fewer["copies"], "decode does not fetch keys and values ahead"
     assert more["shared"] > fewer["shared"] + 4096

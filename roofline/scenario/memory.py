@@ -1,0 +1,200 @@
+"""Memory of a scenario on the fullest device: what the engine reserves, or the static reading.
+
+An engine runs prompts in passes of limited tokens (`roofline.specs.reserve`), so that activations do not grow with the
+batch, and holds the KV cache in whole blocks. One that profiles at its start reserves
+
+    activations = max(a pass of all its tokens, sequences x vocabulary x bytes per logit of the sampler)
+
+Encoders run whole sequences, and attention scores that a scenario keeps (`--no-flash`) are those of whole prompts. The
+static reading (`--memory-reading static`, the LLM-Viewer convention) counts one pass over all prompts, no runtime, and
+the capacity of the datasheet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache, reduce
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from roofline.bound.memory import (
+    Memory,
+    Stages,
+    activation_peak,
+    pipeline_stages,
+    resident_bytes,
+    viewer_weight_bytes,
+    weight_bytes,
+)
+from roofline.graph.convention import Convention
+from roofline.graph.extents import Step, on_grid
+from roofline.graph.network import Network
+from roofline.graph.tensor import Role
+from roofline.scenario.scenario import Scenario
+from roofline.scenario.schedule import Pass, Schedule
+from roofline.specs.hardware import Hardware
+from roofline.specs.model import Model
+from roofline.specs.reserve import NO_RESERVE, STATIC, Reserve, visible_memory
+
+SAMPLER_BYTES = 41.0
+"""Bytes per logit while vLLM profiles sampling: logits, sorted logits, probabilities, their cumulative sums,
+log-probabilities, noise and the scattered result (fp32), indices and their copy (int64), a mask.
+
+vLLM pull request 10511: a peak of 1.26 GiB for 256 sequences of 128,256 logits.
+"""
+
+INDEX_SCORES = "index_scores"
+"""The scores of the DSA indexer, of all keys for each query: engines compute them for a part of the queries at once."""
+
+INDEX_SCORE_BYTES = 512 * 2.0**20
+"""The most bytes of the indexer's scores (fp32) at once: VLLM_SPARSE_INDEXER_MAX_LOGITS_MB, by default 512."""
+
+
+def _weights(schedule: Schedule, convention: Convention) -> float:
+    """Bytes of the weights of the fullest pipeline stage, of the encoder, and of draft and cascade models.
+
+    Offloading and a host leave a part of the model's own weights on the device.
+    """
+    model, settings, base, graph = schedule.model, schedule.settings, schedule.precision.base, schedule.networks[0]
+    layers = pipeline_stages(model, settings.parallel.on(schedule.hardware))
+    weights = weight_bytes(graph, layers) + model.extra_parameters * base.bytes
+    if convention is Convention.LLM_VIEWER:
+        weights = viewer_weight_bytes(graph)
+    if model.tower is not None:
+        weights += weight_bytes(schedule.tower) + model.tower.extra_parameters * base.bytes
+    weights *= 1 - settings.offload.weights
+    if settings.host is not None:
+        weights *= 1 - settings.host.memory
+    return weights + sum(weight_bytes(auxiliary) for auxiliary in schedule.auxiliary_networks)
+
+
+class _Held(NamedTuple):
+    """The KV cache and recurrent states in bytes."""
+
+    cache: Any
+    state: Any
+
+
+def _held(schedule: Schedule, prompt: Step, last: Step, shape: tuple[int, ...]) -> _Held:
+    """The KV cache and states after the step `last`, of a generation from `prompt`."""
+    settings, graph = schedule.settings, schedule.networks[1]
+    layers = pipeline_stages(schedule.model, settings.parallel.on(schedule.hardware))
+
+    def resident(graph: Network, role: Role, step: Step, layers: Stages = ()) -> Any:
+        return on_grid(resident_bytes(graph, role, step, layers), step, shape)
+
+    cache, state = (resident(graph, role, last, layers) for role in (Role.KV, Role.STATE))
+    for shared in schedule.shared_steps(prompt, last):
+        cache = cache - resident(graph, Role.KV, shared, layers)
+    cache = cache * (1 - settings.offload.kv)
+    if settings.host is not None:
+        cache = cache * (1 - (settings.host.memory if settings.host.kv is None else settings.host.kv))
+    for auxiliary in schedule.auxiliary_networks:
+        cache = cache + resident(auxiliary, Role.KV, last)
+        state = state + resident(auxiliary, Role.STATE, last)
+    return _Held(cache * 0.0 if schedule.model.task == "encode" else cache, state)
+
+
+def sampler_bytes(model: Model, reserve: Reserve) -> float:
+    """The peak of the sampler while the engine profiles it, over the whole vocabulary."""
+    sampled = reserve.profiles and model.task == "generate"
+    return reserve.sequences * model.vocabulary * SAMPLER_BYTES if sampled else 0.0
+
+
+def _pass_peak(run: Pass, convention: Convention = Convention.PHYSICAL) -> Any:
+    """The activation peak of a pass in bytes, for all micro-batches that overlap."""
+    graph = run.placement.network
+    return activation_peak(graph, run.step, convention) * graph.overlap_batches
+
+
+def _chunk_peak(graph: Network, step: Step) -> Any:
+    """The activation peak of a prefill pass whose sequences an engine cuts; the indexer's scores in parts."""
+    peak = activation_peak(graph, step, Convention.PHYSICAL, INDEX_SCORES) * graph.overlap_batches
+    indexed = any(op.name == INDEX_SCORES for section in graph.sections for op in section.ops)
+    return peak + INDEX_SCORE_BYTES if indexed else peak
+
+
+@lru_cache(maxsize=512)
+def _profiled_peak(graph: Network, tokens: float) -> float:
+    """The activation peak of the pass of `tokens` tokens that an engine profiles."""
+    return float(_chunk_peak(graph, Step(1, tokens, 0))[0])
+
+
+def _limited_pass(
+    run: Pass, tokens: int, reserve: Reserve, ranks: int, splits: bool, grid: Callable[[Any, Step], Any]
+) -> Any:
+    """The activation peak of a prefill pass that an engine limits to `tokens` tokens over `ranks`, on the `grid`.
+
+    An engine that profiles reserves a pass of all `tokens`. Bidirectional attention (an encoder, or no `splits`) needs
+    whole sequences, and so does the decoder that projects an encoder's output.
+    """
+    graph, step = run.placement.network, run.step
+    if not splits or run.label.startswith("encoder") or np.any(np.asarray(step.source)):
+        length = np.maximum(step.queries, step.source)
+        step = step._replace(batch=np.minimum(step.batch, np.maximum(tokens / length, 1)))
+        return grid(_pass_peak(run._replace(step=step)), step)
+    limit = tokens / ranks / graph.overlap_batches
+    if reserve.profiles:
+        return _profiled_peak(graph, limit)
+    step = Step(1, np.minimum(limit, step.batch * step.queries), 0)
+    return grid(_chunk_peak(graph, step), step)
+
+
+def _activations(
+    scenario: Scenario, schedule: Schedule, reserve: Reserve, prefill: Iterable[Pass], decode: Iterable[Pass]
+) -> Any:
+    """The activation peak of all passes, or what the engine reserves for them."""
+    convention, model = Convention(scenario.convention), scenario.model
+    tokens = reserve.pass_tokens(model.max_context)
+    if schedule.settings.chunk is not None and tokens is not None:
+        tokens = schedule.settings.chunk
+    if "attention" not in tuple(scenario.fusions or ()):
+        tokens = None
+    ranks, splits = schedule.settings.parallel.sequence, model.task == "generate"
+
+    def grid(flat: Any, step: Step) -> Any:
+        return on_grid(flat, step, scenario.shape)
+
+    def limited(run: Pass) -> Any:
+        return whole(run) if tokens is None else _limited_pass(run, tokens, reserve, ranks, splits, grid)
+
+    def whole(run: Pass) -> Any:
+        return grid(_pass_peak(run, convention), run.step)
+
+    return reduce(np.maximum, [*map(limited, prefill), *map(whole, decode)], sampler_bytes(model, reserve))
+
+
+def memory_reserve(scenario: Scenario) -> Reserve:
+    """What the engine reserves on the scenario's smallest device; nothing in the static reading."""
+    if memory_is_static(scenario):
+        return NO_RESERVE
+    reserve, share = scenario.profile.memory.on(_smallest_device(scenario)), scenario.settings.utilization
+    return reserve if share is None else replace(reserve, utilization=share)
+
+
+def memory_is_static(scenario: Scenario) -> bool:
+    """Whether memory is the static reading: as chosen, or by the LLM-Viewer convention."""
+    return scenario.settings.memory == STATIC or scenario.convention is Convention.LLM_VIEWER
+
+
+def _smallest_device(scenario: Scenario) -> Hardware:
+    """The device of prefill or decode with less memory."""
+    return min((scenario.hardware, scenario.settings.decode_hardware or scenario.hardware), key=visible_memory)
+
+
+def scenario_memory(scenario: Scenario, schedule: Schedule, prefill: Iterable[Pass], decode: Iterable[Pass]) -> Memory:
+    """Memory of the fullest device at the end of the generation, with the passes of both phases."""
+    device, reserve = _smallest_device(scenario), memory_reserve(scenario)
+    weights = _weights(schedule, Convention(scenario.convention))
+    last = schedule.allocated_step(scenario.last_step, reserve.block)
+    held = _held(schedule, scenario.prefill_step, last, scenario.shape)
+    peak = _activations(scenario, schedule, reserve, prefill, decode)
+    runtime = reserve.runtime(schedule.settings.parallel.devices)
+    visible = device.memory_capacity if memory_is_static(scenario) else visible_memory(device)
+    budget = reserve.budget(visible, weights, peak, runtime)
+    plain: Callable[[Any], Any] = (lambda value: value) if scenario.shape else float
+    return Memory(
+        weights, plain(held.cache), plain(held.state), plain(peak), runtime, plain(budget), device.memory_capacity
+    )

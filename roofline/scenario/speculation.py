@@ -1,0 +1,58 @@
+"""Speculative decoding: what an iteration drafts, verifies and yields, and its accepted tokens in closed form."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from roofline.core.errors import RooflineError
+from roofline.core.search import bracket_root
+from roofline.specs.model import Model
+
+
+class Speculation(Struct, frozen=True):
+    """Speculative decoding: draft tokens, verified in one pass of the target model.
+
+    An iteration drafts `length` tokens, verifies `verified` draft tokens (a tree has more than its depth) plus one,
+    and yields `accepted` tokens on average, including the target's own. The `draft` model runs `length` times over
+    `draft_width` tokens; None drafts for free (n-grams, retrieval). `draft_depth` drafts with that fraction of the
+    target's layers. `shared_ends`: sections (embedding, head) that the draft shares with its target. `slowdown`: the
+    expected time of an iteration over that of its passes, measured where the CPU makes the drafts. `measured`: where
+    `accepted` was measured, empty where it is given.
+    """
+
+    length: int
+    accepted: float
+    verified: int
+    draft: Model | None = None
+    draft_width: int = 1
+    draft_depth: float | None = None
+    draft_passes: int | None = None
+    shared_ends: tuple[str, ...] = ()
+    slowdown: float = 1.0
+    measured: str = ""
+
+    @property
+    def drafts(self) -> int:
+        """Passes of the draft per iteration: `length`, unless it proposes several tokens at once."""
+        return self.length if self.draft_passes is None else self.draft_passes
+
+
+def accepted_tokens(acceptance: float, length: int) -> float:
+    """Expected tokens per iteration with acceptance rate a, (1 - a^(length+1)) / (1 - a) (Leviathan et al. 2023)."""
+    if not 0 <= acceptance <= 1:
+        raise RooflineError(f"the acceptance rate must be between 0 and 1, got {acceptance}")
+    if acceptance == 1:
+        return length + 1.0
+    return (1 - acceptance ** (length + 1)) / (1 - acceptance)
+
+
+def acceptance_rate(accepted: float, length: int) -> float:
+    """The acceptance rate with which `length` draft tokens yield `accepted` tokens, 1 to length + 1, per iteration.
+
+    >>> round(acceptance_rate(2.811, 3), 3)
+    0.768
+    """
+    if not 1 < accepted < length + 1:
+        return 0.0 if accepted <= 1 else 1.0
+    ends = (1.0 - accepted, length + 1.0 - accepted)
+    return bracket_root(lambda rate: accepted_tokens(rate, length) - accepted, 0.0, 1.0, *ends, absolute=1e-12)[0]

@@ -1,0 +1,79 @@
+"""Versions of an engine: how they are requested, and how an engine's file describes them.
+
+A file describes the newest version. Under `versions` it has the keys in which older ones differ, by the version from
+which they hold; `parameters` are merged key by key, other keys replaced. `aliases` are names for a version:
+
+    name: vllm
+    overlap: true
+    parameters: {step: 0.5 ms, sequence: 15 us}
+    versions:
+      '0.14': {}
+      '0.8': {overlap: false, parameters: {step: 1 ms}}
+    aliases: {vllm-sync: '0.11'}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from roofline.core.documents import scalar_text
+from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.specs.version import Version
+
+KEYS = ("versions", "aliases")
+"""The keys of a file that this module reads; those of a version are the file's other ones."""
+
+
+def split_name(text: str) -> tuple[str, str]:
+    """Name or path, and version ("" if none) of a request such as `vllm@0.11`; raises RooflineError for `vllm@`."""
+    name, separator, version = text.rpartition("@")
+    if not separator or "/" in version or version.endswith((".yaml", ".yml")):
+        return text, ""
+    if not name or not version.strip():
+        raise RooflineError(f"{quote(text)} lacks {'a version' if name else 'an engine'}; write it like vllm@0.11")
+    return name, version
+
+
+def versions_of(content: Mapping[str, Any], where: str) -> Mapping[Version, Mapping[str, Any]]:
+    """The keys in which versions differ from the newest, by the version from which they hold, oldest first."""
+    given = _mapping(content.get("versions", {}), "versions", where)
+    found = {}
+    for text, changes in given.items():
+        version = _version(text, "versions", where)
+        if version in found:
+            raise SpecError(where, f"'versions' has {quote(text)} twice")
+        found[version] = _mapping(changes, f"versions.{text}", where)
+        for key in ("name", *KEYS):
+            if key in changes:
+                raise SpecError(where, f"'versions.{text}' cannot have the key {quote(key)}")
+    if found and found[max(found)]:
+        raise SpecError(where, f"'versions.{max(found)}' must be empty: the file describes the newest version")
+    return dict(sorted(found.items()))
+
+
+def merged(content: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """The content of a file with the changes of a version."""
+    ours, theirs = content.get("parameters", {}), changes.get("parameters", {})
+    if not isinstance(ours, Mapping) or not isinstance(theirs, Mapping):
+        return {**content, **changes}
+    return {**content, **changes, "parameters": {**ours, **theirs}}
+
+
+def aliases_of(content: Mapping[str, Any], where: str) -> dict[str, str]:
+    """The names for versions that a file gives: `{"vllm-sync": "0.11"}`."""
+    given = _mapping(content.get("aliases", {}), "aliases", where)
+    return {name: _version(scalar_text(text), "aliases", where).text for name, text in given.items()}
+
+
+def _mapping(content: object, key: str, where: str) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping):
+        raise SpecError(where, f"{quote(key)} must be a mapping of keys to values")
+    return content
+
+
+def _version(text: str | None, key: str, where: str) -> Version:
+    try:
+        return Version(text or "")
+    except RooflineError as error:
+        raise SpecError(where, f"{quote(key)}: {error}") from None

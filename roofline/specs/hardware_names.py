@@ -1,0 +1,134 @@
+"""Names of hardware that people type: H200, A100 80GB SXM, 4090, NVIDIA A100-SXM4-80GB, 8xH200.
+
+Every word must be in the spec's name or title, or be its memory (80GB, HBM3) or a line of its vendor (GeForce). Words
+of the spec's name may be missing where they are its line (rtx), form factor or memory. A 4060 is no rtx-4060-ti.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from difflib import get_close_matches
+from functools import lru_cache
+from pathlib import Path
+
+from msgspec import Struct
+
+from roofline.core.errors import UnknownNameError
+from roofline.specs.library import spec_files
+from roofline.specs.names import PLAIN, Files, Named, record
+
+MISSPELT = 0.85
+"""Similarity from which a name is a misspelling of another, and no name of something else."""
+
+FORM_FACTORS = frozenset({"oam", "pcie", "sxm"})
+
+ALWAYS_SAID = frozenset({"nvl", "max"})
+"""Words of variants that nobody leaves out: an H200 is no H200 NVL, an RTX PRO 6000 no Max-Q."""
+
+_COUNTED = (
+    re.compile(r"(?P<count>\d{1,4})\s*[x×*]\s*(?P<device>.*[a-z].*)", re.IGNORECASE),
+    re.compile(r"(?P<device>.*\S)\s*[x×*:]\s*(?P<count>\d{1,4})", re.IGNORECASE),
+)
+"""8xH100, 8 x H100, and H100 x8, H100:8."""
+
+_TITLE = re.compile(r"^title: (.*)", re.MULTILINE)
+_VENDOR = re.compile(r"^vendor: (.*)", re.MULTILINE)
+_MEMORY_KIND = re.compile(r"^memory:\n(?:  .*\n)*?  kind: (\S+)", re.MULTILINE)
+_CAPACITY = re.compile(r"^memory:\n(?:  .*\n)*?  capacity: ([\d.]+) ([GT])i?B", re.MULTILINE)
+_GIGABYTES = re.compile(r"\b(\d+)\s*g(?:i?b)?\b")
+
+
+class _Entry(Struct, frozen=True):
+    """What a hardware spec is known by: the words of its name, all words for it, and its vendor with the line."""
+
+    name: str
+    path: Path
+    own: tuple[str, ...]
+    words: frozenset[str]
+    vendor: str
+    line: frozenset[str]
+
+
+def _spell(text: str) -> tuple[str, ...]:
+    plain = _GIGABYTES.sub(r"\1gb", text.lower())
+    return tuple("sxm" if re.fullmatch(r"sxm\d", word) else word for word in re.findall(r"[a-z0-9]+", plain))
+
+
+def _joined(words: tuple[str, ...]) -> dict[str, range]:
+    """The words, and neighbours written together (rtx4090, h100sxm), with their places."""
+    ends = ((at, end) for at in range(len(words)) for end in range(at + 1, min(at + 4, len(words)) + 1))
+    return {"".join(words[at:end]): range(at, end) for at, end in ends}
+
+
+def _entry(name: str, path: Path) -> _Entry:
+    # Searched as text, because parsing every spec takes half a second.
+    text = path.read_text("utf-8", errors="replace")
+    found = (pattern.search(text) for pattern in (_TITLE, _VENDOR, _MEMORY_KIND, _CAPACITY))
+    title, vendor, kind, size = found
+    own, titled = _spell(name), _spell(title[1] if title else name)
+    memory = [*([kind[1].lower()] if kind else []), *([f"{size[1]}{size[2].lower()}b"] if size else [])]
+    before = next((at for at, word in enumerate(titled) if word in _joined(own)), 0)
+    every = frozenset({*_joined(own), *_joined(titled), *memory})
+    return _Entry(name, path, own, every, vendor[1] if vendor else "", frozenset(titled[:before]))
+
+
+@lru_cache(maxsize=4)
+def _index(files: Files) -> tuple[tuple[_Entry, ...], dict[str, frozenset[str]]]:
+    """All hardware, and the names of the lines of each vendor, such as GeForce and Tesla."""
+    entries = tuple(_entry(name, path) for name, path in files)
+    lines: dict[str, frozenset[str]] = {}
+    for entry in entries:
+        lines[entry.vendor] = lines.get(entry.vendor, frozenset()) | entry.line
+    return entries, lines
+
+
+def read_hardware(text: str) -> Named:
+    """The hardware that `text` names, and its count; raises UnknownNameError with the candidates."""
+    return record(text, _read(text, tuple(spec_files("hwspecs").items())))
+
+
+@lru_cache(maxsize=256)
+def _read(text: str, files: Files) -> Named:
+    entries, lines = _index(files)
+    names, near, misspelt = [entry.name for entry in entries], list[str](), list[str]()
+    for device, count in _counted(text) if PLAIN.fullmatch(text) else ():
+        given = _spell(device)
+        among = [entry for entry in entries if given and entry.words | lines[entry.vendor] >= set(given)]
+        among = [entry for entry in among if ALWAYS_SAID & set(entry.own) <= set(given)] or among
+        named = [entry for entry in among if _is_named(entry, given)]
+        chosen = [entry for entry in named if all(each.own[: len(entry.own)] == entry.own for each in among)]
+        if len(named) == len(among) == 1 or len(chosen) == 1:
+            entry = (chosen or named)[0]
+            return Named(entry.name, entry.path, devices=count)
+        misspelt = get_close_matches(device.lower(), names, n=1, cutoff=MISSPELT)
+        found = among or [entry for entry in entries if _is_near(entry, given) and not misspelt]
+        near += [f"{count}x{entry.name}" if count > 1 else entry.name for entry in found]
+    hint = "" if near or misspelt else "; 'roofline specs list hardware' lists all, and a spec file describes any other"
+    raise UnknownNameError("hardware", text, names, near, hint)
+
+
+def _counted(text: str) -> Iterator[tuple[str, int]]:
+    """The text as one device, and the device and the number of a text that counts."""
+    yield text, 1
+    for pattern in _COUNTED:
+        match = pattern.fullmatch(text.strip())
+        if match and int(match["count"]):
+            yield match["device"], int(match["count"])
+            return
+
+
+def _is_named(entry: _Entry, given: tuple[str, ...]) -> bool:
+    """Whether words name a spec: what they leave out of its name is its line, form factor or memory."""
+    places = _joined(entry.own)
+    covered = {place for word in given if word in places for place in places[word]}
+    if not any(any(map(str.isdigit, entry.own[place])) for place in covered):
+        return len(covered) == len(entry.own)
+    after = [word for place, word in enumerate(entry.own) if place > min(covered) and place not in covered]
+    return all(word in FORM_FACTORS or re.fullmatch(r"\d+gb", word) for word in after)
+
+
+def _is_near(entry: _Entry, given: tuple[str, ...]) -> bool:
+    """Whether a word with a digit, but for a memory size, is the beginning of a word for the spec."""
+    told = [word for word in given if any(map(str.isdigit, word)) and len(word) > 2 and not word.endswith("gb")]
+    return any(word.startswith(each) for each in told for word in entry.own)

@@ -1,0 +1,246 @@
+"""Names of models that people type: Hugging Face repositories, Ollama tags, and other spellings of a spec's name.
+
+A model is known by its spec's name, by the repository that the spec's `source` names, and by the spec's `repositories`.
+A name consists of the words of one of these, then optionally of a size, which must be that of the model, and of a
+quantisation scheme. `TUNED` words do not count: Llama-3.1-8B-Instruct has the architecture of Llama-3.1-8B.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from difflib import SequenceMatcher
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from roofline.core.documents import read_mapping
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.specs.library import spec_files
+from roofline.specs.names import PLAIN, Files, Named, record
+from roofline.specs.precision import scheme_formats
+
+TUNED = frozenset({"base", "chat", "hf", "instruct", "it", "pt"})
+"""What a checkpoint was trained for, or how it is stored; the architecture is the same."""
+
+MISSPELT = 0.9
+"""Likeness from which a name is a misspelling of another, and no name of something else."""
+
+NEAREST = 4
+"""The most models of a family that an error names."""
+
+Words = tuple[str, ...]
+
+_SOURCE = re.compile(r"^source: https://huggingface\.co/[^/\s]+/([^/\s]+)", re.MULTILINE)
+_PARAMETERS = re.compile(r"^parameters: (\d+)", re.MULTILINE)
+_QUANTIZATION = re.compile(r"^quantization: (\S+)", re.MULTILINE)
+_REPOSITORIES = re.compile(r"^repositories:.*\n((?: +.*\n)+)", re.MULTILINE)
+_HUB = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co|ollama\.com)/", re.IGNORECASE)
+_REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+(?::[\w.-]+)?)", re.ASCII)
+
+
+class _Entry(Struct, frozen=True):
+    """What a model spec is known by."""
+
+    name: str
+    path: Path
+    spelled: tuple[Words, ...]
+    tuned: frozenset[str]
+    parameters: float
+    quantization: str
+    repositories: str
+
+    def stripped(self, spelled: Words) -> Words:
+        """The words without those that do not tell architectures apart."""
+        return tuple(word for word in spelled if word not in self.tuned)
+
+    @property
+    def known(self) -> tuple[Words, ...]:
+        """The stripped words of the name and of the source's repository."""
+        return tuple(map(self.stripped, self.spelled))
+
+
+def _entry(name: str, path: Path) -> _Entry:
+    # Searched as text, because parsing every spec takes half a second.
+    text = path.read_text("utf-8", errors="replace")
+    own, source = _spell(name), _SOURCE.search(text)
+    size, quantization, more = (pattern.search(text) for pattern in (_PARAMETERS, _QUANTIZATION, _REPOSITORIES))
+    return _Entry(
+        name,
+        path,
+        (own, *([_spell(source[1])] if source else [])),
+        TUNED.difference(own),
+        float(size[1]) if size else 0.0,
+        quantization[1] if quantization else "",
+        more[1].lower() if more else "",
+    )
+
+
+def _words(text: str) -> list[re.Match[str]]:
+    """The words of a name, runs of letters or of digits: llama, 3.1, 8, b; stablelm-2-1_6b has 1.6."""
+    return list(re.finditer(r"[a-z]+|\d+(?:\.\d+)*", re.sub(r"(?<=\d)_(?=\d)", ".", text.lower())))
+
+
+def _spell(text: str) -> Words:
+    return tuple(match[0] for match in _words(text))
+
+
+@lru_cache(maxsize=4)
+def _index(files: Files) -> tuple[tuple[_Entry, ...], frozenset[Words]]:
+    """Every model, and the makers' names that repositories begin with where the specs' names do not: Meta, NVIDIA."""
+    entries = tuple(_entry(name, path) for name, path in files)
+    makers = (
+        source[: len(source) - len(own)]
+        for own, *sources in (entry.known for entry in entries)
+        for source in sources
+        if own and source[-len(own) :] == own
+    )
+    return entries, frozenset(makers) - {()}
+
+
+def read_model(text: str) -> Named:
+    """The model that `text` names; raises UnknownNameError with the candidates."""
+    return record(text, _read(text, tuple(spec_files("modelspecs").items())))
+
+
+@lru_cache(maxsize=256)
+def _read(text: str, files: Files) -> Named:
+    entries, makers = _index(files)
+    plain = _HUB.sub("", text.strip())
+    if (listed := _listed(plain.lower(), entries)) is not None:
+        return listed
+    repository = _REPOSITORY.fullmatch(plain)
+    plain = repository[1] if repository else plain
+    found = _words(plain) if PLAIN.fullmatch(text) else []
+    for cut in range(len(found), 0, -1):
+        tail = _tail(plain[found[cut].start() :]) if cut < len(found) else _Tail()
+        if tail is None:
+            continue
+        spellings = _without_maker(tuple(match[0] for match in found[:cut]), makers)
+        fitting = [entry for entry in entries if any(_fits(own, entry, tail) for own in spellings)]
+        if len(fitting) == 1:
+            return _named(text, fitting[0], tail)
+    raise _unknown(text, _without_maker(tuple(match[0] for match in found), makers), entries)
+
+
+def _without_maker(own: Words, makers: Iterable[Words]) -> list[Words]:
+    """The words of a name, and those that follow a maker's name, if it begins with one."""
+    return [own, *(own[len(maker) :] for maker in makers if own[: len(maker)] == maker)]
+
+
+def _listed(repository: str, entries: tuple[_Entry, ...]) -> Named | None:
+    """The model whose spec lists a repository, by its id or its name without the owner."""
+    for entry in entries:
+        if re.search(rf"^ +{'' if '/' in repository else '[^/]+/'}{re.escape(repository)}:", entry.repositories, re.M):
+            listed = read_mapping(entry.path)["repositories"]
+            changes = next(keys for name, keys in listed.items() if f"/{name.lower()}".endswith(f"/{repository}"))
+            return Named(entry.name, entry.path, dict(changes))
+    return None
+
+
+class _Tail(Struct, frozen=True):
+    """What follows the model's words: its size in parameters, and a quantisation scheme."""
+
+    size: float | None = None
+    scheme: str | None = None
+
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)([bm])(?![a-z0-9])[^a-z0-9]*", re.IGNORECASE | re.ASCII)
+SIZE_TOLERANCE = 0.03
+"""Of a size in a tag, which is rounded and may count what inference does not touch: deepseek-r1:671b."""
+
+GGUF = "gguf"
+FILLERS = frozenset({GGUF, "quantized", "dynamic", "static", "qat"})
+"""Words around a scheme that do not change what is stored."""
+
+SPELLINGS = {"fp4": "nvfp4", "f16": "fp16", "bnb": "nf4", "bitsandbytes": "nf4"}
+"""Schemes under another name: NVIDIA's FP4 repositories are NVFP4; bitsandbytes quantises to NF4 with double scales."""
+
+PLAIN_FORMATS = ("fp32", "bf16", "fp16")
+"""The formats of checkpoints that are not quantised."""
+
+_BITS = re.compile(r"(?:int|w)?([48])(?:bit)?")
+
+
+def _tail(text: str) -> _Tail | None:
+    """What a name's end says; None if it says something else."""
+    size = _SIZE.match(text)
+    rest = text[size.end() :] if size else text
+    value = float(size[1]) * (1e9 if size[2].lower() == "b" else 1e6) if size else None
+    if not rest:
+        return _Tail(value)
+    scheme = _scheme(rest)
+    return None if scheme is None else _Tail(value, scheme)
+
+
+def _scheme(text: str) -> str | None:
+    """The quantisation scheme in the end of a name, such as AWQ, GPTQ-Int4, FP8-dynamic, quantized.w4a16, Q4_K_M."""
+    every = [part for part in re.split(r"[^a-z0-9_]+", text.lower()) if part and part not in TUNED]
+    parts = [SPELLINGS.get(part, part) for part in every if part not in FILLERS]
+    if not parts:
+        return GGUF if GGUF in every else None
+    if len(parts) == 2 and (bits := _BITS.fullmatch(parts[1])):  # a method and its bits
+        own = {"awq": 4, "gptq": 4, "nf4": 4, "fp8": 8, "int8": 8}.get(parts[0])
+        if parts[0] == "gptq" and bits[1] == "8":
+            return "int8_g128"
+        return parts[0] if own == int(bits[1]) else None
+    scheme = "_".join(parts)
+    if scheme in PLAIN_FORMATS:
+        return scheme
+    try:
+        scheme_formats(scheme)
+    except RooflineError:
+        return None
+    return scheme
+
+
+def _fits(own: Words, entry: _Entry, tail: _Tail) -> bool:
+    """Whether the words are a model's; those for its active parameters may be missing, as in qwen3-30b."""
+    stripped = entry.stripped(own)
+    rests = ("".join(known[len(stripped) :]) for known in entry.known if known[: len(stripped)] == stripped)
+    same = any(re.fullmatch(r"(a[\d.]+[bm])?", rest) for rest in rests)
+    return same and (tail.size is None or abs(tail.size - entry.parameters) <= SIZE_TOLERANCE * entry.parameters)
+
+
+def _named(text: str, entry: _Entry, tail: _Tail) -> Named:
+    scheme = tail.scheme
+    if scheme == GGUF:
+        raise RooflineError(f"{quote(text)} names no file type of GGUF: append one, like {quote(f'{text}:Q4_K_M')}")
+    if scheme is None or (entry.quantization and entry.quantization.startswith(scheme)):
+        return Named(entry.name, entry.path)
+    changes: dict[str, Any] = {"quantization": scheme}
+    if scheme in PLAIN_FORMATS:
+        changes = {"dtype": scheme, **({"quantization": None} if entry.quantization else {})}
+    return Named(entry.name, entry.path, changes)
+
+
+def _unknown(text: str, spellings: Sequence[Words], entries: tuple[_Entry, ...]) -> UnknownNameError:
+    """The error for a name that no model has: those it begins, else the one in it, else the nearest of its family."""
+    begun = [entry.name for entry in entries if any(_begins(own, entry) for own in spellings)]
+    inside = [
+        entry.name
+        for entry in entries
+        if len(entry.known[0]) > 1 and any(_contains(entry.stripped(own), entry.known[0]) for own in spellings)
+    ]
+    ranked = sorted(((_likeness(spellings, entry), entry) for entry in entries), key=lambda pair: -pair[0])
+    family = [entry.name for _, entry in ranked if any(own[:1] == entry.spelled[0][:1] for own in spellings)]
+    near = [ranked[0][1].name] if ranked[0][0] >= MISSPELT else family[:NEAREST]
+    candidates = begun or [max(inside, key=len)] if begun or inside else near
+    hint = "" if candidates else "; 'roofline specs list models' lists all, and any other is read from its config.json"
+    return UnknownNameError("model", text, [entry.name for entry in entries], candidates, hint)
+
+
+def _likeness(spellings: Sequence[Words], entry: _Entry) -> float:
+    """How alike the words and a model's name are, 0 to 1."""
+    return max(SequenceMatcher(None, "-".join(own), "-".join(entry.spelled[0])).ratio() for own in spellings)
+
+
+def _begins(own: Words, entry: _Entry) -> bool:
+    return bool(own) and any(known[: len(own)] == own for known in entry.spelled)
+
+
+def _contains(whole: Words, part: Words) -> bool:
+    """Whether `part` appears in `whole` in one piece."""
+    return any(whole[at : at + len(part)] == part for at in range(len(whole) - len(part) + 1))

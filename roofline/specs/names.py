@@ -1,0 +1,58 @@
+"""Names that people type, read as bundled specs: repository ids, tags, market names.
+
+    meta-llama/Llama-3.1-8B-Instruct    llama-3.1-8b         H200                 h200-sxm
+    Qwen/Qwen3-32B-AWQ                  qwen3-32b in AWQ     A100 80GB SXM        a100-sxm-80gb
+    llama3.1:8b                         llama-3.1-8b         8xH200               eight h200-sxm
+
+A name is read only where every word of it says so, and one spec alone fits. Otherwise the error names the candidates.
+`taken` tells what was read.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from msgspec import Struct, field
+
+from roofline.core.errors import quote
+
+Files = tuple[tuple[str, Path], ...]
+"""Every spec by name, as of `roofline.specs.library.spec_files`."""
+
+
+PLAIN = re.compile(r"[\w .:/+(),;*×-]+")
+"""Texts that may be a name."""
+
+
+class Named(Struct, frozen=True):
+    """What a name stands for: a spec, other values of the model's fields (a quantisation), and a number of devices."""
+
+    name: str
+    path: Path
+    changes: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
+    devices: int = 1
+
+    def __str__(self) -> str:
+        count = f"{self.devices} x " if self.devices > 1 else ""
+        changed = ", ".join(f"{key} {value}" for key, value in self.changes.items() if isinstance(value, (str, int)))
+        return f"{count}{self.name}{f' ({changed})' if changed else ''}"
+
+
+_TAKEN: dict[str, str] = {}
+
+
+def record(text: str, named: Named) -> Named:
+    """Remember, for `taken`, what was read from `text`."""
+    _TAKEN[text] = f"{quote(text)} is taken as {named}"
+    return named
+
+
+def taken() -> tuple[str, ...]:
+    """What was read from names other than those of specs since the last call, a sentence each."""
+    sentences = tuple(_TAKEN.values())
+    _TAKEN.clear()
+    return sentences

@@ -1,0 +1,213 @@
+"""What an engine reserves of a device's memory, and what a program can allocate of it.
+
+    weights + KV cache + states + activations + runtime <= budget
+
+The budget is the fraction `utilization` of the visible memory, or of what is left beside weights, activations and
+runtime. A profile states its settings under `memory` (`Reserve`); without them a program may use all visible memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.core.errors import RooflineError, SpecError, quote, suggest
+from roofline.specs.hardware import Hardware
+
+GIB = 2.0**30
+
+NOMINAL_SHARES = {"NVIDIA": 0.99, "AMD": 1.0}
+"""Fraction of n GiB that a runtime reports for a card of nominally n GB.
+
+CUDA: 79.15 to 79.22 of 80, 47.54 of 48, 23.58 to 23.69 of 24 (`total_gpu_memory` in vLLM's profiling logs, vLLM pull
+requests 10511, 10909, 12126 and 14447). ROCm: 288 GiB of an MI355X (SemiAnalysisAI/InferenceX, pull request 2522).
+"""
+
+ECC_SHARE = 15 / 16
+"""Usable fraction of GDDR6 with in-band ECC (44.5 of an L40S's 48 GiB)."""
+
+ECC_CARDS = frozenset({"a10", "a40", "l4", "l40", "l40s", "t4"})
+"""GDDR6 cards with ECC on by default."""
+
+APPLE_SHARES = ((36e9, 3 / 4), (0.0, 2 / 3))
+"""Fraction of unified memory that Metal lets a GPU use (recommendedMaxWorkingSetSize), from a capacity on.
+
+llama.cpp's logs: 22,906.50 MB of 32 GB, 28,991.03 MB of 36 GB, 51,539.61 MB of 64 GB.
+"""
+
+
+MEMORY_READINGS = _, STATIC = ("engine", "static")
+"""What `Analysis.memory` counts: what the engine reserves, or all prompts in one pass on the whole device."""
+
+
+def check_memory(reading: str) -> None:
+    """Raise RooflineError for an unknown reading of memory."""
+    if reading not in MEMORY_READINGS:
+        raise RooflineError(f"--memory-reading must be {' or '.join(MEMORY_READINGS)}, got {quote(reading)}")
+
+
+class LargeDevice(Struct, frozen=True):
+    """Other `tokens` and `sequences` on devices of at least `memory` bytes, but for names that start like `except_`."""
+
+    tokens: int
+    sequences: int
+    memory: float
+    except_: tuple[str, ...] = ()
+
+
+class Reserve(Struct, frozen=True):
+    """An engine's memory settings.
+
+    `utilization`: usable fraction of device memory, or of `free` memory beside weights, activations and context.
+    `block`: tokens per KV cache block. `tokens`: the most tokens of one pass (None: all prompts of a batch at once);
+    models whose maximum context is at most `whole` run it as one pass. `sequences`: the most that run, and are sampled,
+    at once (0: no limit, and sampling takes no more than a pass). `profiles`: a pass of that many tokens and sequences
+    is reserved at the start, within `utilization`; else activations take what the workload needs, beyond `utilization`
+    where that is below 1. `context`: bytes of the runtime (CUDA context, library workspaces, CUDA graphs where the
+    engine counts them) on a single device; `group_context`: the same with communication buffers.
+    """
+
+    utilization: float = 1.0
+    free: bool = False
+    block: int = 1
+    tokens: int | None = None
+    whole: int = 0
+    sequences: int = 0
+    large_device: LargeDevice | None = None
+    context: float = 0.0
+    group_context: float = 0.0
+    profiles: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 < self.utilization <= 1:
+            raise RooflineError(f"the memory utilization must be above 0 and at most 1, got {self.utilization}")
+        for name in ("block", *(() if self.tokens is None else ("tokens",))):
+            if getattr(self, name) < 1:
+                raise RooflineError(f"{name} must be at least 1, got {getattr(self, name)}")
+
+    def on(self, hardware: Hardware) -> Reserve:
+        """The settings on a device: those of a large one where it is."""
+        large = self.large_device
+        if (
+            large is None
+            or visible_memory(hardware) < large.memory
+            or hardware.name.startswith(large.except_ or ("/",))
+        ):
+            return self if large is None else replace(self, large_device=None)
+        return replace(self, tokens=large.tokens, sequences=large.sequences, large_device=None)
+
+    def pass_tokens(self, longest: int | None) -> int | None:
+        """Tokens of the largest pass of a model with the maximum context `longest`; None for all prompts at once."""
+        if self.tokens is None:
+            return None
+        whole = max(longest or self.tokens, self.tokens)
+        return whole if whole <= self.whole else self.tokens
+
+    def runtime(self, devices: int) -> float:
+        """Bytes of the runtime on one of `devices` devices."""
+        return self.group_context if devices > 1 else self.context
+
+    def budget(self, visible: float, weights: float, activations: Any, context: float) -> Any:
+        """Bytes that weights, KV cache, states, activations and context may take together."""
+        if self.free:
+            left = np.maximum(visible - weights - activations - context, 0.0)
+            return visible - (1 - self.utilization) * left
+        if self.profiles or self.utilization == 1:
+            return self.utilization * visible
+        return np.minimum(visible, self.utilization * visible + activations)
+
+
+NO_RESERVE = Reserve()
+"""Everything in one pass, in all visible memory."""
+
+
+def visible_memory(hardware: Hardware) -> float:
+    """Device memory that a program can allocate, in bytes: from the spec, or the usual fraction of nominal memory."""
+    if hardware.memory_visible is not None:
+        return hardware.memory_visible
+    nominal = hardware.memory_capacity / 1e9 * GIB
+    if hardware.family == "apple":
+        return next(share for least, share in APPLE_SHARES if hardware.memory_capacity >= least) * nominal
+    share = NOMINAL_SHARES.get(hardware.vendor)
+    if share is None or hardware.kind != "gpu":
+        return hardware.memory_capacity
+    return share * (ECC_SHARE if hardware.name in ECC_CARDS else 1.0) * nominal
+
+
+_COUNTS = ("block", "tokens", "whole", "sequences")
+_SIZES = ("context", "group_context")
+_KEYS = ("utilization", "of", *_COUNTS, *_SIZES, "large_device", "profiles")
+
+
+def parse_reserve(content: object, where: str) -> Reserve:
+    """The settings under a profile's key 'memory'; `where` names the file in errors. Sizes are in GiB."""
+    fields = _mapping(content, _KEYS, "memory", where)
+    values: dict[str, Any] = {key: _count(fields[key], f"memory.{key}", where) for key in _COUNTS if key in fields}
+    values |= {key: _number(fields[key], f"memory.{key}", where, 1024) * GIB for key in _SIZES if key in fields}
+    if "utilization" in fields:
+        values["utilization"] = _number(fields["utilization"], "memory.utilization", where, 1)
+    if fields.get("of", "device") not in ("device", "free"):
+        raise SpecError(where, f"'memory.of' must be 'device' or 'free', got {quote(str(fields['of']))}")
+    if not isinstance(fields.get("profiles", False), bool):
+        raise SpecError(where, "'memory.profiles' must be true or false")
+    values |= {"free": fields.get("of") == "free", "profiles": fields.get("profiles", False)}
+    if "large_device" in fields:
+        values["large_device"] = _large(fields["large_device"], where)
+    try:
+        return Reserve(**values)
+    except RooflineError as error:
+        raise SpecError(where, f"'memory': {error}") from None
+
+
+def _large(content: object, where: str) -> LargeDevice:
+    key = "memory.large_device"
+    fields = _mapping(content, ("tokens", "sequences", "memory", "except"), key, where)
+    for name in ("tokens", "sequences", "memory"):
+        if name not in fields:
+            raise SpecError(where, f"the key '{key}.{name}' is missing")
+    names = fields.get("except", [])
+    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
+        raise SpecError(where, f"'{key}.except' must be a list of names")
+    tokens, sequences = (_count(fields[name], f"{key}.{name}", where) for name in ("tokens", "sequences"))
+    return LargeDevice(tokens, sequences, _number(fields["memory"], f"{key}.memory", where, 1e6) * GIB, tuple(names))
+
+
+def _mapping(content: object, known: tuple[str, ...], key: str, where: str) -> Mapping[str, Any]:
+    if not isinstance(content, Mapping):
+        raise SpecError(where, f"{quote(key)} must map names to values")
+    for name in content:
+        if name not in known:
+            raise SpecError(where, f"unknown key {quote(str(name))} in {quote(key)}{suggest(str(name), known)}")
+    return content
+
+
+def _count(value: object, key: str, where: str) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10**9:
+        raise SpecError(where, f"{quote(key)} must be an integer from 1 to 1000000000")
+    return value
+
+
+def _number(value: object, key: str, where: str, most: float) -> float:
+    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= most:
+        raise SpecError(where, f"{quote(key)} must be a number from 0 to {most:g}")
+    return float(value)
+
+
+def render_reserve(reserve: Reserve) -> list[str]:
+    """The lines of a profile's key 'memory'; `parse_reserve` reads them back."""
+    if reserve == NO_RESERVE:
+        return []
+    lines = [f"  utilization: {reserve.utilization:.4g}", *(["  of: free"] if reserve.free else [])]
+    counts = ((name, getattr(reserve, name)) for name in _COUNTS)
+    lines += [f"  {name}: {value}" for name, value in counts if value]
+    lines += [f"  {name}: {getattr(reserve, name) / GIB:.4g}  # GiB" for name in _SIZES if getattr(reserve, name)]
+    if (large := reserve.large_device) is not None:
+        names = f", except: [{', '.join(large.except_)}]" if large.except_ else ""
+        size = f"{large.memory / GIB:.4g}"
+        inside = f"tokens: {large.tokens}, sequences: {large.sequences}, memory: {size}{names}"
+        lines.append(f"  large_device: {{{inside}}}  # from that many GiB on")
+    return ["memory:", *lines, *(["  profiles: true"] if reserve.profiles else [])]

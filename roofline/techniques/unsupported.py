@@ -1,0 +1,165 @@
+"""What a scenario has that its engine is not known to run: architecture, number formats, techniques, parallelism.
+
+The facts are those of `roofline.techniques.support`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from roofline.scenario.scenario import Scenario
+from roofline.specs.formats import UNQUANTISED_FORMATS, Format
+from roofline.specs.model import MIXERS, Model
+from roofline.specs.schemes import GGUF
+from roofline.techniques import check_request
+from roofline.techniques.support import (
+    FEATURES,
+    is_documented,
+    load_support,
+    needs_no_engine,
+    runs,
+    runs_format,
+    runs_on,
+    support,
+)
+
+WEIGHT_ONLY: Mapping[str, str] = MappingProxyType(
+    {"awq": "awq", "gptq": "gptq", "int4": "gptq", "int8": "rtn", "nf4": "qlora", "gguf": "gguf"}
+)
+"""The technique whose rows cover a format of weights that 16-bit activations meet."""
+
+BOTH: Mapping[tuple[str, str], str] = MappingProxyType(
+    {
+        ("fp8", "fp8"): "fp8",
+        ("int8", "int8"): "smoothquant",
+        ("nvfp4", "nvfp4"): "nvfp4",
+        ("ternary", "int8"): "bitnet-b1.58",
+    }
+)
+"""The technique whose rows cover a format of weights and one of activations."""
+
+DEGREES: Mapping[str, str] = MappingProxyType(
+    {"tensor": "tensor-parallelism", "pipeline": "pipeline-parallelism", "expert": "expert-parallelism"}
+)
+"""The technique of each degree of parallelism that an engine has to implement; replicas need nothing of it."""
+
+PLACEMENTS = ("flexgen", "zero-inference", "llama-cpp-split")
+"""The techniques that keep weights on the host and stream or compute them there."""
+
+WITHOUT_CACHE = "kv=0"
+"""The parameters of an engine that offloads weights and no KV cache."""
+
+
+def note(scenario: Scenario) -> str | None:
+    """What the engine is not known to run, in one sentence; None if the documents say all of it or nothing of it."""
+    found = unsupported(scenario)
+    if not found:
+        return None
+    engine = scenario.profile.name
+    return f"{engine} is not known to run {', '.join(found)}; expected times are those if it did, with its overheads"
+
+
+def unsupported(scenario: Scenario) -> tuple[str, ...]:
+    """What the scenario's engine is not known to run on its hardware; () also for an engine without documents."""
+    engine = scenario.profile.name
+    if not is_documented(engine):
+        return ()
+    hardware = scenario.hardware
+    if not runs_on(engine, hardware):
+        return (f"on {hardware.name}",)
+    return tuple(dict.fromkeys((*_parts(scenario), *_formats(scenario), *_methods(scenario))))
+
+
+def features(model: Model) -> set[str]:
+    """The FEATURES of a model, its vision encoder apart."""
+    names = {kind: name for name, kind in MIXERS.items()}
+    found = {names[type(group.layer.mixer)] for group in model.groups if group.layer.mixer is not None}
+    if model.conditioning is not None:
+        found.add("diffusion")
+    elif model.task == "encode":
+        found.add("encoder")
+        if any(attention.extra for attention in model.attentions):
+            found.add("global_tokens")
+    if model.tower is not None and model.tower_kind == "encoder":
+        found.add("speech" if model.tower.convolutions else "text_encoder")
+    return found
+
+
+def _parts(scenario: Scenario) -> Iterator[str]:
+    table = load_support()
+    able = table.architectures[table.engine(scenario.profile.name)]
+    has = features(scenario.model) | ({"vision"} if np.any(scenario.images) else set())
+    yield from (title for name, title in FEATURES.items() if name in has and name not in able)
+
+
+def _formats(scenario: Scenario) -> Iterator[str]:
+    """The formats that no technique sets and that the engine is not known to run."""
+    precision = scenario.precision
+    assert precision is not None
+    slots = {check_request(written).slot for written in scenario.techniques}
+    linear = precision.weights.linear
+    if linear is not None and linear.name not in UNQUANTISED_FORMATS and "weight format" not in slots:
+        gguf = any(scheme.name == precision.weights.name for scheme in GGUF)
+        name = "gguf" if gguf else _plain(linear)
+        if not _runs_weights(scenario, name, precision.activations):
+            both = "" if precision.activations.name in UNQUANTISED_FORMATS else f"A{_plain(precision.activations)}"
+            yield f"weights in {precision.weights.name}" + (f" with activations in {both[1:]}" if both else "")
+    cache = precision.kv
+    if cache != precision.base and cache.name not in UNQUANTISED_FORMATS and not slots & {"KV format"}:
+        engine, hardware = scenario.profile.name, scenario.hardware
+        set_by_method = any(cache.name.startswith(check_request(name).name) for name in scenario.techniques)
+        known = runs_format("kv", cache.name, engine, hardware)
+        if not set_by_method and not known and not (cache.name == "fp8" and runs("fp8-kv", engine, hardware)):
+            yield f"a KV cache in {cache.name}"
+
+
+def _runs_weights(scenario: Scenario, name: str, activations: Format) -> bool:
+    """Whether the engine is known to run linear layers with these weights.
+
+    Without the arithmetic of the activations it runs them with 16-bit activations.
+    """
+    engine, hardware = scenario.profile.name, scenario.hardware
+    if activations.name in UNQUANTISED_FORMATS:
+        method = WEIGHT_ONLY.get(name)
+        weight_only = method is not None and runs(method, engine, hardware)
+        return weight_only or runs_format("weights", name, engine, hardware)
+    both = BOTH.get((name, _plain(activations)))
+    if both is not None and runs(both, engine, hardware):
+        return True
+    grouped = (name, activations.name) == ("fp8_block", "fp8_group")
+    if grouped or not hardware.supports(activations.arithmetic):
+        return runs_format("weights", name, engine, hardware)
+    return False
+
+
+def _plain(format: Format) -> str:
+    """The name of a format without its group size."""
+    return re.sub(r"-g\d+$", "", format.name)
+
+
+def _methods(scenario: Scenario) -> Iterator[str]:
+    """The techniques, degrees of parallelism and placements that the engine is not known to run."""
+    engine, hardware = scenario.profile.name, scenario.hardware
+    entries = [check_request(written) for written in scenario.techniques]
+    yield from (f"the technique {entry.name}" for entry in entries if not _does(entry.name, scenario))
+    slots = {entry.slot for entry in entries}
+    for degree, method in DEGREES.items():
+        split = getattr(scenario.settings.parallel, degree) > 1
+        if split and method not in slots and not runs(method, engine, hardware):
+            yield method.replace("-", " ")
+    offload = scenario.settings.offload
+    rows = [found for name in PLACEMENTS if runs(name, engine, hardware) and (found := support(name, engine))]
+    if any(entry.slot == "placement" and not _does(entry.name, scenario) for entry in entries):
+        return
+    if offload.weights and not rows:
+        yield "offloaded weights"
+    if offload.kv and all(found.parameters == WITHOUT_CACHE for found in rows):
+        yield "an offloaded KV cache"
+
+
+def _does(name: str, scenario: Scenario) -> bool:
+    return needs_no_engine(check_request(name)) or runs(name, scenario.profile.name, scenario.hardware)

@@ -1,0 +1,73 @@
+"""Levels between the measurements that constants come from and the kernel that is asked for, and what each adds.
+
+The logarithm of measured over predicted time has one component a level, in the manner of a nested random-effects model
+(Searle, Casella and McCulloch, "Variance Components", 1992): rows within one version of an engine on one device (the
+residuals of a fit), versions of an engine, devices of a family, engines on a device, families, number formats. Crossing
+a level adds its variance. `python -m roofline.validate.fit.levels` estimates the components: each version, device and
+engine is predicted from the others, and the component is what makes 80% of its rows fall into the interval.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from math import sqrt
+from pathlib import Path
+from typing import Literal, get_args
+
+from roofline.core.documents import finite_number, read_mapping
+from roofline.core.errors import SpecError, quote
+from roofline.specs.library import as_mapping, check_keys, find_file
+
+Level = Literal["version", "family", "engine", "pooled", "format"]
+"""`version`: another version of the engine; `family`: another device of the family; `engine`: another engine;
+`pooled`: devices of other families; `format`: a related number format, once for each step down its list."""
+
+LEVELS: tuple[Level, ...] = get_args(Level)
+
+FILE = "levels.yaml"
+"""The file of `hwspecs/calibration` with the components by kind of kernel."""
+
+
+def crossing_spread(op: str, crossed: tuple[Level, ...]) -> float:
+    """The standard deviation of the logarithm of measured over predicted time that the levels `crossed` add."""
+    return _spread(op, crossed)
+
+
+@lru_cache(maxsize=1024)
+def _spread(op: str, crossed: tuple[Level, ...]) -> float:
+    components = level_components()
+    own = components.get(op, components["other"])
+    return sqrt(sum(own[level] ** 2 for level in crossed))
+
+
+@lru_cache(maxsize=1)
+def level_components() -> Mapping[str, Mapping[Level, float]]:
+    """The standard deviation of each level by kind of kernel, and under `other` for kinds without their own."""
+    path = find_file(f"calibration/{FILE}", "hwspecs")
+    assert path is not None, "the bundled file exists"
+    return parse_levels(path)
+
+
+def parse_levels(path: Path) -> Mapping[str, Mapping[Level, float]]:
+    """The components in a file; raises SpecError for an unknown level or a value that is no positive number."""
+    where, found = str(path), {}
+    content = read_mapping(path)
+    for op, given in as_mapping(content.get("components"), where, "components").items():
+        values = as_mapping(given, where, f"components.{op}")
+        check_keys(values, LEVELS, where, f"components.{op}")
+        found[op] = {level: _component(values.get(level), where, f"components.{op}.{level}") for level in LEVELS}
+    if "other" not in found:
+        raise SpecError(where, "the key 'components.other' is missing")
+    return found
+
+
+def _component(value: object, where: str, key: str) -> float:
+    number = finite_number(value)
+    if number is None or not 0 < number <= MAX_COMPONENT:
+        raise SpecError(where, f"{quote(key)} must be a number above 0, at most {MAX_COMPONENT:g}, got {quote(value)}")
+    return number
+
+
+MAX_COMPONENT = 5.0
+"""Largest standard deviation of a level: a factor of 150."""

@@ -1,0 +1,81 @@
+"""Options of `vllm serve` beside those of roofline, with vLLM's meanings.
+
+Names and values are those of `EngineArgs`, `CacheDType` and `QuantizationMethods` (vllm-project/vllm, vllm/engine and
+vllm/config, 2026). A value is read as the format or scheme that it stands for; None is the checkpoint's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.specs.model import Model
+
+ALIASES: Mapping[str, str] = MappingProxyType(
+    {"tensor_parallel_size": "tp", "pipeline_parallel_size": "pp", "kv_cache_dtype": "kv"}
+)
+"""Options that are one of roofline's under another name."""
+
+DTYPES: Mapping[str, str | None] = MappingProxyType(
+    {"auto": None, "half": "fp16", "float16": "fp16", "bfloat16": "bf16", "float": "fp32", "float32": "fp32"}
+)
+"""`--dtype`."""
+
+CACHE_DTYPES: Mapping[str, str | None] = MappingProxyType(
+    {**DTYPES, "fp8_e4m3": "fp8", "fp8_e5m2": "fp8", "fp8_inc": "fp8"}
+)
+"""`--kv-cache-dtype`."""
+
+METHODS: Mapping[str, str | None] = MappingProxyType(
+    {
+        "auto_awq": "awq",
+        "awq_marlin": "awq",
+        "auto_gptq": "gptq",
+        "gptq_marlin": "gptq",
+        "fbgemm_fp8": "fp8",
+        "fp8_per_tensor": "fp8",
+        "fp8_per_channel": "fp8",
+        "fp8_per_block": "fp8_block",
+        "modelopt": "fp8",
+        "modelopt_fp4": "nvfp4",
+        "gpt_oss_mxfp4": "mxfp4",
+        "bitsandbytes": "nf4",
+        "int8_per_channel_weight_only": "W8",
+    }
+)
+"""`--quantization`: the methods that stand for one scheme; compressed-tensors and others have several."""
+
+
+def check_dtype(name: str) -> None:
+    """Raise UnknownNameError for what is no unquantised format."""
+    if name not in DTYPES.values():
+        raise UnknownNameError("dtype", name, [*DTYPES, *filter(None, DTYPES.values())])
+
+
+def chosen_scheme(quantization: str, quant: str | None, model: Model) -> str | None:
+    """The scheme of `--quantization`; None if the checkpoint is released in one of that method."""
+    if quant is not None:
+        raise RooflineError("--quantization and --quant name the same: give one of them")
+    own = model.quantization
+    return None if own is not None and own.startswith(quantization) else quantization
+
+
+def expert_parallel(degrees: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    """The degrees with `--enable-expert-parallel`: experts are divided among all tensor- and data-parallel ranks."""
+    if not model.experts:
+        raise RooflineError(f"--enable-expert-parallel: {model.name} has no experts")
+    ranks = degrees.get("tensor", 1) * degrees.get("data", 1)
+    if (other := degrees.get("expert", 1)) not in (1, ranks):
+        raise RooflineError(f"--enable-expert-parallel divides experts among {ranks} ranks, not --ep {other}")
+    return {**degrees, "expert": ranks}
+
+
+def limited_context(model: Model, longest: int) -> int:
+    """The maximum context with `--max-model-len`; raises RooflineError beyond that of the model, as vLLM does."""
+    if model.max_context is not None and longest > model.max_context:
+        raise RooflineError(
+            f"--max-model-len {longest} exceeds the maximum context of {model.name}, {model.max_context} tokens"
+        )
+    return longest

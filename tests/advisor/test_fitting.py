@@ -1,0 +1,58 @@
+"""What would make a scenario fit: added to the command, each answer makes it fit, and a lesser change does not."""
+
+from __future__ import annotations
+
+import pytest
+
+from roofline import analyze
+from roofline.advisor.fitting import what_fits
+from roofline.cli.scenario_options import parse_scenarios
+
+CASES = {
+    "qwen2.5-32b --hw rtx-4090": ("--quant awq", "--tp 4"),
+    "llama-3.1-405b --hw h100-sxm --tp 8": ("--quant fp8", "--tp 16"),
+    "deepseek-v3 --hw h200-sxm": ("--tp 8",),
+    "glm-5.2 --hw b200-sxm --tp 8 --prompt 1000000": ("--quant fp8 --kv fp8", "--tp 32"),
+    "llama-3.1-8b --hw rtx-4090 --batch 64 --prompt 4096": ("--tp 4",),
+    "llama-3.1-8b --hw l4 --prompt 60000": ("--quant fp8", "--tp 2"),
+    "llama-3.1-8b --hw l4 --engine llama.cpp --prompt 65536": ("--quant q8_0", "--tp 2"),
+    "mixtral-8x7b --hw a100-sxm-40gb --with awq --batch 400": ("--tp 2",),
+}
+
+
+def fits(command: str) -> bool:
+    return bool(analyze(parse_scenarios([command])[0].scenario()).memory.fits)
+
+
+@pytest.mark.parametrize(("command", "expected"), CASES.items(), ids=CASES)
+def test_every_proposal_fits_when_it_is_run(command: str, expected: tuple[str, ...]) -> None:
+    assert not fits(command)
+    found = tuple(what_fits(parse_scenarios([command])[0]))
+    assert set(expected) <= set(found)
+    assert all(fits(f"{command} {option}") for option in found)
+
+
+@pytest.mark.parametrize(
+    ("command", "less"),
+    [
+        ("qwen2.5-32b --hw rtx-4090", ("--quant fp8 --kv fp8", "--tp 2")),
+        ("glm-5.2 --hw b200-sxm --tp 8 --prompt 1000000", ("--quant fp8", "--kv fp8", "--tp 16")),
+        ("llama-3.1-8b --hw rtx-4090 --batch 64 --prompt 4096", ("--quant awq --kv fp8", "--tp 2")),
+        ("llama-3.1-8b --hw l4 --prompt 60000", ("--kv fp8",)),
+    ],
+)
+def test_lesser_changes_do_not_fit(command: str, less: tuple[str, ...]) -> None:
+    assert not any(fits(f"{command} {option}") for option in less)
+
+
+@pytest.mark.parametrize(
+    "command", ["llama-3.1-8b --hw rtx-4090 --batch 64 --prompt 4096", "llama-3.1-8b --hw l4 --prompt 60000"]
+)
+def test_the_largest_batch_or_the_longest_prompt_that_fits(command: str) -> None:
+    name, value = list(what_fits(parse_scenarios([command])[0]))[-1].split()
+    assert name == ("--batch" if "--batch" in command else "--prompt")
+    assert [fits(f"{command} {name} {int(value) + more}") for more in (0, 1)] == [True, False]
+
+
+def test_nothing_is_proposed_where_nothing_helps() -> None:
+    assert list(what_fits(parse_scenarios(["llama-3.1-405b --hw rtx-3060 --engine ideal"])[0])) == []

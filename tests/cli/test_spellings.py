@@ -1,0 +1,81 @@
+"""What people type: other names of models and hardware, and what the command line says it took them for."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def scenario(run: Run, *args: object) -> tuple[dict[str, Any], str]:
+    """The JSON document of `roofline analyze ARGS`, and what it said on stderr."""
+    status, out, err = run("analyze", *args, "--format", "json")
+    assert status == 0, err
+    document: dict[str, Any] = json.loads(out)
+    return document, err
+
+
+def test_names_are_told_on_stderr_and_the_answer_is_the_same(run: Run) -> None:
+    plain, silent = scenario(run, "llama-3.1-8b", "--hw", "h200-sxm")
+    other, told = scenario(run, "meta-llama/Llama-3.1-8B-Instruct", "--hw", "H200")
+    assert (other, silent) == (plain, "")
+    assert told == (
+        "roofline: 'meta-llama/Llama-3.1-8B-Instruct' is taken as llama-3.1-8b\nroofline: 'H200' is taken as h200-sxm\n"
+    )
+
+
+def test_the_quantisation_of_a_name_is_the_checkpoints(run: Run) -> None:
+    named, told = scenario(run, "Qwen/Qwen3-32B-AWQ", "--hw", "h100-sxm")
+    asked, _ = scenario(run, "qwen3-32b", "--hw", "h100-sxm", "--quant", "awq")
+    assert "(quantization awq)" in told
+    assert named["phases"] == asked["phases"]
+    overridden, _ = scenario(run, "Qwen/Qwen3-32B-AWQ", "--hw", "h100-sxm", "--quant", "fp8")
+    assert overridden["scenario"]["weights"] == "fp8"
+    local, _ = scenario(run, "llama3.1:8b-instruct-q4_K_M", "--hw", "m4-max")
+    assert local["scenario"]["weights"] == "q4_k_m"
+
+
+def test_hardware_with_a_count_spreads_the_model(run: Run) -> None:
+    counted, told = scenario(run, "llama-3.1-70b", "--hw", "8xH200")
+    assert told == "roofline: '8xH200' is taken as 8 x h200-sxm\n"
+    assert counted["phases"] == scenario(run, "llama-3.1-70b", "--hw", "h200-sxm", "--tp", 8)[0]["phases"]
+    pipelined, _ = scenario(run, "llama-3.1-70b", "--hw", "8xH200", "--tp", 4, "--pp", 2)
+    assert pipelined["phases"] == scenario(run, "llama-3.1-70b", "--hw", "h200-sxm", "--tp", 4, "--pp", 2)[0]["phases"]
+    status, out, err = run("analyze", "llama-3.1-70b", "--hw", "8xH200", "--tp", 4)
+    assert (status, out) == (2, "")
+    assert "is 8 devices, and the degrees of parallelism need 4" in err
+
+
+def test_axes_and_lists_take_other_names(run: Run, tmp_path: Path) -> None:
+    axes = ("--over", "hw=H200,4xH200,4090", "--metrics", "gpus", "--format", "csv")
+    status, out, err = run("sweep", "meta-llama/Llama-3.2-1B", *axes)
+    assert status == 0
+    assert out.splitlines() == ["hw,gpus", "H200,1", "4xH200,4", "4090,1"]
+    assert "'4090' is taken as rtx-4090" in err
+    assert "'meta-llama/Llama-3.2-1B' is taken as llama-3.2-1b" in err
+    found = tmp_path / "answer.json"
+    status, _, err = run(
+        *("size", "llama-3.2-1b", "--rate", 1, "--hw", "L4,H200", "--price", "H200=3"),
+        *("--format", "json", "-o", found),
+    )
+    assert (status, err) == (0, "roofline: 'H200' is taken as h200-sxm\n")
+    assert '"h200-sxm"' in found.read_text() or '"l4"' in found.read_text()
+    assert '"H200"' not in found.read_text()
+
+
+@pytest.mark.parametrize(
+    ("args", "said"),
+    [
+        (("--hw", "h100"), "unknown hardware 'h100'; did you mean 'h100-pcie' or 'h100-sxm'?"),
+        (("--hw", "A100-80GB"), "'a100-pcie-80gb' or 'a100-sxm-80gb'"),
+        (("--hw", "p5.48xlarge"), "'roofline specs list hardware' lists all"),
+    ],
+)
+def test_hardware_that_is_asked_for(run: Run, args: tuple[str, ...], said: str) -> None:
+    status, out, err = run("analyze", "llama-3.1-8b", *args)
+    assert (status, out) == (2, "")
+    assert said in err
+    assert err.count("\n") == 1

@@ -1,0 +1,205 @@
+"""Names that people type: repositories, tags and market names are the right spec, or the candidates are named."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roofline import RooflineError, UnknownNameError, list_hardware, list_models, load_hardware, load_model
+from roofline.specs.hardware import load_devices
+from roofline.specs.library import spec_files
+from roofline.specs.modelspec import load_any
+from roofline.specs.names import taken
+
+SOURCES = {
+    name: found[1]
+    for name, path in spec_files("modelspecs").items()
+    if (found := re.search(r"^source: https://huggingface\.co/(\S+?)/blob/", path.read_text("utf-8"), re.MULTILINE))
+}
+REPOSITORIES = {
+    repository: name
+    for name, path in spec_files("modelspecs").items()
+    for repository in yaml.safe_load(path.read_text("utf-8")).get("repositories", {})
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_the_repository_of_a_source_is_its_model(name: str) -> None:
+    assert load_model(SOURCES[name]) == load_model(name)
+    assert load_model(f"https://huggingface.co/{SOURCES[name]}") == load_model(name)
+
+
+@pytest.mark.parametrize("repository", REPOSITORIES)
+def test_a_listed_repository_is_its_model_with_what_differs(repository: str) -> None:
+    model, own = load_model(repository), load_model(REPOSITORIES[repository])
+    assert (model.name, model.groups, model.vocabulary) == (own.name, own.groups, own.vocabulary)
+    assert load_model(repository.split("/")[1].lower()) == model
+    assert load_model("Qwen/Qwen3-8B-FP8").quantization == "fp8_block"
+    assert load_model("Qwen/Qwen3-30B-A3B-Instruct-2507").max_context == 262144
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("meta-llama/Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("meta-llama/Meta-Llama-3.1-8B", "llama-3.1-8b"),
+        ("Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("llama3.1:8b", "llama-3.1-8b"),
+        ("unsloth/Llama-3.2-1B-Instruct", "llama-3.2-1b"),
+        ("mistralai/Mistral-7B-Instruct-v0.3", "mistral-7b-v0.3"),
+        ("mistralai/Mistral-Nemo-Instruct-2407", "mistral-nemo-12b"),
+        ("google/gemma-3-27b-it", "gemma-3-27b"),
+        ("deepseek-r1:671b", "deepseek-r1"),
+        ("gpt-oss:120b", "gpt-oss-120b"),
+        ("qwen3:30b", "qwen3-30b-a3b"),
+        ("llama4:scout", "llama-4-scout"),
+    ],
+)
+def test_other_spellings_of_a_model(text: str, name: str) -> None:
+    assert load_model(text) == load_model(name)
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "scheme"),
+    [
+        ("Qwen/Qwen3-32B-AWQ", "qwen3-32b", "awq"),
+        ("TheBloke/Llama-2-7B-Chat-GPTQ", "llama-2-7b", "gptq"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int4", "qwen2.5-7b", "gptq"),
+        ("Qwen/Qwen2.5-7B-Instruct-GPTQ-Int8", "qwen2.5-7b", "int8_g128"),
+        ("hugging-quants/Meta-Llama-3.1-70B-Instruct-AWQ-INT4", "llama-3.1-70b", "awq"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-quantized.w4a16", "llama-3.1-8b", "w4a16"),
+        ("RedHatAI/Meta-Llama-3.1-8B-Instruct-FP8-dynamic", "llama-3.1-8b", "fp8"),
+        ("nvidia/Llama-3.1-405B-Instruct-FP4", "llama-3.1-405b", "nvfp4"),
+        ("unsloth/Llama-3.2-1B-Instruct-bnb-4bit", "llama-3.2-1b", "nf4"),
+        ("llama3.1:8b-instruct-q4_K_M", "llama-3.1-8b", "q4_k_m"),
+        ("hf.co/bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M", "llama-3.2-3b", "q4_k_m"),
+        ("unsloth/DeepSeek-R1-BF16", "deepseek-r1", None),
+        ("someone/DeepSeek-R1-FP8", "deepseek-r1", "fp8_block"),
+    ],
+)
+def test_a_quantisation_in_a_models_name(text: str, name: str, scheme: str | None) -> None:
+    model = load_model(text)
+    assert (model.name, model.quantization) == (name, scheme)
+
+
+@pytest.mark.parametrize(
+    ("text", "candidates"),
+    [
+        ("llama3.1", ["llama-3.1-405b", "llama-3.1-70b", "llama-3.1-8b"]),
+        ("llama-3.3", ["llama-3.3-70b"]),
+        ("openai-community/gpt2", ["gpt2-xl"]),  # another model of the family
+        ("deepseek-r1:8b", ["deepseek-r1"]),  # a distillate into another architecture
+        ("mistralai/Mistral-7B-Instruct-v0.2", ["mistral-7b"]),  # no sliding window
+        ("NousResearch/Hermes-3-Llama-3.1-8B", ["llama-3.1-8b"]),
+        ("Qwen/Qwen2.5-Coder-7B-Instruct", ["qwen2.5-7b"]),
+        ("meta-llama/Llama-3.2-11B-Vision-Instruct", ["llama-3.2-3b"]),
+        ("Llama-3.1-8B-Instruct-4bit", ["llama-3.1-8b"]),  # four bits in an unnamed scheme
+        ("TheBloke/Llama-2-7B-Chat-GGUF", [":Q4_K_M"]),
+        ("x/y", ["config.json"]),
+    ],
+)
+def test_other_models_are_not_read_but_the_nearest_named(text: str, candidates: list[str]) -> None:
+    with pytest.raises(RooflineError) as refusal:
+        load_model(text)
+    assert [name for name in candidates if name not in str(refusal.value)] == []
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("H200", "h200-sxm"),
+        ("h100sxm", "h100-sxm"),
+        ("A100 80GB SXM", "a100-sxm-80gb"),
+        ("NVIDIA A100-SXM4-40GB", "a100-sxm-40gb"),
+        ("NVIDIA H100 80GB HBM3", "h100-sxm"),  # as nvidia-smi prints it; the PCIe card has HBM2e
+        ("4090", "rtx-4090"),
+        ("NVIDIA GeForce RTX 4090", "rtx-4090"),
+        ("RTX 4090 24GB", "rtx-4090"),
+        ("3090", "rtx-3090"),
+        ("Tesla T4", "t4"),
+        ("RTX A6000", "a6000"),
+        ("AMD Instinct MI300X", "mi300x"),
+        ("Apple M3", "m3"),
+        ("M3 Max", "m3-max"),
+        ("trainium2", "trainium-2"),
+        ("GH200 96GB", "gh200"),
+    ],
+)
+def test_other_names_of_hardware(text: str, name: str) -> None:
+    assert load_hardware(text).name == name
+
+
+@pytest.mark.parametrize("name", [name for name in list_hardware() if name not in ("tpu-v7", "trainium-1", "vr200")])
+def test_a_title_names_its_hardware_alone(name: str) -> None:
+    title = load_hardware(name).title.replace("8480+", "8480plus")
+    assert load_hardware(title).name == name
+
+
+@pytest.mark.parametrize(
+    ("text", "candidates"),
+    [
+        ("H100", ["'h100-pcie' or 'h100-sxm'"]),
+        ("A100-80GB", ["'a100-pcie-80gb' or 'a100-sxm-80gb'"]),
+        ("8xH100", ["'8xh100-pcie' or '8xh100-sxm'"]),
+        ("RTX 6000", ["quadro-rtx-6000", "rtx-6000-ada", "rtx-pro-6000-server"]),
+        ("4060", ["rtx-4060-ti-16gb"]),  # another card
+        ("4070 Ti", ["rtx-4070-ti-super"]),
+        ("2080", ["rtx-2080-ti"]),
+        ("MI300", ["'mi300a' or 'mi300x'"]),
+        ("Ada", ["rtx-6000-ada"]),
+        ("0xh100-sxm", ["h100-sxm"]),
+    ],
+)
+def test_hardware_that_could_be_several_or_another(text: str, candidates: list[str]) -> None:
+    for load in (load_hardware, load_any):
+        with pytest.raises(UnknownNameError) as refusal:
+            load(text)
+        assert [name for name in candidates if name not in str(refusal.value)] == []
+
+
+@pytest.mark.parametrize("text", ["8xH200", "8x H200", "8 x h200-sxm", "H200 x8", "h200:8", "8*H200"])
+def test_hardware_with_its_count(text: str) -> None:
+    assert load_devices(text) == (load_hardware("h200-sxm"), 8)
+    with pytest.raises(RooflineError, match="is 8 devices: name one, h200-sxm"):
+        load_hardware(text)
+
+
+@given(st.sampled_from(list_models()), st.sampled_from(["-", ":", " "]), st.booleans())
+def test_separators_and_case_do_not_count(name: str, separator: str, upper: bool) -> None:
+    first, _, rest = name.partition("-")
+    text = f"{first}{separator}{rest}" if rest else first
+    assert load_model(text.upper() if upper else text) == load_model(name)
+
+
+@given(st.text(max_size=30), st.sampled_from([load_model, load_hardware, load_devices]))
+def test_any_text_is_a_name_or_refused(text: str, load: Callable[[str], object]) -> None:
+    with suppress(RooflineError):
+        assert load(text)
+
+
+def test_what_was_read_is_told_once() -> None:
+    taken()
+    load_model("llama-3.1-8b")
+    load_hardware("H100-SXM")
+    assert taken() == ()
+    for _ in range(2):
+        load_model("Qwen/Qwen3-32B-AWQ")
+        load_devices("2xH200")
+    told = ("'Qwen/Qwen3-32B-AWQ' is taken as qwen3-32b (quantization awq)", "'2xH200' is taken as 2 x h200-sxm")
+    assert taken() == told
+    assert taken() == ()
+
+
+def test_ones_own_specs_are_found_by_their_repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = Path(spec_files("modelspecs")["llama-3.2-1b"]).read_text("utf-8")
+    own = text.replace("name: llama-3.2-1b", "name: tiny").replace("meta-llama/Llama-3.2-1B", "me/Tiny-Model")
+    (tmp_path / "tiny.yaml").write_text(own)
+    monkeypatch.setenv("ROOFLINE_SPECS", str(tmp_path))
+    assert load_model("me/tiny-model-instruct").name == "tiny"

@@ -1,0 +1,134 @@
+"""EAGLE, EAGLE-2 and EAGLE-3 as engines run them, against published speed-ups, and published acceptance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roofline import Scenario, UnknownNameError, analyze, load_hardware, load_model, parameters
+from roofline.scenario.speculation import acceptance_rate, accepted_tokens
+from roofline.techniques import apply_techniques, techniques
+from roofline.techniques.acceptance import PUBLISHED, TASKS, Acceptance, published_acceptance
+from roofline.techniques.drafts import eagle_3_layer
+
+H100 = load_hardware("h100-sxm")
+
+
+def gain(scenario: Scenario, request: str) -> np.ndarray:
+    """The expected speed-up of decode."""
+    before, after = (analyze(one).expected.tpot for one in (scenario, apply_techniques(scenario, [request])))
+    assert before is not None
+    assert after is not None
+    return np.asarray(before.mid / after.mid)
+
+
+def test_the_draft_layer_of_eagle_3() -> None:
+    """Matrices of the released draft of Qwen3-8B: fc 4096 x 12288, q, k and v on 8192 inputs, lm_head of 32,000."""
+    draft = eagle_3_layer(load_model("qwen3-8b"))
+    mlp, output = 3 * 4096 * 12288, 4096 * 4096
+    projections = 8192 * (4096 + 2 * 1024)
+    matrices = 4096 * 12288 + projections + output + mlp + 32_000 * 4096
+    embedding = 32_000 * 4096  # the target's, which is not stored again
+    assert parameters(draft) - embedding == pytest.approx(matrices, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("request_", "published", "tolerance"), [("eagle", 1.54, 0.10), ("eagle-3", 2.36, 0.05)], ids=["eagle", "eagle-3"]
+)
+def test_one_sequence_on_sglang(request_: str, published: float, tolerance: float) -> None:
+    """Li et al. 2025, EAGLE-3: 158.34, 244.10 and 373.25 tokens/s of Llama 3.1 8B on MT-Bench, a chain of 3 drafts."""
+    scenario = Scenario(load_model("llama-3.1-8b"), H100, prompt=128, generate=256, engine="sglang")
+    expected = analyze(scenario).expected.tpot
+    assert expected is not None
+    assert 1 / expected.mid == pytest.approx(158.34, rel=0.05)
+    assert gain(scenario, request_) == pytest.approx(published, rel=tolerance)
+
+
+@pytest.mark.parametrize(
+    ("model", "accepted", "published"),
+    [
+        ("qwen3-1.7b", 2.17, 642.93 / 381.05),
+        ("qwen3-4b", 2.08, 386.94 / 233.26),
+        ("qwen3-8b", 1.99, 257.52 / 151.81),
+        ("qwen3-14b", 1.79, 145.33 / 93.26),
+        ("qwen3-32b", 1.91, 74.1 / 43.32),
+        ("qwen3-30b-a3b", 2.04, 438.07 / 320.87),
+    ],
+)
+def test_one_sequence_on_vllm(model: str, accepted: float, published: float) -> None:
+    """AngelSlim, README: two draft tokens on one H20 with vLLM 0.11.2, means over four tasks."""
+    scenario = Scenario(load_model(model), load_hardware("h20"), prompt=128, generate=1024, engine="vllm-sync")
+    assert gain(scenario, f"eagle-3:length=2,accept={accepted}") == pytest.approx(published, rel=0.06)
+
+
+def test_a_chain_gains_where_a_tree_loses() -> None:
+    """At batch 64 a chain of 3 gains 1.38 times the throughput on SGLang (Li et al. 2025); a tree of 25 loses."""
+    batches = np.array([1, 4, 16, 64])
+    scenario = Scenario(load_model("llama-3.1-8b"), H100, batch=batches, prompt=128, generate=64, engine="sglang")
+    chain = gain(scenario, "eagle-3")
+    assert (chain > 1.3).all()
+    assert chain[-1] < chain[0]
+    tree = gain(scenario, "eagle:tree=25,topk=10,length=5,accept=3.94")
+    assert tree[0] > 1.5
+    assert tree[-1] < 1
+
+
+def test_eagle_3_drafts_faster_than_eagle_by_its_smaller_vocabulary() -> None:
+    scenario = Scenario(load_model("llama-3.1-8b"), H100)
+    one, other = (analyze(apply_techniques(scenario, [f"{name}:accept=2.5"])) for name in ("eagle", "eagle-3"))
+    flops = []
+    for answer in (one, other):
+        assert answer.decode is not None
+        flops.append(
+            next(op.flops for op in answer.decode.ops if op.name == "lm_head" and op.section.startswith("draft"))
+        )
+    assert flops[0] / flops[1] == pytest.approx(128256 / 32000)
+    assert other.generation.tpot < one.generation.tpot
+
+
+# --- published acceptance ---------------------------------------------------------------------------------------------
+
+
+@given(st.floats(0.01, 0.99), st.integers(1, 12))
+def test_the_acceptance_rate_inverts_the_accepted_tokens(rate: float, length: int) -> None:
+    assert acceptance_rate(accepted_tokens(rate, length), length) == pytest.approx(rate, abs=1e-6)
+
+
+def test_acceptance_by_model_and_task() -> None:
+    of_position = published_acceptance("eagle", "llama-2-7b", "mt-bench")
+    assert of_position is not None
+    assert of_position.of_length(1) == pytest.approx(1.76)
+    assert of_position.of_length(3) == pytest.approx(1 + 0.76 + 0.76 * 0.69 + 0.76 * 0.69 * 0.67)
+    tree = published_acceptance("eagle-3", "llama-3.1-8b", "humaneval", tree=True)
+    assert tree is not None
+    assert tree.tokens == 6.74
+    lookup = published_acceptance("prompt-lookup", "llama-7b", "cnn-dm")
+    assert lookup is not None
+    assert lookup.tokens == 2.72
+    assert published_acceptance("medusa", "llama-7b", "mt-bench") is None
+    with pytest.raises(UnknownNameError, match="did you mean 'gsm8k'"):
+        published_acceptance("eagle", "llama-7b", "gsm8")
+
+
+@pytest.mark.parametrize("row", PUBLISHED, ids=lambda row: f"{row.method}-{row.model}-{row.task}-{row.tree}")
+def test_published_rows_are_consistent(row: Acceptance) -> None:
+    assert row.task in TASKS
+    assert 1 < row.tokens <= row.length + 1
+    assert row.method in techniques()
+    load_model(row.model)
+
+
+def test_the_default_is_the_published_figure_and_says_of_what() -> None:
+    scenario = Scenario(load_model("gpt-oss-20b"), H100)
+    speculation = apply_techniques(scenario, ["eagle-3"]).settings.speculation
+    assert speculation is not None
+    assert speculation.accepted == pytest.approx(2.56, abs=0.01)
+    assert "gpt-oss-20b on mt-bench" in speculation.measured
+    other = apply_techniques(Scenario(load_model("mistral-7b"), H100), ["eagle-3"]).settings.speculation
+    assert other is not None
+    assert "llama-3.1-8b" in other.measured
+    given_ = apply_techniques(scenario, ["eagle-3:accept=2"]).settings.speculation
+    assert given_ is not None
+    assert (given_.accepted, given_.measured) == (2.0, "")

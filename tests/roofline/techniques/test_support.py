@@ -1,0 +1,186 @@
+"""The table of what engines run: closed against the catalogue, the profiles and the hardware, and pinned facts."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from roofline import list_hardware, load_hardware
+from roofline.core.documents import read_mapping
+from roofline.core.errors import SpecError, UnknownNameError
+from roofline.techniques import check_request, find_technique
+from roofline.techniques.support import (
+    Support,
+    documented_engines,
+    engines_with,
+    is_documented,
+    load_support,
+    parse_support,
+    runs,
+    support,
+)
+from tests.paths import ROOT
+
+FILE = ROOT / "roofline" / "techniques" / "support.yaml"
+ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "gpt-fast", "hf-eager", "lmdeploy")
+ROWS = [
+    pytest.param(technique, engine, row, id=f"{technique}-{engine}")
+    for technique, rows in load_support().rows["techniques"].items()
+    for engine, row in rows.items()
+]
+
+
+@pytest.fixture
+def content() -> dict[str, Any]:
+    """A small file without mistakes."""
+    return copy.deepcopy(
+        {
+            "sources": {"docs": {"document": "Docs", "version": "1", "address": "https://docs"}},
+            "techniques": {"awq": {"vllm": {"source": "docs", "option": "--quantization awq", "families": ["ada"]}}},
+        }
+    )
+
+
+def families() -> set[str]:
+    return {load_hardware(name).family for name in list_hardware()}
+
+
+@pytest.mark.parametrize(("technique", "engine", "row"), ROWS)
+def test_rows_can_be_acted_upon(technique: str, engine: str, row: Support) -> None:
+    """Parameters are the technique's own; what is no default says how it is switched on, beam search apart."""
+    if row.parameters:
+        check_request(f"{technique}:{row.parameters}")
+    assert row.option or row.default or technique == "beam-search"
+    assert "https://" in row.source
+
+
+def test_every_engine_has_rows_and_every_technique_an_engine() -> None:
+    table = load_support()
+    assert {engine for rows in table.rows["techniques"].values() for engine in rows} == set(ENGINES)
+    assert all(table.rows["techniques"].values())
+
+
+def test_families_are_those_of_the_hardware() -> None:
+    table = load_support()
+    named = {family for limit in table.families.values() for family in limit}
+    named |= {family for rows in table.rows["techniques"].values() for row in rows.values() for family in row.families}
+    assert named <= families()
+
+
+def test_a_limit_is_within_what_the_engine_runs_on() -> None:
+    table = load_support()
+    for technique, rows in table.rows["techniques"].items():
+        for engine, row in rows.items():
+            if engine in table.families:
+                assert set(row.families) <= set(table.families[engine]), (technique, engine)
+
+
+def test_an_engine_settles_nothing_twice_by_default() -> None:
+    """Two defaults of one slot would contradict each other."""
+    for engine in ENGINES:
+        slots = [
+            find_technique(technique).slot
+            for technique, rows in load_support().rows["techniques"].items()
+            if engine in rows and rows[engine].default
+        ]
+        assert len(slots) == len(set(slots)), engine
+
+
+def test_pinned_facts() -> None:
+    awq = support("awq", "vllm")
+    assert awq is not None
+    assert not awq.default
+    cache = support("fp8-kv", "vllm")
+    assert cache is not None
+    assert cache.option == "--kv-cache-dtype fp8"
+    assert support("paged-attention", "llama.cpp") is None
+    assert support("deja-vu", "vllm") is None
+    assert engines_with("lookahead") == ("tensorrt-llm",)
+    assert engines_with("deja-vu") == ()
+    assert set(engines_with("speculative-decoding")) == set(ENGINES) - {"lmdeploy"}
+    assert engines_with("eagle-3") == ("vllm", "sglang", "tensorrt-llm", "llama.cpp")
+
+
+def test_profiles_of_one_engine_share_its_rows() -> None:
+    assert support("awq", "vllm-v0") == support("awq", "vllm") == support("awq", "vllm@0.11")
+    assert documented_engines() == ENGINES
+    assert not is_documented("ideal")
+
+
+@pytest.mark.parametrize("technique", ["paged-attention", "continuous-batching", "chunked-prefill", "prefix-caching"])
+def test_what_vllm_does_by_itself(technique: str) -> None:
+    found = support(technique, "vllm")
+    assert found is not None
+    assert found.default
+
+
+@pytest.mark.parametrize(
+    ("technique", "engine", "hardware", "expected"),
+    [
+        ("fp8", "vllm", "h100-sxm", True),
+        ("fp8", "vllm", "a100-sxm-80gb", False),
+        ("fp8", "vllm", "mi300x", True),
+        ("awq", "vllm", "mi300x", False),
+        ("awq", "sglang", "mi300x", True),
+        ("smoothquant", "vllm", "b200-sxm", False),
+        ("smoothquant", "vllm", "t4", True),
+        ("nvfp4", "tensorrt-llm", "b200-sxm", True),
+        ("nvfp4", "tensorrt-llm", "h100-sxm", False),
+        ("fp8-kv", "tensorrt-llm", "a100-sxm-80gb", True),
+        ("tensor-parallelism", "tensorrt-llm", "mi300x", False),
+        ("prompt-lookup", "llama.cpp", "m3-max", True),
+        ("paged-attention", "llama.cpp", "m3-max", False),
+    ],
+)
+def test_where_engines_run_techniques(technique: str, engine: str, hardware: str, expected: bool) -> None:
+    assert runs(technique, engine, load_hardware(hardware)) is expected
+
+
+def test_systems_that_a_technique_covers_mean_the_technique() -> None:
+    assert support("RadixAttention", "sglang") == support("radix-attention", "sglang")
+    with pytest.raises(UnknownNameError, match="did you mean 'awq'"):
+        support("awqq", "vllm")
+
+
+def test_an_engine_of_ones_own_is_not_known() -> None:
+    assert support("awq", "mine.yaml") is None
+    assert not runs("awq", "mine.yaml", load_hardware("h100-sxm"))
+
+
+def test_the_bundled_file_is_what_is_read() -> None:
+    assert parse_support(read_mapping(FILE), str(FILE)) == load_support()
+
+
+def test_a_small_file(content: dict[str, Any]) -> None:
+    row = parse_support(content, "file").rows["techniques"]["awq"]["vllm"]
+    assert row == Support("Docs, 1, https://docs", "--quantization awq", families=("ada",))
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        (("techniques", "awqq"), {"vllm": {"source": "docs"}}, "unknown technique 'awqq'.*did you mean 'awq'"),
+        (("techniques", "awq", "vlm"), {"source": "docs"}, "unknown engine 'vlm'.*did you mean 'vllm'"),
+        (("techniques", "awq", "vllm", "source"), "doc", "unknown source 'doc'.*did you mean 'docs'"),
+        (("techniques", "awq", "vllm", "source"), [], "names no source"),
+        (("techniques", "awq", "vllm", "default"), "yes", "techniques.awq.vllm.default"),
+        (("techniques", "awq", "vllm", "sauce"), "docs", "unknown key 'sauce'"),
+        (("sources", "docs", "address"), "", "sources.docs.address"),
+        (("sources", "more"), {"document": "A", "version": "1", "address": "b"}, "nothing cites the source 'more'"),
+        (("engines",), {"vlm": {"source": "docs", "families": ["ada"]}}, "unknown engine 'vlm'"),
+        (("architectures",), {"vllm": {"source": "docs", "features": ["hyna"]}}, "did you mean 'hyena'"),
+        (("profiles",), {"vllm-v0": "vlm"}, "unknown engine 'vlm'"),
+        (("kv",), {"fp9": {"vllm": {"source": "docs"}}}, "'kv'.*'fp9'"),
+        (("techniques",), [], "techniques"),
+        (("technique",), {}, "unknown key 'technique'.*did you mean 'techniques'"),
+    ],
+)
+def test_mistakes_in_the_file(content: dict[str, Any], path: tuple[str, ...], value: object, message: str) -> None:
+    place = content
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    with pytest.raises(SpecError, match=message):
+        parse_support(content, "file")

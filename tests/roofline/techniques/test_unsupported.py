@@ -1,0 +1,118 @@
+"""What engines are not known to run: the architectures, formats and techniques that their documents leave out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from roofline import Scenario, analyze, list_models, load_hardware, load_model, parse_precision
+from roofline.graph.parallel import Parallelism
+from roofline.reports.documents.analysis import analysis_document
+from roofline.reports.documents.compare import compare_document
+from roofline.reports.output.export import summary_lines
+from roofline.scenario.schedule import Settings
+from roofline.techniques import apply_techniques
+from roofline.techniques.support import FEATURES
+from roofline.techniques.unsupported import features, note, unsupported
+from roofline.whatif.explain import explain
+from roofline.whatif.metrics import find_metric
+
+
+def scenario(model: str = "llama-3.1-8b", hw: str = "h100-sxm", quant: str | None = None, **options: Any) -> Scenario:
+    found = load_model(model)
+    precision = None if quant is None else parse_precision(found.dtype, quant)
+    return Scenario(found, load_hardware(hw), precision=precision, **options)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (scenario("dit-xl-2"), "diffusion transformers"),
+        (scenario("hyena-355m"), "Hyena"),
+        (scenario("t5-11b"), "encoder-decoder models of text"),
+        (scenario("rwkv-7-2.9b"), "RWKV"),
+        (scenario(quant="KV2"), "a KV cache in int2"),
+        (scenario(quant="W3"), "weights in int3"),
+        (scenario(quant="W4A8"), "weights in int4 with activations in int8"),
+        (scenario(quant="W8A8", hw="b200-sxm"), "weights in int8 with activations in int8"),
+        (scenario("mamba-2.8b", engine="sglang"), "Mamba"),
+        (scenario(engine="llama.cpp", quant="awq"), "weights in awq"),
+        (scenario(hw="t4", engine="tensorrt-llm"), "on t4"),
+        (scenario(settings=Settings(parallel=Parallelism(pipeline=2)), engine="gpt-fast"), "pipeline parallelism"),
+    ],
+)
+def test_what_the_documents_leave_out(asked: Scenario, expected: str) -> None:
+    assert unsupported(asked) == (expected,)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        scenario(),
+        scenario(quant="fp8"),
+        scenario(quant="fp8", hw="a100-sxm-80gb"),
+        scenario(quant="W8A16"),
+        scenario(quant="awq_g64"),
+        scenario(quant="nvfp4", hw="b200-sxm"),
+        scenario("gpt-oss-120b"),
+        scenario("deepseek-r1"),
+        scenario("whisper-large-v3"),
+        scenario("llava-1.5-7b", images=1),
+        scenario("jamba-v0.1"),
+        scenario("t5-11b", engine="hf-eager"),
+        scenario("rwkv-7-2.9b", engine="llama.cpp"),
+        scenario(hw="m3-max", quant="q4_k_m"),
+        scenario(engine="llama.cpp", quant="KV4"),
+        scenario("hyena-355m", engine="ideal"),
+    ],
+)
+def test_what_the_documents_say_has_no_note(asked: Scenario) -> None:
+    assert unsupported(asked) == ()
+    assert note(asked) is None
+
+
+@pytest.mark.parametrize(
+    ("technique", "expected"),
+    [
+        ("kivi", ("the technique kivi",)),
+        ("powerinfer:hardware=core-i9-13900k", ("the technique powerinfer",)),
+        ("zero-inference", ("the technique zero-inference",)),
+        ("flexgen", ("an offloaded KV cache",)),
+        ("flexgen:kv=0", ()),
+        ("awq", ()),
+        ("fp8-kv", ()),
+        ("eagle-3", ()),
+        ("llmlingua", ()),
+        ("tensor-parallelism", ()),
+    ],
+)
+def test_techniques_on_vllm(technique: str, expected: tuple[str, ...]) -> None:
+    assert unsupported(apply_techniques(scenario("opt-6.7b"), [technique])) == expected
+
+
+def test_every_bundled_model_has_known_features() -> None:
+    found = {name: features(load_model(name)) for name in list_models()}
+    assert all(found.values())
+    assert set().union(*found.values(), {"vision"}) == set(FEATURES)
+
+
+def test_every_answer_says_so() -> None:
+    asked = scenario("hyena-355m")
+    analysis, usual = analyze(asked), analyze(scenario())
+    sentence = note(asked)
+    assert sentence is not None
+    assert sentence.startswith("vllm is not known to run Hyena; ")
+    document = analysis_document(analysis)
+    assert document["unsupported"] == ["Hyena"]
+    lines = summary_lines(document)
+    assert any(line.startswith("expected as if vllm ran it: ") for line in lines)
+    assert not any("; calibrated on this hardware" in line for line in lines)
+    assert f"note: {sentence}" in lines
+    assert any(line.startswith("expected on vllm: ") for line in summary_lines(analysis_document(usual)))
+    compared = compare_document([usual, analysis], ["a", "b"])
+    assert [entry["unsupported"] for entry in compared["scenarios"]] == [[], ["Hyena"]]
+    assert sentence in compared["scenarios"][1]["notes"]
+    assert sentence in explain(analysis, "tpot").assumptions
+    supported = find_metric("supported", "expected")
+    assert [bool(supported.figure(found)) for found in (usual, analysis)] == [True, False]

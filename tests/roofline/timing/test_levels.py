@@ -1,0 +1,154 @@
+"""Levels between measured constants and their use: which constants are used, and how much wider the interval is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roofline.core.errors import SpecError
+from roofline.specs.hardware import load_hardware
+from roofline.timing.calibration import TO_P90, Calibration, Fit, Fits, Residuals
+from roofline.timing.calibration_files import Document, calibration_links, load_calibration, of_version
+from roofline.timing.kernels import kernel
+from roofline.timing.levels import LEVELS, crossing_spread, level_components, parse_levels
+
+H100 = load_hardware("h100-sxm")
+ROWS = {"dtype": "fp8", "m": np.array([16.0, 4096.0]), "n": 4096.0, "k": 4096.0}
+
+
+def fit(efficiency: float = 0.8, format: str = "fp8", version: str = "") -> Fit:
+    constants = {one.name: one.default for one in kernel("gemm").parameters(format)}
+    constants["compute_efficiency"] = efficiency
+    return Fit("gemm", format, constants, {"all": Residuals(0.8, 1.0, 1.25, 100)}, version=version)
+
+
+class Shelf:
+    """Fits by name and version."""
+
+    def __init__(self, files: Mapping[str, Mapping[str, Fits]], members: tuple[str, ...] = ()) -> None:
+        self.files, self.members = files, members
+
+    def document(self, name: str) -> Document | None:
+        if name in self.files or (name == "hopper" and self.members):
+            return Document(Calibration(name, "calibrated"), self.files.get(name, {}), self.members)
+        return None
+
+    def fits(self, name: str, version: str = "", other: bool = False) -> Fits | None:
+        return of_version(self.files[name], version, other) if name in self.files else None
+
+
+def found(shelf: Shelf, engine: str = "sglang", version: str = "0.5.10", hardware: str = "h100-sxm") -> Calibration:
+    first, *rest = calibration_links(load_hardware(hardware), engine, version, True, shelf)
+    return Calibration(first.name, first.basis, first.fits, first.source, tuple(rest), first.engine, first.crossed)
+
+
+def versions(**efficiencies: float) -> dict[str, Fits]:
+    named = {name.replace("_", "."): value for name, value in efficiencies.items()}
+    return {name.removeprefix("v"): {("gemm", "fp8"): fit(value, version=name)} for name, value in named.items()}
+
+
+@pytest.mark.parametrize(
+    ("files", "basis", "efficiency"),
+    [
+        ({"sglang/h100-sxm": versions(v0_5_9=0.5, v0_5_10=0.6)}, "calibrated", 0.6),
+        ({"sglang/h100-sxm": versions(v0_5_9=0.5)}, "version", 0.5),
+        (
+            {"sglang/h100-sxm": versions(v0_5_9=0.5), "sglang/hopper": versions(v0_5_10=0.7), "hopper": {}},
+            "family",
+            0.7,
+        ),
+        ({"vllm/h100-sxm": versions(v0_24=0.4), "sglang/pooled": {"": {("gemm", "fp8"): fit(0.3)}}}, "pooled", 0.3),
+        ({"vllm/h100-sxm": versions(v0_14=0.2, v0_24=0.4)}, "engine", 0.4),
+    ],
+)
+def test_the_nearest_constants_are_used(files: dict[str, dict[str, Fits]], basis: str, efficiency: float) -> None:
+    match = found(Shelf(files)).find("gemm", "fp8")
+    assert match is not None
+    assert (match.basis, match.fit.parameters["compute_efficiency"]) == (basis, efficiency)
+    assert match.spread == crossing_spread("gemm", match.crossed)
+
+
+def test_a_member_stands_for_a_family_without_constants_of_its_own() -> None:
+    shelf = Shelf({"sglang/h100-sxm": versions(v0_5_10=0.6)}, members=("h100-sxm",))
+    match = found(shelf, hardware="h20").find("gemm", "fp8")
+    assert match is not None
+    assert (match.basis, match.calibration, match.engine, match.fit.version) == (
+        "family",
+        "h100-sxm",
+        "sglang",
+        "v0.5.10",
+    )
+
+
+def test_without_a_version_the_newest_of_each_kernel_is_used() -> None:
+    shelf = Shelf({"sglang/h100-sxm": versions(v0_5_9=0.5, v0_5_10=0.6)})
+    match = found(shelf, version="").find("gemm", "fp8")
+    assert match is not None
+    assert (match.basis, match.fit.parameters["compute_efficiency"]) == ("calibrated", 0.6)
+
+
+def test_each_level_crossed_widens_the_interval_in_quadrature() -> None:
+    exact = found(Shelf({"sglang/h100-sxm": versions(v0_5_10=0.6)})).find("gemm", "fp8")
+    other = found(Shelf({"sglang/h100-sxm": versions(v0_5_9=0.6)})).find("gemm", "fp8")
+    assert exact is not None
+    assert other is not None
+    near, far = exact.expected(ROWS, H100), other.expected(ROWS, H100)
+    np.testing.assert_array_equal(near.mid, far.mid)
+    added = TO_P90 * level_components()["gemm"]["version"]
+    np.testing.assert_allclose(np.log(far.high / far.mid), np.hypot(np.log(near.high / near.mid), added))
+    assert (far.low <= near.low).all()
+
+
+def test_a_related_format_is_a_level_of_its_own() -> None:
+    shelf = Shelf({"sglang/h100-sxm": {"0.5.10": {("gemm", "bf16"): fit(format="bf16")}}})
+    match = found(shelf).find("gemm", "fp8")
+    assert match is not None
+    assert match.spread == pytest.approx(level_components()["gemm"]["format"] * 3**0.5)  # bf16 is fp8's third relative
+
+
+def test_residuals_of_unseen_devices_include_their_level() -> None:
+    one = Fit(**{name: getattr(fit(), name) for name in Fit.__struct_fields__ if name != "held_out"}, held_out=True)
+    shelf = Shelf({"hopper": {"": {("gemm", "fp8"): one}}})
+    match = found(shelf).find("gemm", "fp8")
+    assert match is not None
+    assert (match.basis, match.spread) == ("family", 0.0)
+
+
+@given(st.sampled_from(["gemm", "moe", "norm"]), st.permutations(LEVELS), st.integers(1, len(LEVELS)))
+def test_variances_add_in_any_order(op: str, levels: list[str], count: int) -> None:
+    crossed = tuple(levels[:count])
+    total = crossing_spread(op, crossed) ** 2  # type: ignore[arg-type]
+    assert total == pytest.approx(sum(crossing_spread(op, (level,)) ** 2 for level in crossed))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("components: {gemm: {version: 0.1}}", "must be a number above 0"),
+        ("components: {}", "'components.other' is missing"),
+        ("components: {other: {verzion: 0.1}}", "did you mean 'version'"),
+        ("components: 3", "must be a mapping"),
+    ],
+)
+def test_invalid_components(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "levels.yaml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=message):
+        parse_levels(path)
+
+
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
+def test_bundled_constants_are_of_the_engine_and_another_version_is_wider(engine: str) -> None:
+    exact, newer = (load_calibration(H100, engine=engine, version=version) for version in ("", "99.0"))
+    for op, format in (("gemm", "fp8"), ("attention_decode", "bf16"), ("moe", "bf16")):
+        match, other = exact.find(op, format), newer.find(op, format)
+        assert match is not None
+        assert other is not None
+        assert (match.engine, match.basis, other.engine, other.basis) == (engine, "calibrated", engine, "version")
+        assert match.fit.parameters == other.fit.parameters
+        assert other.spread > match.spread == 0

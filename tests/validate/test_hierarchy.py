@@ -1,0 +1,142 @@
+"""The fit of all calibrations together: pooling, shared kernels, host time, levels, held-out versions and devices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from roofline.specs.hardware import load_hardware
+from roofline.timing.kernels import kernel, kernel_bound, kernel_time
+from roofline.validate.fit.hierarchy import Data, Node, fit_all, load
+from roofline.validate.fit.levels import Crossing, component, components, crossings, render
+from roofline.validate.score.held_out import markdown, score, splits
+from roofline.validate.tables.believable import believable
+from roofline.validate.tables.origin import NONE, Origin, by_origin, origin
+from roofline.validate.tables.rows import Measurements, read_measurements, shape_columns
+
+SIZES = [1024, 2048, 3072, 4096, 6144, 8192]
+TRUTH = {one.name: one.default for one in kernel("gemm").parameters("fp8")}
+
+
+def rows(hardware: str, software: str, efficiency: float, count: int = 120, seed: int = 3) -> pd.DataFrame:
+    generator = np.random.default_rng(seed)
+    frame = pd.DataFrame({"hardware": hardware, "op": "gemm", "dtype": "fp8"}, range(count)).assign(software=software)
+    for size, choices in (("m", [1, 16, 128, 512, 2048, 8192]), ("n", SIZES), ("k", SIZES)):
+        frame[size] = generator.choice(choices, count)
+    frame = frame.drop_duplicates()
+    columns = shape_columns("gemm", frame)
+    truth = {**TRUTH, "compute_efficiency": efficiency}
+    seconds = kernel_time("gemm", columns, load_hardware(hardware), truth, resident=True, alone=True)
+    return frame.assign(latency_us=seconds * 1e6 * np.exp(generator.normal(0, 0.03, len(frame))))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Data:
+    folder = tmp_path_factory.mktemp("rows")
+    parts = [
+        rows("h100-sxm", "SGLang 0.5.9", 0.80),
+        rows("h200-sxm", "SGLang 0.5.9", 0.78),
+        rows("h100-sxm", "SGLang 0.5.10", 0.70),
+        rows("l40s", "SGLang 0.5.10", 0.50),
+        rows("h100-sxm", "TensorRT-LLM 1.2.0rc5", 0.40),
+    ]
+    for index, part in enumerate(parts):
+        part.to_csv(folder / f"{index}.csv", index=False)
+    return load([folder])
+
+
+@pytest.fixture(scope="module")
+def found(data: Data) -> dict[tuple[str, str], list[Node]]:
+    return fit_all(data)
+
+
+def efficiency(found: dict[tuple[str, str], list[Node]], place: str, engine: str, version: str) -> float:
+    (node,) = (node for node in found["gemm", "fp8"] if (node.place, node.origin) == (place, Origin(engine, version)))
+    return node.fit.parameters["compute_efficiency"]
+
+
+def test_every_version_on_a_device_has_its_own_constants(found: dict[tuple[str, str], list[Node]]) -> None:
+    assert efficiency(found, "h100-sxm", "sglang", "0.5.9") == pytest.approx(0.80, rel=0.06)
+    assert efficiency(found, "h100-sxm", "sglang", "0.5.10") == pytest.approx(0.70, rel=0.06)
+    assert efficiency(found, "h100-sxm", "tensorrt-llm", "1.2.0rc5") == pytest.approx(0.40, rel=0.06)
+
+
+def test_a_family_pools_the_devices_that_ran_a_version(found: dict[tuple[str, str], list[Node]]) -> None:
+    assert efficiency(found, "hopper", "sglang", "0.5.9") == pytest.approx(0.79, rel=0.06)
+    assert ("hopper", Origin("sglang", "0.5.10")) not in {(one.place, one.origin) for one in found["gemm", "fp8"]}
+
+
+def test_an_engine_has_constants_for_unmeasured_devices(found: dict[tuple[str, str], list[Node]]) -> None:
+    assert 0.45 < efficiency(found, "pooled", "sglang", "") < 0.85
+    assert efficiency(found, "pooled", "tensorrt-llm", "") == pytest.approx(0.40, rel=0.06)
+
+
+def test_versions_engines_and_devices_are_held_out_whole(data: Data, found: dict[tuple[str, str], list[Node]]) -> None:
+    kinds = {split.kind: split for split in splits(data)}
+    assert set(kinds) == {"version", "engine", "device"}
+    held = list(score(data, found, [split for split in splits(data) if split.name == "sglang 0.5.10"]))
+    assert {(one.place[0], one.place[1].version) for one in held} == {("h100-sxm", "0.5.10"), ("l40s", "0.5.10")}
+    on_h100 = next(one.scored for one in held if one.place[0] == "h100-sxm")
+    large = np.asarray(on_h100.part.frame["m"] == 8192)
+    assert np.median((on_h100.mid / on_h100.measured)[large]) == pytest.approx(0.70 / 0.80, rel=0.06)
+    assert "A version held out" in markdown(held)
+
+
+def test_the_component_of_a_level_makes_80_percent_of_the_rows_fall_inside() -> None:
+    generator = np.random.default_rng(1)
+    noise, bias = generator.normal(0, 0.05, (200, 400)), generator.normal(0, 0.2, (200, 1))
+    tight = np.full(400, 1.2816 * 0.05)
+    found = [Crossing(("gemm", "fp8"), ("x", NONE), "version", errors, tight, tight) for errors in noise + bias]
+    assert component(found) == pytest.approx(0.2, rel=0.15)
+    estimated = components(found)
+    assert estimated["gemm"]["version"] == estimated["other"]["version"] == component(found)
+    assert "gemm: {version: " in render(estimated, "a command")
+
+
+def test_levels_are_crossed_one_at_a_time(data: Data, found: dict[tuple[str, str], list[Node]]) -> None:
+    seen = {(one.place, one.level) for one in crossings(data, found)}
+    assert (("h100-sxm", Origin("sglang", "0.5.9")), "family") in seen
+    assert (("h100-sxm", Origin("sglang", "0.5.10")), "family") not in seen
+    assert {level for place, level in seen if place == ("h100-sxm", Origin("sglang", "0.5.10"))} == {
+        "version",
+        "engine",
+        "pooled",
+    }
+
+
+def test_rows_that_cannot_be_true_are_left_out_and_counted(tmp_path: Path) -> None:
+    frame = rows("h100-sxm", "SGLang 0.5.9", 0.8)
+    bound = kernel_bound("gemm", shape_columns("gemm", frame), load_hardware("h100-sxm"))
+    frame.loc[frame.index[:3], "latency_us"] = bound[:3] * 1e4  # a hundredth of the bound
+    large = frame[frame["m"] == 8192].index[:2]
+    frame.loc[large, "latency_us"] = 0.5
+    frame.loc[frame[frame["m"] == 1].index[0], "m"] = 0
+    frame = frame.reset_index(drop=True)
+    large = frame[frame["latency_us"] == 0.5].index
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    believed = believable(read_measurements(tmp_path / "rows.csv"))
+    assert any("1 rows of gemm with an extent of zero" in text for text in believed.left_out)
+    assert any("faster than the datasheet allows" in text for text in believed.left_out)
+    assert not set(large) & set(believed.parts[0].frame.index)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("vLLM 0.24.0", ("vllm", "0.24.0")),
+        ("TensorRT-LLM 1.3.0rc10", ("tensorrt-llm", "1.3.0rc10")),
+        ("SGLang 0.5.9", ("sglang", "0.5.9")),
+        ("torch 2.13.0+cpu AVX2", ("", "")),
+        ("", ("", "")),
+    ],
+)
+def test_origins(text: str, expected: tuple[str, str]) -> None:
+    assert origin(text) == expected
+
+
+def test_rows_without_software_have_no_engine() -> None:
+    part = Measurements("gemm", rows("h100-sxm", "any", 0.8).drop(columns="software"), "rows.csv")
+    assert list(by_origin(part)) == [NONE]

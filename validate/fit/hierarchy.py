@@ -1,0 +1,245 @@
+"""Fit all calibrations together: by kind of kernel and format, device, engine and version, with partial pooling.
+
+One physical form a kind; its constants form a tree, fitted from the root down. Every node is fitted to the rows below
+it, with a prior around the constants of its parent (`roofline.validate.fit.calibrate`):
+
+    all                     every engine on every device
+      engine                its versions on every device
+        engine, family      one version on the devices of a family, where several were measured
+          engine, device    one version on one device
+
+So a node with few rows stays near its parent, one with many follows its rows. Kernels that engines share (`SHARED`: the
+rows of all engines agree within noise) have one node a device, below one for all. Constants of the kernel mean the same
+in every table: the host time of tables without CUDA graphs has parameters of its own, and such a node takes what it
+cannot tell (`launch`) from tables of the same device with graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.timing.calibration import Fit
+from roofline.timing.calibration_files import families, of_version
+from roofline.timing.kernels import kernel_regimes
+from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
+from roofline.validate.fit.calibrate import PRIOR_WIDTH, Start, default_start, fit_rows, log_errors, sample, summarise
+from roofline.validate.tables.believable import believable
+from roofline.validate.tables.mla_modules import mla_decode_rows
+from roofline.validate.tables.origin import NONE, Origin, by_origin, is_ungraphed
+from roofline.validate.tables.rows import MODULES, Measurements, by_op, read_measurements
+
+SHARED: Mapping[tuple[str, str], str] = {
+    ("gemm", "bf16"): "cuBLAS",
+    **{("collective", name): "NCCL" for name in ("all_reduce", "all_gather", "reduce_scatter", "alltoall")},
+    **{("collective", name): "all versions" for name in (*OWN_ALL_REDUCES, EAGER)},
+}
+"""Libraries whose kernels every engine runs, and kernels that do not change from version to version, by op and format.
+
+SGLang's all-reduce is that of vLLM: on every device their times are equal.
+"""
+
+LEAF_ROWS = 600
+"""Most rows of one version on one device; more do not improve a dozen constants."""
+
+POOLED_ROWS = 2400
+"""Most rows of a node above, in equal parts from those below."""
+
+LEAST_ROWS = 12
+"""Rows from which a version on a device has constants of its own."""
+
+WIDTH = 0.5
+"""Width of the prior around the constants of the parent, in factors of e."""
+
+Key = tuple[str, str]
+"""Op and format."""
+
+Place = tuple[str, Origin]
+"""Device, and the engine and version."""
+
+Table = Mapping[Place, Measurements]
+"""The rows of one op and format."""
+
+
+class Node(NamedTuple):
+    """A fit with its place: a device, a family or `pooled`, and an engine's version ("" for all of them)."""
+
+    place: str
+    origin: Origin
+    fit: Fit
+
+
+class Data(NamedTuple):
+    """The rows of a fit by op and format, and in words which were left out."""
+
+    tables: Mapping[Key, Table]
+    left_out: tuple[str, ...]
+
+
+def load(folders: Iterable[Path]) -> Data:
+    """The believable rows of folders of measurement files, by op, format, device and origin."""
+    gathered: dict[Key, dict[Place, list[Measurements]]] = {}
+    left_out: list[str] = []
+    for part in (part for folder in folders for part in read_measurements(folder)):
+        kernels = mla_decode_rows(part) if part.op == "mla_decode_module" else part
+        if kernels is None or kernels.op in MODULES:
+            continue
+        believed = believable([kernels])
+        left_out += believed.left_out
+        for name, own in (item for kept in believed.parts for item in kept.by_hardware().items()):
+            for origin, rows in by_origin(own).items():
+                for format, table in rows.formats().items():
+                    where = NONE if (kernels.op, format) in SHARED else origin
+                    gathered.setdefault((kernels.op, format), {}).setdefault((name, where), []).append(table)
+    tables = {
+        key: {place: next(iter(by_op(parts).values())) for place, parts in sorted(places.items())}
+        for key, places in sorted(gathered.items())
+    }
+    return Data(tables, tuple(left_out))
+
+
+def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
+    """The nodes of one op and format."""
+    op, format = key
+    rows = {place: sample(part, LEAF_ROWS, seed) for place, part in table.items() if len(part) >= LEAST_ROWS}
+    if not rows:
+        return []
+    hardware = {name: load_hardware(name) for name, _ in rows}
+    hosted = {place: is_ungraphed(part, place[1], format) for place, part in rows.items()}
+    graphed = [place for place in rows if not hosted[place]]
+    fitted = partial(_fitted, op, format, rows, hardware, seed)
+    root = fitted(graphed or list(rows), default_start(op, format), hosted=not graphed)
+    nodes = [Node("pooled", NONE, root)]
+    leaves: dict[Place, Fit] = {}
+    for engine in dict.fromkeys(origin.engine for _, origin in sorted(rows, key=lambda place: hosted[place])):
+        own = [place for place in rows if place[1].engine == engine]
+        top = root
+        if engine:
+            host = hosted[own[0]]
+            top = fitted(own, Start(root.parameters, WIDTH, informed=True), hosted=host)
+            nodes.append(Node("pooled", Origin(engine, ""), top))
+        for places in _by_family(own, hardware):
+            parent = top
+            if len(places) > 1:
+                parent = fitted(places, Start(top.parameters, WIDTH, informed=True), hosted=hosted[places[0]])
+                nodes.append(Node(families(hardware[places[0][0]])[0], places[0][1], parent))
+            for place in places:
+                start = _with_graphs(place, parent, leaves, hosted)
+                leaves[place] = fitted([place], Start(start, WIDTH, informed=True), hosted=hosted[place], leaf=True)
+                nodes.append(Node(*place, leaves[place]))
+    return nodes
+
+
+def _fitted(
+    op: str,
+    format: str,
+    rows: Table,
+    hardware: Mapping[str, Hardware],
+    seed: int,
+    places: Sequence[Place],
+    start: Start,
+    hosted: bool,
+    leaf: bool = False,
+) -> Fit:
+    """The fit of the rows of some places; residuals are cross-validated on a single one (`leaf`)."""
+    if leaf:
+        ((name, origin),) = places
+        found = fit_rows(
+            op, format, [(rows[name, origin], hardware[name])], start, seed, hosted=hosted, least=LEAST_ROWS
+        )
+        return replace(found, version=origin.version)
+    share = max(24, POOLED_ROWS // len(places))
+    parts = [(sample(rows[place], share, seed), hardware[place[0]]) for place in places]
+    found = fit_rows(op, format, parts, start, seed, hosted=hosted, folds=False, least=LEAST_ROWS)
+    errors = np.concatenate([-log_errors(part, device, found.parameters) for part, device in parts])
+    regimes = np.concatenate([kernel_regimes(op, part.columns) for part, _ in parts])
+    versions = {origin.version for _, origin in places}
+    return replace(
+        found, residuals=summarise(op, errors, regimes), version=versions.pop() if len(versions) == 1 else ""
+    )
+
+
+def _by_family(places: Sequence[Place], hardware: Mapping[str, Hardware]) -> Iterator[list[Place]]:
+    """The places of one version on the devices of a family, together."""
+    grouped: dict[tuple[str, Origin], list[Place]] = {}
+    for name, origin in places:
+        grouped.setdefault((families(hardware[name])[0], origin), []).append((name, origin))
+    yield from grouped.values()
+
+
+def _with_graphs(
+    place: Place, parent: Fit, leaves: Mapping[Place, Fit], hosted: Mapping[Place, bool]
+) -> Mapping[str, float]:
+    """The start of a leaf: its parent's constants; without CUDA graphs those of the device's tables with graphs."""
+    name, _ = place
+    if not hosted[place]:
+        return parent.parameters
+    others = [fit for (device, _), fit in leaves.items() if device == name and not hosted[device, _]]
+    kernel = others[-1].parameters if others else {}
+    return {**parent.parameters, **{key: value for key, value in kernel.items() if not key.startswith("host")}}
+
+
+def fit_all(data: Data, run: Callable[..., Iterable[list[Node]]] = map) -> dict[Key, list[Node]]:
+    """The nodes of every op and format; `run` is a map, such as that of a pool of processes."""
+    keys = sorted(data.tables, key=lambda key: -len(data.tables[key]))
+    found = run(fit_table, keys, [data.tables[key] for key in keys])
+    return {key: nodes for key, nodes in sorted(zip(keys, found, strict=True)) if nodes}
+
+
+def shelved(found: Mapping[Key, Sequence[Node]]) -> dict[tuple[str, str], dict[str, dict[Key, Fit]]]:
+    """The fits by file (place and engine), then by version."""
+    files: dict[tuple[str, str], dict[str, dict[Key, Fit]]] = {}
+    for key, nodes in found.items():
+        for node in nodes:
+            if node.place == "pooled" and not node.origin.engine and key not in SHARED and len(nodes) > 1:
+                continue  # the root is a prior only: the engines' own are nearer to any kernel
+            file = files.setdefault((node.place, node.origin.engine), {})
+            file.setdefault(node.origin.version, {})[key] = node.fit
+    for versions in files.values():
+        _split_gaps(versions)
+    return files
+
+
+def _split_gaps(versions: dict[str, dict[Key, Fit]]) -> None:
+    """Take the gaps between kernels out of the launch of block-scaled GEMMs.
+
+    A benchmark that replays one GEMM at a time times its quantising kernels and the gaps between them: on Blackwell the
+    launch seems to be 12 to 17 us, where models take 5. Within a step the launch is that of the engine's GEMMs in plain
+    FP8, which have a quantising kernel, too; the rest is a gap of the benchmark.
+    """
+    for version, fits in versions.items():
+        plain, blocks = of_version(versions, version).get(("gemm", "fp8")), fits.get(("gemm", "fp8_block"))
+        if blocks is None:
+            continue
+        if plain is None:
+            plain = of_version(versions, version, other=True).get(("gemm", "fp8"))
+        gap = 0.0 if plain is None else blocks.parameters["launch"] - plain.parameters["launch"]
+        if gap > 0:
+            known = blocks.parameters
+            moved = {**known, "launch": known["launch"] - gap, "host_gap": known["host_gap"] + gap}
+            fits["gemm", "fp8_block"] = replace(blocks, parameters=moved)
+
+
+def fit_elsewhere(key: Key, table: Table, engine: str, family: str, start: Fit, seed: int = 0) -> Fit | None:
+    """The constants of an engine from the devices of all families but one; None without any.
+
+    `start` sets the initial constants and the choices, with a prior too wide to hold them.
+    """
+    hardware = {name: load_hardware(name) for name, _ in table}
+    places = [
+        (name, origin)
+        for name, origin in table
+        if origin.engine == engine and families(hardware[name])[0] != family and len(table[name, origin]) >= LEAST_ROWS
+    ]
+    if not places:
+        return None
+    rows = {place: sample(table[place], LEAF_ROWS, seed) for place in places}
+    hosted = is_ungraphed(rows[places[0]], places[0][1], key[1])
+    wide = Start(start.parameters, PRIOR_WIDTH["none"], informed=True)
+    return _fitted(*key, rows, hardware, seed, places, wide, hosted=hosted)

@@ -1,0 +1,149 @@
+"""Estimate the variance components of the levels between measured constants and their use (`roofline.timing.levels`).
+
+Every version on a device is predicted with constants that crossed one level: those of another version of the engine, of
+the same version on another device of the family, of another engine on the device, of the engine on devices of other
+families, and of a related format. The component of a level is the standard deviation that, added to the interval of the
+constants, makes it hold 80% of the rows, each version on a device counting the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from roofline.specs.hardware import load_hardware
+from roofline.specs.version import Version, nearest
+from roofline.timing.calibration import RELATIVES, TO_P90, Fit, Match
+from roofline.timing.calibration_files import families
+from roofline.timing.kernels import Array
+from roofline.timing.levels import LEVELS, Level
+from roofline.validate.fit.calibrate import sample
+from roofline.validate.fit.hierarchy import Data, Key, Node, Place, fit_elsewhere
+from roofline.validate.tables.rows import Measurements
+
+SAMPLE = 400
+"""Rows of a version on a device that are predicted."""
+
+COVERAGE = 0.8
+"""Fraction of the rows that an interval is to hold."""
+
+LEAST, MOST = 0.02, 1.5
+"""Smallest and largest component."""
+
+TWINS = 0.08
+"""Smallest component of another device of the family: the measured pairs (H100 and H200, B200 and GB200) are one chip
+with other memories or clocks, which says little about members with fewer units or other peaks."""
+
+FEWEST = 4
+"""Predicted places from which a kind of kernel has a component of its own."""
+
+
+class Crossing(NamedTuple):
+    """The errors of constants that crossed a level, in logarithms, and the ends of their interval."""
+
+    key: Key
+    place: Place
+    level: Level
+    errors: Array
+    below: Array
+    above: Array
+
+    def covered(self, spread: float) -> float:
+        """The fraction of rows inside the interval with this standard deviation added."""
+        extra = TO_P90 * spread
+        inside = (self.errors >= -np.hypot(self.below, extra)) & (self.errors <= np.hypot(self.above, extra))
+        return float(np.mean(inside))
+
+
+def crossings(data: Data, found: Mapping[Key, Sequence[Node]], seed: int = 1) -> Iterator[Crossing]:
+    """The predictions of every version on a device across each level."""
+    leaves = {key: {(node.place, node.origin): node.fit for node in nodes} for key, nodes in found.items()}
+    for key, table in data.tables.items():
+        own = {place: fit for place, fit in leaves.get(key, {}).items() if place in table}
+        elsewhere: dict[tuple[str, str], Fit | None] = {}
+        for place, fitted in own.items():
+            rows = sample(table[place], SAMPLE, seed)
+            for level, fits in _across(key, place, own, leaves).items():
+                for fit in fits:
+                    yield _crossing(key, place, level, fit, rows)
+            outside = place[1].engine, families(load_hardware(place[0]))[0]
+            if outside not in elsewhere:
+                elsewhere[outside] = fit_elsewhere(key, table, *outside, fitted)
+            if (pooled := elsewhere[outside]) is not None:
+                yield _crossing(key, place, "pooled", pooled, rows)
+
+
+def _across(
+    key: Key, place: Place, own: Mapping[Place, Fit], leaves: Mapping[Key, Mapping[Place, Fit]]
+) -> dict[Level, list[Fit]]:
+    """The constants one level away from a place."""
+    (op, format), (name, (engine, version)) = key, place
+    family = families(load_hardware(name))[0]
+    versions = {other.version: fit for (device, other), fit in own.items() if (device, other.engine) == (name, engine)}
+    versions.pop(version, None)
+    others: dict[str, Place] = {}
+    for device, origin in own:
+        if device == name and origin.engine != engine:
+            newest = others.get(origin.engine)
+            if newest is None or Version(newest[1].version) < Version(origin.version):
+                others[origin.engine] = device, origin
+    found: dict[Level, list[Fit]] = {
+        "family": [
+            fit
+            for (device, origin), fit in own.items()
+            if device != name and origin == place[1] and families(load_hardware(device))[0] == family
+        ],
+        "engine": [own[other] for other in others.values()],
+    }
+    if version and versions:
+        found["version"] = [versions[nearest(Version(version), map(Version, versions)).text]]
+    related = RELATIVES.get(f"{op} {format}") or RELATIVES.get(format, ())
+    near = next((fit for other in related[:1] if (fit := leaves.get((op, other), {}).get(place)) is not None), None)
+    return found | ({"format": [near]} if near is not None else {})
+
+
+def _crossing(key: Key, place: Place, level: Level, fit: Fit, rows: Measurements) -> Crossing:
+    hardware = load_hardware(place[0])
+    expected = Match(fit, "calibrated", "", "").expected(rows.columns, hardware, rows.resident, rows.alone)
+    ends = (np.log(np.maximum(one, 1e-12)) for one in (expected.low, expected.mid, expected.high))
+    low, mid, high = ends
+    return Crossing(key, place, level, np.log(rows.seconds) - mid, mid - low, high - mid)
+
+
+def components(found: Sequence[Crossing]) -> dict[str, dict[Level, float]]:
+    """The component of every level by kind of kernel, and under `other` over all kinds."""
+    estimated: dict[str, dict[Level, float]] = {"other": {}}
+    for level in LEVELS:
+        at = [one for one in found if one.level == level]
+        least = TWINS if level == "family" else LEAST
+        estimated["other"][level] = component(at, least)
+        for op in dict.fromkeys(one.key[0] for one in found):
+            own = [one for one in at if one.key[0] == op]
+            enough = len(own) >= FEWEST
+            estimated.setdefault(op, {})[level] = component(own, least) if enough else estimated["other"][level]
+    return estimated
+
+
+def component(found: Sequence[Crossing], least: float = LEAST) -> float:
+    """The standard deviation, at least `least`, with which the mean coverage is 80% (bisection)."""
+    low, high = least, MOST
+    if not found:
+        return high / 2
+    for _ in range(30):
+        middle = (low + high) / 2
+        if np.mean([one.covered(middle) for one in found]) < COVERAGE:
+            low = middle
+        else:
+            high = middle
+    return float(f"{high:.2g}")
+
+
+def render(estimated: Mapping[str, Mapping[Level, float]], command: str) -> str:
+    """The text of the file of components."""
+    lines = [f"# Standard deviations of log(measured / predicted) that each level adds: {command}", "components:"]
+    for op in sorted(estimated, key=lambda name: (name == "other", name)):
+        values = ", ".join(f"{level}: {estimated[op][level]:g}" for level in LEVELS)
+        lines.append(f"  {op}: {{{values}}}")
+    return "\n".join(lines) + "\n"

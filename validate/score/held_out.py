@@ -1,0 +1,218 @@
+"""Errors of predictions for versions, engines and devices that no constants were fitted to.
+
+    python -m roofline.validate.score.held_out MEASUREMENTS_DIR... [--output held-out.md]
+
+Every version of an engine, every engine on a device and every device is held out as a whole, never single rows: its
+constants, and those fitted to its rows together with others, are taken away, and its rows are predicted with what is
+left, by the same search for the nearest constants that a prediction makes. The remaining constants keep the prior that
+they were fitted with, which had seen the held-out rows; its weight is that of a few rows. The components of the levels
+are those of the shipped file. The forms of the kernel models were chosen with half of the shapes of vLLM 0.24 in view.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+
+from roofline.core.files import save_text
+from roofline.specs.hardware import load_hardware
+from roofline.timing.calibration import Calibration, Fit, Fits
+from roofline.timing.calibration_files import Document, calibration_links, families, of_version
+from roofline.validate.fit.calibrate import sample
+from roofline.validate.fit.hierarchy import SHARED, Data, Key, Node, Place, fit_all, fit_elsewhere, load, shelved
+from roofline.validate.main import run_command
+from roofline.validate.score.kernels import Scored, error_statistics, predict
+from roofline.validate.tables.rows import Measurements
+
+TEST = 600
+"""Rows of a version on a device that are predicted."""
+
+Held = Callable[[Place], bool]
+"""Whether the rows of a place are held out."""
+
+
+class Split(NamedTuple):
+    """What is held out (a version, an engine or a device), its name, and its places."""
+
+    kind: str
+    name: str
+    held: Held
+
+
+class NodeShelf:
+    """Fitted nodes as calibrations to look up by name; see `roofline.timing.calibration_files.Shelf`."""
+
+    def __init__(self, found: Mapping[Key, Sequence[Node]], members: Mapping[str, Sequence[str]]) -> None:
+        self._members = members
+        self._versions: dict[str, dict[str, dict[Key, Fit]]] = {
+            f"{engine}/{place}".lstrip("/"): versions for (place, engine), versions in shelved(found).items()
+        }
+
+    def document(self, name: str) -> Document | None:
+        """The members of a family; None for a name without fits."""
+        if name not in self._versions and name not in self._members:
+            return None
+        return Document(Calibration(name, "calibrated"), {}, tuple(self._members.get(name, ())))
+
+    def fits(self, name: str, version: str = "", other: bool = False) -> Fits | None:
+        """The fits of a version."""
+        return of_version(self._versions[name], version, other) if name in self._versions else None
+
+
+def splits(data: Data) -> Iterator[Split]:
+    """Every version with another one, every engine on a device, every device."""
+    places = dict.fromkeys(place for table in data.tables.values() for place in table)
+    origins = {origin for _, origin in places if origin.engine}
+    for origin in sorted(origins):
+        if any(other.engine == origin.engine and other != origin for other in origins):
+            yield Split("version", str(origin), lambda place, origin=origin: place[1] == origin)  # type: ignore[misc]
+    for engine, name in sorted({(origin.engine, name) for name, origin in places if origin.engine}):
+        test = (name, engine)
+        yield Split(
+            "engine",
+            f"{engine} on {name}",
+            lambda place, test=test: (place[0], place[1].engine) == test,  # type: ignore[misc]
+        )
+    for name in sorted({name for name, _ in places}):
+        yield Split("device", name, lambda place, name=name: place[0] == name)  # type: ignore[misc]
+
+
+class HeldOut(NamedTuple):
+    """The predictions for one place of a split."""
+
+    split: Split
+    place: Place
+    scored: Scored
+
+
+def score(data: Data, found: Mapping[Key, Sequence[Node]], only: Iterable[Split]) -> Iterator[HeldOut]:
+    """The predictions for the held-out rows of every split."""
+    names = dict.fromkeys(name for table in data.tables.values() for name, _ in table)
+    hardware = {name: load_hardware(name) for name in names}
+    tests = {(key, place): sample(part, TEST, 7) for key, table in data.tables.items() for place, part in table.items()}
+    elsewhere: dict[tuple[Key, str, str], Fit | None] = {}
+    for split in only:
+        left = {key: list(_left(key, data, nodes, split, elsewhere)) for key, nodes in found.items()}
+        members: dict[str, list[str]] = {}
+        for name in names:
+            if split.kind != "device" or name != split.name:
+                members.setdefault(families(hardware[name])[0], []).append(name)
+        shelf = NodeShelf(left, members)
+        for (_, place), rows in tests.items():
+            if split.held(place):
+                yield from _predicted(split, place, rows, shelf)
+
+
+def _predicted(split: Split, place: Place, rows: Measurements, shelf: NodeShelf) -> Iterator[HeldOut]:
+    name, (engine, version) = place
+    device = load_hardware(name)
+    links = list(calibration_links(device, engine, version, True, shelf))
+    chain = replace(links[0], parents=tuple(links[1:])) if links else Calibration(name, "bound")
+    for scored in predict(rows, device, chain):
+        yield HeldOut(split, place, scored)
+
+
+def _left(
+    key: Key, data: Data, nodes: Sequence[Node], split: Split, elsewhere: dict[tuple[Key, str, str], Fit | None]
+) -> Iterator[Node]:
+    """The nodes that saw no held-out row; on all devices those of the families without one."""
+    table = data.tables[key]
+    held = [place for place in table if split.held(place)]
+    for node in nodes:
+        seen = _seen(node, table)
+        if not any(place in seen for place in held):
+            yield node
+        elif node.place == "pooled" and split.kind == "device" and (node.origin.engine or key in SHARED):
+            family = families(load_hardware(split.name))[0]
+            where = key, node.origin.engine, family
+            if where not in elsewhere:
+                elsewhere[where] = fit_elsewhere(key, table, node.origin.engine, family, node.fit)
+            if (fit := elsewhere[where]) is not None:
+                yield node._replace(fit=fit)
+
+
+def _seen(node: Node, table: Iterable[Place]) -> set[Place]:
+    """The places whose rows a node was fitted to."""
+    place, origin = node.place, node.origin
+    return {
+        (name, one)
+        for name, one in table
+        if (place in (name, "pooled") or place == families(load_hardware(name))[0])
+        and (one == origin or (not origin.version and one.engine == origin.engine) or not origin.engine)
+    }
+
+
+KINDS: Mapping[str, Callable[[Scored], bool]] = {
+    "GEMM bf16": lambda one: (one.op, one.format) == ("gemm", "bf16"),
+    "GEMM fp8": lambda one: (one.op, one.format) == ("gemm", "fp8"),
+    "GEMM nvfp4": lambda one: (one.op, one.format) == ("gemm", "nvfp4"),
+    "GEMM fp8_block": lambda one: (one.op, one.format) == ("gemm", "fp8_block"),
+    "attention prefill": lambda one: one.op == "attention_prefill",
+    "attention decode": lambda one: one.op == "attention_decode",
+    "MLA prefill and decode": lambda one: one.op in ("mla_prefill", "mla_decode"),
+    "MoE": lambda one: one.op == "moe",
+    "all-reduce and other collectives": lambda one: one.op == "collective",
+}
+"""The rows of the report."""
+
+TITLES = {
+    "version": "A version held out, engine and GPU known",
+    "engine": "An engine held out on a GPU",
+    "device": "A GPU held out, engine known",
+}
+
+
+def markdown(held: Sequence[HeldOut]) -> str:
+    """The report: for each split MAPE, median error and coverage by kind of kernel; every place counts the same."""
+    lines = [
+        "| held out | kernel | places | MAPE, % | median, % | in the 80% interval, % |",
+        "|---|---|---|---|---|---|",
+    ]
+    for kind, title in TITLES.items():
+        own = [one for one in held if one.split.kind == kind]
+        for name, test in (*KINDS.items(), ("all kinds", lambda _: True)):
+            chosen = [one.scored for one in own if test(one.scored)]
+            if chosen:
+                lines.append(f"| {title} | {name} | {len(chosen)} | {_figures(chosen)} |")
+    return "\n".join(lines) + "\n"
+
+
+def _figures(chosen: Sequence[Scored]) -> str:
+    found = [error_statistics(one.measured, one.low, one.mid, one.high, one.bound) for one in chosen]
+    means = [100 * float(np.mean([one[name] for one in found])) for name in ("mape", "median_ape", "interval_coverage")]
+    return " | ".join(f"{value:.1f}" if value < 100 else f"{value:.0f}" for value in means)
+
+
+def report(folders: Sequence[Path]) -> str:
+    """The report of folders of measurement files."""
+    data = load(folders)
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
+        found = fit_all(data, pool.map)
+    return markdown(list(score(data, found, splits(data))))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the report of folders of measurements; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m roofline.validate.score.held_out", description="Held-out errors.")
+    parser.add_argument("measurements", type=Path, nargs="+", help="folders of measurement files")
+    parser.add_argument("--output", type=Path, help="also write the report to this file")
+
+    def work(options: argparse.Namespace) -> str:
+        text = report(options.measurements)
+        if options.output is not None:
+            save_text(options.output, text)
+        return text
+
+    return run_command(parser, work, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

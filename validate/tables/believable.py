@@ -1,0 +1,88 @@
+"""Measurements that cannot be true: found, counted and left out of fits and scores.
+
+Kernels that failed return early, and a table may time them all the same: some public rows beat the datasheet a hundred
+times. A row is left out if it took less than its bound, with a margin for clocks, if an extent is zero, or if no kernel
+model knows its format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.timing.kernels import kernel_bound
+from roofline.timing.kernels.common import l2_bytes
+from roofline.validate.tables.rows import MODULES, Measurements
+
+MARGIN = 0.85
+"""Least measured time over the bound: clocks and bandwidths exceed the datasheet's by a few percent."""
+
+SPILLED = 8.0
+"""Operands of so many times the L2 cannot stay in it."""
+
+
+class Believed(NamedTuple):
+    """The rows that can be true, and in words which others were left out."""
+
+    parts: list[Measurements]
+    left_out: list[str]
+
+
+def believable(parts: Sequence[Measurements], hardware: Hardware | None = None) -> Believed:
+    """The rows of `parts` that can be true on `hardware`, or on the hardware that each names.
+
+    Rows of formats that have no kernel model, or that the hardware does not compute in, are left out, too. Rows of
+    unknown hardware and of whole modules are kept. Raises RooflineError where no row is left.
+    """
+    kept, left_out = [], []
+    for part in parts:
+        reasons = np.full(len(part), "", dtype=object)
+        if part.op not in MODULES:
+            for name, rows in part.by_hardware().items():
+                own = (part.frame["hardware"].astype(str) == name).to_numpy()
+                reasons[own] = _reasons(rows, hardware, name)
+        if part.empty:
+            left_out.append(f"{part.where}: {part.empty:,} rows of {part.op} with an extent of zero")
+        left_out += [_counted(part, reasons == reason, reason) for reason in dict.fromkeys(filter(None, reasons))]
+        if (reasons == "").any():
+            kept.append(part.rows(reasons == ""))
+    if not kept:
+        raise RooflineError(f"nothing to use: {left_out[0] if left_out else 'there are no rows'}")
+    return Believed(kept, left_out)
+
+
+def _reasons(part: Measurements, hardware: Hardware | None, name: str) -> NDArray[np.object_]:
+    """Why each row is left out; "" for those that took as long as their bound demands.
+
+    Operands that the L2 may hold need no memory traffic.
+    """
+    found = np.full(len(part), "", dtype=object)
+    try:
+        device = hardware or load_hardware(name)
+    except UnknownNameError:
+        return found
+    position = {row: index for index, row in enumerate(part.frame.index)}
+    for format, rows in part.formats().items():
+        where = [position[row] for row in rows.frame.index]
+        try:
+            cold = kernel_bound(part.op, rows.columns, device)
+            warm = kernel_bound(part.op, rows.columns, device, rows.resident)
+        except (UnknownNameError, UnsupportedError) as error:
+            found[where] = f"in {quote(format)}: {error}"
+            continue
+        spills = cold * device.memory_bandwidth > SPILLED * l2_bytes(device)
+        fast = rows.seconds < MARGIN * np.where(spills, cold, warm)
+        found[where] = np.where(fast, "faster than the datasheet allows", "")
+    return found
+
+
+def _counted(part: Measurements, chosen: NDArray[np.bool_], reason: str) -> str:
+    """Some rows of a file, in words, with the first three."""
+    rows = [int(index) + 1 for index in part.frame.index[chosen]]
+    shown = ", ".join(map(str, rows[:3])) + (", ..." if len(rows) > 3 else "")
+    return f"{part.where}: {len(rows):,} rows of {part.op} {reason} (row {shown})"
