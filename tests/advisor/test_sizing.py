@@ -16,8 +16,9 @@ from roofline.advisor.sizing.configurations import BATCHES, Candidate, Candidate
 from roofline.advisor.sizing.deployments import Figures, targets_of
 from roofline.advisor.sizing.queueing import load
 from roofline.advisor.sizing.sizing import size
-from roofline.advisor.sizing.workload import Service, longer, parse_lengths
+from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
+from roofline.serving.lengths import longer, parse_lengths
 
 MODEL = load_model("llama-3.1-8b")
 FEW = ["l4", "a100-sxm-80gb", "h100-sxm", "mi300x"]
