@@ -64,6 +64,7 @@ class Load(Struct, frozen=True):
     burstiness: float = 1.0
     hits: float = 0.0
     rounds: float | None = None
+    ramp: float = 0.0
 
     def __post_init__(self) -> None:
         given = [name for name in ("concurrency", "rate", "offline", "trace") if getattr(self, name) is not None]
@@ -104,6 +105,14 @@ class Load(Struct, frozen=True):
         if self.trace is not None:
             return float(np.mean(self.trace.prompt)), float(np.mean(self.trace.output))
         return self.prompts.mean, self.outputs.mean
+
+    @property
+    def biased_output(self) -> float:
+        """The length-biased mean of outputs, E[x^2] / E[x]: of the sequences that run at a random moment."""
+        if self.trace is None:
+            return self.outputs.biased
+        tokens = np.array(self.trace.output, float)
+        return float((tokens**2).mean() / tokens.mean())
 
     @property
     def longest(self) -> float:
@@ -150,6 +159,8 @@ def draw(load: Load, count: int, seed: int = 0) -> Requests:
         for lengths in (load.prompts, load.outputs)
     )
     gaps = np.zeros(count)
+    if load.concurrency is not None:
+        gaps[1 : load.concurrency] = load.ramp
     if load.rate is not None:
         gaps = random.gamma(load.burstiness, 1 / (load.burstiness * load.rate), count)
         gaps[0] = 0.0

@@ -107,11 +107,10 @@ class Simulation:
                 self._mixed_step(pieces)
             elif self.running:
                 self._decode_steps()
-            elif self.waiting and not self.coming:
+            elif self.waiting:
                 self._let_pass()
             else:
-                self._pass_time(max(self.coming[0][0] - self.now, 0.0) if self.coming else 0.0)
-                self.step += self.lag + 1
+                self._pass_time(max(self.coming[0][0] - self.now, 0.0))
         return self._served()
 
     def _let_pass(self) -> None:
@@ -137,7 +136,9 @@ class Simulation:
     def _admit_arrivals(self) -> None:
         """Requests whose front end has passed join the queue, at the next poll."""
         while self.coming and self.coming[0][0] <= self.now:
-            ready = self.step + self.lag
+            ready = self.step
+            if self.running or self.prefilling:
+                ready += self.lag
             if self.running and not self.prefilling:
                 ready = max(ready, self.polled + self.poll)
             self.waiting.append((ready, heapq.heappop(self.coming)[1]))
@@ -156,7 +157,7 @@ class Simulation:
             need = sequence.base + sequence.prompt + self.reserved * sequence.output
             if ready > self.step or self.context + self.promised + need > self.room:
                 break
-            if self.whole and sequence.left > left and (found or left < self.budget) and sequence.left <= self.budget:
+            if self.whole and found and sequence.left > left:
                 break
             self.waiting.popleft()
             self.prefilling.append(index)
@@ -168,7 +169,7 @@ class Simulation:
     def _take(self, index: int, left: int, found: list[tuple[int, int, int]]) -> int:
         """Put tokens of a prompt into the step; a prompt runs on one rank, within its budget."""
         sequence = self.sequences[index]
-        tokens = min(sequence.left, left, self.budget)
+        tokens = min(sequence.left, self.budget if self.whole else left, self.budget)
         if tokens > 0:
             found.append((index, tokens, sequence.base + sequence.prompt - sequence.left))
         return left - tokens
