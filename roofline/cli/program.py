@@ -26,6 +26,7 @@ COMMANDS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "advise": ("roofline.cli.advice", "advise"),
         "explain": ("roofline.cli.questions", "explain"),
         "compare": ("roofline.cli.questions", "compare"),
+        "serve": ("roofline.cli.serving", "serve"),
         "size": ("roofline.cli.advice", "size"),
         "sweep": ("roofline.cli.studies", "sweep"),
         "plot": ("roofline.cli.studies", "plot"),

@@ -226,7 +226,7 @@ def _histogram(text: str, what: str) -> Lengths:
         raise RooflineError(f"{what}: cannot read {quote(text)}: {reason}") from None
     if rows and as_number(rows[0][0]) is None:
         rows = rows[1:]  # a header
-    pairs = [tuple(map(_number, row)) for row in rows]
+    pairs = [tuple(map(as_number, row)) for row in rows]
     for line, pair in enumerate(pairs, 1):
         if len(pair) != 2 or pair[0] is None or pair[1] is None or not (pair[0] >= 1 and 0 <= pair[1] < math.inf):
             raise RooflineError(f"{what}: row {line} of {quote(text)} is not length,count")

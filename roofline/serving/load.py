@@ -118,14 +118,18 @@ class Load(Struct, frozen=True):
     def longest(self) -> float:
         """Tokens of the longest request: its prompt and output, at the 99.9th percentile of a distribution."""
         if self.trace is not None:
-            return float(max(prompt + output for prompt, output in zip(self.trace.prompt, self.trace.output, strict=True)))
+            return float(
+                max(prompt + output for prompt, output in zip(self.trace.prompt, self.trace.output, strict=True))
+            )
         return self.prompts.quantile(0.999) + self.outputs.quantile(0.999)
 
     @property
     def shortest(self) -> float:
         """Tokens of the shortest request."""
         if self.trace is not None:
-            return float(min(prompt + output for prompt, output in zip(self.trace.prompt, self.trace.output, strict=True)))
+            return float(
+                min(prompt + output for prompt, output in zip(self.trace.prompt, self.trace.output, strict=True))
+            )
         return self.prompts.quantile(0.001) + self.outputs.quantile(0.001)
 
     @property
@@ -167,7 +171,9 @@ def draw(load: Load, count: int, seed: int = 0) -> Requests:
     return _computed(np.cumsum(gaps), prompt, output, np.floor(load.hits * prompt).astype(np.int64))
 
 
-def _computed(arrival: Array, prompt: NDArray[np.int64], output: NDArray[np.int64], hits: NDArray[np.int64]) -> Requests:
+def _computed(
+    arrival: Array, prompt: NDArray[np.int64], output: NDArray[np.int64], hits: NDArray[np.int64]
+) -> Requests:
     """The requests, of which at least one token of the prompt is computed."""
     cached = np.minimum(hits, prompt - 1)
     return Requests(arrival, prompt - cached, output, cached)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -13,11 +13,13 @@ from numpy.typing import NDArray
 from roofline.serving.load import Load
 from roofline.serving.replica import Replica
 from roofline.serving.simulation import Served
+from roofline.serving.steady import Steady
 from roofline.timing.intervals import Estimate
 
 Array = NDArray[np.float64]
 
-QUANTILES = ("p50", "p95", "p99")
+P95 = NormalDist().inv_cdf(0.95)
+"""The standard normal distribution's 95th percentile."""
 
 
 class Latency(Struct, frozen=True):
@@ -88,8 +90,7 @@ def latency(values: Array, spread: tuple[float, float]) -> Latency:
     finite = values[np.isfinite(values)]
     if not finite.size:
         finite = np.array([math.nan])
-    points = [float(finite.mean()), *np.quantile(finite, (0.5, 0.95, 0.99)).tolist()]
-    return Latency(*(Estimate(point * spread[0], point, point * spread[1]) for point in points))
+    return _latency([float(finite.mean()), *np.quantile(finite, (0.5, 0.95, 0.99)).tolist()], spread)
 
 
 def outcome_of(
@@ -123,4 +124,49 @@ def outcome_of(
     )
 
 
-Measure = Callable[[Outcome], Any]
+def steady_outcomes(
+    replica: Replica, load: Load, found: Steady, targets: tuple[float, float] = (math.inf, math.inf)
+) -> tuple[Outcome, ...]:
+    """The outcomes of each point of a steady state; latencies are NaN where queues grow without bound."""
+    return tuple(_steady_outcome(replica, load, found, index, targets) for index in range(found.rate.size))
+
+
+def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, targets: tuple[float, float]) -> Outcome:
+    prompt, output = load.means
+    rate, running = float(found.rate[index]), float(found.running[index])
+    stable = bool(np.isfinite(found.ttft[0, index]))
+    held = prompt + load.biased_output / 2
+    spread = spreads(replica, running if stable else 1.0, held, prompt)
+    ttft, tpot = (found.ttft[:, index], found.tpot[:, index]) if stable else (np.full(4, math.nan),) * 2
+    steps = max(output - 1, 0.0)
+    goodput = None
+    if stable and any(map(math.isfinite, targets)):
+        goodput = rate * _met(found.samples[:, index], tpot, targets)
+    return Outcome(
+        ttft=_latency(ttft, spread[0]),
+        tpot=_latency(tpot, spread[1]),
+        e2e=_latency(ttft + steps * tpot, spread[1]),
+        requests_per_second=rate,
+        output_tokens_per_second=rate * output,
+        total_tokens_per_second=rate * (output + prompt * (1 - load.hits)),
+        running=running if stable else math.nan,
+        waiting=float(found.waiting[index]) if stable else math.nan,
+        kv_use=min(running * held / replica.kv_tokens, 1.0) if stable else 1.0,
+        prefill_share=float(found.prefilling[index]) if stable else math.nan,
+        preemptions=0.0,
+        devices=replica.devices,
+        stable=stable,
+        saturated_at=found.saturation,
+        goodput=goodput,
+    )
+
+
+def _latency(values: Any, spread: tuple[float, float]) -> Latency:
+    return Latency(*(Estimate(float(value) * spread[0], float(value), float(value) * spread[1]) for value in values))
+
+
+def _met(samples: Array, tpot: Array, targets: tuple[float, float]) -> float:
+    """The fraction of requests within targets of TTFT and TPOT; TPOT is normal with the mean and p95 of `tpot`."""
+    deviation = max((float(tpot[2]) - float(tpot[0])) / P95, 1e-12)
+    fast = NormalDist(float(tpot[0]), deviation).cdf(targets[1]) if math.isfinite(targets[1]) else 1.0
+    return float((samples <= targets[0]).mean()) * fast

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from functools import cached_property
 
 from msgspec import Struct
@@ -83,8 +82,3 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     chunk = min(budget or longest, max(longest, budget or 0))
     steps = StepTimes(scenario, context=longest, chunk=max(chunk, 64))
     return Replica(steps, policy, int(min(kv_tokens, UNLIMITED)))
-
-
-def whole(value: float) -> int:
-    """A count, rounded up."""
-    return math.ceil(value - 1e-9)

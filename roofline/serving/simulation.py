@@ -139,7 +139,7 @@ class Simulation:
             ready = self.step
             if self.running or self.prefilling:
                 ready += self.lag
-            if self.running and not self.prefilling:
+            if self.running and not self.prefilling and self.step > self.polled:
                 ready = max(ready, self.polled + self.poll)
             self.waiting.append((ready, heapq.heappop(self.coming)[1]))
 
@@ -184,7 +184,7 @@ class Simulation:
         before = sum(tokens * cached for _, tokens, cached in pieces) / chunk
         batch = math.ceil(decoding / ranks)
         mean = None if ranks == 1 else (decoding * self.tokens + chunk) / ranks
-        seconds = float(self.replica.steps.seconds(batch, self._mean_context(), most, before, busiest, mean))
+        seconds = self.replica.steps.single(batch, self._mean_context(), most, before, busiest, mean)
         self.prefill_time += seconds
         self.prompt_tokens += chunk
         self._pass_time(seconds)

@@ -34,6 +34,7 @@ from scipy.stats import qmc
 
 from roofline.serving.load import Arrivals, Load
 from roofline.serving.replica import UNLIMITED, Replica
+from roofline.serving.steps import Table, geometric
 from roofline.specs.scheduler import PREFILL_FIRST
 
 Array = NDArray[np.float64]
@@ -47,6 +48,9 @@ LENGTHS = 64
 STATES, ROUNDS, BLOCK = 28, 40, 256
 """Waiting prompts that are told apart, multiplications that find their distribution, and points at once."""
 
+REFINEMENTS = 3
+"""Rounds in which a closed loop's throughput is refined by the chain of waiting prompts."""
+
 ITERATIONS = 40
 """Halvings of the interval in which the throughput of a closed loop lies."""
 
@@ -54,6 +58,12 @@ QUANTILES = (0.5, 0.95, 0.99)
 
 SAMPLES = 256
 """Requests that sample the distribution of TTFT."""
+
+SATURATED = 3
+"""Numbers of sequences, the largest, at which the largest stable rate is looked for."""
+
+SIZES = 3.0
+"""Ratio of the numbers of sequences at which prompts are added."""
 
 SPILL = 0.97
 """Fraction of the KV cache that running sequences fill before one is preempted or waits."""
@@ -63,7 +73,7 @@ class Steady(NamedTuple):
     """Seconds and rates of each point; infinite where queues grow without bound.
 
     `ttft` and `tpot` have the mean and the QUANTILES along the first axis. `rate` is requests/s, `saturation` the
-    largest stable one, `slots` the sequences that run at most.
+    largest stable one, `slots` the sequences that run at most, `samples` the TTFT of SAMPLES requests (samples, points).
     """
 
     ttft: Array
@@ -74,19 +84,19 @@ class Steady(NamedTuple):
     prefilling: Array
     saturation: float
     slots: float
+    samples: Array
 
 
 class Times(NamedTuple):
     """Times of a replica's steps for 1 to N sequences of all ranks, at the lengths of a load.
 
-    `decode` is s(n); `added` are the seconds that m = `counts` prompts add to a step (prompts that go first: of a step
-    of their own). `own` are those of a single prompt over their mean, for the lengths of the distribution, `most` is k,
-    `steps` G, `unit` E[p^2] / E[p]^2 over the lengths: long prompts come as several.
+    `decode` is s(n); `added` are the seconds that m prompts (columns) add to a step of n sequences (rows; prompts that go
+    first: those of a step of their own). `own` are the lengths of the distribution over their mean, `most` is k, `steps`
+    G, `unit` E[p^2] / E[p]^2 over the lengths: long prompts come as several.
     """
 
     decode: Array
-    counts: Array
-    added: Array
+    added: Table
     own: Array
     most: float
     steps: float
@@ -99,28 +109,25 @@ class Times(NamedTuple):
         found: Array = np.interp(number, np.arange(1.0, self.decode.size + 1), self.decode)
         return found
 
-    def adding(self, prompts: Any) -> Array:
-        """Seconds that some prompts add to a step; beyond k, to full steps."""
-        found: Array = np.interp(prompts, self.counts, self.added) + np.maximum(prompts - self.most, 0.0) * self.full
-        return found
+    def adding(self, prompts: Any, number: Any) -> Array:
+        """Seconds that some prompts add to a step of n sequences; beyond k, to full steps."""
+        inside = self.added(number, np.minimum(prompts, self.most))
+        return inside + np.maximum(prompts - self.most, 0.0) * self.full(number)
 
-    @property
-    def slope(self) -> float:
+    def slope(self, number: Any) -> Array:
         """Seconds that a further prompt adds to a step with one."""
-        if self.most <= 1:
-            return float(self.added[-1])
         upper = min(2.0, self.most)
-        return float((self.adding(upper) - self.added[0]) / (upper - 1))
+        if upper <= 1:
+            return self.added(number, 1.0)
+        return np.maximum(self.added(number, upper) - self.added(number, 1.0), 0.0) / (upper - 1)
 
-    @property
-    def base(self) -> float:
+    def base(self, number: Any) -> Array:
         """Seconds that a prompt adds to a step beyond `slope`."""
-        return float(self.added[0]) - self.slope
+        return self.added(number, 1.0) - self.slope(number)
 
-    @property
-    def full(self) -> float:
+    def full(self, number: Any) -> Array:
         """Seconds that a prompt adds in full steps."""
-        return float(self.added[-1]) / self.most
+        return self.added(number, self.most) / self.most
 
 
 def slots_of(replica: Replica, load: Load) -> float:
@@ -144,8 +151,9 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     mean, cached = max(prompt * (1 - load.hits), 1.0), load.hits * prompt
     context = prompt + load.biased_output / 2
     decode = steps.seconds(np.maximum(np.arange(1.0, count + 1) / ranks, 1.0), context)
-    batch = 0.0 if alone else max((count // 2) / ranks, 1.0)
-    room = max(replica.budget - batch * steps.decode_tokens, 1.0)
+    sizes = geometric(1, count, SIZES)
+    rows = np.maximum(sizes / ranks, 1.0)[:, np.newaxis] * (0.0 if alone else 1.0)
+    room = max(replica.budget - float(rows[rows.size // 2, 0]) * steps.decode_tokens, 1.0)
     passes = 1 if replica.scheduler.whole else math.ceil(mean / room - 1e-9)
     cut = mean / passes
     held = 1.0 if passes > 1 else max(room / mean, 1.0)
@@ -153,12 +161,18 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     whole = np.unique(np.concatenate([np.arange(1.0, min(most, 2 * ranks) + 1), np.round(np.geomspace(1.0, most, 9))]))
     counts = np.append(whole[whole < most], most)
     busiest = counts if ranks == 1 else np.ceil(counts / ranks - 1e-9)
-    average = None if ranks == 1 else batch + cut * counts / ranks
-    seconds = steps.seconds(batch, context, cut * busiest, cached + (mean - cut) / 2, busiest, average)
-    still = 0.0 if alone else float(steps.seconds(batch, context))
-    added = np.maximum.accumulate(np.maximum(passes * (seconds - still), 1e-9))
+    average = None if ranks == 1 else rows + cut * counts / ranks
+    seconds = steps.seconds(rows, context, cut * busiest, cached + (mean - cut) / 2, busiest, average)
+    still = 0.0 if alone else steps.seconds(rows, context)
+    added = np.maximum.accumulate(np.maximum(passes * (seconds - still), 1e-9), axis=1)
+    if counts.size == 1:
+        counts, added = np.append(counts, counts + 1), np.concatenate([added, 2 * added], axis=1)
+    if sizes.size == 1:
+        sizes, added = np.append(sizes, sizes + 1), np.concatenate([added, added])
     own = lengths / mean
-    return Times(decode, counts, added, own, most, max(output - 1, 0.0) / steps.accepted, _unit(load), alone, ranks)
+    return Times(
+        decode, Table(sizes, counts, added), own, most, max(output - 1, 0.0) / steps.accepted, _unit(load), alone, ranks
+    )
 
 
 def _unit(load: Load) -> float:
@@ -181,9 +195,26 @@ def _lengths(load: Load) -> Array:
 
 
 def saturation_of(times: Times, slots: float) -> float:
-    """The largest stable rate: over the numbers of sequences, of steps full of prompts."""
+    """The largest stable rate: with some number of sequences, the steps yield tokens as fast as requests ask for them.
+
+    Below the rate of full steps, prompts come in smaller batches that take more of the time.
+    """
     number = np.minimum(np.arange(1.0, times.decode.size + 1), slots)
-    return float(np.max(number / (times.steps * times.decode + number * times.full)))
+    most = float(np.max(number / (times.steps * times.decode + number * times.full(number))))
+    if not times.steps:
+        return most
+    sizes = np.unique(np.append(times.added.rows[times.added.rows < slots], slots))[-SATURATED:]
+    shares = np.linspace(1.0, 0.2, 33)
+    rate, size = (grid.ravel() for grid in np.meshgrid(most * shares, sizes, indexing="ij"))
+    spent = (rate * times.steps * _prompts(times, rate, size).mean / size).reshape(shares.size, sizes.size).min(axis=1)
+    stable = spent < 1
+    if not stable.any():
+        return 0.2 * most
+    first = int(np.argmax(stable))
+    if first == 0:
+        return most
+    share = float(np.interp(1.0, [spent[first], spent[first - 1]], [shares[first], shares[first - 1]]))
+    return share * most
 
 
 class Prompts(NamedTuple):
@@ -212,11 +243,11 @@ def _prompts(times: Times, rate: Array, number: Array) -> Prompts:
 def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     """The chain of waiting prompts, by repeated multiplication from its mean."""
     decode = times.at(number)
-    expected = rate * (decode + times.base) / np.maximum(1 - rate * times.full, 0.02)
+    expected = rate * (decode + times.base(number)) / np.maximum(1 - rate * times.full(number), 0.02)
     unit = np.maximum(times.unit, np.ceil(expected / (STATES / 4)))
     most = np.maximum(times.most / unit, 1.0)
     state = np.arange(float(STATES))[:, np.newaxis]
-    added = times.adding(np.maximum(np.minimum(state, most) * unit, 1.0))
+    added = times.adding(np.maximum(np.minimum(state, most) * unit, 1.0), number)
     length = np.where(state > 0, added + (0.0 if times.alone else decode), decode)
     arriving = np.maximum(rate / unit * length, 1e-300)
     log = np.log(arriving)
@@ -225,7 +256,9 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     share[0] = 1.0
     # transition[j, i]: from state i to j; arrivals beyond the last state stay in it.
     more = state[:, np.newaxis] - np.floor(left)[np.newaxis]
-    transition = np.where(more >= 0, np.exp(more * log[np.newaxis] - arriving[np.newaxis] - gammaln(np.maximum(more, 0) + 1)), 0.0)
+    transition = np.where(
+        more >= 0, np.exp(more * log[np.newaxis] - arriving[np.newaxis] - gammaln(np.maximum(more, 0) + 1)), 0.0
+    )
     transition[-1] += np.maximum(1 - transition.sum(axis=0), 0.0)
     transition = np.moveaxis(transition, 2, 0)
     vector = np.moveaxis(share, 1, 0)[..., np.newaxis]
@@ -297,9 +330,9 @@ def _waits(times: Times, rate: Array, number: Array, prompts: Prompts) -> tuple[
         full = np.floor(queue / times.most)
         others = np.minimum(queue - full * times.most + after, times.most - 1)
         still = 0.0 if times.alone else times.at(number[part])
-        filled = times.added[-1] + still
+        filled, further = times.adding(times.most, number[part]) + still, times.slope(number[part])
         own = times.own[np.minimum((_SEQUENCE[:, 4:5] * times.own.size).astype(int), times.own.size - 1)]
-        mine = full * filled + still + times.adding(1 + others) + times.slope * (own - 1)
+        mine = full * filled + still + times.adding(1 + others, number[part]) + further * (own - 1)
         blocks.append((1 - place) * step + mine)
         behind.append((queue - full * times.most + after - others + rate[part] * mine).mean(axis=0))
     return np.concatenate(blocks, axis=1), np.concatenate(behind)
@@ -309,31 +342,33 @@ def _summary(samples: Array) -> Array:
     return np.concatenate([samples.mean(axis=0)[np.newaxis], np.quantile(samples, QUANTILES, axis=0)])
 
 
-def _tpot(times: Times, rate: Array, step: Array, deviation: Array) -> Array:
+def _tpot(times: Times, rate: Array, number: Array, step: Array, deviation: Array) -> Array:
     """Mean and percentiles of TPOT, whose deviation is that of sequences and of the prompts in a request's steps."""
-    own = np.sqrt(rate * step * times.unit * times.slope**2 / max(times.steps, 1.0))
+    own = np.sqrt(rate * step * times.unit / max(times.steps, 1.0)) * times.slope(number)
     spread = np.hypot(own, deviation)
     return np.stack([step, *(step + z * spread for z in (0.0, 1.645, 2.326))])
 
 
 def _closed(replica: Replica, times: Times, points: Array, slots: float) -> Steady:
     inside = np.minimum(points, slots)
-    low, high = np.full(points.size, 1e-9), np.full(points.size, 1 / max(times.full, 1e-9))
+    low, high = np.full(points.size, 1e-9), 1 / times.full(np.maximum(inside, 1.0))
     for _ in range(ITERATIONS):
         rate = np.sqrt(low * high)
         number, step, ttft = _mean_field(replica, times, rate, inside)
         over = rate * (ttft + times.steps * step) > inside
         low, high = np.where(over, low, rate), np.where(over, rate, high)
-    number, step, _ = _mean_field(replica, times, low, inside)
-    prompts = _prompts(times, low, number)
-    samples, _ = _waits(times, low, number, prompts)
-    samples = samples + _front(replica, prompts.mean)
-    rate = inside / (samples.mean(axis=0) + times.steps * prompts.mean)
+    rate = low
+    for _ in range(REFINEMENTS):
+        number = np.clip(rate * times.steps * _mean_step(times, rate, inside), 1.0, inside)
+        prompts = _prompts(times, rate, number)
+        samples, _ = _waits(times, rate, number, prompts)
+        samples = samples + _front(replica, prompts.mean)
+        rate = np.sqrt(rate * inside / (samples.mean(axis=0) + times.steps * prompts.mean))
     samples = samples + np.maximum(points - slots, 0.0) / rate
-    tpot = _tpot(times, rate, prompts.mean, np.zeros(points.size)) / replica.steps.accepted
+    tpot = _tpot(times, rate, number, prompts.mean, np.zeros(points.size)) / replica.steps.accepted
     prefilling = np.where(prompts.share[0] < 1, 1 - prompts.share[0] * prompts.length[0] / prompts.mean, 0.0)
     saturation = saturation_of(times, slots)
-    return Steady(_summary(samples), tpot, rate, inside, points - inside, prefilling, saturation, slots)
+    return Steady(_summary(samples), tpot, rate, inside, points - inside, prefilling, saturation, slots, samples)
 
 
 def _mean_field(replica: Replica, times: Times, rate: Array, inside: Array) -> tuple[Array, Array, Array]:
@@ -343,18 +378,19 @@ def _mean_field(replica: Replica, times: Times, rate: Array, inside: Array) -> t
         step = _mean_step(times, rate, np.maximum(number, 1.0))
         number = np.clip(rate * times.steps * step, 1.0, inside)
     still = 0.0 if times.alone else times.at(number)
-    ttft = step / 2 + still + times.base + times.slope * (1 + rate * step) + _front(replica, step)
+    ttft = step / 2 + still + times.base(number) + times.slope(number) * (1 + rate * step) + _front(replica, step)
     return number, step, ttft
 
 
 def _mean_step(times: Times, rate: Array, number: Array) -> Array:
     """The mean time between decode tokens of n sequences, with arrivals at their mean."""
     decode = times.at(number)
-    left = np.maximum(1 - rate * times.slope, np.maximum(1 - rate * times.full, 1e-3))
+    left = np.maximum(1 - rate * np.minimum(times.slope(number), times.full(number)), 1e-3)
+    base = times.base(number)
     step = decode / left
     for _ in range(4):
         some = -np.expm1(-rate * step)
-        step = (decode + some * times.base) / left
+        step = (decode + some * base) / left
     return step
 
 
@@ -375,16 +411,18 @@ def _open(replica: Replica, times: Times, points: Array, slots: float, load: Loa
     samples = samples + _front(replica, prompts.mean)
     # A sequence begins where others wait: their prompts, and those that arrive meanwhile, delay its first steps.
     usual = rate * prompts.mean
-    late = np.maximum(behind - usual, 0.0) * times.slope / np.maximum(1 - rate * times.slope, 0.05)
+    further = times.slope(number)
+    late = np.maximum(behind - usual, 0.0) * further / np.maximum(1 - rate * further, 0.05)
     step, running = step + late / max(times.steps, 1.0), running + rate * late
     full, slot = tail
-    late = np.log(np.maximum(full / (1 - _SEQUENCE[:, 5:6]), 1.0)) * slot
-    ttft = _summary(samples + late)
-    tpot = _tpot(times, rate, step, deviation) / replica.steps.accepted
+    wait = np.log(np.maximum(full / (1 - _SEQUENCE[:, 5:6]), 1.0)) * slot
+    samples = samples + wait
+    ttft = _summary(samples)
+    tpot = _tpot(times, rate, number, step, deviation) / replica.steps.accepted
     prefilling = 1 - prompts.share[0] * prompts.length[0] / prompts.mean
     parts = (ttft, tpot, running, full * slot * rate, prefilling)
     ttft, tpot, running, waiting, prefilling = (np.where(stable, part, np.inf) for part in parts)
-    return Steady(ttft, tpot, np.minimum(points, saturation), running, waiting, prefilling, saturation, slots)
+    return Steady(ttft, tpot, np.minimum(points, saturation), running, waiting, prefilling, saturation, slots, samples)
 
 
 def _sequences(
@@ -400,8 +438,11 @@ def _sequences(
     step = step * (prompts.mean / _mean_step(times, rate, number))
     # Requests that arrive while prompts are computed begin to decode together, those prompts delay others, and so on.
     group = np.maximum((prompts.share * np.arange(float(STATES))[:, np.newaxis]).sum(axis=0) * prompts.unit, 1.0)
-    further = np.clip(rate * (times.adding(group + times.ranks) - times.adding(group)) / times.ranks, 0.0, 0.95)
-    more = (times.unit / (1 - further) ** 2 - 1 + rate * (prompts.cycle if times.alone else prompts.mean)) / load.burstiness
+    ahead = times.adding(group + times.ranks, number) - times.adding(group, number)
+    further = np.clip(rate * ahead / times.ranks, 0.0, 0.95)
+    more = (
+        times.unit / (1 - further) ** 2 - 1 + rate * (prompts.cycle if times.alone else prompts.mean)
+    ) / load.burstiness
     g = np.clip(more / (2 + more), 0.0, 0.99)
     batches = rate * (1 - g)
     weight = np.zeros((states + 1, rate.size))

@@ -16,6 +16,7 @@ and context.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -38,7 +39,7 @@ from roofline.timing.passes import Timing
 
 Array = NDArray[np.float64]
 
-TOKENS, BATCHES, CHUNKS, CONTEXTS = 1.15, 1.35, 1.25, 1.9
+TOKENS, BATCHES, CHUNKS, CONTEXTS = 1.08, 1.3, 1.2, 1.6
 """Ratios of the grids."""
 
 MAX_TOKENS = 2**17
@@ -48,10 +49,48 @@ PROBES = Step(np.array([64.0, 1.0, 64.0]), np.array([1.0, 64.0, 1.0]), np.array(
 """64 tokens three times: of 64 sequences, of one, and with a longer context."""
 
 
+class Curve:
+    """Linear interpolation of one plain number."""
+
+    def __init__(self, places: Array, values: Array) -> None:
+        self._places, self._values = places.tolist(), values.tolist()
+
+    def __call__(self, place: float) -> float:
+        places, values = self._places, self._values
+        if place <= places[0]:
+            return float(values[0])
+        right = bisect_left(places, place)
+        if right >= len(places):
+            return float(values[-1])
+        share = (place - places[right - 1]) / (places[right] - places[right - 1])
+        return float(values[right - 1] + share * (values[right] - values[right - 1]))
+
+
+class Grid:
+    """Linear interpolation on a `Table` of two plain numbers."""
+
+    def __init__(self, table: Table) -> None:
+        self._rows, self._columns = table.rows.tolist(), table.columns.tolist()
+        self._seconds = table.seconds.tolist()
+
+    def __call__(self, row: float, column: float) -> float:
+        rows, columns = self._rows, self._columns
+        i = min(max(bisect_left(rows, row) - 1, 0), len(rows) - 2)
+        j = min(max(bisect_left(columns, column) - 1, 0), len(columns) - 2)
+        u = (row - rows[i]) / (rows[i + 1] - rows[i])
+        v = (column - columns[j]) / (columns[j + 1] - columns[j])
+        low, high = self._seconds[i], self._seconds[i + 1]
+        first = low[j] + v * (low[j + 1] - low[j])
+        second = high[j] + v * (high[j + 1] - high[j])
+        return max(float(first + u * (second - first)), 0.0)
+
+
 def geometric(low: float, high: float, ratio: float) -> Array:
-    """Whole numbers from `low` to at least `high`, each about `ratio` times the one before."""
+    """Whole numbers from `low` to at least `high`, each at most about `ratio` times the one before, powers of two too."""
     count = int(np.ceil(np.log(max(high / low, ratio)) / np.log(ratio))) + 1
-    return np.unique(np.round(low * ratio ** np.arange(count)))
+    numbers = np.round(low * ratio ** np.arange(count))
+    powers = 2.0 ** np.arange(np.ceil(np.log2(low)), np.floor(np.log2(numbers[-1])) + 1)
+    return np.unique(np.append(numbers, powers))
 
 
 class Table(NamedTuple):
@@ -95,13 +134,15 @@ class StepTimes:
 
     def __init__(self, scenario: Scenario, context: float = 32768, chunk: float = 32768, batch: float = 4096) -> None:
         if scenario.model.tower_kind == "encoder" or scenario.model.task == "encode":
-            raise UnsupportedError(f"serving is simulated for decoder-only models; {scenario.model.name} has an encoder")
+            raise UnsupportedError(
+                f"serving is simulated for decoder-only models; {scenario.model.name} has an encoder"
+            )
         settings = replace(scenario.settings, chunk=None)
         single = replace(scenario, batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
         self.scenario, self.engine = scenario, scenario.profile
         self._answer = analyze(single)
         parallel = self._answer.parallel
-        self.data, self._ring = parallel.data, parallel.sequence
+        self.data, self.ring = parallel.data, parallel.sequence
         self._micro_batches = parallel.micro_batches if parallel.pipeline > 1 else 1
         speculation = scenario.settings.speculation
         self.decode_tokens = 1 if speculation is None else speculation.verified + 1
@@ -126,7 +167,11 @@ class StepTimes:
         return schedule.prefill(Step(one * self.data, row, column), None)
 
     def _tabulate(
-        self, decode: Iterable[Pass], prefill: Iterable[Pass], sequences: tuple[Array, Array], pieces: tuple[Array, Array]
+        self,
+        decode: Iterable[Pass],
+        prefill: Iterable[Pass],
+        sequences: tuple[Array, Array],
+        pieces: tuple[Array, Array],
     ) -> None:
         *before, main = decode
         *ahead, prompt = prefill
@@ -141,7 +186,9 @@ class StepTimes:
         self._shared_times(one, main, shared, head)
         self.kernels = float(sum(kernel.count for kernel in one.kernels))
         self.passes = float(sum(np.max(run.repeat) for run in (*before, main)))
-        self.decode = Table(*sequences, self._own(one, main, ~shared & ~head, before, True).reshape(-1, sequences[1].size))
+        self.decode = Table(
+            *sequences, self._own(one, main, ~shared & ~head, before, True).reshape(-1, sequences[1].size)
+        )
         self.prefill = Table(*pieces, self._own(other, prompt, own, ahead, False).reshape(-1, pieces[1].size))
 
     def _shared_times(self, timing: Timing, run: Pass, shared: Any, head: Any) -> None:
@@ -154,12 +201,15 @@ class StepTimes:
         hidden = timing.hidden(detail, step, "decode") * float(np.max(run.repeat))
         ops = timing.placement.ops
         experts = np.array(
-            [any(ops[part][0].kind is Kind.MOE or ops[part][0].is_all_to_all for part in kernel.parts) for kernel in timing.kernels]
+            [
+                any(ops[part][0].kind is Kind.MOE or ops[part][0].is_all_to_all for part in kernel.parts)
+                for kernel in timing.kernels
+            ]
         )
-        self._tokens = tokens
-        self._local = spent[shared & ~experts].sum(axis=0)
-        self._experts = spent[shared & experts].sum(axis=0) - hidden
-        self._head = spent[head].sum(axis=0)
+        self.tokens = tokens
+        self.local = spent[shared & ~experts].sum(axis=0)
+        self.experts = spent[shared & experts].sum(axis=0) - hidden
+        self.head = spent[head].sum(axis=0)
 
     def _own(self, timing: Timing, run: Pass, rows: Any, others: Iterable[Pass], decode: bool) -> Array:
         """Seconds of the kernels `rows` of a pass, and of all kernels of other passes, at each point of a grid."""
@@ -178,10 +228,10 @@ class StepTimes:
         All are of the rank with the most tokens; `mean` are the tokens of a rank on average (None: the same).
         """
         chunk, prompts = np.asarray(chunk, float), np.maximum(prompts, 1e-9)
-        tokens = batch * self.decode_tokens + chunk / self._ring
+        tokens = batch * self.decode_tokens + chunk / self.ring
         ends = batch * self.decode_tokens + np.where(chunk > 0, prompts, 0.0)
-        seconds = np.interp(tokens, self._tokens, self._local) + np.interp(ends, self._tokens, self._head)
-        seconds = seconds + np.interp(tokens if mean is None else mean, self._tokens, self._experts)
+        seconds = np.interp(tokens, self.tokens, self.local) + np.interp(ends, self.tokens, self.head)
+        seconds = seconds + np.interp(tokens if mean is None else mean, self.tokens, self.experts)
         seconds = seconds + np.where(np.asarray(batch) > 0, self.decode(batch, context), 0.0)
         found: Array = seconds + np.where(chunk > 0, prompts * self.prefill(chunk / prompts, cached), 0.0)
         return found
@@ -203,6 +253,11 @@ class StepTimes:
         return found
 
     @cached_property
+    def single(self) -> SingleStep:
+        """The same for one step at a time, of plain numbers, without the overhead of arrays."""
+        return SingleStep(self)
+
+    @cached_property
     def spread(self) -> tuple[Table, Table, Table, Table]:
         """p10 and p90 over the expected time of a decode step (rows: sequences), and of a chunk (rows: tokens)."""
         found = []
@@ -214,3 +269,35 @@ class StepTimes:
                 total = total.plus(resolve(phase.timed(run).deferred(run.step, name)).times(run.repeat))
             found += [Table(rows, columns, (end / total.mid).reshape(rows.size, -1)) for end in (total.low, total.high)]
         return found[0], found[1], found[2], found[3]
+
+
+class SingleStep:
+    """The seconds of a step with prompts, as of `StepTimes.seconds`, for plain numbers: an event simulation asks often."""
+
+    def __init__(self, times: StepTimes) -> None:
+        engine = times.engine
+        self._local, self._head, self._experts = (
+            Curve(times.tokens, values) for values in (times.local, times.head, times.experts)
+        )
+        self._decode, self._prefill = Grid(times.decode), Grid(times.prefill)
+        self._per_sequence, self._ring = times.decode_tokens, times.ring
+        self._slowdown = engine.kernel_slowdown("prefill") - 1
+        self._gap = engine["gap"] * times.kernels
+        self._issued = engine["issue"] * times.kernels * ("prefill" not in engine.graphs)
+        self._step, self._passes = engine["step"], times.passes
+        self._sequence, self._overlap = engine["sequence"], engine.overlap
+
+    def __call__(
+        self, batch: float, context: float, chunk: float, cached: float, prompts: float, mean: float | None
+    ) -> float:
+        decoded = batch * self._per_sequence
+        tokens = decoded + chunk / self._ring
+        kernels = self._local(tokens) + self._head(decoded + prompts)
+        kernels += self._experts(tokens if mean is None else mean)
+        if batch > 0:
+            kernels += self._decode(batch, context)
+        kernels += prompts * self._prefill(chunk / prompts, cached)
+        busy = max(kernels * (1 + chunk / (decoded + chunk) * self._slowdown) + self._gap, self._issued)
+        host = self._sequence * (batch + prompts)
+        wait = max(host - busy, 0.0) if self._overlap else host
+        return busy + wait + self._step * (self._passes if batch > 0 else 1.0)

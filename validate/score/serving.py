@@ -88,7 +88,8 @@ class Predictor:
         """The outcome of a case; raises RooflineError."""
         replica = self.replica(case)
         load = case.load
-        key = (_key(case.scenario), replica.scheduler, load.concurrency, load.prompts.written, load.outputs.written)
+        lengths = (load.prompts.written, load.outputs.written)
+        key = (_key(case.scenario), replica.scheduler, load.concurrency, *lengths, load.ramp)
         if key not in self._outcomes:
             self._outcomes[key] = outcome_of(replica, load, simulate(replica, load))
         return self._outcomes[key]

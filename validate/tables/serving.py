@@ -80,6 +80,9 @@ SYSTEMS: Mapping[str, str] = MappingProxyType(
 INFERENCEX = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
 """Prompt and output lengths of InferenceX's benchmarks."""
 
+RAMP = 0.05
+"""Seconds between the first requests of benchmarks of constant lengths, from their TTFT (SGLang batches them again)."""
+
 RATIO, ROUNDS = 0.8, 10.0
 """Shortest length over the longest, and requests over the concurrency (its benchmark_serving.py and scripts)."""
 
@@ -189,7 +192,9 @@ def formats(line: Line, model: Model, hardware: Hardware, engine: str) -> Precis
     elif any("int4" in mode for mode in modes):
         chosen = parse_precision("bf16", "awq")
     elif any(mode.startswith("fp8") for mode in modes):
-        own = model.quantization == "fp8_block" or ("qwen3" in model.name and cells["model_path"].lower().endswith("-fp8"))
+        own = model.quantization == "fp8_block" or (
+            "qwen3" in model.name and cells["model_path"].lower().endswith("-fp8")
+        )
         chosen = parse_precision("bf16", "fp8_block" if own or "fp8_block" in modes else "fp8")
     elif modes <= {"bf16", "bfloat16", "fp16", "float16"}:
         chosen = parse_precision("bf16")
@@ -224,7 +229,11 @@ def to_case(line: Line) -> ServingCase:
     if parallel.devices > NODE and parallel.tensor > NODE:
         parallel, assumed = disaggregated(parallel, model), "more devices than a node: half decode, with wide EP"
     scenario = Scenario(
-        model, hardware, precision=formats(line, model, hardware, engine), settings=Settings(parallel=parallel), engine=engine
+        model,
+        hardware,
+        precision=formats(line, model, hardware, engine),
+        settings=Settings(parallel=parallel),
+        engine=engine,
     )
     backend, version = cells["backend"].strip().lower(), cells["backend_version"].strip()
     if model.name == "deepseek-r1" and (backend, version) in MTP:
@@ -254,7 +263,8 @@ def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
         ends = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
         lengths = dict(zip(("prompt", "output"), ends, strict=True))
         return concurrency, Load(**lengths, concurrency=concurrency, rounds=ROUNDS)
-    return concurrency, Load(prompt=prompt, output=output, concurrency=concurrency, rounds=ROUNDS)
+    ramp = 0.0 if line.cells["backend"].strip().lower() == "sglang" else RAMP
+    return concurrency, Load(prompt=prompt, output=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp)
 
 
 def _scheduler(policy: Scheduler, engine: str, hardware: Hardware, load: Load, concurrency: int) -> Scheduler:
