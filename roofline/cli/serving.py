@@ -26,7 +26,6 @@ from roofline.cli.scenario_options import SCENARIO_OPTIONS, with_parameters
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from roofline.serving.load import Load
     from roofline.whatif.request import Request
 
 OF_A_LOAD = frozenset(

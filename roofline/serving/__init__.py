@@ -1,7 +1,7 @@
 """An engine under load: the times of its steps, its scheduler, steady states and event simulation.
 
-In: a `Scenario` and a `Load` (how requests arrive, their lengths). Out: TTFT, TPOT and E2E latency, throughput, goodput,
-use of the KV cache and cost of the deployment, at each concurrency or rate.
+In: a `Scenario` and a `Load` (how requests arrive, their lengths). Out: TTFT, TPOT and E2E latency, throughput,
+goodput, use of the KV cache and cost of the deployment, at each concurrency or rate.
 """
 
 from typing import TYPE_CHECKING

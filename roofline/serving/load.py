@@ -140,8 +140,10 @@ class Load(Struct, frozen=True):
 
 
 class Requests(NamedTuple):
-    """Requests in order of arrival: times in seconds (0 for the first of a closed loop), tokens to compute and to
-    generate, and tokens of the prompt that are cached."""
+    """Requests in order of arrival.
+
+    Times are in seconds, 0 for the first of a closed loop; `prompt` are tokens to compute, `cached` those that are not.
+    """
 
     arrival: Array
     prompt: NDArray[np.int64]

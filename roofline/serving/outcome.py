@@ -35,8 +35,8 @@ class Outcome(Struct, frozen=True):
     """The steady state or the run of a replica under a load.
 
     `ttft`, `tpot` and `e2e` are seconds. `requests_per_second`, `output_tokens_per_second` and
-    `total_tokens_per_second` are of the replica; `saturated_at` is its largest sustainable rate in requests/s (None: not
-    computed), and `stable` whether the load is below it. `running`, `waiting` and `kv_use` are means over time,
+    `total_tokens_per_second` are of the replica; `saturated_at` is its largest sustainable rate in requests/s (None:
+    not computed), and `stable` whether the load is below it. `running`, `waiting` and `kv_use` are means over time,
     `prefill_share` the share of time in steps with prompts.
     """
 

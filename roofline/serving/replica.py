@@ -55,15 +55,20 @@ class Replica(Struct, frozen=True, dict=True):
         return self.scheduler.sequences * self.data or UNLIMITED
 
 
+def budget_of(scenario: Scenario, policy: Scheduler) -> int | None:
+    """The most tokens of a step: of the scheduler, of chunked prefill, or of the engine's memory settings."""
+    reserve = scenario.profile.memory.on(scenario.hardware)
+    return policy.tokens or scenario.settings.chunk or reserve.pass_tokens(scenario.model.max_context)
+
+
 def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = None) -> Replica:
     """The replica of a scenario, with tables that cover a load; `scheduler` replaces the engine's policy.
 
     Raises RooflineError where the model does not fit, or no request of mean length does.
     """
     engine, hardware, parallel = scenario.profile, scenario.hardware, scenario.settings.parallel
-    reserve = engine.memory.on(hardware)
     policy = scheduler or engine.scheduler
-    budget = policy.tokens or scenario.settings.chunk or reserve.pass_tokens(scenario.model.max_context)
+    budget = policy.tokens or budget_of(scenario, policy)
     policy = replace(policy, tokens=budget)
     capacity = kv_capacity(scenario.model, hardware, scenario.run_precision, parallel, engine.memory)
     if capacity.cache <= 0:

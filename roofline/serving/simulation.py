@@ -73,6 +73,7 @@ class Simulation:
         self.budget, self.most, self.room = replica.budget, replica.sequences, replica.kv_tokens
         self.whole, self.reserved, self.lag = scheduler.whole, scheduler.reserved, round(scheduler.lag)
         self.poll, self.polled = scheduler.poll, 0
+        self.balance = scheduler.balance if replica.data > 1 else 0
         self.latency, self.each, self.per_token = scheduler.latency, scheduler.request, scheduler.prompt_token
         self.front_free = -math.inf
         self.tokens, self.accepted, self.data = replica.steps.decode_tokens, replica.steps.accepted, replica.data
@@ -151,7 +152,9 @@ class Simulation:
         found: list[tuple[int, int, int]] = []
         for index in self.prefilling:
             left = self._take(index, left, found)
-        while self.waiting and left > 0 and self.running + len(self.prefilling) < self.most:
+        while (
+            self.waiting and left > 0 and self.running + len(self.prefilling) < self.most and not self._gathering(found)
+        ):
             ready, index = self.waiting[0]
             sequence = self.sequences[index]
             need = sequence.base + sequence.prompt + self.reserved * sequence.output
@@ -165,6 +168,12 @@ class Simulation:
             self.promised += need - sequence.base
             left = self._take(index, left, found)
         return found
+
+    def _gathering(self, found: list[tuple[int, int, int]]) -> bool:
+        """Whether prompts wait for others, so that every data-parallel rank has one."""
+        if not self.balance or found or not self.running or len(self.waiting) >= self.data:
+            return False
+        return self.step < self.waiting[0][0] + self.balance
 
     def _take(self, index: int, left: int, found: list[tuple[int, int, int]]) -> int:
         """Put tokens of a prompt into the step; a prompt runs on one rank, within its budget."""
@@ -224,8 +233,8 @@ class Simulation:
             return
         if self.reserved < 1:
             number = min(number, max(int(free / grown), 1))
-        if self.waiting and self.waiting[0][0] > self.step:
-            number = min(number, self.waiting[0][0] - self.step)
+        if self.waiting and (later := self.waiting[0][0] + self.balance) > self.step:
+            number = min(number, later - self.step)
         context, batch = self._mean_context(), math.ceil(self.running / self.data)
         if self.coming and number:
             each = self._step_seconds(batch, context)
@@ -248,7 +257,7 @@ class Simulation:
     def _finish(self) -> None:
         """Sequences that have all their tokens leave."""
         while self.heap and self.heap[0][0] <= self.iteration:
-            ends, index, version = heapq.heappop(self.heap)
+            _, index, version = heapq.heappop(self.heap)
             sequence = self.sequences.get(index)
             if sequence is None or sequence.version != version:
                 continue

@@ -7,6 +7,7 @@ of together q tokens in k prompts takes
 
     kernels   K = shared(d b + q) + head(d b + k) + decode(b, c) + k prefill(q / k, p)
     step      T = max(K + gap N, [no CUDA graph] issue N) + host                          (`roofline.specs.engine`)
+              with prompts, `dispatch` of the scheduler in the place of a shorter `issue`
 
 with p tokens cached before a chunk. b, q and k are those of one data-parallel rank, the one with the most; the kernels
 of experts, whose tokens come from all ranks, take the mean over ranks. Each term is tabulated once for a deployment
@@ -56,6 +57,7 @@ class Curve:
         self._places, self._values = places.tolist(), values.tolist()
 
     def __call__(self, place: float) -> float:
+        """The value at a place; that of the nearest end outside."""
         places, values = self._places, self._values
         if place <= places[0]:
             return float(values[0])
@@ -74,6 +76,7 @@ class Grid:
         self._seconds = table.seconds.tolist()
 
     def __call__(self, row: float, column: float) -> float:
+        """Seconds at a row and a column."""
         rows, columns = self._rows, self._columns
         i = min(max(bisect_left(rows, row) - 1, 0), len(rows) - 2)
         j = min(max(bisect_left(columns, column) - 1, 0), len(columns) - 2)
@@ -86,7 +89,7 @@ class Grid:
 
 
 def geometric(low: float, high: float, ratio: float) -> Array:
-    """Whole numbers from `low` to at least `high`, each at most about `ratio` times the one before, powers of two too."""
+    """Whole numbers from `low` to at least `high`, each at most `ratio` times the one before, and powers of two."""
     count = int(np.ceil(np.log(max(high / low, ratio)) / np.log(ratio))) + 1
     numbers = np.round(low * ratio ** np.arange(count))
     powers = 2.0 ** np.arange(np.ceil(np.log2(low)), np.floor(np.log2(numbers[-1])) + 1)
@@ -101,6 +104,7 @@ class Table(NamedTuple):
     seconds: Array
 
     def __call__(self, row: Any, column: Any) -> Array:
+        """Seconds at rows and columns that broadcast."""
         row, column = np.asarray(row, float), np.asarray(column, float)
         i = np.clip(np.searchsorted(self.rows, row) - 1, 0, self.rows.size - 2)
         j = np.clip(np.searchsorted(self.columns, column) - 1, 0, self.columns.size - 2)
@@ -136,6 +140,10 @@ class StepTimes:
         if scenario.model.tower_kind == "encoder" or scenario.model.task == "encode":
             raise UnsupportedError(
                 f"serving is simulated for decoder-only models; {scenario.model.name} has an encoder"
+            )
+        if scenario.settings.decode_hardware is not None:
+            raise UnsupportedError(
+                "a load on disaggregated prefill and decode is not simulated: serve either part alone"
             )
         settings = replace(scenario.settings, chunk=None)
         single = replace(scenario, batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
@@ -245,12 +253,18 @@ class StepTimes:
         some = chunk > 0
         share = np.where(some, chunk / np.maximum(batch * self.decode_tokens + chunk, 1e-9), 0.0)
         kernels = kernels * (1 + share * (engine.kernel_slowdown("prefill") - 1)) + engine["gap"] * self.kernels
-        issued = engine["issue"] * self.kernels
-        eager = [issued * (phase not in engine.graphs) for phase in ("decode", "prefill")]
-        busy = np.maximum(kernels, np.where(some, eager[1], eager[0]))
+        issued = engine["issue"] * self.kernels * ("decode" not in engine.graphs)
+        busy = np.maximum(kernels, np.where(some, self.dispatched, issued))
         passes = np.where(np.asarray(batch) > 0, self.passes, 1.0)
         found: Array = busy + engine["step"] * passes + engine.host_wait(busy, batch + np.where(some, prompts, 0.0))
         return found
+
+    @property
+    def dispatched(self) -> float:
+        """Host seconds of the kernels of a step with prompts."""
+        engine = self.engine
+        issue = engine["issue"] * ("prefill" not in engine.graphs)
+        return max(issue, engine.scheduler.dispatch) * self.kernels
 
     @cached_property
     def single(self) -> SingleStep:
@@ -272,7 +286,7 @@ class StepTimes:
 
 
 class SingleStep:
-    """The seconds of a step with prompts, as of `StepTimes.seconds`, for plain numbers: an event simulation asks often."""
+    """The seconds of a step with prompts, as of `StepTimes.seconds`, for plain numbers."""
 
     def __init__(self, times: StepTimes) -> None:
         engine = times.engine
@@ -283,13 +297,14 @@ class SingleStep:
         self._per_sequence, self._ring = times.decode_tokens, times.ring
         self._slowdown = engine.kernel_slowdown("prefill") - 1
         self._gap = engine["gap"] * times.kernels
-        self._issued = engine["issue"] * times.kernels * ("prefill" not in engine.graphs)
+        self._issued = times.dispatched
         self._step, self._passes = engine["step"], times.passes
         self._sequence, self._overlap = engine["sequence"], engine.overlap
 
     def __call__(
         self, batch: float, context: float, chunk: float, cached: float, prompts: float, mean: float | None
     ) -> float:
+        """Seconds of a step; arguments as of `StepTimes.kernel_seconds`."""
         decoded = batch * self._per_sequence
         tokens = decoded + chunk / self._ring
         kernels = self._local(tokens) + self._head(decoded + prompts)

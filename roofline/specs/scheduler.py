@@ -24,13 +24,15 @@ class Scheduler(Struct, frozen=True):
 
     `order`: one of ORDERS. `tokens`: the most tokens of a step (None: those of the engine's memory settings).
     `sequences`: the most running sequences of a replica of attention (0: no limit). `whole`: prompts are not cut into
-    chunks while they fit in a step. `reserved`: the part of a request's output that has room in the KV cache before the
-    request is admitted; with less than 1, sequences are preempted where it runs out. `lag`: steps that are already
-    scheduled when a request arrives. `poll`: decode steps from one look for new requests to the next (SGLang's
-    --scheduler-recv-interval). `latency`: seconds from
-    client to scheduler and back (HTTP, queues). `request`, `prompt_token`: seconds of the front end a request and a
-    token of its prompt (tokenizer), one request after the other. `spread`: p10 and p90 of measured over predicted TPOT and
-    TTFT under load, on top of the step times' own intervals.
+    chunks. `reserved`: the part of a request's output that has room in the KV cache before the request is admitted;
+    with less than 1, sequences are preempted where it runs out. `lag`: steps that are already scheduled when a request
+    arrives. `poll`: decode steps from one look for new requests to the next (SGLang's --scheduler-recv-interval).
+    `balance`: with data-parallel attention, steps that prompts wait until there is one for each rank (timeout_iters of
+    TensorRT-LLM's attention_dp_config). `latency`: seconds from client to scheduler and back (HTTP, queues). `request`,
+    `prompt_token`: seconds of the front end a request and a token of its prompt (tokenizer), one request after the
+    other. `dispatch`: host seconds of each kernel of a step with prompts, which no CUDA graph replays: a step takes at
+    least that long. `spread_tpot`, `spread_ttft`: p10 and p90 of measured over predicted times under load, on top of
+    the step times' own intervals.
     """
 
     order: str = MIXED
@@ -40,19 +42,21 @@ class Scheduler(Struct, frozen=True):
     reserved: float = 0.0
     lag: int = 0
     poll: int = 1
+    balance: int = 0
     latency: float = 0.0
     request: float = 0.0
     prompt_token: float = 0.0
+    dispatch: float = 0.0
     spread_tpot: tuple[float, float] = (1.0, 1.0)
     spread_ttft: tuple[float, float] = (1.0, 1.0)
 
 
 PLAIN_SCHEDULER = Scheduler()
 
-_COUNTS = ("tokens", "sequences", "lag", "poll")
+_COUNTS = ("tokens", "sequences", "lag", "poll", "balance")
 MAX_COUNT = 10**9
 _FRACTIONS = {"reserved": 1.0}
-_TIMES = ("latency", "request", "prompt_token")
+_TIMES = ("latency", "request", "prompt_token", "dispatch")
 _SPREADS = ("spread_tpot", "spread_ttft")
 _MAX_TIME = 10.0
 _KEYS = Scheduler.__struct_fields__
@@ -80,7 +84,7 @@ def _value(name: str, value: object, where: str) -> Any:
             raise SpecError(where, f"'{key}' must be true or false")
         return value
     if name in _COUNTS:
-        least = 0 if name == "lag" else 1
+        least = 0 if name in ("lag", "balance") else 1
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
             raise SpecError(where, f"'{key}' must be an integer from {least} to {MAX_COUNT}")
         return value

@@ -13,16 +13,18 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.scenario.scenario import Scenario
+from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome, outcome_of
-from roofline.serving.replica import Replica, replica_of
+from roofline.serving.replica import Replica, budget_of, replica_of
 from roofline.serving.simulation import simulate
+from roofline.specs.scheduler import Scheduler
 from roofline.timing.intervals import Estimate
 from roofline.validate.score.kernels import error_statistics
-from roofline.validate.tables.serving import COLUMNS, ServingCase, to_case
+from roofline.validate.tables.serving import COLUMNS, OPEN_COLUMNS, ServingCase, open_loop_cases, to_case
 from roofline.validate.tables.text import Line, read_lines
 
 KEYS = ("engine", "version", "model", "hardware", "format", "lengths", "metric")
@@ -53,7 +55,6 @@ class ServingGroup(Struct, frozen=True):
     median_ape: float
     p90_ape: float
     bias: float
-    bound_mape: float
     interval_coverage: float
 
 
@@ -61,6 +62,8 @@ def read_cases(path: Path) -> tuple[list[ServingCase], list[SkippedLine]]:
     """The rows of a file as cases, and those that cannot be, with the reason. Raises SpecError for no such table."""
     cases: list[ServingCase] = []
     skipped: list[SkippedLine] = []
+    if is_open_loop(path):
+        return list(open_loop_cases(read_lines(path, (*OPEN_COLUMNS, "value", "unit")))), skipped
     for line in read_lines(path, COLUMNS):
         try:
             cases.append(to_case(line))
@@ -69,37 +72,59 @@ def read_cases(path: Path) -> tuple[list[ServingCase], list[SkippedLine]]:
     return cases, skipped
 
 
+def is_open_loop(path: Path) -> bool:
+    """Whether a file has the columns of benchmarks at a rate."""
+    try:
+        read_lines(path, OPEN_COLUMNS)
+    except RooflineError:
+        return False
+    return True
+
+
 class Predictor:
     """Predicts cases; replicas and runs of equal rows are shared."""
 
     def __init__(self) -> None:
-        self._replicas: dict[Any, Replica] = {}
+        self._steps: dict[Any, Replica] = {}
         self._outcomes: dict[Any, Outcome] = {}
 
-    def replica(self, case: ServingCase) -> Replica:
-        """The replica of a case, with tables for the longest request of all."""
-        key = (_key(case.scenario), case.load.longest)
-        if key not in self._replicas:
-            self._replicas[key] = replica_of(case.scenario, case.load, case.scheduler)
-        found = self._replicas[key]
-        return Replica(found.steps, _with_budget(case, found), found.kv_tokens)
+    def replica(self, scenario: Scenario, load: Load, scheduler: Scheduler) -> Replica:
+        """The replica of a scenario; where the model does not fit, with all of the memory."""
+        key = (_key(scenario), load.longest)
+        if key not in self._steps:
+            try:
+                self._steps[key] = replica_of(scenario, load, scheduler)
+            except RooflineError:
+                self._steps[key] = replica_of(_all_memory(scenario), load, scheduler)
+        found = self._steps[key]
+        tokens = scheduler.tokens or budget_of(scenario, scheduler)
+        return Replica(found.steps, replace(scheduler, tokens=tokens), found.kv_tokens)
 
-    def __call__(self, case: ServingCase) -> Outcome:
-        """The outcome of a case; raises RooflineError."""
-        replica = self.replica(case)
-        load = case.load
-        lengths = (load.prompts.written, load.outputs.written)
-        key = (_key(case.scenario), replica.scheduler, load.concurrency, *lengths, load.ramp)
+    def outcome(self, scenario: Scenario, load: Load, scheduler: Scheduler) -> Outcome:
+        """The outcome of a deployment; raises RooflineError."""
+        replica = self.replica(scenario, load, scheduler)
+        lengths = (load.prompts.written, load.outputs.written, load.hits, load.ramp)
+        key = (_key(scenario), replica.scheduler, load.concurrency, load.rate, load.offline, *lengths)
         if key not in self._outcomes:
             self._outcomes[key] = outcome_of(replica, load, simulate(replica, load))
         return self._outcomes[key]
 
+    def __call__(self, case: ServingCase) -> Outcome:
+        """The outcome of a case, with TPOT of decode alone where that has devices of its own; raises RooflineError."""
+        found = self.outcome(case.scenario, case.load, case.scheduler)
+        if case.decode is None:
+            return found
+        return replace(found, tpot=self.outcome(*case.decode, case.scheduler).tpot)
 
-def _with_budget(case: ServingCase, found: Replica) -> Any:
-    """The case's policy, with the budget that the engine has by default."""
-    from msgspec.structs import replace
 
-    return case.scheduler if case.scheduler.tokens else replace(case.scheduler, tokens=found.scheduler.tokens)
+ALL = 0.97
+"""Utilization of memory where a model does not fit with the engine's own: benchmarks raise it."""
+
+
+def _all_memory(scenario: Scenario) -> Scenario:
+    profile = scenario.profile
+    memory = replace(profile.memory, utilization=ALL, free=False, profiles=False, group_context=0.0)
+    return replace(scenario, engine=replace(profile, memory=memory))
 
 
 def _key(scenario: Scenario) -> tuple[Any, ...]:
@@ -143,6 +168,7 @@ def rows_of(predicted: Iterable[tuple[ServingCase, Outcome]]) -> list[dict[str, 
                         "metric": metric,
                         "row": case.line.number,
                         "concurrency": case.load.concurrency,
+                        "rate": case.load.rate,
                         "measured_s": measured,
                         "low_s": estimate.low,
                         "mid_s": estimate.mid,
@@ -164,8 +190,9 @@ def _group(key: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> ServingGr
     measured, low, mid, high = (
         np.array([row[f"{name}_s"] for row in rows]) for name in ("measured", "low", "mid", "high")
     )
-    values: dict[str, Any] = {**dict(zip(KEYS, key, strict=True)), **error_statistics(measured, low, mid, high, mid)}
-    return ServingGroup(rows=len(rows), **values)
+    statistics = error_statistics(measured, low, mid, high, mid)
+    del statistics["bound_mape"]  # a load has no bound
+    return ServingGroup(rows=len(rows), **dict(zip(KEYS, key, strict=True)), **statistics)
 
 
 def score_serving(path: Path, by: Sequence[str] = ("engine", "metric")) -> Mapping[str, Any]:
@@ -187,7 +214,6 @@ def score_serving(path: Path, by: Sequence[str] = ("engine", "metric")) -> Mappi
         "rows": len(cases) + len(skipped) - len(more),
         "scored": len(predicted),
         "groups": [asdict(group) for group in summarise(rows, by)],
-        "total": asdict(summarise(rows, ("metric",))[0]),
         "totals": [asdict(group) for group in summarise(rows, ("metric",))],
         "predictions": rows,
         "reasons": [{"reason": reason, "rows": count} for reason, count in reasons.most_common()],

@@ -4,13 +4,14 @@ The columns are those of AIConfigurator's validation data: backend, backend_vers
 osl, concurrency, batch_size, tp_size, pp_size, attention_dp_size, moe_tp_size, moe_ep_size, gemm_quant_mode,
 moe_quant_mode. What they leave open is read from how the benchmarks run:
 
-* layout      moe_tp_size = moe_ep_size = n > 1 is n devices with the experts divided among all; tp_size = data ranks = n
-              likewise (their products, as written, are of two readings of the same n). Attention data parallelism that
-              is not written is the ranks that the experts have beyond tp_size.
-* requests    InferenceX (1024 or 8192 to 1024 or 8192 tokens) draws lengths from 0.8 to 1 of those written and sends ten
-              requests for each in flight; others send the written lengths.
-* steps       InferenceX gives TensorRT-LLM a budget of one prompt and one token for each request in flight, and SGLang
-              on Blackwell a poll of new requests every 10 steps, 30 from 16 in flight on (its benchmark scripts).
+* layout      moe_tp_size = moe_ep_size = n > 1 is n devices with the experts divided among all; tp_size = data
+              ranks = n likewise (their products, as written, are of two readings of the same n). Attention data
+              parallelism that is not written is the ranks that the experts have beyond tp_size.
+* requests    InferenceX (1024 or 8192 to 1024 or 8192 tokens) draws lengths from 0.8 to 1 of those written and sends
+              ten requests for each in flight; others send the written lengths.
+* steps       InferenceX gives TensorRT-LLM a budget of one prompt and one token for each request in flight, and with
+              data-parallel attention 60 steps to wait for a prompt on every rank; SGLang on Blackwell looks for new
+              requests every 10 steps, 30 from 16 in flight on (its benchmark scripts).
 * cache       FP8 where the weights are quantized, with vLLM, TensorRT-LLM, and SGLang on Blackwell.
 * MTP         DeepSeek-R1 on the versions of TensorRT-LLM whose TPOT is half of DeepSeek-V3's in the same rows.
 """
@@ -18,7 +19,7 @@ moe_quant_mode. What they leave open is read from how the benchmarks run:
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from msgspec import Struct
@@ -38,7 +39,14 @@ from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision, parse_precision
 from roofline.specs.scheduler import Scheduler
 from roofline.techniques import apply_techniques
-from roofline.validate.tables.names import NVFP4_BLOCKS, Unmapped
+from roofline.validate.tables.names import (
+    NVFP4_BLOCKS,
+    Unmapped,
+    find_engine,
+    find_hardware,
+    find_model,
+    find_precision,
+)
 from roofline.validate.tables.text import Line, parse_count
 
 COLUMNS = (
@@ -80,7 +88,7 @@ SYSTEMS: Mapping[str, str] = MappingProxyType(
 INFERENCEX = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
 """Prompt and output lengths of InferenceX's benchmarks."""
 
-RAMP = 0.05
+RAMP = 0.04
 """Seconds between the first requests of benchmarks of constant lengths, from their TTFT (SGLang batches them again)."""
 
 RATIO, ROUNDS = 0.8, 10.0
@@ -92,12 +100,21 @@ MTP: frozenset[tuple[str, str]] = frozenset({("trtllm", "1.1.0rc2.post2"), ("trt
 MTP_TECHNIQUES = ("multi-token-prediction:length=3,acceptance=0.65", "multi-token-prediction:length=1,acceptance=0.75")
 """Three draft tokens with tensor parallelism, one with data-parallel attention (InferenceX's scripts)."""
 
+BALANCE = 60
+"""Steps that TensorRT-LLM waits for a prompt on every rank (timeout_iters in InferenceX's scripts)."""
+
+SQUARED = 4
+"""Least n of rows that state n devices as n squared."""
+
 NODE = 8
 """Devices of a node, of which most rows have one."""
 
 
 class ServingCase(Struct, frozen=True):
-    """A row as a scenario under a load, and its measured mean TTFT and TPOT in seconds (None: not measured)."""
+    """A row as a scenario under a load, and its measured mean TTFT and TPOT in seconds (None: not measured).
+
+    `decode` is the deployment and the load of decode alone, where it has devices of its own: TPOT is that of it.
+    """
 
     line: Line
     scenario: Scenario
@@ -106,20 +123,67 @@ class ServingCase(Struct, frozen=True):
     ttft: float | None
     tpot: float | None
     assumed: str = ""
+    decode: tuple[Scenario, Load] | None = None
 
     @property
     def labels(self) -> dict[str, str]:
         """The row's value of each grouping key."""
         cells = self.line.cells
-        version = cells["backend_version"].strip()
+        stated = ("backend", "backend_version") if "backend" in cells else ("engine",)
+        prompt, output = self.load.means
         return {
             "engine": self.scenario.profile.name,
-            "version": f"{cells['backend'].strip()} {version}".strip(),
+            "version": " ".join(cells[name].strip() for name in stated).strip(),
             "model": self.scenario.model.name,
             "hardware": self.scenario.hardware.name,
-            "format": cells["precision"].strip() or "as released",
-            "lengths": f"{cells['isl']}/{cells['osl']}",
+            "format": (cells.get("precision") or cells.get("weights") or "").strip() or "as released",
+            "lengths": f"{cells['isl']}/{cells['osl']}" if "isl" in cells else f"{prompt:.0f}/{output:.0f}",
         }
+
+
+OPEN_COLUMNS = ("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len", "metric")
+"""Columns of benchmarks at a rate, as of whole-model figures; `batch` states the rate, `value` the time in `unit`."""
+
+OPEN_METRICS: Mapping[str, str] = MappingProxyType({"ttft_mean": "ttft", "itl_mean": "tpot"})
+
+RATE = re.compile(r"open loop ([\d.]+|INF) req/s")
+
+REQUESTS = 1000
+"""Requests of a benchmark at a rate."""
+
+
+def open_loop_cases(lines: Iterable[Line]) -> Iterator[ServingCase]:
+    """The cases of benchmarks at a rate (Poisson arrivals; INF: all requests at once).
+
+    Rows with the same conditions are one case with several metrics; raises RooflineError for a row that is none.
+    """
+    gathered: dict[tuple[str, ...], dict[str, tuple[Line, float]]] = {}
+    for line in lines:
+        metric = OPEN_METRICS.get(line.cells["metric"].strip())
+        seconds = {"ms": 1e-3, "s": 1.0}.get(line.cells["unit"].strip())
+        if metric is not None and seconds is not None:
+            key = tuple(line.cells[name] for name in OPEN_COLUMNS[:-1])
+            gathered.setdefault(key, {})[metric] = line, float(line.cells["value"]) * seconds
+    for metrics in gathered.values():
+        line = next(iter(metrics.values()))[0]
+        times = {metric: seconds for metric, (_, seconds) in metrics.items()}
+        yield _open_loop_case(line, times.get("ttft"), times.get("tpot"))
+
+
+def _open_loop_case(line: Line, ttft: float | None, tpot: float | None) -> ServingCase:
+    cells = line.cells
+    model, hardware = find_model(cells["model"]), find_hardware(cells["hardware"]).hardware
+    engine, stated = find_engine(cells["engine"]), RATE.match(cells["batch"].strip())
+    if stated is None:
+        raise Unmapped(f"the rate is not stated ({quote(cells['batch'])})")
+    parallel = Parallelism(tensor=int(float(cells["gpus"])))
+    precision = find_precision(cells["weights"], cells["kv"], model, hardware, cells["engine"])
+    settings = Settings(parallel=parallel)
+    scenario = Scenario(model, hardware, precision=precision, settings=settings, engine=engine)
+    lengths = {"prompt": float(cells["input_len"]), "output": float(cells["output_len"])}
+    rate = None if stated[1] == "INF" else float(stated[1])
+    load = Load(**lengths, rate=rate, offline=REQUESTS if rate is None else None)
+    return ServingCase(line, scenario, load, load_engine(engine).scheduler, ttft, tpot)
 
 
 def find_checkpoint(path: str) -> Model:
@@ -153,7 +217,7 @@ def layout(line: Line, model: Model) -> Parallelism:
         _count(line, name) for name in ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
     )
     written = data > 1
-    if wide == expert > 1 and tp * data == wide * expert and not (tp * data <= NODE and written):
+    if wide == expert >= SQUARED and tp * data == wide * expert and not (tp * data <= NODE and written):
         devices, ranks = expert, expert if written else 1
     elif tp == data > 1:
         devices, ranks = tp, tp
@@ -167,13 +231,35 @@ def layout(line: Line, model: Model) -> Parallelism:
     return Parallelism(tensor=tensor, data=ranks, expert=expert if model.experts else 1, pipeline=pp)
 
 
-def disaggregated(layout: Parallelism, model: Model) -> Parallelism:
-    """Layouts over nodes whose TP does not divide the model: decode with data-parallel attention and wide EP.
+WORKER = 8
+"""Devices of a decode worker of TensorRT-LLM in the rows of several nodes."""
 
-    Such rows state all devices of prefill and decode together; half are assumed to decode, as a power of two.
-    """
-    ranks = 1 << (max(layout.devices // 2, 1).bit_length() - 1)
+FEW = 32
+"""Requests in flight of such a worker up to which it is tensor-parallel, beyond with data-parallel attention."""
+
+CACHED = 0.9999
+"""Prefix hits that stand for a prompt whose KV cache another device has computed."""
+
+
+def wide(devices: int, model: Model) -> Parallelism:
+    """Half of the devices, as a power of two, with data-parallel attention and wide expert parallelism."""
+    ranks = 1 << (max(devices // 2, 1).bit_length() - 1)
     return Parallelism(tensor=1, data=ranks, expert=ranks if model.experts else 1)
+
+
+def decode_workers(scenario: Scenario, load: Load, devices: int) -> tuple[Scenario, Load]:
+    """Decode on devices of its own, in rows that state all devices of prefill and decode together.
+
+    TensorRT-LLM has workers of eight devices beside a prefill worker of four; SGLang one that is wide.
+    """
+    assert load.concurrency is not None
+    parallel, each = scenario.settings.parallel, load.concurrency
+    if scenario.profile.name == "tensorrt-llm":
+        each = max(1, round(load.concurrency / max((devices - WORKER // 2) // WORKER, 1)))
+        expert = WORKER if scenario.model.experts else 1
+        parallel = Parallelism(tensor=WORKER) if each <= FEW else Parallelism(data=WORKER, expert=expert)
+    settings = replace(scenario.settings, parallel=parallel)
+    return replace(scenario, settings=settings), replace(load, concurrency=each, hits=CACHED)
 
 
 def formats(line: Line, model: Model, hardware: Hardware, engine: str) -> Precision:
@@ -226,8 +312,12 @@ def to_case(line: Line) -> ServingCase:
         raise Unmapped(f"no bundled spec of {quote(system)}")
     hardware = load_hardware(SYSTEMS[system])
     parallel, assumed = layout(line, model), ""
-    if parallel.devices > NODE and parallel.tensor > NODE:
-        parallel, assumed = disaggregated(parallel, model), "more devices than a node: half decode, with wide EP"
+    apart = parallel.devices if parallel.tensor > NODE else 0
+    if apart:
+        parallel, assumed = (
+            wide(apart, model),
+            "more devices than a node: prefill and decode apart, decode with wide EP",
+        )
     scenario = Scenario(
         model,
         hardware,
@@ -240,9 +330,10 @@ def to_case(line: Line) -> ServingCase:
         scenario = apply_techniques(scenario, (MTP_TECHNIQUES[parallel.data > 1],))
         assumed = "speculative decoding with MTP, which no column states"
     concurrency, load = _load(line, parallel)
-    scheduler = _scheduler(load_engine(engine).scheduler, engine, hardware, load, concurrency)
+    scheduler = _scheduler(load_engine(engine).scheduler, engine, hardware, parallel, load, concurrency)
     times = (_milliseconds(line, name) for name in ("silicon_ttft_ms", "silicon_tpot_ms"))
-    return ServingCase(line, scenario, load, scheduler, *times, assumed)
+    decode = decode_workers(scenario, load, apart) if apart else None
+    return ServingCase(line, scenario, load, scheduler, *times, assumed, decode)
 
 
 def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
@@ -267,12 +358,15 @@ def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
     return concurrency, Load(prompt=prompt, output=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp)
 
 
-def _scheduler(policy: Scheduler, engine: str, hardware: Hardware, load: Load, concurrency: int) -> Scheduler:
+def _scheduler(
+    policy: Scheduler, engine: str, hardware: Hardware, parallel: Parallelism, load: Load, concurrency: int
+) -> Scheduler:
     """The engine's policy, with what InferenceX's scripts set."""
     if not load.prompts.varies:
         return policy
     if engine == "tensorrt-llm":
-        return replace(policy, tokens=-(-int(concurrency + load.prompts.quantile(1.0) + 64) // 64) * 64)
+        budget = -(-int(concurrency + load.prompts.quantile(1.0) + 64) // 64) * 64
+        return replace(policy, tokens=budget, balance=BALANCE if parallel.data > 1 else 0)
     if engine == "sglang" and hardware.family == "blackwell":
         return replace(policy, poll=10 if concurrency < 16 else 30)
     return policy

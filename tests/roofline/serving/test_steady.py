@@ -14,8 +14,9 @@ from roofline.scenario.schedule import Settings
 from roofline.serving.load import Load
 from roofline.serving.replica import Replica
 from roofline.serving.simulation import simulate
-from roofline.serving.steady import saturation_of, slots_of, steady, times_of
+from roofline.serving.steady import saturation_of, steady
 from roofline.serving.steps import StepTimes
+from roofline.serving.times import slots_of, times_of
 from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
 
 SETTINGS = 200
