@@ -256,8 +256,16 @@ class StepTimes:
         issued = engine["issue"] * self.kernels * ("decode" not in engine.graphs)
         busy = np.maximum(kernels, np.where(some, self.dispatched, issued))
         passes = np.where(np.asarray(batch) > 0, self.passes, 1.0)
-        found: Array = busy + engine["step"] * passes + engine.host_wait(busy, batch + np.where(some, prompts, 0.0))
+        step, sequence = self.host
+        work = sequence * (batch + np.where(some, prompts, 0.0))
+        found: Array = busy + step * passes + (np.maximum(work - busy, 0.0) if engine.overlap else work)
         return found
+
+    @property
+    def host(self) -> tuple[float, float]:
+        """Host seconds of a step, and of a sequence in it."""
+        engine, policy = self.engine, self.engine.scheduler
+        return policy.step or engine["step"], policy.sequence or engine["sequence"]
 
     @property
     def dispatched(self) -> float:
@@ -298,8 +306,7 @@ class SingleStep:
         self._slowdown = engine.kernel_slowdown("prefill") - 1
         self._gap = engine["gap"] * times.kernels
         self._issued = times.dispatched
-        self._step, self._passes = engine["step"], times.passes
-        self._sequence, self._overlap = engine["sequence"], engine.overlap
+        (self._step, self._sequence), self._passes, self._overlap = times.host, times.passes, engine.overlap
 
     def __call__(
         self, batch: float, context: float, chunk: float, cached: float, prompts: float, mean: float | None

@@ -31,8 +31,9 @@ class Scheduler(Struct, frozen=True):
     TensorRT-LLM's attention_dp_config). `latency`: seconds from client to scheduler and back (HTTP, queues). `request`,
     `prompt_token`: seconds of the front end a request and a token of its prompt (tokenizer), one request after the
     other. `dispatch`: host seconds of each kernel of a step with prompts, which no CUDA graph replays: a step takes at
-    least that long. `spread_tpot`, `spread_ttft`: p10 and p90 of measured over predicted times under load, on top of
-    the step times' own intervals.
+    least that long. `step`, `sequence`: host seconds of a step and of a sequence in it, of a
+    server that streams to its clients (0: the profile's own). `spread_tpot`, `spread_ttft`: p10 and p90 of measured
+    over predicted times under load, on top of the step times' own intervals.
     """
 
     order: str = MIXED
@@ -47,6 +48,8 @@ class Scheduler(Struct, frozen=True):
     request: float = 0.0
     prompt_token: float = 0.0
     dispatch: float = 0.0
+    step: float = 0.0
+    sequence: float = 0.0
     spread_tpot: tuple[float, float] = (1.0, 1.0)
     spread_ttft: tuple[float, float] = (1.0, 1.0)
 
@@ -56,7 +59,7 @@ PLAIN_SCHEDULER = Scheduler()
 _COUNTS = ("tokens", "sequences", "lag", "poll", "balance")
 MAX_COUNT = 10**9
 _FRACTIONS = {"reserved": 1.0}
-_TIMES = ("latency", "request", "prompt_token", "dispatch")
+_TIMES = ("latency", "request", "prompt_token", "dispatch", "step", "sequence")
 _SPREADS = ("spread_tpot", "spread_ttft")
 _MAX_TIME = 10.0
 _KEYS = Scheduler.__struct_fields__

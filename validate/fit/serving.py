@@ -40,7 +40,7 @@ PRIORS: Mapping[str, float] = MappingProxyType(
 its prompt a microsecond of the tokenizer (1 M tokens/s), a kernel some dispatches of PyTorch's at 10 us."""
 
 HOST = ("step", "sequence")
-"""Parameters of the profile whose prior is their present value."""
+"""Host times of a server, whose prior is that of the profile."""
 
 FITTED = (*PRIORS, *HOST)
 
@@ -103,10 +103,8 @@ def starting(engines: Iterable[str]) -> Values:
 def applied(case: ServingCase, values: Mapping[str, float]) -> ServingCase:
     """A case with other parameters of its engine."""
     profile = case.scenario.profile
-    parameters = MappingProxyType({**profile.parameters, **{name: values[name] for name in HOST}})
-    times = {name: values[name] for name in PRIORS}
-    engine = replace(profile, parameters=parameters, scheduler=replace(profile.scheduler, **times))
-    scheduler = replace(case.scheduler, **times)
+    engine = replace(profile, scheduler=replace(profile.scheduler, **values))
+    scheduler = replace(case.scheduler, **values)
     changed = replace(case, scenario=replace(case.scenario, engine=engine), scheduler=scheduler)
     if case.decode is None:
         return changed
@@ -224,16 +222,11 @@ def spreads(found: Residuals, engine: str) -> dict[str, tuple[float, float]]:
 
 def profile(engine: Engine, values: Mapping[str, float], found: Residuals, file: str) -> Engine:
     """A profile with the fitted parameters, and the source."""
-    parameters = MappingProxyType({**engine.parameters, **{name: values[name] for name in HOST}})
-    scheduler: Scheduler = replace(
-        engine.scheduler, **{name: values[name] for name in PRIORS}, **spreads(found, engine.name)
-    )
+    scheduler: Scheduler = replace(engine.scheduler, **values, **spreads(found, engine.name))
     rows = int((found.engine == engine.name).sum() // 2)
-    source = (
-        f"Scheduler, step and sequence: roofline.validate.fit.serving, {rows} rows of {file}; spread of models held out"
-    )
+    source = f"Times of the scheduler: roofline.validate.fit.serving, {rows} rows of {file}; spread of models held out"
     kept = tuple(text for text in engine.sources if "roofline.validate.fit.serving" not in text)
-    return replace(engine, parameters=parameters, scheduler=scheduler, sources=(*kept, source))
+    return replace(engine, scheduler=scheduler, sources=(*kept, source))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

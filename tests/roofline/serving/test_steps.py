@@ -4,18 +4,22 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.errors import UnsupportedError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.schedule import Settings
 from roofline.serving.steps import StepTimes
+from roofline.specs.engine import load_engine
+from roofline.specs.scheduler import PLAIN_SCHEDULER
 from roofline.techniques import apply_techniques
 
 
 def scenario(model: str = "llama-3.1-8b", hardware: str = "h100-sxm", **parallel: int) -> Scenario:
     settings = Settings(parallel=Parallelism(**parallel))
-    return Scenario(load_model(model), load_hardware(hardware), settings=settings, engine="vllm")
+    engine = replace(load_engine("vllm"), scheduler=PLAIN_SCHEDULER)  # the host times of a static batch
+    return Scenario(load_model(model), load_hardware(hardware), settings=settings, engine=engine)
 
 
 DENSE = StepTimes(scenario())
