@@ -18,6 +18,9 @@ from roofline.timing.intervals import Estimate
 
 Array = NDArray[np.float64]
 
+LEAST = 0.05
+"""The least p10 over p50 of a latency."""
+
 P95 = NormalDist().inv_cdf(0.95)
 """The standard normal distribution's 95th percentile."""
 
@@ -70,7 +73,7 @@ class Outcome(Struct, frozen=True):
 def spreads(replica: Replica, batch: float, context: float, chunk: float) -> tuple[tuple[float, float], ...]:
     """p10 and p90 over the expected TTFT, and over the expected TPOT.
 
-    Errors of steps and of the scheduler's model are independent: each half is (a^2 + b^2)^(1/2).
+    The distances of both from p50 are those of a prefill and of a decode step, times the scheduler's `spread`.
     """
     low_decode, high_decode, low_prefill, high_prefill = replica.steps.spread
     each = max(batch / replica.data, 1.0)
@@ -81,7 +84,7 @@ def spreads(replica: Replica, batch: float, context: float, chunk: float) -> tup
         (low_decode, high_decode, (each, context), scheduler.spread_tpot),
     ):
         below, above = 1 - float(low(*at)), float(high(*at)) - 1
-        found.append((max(1 - math.hypot(below, 1 - own[0]), 0.05), 1 + math.hypot(above, own[1] - 1)))
+        found.append((max(1 - own[0] * below, LEAST), 1 + own[1] * above))
     return tuple(found)
 
 

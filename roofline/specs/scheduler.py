@@ -32,8 +32,8 @@ class Scheduler(Struct, frozen=True):
     `prompt_token`: seconds of the front end a request and a token of its prompt (tokenizer), one request after the
     other. `dispatch`: host seconds of each kernel of a step with prompts, which no CUDA graph replays: a step takes at
     least that long. `step`, `sequence`: host seconds of a step and of a sequence in it, of a
-    server that streams to its clients (0: the profile's own). `spread_tpot`, `spread_ttft`: p10 and p90 of measured
-    over predicted times under load, on top of the step times' own intervals.
+    server that streams to its clients (0: the profile's own). `spread_tpot`, `spread_ttft`: the
+    distances of p10 and p90 from p50 of a latency under load, over those of the step times.
     """
 
     order: str = MIXED
@@ -62,6 +62,7 @@ _FRACTIONS = {"reserved": 1.0}
 _TIMES = ("latency", "request", "prompt_token", "dispatch", "step", "sequence")
 _SPREADS = ("spread_tpot", "spread_ttft")
 _MAX_TIME = 10.0
+MAX_SPREAD = 100
 _KEYS = Scheduler.__struct_fields__
 
 
@@ -114,9 +115,9 @@ def _seconds(value: object, key: str, where: str) -> float:
 def _spread(value: object, key: str, where: str) -> tuple[float, float]:
     ends = [finite_number(entry) for entry in value] if isinstance(value, list) else []
     match ends:
-        case [float(low), float(high)] if 0 < low <= 1 <= high <= 1e3:
+        case [float(low), float(high)] if 0 <= low <= MAX_SPREAD and 0 <= high <= MAX_SPREAD:
             return low, high
-    raise SpecError(where, f"'{key}' must be two numbers, the first at most 1, the second at least 1")
+    raise SpecError(where, f"'{key}' must be two numbers from 0 to {MAX_SPREAD}")
 
 
 def render_scheduler(scheduler: Scheduler) -> list[str]:

@@ -171,7 +171,7 @@ def test_a_fit_finds_the_parameters_that_made_its_times(tmp_path) -> None:
         for tokens in (256, 2048)
     ]
     cases = [to_case(row) for row in rows]
-    logs, labels = fitting.logarithms(cases, {"vllm": made})
+    logs, labels, _ = fitting.logarithms(cases, {"vllm": made})
     times = {
         (id(case), metric): getattr(case, metric) * float(np.exp(value))
         for value, (case, metric) in zip(logs, labels, strict=True)

@@ -73,11 +73,14 @@ ROUNDS = 2
 MOST_ROWS = 900
 """Rows that are simulated for a fit, at even distances; scores are of all."""
 
-TENTH = (0.1, 0.9)
+TENTH = 0.1
 
 
 class Residuals(NamedTuple):
-    """Logarithms of predicted over measured times, their derivatives by the engine's parameters, and labels."""
+    """Logarithms of predicted over measured times, their derivatives by the engine's parameters, and labels.
+
+    `below` and `above` are the relative distances of p10 and p90 of the step times from p50.
+    """
 
     value: Array
     slope: Array
@@ -85,6 +88,8 @@ class Residuals(NamedTuple):
     model: NDArray[np.str_]
     version: NDArray[np.str_]
     metric: NDArray[np.str_]
+    below: Array
+    above: Array
 
     def chosen(self, rows: NDArray[np.bool_]) -> Residuals:
         """Some of the rows."""
@@ -103,33 +108,38 @@ def starting(engines: Iterable[str]) -> Values:
 def applied(case: ServingCase, values: Mapping[str, float]) -> ServingCase:
     """A case with other parameters of its engine."""
     profile = case.scenario.profile
-    engine = replace(profile, scheduler=replace(profile.scheduler, **values))
-    scheduler = replace(case.scheduler, **values)
+    plain = {**values, "spread_ttft": (1.0, 1.0), "spread_tpot": (1.0, 1.0)}
+    engine = replace(profile, scheduler=replace(profile.scheduler, **plain))
+    scheduler = replace(case.scheduler, **plain)
     changed = replace(case, scenario=replace(case.scenario, engine=engine), scheduler=scheduler)
     if case.decode is None:
         return changed
     return replace(changed, decode=(replace(case.decode[0], engine=engine), case.decode[1]))
 
 
-def logarithms(cases: Sequence[ServingCase], values: Values) -> tuple[Array, list[tuple[ServingCase, str]]]:
-    """Logarithms of predicted over measured times; NaN where a case cannot be simulated."""
+def logarithms(cases: Sequence[ServingCase], values: Values) -> tuple[Array, list[tuple[ServingCase, str]], Array]:
+    """Logarithms of predicted over measured times (NaN where a case cannot be simulated), and the steps' intervals.
+
+    Intervals are the relative distances of p10 and p90 from p50 (rows, 2).
+    """
     changed = [applied(case, values[case.scenario.profile.name]) for case in cases]
     found, _ = predict(changed, Predictor())
     outcomes = {case.line.number: outcome for case, outcome in found}
-    logs, labels = [], []
+    logs, labels, ends = [], [], []
     for case in cases:
         for metric in ("ttft", "tpot"):
             measured, outcome = getattr(case, metric), outcomes.get(case.line.number)
             if measured is not None:
-                time = np.nan if outcome is None else getattr(outcome, metric).mean.mid
-                logs.append(np.log(time / measured))
+                low, mid, high = (np.nan,) * 3 if outcome is None else getattr(outcome, metric).mean
+                logs.append(np.log(mid / measured))
                 labels.append((case, metric))
-    return np.array(logs), labels
+                ends.append((1 - low / mid, high / mid - 1))
+    return np.array(logs), labels, np.array(ends)
 
 
 def residuals_of(cases: Sequence[ServingCase], values: Values) -> Residuals:
     """Residuals and derivatives at some parameters."""
-    value, labels = logarithms(cases, values)
+    value, labels, ends = logarithms(cases, values)
     slopes = []
     for name in FITTED:
         moved = {engine: {**given, name: given[name] * float(np.exp(DIFFERENCE))} for engine, given in values.items()}
@@ -138,7 +148,8 @@ def residuals_of(cases: Sequence[ServingCase], values: Values) -> Residuals:
     columns = (np.array([label[key] for label, _ in rows]) for key in ("engine", "model", "version"))
     known = np.isfinite(value)
     slope = np.nan_to_num(np.stack(slopes, axis=1))
-    return Residuals(value, slope, *columns, np.array([metric for _, metric in rows])).chosen(known)
+    metrics = np.array([metric for _, metric in rows])
+    return Residuals(value, slope, *columns, metrics, ends[:, 0], ends[:, 1]).chosen(known)
 
 
 def solve(found: Residuals, engines: Sequence[str]) -> dict[str, Array]:
@@ -210,13 +221,15 @@ def report(found: Residuals) -> Iterable[str]:
 
 
 def spreads(found: Residuals, engine: str) -> dict[str, tuple[float, float]]:
-    """p10 and p90 of measured over predicted times of held-out models."""
+    """The intervals over those of the step times with which a tenth of held-out models' times lie beyond either end."""
     left = held_out(found, found.model)
     ends = {}
     for metric in ("ttft", "tpot"):
         rows = (found.engine == engine) & (found.metric == metric)
-        low, high = np.quantile(np.exp(-left[rows]), TENTH)
-        ends[f"spread_{metric}"] = (float(min(low, 1.0)), float(max(high, 1.0)))
+        measured = np.exp(-left[rows])
+        low = np.quantile((1 - measured) / found.below[rows], 1 - TENTH)
+        high = np.quantile((measured - 1) / found.above[rows], 1 - TENTH)
+        ends[f"spread_{metric}"] = (float(max(low, 0.0)), float(max(high, 0.0)))
     return ends
 
 

@@ -47,7 +47,7 @@ def test_all_fields_are_read() -> None:
         ({"reserved": 2}, "'scheduler.reserved' must be a number from 0 to 1"),
         ({"latency": 3}, "'scheduler.latency'"),
         ({"latency": "11 s"}, "'scheduler.latency' must be at most 10 s"),
-        ({"spread_tpot": [2, 1]}, "'scheduler.spread_tpot' must be two numbers"),
+        ({"spread_tpot": [2, -1]}, "'scheduler.spread_tpot' must be two numbers"),
         ({"poll": 10**400}, "'scheduler.poll' must be an integer"),
     ],
 )
