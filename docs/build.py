@@ -26,7 +26,10 @@ import typer
 
 MODULES = (
     "roofline",
-    *(f"roofline.{room}" for room in ("core", "specs", "graph", "bound", "timing", "scenario", "techniques", "whatif")),
+    *(
+        f"roofline.{room}"
+        for room in ("core", "specs", "graph", "bound", "timing", "scenario", "techniques", "serving", "whatif")
+    ),
     "roofline.advisor",
 )
 """The public interface: the package and its rooms, in the order in which data flows."""

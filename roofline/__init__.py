@@ -8,8 +8,8 @@
 >>> answer.memory.fits
 True
 
-Data flows one way through the rooms: core -> specs -> graph -> bound -> timing -> scenario -> techniques -> whatif ->
-advisor -> validate -> reports -> cli. A room imports only from rooms before it (tests/test_rooms.py).
+Data flows one way through the rooms: core -> specs -> graph -> bound -> timing -> scenario -> techniques -> serving ->
+whatif -> advisor -> validate -> reports -> cli. A room imports only from rooms before it (tests/test_rooms.py).
 """
 
 from typing import TYPE_CHECKING

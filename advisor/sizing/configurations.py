@@ -20,11 +20,12 @@ from roofline.advisor.formats import no_narrower
 from roofline.advisor.search.goal import Price, Quality
 from roofline.advisor.search.moves import is_consumer
 from roofline.advisor.sizing.queueing import Prefill, Replica
-from roofline.advisor.sizing.workload import NORMAL, Service
+from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
 from roofline.core.search import integer_geomspace
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.kv_capacity import Capacity, kv_capacity
+from roofline.serving.lengths import NORMAL
 from roofline.specs.checkpoint import precision_of, released
 from roofline.specs.engine import Engine, default_engine, load_engine
 from roofline.specs.formats import PROMOTIONS

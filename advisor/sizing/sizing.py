@@ -24,8 +24,9 @@ from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.choices import Choice
 from roofline.advisor.sizing.deployments import At
 from roofline.advisor.sizing.search import Progress, Search
-from roofline.advisor.sizing.workload import Lengths, Service, longer
+from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.serving.lengths import Lengths, longer
 from roofline.specs.hardware import load_hardware
 from roofline.specs.model import Model
 

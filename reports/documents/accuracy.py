@@ -10,8 +10,16 @@ from rich.text import Text
 from roofline.reports.output.export import csv_text, escape, markdown_table
 from roofline.reports.output.terminal import table
 
-FIGURES = ("rows", "mape", "median_ape", "p90_ape", "bias", "bound_mape", "interval_coverage")
-TITLES = ("rows", "MAPE", "median", "P90", "bias", "roofline MAPE", "in interval")
+TITLES = {
+    "rows": "rows",
+    "mape": "MAPE",
+    "median_ape": "median",
+    "p90_ape": "P90",
+    "bias": "bias",
+    "bound_mape": "roofline MAPE",
+    "interval_coverage": "in interval",
+}
+FIGURES = tuple(TITLES)
 
 
 def _keys(document: Mapping[str, Any]) -> tuple[str, ...]:
@@ -19,9 +27,14 @@ def _keys(document: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(name for name in document["groups"][0] if name not in FIGURES)
 
 
+def _figures(document: Mapping[str, Any]) -> tuple[str, ...]:
+    """The figures of a group: a load has no bound."""
+    return tuple(name for name in FIGURES if name in document["groups"][0])
+
+
 def as_csv(document: Mapping[str, Any]) -> str:
     """One row per group, errors as fractions."""
-    columns = (*_keys(document), *FIGURES)
+    columns = (*_keys(document), *_figures(document))
     return csv_text(columns, ([group[name] for name in columns] for group in document["groups"]))
 
 
@@ -45,21 +58,25 @@ def parts(document: Mapping[str, Any]) -> list[Any]:
 
 def _table(document: Mapping[str, Any]) -> tuple[int, tuple[str, ...], list[list[str]]]:
     """Number of key columns, header and rows; only the keys that groups differ by; of whole models their total."""
-    keys, groups = _keys(document), list(document["groups"])
+    keys, groups, figures = _keys(document), list(document["groups"]), _figures(document)
     keys = tuple(key for key in keys if any(group[key] != "all" for group in groups)) or keys[:1]
     if "total" in document:
         groups += [document["total"]] if len(groups) > 1 else []
+    elif "totals" in document:
+        keys = tuple(key for key in keys if any(group[key] != "all" for group in groups)) or keys[:1]
+        groups += document["totals"] if len(groups) > len(document["totals"]) else []
     rows = [
         [
             *(str(group[name]) for name in keys),
-            f"{group['rows']:,}",
-            *(f"{group[name]:.1%}" for name in ("mape", "median_ape", "p90_ape")),
-            f"{group['bias']:+.1%}",
-            *(f"{group[name]:.1%}" for name in ("bound_mape", "interval_coverage")),
+            *(_figure(name, group[name]) for name in figures),
         ]
         for group in groups
     ]
-    return len(keys), (*keys, *TITLES), rows
+    return len(keys), (*keys, *(TITLES[name] for name in figures)), rows
+
+
+def _figure(name: str, value: float) -> str:
+    return f"{value:,}" if name == "rows" else f"{value:+.1%}" if name == "bias" else f"{value:.1%}"
 
 
 def _unscored(document: Mapping[str, Any]) -> list[str]:

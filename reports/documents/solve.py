@@ -8,9 +8,10 @@ from typing import Any
 from roofline.core.units import seconds, si
 from roofline.reports.output.blocks import Block, finite
 from roofline.reports.output.export import rate_columns, time_columns
+from roofline.serving.outcome import Outcome
 from roofline.whatif.command_line import command_line
 from roofline.whatif.request import Request
-from roofline.whatif.solve import Answer, Check, Crossover, Targets
+from roofline.whatif.solve import Answer, Check, Crossover, LoadAnswer, Targets
 
 SCHEMA = "roofline.solve/1"
 
@@ -198,3 +199,57 @@ def crossover_blocks(document: Mapping[str, Any]) -> list[Block]:
         title = f"{phase.capitalize()}, {axis} 1 to {entries[0]['to']:,}"
         blocks.append(Block(title, header=("operator", f"at {axis} 1", "then"), rows=rows, left=3))
     return blocks
+
+
+def load_document(answer: LoadAnswer, request: Request, targets: Targets) -> dict[str, Any]:
+    """The JSON document of the largest load within targets."""
+    return {
+        "schema": SCHEMA,
+        **_header(answer.question, request),
+        "prompt": answer.load.prompts.mean,
+        "generate": answer.load.outputs.mean,
+        "targets": {"ttft_s": targets.ttft, "tpot_s": targets.tpot, "quantile": 0.95, "at": targets.at},
+        "verdict": "found" if answer.value else "impossible",
+        "value": finite(answer.value),
+        "unit": answer.unit,
+        "limited_by": list(answer.limited_by),
+        "answer": None if answer.outcome is None else _outcome(answer.outcome),
+        "neighbour": _outcome(answer.neighbour),
+    }
+
+
+def _outcome(found: Outcome) -> dict[str, Any]:
+    return {
+        "ttft_p95_s": finite(found.ttft.p95.mid),
+        "tpot_p95_s": finite(found.tpot.p95.mid),
+        "tpot_mean_s": finite(found.tpot.mean.mid),
+        "requests_per_s": finite(found.requests_per_second),
+        "output_tokens_per_s": finite(found.output_tokens_per_second),
+        "running": finite(found.running),
+        "kv_use": finite(found.kv_use),
+        "stable": found.stable,
+    }
+
+
+LIMITS = {"ttft": "TTFT at p95", "tpot": "TPOT at p95", "saturation": "the largest sustainable load"}
+
+
+def load_blocks(document: Mapping[str, Any]) -> list[Block]:
+    """The answer in a line, its figures, and what limits it."""
+    title = f"{document['question']}: {document['model']} on {document['hardware']}, {document['engine']}"
+    limits = ", ".join(LIMITS[name] for name in document["limited_by"])
+    first = f"{document['value']:.4g} {document['unit']}" if document["value"] else f"none: {limits} is missed at once"
+    lines = [first, f"prompt {document['prompt']:g}, output {document['generate']:g} tokens; limited by {limits}"]
+    rows = [
+        [name, *_outcome_row(document[key])]
+        for name, key in (("answer", "answer"), ("next", "neighbour"))
+        if document[key] is not None
+    ]
+    return [Block(title, lines, ("", "TTFT p95", "TPOT p95", "requests/s", "tokens/s", "running", "KV"), rows)]
+
+
+def _outcome_row(found: Mapping[str, Any]) -> list[str]:
+    times = ("unbounded" if found[name] is None else seconds(found[name]) for name in ("ttft_p95_s", "tpot_p95_s"))
+    running = "-" if found["running"] is None else f"{found['running']:.1f}"
+    rates = (si(found[name], "") for name in ("requests_per_s", "output_tokens_per_s"))
+    return [*times, *rates, running, f"{found['kv_use']:.0%}"]

@@ -33,6 +33,7 @@ QUESTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
         },
         "Which hardware, and how much of it?": {
             "size": ("roofline.cli.advice", "size"),
+            "serve": ("roofline.cli.serving", "serve"),
         },
         "What about many scenarios, and how do they look?": {
             "sweep": ("roofline.cli.studies", "sweep"),

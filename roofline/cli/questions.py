@@ -74,6 +74,8 @@ class Question(StrEnum):
 
     MAX_BATCH = "max-batch"
     MAX_CONTEXT = "max-context"
+    MAX_RATE = "max-rate"
+    MAX_CONCURRENCY = "max-concurrency"
     MIN_GPUS = "min-gpus"
     MIN_MEMORY = "min-memory"
     MIN_BANDWIDTH = "min-bandwidth"
@@ -134,6 +136,11 @@ def solve(
         case Question.CROSSOVER:
             document = page.crossover_document(solver.crossover(request), request)
             print_document(document, page.crossover_blocks(document), format, output)
+            return
+        case Question.MAX_RATE | Question.MAX_CONCURRENCY:
+            found = getattr(solver, question.replace("-", "_"))(request, targets)
+            document = page.load_document(found, request, targets)
+            print_document(document, page.load_blocks(document), format, output)
             return
         case Question.BREAK_EVEN:
             other = parse_scenarios([against or ""], context_.params)[0]

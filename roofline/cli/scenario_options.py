@@ -139,7 +139,7 @@ def scenario_command(command: Callable[..., None]) -> Callable[..., None]:
         command(request=request_from(options), **given)
 
     spread = [inner for entry in own for inner in (SCENARIO_OPTIONS.values() if entry.name == "request" else [entry])]
-    command_line: Callable[..., None] = _with_parameters(run, spread)
+    command_line: Callable[..., None] = with_parameters(run, spread)
     return command_line
 
 
@@ -150,11 +150,11 @@ def with_scenario_options(command: Callable[..., None]) -> Callable[..., None]:
     added = [
         entry.replace(default=None) for name, entry in SCENARIO_OPTIONS.items() if name not in own and name != "model"
     ]
-    command_line: Callable[..., None] = _with_parameters(command, [*kept, *added])
+    command_line: Callable[..., None] = with_parameters(command, [*kept, *added])
     return command_line
 
 
-def _with_parameters(function: Any, parameters: Iterable[inspect.Parameter]) -> Any:
+def with_parameters(function: Any, parameters: Iterable[inspect.Parameter]) -> Any:
     """`function`, which takes any keywords, with the signature that Typer reads its options from."""
     entries = [entry.replace(kind=inspect.Parameter.KEYWORD_ONLY) for entry in parameters]
     function.__signature__ = inspect.Signature(entries)
@@ -167,7 +167,7 @@ def _with_parameters(function: Any, parameters: Iterable[inspect.Parameter]) -> 
 def _parser() -> Any:
     """The parser of `MODEL --hw HW [OPTIONS]`; its result is a mapping of options."""
     reader = typer.Typer(rich_markup_mode=None, add_completion=False)
-    reader.command(add_help_option=False)(_with_parameters(lambda **options: options, SCENARIO_OPTIONS.values()))
+    reader.command(add_help_option=False)(with_parameters(lambda **options: options, SCENARIO_OPTIONS.values()))
     return typer.main.get_command(reader)
 
 

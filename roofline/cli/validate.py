@@ -86,6 +86,30 @@ def end_to_end(
     _print(document, pages, format, output)
 
 
+@validate_app.command("serving")
+def serving(
+    figures: Annotated[Path, typer.Argument(metavar="FILE", help="A CSV file of serving benchmarks, also gzipped.")],
+    by: Annotated[
+        str,
+        typer.Option(
+            metavar="KEYS", help="Columns to group by: engine, version, model, hardware, format, lengths, metric."
+        ),
+    ] = "engine,metric",
+    format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Score predictions under load against serving benchmarks.
+
+    Mean TTFT and TPOT at a number of requests in flight, or at a rate.
+    """
+    from roofline.reports.documents import accuracy as pages
+    from roofline.validate.score import serving as under_load
+    from roofline.whatif.options import names_in
+
+    document = under_load.score_serving(figures, names_in(by))
+    _print(document, pages, format, output)
+
+
 @validate_app.command("check")
 def check(
     anchors: Annotated[

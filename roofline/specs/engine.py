@@ -38,6 +38,7 @@ from roofline.specs.hardware import KINDS, Hardware
 from roofline.specs.library import modified
 from roofline.specs.precision import check_scheme
 from roofline.specs.reserve import NO_RESERVE, Reserve, parse_reserve, render_reserve
+from roofline.specs.scheduler import PLAIN_SCHEDULER, Scheduler, parse_scheduler, render_scheduler
 from roofline.specs.version import Version, nearest
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS
 
@@ -114,7 +115,8 @@ class Engine(Struct, frozen=True, dict=True):
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors on whose devices linear layers with
     integer weights quantise their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose calibration
     does not apply, because it measured other kernels (PyTorch's on CPUs). `memory`: what it reserves of a device's
-    memory (`roofline.specs.reserve`). `checkpoints`: quantisation schemes of
+    memory (`roofline.specs.reserve`). `scheduler`: how it fills its steps under load (`roofline.specs.scheduler`).
+    `checkpoints`: quantisation schemes of
     released checkpoints that it runs, and the scheme it runs each in; others are dequantised to 16 bits (None: all run
     as released). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers
     convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the
@@ -142,6 +144,7 @@ class Engine(Struct, frozen=True, dict=True):
     version: str = ""
     starts: tuple[str, ...] = ()
     memory: Reserve = NO_RESERVE
+    scheduler: Scheduler = PLAIN_SCHEDULER
 
     def __hash__(self) -> int:
         flags = (self.overlap, self.shared_stream, self.gated_delta_rule, *self.own_kernels, *self.all_reduce.items())
@@ -317,6 +320,7 @@ def _parse(content: Mapping[str, Any], where: str) -> Engine:
         kernels_of=_words(content.get("kernels_of", ""), "kernels_of", where),
         own_kernels=_names(content.get("own_kernels", []), KINDS, "own_kernels", where),
         memory=parse_reserve(content.get("memory", {}), where),
+        scheduler=parse_scheduler(content.get("scheduler", {}), where),
         gated_delta_rule=_names(
             [content.get("gated_delta_rule", CHUNKED)], GATED_DELTA_RULE_KERNELS, "gated_delta_rule", where
         )[0],
@@ -451,7 +455,7 @@ def render(engine: Engine) -> str:
     lines += [f"kernels_of: {_quoted(engine.kernels_of)}"] if engine.kernels_of else []
     if engine.weight_only:
         lines += [f"weight_only: {{{', '.join(f'{name}: {kernel}' for name, kernel in engine.weight_only.items())}}}"]
-    lines += [*render_reserve(engine.memory), "parameters:"]
+    lines += [*render_reserve(engine.memory), *render_scheduler(engine.scheduler), "parameters:"]
     for parameter in PARAMETERS:
         value = engine[parameter.name]
         shown = f"{value:.4g}" if parameter.unit is Unit.RATIO or value == 0 else f"{value * 1e6:.4g} us"

@@ -73,6 +73,11 @@ def parse_axis(name: str, given: object) -> Axis:
     option = find_option(name)
     if isinstance(given, str) and given == EVERYTHING and option.name in _KNOWN:
         given = _KNOWN[option.name]()
+    return axis_of(option, given)
+
+
+def axis_of(option: Option, given: object) -> Axis:
+    """The axis over an option; raises as `parse_axis` does."""
     entries = _split(given, option) if isinstance(given, str) else _listed(given, option)
     if option.kind is Kind.GRID:
         return _grid_axis(option, entries)

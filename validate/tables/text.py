@@ -6,6 +6,7 @@ Data rows are numbered from 1 in messages, header not counted. Errors raise Spec
 from __future__ import annotations
 
 import csv
+import gzip
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -58,14 +59,25 @@ def _text(path: Path) -> str:
     try:
         if path.stat().st_size > MAX_BYTES:
             raise SpecError(where, f"is larger than {MAX_BYTES >> 20} MiB")
-        text = path.read_bytes().decode("utf-8-sig")
-    except OSError as error:
-        raise SpecError(quote(where, 200), f"cannot be read ({error.strerror})") from None
+        text = _bytes(path).decode("utf-8-sig")
+    except (OSError, EOFError) as error:
+        raise SpecError(quote(where, 200), f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
     except UnicodeDecodeError:
         raise SpecError(where, "is no CSV file (not UTF-8 text)") from None
     if "\0" in text:
         raise SpecError(where, "is no CSV file (it holds null bytes)")
     return text
+
+
+def _bytes(path: Path) -> bytes:
+    """The content of a file, decompressed if its name ends in .gz, up to `MAX_BYTES`."""
+    if path.suffix != ".gz":
+        return path.read_bytes()
+    with gzip.open(path) as file:
+        content = file.read(MAX_BYTES + 1)
+    if len(content) > MAX_BYTES:
+        raise SpecError(str(path), f"is larger than {MAX_BYTES >> 20} MiB")
+    return content
 
 
 def _rows(text: str, where: str) -> Iterator[list[str]]:

@@ -15,6 +15,7 @@ from roofline.whatif.solve.crossover import Change, Crossover, crossover
 from roofline.whatif.solve.device import min_bandwidth, min_memory, min_peak
 from roofline.whatif.solve.drafts import max_draft
 from roofline.whatif.solve.formats import max_bits, min_bits
+from roofline.whatif.solve.load import LoadAnswer, max_concurrency, max_rate
 from roofline.whatif.solve.targets import Answer, Check, Figures, Targets, Verdict
 
 __all__ = [
@@ -23,14 +24,17 @@ __all__ = [
     "Check",
     "Crossover",
     "Figures",
+    "LoadAnswer",
     "Targets",
     "Verdict",
     "break_even",
     "crossover",
     "max_batch",
     "max_bits",
+    "max_concurrency",
     "max_context",
     "max_draft",
+    "max_rate",
     "min_bandwidth",
     "min_bits",
     "min_gpus",

@@ -1,0 +1,144 @@
+"""The command `roofline serve`: a deployment under load."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from functools import wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from roofline.cli.options import (
+    FORMAT,
+    OutputFormat,
+    OutputOption,
+    TpotOption,
+    TtftOption,
+    emit,
+    print_document,
+    seconds,
+)
+from roofline.cli.options import AnswerFormat as Answer
+from roofline.cli.scenario_options import SCENARIO_OPTIONS, with_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from roofline.whatif.request import Request
+
+OF_A_LOAD = frozenset(
+    {"batch", "prompt", "generate", "context", "prefix", "images", "image_size", "convention", "memory_reading"}
+)
+"""Options of a scenario that a load replaces."""
+
+LENGTHS = "2000, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300, or a CSV file of length,count."
+
+
+def deployment_command(command: Callable[..., None]) -> Callable[..., None]:
+    """`command(..., request, ...)` with the options of a scenario except those of its workload."""
+    own = inspect.signature(command, eval_str=True, locals={"Request": Any}).parameters.values()
+    kept = [option for name, option in SCENARIO_OPTIONS.items() if name not in OF_A_LOAD]
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        from roofline.whatif.options import request_from
+
+        options = {name: option.default for name, option in SCENARIO_OPTIONS.items() if name in OF_A_LOAD}
+        options |= {option.name: given.pop(option.name) for option in kept}
+        command(request=request_from(options), **given)
+
+    spread = [inner for entry in own for inner in (kept if entry.name == "request" else [entry])]
+    command_line: Callable[..., None] = with_parameters(run, spread)
+    return command_line
+
+
+@deployment_command
+def serve(
+    request: Request,
+    prompt: Annotated[str, typer.Option(metavar="LENGTH", help=f"Prompt tokens: {LENGTHS}")] = "1024",
+    generate: Annotated[str, typer.Option(metavar="LENGTH", help="Generated tokens, written likewise.")] = "256",
+    concurrency: Annotated[
+        str | None, typer.Option(metavar="VALUES", help="Requests in flight: 64, 1,8,64 or 1:256:log9.")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="VALUES", help="Requests/s that arrive: 4/s, 1,2,4 or 0.5:8:log9.")
+    ] = None,
+    offline: Annotated[int | None, typer.Option(metavar="N", help="All N requests at once.")] = None,
+    trace: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A trace (CSV or JSONL: Azure, Mooncake, ShareGPT lengths).")
+    ] = None,
+    burstiness: Annotated[float, typer.Option(help="Of --rate: 1 is Poisson, less is burstier.")] = 1.0,
+    prefix_hits: Annotated[float, typer.Option(help="Fraction of each prompt in the prefix cache.")] = 0.0,
+    chunk: Annotated[int | None, typer.Option(help="Token budget of a step. [default: the engine's]")] = None,
+    sequences: Annotated[int | None, typer.Option(help="Most running sequences. [default: the engine's]")] = None,
+    ttft: TtftOption = None,
+    tpot: TpotOption = None,
+    simulate: Annotated[
+        int | None, typer.Option(metavar="N", help="Simulate N requests one by one, at each value.")
+    ] = None,
+    rounds: Annotated[
+        float | None, typer.Option(help="Simulate a benchmark of ROUNDS x concurrency requests, all sent at the start.")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
+    format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
+    output: OutputOption = None,
+) -> None:
+    """Predict a deployment under load: latency, throughput and cost.
+
+    TTFT, TPOT and E2E latency at mean, p50, p95 and p99, throughput per device and per user, goodput within targets,
+    cost: at each number of requests in flight or rate of arrivals, in steady state or request by request.
+    """
+    from msgspec.structs import replace
+
+    from roofline.core.errors import RooflineError
+    from roofline.reports.documents import serving as page
+    from roofline.serving.curve import serve as run
+    from roofline.serving.load import Load
+    from roofline.serving.traces import read_trace
+
+    if simulate is not None and not 1 <= simulate <= 10**6:
+        raise RooflineError(f"--simulate must be between 1 and 1000000, got {simulate}")
+    for name, count in (("chunk", chunk), ("sequences", sequences)):
+        if count is not None and count < 1:
+            raise RooflineError(f"--{name} must be at least 1, got {count}")
+    given = {"concurrency": concurrency, "rate": rate, "offline": offline, "trace": trace}
+    if all(value is None for value in given.values()):
+        concurrency = "1:256:log9"
+    values = _values(concurrency, rate)
+    load = Load(
+        prompt=prompt,
+        output=generate,
+        concurrency=None if concurrency is None or not values else int(values[0]),
+        rate=None if rate is None or not values else values[0],
+        offline=offline,
+        trace=None if trace is None else read_trace(trace),
+        burstiness=burstiness,
+        hits=prefix_hits,
+        rounds=rounds,
+    )
+    scenario = request.scenario()
+    policy = scenario.profile.scheduler
+    policy = replace(policy, tokens=chunk or policy.tokens, sequences=sequences or policy.sequences)
+    targets = (seconds(ttft) or math.inf, seconds(tpot) or math.inf)
+    curve = run(scenario, load, values or None, requests=simulate, seed=seed, targets=targets, scheduler=policy)
+    document = page.serving_document(curve, targets)
+    if format is OutputFormat.CSV:
+        emit(page.as_csv(document), output)
+        return
+    print_document(document, page.serving_blocks(document), Answer(format), output)
+
+
+def _values(concurrency: str | None, rate: str | None) -> list[float]:
+    """The values of the axis that is given."""
+    from roofline.whatif.axes import axis_of
+    from roofline.whatif.options import Kind, Option
+
+    if concurrency is not None:
+        option = Option("concurrency", Kind.INTEGER, (), 1, 10**6)
+        return [float(value) for value in axis_of(option, concurrency).values]
+    if rate is not None:
+        option = Option("rate", Kind.NUMBER, (), 1e-6, 1e6)
+        return [float(value) for value in axis_of(option, rate.replace("/s", "")).values]
+    return []

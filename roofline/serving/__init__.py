@@ -1,0 +1,29 @@
+"""An engine under load: the times of its steps, its scheduler, steady states and event simulation.
+
+In: a `Scenario` and a `Load` (how requests arrive, their lengths). Out: TTFT, TPOT and E2E latency, throughput,
+goodput, use of the KV cache and cost of the deployment, at each concurrency or rate.
+"""
+
+from typing import TYPE_CHECKING
+
+from roofline.core.lazy import lazy
+
+if TYPE_CHECKING:
+    from roofline.serving.curve import Curve, serve
+    from roofline.serving.load import Load, Trace
+    from roofline.serving.outcome import Outcome
+    from roofline.serving.traces import read_trace
+
+__all__ = ["Curve", "Load", "Outcome", "Trace", "read_trace", "serve"]
+
+__getattr__ = lazy(
+    __name__,
+    {
+        "Curve": "curve",
+        "Load": "load",
+        "Outcome": "outcome",
+        "Trace": "load",
+        "read_trace": "traces",
+        "serve": "curve",
+    },
+)

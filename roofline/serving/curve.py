@@ -1,0 +1,114 @@
+"""A deployment under loads: the answer of `roofline serve`.
+
+>>> from roofline import Scenario, load_hardware, load_model
+>>> from roofline.serving import Load, serve
+>>> scenario = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"))
+>>> curve = serve(scenario, Load(prompt=1024, output=256, concurrency=1), [1, 16, 64])
+>>> [round(point.output_tokens_per_second) for point in curve.outcomes] == sorted(
+...     round(point.output_tokens_per_second) for point in curve.outcomes)
+True
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.core.errors import RooflineError
+from roofline.scenario.cost import HOUR, MILLION, price
+from roofline.scenario.scenario import Scenario
+from roofline.serving.load import Arrivals, Load
+from roofline.serving.outcome import Outcome, outcome_of, steady_outcomes
+from roofline.serving.replica import Replica, replica_of
+from roofline.serving.simulation import simulate
+from roofline.serving.steady import steady
+from roofline.specs.scheduler import Scheduler
+
+Targets = tuple[float, float]
+"""TTFT and TPOT in seconds; infinite for none."""
+
+NO_TARGETS: Targets = (math.inf, math.inf)
+
+
+class Curve(Struct, frozen=True):
+    """The outcomes of a replica at each of `values`: concurrencies, rates in requests/s, or a single run."""
+
+    replica: Replica
+    load: Load
+    values: tuple[float, ...]
+    outcomes: tuple[Outcome, ...]
+    simulated: bool
+
+    @property
+    def scenario(self) -> Scenario:
+        """The deployment."""
+        return self.replica.scenario
+
+    def cost(self, outcome: Outcome) -> float | None:
+        """USD per million output tokens; None without a price."""
+        hourly = price(self.scenario.hardware, self.scenario.price)
+        if hourly is None or not outcome.output_tokens_per_second:
+            return None
+        return hourly * outcome.devices / HOUR / outcome.output_tokens_per_second * MILLION
+
+    def energy(self, outcome: Outcome) -> float | None:
+        """Joules per output token with all devices at TDP; None without a TDP."""
+        tdp = self.scenario.hardware.tdp
+        if tdp is None or not outcome.output_tokens_per_second:
+            return None
+        return tdp * outcome.devices / outcome.output_tokens_per_second
+
+
+def serve(
+    scenario: Scenario,
+    load: Load,
+    values: Sequence[float] | None = None,
+    *,
+    requests: int | None = None,
+    seed: int = 0,
+    targets: Targets = NO_TARGETS,
+    scheduler: Scheduler | None = None,
+) -> Curve:
+    """The outcomes at several concurrencies or rates (None: the load's own).
+
+    Steady states by default; `requests` simulates that many for each value, and traces, offline loads and closed loops
+    with `rounds` are always simulated. Raises RooflineError where the model or no request fits.
+    """
+    _check(scenario)
+    kind = load.arrivals
+    points = tuple(float(value) for value in (values if values is not None else [_own(load)]))
+    replica = replica_of(scenario, load, scheduler)
+    if kind in (Arrivals.CLOSED, Arrivals.OPEN) and requests is None and load.rounds is None:
+        found = steady_outcomes(replica, load, steady(replica, load, points), targets)
+        return Curve(replica, load, points, found, simulated=False)
+    outcomes = []
+    for value in points:
+        changed = _at(load, value)
+        served = simulate(replica, changed, requests or DEFAULT_REQUESTS, seed)
+        outcomes.append(outcome_of(replica, changed, served, targets))
+    return Curve(replica, load, points, tuple(outcomes), simulated=True)
+
+
+DEFAULT_REQUESTS = 2000
+"""Requests of a simulation."""
+
+
+def _at(load: Load, value: float) -> Load:
+    if load.arrivals is Arrivals.CLOSED:
+        return replace(load, concurrency=max(1, round(value)))
+    return replace(load, rate=value) if load.arrivals is Arrivals.OPEN else load
+
+
+def _own(load: Load) -> float:
+    """The concurrency, rate or number of requests of a load."""
+    if load.trace is not None:
+        return float(len(load.trace.prompt))
+    return float(load.concurrency or load.rate or load.offline or 0)
+
+
+def _check(scenario: Scenario) -> None:
+    if scenario.shape:
+        raise RooflineError("a load is served by one deployment: the scenario's workload must not be an array")

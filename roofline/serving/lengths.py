@@ -1,0 +1,246 @@
+"""Distributions of token counts: lengths of prompts and outputs.
+
+A length is a number or a distribution, written as
+
+    2000                            constant (every length may be written like 2k or 2K, `units.parse_count`)
+    uniform:128:1024                uniform between two lengths
+    lognormal:mean=512,p95=1500     lognormal, from two of mean, median and a percentile
+    exponential:mean=300            memoryless
+    lengths.csv                     a histogram: lines of length,count
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import cached_property
+from pathlib import Path
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.units import parse_count
+from roofline.scenario.scenario import MAX_LENGTH
+
+Array = NDArray[np.float64]
+KINDS = ("uniform", "lognormal", "exponential")
+NORMAL = NormalDist()
+
+
+class Lengths(Struct, frozen=True, dict=True):
+    """A distribution of token counts: its mean, its second moment and its quantile function, all in tokens.
+
+    >>> parse_lengths("uniform:100:300").mean
+    200.0
+    >>> round(parse_lengths("lognormal:mean=512,p95=1500").quantile(0.95))
+    1500
+    """
+
+    written: str
+    mean: float
+    second: float
+    inverse: Callable[[Any], Any]
+
+    def quantile(self, share: float) -> float:
+        """The length at a quantile."""
+        return float(np.maximum(self.inverse(np.asarray(share, float)), 1.0))
+
+    def beyond(self, lengths: Any) -> Any:
+        """The shares longer than each of some lengths, to 1e-6."""
+        low, high = np.zeros(np.shape(lengths)), np.ones(np.shape(lengths))
+        for _ in range(20):
+            share = (low + high) / 2
+            above = np.maximum(self.inverse(share), 1.0) > lengths
+            low, high = np.where(above, low, share), np.where(above, share, high)
+        return 1 - np.where(low > 0, high, 0.0)
+
+    def times(self, factor: float) -> Lengths:
+        """The distribution scaled by a factor; its text has whole tokens unless it is a file."""
+        if not self.written.endswith(".csv"):
+            text = _NUMBER.sub(lambda found: str(max(1, int(parse_count(found[0]) * factor))), self.written)
+            with suppress(RooflineError):
+                return parse_lengths(text)
+        return replace(
+            self,
+            mean=self.mean * factor,
+            second=self.second * factor**2,
+            inverse=lambda share: factor * self.inverse(share),
+        )
+
+    @property
+    def varies(self) -> bool:
+        """Whether lengths vary."""
+        return self.deviation > 1e-9 * self.mean
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation."""
+        return math.sqrt(max(self.second - self.mean**2, 0.0))
+
+    @property
+    def biased(self) -> float:
+        """The length-biased mean, E[x^2] / E[x]: that of the sequences in progress at a random moment."""
+        return self.second / self.mean
+
+    @cached_property
+    def sample(self) -> Array:
+        """Quantiles of equal weight, to average functions of the length."""
+        if not self.varies:
+            return np.array([self.mean])
+        found: Array = np.maximum(self.inverse((np.arange(SAMPLES) + 0.5) / SAMPLES), 1.0)
+        return found
+
+
+SAMPLES = 1000
+
+_NUMBER = re.compile(r"(?<![\w.])\d[\d_.]*(?:e[+-]?\d+|[kmg])?", re.IGNORECASE)
+"""A number of tokens in a distribution's text, not the 95 of p95."""
+
+
+def longer(one: Lengths, other: Lengths, tokens: float) -> float:
+    """The probability that two independent lengths sum to more than a number of tokens."""
+    return float(np.mean(one.beyond(tokens - other.sample)))
+
+
+def parse_lengths(written: float | str | Lengths, what: str = "a length") -> Lengths:
+    """The distribution of a number or text; raises RooflineError, which names it `what`."""
+    if isinstance(written, Lengths):
+        return written
+    number = as_number(written)
+    if number is not None:
+        return _checked(Lengths(f"{number:g}", number, number**2, lambda share: np.full(np.shape(share), number)), what)
+    text = str(written).strip()
+    kind, _, rest = text.partition(":")
+    if kind in KINDS and rest:
+        make = {"uniform": _uniform, "lognormal": _lognormal, "exponential": _exponential}[kind]
+        return _checked(make(text, rest, what), what)
+    if text.endswith(".csv"):
+        return _checked(_histogram(text, what), what)
+    if kind.isidentifier() and rest:
+        raise UnknownNameError("distribution", kind, KINDS)
+    raise RooflineError(
+        f"{what} is a number of tokens, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300"
+        f" or a .csv file of length,count, got {quote(written)}"
+    )
+
+
+def as_number(written: object) -> float | None:
+    """The number that a text or value is; None for anything else."""
+    if isinstance(written, bool):
+        return None
+    try:
+        return parse_count(written) if isinstance(written, str) else float(written)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def _checked(found: Lengths, what: str) -> Lengths:
+    if not (math.isfinite(found.mean) and 1 <= found.mean <= MAX_LENGTH and math.isfinite(found.second)):
+        raise RooflineError(f"{what} must be 1 to {MAX_LENGTH} tokens on average, got {quote(found.written)}")
+    return found
+
+
+def _uniform(text: str, rest: str, what: str) -> Lengths:
+    ends = [number for part in rest.split(":") if (number := as_number(part)) is not None]
+    if len(ends) != 2 or not 1 <= ends[0] < ends[1] < math.inf:
+        raise RooflineError(f"{what}: a uniform distribution is uniform:LOW:HIGH in tokens, got {quote(text)}")
+    low, high = ends
+    second = (low**2 + low * high + high**2) / 3
+    return Lengths(text, (low + high) / 2, second, lambda share: low + (high - low) * np.asarray(share))
+
+
+def _exponential(text: str, rest: str, what: str) -> Lengths:
+    given = _given(text, rest, what)
+    if set(given) != {"mean"}:
+        raise RooflineError(f"{what}: an exponential distribution is exponential:mean=TOKENS, got {quote(text)}")
+    mean = given["mean"]
+    return Lengths(text, mean, 2 * mean**2, lambda share: -mean * np.log1p(-np.asarray(share)))
+
+
+def _lognormal(text: str, rest: str, what: str) -> Lengths:
+    """From mean and a percentile, median and a percentile, or mean and median.
+
+    With z the normal quantile: ln p = mu + z sigma, ln median = mu, ln mean = mu + sigma^2 / 2.
+    """
+    given = _given(text, rest, what)
+    percentiles = [name for name in given if name.startswith("p")]
+    if len(given) != 2 or len(percentiles) > 1:
+        raise RooflineError(
+            f"{what}: a lognormal distribution takes two of mean, median and p95 (or another), got {quote(text)}"
+        )
+    if not percentiles:
+        mu, square = math.log(given["median"]), 2 * math.log(given["mean"] / given["median"])
+        if square <= 0:
+            raise RooflineError(f"{what}: a lognormal distribution's mean must exceed its median, got {quote(text)}")
+        sigma = math.sqrt(square)
+    else:
+        z, at = NORMAL.inv_cdf(float(percentiles[0][1:]) / 100), given[percentiles[0]]
+        if "median" in given:
+            mu, sigma = math.log(given["median"]), math.log(at / given["median"]) / z
+            farthest = math.inf
+        else:
+            apart = math.log(at / given["mean"])
+            farthest = math.exp(z**2 / 2)
+            sigma = z - math.sqrt(z**2 - 2 * apart) if 2 * apart <= z**2 else math.nan
+            mu = math.log(given["mean"]) - sigma**2 / 2
+        if not sigma > 0:
+            limit = "" if math.isinf(farthest) else f" and at most {farthest:.3g} times the mean"
+            raise RooflineError(f"{what}: {percentiles[0]} must exceed the mean or median{limit}, got {quote(text)}")
+    mean = math.exp(mu + sigma**2 / 2)
+    normal = np.frompyfunc(lambda share: NORMAL.inv_cdf(min(max(share, 1e-12), 1 - 1e-12)), 1, 1)
+    return Lengths(
+        text,
+        mean,
+        mean**2 * math.exp(sigma**2),
+        lambda share: np.exp(mu + sigma * np.asarray(normal(share), float)),
+    )
+
+
+def _given(text: str, rest: str, what: str) -> Mapping[str, float]:
+    found: dict[str, float] = {}
+    for part in rest.split(","):
+        name, _, value = part.partition("=")
+        number, name = as_number(value.strip()), name.strip()
+        share = as_number(name[1:]) if name.startswith("p") else None
+        if name not in ("mean", "median") and not (share is not None and 50 < share < 100):
+            raise RooflineError(f"{what}: {quote(name)} is not mean, median or a percentile from p51 to p99.9")
+        if number is None or not (math.isfinite(number) and number >= 1):
+            raise RooflineError(f"{what}: {name} must be a number of tokens, at least 1, got {quote(text)}")
+        found[name] = number
+    return found
+
+
+def _histogram(text: str, what: str) -> Lengths:
+    try:
+        with Path(text).open(newline="", encoding="utf-8") as file:
+            rows = [row for row in csv.reader(file) if row]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not a CSV file"
+        raise RooflineError(f"{what}: cannot read {quote(text)}: {reason}") from None
+    if rows and as_number(rows[0][0]) is None:
+        rows = rows[1:]  # a header
+    pairs = [tuple(map(as_number, row)) for row in rows]
+    for line, pair in enumerate(pairs, 1):
+        if len(pair) != 2 or pair[0] is None or pair[1] is None or not (pair[0] >= 1 and 0 <= pair[1] < math.inf):
+            raise RooflineError(f"{what}: row {line} of {quote(text)} is not length,count")
+    values = np.array([pair[0] for pair in pairs], float)
+    weights = np.array([pair[1] for pair in pairs], float)
+    if not weights.sum() > 0:
+        raise RooflineError(f"{what}: the counts of {quote(text)} sum to 0")
+    order = np.argsort(values)
+    values, weights = values[order], weights[order] / weights.sum()
+    shares = np.cumsum(weights)
+
+    def inverse(share: Any) -> Any:
+        index = np.searchsorted(shares, np.asarray(share) * (1 - 1e-12))
+        return values[np.minimum(index, values.size - 1)]
+
+    return Lengths(text, float(values @ weights), float(values**2 @ weights), inverse)

@@ -1,0 +1,181 @@
+"""The load of a deployment: how requests arrive, and their lengths.
+
+    closed    a fixed number of requests in flight: each completion sends the next (`concurrency`)
+    open      a rate of requests/s; the gaps are gamma-distributed with a coefficient of variation `burstiness`^(-1/2),
+              so that 1 is a Poisson process and less is burstier (vLLM's benchmark has the same parameter)
+    offline   all requests at once
+    trace     arrival times and lengths of a file (`roofline.serving.traces`)
+
+A benchmark of a closed loop sends its first `concurrency` requests at once; `rounds` is its number of requests over the
+concurrency, None a loop without end.
+"""
+
+from __future__ import annotations
+
+import math
+from enum import StrEnum
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import force_setattr
+from numpy.typing import NDArray
+
+from roofline.core.errors import RooflineError
+from roofline.serving.lengths import Lengths, parse_lengths
+
+Array = NDArray[np.float64]
+
+MAX_CONCURRENCY = 10**6
+"""The most accepted requests in flight."""
+
+
+class Arrivals(StrEnum):
+    """How requests arrive."""
+
+    CLOSED = "closed"
+    OPEN = "open"
+    OFFLINE = "offline"
+    TRACE = "trace"
+
+
+class Trace(Struct, frozen=True):
+    """Requests of a trace: arrival in seconds from the first, prompt and output tokens, cached prompt tokens."""
+
+    arrival: tuple[float, ...]
+    prompt: tuple[int, ...]
+    output: tuple[int, ...]
+    cached: tuple[int, ...] = ()
+
+
+class Load(Struct, frozen=True):
+    """The requests of a deployment: exactly one of `concurrency`, `rate`, `offline` (requests) and `trace`.
+
+    `prompt` and `output` are lengths in tokens as of `parse_lengths`. `hits` is the fraction of a prompt that is in the
+    prefix cache. Raises RooflineError.
+    """
+
+    prompt: float | str | Lengths = 1024
+    output: float | str | Lengths = 128
+    concurrency: int | None = None
+    rate: float | None = None
+    offline: int | None = None
+    trace: Trace | None = None
+    burstiness: float = 1.0
+    hits: float = 0.0
+    rounds: float | None = None
+    ramp: float = 0.0
+
+    def __post_init__(self) -> None:
+        given = [name for name in ("concurrency", "rate", "offline", "trace") if getattr(self, name) is not None]
+        if len(given) != 1:
+            found = " and ".join(f"--{name}" for name in given) or "none"
+            raise RooflineError(f"a load is one of --concurrency, --rate, --offline and --trace, got {found}")
+        for name in ("concurrency", "offline"):
+            count = getattr(self, name)
+            if count is not None and not (type(count) is int and 1 <= count <= MAX_CONCURRENCY):
+                raise RooflineError(f"--{name} must be an integer from 1 to {MAX_CONCURRENCY}, got {count}")
+        for name in ("rate", "burstiness", "rounds"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise RooflineError(f"--{name} must be above 0, got {value}")
+        if not 0 <= self.hits < 1:
+            raise RooflineError(f"--prefix-hits must be at least 0 and below 1, got {self.hits}")
+        force_setattr(self, "prompt", parse_lengths(self.prompt, "--prompt"))
+        force_setattr(self, "output", parse_lengths(self.output, "--generate"))
+
+    @property
+    def arrivals(self) -> Arrivals:
+        """How requests arrive."""
+        if self.concurrency is not None:
+            return Arrivals.CLOSED
+        if self.rate is not None:
+            return Arrivals.OPEN
+        return Arrivals.OFFLINE if self.offline is not None else Arrivals.TRACE
+
+    @property
+    def prompts(self) -> Lengths:
+        """The lengths of prompts."""
+        assert isinstance(self.prompt, Lengths)
+        return self.prompt
+
+    @property
+    def means(self) -> tuple[float, float]:
+        """Mean tokens of prompt and output."""
+        if self.trace is not None:
+            return float(np.mean(self.trace.prompt)), float(np.mean(self.trace.output))
+        return self.prompts.mean, self.outputs.mean
+
+    @property
+    def biased_output(self) -> float:
+        """The length-biased mean of outputs, E[x^2] / E[x]: of the sequences that run at a random moment."""
+        if self.trace is None:
+            return self.outputs.biased
+        tokens = np.array(self.trace.output, float)
+        return float((tokens**2).mean() / tokens.mean())
+
+    @property
+    def longest(self) -> float:
+        """Tokens of the longest request: its prompt and output, at the 99.9th percentile of a distribution."""
+        if self.trace is not None:
+            return float(
+                max(prompt + output for prompt, output in zip(self.trace.prompt, self.trace.output, strict=True))
+            )
+        return self.prompts.quantile(0.999) + self.outputs.quantile(0.999)
+
+    @property
+    def shortest(self) -> float:
+        """Tokens of the shortest request."""
+        if self.trace is not None:
+            return float(
+                min(prompt + output for prompt, output in zip(self.trace.prompt, self.trace.output, strict=True))
+            )
+        return self.prompts.quantile(0.001) + self.outputs.quantile(0.001)
+
+    @property
+    def outputs(self) -> Lengths:
+        """The lengths of outputs."""
+        assert isinstance(self.output, Lengths)
+        return self.output
+
+
+class Requests(NamedTuple):
+    """Requests in order of arrival.
+
+    Times are in seconds, 0 for the first of a closed loop; `prompt` are tokens to compute, `cached` those that are not.
+    """
+
+    arrival: Array
+    prompt: NDArray[np.int64]
+    output: NDArray[np.int64]
+    cached: NDArray[np.int64]
+
+
+def draw(load: Load, count: int, seed: int = 0) -> Requests:
+    """`count` requests of a load, all of a trace; equal seeds draw equal requests."""
+    if load.trace is not None:
+        trace = load.trace
+        cached = np.array(trace.cached or np.zeros(len(trace.prompt)), np.int64)
+        prompt = np.array(trace.prompt, np.int64)
+        hits = np.maximum(cached, np.floor(load.hits * prompt).astype(np.int64))
+        return _computed(np.array(trace.arrival, float), prompt, np.array(trace.output, np.int64), hits)
+    random = np.random.default_rng(seed)
+    prompt, output = (
+        np.maximum(np.round(lengths.inverse(random.random(count))), 1).astype(np.int64)
+        for lengths in (load.prompts, load.outputs)
+    )
+    gaps = np.zeros(count)
+    if load.concurrency is not None:
+        gaps[1 : load.concurrency] = load.ramp
+    if load.rate is not None:
+        gaps = random.gamma(load.burstiness, 1 / (load.burstiness * load.rate), count)
+        gaps[0] = 0.0
+    return _computed(np.cumsum(gaps), prompt, output, np.floor(load.hits * prompt).astype(np.int64))
+
+
+def _computed(
+    arrival: Array, prompt: NDArray[np.int64], output: NDArray[np.int64], hits: NDArray[np.int64]
+) -> Requests:
+    """The requests, of which at least one token of the prompt is computed."""
+    cached = np.minimum(hits, prompt - 1)
+    return Requests(arrival, prompt - cached, output, cached)

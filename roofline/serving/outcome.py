@@ -1,0 +1,175 @@
+"""What a load yields: latencies, throughput, use of the replica, goodput, cost and energy."""
+
+from __future__ import annotations
+
+import math
+from statistics import NormalDist
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from numpy.typing import NDArray
+
+from roofline.serving.load import Load
+from roofline.serving.replica import Replica
+from roofline.serving.simulation import Served
+from roofline.serving.steady import Steady
+from roofline.timing.intervals import Estimate
+
+Array = NDArray[np.float64]
+
+LEAST = 0.05
+"""The least p10 over p50 of a latency."""
+
+P95 = NormalDist().inv_cdf(0.95)
+"""The standard normal distribution's 95th percentile."""
+
+
+class Latency(Struct, frozen=True):
+    """Seconds of the requests: mean and percentiles, each with an 80% interval."""
+
+    mean: Estimate
+    p50: Estimate
+    p95: Estimate
+    p99: Estimate
+
+
+class Outcome(Struct, frozen=True):
+    """The steady state or the run of a replica under a load.
+
+    `ttft`, `tpot` and `e2e` are seconds. `requests_per_second`, `output_tokens_per_second` and
+    `total_tokens_per_second` are of the replica; `saturated_at` is its largest sustainable rate in requests/s (None:
+    not computed), and `stable` whether the load is below it. `running`, `waiting` and `kv_use` are means over time,
+    `prefill_share` the share of time in steps with prompts.
+    """
+
+    ttft: Latency
+    tpot: Latency
+    e2e: Latency
+    requests_per_second: float
+    output_tokens_per_second: float
+    total_tokens_per_second: float
+    running: float
+    waiting: float
+    kv_use: float
+    prefill_share: float
+    preemptions: float
+    devices: int
+    stable: bool = True
+    saturated_at: float | None = None
+    goodput: float | None = None
+
+    @property
+    def output_per_device(self) -> float:
+        """Output tokens/s of a device."""
+        return self.output_tokens_per_second / self.devices
+
+    @property
+    def per_user(self) -> float:
+        """Output tokens/s of a user: the reciprocal of the median TPOT."""
+        return 1 / self.tpot.p50.mid if self.tpot.p50.mid else math.inf
+
+
+def spreads(replica: Replica, batch: float, context: float, chunk: float) -> tuple[tuple[float, float], ...]:
+    """p10 and p90 over the expected TTFT, and over the expected TPOT.
+
+    The distances of both from p50 are those of a prefill and of a decode step, times the scheduler's `spread`.
+    """
+    low_decode, high_decode, low_prefill, high_prefill = replica.steps.spread
+    each = max(batch / replica.data, 1.0)
+    scheduler = replica.scheduler
+    found = []
+    for low, high, at, own in (
+        (low_prefill, high_prefill, (chunk, context), scheduler.spread_ttft),
+        (low_decode, high_decode, (each, context), scheduler.spread_tpot),
+    ):
+        below, above = 1 - float(low(*at)), float(high(*at)) - 1
+        found.append((max(1 - own[0] * below, LEAST), 1 + own[1] * above))
+    return tuple(found)
+
+
+def latency(values: Array, spread: tuple[float, float]) -> Latency:
+    """The latencies of finished requests; their interval is that of the model, not of the sample."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        finite = np.array([math.nan])
+    return _latency([float(finite.mean()), *np.quantile(finite, (0.5, 0.95, 0.99)).tolist()], spread)
+
+
+def outcome_of(
+    replica: Replica, load: Load, served: Served, targets: tuple[float, float] = (math.inf, math.inf)
+) -> Outcome:
+    """The outcome of a run; `targets` are the TTFT and TPOT that a request meets to count as goodput."""
+    ttft, e2e = served.first - served.arrival, served.last - served.arrival
+    steps = np.maximum(served.output - 1, 1)
+    tpot = np.where(served.output > 1, (served.last - served.first) / steps, math.nan)
+    tokens = float(served.output.sum())
+    prompt, output = load.means
+    spread = spreads(replica, served.running, prompt + output / 2, prompt)
+    goodput = None
+    if any(map(math.isfinite, targets)):
+        met = (ttft <= targets[0]) & ~(tpot > targets[1])
+        goodput = float(met.sum()) / served.duration
+    return Outcome(
+        ttft=latency(ttft, spread[0]),
+        tpot=latency(tpot, spread[1]),
+        e2e=latency(e2e, spread[1]),
+        requests_per_second=served.first.size / served.duration,
+        output_tokens_per_second=tokens / served.duration,
+        total_tokens_per_second=(tokens + served.prompt_tokens) / served.duration,
+        running=served.running,
+        waiting=served.waiting,
+        kv_use=min(served.cached / replica.kv_tokens, 1.0),
+        prefill_share=served.prefilling,
+        preemptions=served.preemptions / max(served.first.size, 1),
+        devices=replica.devices,
+        goodput=goodput,
+    )
+
+
+def steady_outcomes(
+    replica: Replica, load: Load, found: Steady, targets: tuple[float, float] = (math.inf, math.inf)
+) -> tuple[Outcome, ...]:
+    """The outcomes of each point of a steady state; latencies are NaN where queues grow without bound."""
+    return tuple(_steady_outcome(replica, load, found, index, targets) for index in range(found.rate.size))
+
+
+def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, targets: tuple[float, float]) -> Outcome:
+    prompt, output = load.means
+    rate, running = float(found.rate[index]), float(found.running[index])
+    stable = bool(np.isfinite(found.ttft[0, index]))
+    held = prompt + load.biased_output / 2
+    spread = spreads(replica, running if stable else 1.0, held, prompt)
+    ttft, tpot = (found.ttft[:, index], found.tpot[:, index]) if stable else (np.full(4, math.nan),) * 2
+    steps = max(output - 1, 0.0)
+    goodput = None
+    if stable and any(map(math.isfinite, targets)):
+        goodput = rate * _met(found.samples[:, index], tpot, targets)
+    return Outcome(
+        ttft=_latency(ttft, spread[0]),
+        tpot=_latency(tpot, spread[1]),
+        e2e=_latency(ttft + steps * tpot, spread[1]),
+        requests_per_second=rate,
+        output_tokens_per_second=rate * output,
+        total_tokens_per_second=rate * (output + prompt * (1 - load.hits)),
+        running=running if stable else math.nan,
+        waiting=float(found.waiting[index]) if stable else math.nan,
+        kv_use=min(running * held / replica.kv_tokens, 1.0) if stable else 1.0,
+        prefill_share=float(found.prefilling[index]) if stable else math.nan,
+        preemptions=0.0,
+        devices=replica.devices,
+        stable=stable,
+        saturated_at=found.saturation,
+        goodput=goodput,
+    )
+
+
+def _latency(values: Any, spread: tuple[float, float]) -> Latency:
+    return Latency(*(Estimate(float(value) * spread[0], float(value), float(value) * spread[1]) for value in values))
+
+
+def _met(samples: Array, tpot: Array, targets: tuple[float, float]) -> float:
+    """The fraction of requests within targets of TTFT and TPOT; TPOT is normal with the mean and p95 of `tpot`."""
+    deviation = max((float(tpot[2]) - float(tpot[0])) / P95, 1e-12)
+    fast = NormalDist(float(tpot[0]), deviation).cdf(targets[1]) if math.isfinite(targets[1]) else 1.0
+    return float((samples <= targets[0]).mean()) * fast

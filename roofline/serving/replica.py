@@ -1,0 +1,89 @@
+"""A replica of an engine: the times of its steps, its scheduler, and the room of its KV cache."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.core.errors import RooflineError
+from roofline.scenario.kv_capacity import kv_capacity
+from roofline.scenario.scenario import Scenario
+from roofline.serving.load import Load
+from roofline.serving.steps import StepTimes
+from roofline.specs.scheduler import Scheduler
+
+UNLIMITED = 1 << 40
+"""Tokens or sequences where nothing limits them."""
+
+
+class Replica(Struct, frozen=True, dict=True):
+    """A deployment of a scenario's model, formats, parallelism and engine.
+
+    `scheduler` is the engine's policy; its `tokens` and `sequences` are of one data-parallel rank. `kv_tokens` are the
+    tokens that the KV caches of all ranks hold.
+    """
+
+    steps: StepTimes
+    scheduler: Scheduler
+    kv_tokens: int
+
+    @property
+    def scenario(self) -> Scenario:
+        """The scenario whose workload is replaced by a load."""
+        return self.steps.scenario
+
+    @property
+    def data(self) -> int:
+        """The data-parallel ranks among which requests are divided."""
+        return self.steps.data
+
+    @property
+    def devices(self) -> int:
+        """The devices of the replica."""
+        return self.scenario.settings.parallel.devices
+
+    @cached_property
+    def budget(self) -> int:
+        """The most tokens of a step on one rank."""
+        return self.scheduler.tokens or UNLIMITED
+
+    @cached_property
+    def sequences(self) -> int:
+        """The most running sequences of all ranks."""
+        return self.scheduler.sequences * self.data or UNLIMITED
+
+
+def budget_of(scenario: Scenario, policy: Scheduler) -> int | None:
+    """The most tokens of a step: of the scheduler, of chunked prefill, or of the engine's memory settings."""
+    reserve = scenario.profile.memory.on(scenario.hardware)
+    return policy.tokens or scenario.settings.chunk or reserve.pass_tokens(scenario.model.max_context)
+
+
+def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = None) -> Replica:
+    """The replica of a scenario, with tables that cover a load; `scheduler` replaces the engine's policy.
+
+    Raises RooflineError where the model does not fit, or no request of mean length does.
+    """
+    engine, hardware, parallel = scenario.profile, scenario.hardware, scenario.settings.parallel
+    policy = scheduler or engine.scheduler
+    budget = policy.tokens or budget_of(scenario, policy)
+    policy = replace(policy, tokens=budget)
+    capacity = kv_capacity(scenario.model, hardware, scenario.run_precision, parallel, engine.memory)
+    if capacity.cache <= 0:
+        raise RooflineError(
+            f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"
+            f" {-capacity.cache / 1e9:.1f} GB of each device are missing"
+        )
+    kv_tokens = UNLIMITED if capacity.tokens is None else capacity.tokens * parallel.data
+    longest = load.longest
+    least = load.shortest
+    if least > kv_tokens // parallel.data:
+        raise RooflineError(
+            f"no request fits: {least:.0f} tokens of prompt and output, and the KV cache of a device has room for"
+            f" {kv_tokens // parallel.data}"
+        )
+    chunk = min(budget or longest, max(longest, budget or 0))
+    steps = StepTimes(scenario, context=longest, chunk=max(chunk, 64))
+    return Replica(steps, policy, int(min(kv_tokens, UNLIMITED)))

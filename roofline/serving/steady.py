@@ -1,0 +1,353 @@
+"""The steady state of a replica under a load, without simulating requests: for arrays of rates or concurrencies.
+
+Steps. A step of n decoding sequences with m prompts takes X(n, m) = s(n) + b + p m, and s(n) without prompts (`Times`,
+from `StepTimes`); at most k prompts fit. Requests arrive at rate L, so that the prompts waiting at the start of a step
+are a Markov chain
+
+    m' = max(m - k, 0) + Poisson(L X(n, m))
+
+whose stationary distribution gives the mean step T(n) and the batches in which requests begin to decode.
+
+Sequences. A request takes G steps. In steps as the unit of time a sequence stays G, whatever the steps take; the number
+n that runs changes by batches of mean B, at level n upwards as often as downwards (level crossing; Brill 2008):
+
+    P(n + 1) min(n + 1, c) / G = L / B  sum over k <= n of P(k) T(k) Pr(batch > n - k)
+
+with c slots: the sequences that the engine runs at most, or that fit in the KV cache. TPOT is the mean of T over the
+sequences, and those beyond c wait for a slot, E[(n - c)+] / L on average (Little). The largest stable rate is that of
+full steps, c / (G s(c) + c (X(c, k) - s(c)) / k). In a closed loop of C requests n is fixed and L the root of
+C = L (TTFT + G T).
+
+TTFT. A request arrives in a step with probability proportional to its length, waits for its rest, for the steps that
+the prompts ahead fill, and for its own step with all prompts in it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import gammaln
+from scipy.stats import qmc
+
+from roofline.serving.load import Arrivals, Load
+from roofline.serving.replica import Replica
+from roofline.serving.times import Times, slots_of, times_of
+
+Array = NDArray[np.float64]
+
+STATES, ROUNDS, BLOCK = 28, 40, 256
+"""Waiting prompts that are told apart, multiplications that find their distribution, and points at once."""
+
+REFINEMENTS = 3
+"""Rounds in which a closed loop's throughput is refined by the chain of waiting prompts."""
+
+ITERATIONS = 40
+"""Halvings of the interval in which the throughput of a closed loop lies."""
+
+QUANTILES = (0.5, 0.95, 0.99)
+
+SAMPLES = 256
+"""Requests that sample the distribution of TTFT."""
+
+SATURATED = 3
+"""Numbers of sequences, the largest, at which the largest stable rate is looked for."""
+
+
+class Steady(NamedTuple):
+    """Seconds and rates of each point; infinite where queues grow without bound.
+
+    `ttft` and `tpot` have the mean and the QUANTILES along the first axis. `rate` is requests/s, `saturation` the
+    largest stable one, `slots` the sequences that run at most, `samples` the TTFT of SAMPLES requests (samples,
+    points).
+    """
+
+    ttft: Array
+    tpot: Array
+    rate: Array
+    running: Array
+    waiting: Array
+    prefilling: Array
+    saturation: float
+    slots: float
+    samples: Array
+
+
+def saturation_of(times: Times, slots: float) -> float:
+    """The largest stable rate: with some number of sequences, the steps yield tokens as fast as requests ask for them.
+
+    Below the rate of full steps, prompts come in smaller batches that take more of the time.
+    """
+    number = np.minimum(np.arange(1.0, times.decode.size + 1), slots)
+    most = float(np.max(number / (times.steps * times.decode + number * times.full(number))))
+    if not times.steps:
+        return most
+    sizes = np.unique(np.append(times.added.rows[times.added.rows < slots], slots))[-SATURATED:]
+    shares = np.linspace(1.0, 0.2, 33)
+    rate, size = (grid.ravel() for grid in np.meshgrid(most * shares, sizes, indexing="ij"))
+    spent = (rate * times.steps * _prompts(times, rate, size).mean / size).reshape(shares.size, sizes.size).min(axis=1)
+    stable = spent < 1
+    if not stable.any():
+        return 0.2 * most
+    first = int(np.argmax(stable))
+    if first == 0:
+        return most
+    share = float(np.interp(1.0, [spent[first], spent[first - 1]], [shares[first], shares[first - 1]]))
+    return share * most
+
+
+class Prompts(NamedTuple):
+    """The stationary distribution of the prompts waiting at the start of a step, at each point.
+
+    `length` are the seconds of a step in each state (states, points), `share` the states' probabilities, `unit` the
+    prompts that a state stands for, `mean` the time from one decode token to the next, and `cycle` that from one step
+    without prompts to the next.
+    """
+
+    length: Array
+    share: Array
+    unit: Array
+    mean: Array
+    cycle: Array
+
+
+def _prompts(times: Times, rate: Array, number: Array) -> Prompts:
+    parts = [
+        _prompts_of(times, rate[start : start + BLOCK], number[start : start + BLOCK])
+        for start in range(0, rate.size, BLOCK)
+    ]
+    return Prompts(*(np.concatenate(values, axis=-1) for values in zip(*parts, strict=True)))
+
+
+def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
+    """The chain of waiting prompts, by repeated multiplication from its mean."""
+    decode = times.at(number)
+    expected = rate * (decode + times.base(number)) / np.maximum(1 - rate * times.full(number), 0.02)
+    unit = np.maximum(times.unit, np.ceil(expected / (STATES / 4)))
+    most = np.maximum(times.most / unit, 1.0)
+    state = np.arange(float(STATES))[:, np.newaxis]
+    added = times.adding(np.maximum(np.minimum(state, most) * unit, 1.0), number)
+    length = np.where(state > 0, added + (0.0 if times.alone else decode), decode)
+    arriving = np.maximum(rate / unit * length, 1e-300)
+    log = np.log(arriving)
+    left = np.maximum(state - most, 0.0)
+    share = np.zeros((STATES, rate.size))
+    share[0] = 1.0
+    # transition[j, i]: from state i to j; arrivals beyond the last state stay in it.
+    more = state[:, np.newaxis] - np.floor(left)[np.newaxis]
+    transition = np.where(
+        more >= 0, np.exp(more * log[np.newaxis] - arriving[np.newaxis] - gammaln(np.maximum(more, 0) + 1)), 0.0
+    )
+    transition[-1] += np.maximum(1 - transition.sum(axis=0), 0.0)
+    transition = np.moveaxis(transition, 2, 0)
+    vector = np.moveaxis(share, 1, 0)[..., np.newaxis]
+    for _ in range(ROUNDS):
+        vector = transition @ vector
+    share = vector[..., 0].T / vector[..., 0].T.sum(axis=0)
+    mean = np.maximum((share * length).sum(axis=0), decode * share[0])
+    cycle = mean / np.maximum(share[0], 1e-9)
+    return Prompts(length, share, unit, cycle if times.alone else mean, cycle)
+
+
+def steady(replica: Replica, load: Load, values: Any) -> Steady:
+    """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s."""
+    points = np.atleast_1d(np.asarray(values, float))
+    slots = slots_of(replica, load)
+    closed = load.arrivals is Arrivals.CLOSED
+    limit = min(slots, float(points.max())) if closed else slots
+    times = times_of(replica, load, max(2, math.ceil(limit)))
+    if closed:
+        return _closed(replica, times, points, slots)
+    return _open(replica, times, points, slots, load)
+
+
+def _front(replica: Replica, step: Array) -> Array:
+    """Seconds outside the scheduler, and steps that are scheduled ahead or between two polls."""
+    policy = replica.scheduler
+    front: Array = policy.latency + policy.request + (policy.lag + (policy.poll - 1) / 2) * step
+    return front
+
+
+_SEQUENCE = qmc.Sobol(6, seed=0).random(SAMPLES)
+
+
+def _inverse(share: Array, at: Array) -> NDArray[np.intp]:
+    """The state of each sample (samples, 1) by the inverse of the distribution over the first axis."""
+    steps = np.cumsum(share, axis=0)
+    found: NDArray[np.intp] = (steps[np.newaxis] < at[:, :, np.newaxis] * steps[-1]).sum(axis=1)
+    return np.minimum(found, share.shape[0] - 1)
+
+
+def _poisson(mean: Array, at: Array) -> Array:
+    """Quantiles of a Poisson distribution, by the cube-root normal approximation (Wilson and Hilferty)."""
+    from scipy.special import ndtri
+
+    z = ndtri(at)
+    mean = np.maximum(mean, 1e-12)
+    exact = np.where(at < np.exp(-mean), 0.0, 1.0)
+    nine = 9 * np.maximum(mean, 0.05)
+    approximate = np.floor(mean * np.maximum(1 - 1 / nine + z / np.sqrt(nine), 0.0) ** 3 + 0.35)
+    found: Array = np.where(mean < 0.3, exact, np.maximum(approximate, exact))
+    return found
+
+
+def _waits(times: Times, rate: Array, number: Array, prompts: Prompts) -> tuple[Array, Array]:
+    """Samples of TTFT without front end and slots, (samples, points), and the prompts that wait behind on average."""
+    blocks, behind = [], []
+    for begin in range(0, rate.size, BLOCK):
+        part = slice(begin, begin + BLOCK)
+        length, share, unit = prompts.length[:, part], prompts.share[:, part], prompts.unit[part]
+        weight = share * length
+        state = _inverse(weight, _SEQUENCE[:, :1])
+        step = np.take_along_axis(length[np.newaxis].repeat(SAMPLES, 0), state[:, np.newaxis], axis=1)[:, 0]
+        done = np.minimum(state, np.maximum(times.most / unit, 1.0)) * unit
+        ahead = state * unit - done
+        place = _SEQUENCE[:, 1:2]
+        before = _poisson(rate[part] * step * place / unit, _SEQUENCE[:, 2:3]) * unit
+        after = _poisson(rate[part] * step * (1 - place) / unit, _SEQUENCE[:, 3:4]) * unit
+        queue = ahead + before
+        full = np.floor(queue / times.most)
+        others = np.minimum(queue - full * times.most + after, times.most - 1)
+        still = 0.0 if times.alone else times.at(number[part])
+        filled, further = times.adding(times.most, number[part]) + still, times.slope(number[part])
+        own = times.own[np.minimum((_SEQUENCE[:, 4:5] * times.own.size).astype(int), times.own.size - 1)]
+        mine = full * filled + still + times.adding(1 + others, number[part]) + further * (own - 1)
+        blocks.append((1 - place) * step + mine)
+        behind.append((queue - full * times.most + after - others + rate[part] * mine).mean(axis=0))
+    return np.concatenate(blocks, axis=1), np.concatenate(behind)
+
+
+def _summary(samples: Array) -> Array:
+    return np.concatenate([samples.mean(axis=0)[np.newaxis], np.quantile(samples, QUANTILES, axis=0)])
+
+
+def _tpot(times: Times, rate: Array, number: Array, step: Array, deviation: Array) -> Array:
+    """Mean and percentiles of TPOT, whose deviation is that of sequences and of the prompts in a request's steps."""
+    own = np.sqrt(rate * step * times.unit / max(times.steps, 1.0)) * times.slope(number)
+    spread = np.hypot(own, deviation)
+    return np.stack([step, *(step + z * spread for z in (0.0, 1.645, 2.326))])
+
+
+def _closed(replica: Replica, times: Times, points: Array, slots: float) -> Steady:
+    inside = np.minimum(points, slots)
+    low, high = np.full(points.size, 1e-9), 1 / times.full(np.maximum(inside, 1.0))
+    for _ in range(ITERATIONS):
+        rate = np.sqrt(low * high)
+        number, step, ttft = _mean_field(replica, times, rate, inside)
+        over = rate * (ttft + times.steps * step) > inside
+        low, high = np.where(over, low, rate), np.where(over, rate, high)
+    rate = low
+    for _ in range(REFINEMENTS):
+        number = np.clip(rate * times.steps * _mean_step(times, rate, inside), 1.0, inside)
+        prompts = _prompts(times, rate, number)
+        samples, _ = _waits(times, rate, number, prompts)
+        samples = samples + _front(replica, prompts.mean)
+        rate = np.sqrt(rate * inside / (samples.mean(axis=0) + times.steps * prompts.mean))
+    samples = samples + np.maximum(points - slots, 0.0) / rate
+    tpot = _tpot(times, rate, number, prompts.mean, np.zeros(points.size)) / replica.steps.accepted
+    prefilling = np.where(prompts.share[0] < 1, 1 - prompts.share[0] * prompts.length[0] / prompts.mean, 0.0)
+    saturation = saturation_of(times, slots)
+    return Steady(_summary(samples), tpot, rate, inside, points - inside, prefilling, saturation, slots, samples)
+
+
+def _mean_field(replica: Replica, times: Times, rate: Array, inside: Array) -> tuple[Array, Array, Array]:
+    """Sequences that decode, mean step and mean TTFT at a rate of completions, from the mean of the chain."""
+    number = inside
+    for _ in range(3):
+        step = _mean_step(times, rate, np.maximum(number, 1.0))
+        number = np.clip(rate * times.steps * step, 1.0, inside)
+    still = 0.0 if times.alone else times.at(number)
+    ttft = step / 2 + still + times.base(number) + times.slope(number) * (1 + rate * step) + _front(replica, step)
+    return number, step, ttft
+
+
+def _mean_step(times: Times, rate: Array, number: Array) -> Array:
+    """The mean time between decode tokens of n sequences, with arrivals at their mean."""
+    decode = times.at(number)
+    left = np.maximum(1 - rate * np.minimum(times.slope(number), times.full(number)), 1e-3)
+    base = times.base(number)
+    step = decode / left
+    for _ in range(4):
+        some = -np.expm1(-rate * step)
+        step = (decode + some * base) / left
+    return step
+
+
+def _open(replica: Replica, times: Times, points: Array, slots: float, load: Load) -> Steady:
+    """An open loop: the distribution of the running sequences at each rate."""
+    saturation = saturation_of(times, slots)
+    stable = points < saturation
+    rate = np.where(stable, points, saturation * 0.5)
+    number = np.ones(rate.size)
+    for _ in range(ITERATIONS):
+        number = np.clip(np.sqrt(number * rate * times.steps * _mean_step(times, rate, number)), 1.0, slots)
+    for _ in range(3):
+        prompts = _prompts(times, rate, number)
+        level, tail = _sequences(times, rate, number, prompts, slots, load)
+        number = np.sqrt(number * np.maximum(level[0], 1.0))
+    running, step, deviation = level
+    samples, behind = _waits(times, rate, number, prompts)
+    samples = samples + _front(replica, prompts.mean)
+    # A sequence begins where others wait: their prompts, and those that arrive meanwhile, delay its first steps.
+    usual = rate * prompts.mean
+    further = times.slope(number)
+    late = np.maximum(behind - usual, 0.0) * further / np.maximum(1 - rate * further, 0.05)
+    step, running = step + late / max(times.steps, 1.0), running + rate * late
+    full, slot = tail
+    wait = np.log(np.maximum(full / (1 - _SEQUENCE[:, 5:6]), 1.0)) * slot
+    samples = samples + wait
+    ttft = _summary(samples)
+    tpot = _tpot(times, rate, number, step, deviation) / replica.steps.accepted
+    prefilling = 1 - prompts.share[0] * prompts.length[0] / prompts.mean
+    parts = (ttft, tpot, running, full * slot * rate, prefilling)
+    ttft, tpot, running, waiting, prefilling = (np.where(stable, part, np.inf) for part in parts)
+    return Steady(ttft, tpot, np.minimum(points, saturation), running, waiting, prefilling, saturation, slots, samples)
+
+
+def _sequences(
+    times: Times, rate: Array, number: Array, prompts: Prompts, slots: float, load: Load
+) -> tuple[tuple[Array, Array, Array], tuple[Array, Array]]:
+    """The running sequences: mean, mean step over sequences and its deviation; probability and mean of a slot's wait.
+
+    Batches are geometric, P(batch > j) = g^j, with the index of dispersion of a branching process.
+    """
+    states = times.decode.size
+    grid = np.minimum(np.arange(1.0, states + 1), slots)
+    step = _mean_step(times, rate, grid[:, np.newaxis])
+    step = step * (prompts.mean / _mean_step(times, rate, number))
+    # Requests that arrive while prompts are computed begin to decode together, those prompts delay others, and so on.
+    group = np.maximum((prompts.share * np.arange(float(STATES))[:, np.newaxis]).sum(axis=0) * prompts.unit, 1.0)
+    ahead = times.adding(group + times.ranks, number) - times.adding(group, number)
+    further = np.clip(rate * ahead / times.ranks, 0.0, 0.95)
+    more = (
+        times.unit / (1 - further) ** 2 - 1 + rate * (prompts.cycle if times.alone else prompts.mean)
+    ) / load.burstiness
+    g = np.clip(more / (2 + more), 0.0, 0.99)
+    batches = rate * (1 - g)
+    weight = np.zeros((states + 1, rate.size))
+    weight[0] = 1.0
+    carried = np.zeros(rate.size)
+    for level in range(states):
+        flow = weight[level] * step[max(level - 1, 0)]
+        carried = g * carried + flow
+        weight[level + 1] = batches * carried * max(times.steps, 1e-9) / grid[level]
+        largest = weight[level + 1] > 1e200
+        if largest.any():
+            weight[:, largest] /= 1e200
+            carried[largest] /= 1e200
+    counts = np.concatenate([[0.0], grid])[:, np.newaxis]
+    ratio = np.minimum(rate * step[-1] * max(times.steps, 1e-9) / grid[-1], 0.999)
+    tail = weight[-1] * ratio / (1 - ratio)
+    total = weight.sum(axis=0) + tail
+    timed = np.concatenate([step[:1], step])
+    seconds = (weight * timed).sum(axis=0) + tail * step[-1]
+    running = ((weight * timed * counts).sum(axis=0) + tail * step[-1] * grid[-1]) / seconds
+    of_sequences = (weight * counts).sum(axis=0) + tail * grid[-1]
+    seen = ((weight * counts * timed).sum(axis=0) + tail * grid[-1] * step[-1]) / of_sequences
+    square = ((weight * counts * timed**2).sum(axis=0) + tail * grid[-1] * step[-1] ** 2) / of_sequences
+    deviation = np.sqrt(np.maximum(square - seen**2, 0.0) / 2)
+    full = (weight[-1] + tail) / total
+    slot = step[-1] * times.steps / grid[-1] / (1 - ratio)
+    return (running, seen, deviation), (full, slot)

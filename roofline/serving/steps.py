@@ -1,0 +1,325 @@
+"""Seconds of an engine's step: decode tokens and chunks of prompts in one pass.
+
+A kernel whose time depends on the number of tokens alone (GEMMs, experts, norms, collectives) runs once over all of
+them. Attention, recurrent layers and what only one of the phases computes (the projections of absorbed MLA) run apart
+for the sequences that decode and for the chunks. A step of b sequences with c cached tokens, d tokens each, and chunks
+of together q tokens in k prompts takes
+
+    kernels   K = shared(d b + q) + head(d b + k) + decode(b, c) + k prefill(q / k, p)
+    step      T = max(K + gap N, [no CUDA graph] issue N) + host                          (`roofline.specs.engine`)
+              with prompts, `dispatch` of the scheduler in the place of a shorter `issue`
+
+with p tokens cached before a chunk. b, q and k are those of one data-parallel rank, the one with the most; the kernels
+of experts, whose tokens come from all ranks, take the mean over ranks. Each term is tabulated once for a deployment
+from the kernels of the two graphs, on geometric grids, and interpolated linearly: attention is bilinear in sequences
+and context.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from roofline.core.errors import UnsupportedError
+from roofline.graph.extents import Step
+from roofline.graph.network import HEAD
+from roofline.graph.op import Kind
+from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.phase import Phase
+from roofline.scenario.scenario import Scenario
+from roofline.scenario.schedule import Pass
+from roofline.timing.evaluation import resolve
+from roofline.timing.intervals import Estimate
+from roofline.timing.passes import Timing
+
+Array = NDArray[np.float64]
+
+TOKENS, BATCHES, CHUNKS, CONTEXTS = 1.08, 1.3, 1.2, 1.6
+"""Ratios of the grids."""
+
+MAX_TOKENS = 2**17
+"""The most tokens of a step."""
+
+PROBES = Step(np.array([64.0, 1.0, 64.0]), np.array([1.0, 64.0, 1.0]), np.array([1000.0, 1000.0, 3000.0]))
+"""64 tokens three times: of 64 sequences, of one, and with a longer context."""
+
+
+class Curve:
+    """Linear interpolation of one plain number."""
+
+    def __init__(self, places: Array, values: Array) -> None:
+        self._places, self._values = places.tolist(), values.tolist()
+
+    def __call__(self, place: float) -> float:
+        """The value at a place; that of the nearest end outside."""
+        places, values = self._places, self._values
+        if place <= places[0]:
+            return float(values[0])
+        right = bisect_left(places, place)
+        if right >= len(places):
+            return float(values[-1])
+        share = (place - places[right - 1]) / (places[right] - places[right - 1])
+        return float(values[right - 1] + share * (values[right] - values[right - 1]))
+
+
+class Grid:
+    """Linear interpolation on a `Table` of two plain numbers."""
+
+    def __init__(self, table: Table) -> None:
+        self._rows, self._columns = table.rows.tolist(), table.columns.tolist()
+        self._seconds = table.seconds.tolist()
+
+    def __call__(self, row: float, column: float) -> float:
+        """Seconds at a row and a column."""
+        rows, columns = self._rows, self._columns
+        i = min(max(bisect_left(rows, row) - 1, 0), len(rows) - 2)
+        j = min(max(bisect_left(columns, column) - 1, 0), len(columns) - 2)
+        u = (row - rows[i]) / (rows[i + 1] - rows[i])
+        v = (column - columns[j]) / (columns[j + 1] - columns[j])
+        low, high = self._seconds[i], self._seconds[i + 1]
+        first = low[j] + v * (low[j + 1] - low[j])
+        second = high[j] + v * (high[j + 1] - high[j])
+        return max(float(first + u * (second - first)), 0.0)
+
+
+def geometric(low: float, high: float, ratio: float) -> Array:
+    """Whole numbers from `low` to at least `high`, each at most `ratio` times the one before, and powers of two."""
+    count = int(np.ceil(np.log(max(high / low, ratio)) / np.log(ratio))) + 1
+    numbers = np.round(low * ratio ** np.arange(count))
+    powers = 2.0 ** np.arange(np.ceil(np.log2(low)), np.floor(np.log2(numbers[-1])) + 1)
+    return np.unique(np.append(numbers, powers))
+
+
+class Table(NamedTuple):
+    """Seconds on a grid of two axes, linear between its points and beyond them."""
+
+    rows: Array
+    columns: Array
+    seconds: Array
+
+    def __call__(self, row: Any, column: Any) -> Array:
+        """Seconds at rows and columns that broadcast."""
+        row, column = np.asarray(row, float), np.asarray(column, float)
+        i = np.clip(np.searchsorted(self.rows, row) - 1, 0, self.rows.size - 2)
+        j = np.clip(np.searchsorted(self.columns, column) - 1, 0, self.columns.size - 2)
+        u = (row - self.rows[i]) / (self.rows[i + 1] - self.rows[i])
+        v = (column - self.columns[j]) / (self.columns[j + 1] - self.columns[j])
+        t = self.seconds
+        first = t[i, j] + v * (t[i, j + 1] - t[i, j])
+        second = t[i + 1, j] + v * (t[i + 1, j + 1] - t[i + 1, j])
+        return np.maximum(first + u * (second - first), 0.0)
+
+
+def _names(timing: Timing) -> list[tuple[str, ...]]:
+    """The section and operators of each kernel."""
+    ops = timing.placement.ops
+    return [(kernel.section, *(ops[part][0].name for part in kernel.parts)) for kernel in timing.kernels]
+
+
+def _by_tokens(timing: Timing) -> NDArray[np.bool_]:
+    """Kernels whose time depends on the number of tokens alone."""
+    spent = timing.spent(timing.detail(PROBES))
+    same: NDArray[np.bool_] = np.isclose(spent, spent[:, :1], rtol=1e-6).all(axis=1)
+    return same
+
+
+class StepTimes:
+    """The seconds of a step of a scenario's deployment, for any mix of decode and prefill.
+
+    `context` and `chunk` are the longest context and chunk in tokens that the tables cover, `batch` the most sequences
+    of a data-parallel rank. Raises UnsupportedError for a model with an encoder.
+    """
+
+    def __init__(self, scenario: Scenario, context: float = 32768, chunk: float = 32768, batch: float = 4096) -> None:
+        if scenario.model.tower_kind == "encoder" or scenario.model.task == "encode":
+            raise UnsupportedError(
+                f"serving is simulated for decoder-only models; {scenario.model.name} has an encoder"
+            )
+        if scenario.settings.decode_hardware is not None:
+            raise UnsupportedError(
+                "a load on disaggregated prefill and decode is not simulated: serve either part alone"
+            )
+        settings = replace(scenario.settings, chunk=None)
+        single = replace(scenario, batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
+        self.scenario, self.engine = scenario, scenario.profile
+        self._answer = analyze(single)
+        parallel = self._answer.parallel
+        self.data, self.ring = parallel.data, parallel.sequence
+        self._micro_batches = parallel.micro_batches if parallel.pipeline > 1 else 1
+        speculation = scenario.settings.speculation
+        self.decode_tokens = 1 if speculation is None else speculation.verified + 1
+        self.accepted = self._answer.tokens_per_iteration
+        batches, contexts = geometric(1, batch, BATCHES), geometric(16, context, CONTEXTS)
+        chunks, before = geometric(1, chunk, CHUNKS), np.append(0.0, geometric(256, context, CONTEXTS))
+        decode, prefill = self._runs(batches, contexts, decode=True), self._runs(chunks, before, decode=False)
+        self._tabulate(decode, prefill, (batches, contexts), (chunks, before))
+
+    def _phase(self, decode: bool) -> Phase:
+        answer: Analysis = self._answer
+        found = answer.decode if decode else answer.prefill
+        assert found is not None
+        return found
+
+    def _runs(self, rows: Array, columns: Array, decode: bool) -> tuple[Pass, ...]:
+        """The passes of decode steps of `rows` sequences a rank, or of chunks of `rows` tokens."""
+        row, column = (grid.ravel() for grid in np.meshgrid(rows, columns, indexing="ij"))
+        schedule, one = self._answer.schedule, np.ones(row.size)
+        if decode:
+            return schedule.decode(Step(row * self.data, one, column))
+        return schedule.prefill(Step(one * self.data, row, column), None)
+
+    def _tabulate(
+        self,
+        decode: Iterable[Pass],
+        prefill: Iterable[Pass],
+        sequences: tuple[Array, Array],
+        pieces: tuple[Array, Array],
+    ) -> None:
+        *before, main = decode
+        *ahead, prompt = prefill
+        one, other = self._phase(True).timed(main), self._phase(False).timed(prompt)
+        names, prompts = _names(one), _names(other)
+        head = np.array([name[0] == HEAD for name in names])
+        by_tokens = {name for name, alone in zip(prompts, _by_tokens(other), strict=True) if alone}
+        alone = _by_tokens(one)
+        shared = np.array([name in by_tokens for name in names]) & alone & ~head
+        common = {name for name, is_shared in zip(names, shared, strict=True) if is_shared}
+        own = np.array([name not in common and name[0] != HEAD for name in prompts])
+        self._shared_times(one, main, shared, head)
+        self.kernels = float(sum(kernel.count for kernel in one.kernels))
+        self.passes = float(sum(np.max(run.repeat) for run in (*before, main)))
+        self.decode = Table(
+            *sequences, self._own(one, main, ~shared & ~head, before, True).reshape(-1, sequences[1].size)
+        )
+        self.prefill = Table(*pieces, self._own(other, prompt, own, ahead, False).reshape(-1, pieces[1].size))
+
+    def _shared_times(self, timing: Timing, run: Pass, shared: Any, head: Any) -> None:
+        """Tabulate the kernels of tokens: on one rank, of experts, and of the head."""
+        tokens = geometric(1, MAX_TOKENS, TOKENS)
+        parts = run.placement.network.overlap_batches * self._micro_batches
+        step = Step(tokens / parts, np.ones_like(tokens), np.full_like(tokens, 100.0))
+        detail = timing.detail(step)
+        spent = timing.spent(detail) * float(np.max(run.repeat))
+        hidden = timing.hidden(detail, step, "decode") * float(np.max(run.repeat))
+        ops = timing.placement.ops
+        experts = np.array(
+            [
+                any(ops[part][0].kind is Kind.MOE or ops[part][0].is_all_to_all for part in kernel.parts)
+                for kernel in timing.kernels
+            ]
+        )
+        self.tokens = tokens
+        self.local = spent[shared & ~experts].sum(axis=0)
+        self.experts = spent[shared & experts].sum(axis=0) - hidden
+        self.head = spent[head].sum(axis=0)
+
+    def _own(self, timing: Timing, run: Pass, rows: Any, others: Iterable[Pass], decode: bool) -> Array:
+        """Seconds of the kernels `rows` of a pass, and of all kernels of other passes, at each point of a grid."""
+        seconds = timing.spent(timing.detail(run.step))[rows].sum(axis=0) * run.repeat
+        for other in others:
+            found = self._phase(decode).timed(other)
+            seconds = seconds + found.spent(found.detail(other.step)).sum(axis=0) * other.repeat
+        points: Array = np.broadcast_to(seconds, np.broadcast_shapes(np.shape(seconds), run.step.shape))
+        return points
+
+    def kernel_seconds(
+        self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
+    ) -> Array:
+        """Seconds of the kernels of a step: `batch` sequences with `context` cached tokens, `chunk` of `prompts`.
+
+        All are of the rank with the most tokens; `mean` are the tokens of a rank on average (None: the same).
+        """
+        chunk, prompts = np.asarray(chunk, float), np.maximum(prompts, 1e-9)
+        tokens = batch * self.decode_tokens + chunk / self.ring
+        ends = batch * self.decode_tokens + np.where(chunk > 0, prompts, 0.0)
+        seconds = np.interp(tokens, self.tokens, self.local) + np.interp(ends, self.tokens, self.head)
+        seconds = seconds + np.interp(tokens if mean is None else mean, self.tokens, self.experts)
+        seconds = seconds + np.where(np.asarray(batch) > 0, self.decode(batch, context), 0.0)
+        found: Array = seconds + np.where(chunk > 0, prompts * self.prefill(chunk / prompts, cached), 0.0)
+        return found
+
+    def seconds(
+        self, batch: Any, context: Any, chunk: Any = 0.0, cached: Any = 0.0, prompts: Any = 1.0, mean: Any = None
+    ) -> Array:
+        """Seconds of a step; arguments as of `kernel_seconds`."""
+        engine, chunk = self.engine, np.asarray(chunk, float)
+        kernels = self.kernel_seconds(batch, context, chunk, cached, prompts, mean)
+        some = chunk > 0
+        share = np.where(some, chunk / np.maximum(batch * self.decode_tokens + chunk, 1e-9), 0.0)
+        kernels = kernels * (1 + share * (engine.kernel_slowdown("prefill") - 1)) + engine["gap"] * self.kernels
+        issued = engine["issue"] * self.kernels * ("decode" not in engine.graphs)
+        busy = np.maximum(kernels, np.where(some, self.dispatched, issued))
+        passes = np.where(np.asarray(batch) > 0, self.passes, 1.0)
+        step, sequence = self.host
+        work = sequence * (batch + np.where(some, prompts, 0.0))
+        found: Array = busy + step * passes + (np.maximum(work - busy, 0.0) if engine.overlap else work)
+        return found
+
+    @property
+    def host(self) -> tuple[float, float]:
+        """Host seconds of a step, and of a sequence in it."""
+        engine, policy = self.engine, self.engine.scheduler
+        return policy.step or engine["step"], policy.sequence or engine["sequence"]
+
+    @property
+    def dispatched(self) -> float:
+        """Host seconds of the kernels of a step with prompts."""
+        engine = self.engine
+        issue = engine["issue"] * ("prefill" not in engine.graphs)
+        return max(issue, engine.scheduler.dispatch) * self.kernels
+
+    @cached_property
+    def single(self) -> SingleStep:
+        """The same for one step at a time, of plain numbers, without the overhead of arrays."""
+        return SingleStep(self)
+
+    @cached_property
+    def spread(self) -> tuple[Table, Table, Table, Table]:
+        """p10 and p90 over the expected time of a decode step (rows: sequences), and of a chunk (rows: tokens)."""
+        found = []
+        columns = np.array([256.0, 2048.0, 16384.0])
+        for name, rows in (("decode", geometric(1, 1024, 4)), ("prefill", geometric(64, 16384, 4))):
+            decode, total = name == "decode", Estimate(0.0, 0.0, 0.0)
+            phase = self._phase(decode)
+            for run in self._runs(rows, columns, decode):
+                total = total.plus(resolve(phase.timed(run).deferred(run.step, name)).times(run.repeat))
+            found += [Table(rows, columns, (end / total.mid).reshape(rows.size, -1)) for end in (total.low, total.high)]
+        return found[0], found[1], found[2], found[3]
+
+
+class SingleStep:
+    """The seconds of a step with prompts, as of `StepTimes.seconds`, for plain numbers."""
+
+    def __init__(self, times: StepTimes) -> None:
+        engine = times.engine
+        self._local, self._head, self._experts = (
+            Curve(times.tokens, values) for values in (times.local, times.head, times.experts)
+        )
+        self._decode, self._prefill = Grid(times.decode), Grid(times.prefill)
+        self._per_sequence, self._ring = times.decode_tokens, times.ring
+        self._slowdown = engine.kernel_slowdown("prefill") - 1
+        self._gap = engine["gap"] * times.kernels
+        self._issued = times.dispatched
+        (self._step, self._sequence), self._passes, self._overlap = times.host, times.passes, engine.overlap
+
+    def __call__(
+        self, batch: float, context: float, chunk: float, cached: float, prompts: float, mean: float | None
+    ) -> float:
+        """Seconds of a step; arguments as of `StepTimes.kernel_seconds`."""
+        decoded = batch * self._per_sequence
+        tokens = decoded + chunk / self._ring
+        kernels = self._local(tokens) + self._head(decoded + prompts)
+        kernels += self._experts(tokens if mean is None else mean)
+        if batch > 0:
+            kernels += self._decode(batch, context)
+        kernels += prompts * self._prefill(chunk / prompts, cached)
+        busy = max(kernels * (1 + chunk / (decoded + chunk) * self._slowdown) + self._gap, self._issued)
+        host = self._sequence * (batch + prompts)
+        wait = max(host - busy, 0.0) if self._overlap else host
+        return busy + wait + self._step * (self._passes if batch > 0 else 1.0)

@@ -1,0 +1,135 @@
+"""Times of the steps of a replica at the lengths of a load: with n sequences and m prompts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from roofline.serving.load import Load
+from roofline.serving.replica import UNLIMITED, Replica
+from roofline.serving.steps import Table, geometric
+from roofline.specs.scheduler import PREFILL_FIRST
+
+Array = NDArray[np.float64]
+
+MOST = 4096
+"""The most sequences whose distribution is computed."""
+
+LENGTHS = 64
+"""Prompt lengths of a distribution."""
+
+SIZES = 3.0
+"""Ratio of the numbers of sequences at which prompts are added."""
+
+SPILL = 0.97
+"""Fraction of the KV cache that running sequences fill before one is preempted or waits."""
+
+
+class Times(NamedTuple):
+    """Times of a replica's steps for 1 to N sequences of all ranks, at the lengths of a load.
+
+    `decode` is s(n); `added` are the seconds that m prompts (columns) add to a step of n sequences (rows; prompts that
+    go first: those of a step of their own). `own` are the lengths of the distribution over their mean, `most` is k,
+    `steps` G, `unit` E[p^2] / E[p]^2 over the lengths: long prompts come as several.
+    """
+
+    decode: Array
+    added: Table
+    own: Array
+    most: float
+    steps: float
+    unit: float
+    alone: bool
+    ranks: int
+
+    def at(self, number: Any) -> Array:
+        """s(n), interpolated."""
+        found: Array = np.interp(number, np.arange(1.0, self.decode.size + 1), self.decode)
+        return found
+
+    def adding(self, prompts: Any, number: Any) -> Array:
+        """Seconds that some prompts add to a step of n sequences; beyond k, to full steps."""
+        inside = self.added(number, np.minimum(prompts, self.most))
+        return inside + np.maximum(prompts - self.most, 0.0) * self.full(number)
+
+    def slope(self, number: Any) -> Array:
+        """Seconds that a further prompt adds to a step with one."""
+        upper = min(2.0, self.most)
+        if upper <= 1:
+            return self.added(number, 1.0)
+        return np.maximum(self.added(number, upper) - self.added(number, 1.0), 0.0) / (upper - 1)
+
+    def base(self, number: Any) -> Array:
+        """Seconds that a prompt adds to a step beyond `slope`."""
+        return self.added(number, 1.0) - self.slope(number)
+
+    def full(self, number: Any) -> Array:
+        """Seconds that a prompt adds in full steps."""
+        return self.added(number, self.most) / self.most
+
+
+def slots_of(replica: Replica, load: Load) -> float:
+    """The sequences that run at most: by the engine's limit, and those that fit in the KV cache.
+
+    Without reservation, sequences of all ages fill the cache; with it, each holds the reserved part of its output.
+    """
+    prompt, output = load.means
+    held = prompt + max(load.biased_output / 2, replica.scheduler.reserved * output)
+    share = 1.0 if replica.scheduler.reserved >= 1 else SPILL
+    fitting = share * replica.kv_tokens / held if replica.kv_tokens < UNLIMITED else float(UNLIMITED)
+    return max(1.0, min(float(replica.sequences), fitting, float(MOST)))
+
+
+def times_of(replica: Replica, load: Load, count: int) -> Times:
+    """The times of steps of 1 to `count` sequences."""
+    steps, ranks = replica.steps, replica.data
+    alone = replica.scheduler.order == PREFILL_FIRST
+    prompt, output = load.means
+    lengths = np.maximum(_lengths(load) * (1 - load.hits), 1.0)
+    mean, cached = max(prompt * (1 - load.hits), 1.0), load.hits * prompt
+    context = prompt + load.biased_output / 2
+    decode = steps.seconds(np.maximum(np.arange(1.0, count + 1) / ranks, 1.0), context)
+    sizes = geometric(1, count, SIZES)
+    rows = np.maximum(sizes / ranks, 1.0)[:, np.newaxis] * (0.0 if alone else 1.0)
+    room = max(replica.budget - float(rows[rows.size // 2, 0]) * steps.decode_tokens, 1.0)
+    passes = 1 if replica.scheduler.whole else math.ceil(mean / room - 1e-9)
+    cut = mean / passes
+    held = 1.0 if passes > 1 else max(room / mean, 1.0)
+    most = (max(1.0, math.floor(held)) if replica.scheduler.whole else held) * ranks
+    whole = np.unique(np.concatenate([np.arange(1.0, min(most, 2 * ranks) + 1), np.round(np.geomspace(1.0, most, 9))]))
+    counts = np.append(whole[whole < most], most)
+    busiest = counts if ranks == 1 else np.ceil(counts / ranks - 1e-9)
+    average = None if ranks == 1 else rows + cut * counts / ranks
+    seconds = steps.seconds(rows, context, cut * busiest, cached + (mean - cut) / 2, busiest, average)
+    still = 0.0 if alone else steps.seconds(rows, context)
+    added = np.maximum.accumulate(np.maximum(passes * (seconds - still), 1e-9), axis=1)
+    if counts.size == 1:
+        counts, added = np.append(counts, counts + 1), np.concatenate([added, 2 * added], axis=1)
+    if sizes.size == 1:
+        sizes, added = np.append(sizes, sizes + 1), np.concatenate([added, added])
+    own = lengths / mean
+    return Times(
+        decode, Table(sizes, counts, added), own, most, max(output - 1, 0.0) / steps.accepted, _unit(load), alone, ranks
+    )
+
+
+def _unit(load: Load) -> float:
+    """The mean square of the prompt's length over its squared mean."""
+    if load.trace is not None:
+        tokens = np.array(load.trace.prompt, float)
+        return float((tokens**2).mean() / tokens.mean() ** 2)
+    return load.prompts.second / load.prompts.mean**2
+
+
+def _lengths(load: Load) -> Array:
+    """Quantiles of the prompt's length."""
+    shares = (np.arange(LENGTHS) + 0.5) / LENGTHS
+    if load.trace is not None:
+        return np.quantile(np.array(load.trace.prompt, float), shares)
+    if not load.prompts.varies:
+        return np.array([load.prompts.mean])
+    found: Array = np.maximum(load.prompts.inverse(shares), 1.0)
+    return found

@@ -1,0 +1,99 @@
+"""`roofline serve`: curves, formats, traces, and user errors."""
+
+import json
+
+import pytest
+
+ASKED = ("serve", "llama-3.1-8b", "--hw", "h100-sxm", "--prompt", 1000, "--generate", 200)
+
+
+def test_a_curve_has_a_line_for_each_concurrency(run) -> None:
+    status, out, err = run(*ASKED, "--concurrency", "1:64:log4")
+    assert (status, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines() if line.strip()[:1].isdigit()][:4] == ["1", "4", "16", "64"]
+    assert "TTFT" in out
+    assert "tok/s/user" in out
+
+
+def test_json_has_every_statistic_with_its_interval(run) -> None:
+    status, out, _ = run(*ASKED, "--rate", "1/s", "--ttft", "1s", "--format", "json")
+    assert status == 0
+    document = json.loads(out)
+    assert document["schema"] == "roofline.serve/1"
+    (point,) = document["points"]
+    for latency in ("ttft_s", "tpot_s", "e2e_s"):
+        for statistic in ("mean", "p50", "p95", "p99"):
+            found = point[latency][statistic]
+            assert 0 < found["low"] <= found["mid"] <= found["high"]
+    assert 0 < point["goodput_requests_per_s"] <= 1
+    assert point["usd_per_million_tokens"] > 0
+
+
+def test_csv_and_markdown(run) -> None:
+    status, out, _ = run(*ASKED, "--concurrency", "4,8", "--format", "csv")
+    assert status == 0
+    header, *rows = out.splitlines()
+    assert header.startswith("concurrency,stable,ttft_mean_s")
+    assert len(rows) == 2
+    assert run(*ASKED, "--concurrency", 4, "--format", "markdown")[1].startswith("# llama-3.1-8b on 1 h100-sxm")
+
+
+def test_a_rate_beyond_saturation_is_answered_with_the_largest(run) -> None:
+    status, out, _ = run(*ASKED, "--rate", "1,500")
+    assert status == 0
+    assert "the largest sustainable rate, queues grow without bound: at 500/s" in out
+    assert run(*ASKED, "--rate", 500, "--format", "json")[0] == 0
+
+
+def test_simulations_are_reproducible(run) -> None:
+    asked = (*ASKED, "--rate", 5, "--simulate", 200, "--format", "json")
+    assert run(*asked)[1] == run(*asked)[1]
+    assert run(*asked)[1] != run(*asked, "--seed", 1)[1]
+
+
+def test_a_trace_and_an_offline_batch(run, tmp_path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("arrival_s,prompt,output\n0,100,10\n1,300,20\n")
+    status, out, _ = run("serve", "llama-3.1-8b", "--hw", "h100-sxm", "--trace", path, "--format", "json")
+    assert status == 0
+    assert json.loads(out)["points"][0]["requests"] == 2
+    assert run(*ASKED, "--offline", 50)[0] == 0
+
+
+def test_engine_policies_apply(run) -> None:
+    def ttft(*options):
+        out = run(*ASKED, "--concurrency", 64, "--format", "json", *options)[1]
+        return json.loads(out)["points"][0]["ttft_s"]["mean"]["mid"]
+
+    assert ttft("--chunk", 64) > ttft()
+    assert ttft("--prefix-hits", 0.9) < ttft()
+    assert ttft("--sequences", 8) > ttft()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("--concurrency", 4, "--rate", 1), "a load is one of --concurrency, --rate, --offline and --trace"),
+        (("--concurrency", 0), "concurrency must be between 1 and 1000000"),
+        (("--rate", "fast"), "rate takes a number, got 'fast'"),
+        (("--rate", -1), "rate"),
+        (("--concurrency", 4, "--prefix-hits", 1), "--prefix-hits must be at least 0 and below 1"),
+        (("--concurrency", 4, "--chunk", 0), "--chunk must be at least 1"),
+        (("--concurrency", 4, "--simulate", 0), "--simulate must be between"),
+        (("--rate", 1, "--burstiness", 0), "--burstiness must be above 0"),
+        (("--concurrency", 4, "--prompt", "nan"), "--prompt must be 1 to"),
+        (("--concurrency", 4, "--prompt", 3_000_000), "no request fits"),
+        (("--trace", "none.csv"), "cannot be read"),
+    ],
+)
+def test_user_errors_are_one_sentence(run, options, message) -> None:
+    status, out, err = run(*ASKED, *options)
+    assert (status, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_a_model_with_an_encoder_is_refused(run) -> None:
+    status, _, err = run("serve", "t5-base", "--hw", "h100-sxm", "--concurrency", 4)
+    assert status == 2
+    assert "decoder-only" in err

@@ -1,0 +1,163 @@
+"""The event simulation: closed forms of single requests, conservation, Little's law, policies, and memory."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from roofline import Scenario, load_hardware, load_model
+from roofline.core.errors import RooflineError
+from roofline.serving.load import Load, Trace, draw
+from roofline.serving.replica import Replica, replica_of
+from roofline.serving.simulation import simulate
+from roofline.serving.steps import StepTimes
+from roofline.specs.scheduler import MIXED, ORDERS, PREFILL_FIRST, Scheduler
+
+SCENARIO = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine="vllm")
+STEPS = StepTimes(SCENARIO)
+PLENTY = 400_000
+
+
+def replica(kv_tokens: int = PLENTY, **policy) -> Replica:
+    return Replica(STEPS, Scheduler(**{"tokens": 8192, "sequences": 256, **policy}), kv_tokens)
+
+
+def test_a_request_alone_takes_its_prefill_and_its_steps() -> None:
+    found = simulate(replica(latency=0.01), Load(prompt=1000, output=65, concurrency=1, rounds=3))
+    prefill = float(STEPS.seconds(0, 0, 1000))
+    decode = float(STEPS.seconds(1, 1000 + 32))
+    assert found.first - found.arrival == pytest.approx(0.01 + prefill, rel=1e-3)
+    assert (found.last - found.first) / 64 == pytest.approx(decode, rel=5e-3)
+
+
+def test_a_prompt_beyond_the_budget_takes_several_steps() -> None:
+    found = simulate(replica(tokens=512), Load(prompt=2048, output=1, concurrency=1, rounds=1))
+    parts = sum(float(STEPS.seconds(0, 0, 512, cached)) for cached in (0, 512, 1024, 1536))
+    assert float(found.first[0]) == pytest.approx(parts, rel=1e-3)
+    assert found.steps == 4
+
+
+LOADS = st.fixed_dictionaries(
+    {
+        "prompt": st.sampled_from([16, 700, "uniform:10:3000", "lognormal:mean=500,p95=1500"]),
+        "output": st.sampled_from([1, 2, 300, "exponential:mean=100", "uniform:1:400"]),
+        "hits": st.sampled_from([0.0, 0.5]),
+    }
+)
+ARRIVALS = st.sampled_from([{"concurrency": 1}, {"concurrency": 50}, {"rate": 3.0}, {"rate": 40.0}, {"offline": 80}])
+POLICIES = st.fixed_dictionaries(
+    {
+        "order": st.sampled_from(ORDERS),
+        "tokens": st.sampled_from([64, 2048, 8192]),
+        "sequences": st.sampled_from([4, 256]),
+        "whole": st.booleans(),
+        "reserved": st.sampled_from([0.0, 0.4, 1.0]),
+        "lag": st.sampled_from([0, 1]),
+        "poll": st.sampled_from([1, 10]),
+    }
+)
+
+
+@given(load=LOADS, arrivals=ARRIVALS, policy=POLICIES, room=st.sampled_from([12_000, PLENTY]))
+@settings(max_examples=60)
+def test_every_token_is_computed_once_and_little_holds(load, arrivals, policy, room) -> None:
+    asked = Load(**load, **arrivals)
+    number = 80
+    found = simulate(replica(room, **policy), asked, number, seed=3)
+    drawn = draw(asked, number, 3)
+    assert found.first.size == number
+    assert found.output.sum() == drawn.output.sum()
+    if not found.preemptions:
+        assert found.prompt_tokens == drawn.prompt.sum()
+    else:
+        assert found.prompt_tokens > drawn.prompt.sum()
+    assert (found.arrival <= found.first).all()
+    assert (found.first <= found.last).all()
+    assert found.cached <= room * (1 + 1e-9)
+    # Little: the requests in the engine are the sum of their times over the duration.
+    inside = (found.last - found.arrival).sum() / found.duration
+    assert found.running + found.waiting == pytest.approx(inside, rel=0.02, abs=0.1)
+
+
+@given(seed=st.integers(0, 2**31))
+def test_equal_seeds_give_equal_runs(seed) -> None:
+    load = Load(prompt="uniform:10:2000", output="uniform:2:200", rate=10)
+    one, two = (simulate(replica(), load, 50, seed) for _ in range(2))
+    assert np.array_equal(one.last, two.last)
+
+
+def test_prompts_first_have_a_shorter_ttft_and_a_longer_tpot() -> None:
+    load = Load(prompt="uniform:1000:3000", output=200, rate=9)
+    mixed, first = (simulate(replica(order=order), load, 1500) for order in (MIXED, PREFILL_FIRST))
+    ttft = [float((run.first - run.arrival).mean()) for run in (mixed, first)]
+    tpot = [float(((run.last - run.first) / 199).mean()) for run in (mixed, first)]
+    assert ttft[1] < ttft[0]
+    assert tpot[0] < tpot[1]
+
+
+def test_a_smaller_budget_evens_tpot_and_delays_the_first_token() -> None:
+    """Sarathi-Serve (Agrawal et al. 2024): chunks bound the time between tokens."""
+    load = Load(prompt=4096, output=200, rate=4)
+    small, large = (simulate(replica(tokens=tokens), load, 800) for tokens in (512, 8192))
+    assert (small.first - small.arrival).mean() > (large.first - large.arrival).mean()
+
+
+def test_a_full_cache_preempts_without_reservation_and_waits_with_it() -> None:
+    load = Load(prompt=500, output=1500, concurrency=20, rounds=2)
+    free, reserved = (simulate(replica(12_000, reserved=part), load) for part in (0.0, 1.0))
+    assert free.preemptions > 0
+    assert reserved.preemptions == 0
+    assert reserved.running <= 12_000 / 2000 + 1e-9
+    assert free.running > reserved.running
+
+
+def test_polls_delay_the_first_token_by_half_their_interval() -> None:
+    load = Load(prompt="uniform:100:300", output="uniform:400:600", concurrency=16)
+    often, seldom = (simulate(replica(order=PREFILL_FIRST, poll=poll), load, 400) for poll in (1, 20))
+    step = float(STEPS.seconds(16, 450))
+    later = float((seldom.first - seldom.arrival).mean() - (often.first - often.arrival).mean())
+    assert later == pytest.approx(9.5 * step, rel=0.35)
+
+
+def test_the_front_end_serves_one_request_after_the_other() -> None:
+    load = Load(prompt=16, output=2, offline=30)
+    found = simulate(replica(request=0.1), load)
+    assert np.diff(np.sort(found.first)) == pytest.approx(0.1, abs=0.02)
+
+
+def test_a_trace_arrives_when_it_says() -> None:
+    load = Load(trace=Trace((0.0, 5.0, 5.0), (100, 200, 300), (2, 3, 4), (0, 128, 0)))
+    found = simulate(replica(), load)
+    assert sorted(found.arrival) == [0.0, 5.0, 5.0]
+    assert found.prompt_tokens == 100 + (200 - 128) + 300
+    assert found.output.sum() == 9
+
+
+def test_data_parallel_ranks_compute_prompts_side_by_side() -> None:
+    from roofline.graph.parallel import Parallelism
+    from roofline.scenario.schedule import Settings
+
+    model, hardware = load_model("deepseek-r1"), load_hardware("b200-sxm")
+    ranked = Scenario(model, hardware, settings=Settings(parallel=Parallelism(data=8, expert=8)), engine="vllm")
+    steps = StepTimes(ranked)
+    found = [
+        simulate(Replica(steps, Scheduler(tokens=8192), PLENTY), Load(prompt=1024, output=1, offline=number)).duration
+        for number in (1, 8, 16)
+    ]
+    assert found[1] < 8 * found[0] / 3
+    assert found[2] > 1.5 * found[1]
+
+
+def test_a_request_longer_than_the_cache_is_refused() -> None:
+    with pytest.raises(
+        RooflineError, match=r"a request of 9000 prompt and 10 output tokens does not fit in the KV cache"
+    ):
+        simulate(replica(8000), Load(prompt=9000, output=10, concurrency=2, rounds=1))
+    with pytest.raises(RooflineError, match="no request fits"):
+        replica_of(SCENARIO, Load(prompt=2_000_000, output=10, concurrency=1))
+
+
+def test_a_model_that_does_not_fit_is_refused() -> None:
+    large = Scenario(load_model("llama-3.1-70b"), load_hardware("h100-sxm"), engine="vllm")
+    with pytest.raises(RooflineError, match="does not fit on 1"):
+        replica_of(large, Load(concurrency=1))

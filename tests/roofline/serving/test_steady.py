@@ -1,0 +1,159 @@
+"""Steady states: against the event simulation over random settings, Little's law, limits, and monotony."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from roofline import Scenario, load_hardware, load_model
+from roofline.graph.parallel import Parallelism
+from roofline.scenario.schedule import Settings
+from roofline.serving.load import Load
+from roofline.serving.replica import Replica
+from roofline.serving.simulation import simulate
+from roofline.serving.steady import saturation_of, steady
+from roofline.serving.steps import StepTimes
+from roofline.serving.times import slots_of, times_of
+from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
+
+SETTINGS = 200
+"""Random settings that the two are compared over."""
+
+DEPLOYMENTS = (
+    ("llama-3.1-8b", "h100-sxm", {}),
+    ("llama-3.1-70b", "h200-sxm", {"tensor": 4}),
+    ("qwen3-32b", "b200-sxm", {"tensor": 2}),
+    ("gpt-oss-120b", "h100-sxm", {"tensor": 2}),
+    ("deepseek-r1", "b200-sxm", {"tensor": 8}),
+)
+PROMPTS = (256, 1024, 3000, "uniform:200:2000", "uniform:1000:4000", "lognormal:mean=700,p95=1800")
+OUTPUTS = (64, 200, 800, "uniform:50:400", "exponential:mean=250")
+
+
+@cache
+def steps(name: str, hardware: str, degrees: tuple[tuple[str, int], ...]) -> StepTimes:
+    settings = Settings(parallel=Parallelism(**dict(degrees)))
+    return StepTimes(Scenario(load_model(name), load_hardware(hardware), settings=settings, engine="vllm"))
+
+
+def replica(place: int, kv_tokens: int = 10**6, **policy) -> Replica:
+    name, hardware, degrees = DEPLOYMENTS[place]
+    found = steps(name, hardware, tuple(degrees.items()))
+    return Replica(found, Scheduler(**{"tokens": 8192, "sequences": 1024, **policy}), kv_tokens)
+
+
+def random_setting(random: np.random.Generator) -> tuple[Replica, Load]:
+    found = replica(
+        int(random.integers(len(DEPLOYMENTS))),
+        order=str(random.choice(ORDERS)),
+        tokens=int(random.choice([2048, 8192, 16384])),
+        lag=int(random.integers(2)),
+    )
+    prompt, output = PROMPTS[random.integers(len(PROMPTS))], OUTPUTS[random.integers(len(OUTPUTS))]
+    load = Load(prompt=prompt, output=output, rate=1.0)
+    slots = slots_of(found, load)
+    return found, replace(
+        load, rate=float(random.uniform(0.1, 0.9)) * saturation_of(times_of(found, load, int(slots)), slots)
+    )
+
+
+def compared(found: Replica, load: Load) -> tuple[float, float]:
+    """Mean TPOT over tokens and p95 of TTFT, steady over simulated; the first fifth of the run is left out."""
+    quick, run = steady(found, load, load.rate), simulate(found, load, 5000, seed=1)
+    kept = np.argsort(run.arrival)[1000:]
+    ttft, spent = (run.first - run.arrival)[kept], (run.last - run.first)[kept]
+    tpot = spent.sum() / (run.output[kept] - 1).sum()
+    return float(quick.tpot[0, 0] / tpot), float(quick.ttft[2, 0] / np.quantile(ttft, 0.95))
+
+
+def test_steady_states_agree_with_simulations_of_random_settings() -> None:
+    random = np.random.default_rng(7)
+    found = np.array([compared(*random_setting(random)) for _ in range(SETTINGS)])
+    tpot, ttft = np.abs(found - 1).T
+    assert tpot.mean() <= 0.05
+    assert ttft.mean() <= 0.15
+    assert (tpot <= 0.05).mean() >= 0.75
+    assert (ttft <= 0.15).mean() >= 0.75
+
+
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("concurrency", [1, 8, 64, 200])
+def test_a_closed_loop_agrees_with_its_simulation(order, concurrency) -> None:
+    found = replica(1, order=order)
+    load = Load(prompt="uniform:500:1500", output="uniform:100:500", concurrency=concurrency)
+    quick, run = steady(found, load, concurrency), simulate(found, load, max(600, 20 * concurrency))
+    kept = run.arrival > run.duration / 4
+    tpot = (run.last - run.first)[kept].sum() / (run.output[kept] - 1).sum()
+    # Completions vary less than the Poisson arrivals of the model.
+    assert float(quick.tpot[0, 0]) == pytest.approx(tpot, rel=0.06)
+    assert float(quick.rate[0]) == pytest.approx(run.output.size / run.duration, rel=0.07)
+
+
+LOADS = st.builds(
+    lambda prompt, output: Load(prompt=prompt, output=output, rate=1.0),
+    st.sampled_from(PROMPTS),
+    st.sampled_from(OUTPUTS),
+)
+
+
+@given(load=LOADS, place=st.integers(0, len(DEPLOYMENTS) - 1), order=st.sampled_from(ORDERS))
+def test_latency_rises_with_the_rate_and_throughput_never_falls(load, place, order) -> None:
+    found = replica(place, order=order)
+    most = steady(found, load, [1e-3]).saturation
+    points = steady(found, load, np.linspace(0.05, 0.9, 10) * most)
+    # The chain tells few states apart, and TTFT is the mean of a sample of 256 requests.
+    assert (np.diff(points.tpot[0]) >= -0.02 * points.tpot[0, 1:]).all()
+    assert (np.diff(points.ttft[0]) >= -0.02 * points.ttft[0, 1:]).all()
+    closed = replace(load, rate=None, concurrency=1)
+    curve = steady(found, closed, [1, 4, 16, 64, 256])
+    assert (np.diff(curve.rate) >= -0.02 * curve.rate[1:]).all()
+    assert (np.diff(curve.tpot[0]) >= -0.02 * curve.tpot[0, 1:]).all()
+
+
+@given(load=LOADS, place=st.integers(0, len(DEPLOYMENTS) - 1), share=st.floats(0.05, 0.9))
+def test_little_holds(load, place, share) -> None:
+    found = replica(place)
+    rate = share * steady(found, load, [1e-3]).saturation
+    point = steady(found, load, rate)
+    decoding = rate * (load.outputs.mean - 1) * float(point.tpot[0, 0])
+    assert float(point.running[0]) == pytest.approx(decoding, rel=0.03, abs=0.05)
+
+
+def test_almost_no_load_is_a_request_alone() -> None:
+    found = replica(0, order=MIXED)
+    point = steady(found, Load(prompt=1024, output=200, rate=1.0), 1e-4)
+    alone = found.steps
+    assert float(point.ttft[0, 0]) == pytest.approx(
+        float(alone.seconds(1, 1100, 1024)) + float(alone.seconds(1, 1100)) / 2, rel=0.05
+    )
+    assert float(point.tpot[0, 0]) == pytest.approx(float(alone.seconds(1, 1124)), rel=0.01)
+
+
+def test_beyond_saturation_queues_grow_without_bound() -> None:
+    found, load = replica(0), Load(prompt=1024, output=200, rate=1.0)
+    most = steady(found, load, [1e-3]).saturation
+    point = steady(found, load, [1.01 * most])
+    assert np.isinf(point.ttft).all()
+    assert point.rate[0] == pytest.approx(most)
+    run = simulate(found, replace(load, offline=3000, rate=None))
+    assert run.output.size / run.duration == pytest.approx(most, rel=0.15)
+
+
+def test_ten_thousand_points_are_one_call() -> None:
+    found = replica(0)
+    points = np.linspace(1, 900, 10_000)
+    curve = steady(found, Load(prompt=1024, output=200, concurrency=1), points)
+    assert curve.ttft.shape == (4, 10_000)
+    assert np.isfinite(curve.tpot).all()
+
+
+def test_a_full_cache_limits_what_runs() -> None:
+    load = Load(prompt=1000, output=1000, concurrency=100)
+    point = steady(replica(0, kv_tokens=20_000, reserved=1.0), load, 100)
+    assert point.slots == pytest.approx(10)
+    assert point.waiting[0] == pytest.approx(90)
+    free = steady(replica(0, kv_tokens=20_000), load, 100)
+    assert free.slots > point.slots

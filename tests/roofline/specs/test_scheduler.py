@@ -1,0 +1,56 @@
+"""The scheduler of a profile: read, written back, and refused."""
+
+import pytest
+import yaml
+from msgspec.structs import replace
+
+from roofline.core.errors import SpecError
+from roofline.specs.engine import list_engines, load_engine, parse_engine, render
+from roofline.specs.scheduler import MIXED, PLAIN_SCHEDULER, PREFILL_FIRST, Scheduler, parse_scheduler
+
+
+@pytest.mark.parametrize("name", list_engines())
+def test_profiles_are_read_back(name) -> None:
+    engine = load_engine(name)
+    again = parse_engine(yaml.safe_load(render(engine)), name).scheduler
+    times = ("latency", "request", "prompt_token", "dispatch")
+    for time in times:
+        assert getattr(again, time) == pytest.approx(getattr(engine.scheduler, time), rel=1e-3)
+    same = {time: getattr(again, time) for time in times}
+    assert again == replace(engine.scheduler, **same)
+
+
+def test_engines_schedule_as_documented() -> None:
+    assert load_engine("vllm").scheduler.order == MIXED
+    assert load_engine("sglang").scheduler.order == PREFILL_FIRST
+    assert load_engine("tensorrt-llm").scheduler.reserved == 1
+    assert load_engine("ideal").scheduler == PLAIN_SCHEDULER
+
+
+def test_all_fields_are_read() -> None:
+    given = {"order": PREFILL_FIRST, "tokens": 512, "whole": True, "latency": "3 ms", "spread_ttft": [0.5, 2]}
+    found = parse_scheduler(given, "file")
+    assert found == replace(
+        Scheduler(), order=PREFILL_FIRST, tokens=512, whole=True, latency=0.003, spread_ttft=(0.5, 2.0)
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ([], "'scheduler' must map names to values"),
+        ({"budget": 3}, "unknown key 'budget' in 'scheduler'"),
+        ({"order": "fair"}, "'scheduler.order' must be 'mixed' or 'prefill first', got 'fair'"),
+        ({"tokens": 0}, "'scheduler.tokens' must be an integer from 1"),
+        ({"tokens": True}, "'scheduler.tokens' must be an integer"),
+        ({"whole": 1}, "'scheduler.whole' must be true or false"),
+        ({"reserved": 2}, "'scheduler.reserved' must be a number from 0 to 1"),
+        ({"latency": 3}, "'scheduler.latency'"),
+        ({"latency": "11 s"}, "'scheduler.latency' must be at most 10 s"),
+        ({"spread_tpot": [2, -1]}, "'scheduler.spread_tpot' must be two numbers"),
+        ({"poll": 10**400}, "'scheduler.poll' must be an integer"),
+    ],
+)
+def test_bad_values_are_told(content, message) -> None:
+    with pytest.raises(SpecError, match=message):
+        parse_scheduler(content, "file")

@@ -1,0 +1,185 @@
+"""Serving benchmarks: layouts, formats and loads of their rows, scores, and the fit of schedulers."""
+
+import gzip
+import json
+
+import numpy as np
+import pytest
+
+from roofline.core.errors import SpecError
+from roofline.validate.fit import serving as fitting
+from roofline.validate.score.serving import Predictor, read_cases, rows_of, score_serving, summarise
+from roofline.validate.tables.names import Unmapped
+from roofline.validate.tables.serving import COLUMNS, find_checkpoint, find_profile, to_case
+from roofline.validate.tables.text import Line
+
+ROW = {
+    "backend": "vllm",
+    "backend_version": "0.19.0",
+    "model_path": "meta-llama/Llama-3.1-8B-Instruct",
+    "system": "h100_sxm",
+    "precision": "",
+    "isl": "1024",
+    "osl": "1024",
+    "concurrency": "16.0",
+    "batch_size": "16.0",
+    "tp_size": "1.0",
+    "pp_size": "1.0",
+    "attention_dp_size": "1.0",
+    "moe_tp_size": "1.0",
+    "moe_ep_size": "1.0",
+    "gemm_quant_mode": "",
+    "moe_quant_mode": "",
+    "silicon_ttft_ms": "100",
+    "silicon_tpot_ms": "9",
+}
+
+
+def line(**cells: object) -> Line:
+    return Line(1, "file", {**ROW, **{name: str(value) for name, value in cells.items()}})
+
+
+def parallel(**cells: object) -> tuple[int, int, int]:
+    found = to_case(line(model_path="deepseek-ai/DeepSeek-R1", system="b200_sxm", precision="fp8", **cells))
+    chosen = found.scenario.settings.parallel
+    return chosen.tensor, chosen.data, chosen.expert
+
+
+@pytest.mark.parametrize(
+    ("cells", "expected"),
+    [
+        ({"tp_size": 8, "moe_tp_size": 8, "moe_ep_size": 1}, (8, 1, 1)),
+        ({"tp_size": 8, "moe_tp_size": 1, "moe_ep_size": 8}, (8, 1, 8)),
+        ({"tp_size": 64, "moe_tp_size": 8, "moe_ep_size": 8}, (8, 1, 8)),
+        ({"tp_size": 16, "moe_tp_size": 4, "moe_ep_size": 4}, (4, 1, 4)),
+        ({"tp_size": 1, "attention_dp_size": 8, "moe_tp_size": 1, "moe_ep_size": 8}, (1, 8, 8)),
+        ({"tp_size": 1, "attention_dp_size": 64, "moe_tp_size": 8, "moe_ep_size": 8}, (1, 8, 8)),
+        ({"tp_size": 4, "attention_dp_size": 4, "moe_tp_size": 1, "moe_ep_size": 16}, (1, 4, 4)),
+        ({"tp_size": 1, "attention_dp_size": "", "moe_tp_size": 4, "moe_ep_size": 1}, (1, 4, 4)),
+    ],
+)
+def test_layouts_have_one_reading(cells, expected) -> None:
+    assert parallel(**cells) == expected
+
+
+def test_many_devices_have_decode_apart() -> None:
+    found = to_case(
+        line(
+            backend="trtllm",
+            model_path="deepseek-ai/DeepSeek-R1",
+            system="gb200",
+            precision="fp4",
+            tp_size=36,
+            moe_tp_size=36,
+            concurrency=256,
+            batch_size=256,
+        )
+    )
+    assert found.decode is not None
+    scenario, load = found.decode
+    assert scenario.settings.parallel.devices == 8
+    assert load.concurrency == 64
+
+
+@pytest.mark.parametrize(
+    ("path", "name"),
+    [
+        ("deepseek-ai/DeepSeek-R1-0528", "deepseek-r1"),
+        ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-v3"),
+        ("openai/gpt-oss-120b", "gpt-oss-120b"),
+        ("MiniMaxAI/MiniMax-M2.5", "minimax-m2"),
+        ("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", "qwen3-235b-a22b"),
+        ("moonshotai/Kimi-K2.5", "kimi-k2-thinking"),
+        ("zai-org/GLM-5-FP8", "glm-5"),
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.3-70b"),
+        ("Qwen/Qwen3.5-397B-A17B-FP8", "qwen3.5-397b-a17b"),
+    ],
+)
+def test_repositories_have_the_architecture_of_a_bundled_model(path, name) -> None:
+    assert find_checkpoint(path).name == name
+
+
+def test_what_is_unknown_is_told() -> None:
+    for cells in ({"model_path": "some/Model-9B"}, {"system": "tpu"}, {"backend": "tgi"}, {"tp_size": "many"}):
+        with pytest.raises(Unmapped):
+            to_case(line(**cells))
+    assert find_profile("vllm", "0.12.0") == "vllm-sync"
+    assert find_profile("vllm", "") == "vllm"
+
+
+def test_formats_follow_engine_and_device() -> None:
+    quantized = to_case(line(system="h200_sxm", precision="fp8", gemm_quant_mode="fp8", moe_quant_mode="fp8"))
+    assert quantized.scenario.run_precision.kv.name == "fp8"
+    assert to_case(line()).scenario.run_precision.kv.name == "bf16"
+    deepseek = to_case(line(model_path="deepseek-ai/DeepSeek-R1", system="h200_sxm", precision="fp8", tp_size=8))
+    assert deepseek.scenario.run_precision.weights.name == "fp8_block"
+
+
+def test_loads_are_those_of_the_benchmarks() -> None:
+    found = to_case(line()).load
+    assert (found.prompts.written, found.concurrency, found.rounds) == ("uniform:819:1024", 16, 10)
+    assert not to_case(line(isl=2048, osl=128)).load.prompts.varies
+
+
+def written(tmp_path, lines):
+    path = tmp_path / "rows.csv.gz"
+    text = "\n".join([",".join(COLUMNS), *(",".join(each.cells[name] for name in COLUMNS) for each in lines)])
+    path.write_bytes(gzip.compress(text.encode()))
+    return path
+
+
+def test_rows_are_scored_by_group(tmp_path, run) -> None:
+    path = written(tmp_path, [line(), line(concurrency=4, batch_size=4), line(model_path="some/Model")])
+    document = score_serving(path, ("model", "metric"))
+    assert (document["rows"], document["scored"]) == (3, 2)
+    assert {(group["model"], group["metric"], group["rows"]) for group in document["groups"]} == {
+        ("llama-3.1-8b", "ttft", 2),
+        ("llama-3.1-8b", "tpot", 2),
+    }
+    status, out, _ = run("validate", "serving", path, "--format", "json")
+    assert status == 0
+    assert json.loads(out)["reasons"][0]["rows"] == 1
+    assert "2 of 3 rows simulated" in run("validate", "serving", path)[1]
+    assert run("validate", "serving", path, "--by", "colour")[0] == 2
+
+
+def test_a_file_of_something_else_is_refused(tmp_path) -> None:
+    path = tmp_path / "other.csv"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(SpecError, match="lacks the columns"):
+        read_cases(path)
+
+
+def test_benchmarks_at_a_rate(tmp_path) -> None:
+    path = tmp_path / "open.csv"
+    header = "model,hardware,gpus,engine,weights,kv,batch,input_len,output_len,metric,value,unit,source\n"
+    row = "llama-3.1-8b,h100-sxm,1,TensorRT-LLM v0.14,bf16,bf16,open loop 2 req/s; x,467,256"
+    path.write_text(f"{header}{row},ttft_mean,40,ms,s\n{row},itl_mean,8,ms,s\n{row},total_throughput,9,tok/s,s\n")
+    (case,), _ = read_cases(path)
+    assert (case.load.rate, case.ttft, case.tpot) == (2.0, 0.04, 0.008)
+    outcome = Predictor()(case)
+    (ttft, tpot) = summarise(rows_of([(case, outcome)]), ("metric",))
+    assert ttft.mape < 1
+    assert tpot.mape < 1
+
+
+def test_a_fit_finds_the_parameters_that_made_its_times(tmp_path) -> None:
+    made = {"latency": 0.1, "request": 2e-3, "prompt_token": 1e-6, "dispatch": 40e-6, "step": 1e-3, "sequence": 20e-6}
+    rows = [
+        line(concurrency=count, batch_size=count, osl=128, isl=tokens)
+        for count in (1, 4, 16, 32)
+        for tokens in (256, 2048)
+    ]
+    cases = [to_case(row) for row in rows]
+    logs, labels, _ = fitting.logarithms(cases, {"vllm": made})
+    times = {
+        (id(case), metric): getattr(case, metric) * float(np.exp(value))
+        for value, (case, metric) in zip(logs, labels, strict=True)
+    }
+    from msgspec.structs import replace
+
+    truth = [replace(case, ttft=times[id(case), "ttft"], tpot=times[id(case), "tpot"]) for case in cases]
+    values, found = fitting.fitted(truth)
+    assert np.abs(found.value).mean() < 0.05
+    assert values["vllm"]["latency"] == pytest.approx(0.1, rel=0.3)
+    assert "all" in "\n".join(fitting.report(found))

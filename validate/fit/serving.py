@@ -1,0 +1,273 @@
+"""Fit the schedulers of engine profiles to serving benchmarks.
+
+    python -m roofline.validate.fit.serving FILE [--output FOLDER]
+
+A few parameters of each engine are fitted: the front end's latency and its times per request and prompt token, the host
+time of kernels in steps with prompts, of a step, and of a sequence in it. The loss is the error of predicted over
+measured TTFT and TPOT (its logarithm where they are below) in a robust form, and the distance from priors in units of
+STIFFNESS: that of all engines together from PRIORS, and that of each engine from all together. The event simulation
+gives residuals and their derivatives; the loss is minimised on the linear model of both, twice. Scores hold out each
+model, and each version of an engine, in turn; the spread of a profile is that of the residuals of held-out models.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from roofline.core.files import save_text
+from roofline.specs.engine import Engine, load_engine, render
+from roofline.specs.scheduler import Scheduler
+from roofline.validate.main import run_command
+from roofline.validate.score.serving import Predictor, predict, read_cases
+from roofline.validate.tables.serving import ServingCase
+
+Array = NDArray[np.float64]
+
+PRIORS: Mapping[str, float] = MappingProxyType(
+    {"latency": 30e-3, "request": 2e-3, "prompt_token": 1e-6, "dispatch": 40e-6}
+)
+"""Seconds of all engines: HTTP, queues and detokenisation take tens of milliseconds; a request some Python, a token of
+its prompt a microsecond of the tokenizer (1 M tokens/s), a kernel some dispatches of PyTorch's at 10 us."""
+
+HOST = ("step", "sequence")
+"""Host times of a server, whose prior is that of the profile."""
+
+FITTED = (*PRIORS, *HOST)
+
+STIFFNESS: Mapping[str, tuple[float, float]] = MappingProxyType(
+    {
+        "latency": (0.7, 0.7),
+        "request": (0.7, 0.5),
+        "prompt_token": (0.7, 0.5),
+        "step": (0.3, 0.3),
+        "sequence": (0.5, 0.4),
+        "dispatch": (0.7, 0.5),
+    }
+)
+"""Standard deviations of the logarithm of a parameter: of all engines around the prior, of an engine around all."""
+
+RESIDUAL = 0.15
+"""Standard deviation of the logarithm of a time around a good prediction."""
+
+OUTLIER = 2.0
+"""Residuals beyond so many deviations count less (soft L1)."""
+
+CORRELATED = 0.05
+"""Weight of a row: benchmarks of one engine, model and device err together."""
+
+DIFFERENCE = 0.2
+"""Step of the logarithm of a parameter for derivatives."""
+
+ROUNDS = 2
+
+MOST_ROWS = 900
+"""Rows that are simulated for a fit, at even distances; scores are of all."""
+
+TENTH = 0.1
+
+
+class Residuals(NamedTuple):
+    """Logarithms of predicted over measured times, their derivatives by the engine's parameters, and labels.
+
+    `below` and `above` are the relative distances of p10 and p90 of the step times from p50.
+    """
+
+    value: Array
+    slope: Array
+    engine: NDArray[np.str_]
+    model: NDArray[np.str_]
+    version: NDArray[np.str_]
+    metric: NDArray[np.str_]
+    below: Array
+    above: Array
+
+    def chosen(self, rows: NDArray[np.bool_]) -> Residuals:
+        """Some of the rows."""
+        return Residuals(*(column[rows] for column in self))
+
+
+Values = dict[str, dict[str, float]]
+"""Parameters by engine and name."""
+
+
+def starting(engines: Iterable[str]) -> Values:
+    """The priors of each engine."""
+    return {name: {**PRIORS, **{key: max(load_engine(name)[key], 1e-7) for key in HOST}} for name in engines}
+
+
+def applied(case: ServingCase, values: Mapping[str, float]) -> ServingCase:
+    """A case with other parameters of its engine."""
+    profile = case.scenario.profile
+    plain = {**values, "spread_ttft": (1.0, 1.0), "spread_tpot": (1.0, 1.0)}
+    engine = replace(profile, scheduler=replace(profile.scheduler, **plain))
+    scheduler = replace(case.scheduler, **plain)
+    changed = replace(case, scenario=replace(case.scenario, engine=engine), scheduler=scheduler)
+    if case.decode is None:
+        return changed
+    return replace(changed, decode=(replace(case.decode[0], engine=engine), case.decode[1]))
+
+
+def logarithms(cases: Sequence[ServingCase], values: Values) -> tuple[Array, list[tuple[ServingCase, str]], Array]:
+    """Logarithms of predicted over measured times (NaN where a case cannot be simulated), and the steps' intervals.
+
+    Intervals are the relative distances of p10 and p90 from p50 (rows, 2).
+    """
+    changed = [applied(case, values[case.scenario.profile.profile]) for case in cases]
+    found, _ = predict(changed, Predictor())
+    outcomes = {case.line.number: outcome for case, outcome in found}
+    logs, labels, ends = [], [], []
+    for case in cases:
+        for metric in ("ttft", "tpot"):
+            measured, outcome = getattr(case, metric), outcomes.get(case.line.number)
+            if measured is not None:
+                low, mid, high = (np.nan,) * 3 if outcome is None else getattr(outcome, metric).mean
+                logs.append(np.log(mid / measured))
+                labels.append((case, metric))
+                ends.append((1 - low / mid, high / mid - 1))
+    return np.array(logs), labels, np.array(ends)
+
+
+def residuals_of(cases: Sequence[ServingCase], values: Values) -> Residuals:
+    """Residuals and derivatives at some parameters."""
+    value, labels, ends = logarithms(cases, values)
+    slopes = []
+    for name in FITTED:
+        moved = {engine: {**given, name: given[name] * float(np.exp(DIFFERENCE))} for engine, given in values.items()}
+        slopes.append((logarithms(cases, moved)[0] - value) / DIFFERENCE)
+    rows = [(case.labels, metric) for case, metric in labels]
+    columns = (np.array([label[key] for label, _ in rows]) for key in ("engine", "model", "version"))
+    known = np.isfinite(value)
+    slope = np.nan_to_num(np.stack(slopes, axis=1))
+    metrics = np.array([metric for _, metric in rows])
+    return Residuals(value, slope, *columns, metrics, ends[:, 0], ends[:, 1]).chosen(known)
+
+
+def solve(found: Residuals, engines: Sequence[str]) -> dict[str, Array]:
+    """The changes of the logarithms of each engine's parameters that minimise the loss of these rows."""
+    size = len(FITTED)
+    place = np.array([list(engines).index(name) for name in found.engine])
+    counts = dict(zip(*np.unique(place, return_counts=True), strict=True))
+    weight = np.array([(1 + CORRELATED * (counts[index] - 1)) ** -0.5 for index in place])
+    wide, narrow = (np.array([STIFFNESS[name][which] for name in FITTED]) for which in (0, 1))
+
+    def changes(vector: Array) -> Array:
+        return vector[:size] + vector[size:].reshape(len(engines), size)
+
+    def loss(vector: Array) -> Array:
+        moved = found.value + (found.slope * changes(vector)[place]).sum(axis=1)
+        scaled = np.where(moved > 0, np.expm1(np.minimum(moved, 3.0)), moved) / (RESIDUAL * OUTLIER)
+        soft = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1)) * OUTLIER
+        return np.concatenate([weight * soft, vector[:size] / wide, vector[size:] / np.tile(narrow, len(engines))])
+
+    solution = least_squares(loss, np.zeros(size * (1 + len(engines)))).x
+    return dict(zip(engines, changes(solution), strict=True))
+
+
+def moved(values: Values, by: Mapping[str, Array]) -> Values:
+    """Parameters after a change of their logarithms."""
+    return {
+        engine: {name: value * float(np.exp(by[engine][FITTED.index(name)])) for name, value in given.items()}
+        for engine, given in values.items()
+    }
+
+
+def fitted(cases: Sequence[ServingCase]) -> tuple[Values, Residuals]:
+    """The parameters of every engine, and the residuals at the last point of linearisation."""
+    engines = sorted({case.scenario.profile.profile for case in cases})
+    values = starting(engines)
+    for _ in range(ROUNDS):
+        found = residuals_of(cases, values)
+        values = moved(values, solve(found, engines))
+    return values, residuals_of(cases, values)
+
+
+def held_out(found: Residuals, by: NDArray[np.str_]) -> Array:
+    """Residuals of each group of `by` with parameters that were fitted without it."""
+    engines = sorted(set(found.engine.tolist()))
+    left = np.zeros(found.value.size)
+    for name in np.unique(by):
+        inside = by == name
+        change = solve(found.chosen(~inside), engines) if (~inside).any() else dict.fromkeys(engines, 0.0)
+        moves = np.stack([np.broadcast_to(change[engine], len(FITTED)) for engine in found.engine[inside]])
+        left[inside] = found.value[inside] + (found.slope[inside] * moves).sum(axis=1)
+    return left
+
+
+def errors(logs: Array) -> str:
+    """MAPE and median of the errors, in percent."""
+    error = np.abs(np.exp(logs) - 1)
+    return f"{100 * error.mean():5.1f} / {100 * np.median(error):4.1f}"
+
+
+def report(found: Residuals) -> Iterable[str]:
+    """Lines with errors: as fitted, with models held out, with versions held out."""
+    models, versions = held_out(found, found.model), held_out(found, found.version)
+    yield f"{'engine':14s} {'metric':6s} {'rows':>5s}  fitted        models out    versions out   (MAPE / median %)"
+    for engine in (*sorted(set(found.engine.tolist())), "all"):
+        for metric in ("ttft", "tpot"):
+            rows = (found.metric == metric) & ((found.engine == engine) | (engine == "all"))
+            parts = (errors(logs[rows]) for logs in (found.value, models, versions))
+            yield f"{engine:14s} {metric:6s} {rows.sum():5d}  {'  '.join(parts)}"
+
+
+def spreads(found: Residuals, engine: str) -> dict[str, tuple[float, float]]:
+    """The intervals over those of the step times with which a tenth of held-out models' times lie beyond either end."""
+    left = held_out(found, found.model)
+    ends = {}
+    for metric in ("ttft", "tpot"):
+        rows = (found.engine == engine) & (found.metric == metric)
+        measured = np.exp(-left[rows])
+        low = np.quantile((1 - measured) / found.below[rows], 1 - TENTH)
+        high = np.quantile((measured - 1) / found.above[rows], 1 - TENTH)
+        ends[f"spread_{metric}"] = (float(max(low, 0.0)), float(max(high, 0.0)))
+    return ends
+
+
+def profile(engine: Engine, values: Mapping[str, float], found: Residuals, file: str) -> Engine:
+    """A profile with the fitted parameters, and the source."""
+    scheduler: Scheduler = replace(engine.scheduler, **values, **spreads(found, engine.profile))
+    rows = int((found.engine == engine.profile).sum() // 2)
+    source = f"Times of the scheduler: roofline.validate.fit.serving, {rows} rows of {file}; spread of models held out"
+    kept = tuple(text for text in engine.sources if "roofline.validate.fit.serving" not in text)
+    return replace(engine, scheduler=scheduler, sources=(*kept, source))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Fit, print the scores, and write the profiles to `--output`; returns the exit status."""
+    parser = argparse.ArgumentParser(
+        prog="python -m roofline.validate.fit.serving", description="Schedulers of engine profiles and their errors."
+    )
+    parser.add_argument("file", type=Path, help="CSV file of serving benchmarks")
+    parser.add_argument("--output", type=Path, help="write one YAML file for each engine to this folder")
+    parser.add_argument("--rows", type=int, default=MOST_ROWS, help="rows that are simulated")
+
+    def work(options: argparse.Namespace) -> str:
+        cases, _ = read_cases(options.file)
+        # Rows of the same benchmark are stated up to four times.
+        distinct = list({(case.load.concurrency, case.ttft, case.tpot): case for case in cases}.values())
+        every = max(1, len(distinct) // options.rows)
+        values, found = fitted(distinct[::every])
+        for engine in values if options.output is not None else ():
+            text = render(profile(load_engine(engine), values[engine], found, options.file.name))
+            save_text(options.output / f"{engine}.yaml", text)
+        named = (
+            f"{engine}: " + ", ".join(f"{name} {value * 1e6:.4g} us" for name, value in own.items())
+            for engine, own in values.items()
+        )
+        return "\n".join([*named, *report(found)]) + "\n"
+
+    return run_command(parser, work, arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,222 @@
+"""Scores of predictions under load against serving benchmarks: mean TTFT and TPOT, by group.
+
+Each row is a deployment and a number of requests in flight (`roofline.validate.tables.serving`), which the event
+simulation runs as the benchmark did.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import asdict, replace
+
+from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.scenario.scenario import Scenario
+from roofline.serving.load import Load
+from roofline.serving.outcome import Outcome, outcome_of
+from roofline.serving.replica import Replica, budget_of, replica_of
+from roofline.serving.simulation import simulate
+from roofline.specs.scheduler import Scheduler
+from roofline.timing.intervals import Estimate
+from roofline.validate.score.kernels import error_statistics
+from roofline.validate.tables.serving import COLUMNS, OPEN_COLUMNS, ServingCase, open_loop_cases, to_case
+from roofline.validate.tables.text import Line, read_lines
+
+KEYS = ("engine", "version", "model", "hardware", "format", "lengths", "metric")
+"""The keys to group by."""
+
+METRICS = ("ttft", "tpot")
+
+
+class SkippedLine(NamedTuple):
+    """A row that cannot be simulated, and the reason."""
+
+    line: Line
+    reason: str
+
+
+class ServingGroup(Struct, frozen=True):
+    """Errors of the predictions for the rows of one group, as fractions of the measured time."""
+
+    engine: str
+    version: str
+    model: str
+    hardware: str
+    format: str
+    lengths: str
+    metric: str
+    rows: int
+    mape: float
+    median_ape: float
+    p90_ape: float
+    bias: float
+    interval_coverage: float
+
+
+def read_cases(path: Path) -> tuple[list[ServingCase], list[SkippedLine]]:
+    """The rows of a file as cases, and those that cannot be, with the reason. Raises SpecError for no such table."""
+    cases: list[ServingCase] = []
+    skipped: list[SkippedLine] = []
+    if is_open_loop(path):
+        return list(open_loop_cases(read_lines(path, (*OPEN_COLUMNS, "value", "unit")))), skipped
+    for line in read_lines(path, COLUMNS):
+        try:
+            cases.append(to_case(line))
+        except RooflineError as reason:
+            skipped.append(SkippedLine(line, str(reason)))
+    return cases, skipped
+
+
+def is_open_loop(path: Path) -> bool:
+    """Whether a file has the columns of benchmarks at a rate."""
+    try:
+        read_lines(path, OPEN_COLUMNS)
+    except RooflineError:
+        return False
+    return True
+
+
+class Predictor:
+    """Predicts cases; replicas and runs of equal rows are shared."""
+
+    def __init__(self) -> None:
+        self._steps: dict[Any, Replica] = {}
+        self._outcomes: dict[Any, Outcome] = {}
+
+    def replica(self, scenario: Scenario, load: Load, scheduler: Scheduler) -> Replica:
+        """The replica of a scenario; where the model does not fit, with all of the memory."""
+        key = (_key(scenario), load.longest)
+        if key not in self._steps:
+            try:
+                self._steps[key] = replica_of(scenario, load, scheduler)
+            except RooflineError:
+                self._steps[key] = replica_of(_all_memory(scenario), load, scheduler)
+        found = self._steps[key]
+        tokens = scheduler.tokens or budget_of(scenario, scheduler)
+        return Replica(found.steps, replace(scheduler, tokens=tokens), found.kv_tokens)
+
+    def outcome(self, scenario: Scenario, load: Load, scheduler: Scheduler) -> Outcome:
+        """The outcome of a deployment; raises RooflineError."""
+        replica = self.replica(scenario, load, scheduler)
+        lengths = (load.prompts.written, load.outputs.written, load.hits, load.ramp)
+        key = (_key(scenario), replica.scheduler, load.concurrency, load.rate, load.offline, *lengths)
+        if key not in self._outcomes:
+            self._outcomes[key] = outcome_of(replica, load, simulate(replica, load))
+        return self._outcomes[key]
+
+    def __call__(self, case: ServingCase) -> Outcome:
+        """The outcome of a case, with TPOT of decode alone where that has devices of its own; raises RooflineError."""
+        found = self.outcome(case.scenario, case.load, case.scheduler)
+        if case.decode is None:
+            return found
+        return replace(found, tpot=self.outcome(*case.decode, case.scheduler).tpot)
+
+
+ALL = 0.97
+"""Utilization of memory where a model does not fit with the engine's own: benchmarks raise it."""
+
+
+def _all_memory(scenario: Scenario) -> Scenario:
+    profile = scenario.profile
+    memory = replace(profile.memory, utilization=ALL, free=False, profiles=False, group_context=0.0)
+    return replace(scenario, engine=replace(profile, memory=memory))
+
+
+def _key(scenario: Scenario) -> tuple[Any, ...]:
+    """What the step times of a scenario depend on."""
+    settings = scenario.settings
+    return (
+        scenario.model.name,
+        scenario.hardware.name,
+        scenario.precision,
+        settings.parallel,
+        scenario.techniques,
+        scenario.profile.profile,
+    )
+
+
+def predict(
+    cases: Iterable[ServingCase], predictor: Predictor
+) -> tuple[list[tuple[ServingCase, Outcome]], list[SkippedLine]]:
+    """The cases with their outcomes, and those that cannot be simulated."""
+    found: list[tuple[ServingCase, Outcome]] = []
+    skipped: list[SkippedLine] = []
+    for case in cases:
+        try:
+            found.append((case, predictor(case)))
+        except RooflineError as reason:
+            skipped.append(SkippedLine(case.line, str(reason)))
+    return found, skipped
+
+
+def rows_of(predicted: Iterable[tuple[ServingCase, Outcome]]) -> list[dict[str, Any]]:
+    """A row for each measured time: labels, seconds measured and predicted with their interval."""
+    rows = []
+    for case, outcome in predicted:
+        for metric in METRICS:
+            measured, time = getattr(case, metric), getattr(outcome, metric)
+            if measured is not None:
+                estimate: Estimate = time.mean
+                rows.append(
+                    {
+                        **case.labels,
+                        "metric": metric,
+                        "row": case.line.number,
+                        "concurrency": case.load.concurrency,
+                        "rate": case.load.rate,
+                        "measured_s": measured,
+                        "low_s": estimate.low,
+                        "mid_s": estimate.mid,
+                        "high_s": estimate.high,
+                    }
+                )
+    return rows
+
+
+def summarise(rows: Sequence[Mapping[str, Any]], by: Sequence[str]) -> list[ServingGroup]:
+    """The errors of each group, in order of first appearance."""
+    gathered: dict[tuple[str, ...], list[Mapping[str, Any]]] = {}
+    for row in rows:
+        gathered.setdefault(tuple(row[key] if key in by else "all" for key in KEYS), []).append(row)
+    return [_group(key, found) for key, found in gathered.items()]
+
+
+def _group(key: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> ServingGroup:
+    measured, low, mid, high = (
+        np.array([row[f"{name}_s"] for row in rows]) for name in ("measured", "low", "mid", "high")
+    )
+    statistics = error_statistics(measured, low, mid, high, mid)
+    del statistics["bound_mape"]  # a load has no bound
+    return ServingGroup(rows=len(rows), **dict(zip(KEYS, key, strict=True)), **statistics)
+
+
+def score_serving(path: Path, by: Sequence[str] = ("engine", "metric")) -> Mapping[str, Any]:
+    """The JSON document of `roofline validate serving`."""
+    for key in by:
+        if key not in KEYS:
+            raise UnknownNameError("grouping", key, KEYS)
+    cases, skipped = read_cases(path)
+    predicted, more = predict(cases, Predictor())
+    skipped += more
+    rows = rows_of(predicted)
+    if not rows:
+        common = Counter(entry.reason for entry in skipped).most_common(1)
+        raise RooflineError(f"none of the rows can be simulated; mostly: {common[0][0] if common else 'no times'}")
+    reasons = Counter(entry.reason for entry in skipped)
+    assumed = Counter(case.assumed for case, _ in predicted if case.assumed)
+    return {
+        "schema": "roofline.serving-score/1",
+        "rows": len(cases) + len(skipped) - len(more),
+        "scored": len(predicted),
+        "groups": [asdict(group) for group in summarise(rows, by)],
+        "totals": [asdict(group) for group in summarise(rows, ("metric",))],
+        "predictions": rows,
+        "reasons": [{"reason": reason, "rows": count} for reason, count in reasons.most_common()],
+        "assumptions": [{"assumed": text, "rows": count} for text, count in assumed.most_common()],
+        "other_files": [],
+    }

@@ -1,0 +1,381 @@
+"""Rows of serving benchmarks (a fixed number of requests in flight) as a scenario, a load and a scheduler.
+
+The columns are those of AIConfigurator's validation data: backend, backend_version, model_path, system, precision, isl,
+osl, concurrency, batch_size, tp_size, pp_size, attention_dp_size, moe_tp_size, moe_ep_size, gemm_quant_mode,
+moe_quant_mode. What they leave open is read from how the benchmarks run:
+
+* layout      moe_tp_size = moe_ep_size = n > 1 is n devices with the experts divided among all; tp_size = data
+              ranks = n likewise (their products, as written, are of two readings of the same n). Attention data
+              parallelism that is not written is the ranks that the experts have beyond tp_size.
+* requests    InferenceX (1024 or 8192 to 1024 or 8192 tokens) draws lengths from 0.8 to 1 of those written and sends
+              ten requests for each in flight; others send the written lengths.
+* steps       InferenceX gives TensorRT-LLM a budget of one prompt and one token for each request in flight, and with
+              data-parallel attention 60 steps to wait for a prompt on every rank; SGLang on Blackwell looks for new
+              requests every 10 steps, 30 from 16 in flight on (its benchmark scripts).
+* cache       FP8 where the weights are quantized, with vLLM, TensorRT-LLM, and SGLang on Blackwell.
+* MTP         DeepSeek-R1 on the versions of TensorRT-LLM whose TPOT is half of DeepSeek-V3's in the same rows.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from types import MappingProxyType
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.core.errors import RooflineError, quote
+from roofline.graph.parallel import Parallelism
+from roofline.scenario.scenario import Scenario
+from roofline.scenario.schedule import Settings
+from roofline.serving.load import Load
+from roofline.specs.checkpoint import precision_of
+from roofline.specs.engine import load_engine
+from roofline.specs.formats import find_cache_format
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.model import Model
+from roofline.specs.modelspec import load_model
+from roofline.specs.precision import Precision, parse_precision
+from roofline.specs.scheduler import Scheduler
+from roofline.techniques import apply_techniques
+from roofline.validate.tables.names import (
+    NVFP4_BLOCKS,
+    Unmapped,
+    find_engine,
+    find_hardware,
+    find_model,
+    find_precision,
+)
+from roofline.validate.tables.text import Line, parse_count
+
+COLUMNS = (
+    *("backend", "backend_version", "model_path", "system", "precision", "isl", "osl", "concurrency", "batch_size"),
+    *("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "gemm_quant_mode", "moe_quant_mode"),
+    *("silicon_ttft_ms", "silicon_tpot_ms"),
+)
+
+SUFFIXES = re.compile(
+    r"-(instruct|chat|it|hf|fp8|nvfp4|fp4|mxfp4|int4|awq|bf16|w4afp8|dynamic|block|v2|preview|thinking|base"
+    r"|0528|0324|0711|0905|2507|\d{4})(?=-|$)"
+)
+"""Parts of a repository's name that do not change the architecture."""
+
+RELEASES: Mapping[str, str] = MappingProxyType(
+    {
+        "minimax-m2.1": "minimax-m2",
+        "minimax-m2.5": "minimax-m2",
+        "minimax-m2.7": "minimax-m2",
+        "deepseek-v3.1": "deepseek-v3",
+        "deepseek-v3.1-terminus": "deepseek-v3",
+        "deepseek-v3.2-exp": "deepseek-v3.2",
+        "kimi-k2.5": "kimi-k2-thinking",
+        "kimi-k2.6": "kimi-k2-thinking",
+        "glm-4.6": "glm-4.5",
+        "glm-4.7": "glm-4.5",
+        "glm-5.1": "glm-5",
+        "meta-llama-3.1-8b": "llama-3.1-8b",
+        "meta-llama-3.1-70b": "llama-3.1-70b",
+        "meta-llama-3.1-405b": "llama-3.1-405b",
+    }
+)
+"""Releases with the architecture of a bundled model, by their names in repositories."""
+
+SYSTEMS: Mapping[str, str] = MappingProxyType(
+    {name: name.replace("_", "-") for name in ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300")}
+)
+
+INFERENCEX = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
+"""Prompt and output lengths of InferenceX's benchmarks."""
+
+RAMP = 0.04
+"""Seconds between the first requests of benchmarks of constant lengths, from their TTFT (SGLang batches them again)."""
+
+RATIO, ROUNDS = 0.8, 10.0
+"""Shortest length over the longest, and requests over the concurrency (its benchmark_serving.py and scripts)."""
+
+MTP: frozenset[tuple[str, str]] = frozenset({("trtllm", "1.1.0rc2.post2"), ("trtllm", "1.2.0rc6.post3")})
+"""Versions whose rows of DeepSeek-R1 are of speculative decoding."""
+
+MTP_TECHNIQUES = ("multi-token-prediction:length=3,acceptance=0.65", "multi-token-prediction:length=1,acceptance=0.75")
+"""Three draft tokens with tensor parallelism, one with data-parallel attention (InferenceX's scripts)."""
+
+BALANCE = 60
+"""Steps that TensorRT-LLM waits for a prompt on every rank (timeout_iters in InferenceX's scripts)."""
+
+SQUARED = 4
+"""Least n of rows that state n devices as n squared."""
+
+NODE = 8
+"""Devices of a node, of which most rows have one."""
+
+
+class ServingCase(Struct, frozen=True):
+    """A row as a scenario under a load, and its measured mean TTFT and TPOT in seconds (None: not measured).
+
+    `decode` is the deployment and the load of decode alone, where it has devices of its own: TPOT is that of it.
+    """
+
+    line: Line
+    scenario: Scenario
+    load: Load
+    scheduler: Scheduler
+    ttft: float | None
+    tpot: float | None
+    assumed: str = ""
+    decode: tuple[Scenario, Load] | None = None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """The row's value of each grouping key."""
+        cells = self.line.cells
+        stated = ("backend", "backend_version") if "backend" in cells else ("engine",)
+        prompt, output = self.load.means
+        return {
+            "engine": self.scenario.profile.profile,
+            "version": " ".join(cells[name].strip() for name in stated).strip(),
+            "model": self.scenario.model.name,
+            "hardware": self.scenario.hardware.name,
+            "format": (cells.get("precision") or cells.get("weights") or "").strip() or "as released",
+            "lengths": f"{cells['isl']}/{cells['osl']}" if "isl" in cells else f"{prompt:.0f}/{output:.0f}",
+        }
+
+
+OPEN_COLUMNS = ("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len", "metric")
+"""Columns of benchmarks at a rate, as of whole-model figures; `batch` states the rate, `value` the time in `unit`."""
+
+OPEN_METRICS: Mapping[str, str] = MappingProxyType({"ttft_mean": "ttft", "itl_mean": "tpot"})
+
+RATE = re.compile(r"open loop ([\d.]+|INF) req/s")
+
+REQUESTS = 1000
+"""Requests of a benchmark at a rate."""
+
+
+def open_loop_cases(lines: Iterable[Line]) -> Iterator[ServingCase]:
+    """The cases of benchmarks at a rate (Poisson arrivals; INF: all requests at once).
+
+    Rows with the same conditions are one case with several metrics; raises RooflineError for a row that is none.
+    """
+    gathered: dict[tuple[str, ...], dict[str, tuple[Line, float]]] = {}
+    for line in lines:
+        metric = OPEN_METRICS.get(line.cells["metric"].strip())
+        seconds = {"ms": 1e-3, "s": 1.0}.get(line.cells["unit"].strip())
+        if metric is not None and seconds is not None:
+            key = tuple(line.cells[name] for name in OPEN_COLUMNS[:-1])
+            gathered.setdefault(key, {})[metric] = line, float(line.cells["value"]) * seconds
+    for metrics in gathered.values():
+        line = next(iter(metrics.values()))[0]
+        times = {metric: seconds for metric, (_, seconds) in metrics.items()}
+        yield _open_loop_case(line, times.get("ttft"), times.get("tpot"))
+
+
+def _open_loop_case(line: Line, ttft: float | None, tpot: float | None) -> ServingCase:
+    cells = line.cells
+    model, hardware = find_model(cells["model"]), find_hardware(cells["hardware"]).hardware
+    engine, stated = find_engine(cells["engine"]), RATE.match(cells["batch"].strip())
+    if stated is None:
+        raise Unmapped(f"the rate is not stated ({quote(cells['batch'])})")
+    parallel = Parallelism(tensor=int(float(cells["gpus"])))
+    precision = find_precision(cells["weights"], cells["kv"], model, hardware, cells["engine"])
+    settings = Settings(parallel=parallel)
+    scenario = Scenario(model, hardware, precision=precision, settings=settings, engine=engine)
+    lengths = {"prompt": float(cells["input_len"]), "output": float(cells["output_len"])}
+    rate = None if stated[1] == "INF" else float(stated[1])
+    load = Load(**lengths, rate=rate, offline=REQUESTS if rate is None else None)
+    return ServingCase(line, scenario, load, load_engine(engine).scheduler, ttft, tpot)
+
+
+def find_checkpoint(path: str) -> Model:
+    """The bundled model with the architecture of a repository; raises Unmapped."""
+    name = path.strip().rsplit("/", 1)[-1].lower()
+    short = SUFFIXES.sub("", SUFFIXES.sub("", name))
+    for candidate in (name, short):
+        try:
+            return load_model(RELEASES.get(candidate, candidate))
+        except RooflineError:
+            continue
+    raise Unmapped(f"no bundled model is {quote(path)}")
+
+
+def find_profile(backend: str, version: str) -> str:
+    """The engine profile of a backend's version; raises Unmapped."""
+    match backend.strip().lower():
+        case "trtllm" | "tensorrt-llm":
+            return "tensorrt-llm"
+        case "sglang":
+            return "sglang"
+        case "vllm":
+            old = re.match(r"0\.(\d+)", version.strip())
+            return "vllm-sync" if old is not None and 8 <= int(old[1]) <= 13 else "vllm"
+    raise Unmapped(f"no engine profile is for {quote(backend)}")
+
+
+def layout(line: Line, model: Model) -> Parallelism:
+    """The parallelism of a row; raises Unmapped for counts that are none."""
+    tp, pp, data, wide, expert = (
+        _count(line, name) for name in ("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size")
+    )
+    written = data > 1
+    if wide == expert >= SQUARED and tp * data == wide * expert and not (tp * data <= NODE and written):
+        devices, ranks = expert, expert if written else 1
+    elif tp == data > 1:
+        devices, ranks = tp, tp
+    else:
+        missing = max(wide * expert // tp, 1) if data == 1 and model.experts else data
+        devices, ranks = tp * missing, missing
+    expert = min(devices, devices if wide == expert > 1 or written else expert)
+    tensor = devices // ranks
+    if expert == 1 and ranks > 1 and model.experts:
+        expert = devices
+    return Parallelism(tensor=tensor, data=ranks, expert=expert if model.experts else 1, pipeline=pp)
+
+
+WORKER = 8
+"""Devices of a decode worker of TensorRT-LLM in the rows of several nodes."""
+
+FEW = 32
+"""Requests in flight of such a worker up to which it is tensor-parallel, beyond with data-parallel attention."""
+
+CACHED = 0.9999
+"""Prefix hits that stand for a prompt whose KV cache another device has computed."""
+
+
+def wide(devices: int, model: Model) -> Parallelism:
+    """Half of the devices, as a power of two, with data-parallel attention and wide expert parallelism."""
+    ranks = 1 << (max(devices // 2, 1).bit_length() - 1)
+    return Parallelism(tensor=1, data=ranks, expert=ranks if model.experts else 1)
+
+
+def decode_workers(scenario: Scenario, load: Load, devices: int) -> tuple[Scenario, Load]:
+    """Decode on devices of its own, in rows that state all devices of prefill and decode together.
+
+    TensorRT-LLM has workers of eight devices beside a prefill worker of four; SGLang one that is wide.
+    """
+    assert load.concurrency is not None
+    parallel, each = scenario.settings.parallel, load.concurrency
+    if scenario.profile.name == "tensorrt-llm":
+        each = max(1, round(load.concurrency / max((devices - WORKER // 2) // WORKER, 1)))
+        expert = WORKER if scenario.model.experts else 1
+        parallel = Parallelism(tensor=WORKER) if each <= FEW else Parallelism(data=WORKER, expert=expert)
+    settings = replace(scenario.settings, parallel=parallel)
+    return replace(scenario, settings=settings), replace(load, concurrency=each, hits=CACHED)
+
+
+def formats(line: Line, model: Model, hardware: Hardware, engine: str) -> Precision:
+    """The formats of a row; raises Unmapped."""
+    cells = line.cells
+    modes = {cells[name].strip().lower() for name in ("gemm_quant_mode", "moe_quant_mode", "precision")} - {""}
+    if not modes:
+        return precision_of(model, hardware, engine)
+    if any("mxfp4" in mode or "int4" in mode for mode in modes) and model.quantization is not None:
+        chosen = precision_of(model, hardware, engine)
+    elif modes & {"nvfp4", "fp4"}:
+        chosen = parse_precision("bf16", "nvfp4")
+        chosen = replace(chosen, weights=NVFP4_BLOCKS) if model.uses_mla else chosen
+    elif any("mxfp4" in mode for mode in modes):
+        chosen = parse_precision("bf16", "mxfp4")
+    elif any("int4" in mode for mode in modes):
+        chosen = parse_precision("bf16", "awq")
+    elif any(mode.startswith("fp8") for mode in modes):
+        own = model.quantization == "fp8_block" or (
+            "qwen3" in model.name and cells["model_path"].lower().endswith("-fp8")
+        )
+        chosen = parse_precision("bf16", "fp8_block" if own or "fp8_block" in modes else "fp8")
+    elif modes <= {"bf16", "bfloat16", "fp16", "float16"}:
+        chosen = parse_precision("bf16")
+    else:
+        raise Unmapped(f"no weight format is {quote(', '.join(sorted(modes)))}")
+    blackwell = hardware.family == "blackwell"
+    if chosen.weights.linear is not None and (engine != "sglang" or blackwell):
+        return replace(chosen, kv=find_cache_format("fp8"))
+    return chosen
+
+
+def _count(line: Line, name: str) -> int:
+    """A count of a row; 1 where it is empty or 0."""
+    text = line.cells[name].strip()
+    if not text:
+        return 1
+    try:
+        return max(int(float(text)), 1)
+    except (ValueError, OverflowError):
+        raise Unmapped(f"{name} is no count ({quote(text)})") from None
+
+
+def to_case(line: Line) -> ServingCase:
+    """A row as a scenario under a load; raises RooflineError, mostly Unmapped, with the reason where it cannot be."""
+    cells = line.cells
+    model, engine = find_checkpoint(cells["model_path"]), find_profile(cells["backend"], cells["backend_version"])
+    system = cells["system"].strip().lower()
+    if system not in SYSTEMS:
+        raise Unmapped(f"no bundled spec of {quote(system)}")
+    hardware = load_hardware(SYSTEMS[system])
+    parallel, assumed = layout(line, model), ""
+    apart = parallel.devices if parallel.tensor > NODE else 0
+    if apart:
+        parallel, assumed = (
+            wide(apart, model),
+            "more devices than a node: prefill and decode apart, decode with wide EP",
+        )
+    scenario = Scenario(
+        model,
+        hardware,
+        precision=formats(line, model, hardware, engine),
+        settings=Settings(parallel=parallel),
+        engine=engine,
+    )
+    backend, version = cells["backend"].strip().lower(), cells["backend_version"].strip()
+    if model.name == "deepseek-r1" and (backend, version) in MTP:
+        scenario = apply_techniques(scenario, (MTP_TECHNIQUES[parallel.data > 1],))
+        assumed = "speculative decoding with MTP, which no column states"
+    concurrency, load = _load(line, parallel)
+    scheduler = _scheduler(load_engine(engine).scheduler, engine, hardware, parallel, load, concurrency)
+    times = (_milliseconds(line, name) for name in ("silicon_ttft_ms", "silicon_tpot_ms"))
+    decode = decode_workers(scenario, load, apart) if apart else None
+    return ServingCase(line, scenario, load, scheduler, *times, assumed, decode)
+
+
+def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
+    """The requests in flight of the replica, and its load.
+
+    `batch_size` is of one replica of attention: with fewer in all replicas than stated, there are several deployments.
+    """
+    prompt, output = (parse_count(line.cells[name]) for name in ("isl", "osl"))
+    if not prompt or not output:
+        raise Unmapped("the lengths of prompt and output are not stated")
+    text, each = line.cells["concurrency"].strip(), line.cells["batch_size"].strip()
+    stated = float(text) if text else 0.0
+    own = float(each) * parallel.data if each else stated
+    concurrency = round(stated if stated and (parallel.data > 1 or not each) else own)
+    if concurrency < 1:
+        raise Unmapped("the concurrency is not stated")
+    if (prompt, output) in INFERENCEX:
+        ends = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
+        lengths = dict(zip(("prompt", "output"), ends, strict=True))
+        return concurrency, Load(**lengths, concurrency=concurrency, rounds=ROUNDS)
+    ramp = 0.0 if line.cells["backend"].strip().lower() == "sglang" else RAMP
+    return concurrency, Load(prompt=prompt, output=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp)
+
+
+def _scheduler(
+    policy: Scheduler, engine: str, hardware: Hardware, parallel: Parallelism, load: Load, concurrency: int
+) -> Scheduler:
+    """The engine's policy, with what InferenceX's scripts set."""
+    if not load.prompts.varies:
+        return policy
+    if engine == "tensorrt-llm":
+        budget = -(-int(concurrency + load.prompts.quantile(1.0) + 64) // 64) * 64
+        return replace(policy, tokens=budget, balance=BALANCE if parallel.data > 1 else 0)
+    if engine == "sglang" and hardware.family == "blackwell":
+        return replace(policy, poll=10 if concurrency < 16 else 30)
+    return policy
+
+
+def _milliseconds(line: Line, name: str) -> float | None:
+    """Seconds of a measured time; None where it is missing, or no time."""
+    try:
+        value = float(line.cells[name])
+    except ValueError:
+        return None
+    return value * 1e-3 if 0 < value < 1e9 else None
