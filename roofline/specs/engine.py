@@ -120,8 +120,10 @@ class Engine(Struct, frozen=True, dict=True):
     released checkpoints that it runs, and the scheme it runs each in; others are dequantised to 16 bits (None: all run
     as released). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers
     convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the
-    upcast is added to the 16-bit GEMM. `kernels_of`: the measured engine (and version) that the profile was fitted
-    with, where that is another one. `spread`: p10 and p90 of measured over predicted whole-model time, on top of the
+    upcast is added to the 16-bit GEMM. `kernels_of`: the
+    measured engine (and version) that the profile was fitted with, where that is another one. `also`: by family of
+    hardware and kind of kernel the engine that a further kernel of this one was measured with; the faster is used.
+    `spread`: p10 and p90 of measured over predicted whole-model time, on top of the
     kernels' own intervals. `sources`: the data that the profile was fitted to.
     """
 
@@ -141,6 +143,7 @@ class Engine(Struct, frozen=True, dict=True):
     own_kernels: tuple[str, ...] = ()
     weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     kernels_of: str = ""
+    also: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
     version: str = ""
     starts: tuple[str, ...] = ()
     memory: Reserve = NO_RESERVE
@@ -318,6 +321,7 @@ def _parse(content: Mapping[str, Any], where: str) -> Engine:
         all_reduce=_all_reduce(content.get("all_reduce", {}), where),
         weight_only=_weight_only(content.get("weight_only", {}), where),
         kernels_of=_words(content.get("kernels_of", ""), "kernels_of", where),
+        also=_also(content.get("also", {}), where),
         own_kernels=_names(content.get("own_kernels", []), KINDS, "own_kernels", where),
         memory=parse_reserve(content.get("memory", {}), where),
         scheduler=parse_scheduler(content.get("scheduler", {}), where),
@@ -363,6 +367,17 @@ def _all_reduce(content: object, where: str) -> Mapping[str, str]:
     for kernel in content.values():
         _names([kernel], ALL_REDUCES, "all_reduce", where)
     return MappingProxyType({str(kind): str(kernel) for kind, kernel in content.items()})
+
+
+def _also(content: object, where: str) -> Mapping[str, Mapping[str, str]]:
+    found = {}
+    for family, kinds in (content if isinstance(content, Mapping) else {"": content}).items():
+        if not isinstance(kinds, Mapping):
+            raise SpecError(where, "'also' must map families to kinds of kernels and engines")
+        found[str(family)] = MappingProxyType(
+            {str(kind): _words(engine, "also", where) for kind, engine in kinds.items()}
+        )
+    return MappingProxyType(found)
 
 
 def _list(content: object, key: str, where: str) -> list[Any]:
@@ -453,6 +468,12 @@ def render(engine: Engine) -> str:
     if engine.checkpoints is not None:
         lines += [f"checkpoints: {{{', '.join(f'{name}: {run}' for name, run in engine.checkpoints.items())}}}"]
     lines += [f"kernels_of: {_quoted(engine.kernels_of)}"] if engine.kernels_of else []
+    if engine.also:
+        kinds = (
+            f"{family}: {{{', '.join(f'{kind}: {_quoted(other)}' for kind, other in own.items())}}}"
+            for family, own in engine.also.items()
+        )
+        lines += [f"also: {{{', '.join(kinds)}}}"]
     if engine.weight_only:
         lines += [f"weight_only: {{{', '.join(f'{name}: {kernel}' for name, kernel in engine.weight_only.items())}}}"]
     lines += [*render_reserve(engine.memory), *render_scheduler(engine.scheduler), "parameters:"]

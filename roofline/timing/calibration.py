@@ -18,6 +18,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 from msgspec import Struct, field
+from msgspec.structs import replace
 from numpy.typing import NDArray
 
 from roofline.specs.hardware import Hardware
@@ -214,6 +215,10 @@ class Calibration(Struct, frozen=True):
         yield self
         yield from self.parents
 
+    def of_engine(self, engine: str) -> Calibration:
+        """The same for kernels that were measured with another engine, but that this one has, too: no level between."""
+        return _of_engine(self, engine)
+
     def find(self, op: str, format: str) -> Match | None:
         """The constants that cross the least variance, of this format or a related one; None without any."""
         return _find(self, op, format)
@@ -233,6 +238,15 @@ class Calibration(Struct, frozen=True):
             return match.expected(columns, hardware, resident, alone)
         bound = kernel_bound(op, columns, hardware, resident)
         return Expected(bound, bound, bound, np.zeros(bound.shape, dtype=bool), "bound", "no measurements")
+
+
+@lru_cache(maxsize=256)
+def _of_engine(calibration: Calibration, engine: str) -> Calibration:
+    links = [link for link in calibration.chain if link.engine == engine]
+    if not links:
+        return Calibration(calibration.name, "bound")
+    first, *rest = (replace(one, crossed=tuple(level for level in one.crossed if level != "engine")) for one in links)
+    return replace(first, parents=tuple(rest))
 
 
 @lru_cache(maxsize=4096)

@@ -119,7 +119,8 @@ def launches(placement: Placement, engine: Engine, calibration: Calibration) -> 
         stop = start + len(section.ops)
         arithmetic = placement.arithmetic[start:stop]
         weight_only = tuple(engine.weight_only.items()) if placement.hardware.vendor in WEIGHT_ONLY_VENDORS else ()
-        chosen = engine.kernels, engine.gated_delta_rule, weight_only, _own_all_reduces(placement, engine, section)
+        own = _own_all_reduces(placement, engine, section)
+        chosen = engine.kernels, engine.gated_delta_rule, weight_only, own, _also(engine, placement.hardware)
         found += _of_section(section, start, arithmetic, *chosen, placement.hardware, calibration)
         start = stop
     return found
@@ -134,6 +135,7 @@ def _of_section(
     gated_delta_rule: str,
     weight_only: tuple[tuple[str, str], ...],
     all_reduces: tuple[tuple[int, str], ...],
+    also: tuple[tuple[str, str], ...],
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[Kernel, ...]:
@@ -151,7 +153,7 @@ def _of_section(
     for parts in sorted(found):
         ops = tuple(section.ops[index] for index in parts)
         variant = gated_delta_rule if ops[0].kind is Kind.GATED_DELTA_RULE else None
-        made = _constants(ops, arithmetic[parts[0]], variant, weight_only, all_reduces, hardware, calibration)
+        made = _constants(ops, arithmetic[parts[0]], variant, weight_only, all_reduces, also, hardware, calibration)
         kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *made))
     return tuple(kernels)
 
@@ -179,13 +181,14 @@ def _constants(
     variant: str | None,
     weight_only: tuple[tuple[str, str], ...],
     all_reduces: tuple[tuple[int, str], ...],
+    also: tuple[tuple[str, str], ...],
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[KernelShape | None, Mapping[str, Match], Mapping[str, Match], bool]:
     """The fields `shape`, `matches`, `others` and `upcasts_cache` of a kernel of these operators.
 
     `variant` is the engine's choice where there are several kernels, `weight_only` its kernels by weight format,
-    `all_reduces` its own all-reduce kernels by reach.
+    `all_reduces` its own all-reduce kernels by reach, `also` the engines that further kernels of it were measured with.
     """
     shape = kernel_shape(ops, arithmetic)
     if shape is not None and variant is not None:
@@ -206,6 +209,10 @@ def _constants(
         kept = not weight_only or _converted_once(ops, shape, hardware)
         matches = {op: _of_format(match, ops, shape, kept) for op, match in matches.items()}
     others = {} if shape is None else _others(shape, calibration)
+    for op, name in also:
+        if op in matches and shape is not None:
+            match = calibration.of_engine(name).find(op, kernel(op).format(shape.texts))
+            others = {**others, **({op: match} if match is not None else {})}
     own = dict(all_reduces).get(link.reach) if link is not None and link.collective is Collective.ALL_REDUCE else None
     if own is not None:
         others = {op: match for op in matches if (match := calibration.find(op, own)) is not None}
@@ -277,6 +284,11 @@ def _unmeasured(match: Match, what: str = "") -> Match:
 
 def _without(what: str, match: Match) -> str:
     return f"no kernel for {what} was measured: constants of {match.fit.format}, {match.source}"
+
+
+def _also(engine: Engine, hardware: Hardware) -> tuple[tuple[str, str], ...]:
+    """The engines that further kernels of this one were measured with on such hardware, by kind of kernel."""
+    return tuple(engine.also.get(hardware.family, {}).items())
 
 
 def _own_all_reduces(placement: Placement, engine: Engine, section: Section) -> tuple[tuple[int, str], ...]:
