@@ -211,9 +211,10 @@ def _waits(times: Times, rate: Array, number: Array, prompts: Prompts) -> tuple[
         full = np.floor(queue / times.most)
         others = np.minimum(queue - full * times.most + after, times.most - 1)
         still = 0.0 if times.alone else times.at(number[part])
-        filled, further = times.adding(times.most, number[part]) + still, times.slope(number[part])
-        own = times.own[np.minimum((_SEQUENCE[:, 4:5] * times.own.size).astype(int), times.own.size - 1)]
-        mine = full * filled + still + times.adding(1 + others, number[part]) + further * (own - 1)
+        filled = times.adding(times.most, number[part]) + still
+        place_of = np.floor(_SEQUENCE[:, 4:5] * times.lengths)
+        own = times.own.signed(number[part], place_of)
+        mine = full * filled + still + times.adding(1 + others, number[part]) + own
         blocks.append((1 - place) * step + mine)
         behind.append((queue - full * times.most + after - others + rate[part] * mine).mean(axis=0))
     return np.concatenate(blocks, axis=1), np.concatenate(behind)
