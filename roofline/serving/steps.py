@@ -130,8 +130,7 @@ def _names(timing: Timing) -> list[tuple[str, ...]]:
 def _by_tokens(timing: Timing) -> NDArray[np.bool_]:
     """Kernels whose time depends on the number of tokens alone."""
     spent = timing.spent(timing.detail(PROBES))
-    same: NDArray[np.bool_] = np.isclose(spent, spent[:, :1], rtol=1e-6).all(axis=1)
-    return same
+    return np.asarray(np.isclose(spent, spent[:, :1], rtol=1e-6).all(axis=1), bool)
 
 
 class StepTimes:

@@ -58,8 +58,9 @@ class Times(NamedTuple):
 
     def adding(self, prompts: Any, number: Any) -> Array:
         """Seconds that some prompts add to a step of n sequences; beyond k, to full steps."""
-        inside = self.added(number, np.minimum(prompts, self.most))
-        return inside + np.maximum(prompts - self.most, 0.0) * self.full(number)
+        inside: Array = self.added(number, np.minimum(prompts, self.most))
+        more: Array = np.maximum(prompts - self.most, 0.0) * self.full(number)
+        return inside + more
 
     def slope(self, number: Any) -> Array:
         """Seconds that a further prompt adds to a step with one."""
@@ -143,7 +144,7 @@ def _lengths(load: Load) -> Array:
     """Quantiles of the prompt's length."""
     shares = (np.arange(LENGTHS) + 0.5) / LENGTHS
     if load.trace is not None:
-        return np.quantile(np.array(load.trace.prompt, float), shares)
+        return np.asarray(np.quantile(np.array(load.trace.prompt, float), shares), float)
     if not load.prompts.varies:
         return np.array([load.prompts.mean])
     found: Array = np.maximum(load.prompts.inverse(shares), 1.0)

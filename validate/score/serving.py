@@ -198,7 +198,8 @@ def _group(key: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> ServingGr
     )
     statistics = error_statistics(measured, low, mid, high, mid)
     del statistics["bound_mape"]  # a load has no bound
-    return ServingGroup(rows=len(rows), **dict(zip(KEYS, key, strict=True)), **statistics)
+    values: Any = {**dict(zip(KEYS, key, strict=True)), "rows": len(rows), **statistics}
+    return ServingGroup(**values)
 
 
 def score_serving(path: Path, by: Sequence[str] = ("engine", "metric")) -> Mapping[str, Any]:

@@ -189,9 +189,9 @@ def _open_loop_case(line: Line, ttft: float | None, tpot: float | None) -> Servi
     precision = find_precision(cells["weights"], cells["kv"], model, hardware, cells["engine"])
     settings = Settings(parallel=parallel)
     scenario = Scenario(model, hardware, precision=precision, settings=settings, engine=engine)
-    lengths = {"prompt": float(cells["input_len"]), "output": float(cells["output_len"])}
+    prompt, generated = float(cells["input_len"]), float(cells["output_len"])
     rate = None if stated[1] == "INF" else float(stated[1])
-    load = Load(**lengths, rate=rate, offline=REQUESTS if rate is None else None)
+    load = Load(prompt, generated, rate=rate, offline=REQUESTS if rate is None else None)
     return ServingCase(line, scenario, load, load_engine(engine).scheduler, ttft, tpot)
 
 
@@ -345,9 +345,9 @@ def to_case(line: Line) -> ServingCase:
         assumed = "speculative decoding with MTP, which no column states"
     concurrency, load = _load(line, parallel)
     scheduler = _scheduler(load_engine(engine).scheduler, engine, hardware, parallel, load, concurrency)
-    times = (_milliseconds(line, name) for name in ("silicon_ttft_ms", "silicon_tpot_ms"))
+    ttft, tpot = _milliseconds(line, "silicon_ttft_ms"), _milliseconds(line, "silicon_tpot_ms")
     decode = decode_workers(scenario, load, apart) if apart else None
-    return ServingCase(line, scenario, load, scheduler, *times, assumed, decode)
+    return ServingCase(line, scenario, load, scheduler, ttft, tpot, assumed, decode)
 
 
 def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
@@ -365,9 +365,8 @@ def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
     if concurrency < 1:
         raise Unmapped("the concurrency is not stated")
     if (prompt, output) in INFERENCEX:
-        ends = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
-        lengths = dict(zip(("prompt", "output"), ends, strict=True))
-        return concurrency, Load(**lengths, concurrency=concurrency, rounds=ROUNDS)
+        prompts, outputs = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
+        return concurrency, Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
     ramp = 0.0 if line.cells["backend"].strip().lower() == "sglang" else RAMP
     return concurrency, Load(prompt=prompt, output=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp)
 
