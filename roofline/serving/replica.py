@@ -18,6 +18,10 @@ UNLIMITED = 1 << 40
 """Tokens or sequences where nothing limits them."""
 
 
+class DoesNotFitError(RooflineError):
+    """The model, or no request, fits in the memory of its devices."""
+
+
 class Replica(Struct, frozen=True, dict=True):
     """A deployment of a scenario's model, formats, parallelism and engine.
 
@@ -64,7 +68,7 @@ def budget_of(scenario: Scenario, policy: Scheduler) -> int | None:
 def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = None) -> Replica:
     """The replica of a scenario, with tables that cover a load; `scheduler` replaces the engine's policy.
 
-    Raises RooflineError where the model does not fit, or no request of mean length does.
+    Raises DoesNotFitError where the model does not fit, or not even the shortest request.
     """
     engine, hardware, parallel = scenario.profile, scenario.hardware, scenario.settings.parallel
     policy = scheduler or engine.scheduler
@@ -72,7 +76,7 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     policy = replace(policy, tokens=budget)
     capacity = kv_capacity(scenario.model, hardware, scenario.run_precision, parallel, engine.memory)
     if capacity.cache <= 0:
-        raise RooflineError(
+        raise DoesNotFitError(
             f"{scenario.model.name} does not fit on {parallel.devices} {hardware.title or hardware.name}:"
             f" {-capacity.cache / 1e9:.1f} GB of each device are missing"
         )
@@ -80,7 +84,7 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     longest = load.longest
     least = load.shortest
     if least > kv_tokens // parallel.data:
-        raise RooflineError(
+        raise DoesNotFitError(
             f"no request fits: {least:.0f} tokens of prompt and output, and the KV cache of a device has room for"
             f" {kv_tokens // parallel.data}"
         )

@@ -142,7 +142,9 @@ class Simulation:
                 ready += self.lag
             if self.running and not self.prefilling and self.step > self.polled:
                 ready = max(ready, self.polled + self.poll)
-            self.waiting.append((ready, heapq.heappop(self.coming)[1]))
+            index = heapq.heappop(self.coming)[1]
+            self.waiting.append((ready, index))
+            self.area[1] += self.now - self.sequences[index].arrival
 
     def _pieces(self) -> list[tuple[int, int, int]]:
         """The chunks of the next step: (index, tokens, tokens before)."""
@@ -315,10 +317,9 @@ class Simulation:
 
     def _pass_time(self, seconds: float) -> None:
         self.now += seconds
-        waiting = len(self.waiting) + len(self.coming) if self.concurrency is not None else len(self.waiting)
         area = self.area
         area[0] += seconds * (self.running + len(self.prefilling))
-        area[1] += seconds * waiting
+        area[1] += seconds * len(self.waiting)
         area[2] += seconds * self.context
 
     def _served(self) -> Served:

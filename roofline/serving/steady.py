@@ -177,7 +177,8 @@ def _inverse(share: Array, at: Array) -> NDArray[np.intp]:
     """The state of each sample (samples, 1) by the inverse of the distribution over the first axis."""
     steps = np.cumsum(share, axis=0)
     found: NDArray[np.intp] = (steps[np.newaxis] < at[:, :, np.newaxis] * steps[-1]).sum(axis=1)
-    return np.minimum(found, share.shape[0] - 1)
+    least: NDArray[np.intp] = np.minimum(found, share.shape[0] - 1)
+    return least
 
 
 def _poisson(mean: Array, at: Array) -> Array:
@@ -211,9 +212,10 @@ def _waits(times: Times, rate: Array, number: Array, prompts: Prompts) -> tuple[
         full = np.floor(queue / times.most)
         others = np.minimum(queue - full * times.most + after, times.most - 1)
         still = 0.0 if times.alone else times.at(number[part])
-        filled, further = times.adding(times.most, number[part]) + still, times.slope(number[part])
-        own = times.own[np.minimum((_SEQUENCE[:, 4:5] * times.own.size).astype(int), times.own.size - 1)]
-        mine = full * filled + still + times.adding(1 + others, number[part]) + further * (own - 1)
+        filled = times.adding(times.most, number[part]) + still
+        place_of = np.floor(_SEQUENCE[:, 4:5] * times.lengths)
+        own = times.own.signed(number[part], place_of)
+        mine = full * filled + still + times.adding(1 + others, number[part]) + own
         blocks.append((1 - place) * step + mine)
         behind.append((queue - full * times.most + after - others + rate[part] * mine).mean(axis=0))
     return np.concatenate(blocks, axis=1), np.concatenate(behind)

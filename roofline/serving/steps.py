@@ -104,7 +104,11 @@ class Table(NamedTuple):
     seconds: Array
 
     def __call__(self, row: Any, column: Any) -> Array:
-        """Seconds at rows and columns that broadcast."""
+        """Seconds at rows and columns that broadcast, at least 0."""
+        return np.maximum(self.signed(row, column), 0.0)
+
+    def signed(self, row: Any, column: Any) -> Array:
+        """The same of differences of times, which may be below 0."""
         row, column = np.asarray(row, float), np.asarray(column, float)
         i = np.clip(np.searchsorted(self.rows, row) - 1, 0, self.rows.size - 2)
         j = np.clip(np.searchsorted(self.columns, column) - 1, 0, self.columns.size - 2)
@@ -113,7 +117,8 @@ class Table(NamedTuple):
         t = self.seconds
         first = t[i, j] + v * (t[i, j + 1] - t[i, j])
         second = t[i + 1, j] + v * (t[i + 1, j + 1] - t[i + 1, j])
-        return np.maximum(first + u * (second - first), 0.0)
+        found: Array = first + u * (second - first)
+        return found
 
 
 def _names(timing: Timing) -> list[tuple[str, ...]]:
@@ -125,8 +130,7 @@ def _names(timing: Timing) -> list[tuple[str, ...]]:
 def _by_tokens(timing: Timing) -> NDArray[np.bool_]:
     """Kernels whose time depends on the number of tokens alone."""
     spent = timing.spent(timing.detail(PROBES))
-    same: NDArray[np.bool_] = np.isclose(spent, spent[:, :1], rtol=1e-6).all(axis=1)
-    return same
+    return np.asarray(np.isclose(spent, spent[:, :1], rtol=1e-6).all(axis=1), bool)
 
 
 class StepTimes:

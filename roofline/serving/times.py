@@ -18,7 +18,7 @@ Array = NDArray[np.float64]
 MOST = 4096
 """The most sequences whose distribution is computed."""
 
-LENGTHS = 64
+LENGTHS = 24
 """Prompt lengths of a distribution."""
 
 SIZES = 3.0
@@ -32,18 +32,24 @@ class Times(NamedTuple):
     """Times of a replica's steps for 1 to N sequences of all ranks, at the lengths of a load.
 
     `decode` is s(n); `added` are the seconds that m prompts (columns) add to a step of n sequences (rows; prompts that
-    go first: those of a step of their own). `own` are the lengths of the distribution over their mean, `most` is k,
-    `steps` G, `unit` E[p^2] / E[p]^2 over the lengths: long prompts come as several.
+    go first: those of a step of their own). `own` are the seconds beyond the mean of a prompt with each length of the
+    distribution, `most` is k, `steps` G, `unit` the mean square of these seconds over their squared mean: long prompts
+    come as several.
     """
 
     decode: Array
     added: Table
-    own: Array
+    own: Table
     most: float
     steps: float
     unit: float
     alone: bool
     ranks: int
+
+    @property
+    def lengths(self) -> int:
+        """The lengths of the distribution."""
+        return int(self.own.columns.size)
 
     def at(self, number: Any) -> Array:
         """s(n), interpolated."""
@@ -52,8 +58,9 @@ class Times(NamedTuple):
 
     def adding(self, prompts: Any, number: Any) -> Array:
         """Seconds that some prompts add to a step of n sequences; beyond k, to full steps."""
-        inside = self.added(number, np.minimum(prompts, self.most))
-        return inside + np.maximum(prompts - self.most, 0.0) * self.full(number)
+        inside: Array = self.added(number, np.minimum(prompts, self.most))
+        more: Array = np.maximum(prompts - self.most, 0.0) * self.full(number)
+        return inside + more
 
     def slope(self, number: Any) -> Array:
         """Seconds that a further prompt adds to a step with one."""
@@ -93,42 +100,51 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     context = prompt + load.biased_output / 2
     decode = steps.seconds(np.maximum(np.arange(1.0, count + 1) / ranks, 1.0), context)
     sizes = geometric(1, count, SIZES)
-    rows = np.maximum(sizes / ranks, 1.0)[:, np.newaxis] * (0.0 if alone else 1.0)
-    room = max(replica.budget - float(rows[rows.size // 2, 0]) * steps.decode_tokens, 1.0)
-    passes = 1 if replica.scheduler.whole else math.ceil(mean / room - 1e-9)
-    cut = mean / passes
-    held = 1.0 if passes > 1 else max(room / mean, 1.0)
-    most = (max(1.0, math.floor(held)) if replica.scheduler.whole else held) * ranks
+    rows = np.maximum(sizes / ranks, 1.0)[:, np.newaxis, np.newaxis] * (0.0 if alone else 1.0)
+    room = max(replica.budget - float(rows[rows.shape[0] // 2, 0, 0]) * steps.decode_tokens, 1.0)
+    held = max(room / mean, 1.0)
+    if replica.scheduler.whole:
+        held, room = max(1.0, math.floor(held)), float(replica.budget + lengths.max())
+    most = held * ranks
     whole = np.unique(np.concatenate([np.arange(1.0, min(most, 2 * ranks) + 1), np.round(np.geomspace(1.0, most, 9))]))
     counts = np.append(whole[whole < most], most)
-    busiest = counts if ranks == 1 else np.ceil(counts / ranks - 1e-9)
-    average = None if ranks == 1 else rows + cut * counts / ranks
-    seconds = steps.seconds(rows, context, cut * busiest, cached + (mean - cut) / 2, busiest, average)
-    still = 0.0 if alone else steps.seconds(rows, context)
-    added = np.maximum.accumulate(np.maximum(passes * (seconds - still), 1e-9), axis=1)
+
+    def adding(tokens: Array, prompts: Array) -> Array:
+        """Seconds that prompts of these tokens add on the rank with the most; what exceeds a step takes more steps."""
+        full = np.floor(tokens / room * (1 - 1e-9))
+        rest = tokens - full * room
+        average = [None if ranks == 1 else rows + part * prompts / busiest / ranks for part in (room, rest)]
+        still = 0.0 if alone else steps.seconds(rows, context)
+        each = np.minimum(busiest, np.maximum(rest / mean, 1.0))
+        last = steps.seconds(rows, context, rest, cached + full * room / 2, each, average[1]) - still
+        filled = steps.seconds(rows, context, room, cached, max(room / mean, 1.0), average[0]) - still
+        found: Array = last + full * filled
+        return found
+
+    busiest = (counts if ranks == 1 else np.ceil(counts / ranks - 1e-9))[:, np.newaxis]
+    # The tokens of m prompts deviate from their mean as those of one, times the root of m.
+    tokens = np.maximum(busiest * mean + np.sqrt(busiest) * (lengths - lengths.mean()), np.minimum(lengths, mean))
+    spread = np.maximum(adding(tokens, counts[:, np.newaxis]), 1e-9)
+    added = np.maximum.accumulate(spread.mean(axis=2), axis=1)
+    own = spread[:, 0] - added[:, :1]
     if counts.size == 1:
         counts, added = np.append(counts, counts + 1), np.concatenate([added, 2 * added], axis=1)
     if sizes.size == 1:
-        sizes, added = np.append(sizes, sizes + 1), np.concatenate([added, added])
-    own = lengths / mean
-    return Times(
-        decode, Table(sizes, counts, added), own, most, max(output - 1, 0.0) / steps.accepted, _unit(load), alone, ranks
+        sizes, added, own = np.append(sizes, sizes + 1), np.concatenate([added, added]), np.concatenate([own, own])
+    length = Table(
+        sizes, np.arange(float(max(own.shape[1], 2))), own if own.shape[1] > 1 else np.repeat(own, 2, axis=1)
     )
-
-
-def _unit(load: Load) -> float:
-    """The mean square of the prompt's length over its squared mean."""
-    if load.trace is not None:
-        tokens = np.array(load.trace.prompt, float)
-        return float((tokens**2).mean() / tokens.mean() ** 2)
-    return load.prompts.second / load.prompts.mean**2
+    single = spread[spread.shape[0] // 2, 0]
+    unit = float((single**2).mean() / single.mean() ** 2)
+    generated = max(output - 1, 0.0) / steps.accepted
+    return Times(decode, Table(sizes, counts, added), length, most, generated, unit, alone, ranks)
 
 
 def _lengths(load: Load) -> Array:
     """Quantiles of the prompt's length."""
     shares = (np.arange(LENGTHS) + 0.5) / LENGTHS
     if load.trace is not None:
-        return np.quantile(np.array(load.trace.prompt, float), shares)
+        return np.asarray(np.quantile(np.array(load.trace.prompt, float), shares), float)
     if not load.prompts.varies:
         return np.array([load.prompts.mean])
     found: Array = np.maximum(load.prompts.inverse(shares), 1.0)

@@ -17,7 +17,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from msgspec.structs import replace
@@ -93,7 +93,8 @@ class Residuals(NamedTuple):
 
     def chosen(self, rows: NDArray[np.bool_]) -> Residuals:
         """Some of the rows."""
-        return Residuals(*(column[rows] for column in self))
+        chosen: Any = [column[rows] for column in self]
+        return Residuals(*chosen)
 
 
 Values = dict[str, dict[str, float]]
@@ -145,11 +146,11 @@ def residuals_of(cases: Sequence[ServingCase], values: Values) -> Residuals:
         moved = {engine: {**given, name: given[name] * float(np.exp(DIFFERENCE))} for engine, given in values.items()}
         slopes.append((logarithms(cases, moved)[0] - value) / DIFFERENCE)
     rows = [(case.labels, metric) for case, metric in labels]
-    columns = (np.array([label[key] for label, _ in rows]) for key in ("engine", "model", "version"))
+    engine, model, version = (np.array([label[key] for label, _ in rows]) for key in ("engine", "model", "version"))
     known = np.isfinite(value)
     slope = np.nan_to_num(np.stack(slopes, axis=1))
     metrics = np.array([metric for _, metric in rows])
-    return Residuals(value, slope, *columns, metrics, ends[:, 0], ends[:, 1]).chosen(known)
+    return Residuals(value, slope, engine, model, version, metrics, ends[:, 0], ends[:, 1]).chosen(known)
 
 
 def solve(found: Residuals, engines: Sequence[str]) -> dict[str, Array]:

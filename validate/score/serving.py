@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -19,8 +20,9 @@ from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
 from roofline.serving.outcome import Outcome, outcome_of
-from roofline.serving.replica import Replica, budget_of, replica_of
+from roofline.serving.replica import UNLIMITED, DoesNotFitError, Replica, budget_of, replica_of
 from roofline.serving.simulation import simulate
+from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import Scheduler
 from roofline.timing.intervals import Estimate
 from roofline.validate.score.kernels import error_statistics
@@ -89,13 +91,10 @@ class Predictor:
         self._outcomes: dict[Any, Outcome] = {}
 
     def replica(self, scenario: Scenario, load: Load, scheduler: Scheduler) -> Replica:
-        """The replica of a scenario; where the model does not fit, with all of the memory."""
+        """The replica of a scenario; where the model does not fit, with all of the memory, or any: it has run."""
         key = (_key(scenario), load.longest)
         if key not in self._steps:
-            try:
-                self._steps[key] = replica_of(scenario, load, scheduler)
-            except RooflineError:
-                self._steps[key] = replica_of(_all_memory(scenario), load, scheduler)
+            self._steps[key] = _replica(scenario, load, scheduler)
         found = self._steps[key]
         tokens = scheduler.tokens or budget_of(scenario, scheduler)
         return Replica(found.steps, replace(scheduler, tokens=tokens), found.kv_tokens)
@@ -119,6 +118,13 @@ class Predictor:
 
 ALL = 0.97
 """Utilization of memory where a model does not fit with the engine's own: benchmarks raise it."""
+
+
+def _replica(scenario: Scenario, load: Load, scheduler: Scheduler) -> Replica:
+    for changed in (scenario, _all_memory(scenario)):
+        with suppress(DoesNotFitError):
+            return replica_of(changed, load, scheduler)
+    return Replica(StepTimes(scenario, context=load.longest, chunk=load.longest), scheduler, UNLIMITED)
 
 
 def _all_memory(scenario: Scenario) -> Scenario:
@@ -192,7 +198,8 @@ def _group(key: tuple[str, ...], rows: Sequence[Mapping[str, Any]]) -> ServingGr
     )
     statistics = error_statistics(measured, low, mid, high, mid)
     del statistics["bound_mape"]  # a load has no bound
-    return ServingGroup(rows=len(rows), **dict(zip(KEYS, key, strict=True)), **statistics)
+    values: Any = {**dict(zip(KEYS, key, strict=True)), "rows": len(rows), **statistics}
+    return ServingGroup(**values)
 
 
 def score_serving(path: Path, by: Sequence[str] = ("engine", "metric")) -> Mapping[str, Any]:

@@ -56,10 +56,13 @@ COLUMNS = (
 )
 
 SUFFIXES = re.compile(
-    r"-(instruct|chat|it|hf|fp8|nvfp4|fp4|mxfp4|int4|awq|bf16|w4afp8|dynamic|block|v2|preview|thinking|base"
+    r"-(instruct|chat|it|hf|fp8|nvfp4|fp4|mxfp4|int4|awq|bf16|w4afp8|dynamic|block|v2|v0\.1|preview|thinking|base"
     r"|0528|0324|0711|0905|2507|\d{4})(?=-|$)"
 )
 """Parts of a repository's name that do not change the architecture."""
+
+NAMED = re.compile(r"(?<=-)(?:nvfp4|fp4|fp8|mxfp4|int4)(?=-|$)")
+"""Formats in the name of a repository, where no column states one."""
 
 RELEASES: Mapping[str, str] = MappingProxyType(
     {
@@ -74,6 +77,12 @@ RELEASES: Mapping[str, str] = MappingProxyType(
         "glm-4.6": "glm-4.5",
         "glm-4.7": "glm-4.5",
         "glm-5.1": "glm-5",
+        "llama-4-maverick-17b-128e": "llama-4-maverick",
+        "llama-4-scout-17b-16e": "llama-4-scout",
+        "qwq-32b": "qwen2.5-32b",
+        "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
+        "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
+        "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano-30b-a3b",
         "meta-llama-3.1-8b": "llama-3.1-8b",
         "meta-llama-3.1-70b": "llama-3.1-70b",
         "meta-llama-3.1-405b": "llama-3.1-405b",
@@ -180,9 +189,9 @@ def _open_loop_case(line: Line, ttft: float | None, tpot: float | None) -> Servi
     precision = find_precision(cells["weights"], cells["kv"], model, hardware, cells["engine"])
     settings = Settings(parallel=parallel)
     scenario = Scenario(model, hardware, precision=precision, settings=settings, engine=engine)
-    lengths = {"prompt": float(cells["input_len"]), "output": float(cells["output_len"])}
+    prompt, generated = float(cells["input_len"]), float(cells["output_len"])
     rate = None if stated[1] == "INF" else float(stated[1])
-    load = Load(**lengths, rate=rate, offline=REQUESTS if rate is None else None)
+    load = Load(prompt, generated, rate=rate, offline=REQUESTS if rate is None else None)
     return ServingCase(line, scenario, load, load_engine(engine).scheduler, ttft, tpot)
 
 
@@ -267,16 +276,21 @@ def formats(line: Line, model: Model, hardware: Hardware, engine: str) -> Precis
     cells = line.cells
     modes = {cells[name].strip().lower() for name in ("gemm_quant_mode", "moe_quant_mode", "precision")} - {""}
     if not modes:
+        modes = set(NAMED.findall(cells["model_path"].lower()))
+    if not modes:
         return precision_of(model, hardware, engine)
-    if any("mxfp4" in mode or "int4" in mode for mode in modes) and model.quantization is not None:
+    few = any("mxfp4" in mode or "int4" in mode or "w4a" in mode for mode in modes)
+    if model.quantization == "mxfp4" or (few and model.quantization is not None):
         chosen = precision_of(model, hardware, engine)
     elif modes & {"nvfp4", "fp4"}:
         chosen = parse_precision("bf16", "nvfp4")
         chosen = replace(chosen, weights=NVFP4_BLOCKS) if model.uses_mla else chosen
     elif any("mxfp4" in mode for mode in modes):
         chosen = parse_precision("bf16", "mxfp4")
-    elif any("int4" in mode for mode in modes):
+    elif few:
         chosen = parse_precision("bf16", "awq")
+    elif any("int8" in mode for mode in modes):
+        chosen = parse_precision("bf16", "int8")
     elif any(mode.startswith("fp8") for mode in modes):
         own = model.quantization == "fp8_block" or (
             "qwen3" in model.name and cells["model_path"].lower().endswith("-fp8")
@@ -331,9 +345,9 @@ def to_case(line: Line) -> ServingCase:
         assumed = "speculative decoding with MTP, which no column states"
     concurrency, load = _load(line, parallel)
     scheduler = _scheduler(load_engine(engine).scheduler, engine, hardware, parallel, load, concurrency)
-    times = (_milliseconds(line, name) for name in ("silicon_ttft_ms", "silicon_tpot_ms"))
+    ttft, tpot = _milliseconds(line, "silicon_ttft_ms"), _milliseconds(line, "silicon_tpot_ms")
     decode = decode_workers(scenario, load, apart) if apart else None
-    return ServingCase(line, scenario, load, scheduler, *times, assumed, decode)
+    return ServingCase(line, scenario, load, scheduler, ttft, tpot, assumed, decode)
 
 
 def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
@@ -351,9 +365,8 @@ def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
     if concurrency < 1:
         raise Unmapped("the concurrency is not stated")
     if (prompt, output) in INFERENCEX:
-        ends = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
-        lengths = dict(zip(("prompt", "output"), ends, strict=True))
-        return concurrency, Load(**lengths, concurrency=concurrency, rounds=ROUNDS)
+        prompts, outputs = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
+        return concurrency, Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
     ramp = 0.0 if line.cells["backend"].strip().lower() == "sglang" else RAMP
     return concurrency, Load(prompt=prompt, output=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp)
 

@@ -63,14 +63,15 @@ MAX_USERS = 4096
 """The most requests in flight that are tried."""
 
 
-def _load(request: Request, targets: Targets, **arrivals: float) -> Load:
+def _load(request: Request, targets: Targets, rate: float | None = None, concurrency: int | None = None) -> Load:
     if targets.total is not None or targets.tokens_per_second is not None:
         raise RooflineError("a load has targets of --ttft and --tpot only")
     scenario = request.scenario()
     if scenario.shape:
         raise RooflineError("a load is of one deployment: lengths must be single numbers")
     hits = float(scenario.prefix) / float(scenario.prefix + scenario.prompt)
-    return Load(prompt=float(scenario.prefix + scenario.prompt), output=float(scenario.generate), hits=hits, **arrivals)
+    prompt, output = float(scenario.prefix + scenario.prompt), float(scenario.generate)
+    return Load(prompt, output, concurrency=concurrency, rate=rate, hits=hits)
 
 
 def missed(outcome: Outcome, targets: Targets) -> tuple[str, ...]:
