@@ -26,6 +26,8 @@ MAX_BYTES = 4 << 20
 MAX_DEPTH = 100
 """Deeper than any legitimate spec."""
 
+_TOO_DEEP = "nested too deeply"
+
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """The mapping in a JSON (`.json`) or YAML file; raises SpecError for anything else."""
@@ -103,6 +105,8 @@ def _parse_yaml(text: str, where: str) -> object:
     try:
         return _compose(text)
     except yaml.MarkedYAMLError as error:
+        if "nesting depth" in (error.problem or ""):  # the limit of libyaml's scanner, at fewer levels in some versions
+            raise SpecError(where, f"is not valid YAML ({_TOO_DEEP})") from None
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         raise SpecError(where, f"is not valid YAML ({line}{error.problem or 'syntax error'})") from None
     except yaml.YAMLError as error:
@@ -189,7 +193,7 @@ class _Composer:
 
     def _check_depth(self, levels: int) -> None:
         if len(self._open) - 1 + levels > MAX_DEPTH:
-            raise _Problem("nested too deeply")
+            raise _Problem(_TOO_DEEP)
 
     def _aliased(self, name: str | None) -> tuple[Any, int]:
         if any(entry.anchor == name for entry in self._open):

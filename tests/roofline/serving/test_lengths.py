@@ -10,6 +10,8 @@ from roofline.serving.lengths import longer, parse_lengths
 
 def test_lengths_have_their_closed_forms() -> None:
     assert parse_lengths(2000).mean == parse_lengths("2_000").biased == 2000
+    assert parse_lengths("2k").mean == 2000
+    assert parse_lengths("uniform:1k:3K").mean == (1000 + 3072) / 2  # k is decimal, K binary
     uniform = parse_lengths("uniform:100:400")
     assert (uniform.mean, uniform.quantile(0.5)) == (250, 250)
     assert uniform.deviation == pytest.approx(300 / math.sqrt(12))

@@ -1,0 +1,54 @@
+"""Kernels of an engine that were measured with another (`also` of a profile)."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import pytest
+from msgspec.structs import replace
+
+from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.core.errors import SpecError
+from roofline.specs.engine import list_engines, load_engine, parse_engine, render
+from roofline.specs.hardware import Hardware
+from roofline.timing.calibration_files import load_calibration
+
+B200, H100 = load_hardware("b200"), load_hardware("h100-sxm")
+LLAMA = load_model("llama-3.1-8b")
+
+
+@pytest.mark.parametrize("hardware", [B200, H100])
+def test_an_engine_runs_the_faster_of_its_kernels_on_the_named_family_alone(hardware: Hardware) -> None:
+    engine = load_engine("tensorrt-llm")
+    alone = replace(engine, also=MappingProxyType({}))
+    both, one = (
+        analyze(Scenario(LLAMA, hardware, batch=64, prompt=1000, generate=1000, engine=each)).decode
+        for each in (engine, alone)
+    )
+    times = [[float(each.time.mid) for each in phase.expected_ops] for phase in (both, one)]
+    assert all(left <= right * (1 + 1e-9) for left, right in zip(*times, strict=True))
+    assert (both.expected.mid < one.expected.mid) == (hardware is B200)
+
+
+def test_constants_of_another_engine_cross_no_level_to_it() -> None:
+    engine, other = "tensorrt-llm", "vllm"
+    own = load_calibration(B200, engine=engine).of_engine(other).find("attention_decode", "bf16")
+    measured = load_calibration(B200, engine=other).find("attention_decode", "bf16")
+    assert own is not None
+    assert measured is not None
+    assert own.fit.parameters == measured.fit.parameters
+    assert "engine" not in own.crossed
+
+
+@pytest.mark.parametrize("name", [name for name in list_engines() if load_engine(name).also])
+def test_profiles_say_where_further_kernels_were_measured(name: str) -> None:
+    engine = load_engine(name)
+    assert set(engine.also) <= {"hopper", "blackwell", "ada", "ampere"}
+    assert {of for kinds in engine.also.values() for of in kinds.values()} <= set(list_engines())
+    assert "\nalso: {" in render(engine)
+
+
+@pytest.mark.parametrize("also", ["vllm", {"blackwell": "vllm"}, {"blackwell": ["moe"]}, {"blackwell": {"moe": [1]}}])
+def test_others_must_be_named_by_kind_and_family(also: object) -> None:
+    with pytest.raises(SpecError, match="also"):
+        parse_engine({"name": "mine", "also": also}, "mine.yaml")
