@@ -15,6 +15,7 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, quote
 from roofline.reports.figures.curves import bars, curves
 from roofline.reports.figures.footprint import footprint, footprint_rows
+from roofline.reports.figures.frontier import COST, frontier_figure, frontier_rows
 from roofline.reports.figures.heatmap import bound_of, heatmap
 from roofline.reports.figures.measured import kernels, kernels_rows, measured, measured_rows, of_models
 from roofline.reports.figures.operators import operator_rows, rooflines, roofs, roofs_rows
@@ -26,6 +27,7 @@ from roofline.reports.figures.table import Table
 from roofline.reports.output.export import csv_text
 from roofline.reports.tables.rows import CsvEncoding
 from roofline.timing.calibration_files import load_calibration
+from roofline.whatif.frontier import frontier
 from roofline.whatif.options import missing, scenario_from
 from roofline.whatif.selection import Selection
 from roofline.whatif.study import Study, assemble
@@ -86,6 +88,8 @@ def _swept(
     spec: FigureSpec, source: str | None, over: list[str], options: Mapping[str, Any], settings: Mapping[str, Any]
 ) -> Picture:
     settings = {**settings, "metrics": _needed(spec)}
+    if spec.kind == "frontier":
+        return _frontier(spec, assemble(source, over, options, settings), settings)
     if spec.kind == "pareto":
         study = assemble(source, over, options, settings)
         if not study.question.selection.pareto or spec.metric:
@@ -109,6 +113,15 @@ def _swept(
     table = Table.of(_banded(study, metrics))
     figure = curves(table, metrics, spec.x, spec.title) if spec.kind == "curves" else bars(table, metrics, spec.title)
     return Picture(figure, _rows(table))
+
+
+def _frontier(spec: FigureSpec, study: Study, settings: Mapping[str, Any]) -> Picture:
+    unused = next((name for name in ("at", "where", "pareto") if settings.get(name) is not None), None)
+    if unused is not None or spec.metric not in ((), (COST,)):
+        given = f"--{unused}" if unused else f"metric {quote(','.join(spec.metric))}"
+        raise RooflineError(f"the figure frontier shows tokens/s, or with --metric {COST} costs, and takes no {given}")
+    found = frontier(study)
+    return Picture(frontier_figure(found, spec.metric == (COST,), spec.title), csv_text(*frontier_rows(found)))
 
 
 def _needed(spec: FigureSpec) -> list[str]:

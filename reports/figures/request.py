@@ -26,7 +26,7 @@ from roofline.specs.library import as_mapping, check_keys
 from roofline.whatif.options import names_in
 
 OF_SCENARIO = ("roofline", "batch", "prompt", "memory")
-OF_SWEEP = ("heatmap", "pareto", "curves", "bars")
+OF_SWEEP = ("heatmap", "pareto", "curves", "bars", "frontier")
 KINDS = (*OF_SCENARIO, *OF_SWEEP, "roofs", "footprint", "measured")
 """Figures of a scenario; of a sweep; of hardware, of memory by phase, and of predictions against measurements."""
 
@@ -35,6 +35,7 @@ TAKES: Mapping[str, tuple[str, ...]] = {
     "pareto": ("metric",),
     "curves": ("metric", "x"),
     "bars": ("metric",),
+    "frontier": ("metric",),
     "roofs": ("formats",),
 }
 """The settings of each kind of figure besides its title."""

@@ -103,6 +103,7 @@ def plot(
         typer.Argument(
             metavar="FIGURE",
             help="Of a scenario: roofline, batch, prompt, memory. Of a sweep: heatmap, pareto, curves, bars, footprint."
+            " Of serving under load: frontier."
             " Of hardware: roofs. Predictions against measurements: measured. Or a study file with a `figure` section.",
         ),
     ],

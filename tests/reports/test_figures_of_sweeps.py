@@ -355,3 +355,20 @@ def test_figure_specs_are_read_without_matplotlib() -> None:
     spec, source = figure_spec_for("heatmap", MODEL)
     assert (spec.kind, source) == ("heatmap", MODEL)
     assert read_figure_spec(ROOT / "hwspecs" / "a6000.yaml")[0] is None
+
+
+def test_a_frontier_has_a_line_for_each_value_of_the_first_axis() -> None:
+    picture = drawn("frontier", ["tp=1,2", "batch=1,16"], options={"hw": "l40s", "price": 2.0}, metric=("cost",))
+    (panel,) = picture.figure.axes
+    assert (panel.get_xlabel(), panel.get_ylabel()) == ("tokens/s per user", "USD per million output tokens")
+    assert legend(picture)[:2] == ["tp 1", "tp 2"]
+    assert {(row["tp"], row["concurrency"]) for row in rows(picture)} == {
+        (tp, users) for tp in "12" for users in ("1.0", "16.0")
+    }
+
+
+def test_a_frontier_takes_no_other_metric_and_costs_need_a_price() -> None:
+    with pytest.raises(RooflineError, match="takes no metric 'ttft'"):
+        drawn("frontier", ["tp=1,2"], metric=("ttft",))
+    with pytest.raises(RooflineError, match="takes no --where"):
+        drawn("frontier", ["tp=1,2"], where="fits")

@@ -1,0 +1,46 @@
+"""The largest rate and concurrency within targets: against the outcomes at the answer and just beyond it."""
+
+from __future__ import annotations
+
+import pytest
+
+from roofline import RooflineError, load_hardware, load_model
+from roofline.serving import Load, serve
+from roofline.whatif.request import Request
+from roofline.whatif.solve.load import max_concurrency, max_rate, missed
+from roofline.whatif.solve.targets import Targets
+
+REQUEST = Request(load_model("llama-3.1-8b"), load_hardware("l40s"), options={"prompt": 1000, "generate": 200})
+
+
+@pytest.mark.parametrize("targets", [Targets(tpot=0.05), Targets(ttft=0.5, tpot=0.1), Targets(ttft=0.2)])
+def test_the_largest_rate_meets_the_targets_and_a_little_more_does_not(targets: Targets) -> None:
+    answer = max_rate(REQUEST, targets)
+    assert answer.value > 0
+    load = Load(1000, 200, rate=answer.value)
+    within, beyond = serve(REQUEST.scenario(), load, [answer.value, 1.03 * answer.value]).outcomes
+    assert not missed(within, targets)
+    assert missed(beyond, targets)
+    assert answer.limited_by == missed(answer.neighbour, targets)
+
+
+def test_the_most_requests_in_flight_are_a_whole_number_next_to_a_miss() -> None:
+    targets = Targets(tpot=0.045)
+    answer = max_concurrency(REQUEST, targets)
+    load = Load(1000, 200, concurrency=1)
+    within, beyond = serve(REQUEST.scenario(), load, [answer.value, answer.value + 1]).outcomes
+    assert answer.value == int(answer.value) > 1
+    assert not missed(within, targets)
+    assert missed(beyond, targets) == answer.limited_by == ("tpot",)
+
+
+def test_looser_targets_never_lower_the_answer() -> None:
+    rates = [max_rate(REQUEST, Targets(tpot=tpot)).value for tpot in (0.03, 0.04, 0.06, 0.1)]
+    assert rates == sorted(rates)
+
+
+def test_targets_that_nothing_meets_and_other_targets() -> None:
+    answer = max_rate(REQUEST, Targets(tpot=0.001))
+    assert (answer.value, answer.outcome, answer.limited_by) == (0.0, None, ("tpot",))
+    with pytest.raises(RooflineError, match="--ttft and --tpot only"):
+        max_rate(REQUEST, Targets(total=1.0))
