@@ -90,7 +90,7 @@ class Configuration(Struct, frozen=True, dict=True):
     @property
     def split(self) -> str:
         """Text: the parallelism, such as `tp=2 pp=4`."""
-        flags = {"tensor": "tp", "pipeline": "pp"}
+        flags = {"tensor": "tp", "pipeline": "pp", "expert": "ep"}
         return " ".join(f"{flags[name]}={value}" for name, value in self.degrees.items() if name in flags and value > 1)
 
     @property
@@ -110,18 +110,40 @@ class Configuration(Struct, frozen=True, dict=True):
         return self.request.scenario().run_precision.activations.arithmetic
 
 
-def formats_for(model: Model, hardware: Hardware, engine: Engine, quality: Quality) -> Iterator[tuple[str, str, Price]]:
+OFFERED = {"fp8": "fp8", "nvfp4": "nvfp4", "smoothquant": "w8a8", "awq": "awq"}
+"""Schemes by the technique whose support by an engine is documented."""
+
+
+class Fixed(Struct, frozen=True):
+    """What a sizing leaves no choice of: tensor- and expert-parallel degrees, and the quantization scheme."""
+
+    tensor: int | None = None
+    expert: int | None = None
+    scheme: str | None = None
+
+
+NOTHING_FIXED = Fixed()
+
+
+def formats_for(
+    model: Model, hardware: Hardware, engine: Engine, quality: Quality, scheme: str | None = None
+) -> Iterator[tuple[str, str, Price]]:
     """Yields scheme and KV cache format ("" is as released) with their price, within the quality budget.
 
-    Released formats cost nothing. FP8, 4-bit AWQ weights and FP8 KV cache are offered where a document states that the
-    engine runs them on this hardware (`roofline.techniques.support`), GGUF formats on llama.cpp; instead of a quantized
-    checkpoint only if they are narrower.
+    Released formats cost nothing. FP8, NVFP4, INT8, 4-bit AWQ weights and FP8 KV cache are offered where a document
+    states that the engine runs them on this hardware (`roofline.techniques.support`), GGUF formats on llama.cpp; instead
+    of a quantized checkpoint only if they are narrower. A given `scheme` is the only one, within any budget.
     """
+    if scheme is not None:
+        yield scheme, "", Price.CALIBRATION
+        if quality.allows(Price.CALIBRATION) and runs("fp8-kv", engine.name, hardware):
+            yield scheme, "fp8", Price.CALIBRATION
+        return
     found = [("", "", Price.LOSSLESS)]
     schemes = [""]
     if engine.name == "llama.cpp":
         schemes += ["q8_0", "q4_k_m"]
-    schemes += [scheme for scheme in ("fp8", "awq") if runs(scheme, engine.name, hardware)]
+    schemes += [name for technique, name in OFFERED.items() if runs(technique, engine.name, hardware)]
     if model.quantization is not None:
         now = precision_of(model, hardware, engine)
         asked = ((name, precision_of(model, hardware, engine, scheme=name)) for name in schemes if name)
@@ -136,7 +158,12 @@ def formats_for(model: Model, hardware: Hardware, engine: Engine, quality: Quali
 
 
 def configurations(
-    model: Model, service: Service, hardware: Sequence[str] | None, quality: Quality, engine: str | None
+    model: Model,
+    service: Service,
+    hardware: Sequence[str] | None,
+    quality: Quality,
+    engine: str | None,
+    fixed: Fixed = NOTHING_FIXED,
 ) -> Iterator[Configuration]:
     """All configurations that may serve the model, on `hardware` or all hardware (one user: consumer hardware)."""
     alone = service.rate is None
@@ -149,9 +176,9 @@ def configurations(
         chosen = default_engine(device) if engine is None else engine
         if chosen not in profiles:
             profiles[chosen] = load_engine(chosen)
-        for scheme, kv, price in formats_for(model, device, profiles[chosen], quality):
+        for scheme, kv, price in formats_for(model, device, profiles[chosen], quality, fixed.scheme):
             formats = {**({"scheme": scheme} if scheme else {}), **({"kv": kv} if kv else {})}
-            for degrees in _degrees(device, alone):
+            for degrees in _degrees(device, alone, fixed):
                 options = {"prompt": round(service.prompts.mean), "generate": _generated(service), "engine": chosen}
                 written = {"hardware": name}
                 yield Configuration(
@@ -164,11 +191,22 @@ def _generated(service: Service) -> int:
     return max(2, round(service.answers.biased))
 
 
-def _degrees(hardware: Hardware, alone: bool) -> Iterator[dict[str, int]]:
+def _degrees(hardware: Hardware, alone: bool, fixed: Fixed) -> Iterator[dict[str, int]]:
+    for degrees in _splits(hardware, alone, fixed.tensor):
+        if fixed.expert is None:
+            yield degrees
+        elif degrees.get("tensor", 1) % fixed.expert == 0:
+            yield {**degrees, "expert": fixed.expert}
+
+
+def _splits(hardware: Hardware, alone: bool, tensor: int | None) -> Iterator[dict[str, int]]:
     scopes = {link.scope for link in hardware.interconnects}
     linked = "node" in scopes or "host" in scopes
     widest = hardware.node_devices if linked else 1
-    within = [count for count in (DESKTOP if alone else TENSOR) if count <= widest]
+    counts = (DESKTOP if alone else TENSOR) if tensor is None else (tensor,)
+    within = [count for count in counts if count <= widest]
+    if not within:
+        return
     for count in within:
         yield {"tensor": count} if count > 1 else {}
     if "network" in scopes and not alone:

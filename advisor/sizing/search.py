@@ -10,7 +10,15 @@ import numpy as np
 
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.choices import Choice, changes, tied
-from roofline.advisor.sizing.configurations import Candidate, Candidates, Configuration, Simulated, configurations
+from roofline.advisor.sizing.configurations import (
+    NOTHING_FIXED,
+    Candidate,
+    Candidates,
+    Configuration,
+    Fixed,
+    Simulated,
+    configurations,
+)
 from roofline.advisor.sizing.deployments import (
     At,
     Deployment,
@@ -51,16 +59,17 @@ class Search:
         engine: str | None,
         at: At,
         progress: Progress,
+        fixed: Fixed = NOTHING_FIXED,
     ) -> None:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
         self.deployments: dict[int, Deployment | None] = {}
         self._simulated: dict[int, Simulated | None] = {}
         candidates = Candidates(service, host_time=at != "low")
-        made = list(configurations(model, service, hardware, quality, engine))
+        made = list(configurations(model, service, hardware, quality, engine, fixed))
         self.considered = len(made)
         found = [candidate for entry in made if (candidate := candidates.of(entry)) is not None]
         if not found:
-            raise candidates.refused or RooflineError("no configuration of this hardware divides the model")
+            raise candidates.refused or RooflineError("no configuration of this hardware has these degrees of parallelism, or divides the model")
         self.divided = found
         self.fitting = _fitting(found)
         self.capable = [candidate for candidate in self.fitting if candidate.capable]

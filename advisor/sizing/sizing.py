@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.choices import Choice
+from roofline.advisor.sizing.configurations import NOTHING_FIXED, Fixed
 from roofline.advisor.sizing.deployments import At
 from roofline.advisor.sizing.search import Progress, Search
 from roofline.advisor.sizing.workload import Service
@@ -75,17 +76,18 @@ def size(
     engine: str | None = None,
     at: At = "mid",
     progress: Progress = lambda _done, _all: None,
+    fixed: Fixed = NOTHING_FIXED,
 ) -> Sizing:
     """The deployments that meet a service: cheapest, fewest devices, fastest, most efficient.
 
     `hardware` are names; None is all hardware, for a single user all consumer hardware. `prices` are USD per hour and
     device (to buy, for a single user) and override those of the specs. Targets must hold `at` expected low, mid or
-    high. Raises RooflineError.
+    high. `fixed` leaves no choice of some degrees or of the formats. Raises RooflineError.
     """
     prices = dict(prices or {})
     _check(model, hardware, prices)
     beyond = _beyond(model, service)
-    search = Search(model, service, hardware, quality, prices, engine, at, progress)
+    search = Search(model, service, hardware, quality, prices, engine, at, progress, fixed)
     choices = tuple(search.choices())
     binding, nearest = ((), {}) if choices else search.nearest()
     return Sizing(

@@ -91,7 +91,7 @@ def frontier_rows(found: Frontier) -> tuple[list[str], list[list[object]]]:
                 *(texts[place] for texts, place in zip(names, point.place, strict=True)),
                 *(point.concurrency, outcome.per_user, outcome.output_per_device, point.cost),
                 *(outcome.ttft.p50.mid, outcome.tpot.p50.mid, outcome.ttft.p95.mid, outcome.tpot.p95.mid),
-                index in best,
+                "true" if index in best else "false",
             ]
         )
     return [*(axis.name for axis in axes), *HEAD, *TAIL], rows

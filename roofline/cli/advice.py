@@ -158,6 +158,11 @@ def size(
     engine: Annotated[
         str | None, typer.Option(metavar="NAME", help="Engine. [default: vllm; llama.cpp on CPUs and Apple silicon]")
     ] = None,
+    tp: Annotated[int | None, typer.Option(min=1, help="Tensor-parallel devices. [default: 1 to 8]")] = None,
+    ep: Annotated[int | None, typer.Option(min=1, help="Expert-parallel degree within them. [default: 1]")] = None,
+    quant: Annotated[
+        str | None, typer.Option(metavar="SCHEME", help="Quantization. [default: all that the engine runs there]")
+    ] = None,
     at: Annotated[SizeAt, typer.Option(help="Expected times that meet the targets: p10, p50, p90.")] = SizeAt.MID,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
@@ -170,20 +175,23 @@ def size(
     """
     from roofline import load_model
     from roofline.advisor import Quality
+    from roofline.advisor.sizing.configurations import Fixed
     from roofline.advisor.sizing.sizing import size as search_deployments
     from roofline.advisor.sizing.workload import Service, parse_quantile
     from roofline.reports.documents import sizing as page
     from roofline.reports.output.terminal import progress_line
     from roofline.specs.hardware import hardware_name
-    from roofline.whatif.options import names_in
+    from roofline.whatif.options import find_option, names_in
 
     service = Service(rate, prompt, generate, seconds(ttft), seconds(tpot), parse_quantile(quantile))
     hardware = None if hw is None else list(map(hardware_name, names_in(hw)))
     prices = page.prices(price or [], rate is None)
+    scheme = None if quant is None else find_option("quant").read(quant)
+    fixed = Fixed(tp, ep, scheme)
     with progress_line() as progress:
         report = lambda done, every: progress(f"configuration {done} of {every}")  # noqa: E731
         found = search_deployments(
-            load_model(model), service, hardware, Quality(quality), prices, engine, at.value, report
+            load_model(model), service, hardware, Quality(quality), prices, engine, at.value, report, fixed
         )
         document = page.sizing_document(found)
     print_document(document, page.sizing_blocks(document), format, output)

@@ -43,11 +43,11 @@ def deployment_command(command: Callable[..., None]) -> Callable[..., None]:
 
     @wraps(command)
     def run(**given: Any) -> None:
-        from roofline.whatif.options import request_from
+        from roofline.whatif.options import read_options, request_from
 
         options = {name: option.default for name, option in SCENARIO_OPTIONS.items() if name in OF_A_LOAD}
         options |= {option.name: given.pop(option.name) for option in kept}
-        command(request=request_from(options), **given)
+        command(request=request_from(read_options(options)), **given)
 
     spread = [inner for entry in own for inner in (kept if entry.name == "request" else [entry])]
     command_line: Callable[..., None] = with_parameters(run, spread)

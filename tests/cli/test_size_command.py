@@ -41,7 +41,7 @@ def test_json_document_is_complete(run) -> None:
 
 
 def test_energy_per_token_has_its_reading(run) -> None:
-    status, out, _ = run(*ASKED, "--hw", "h100-sxm,a100-pcie-80gb,l40s")
+    status, out, _ = run(*ASKED, "--hw", "h100-sxm,a100-pcie-80gb,l40s", "--quality", "lossless")
     assert status == 0
     efficient = next(line for line in out.splitlines() if line.startswith("efficient: "))
     best = re.search(r"at most 0\.4 J/token, (0\.\d+) modelled", efficient)
@@ -154,3 +154,34 @@ def test_user_errors_are_one_sentence(options, said, run) -> None:
     status, _, err = run("size", "bert-base", "--rate", 1)
     assert status == 2
     assert "only encodes" in err
+
+
+def test_degrees_and_formats_can_be_told(run) -> None:
+    told = ("--hw", "h200-sxm", "--tp", 8, "--ep", 8, "--quant", "fp8")
+    status, out, _ = run("size", "qwen3-235b-a22b", "--rate", 1, *told, "--format", "json")
+    assert status == 0
+    for choice in json.loads(out)["choices"]:
+        command = choice["best"]["command"]
+        assert all(flag in command for flag in ("--tp 8", "--ep 8", "--quant fp8"))
+
+
+@pytest.mark.parametrize(
+    ("told", "message"),
+    [
+        (("--tp", 3), "--tp 3 does not divide"),
+        (("--tp", 16), "no configuration of this hardware has these degrees"),
+        (("--ep", 8), "has no experts"),
+        (("--quant", "w3z"), "unknown quantisation scheme 'w3z'"),
+    ],
+)
+def test_degrees_and_formats_that_cannot_be(run, told, message: str) -> None:
+    status, _, err = run("size", "llama-3.1-70b", "--rate", 1, "--hw", "b200-sxm", *told)
+    assert status == 2
+    assert message in err
+
+
+@pytest.mark.parametrize(("hardware", "scheme"), [("b200-sxm", "nvfp4"), ("a100-sxm-80gb", "w8a8")])
+def test_every_documented_format_is_considered(run, hardware: str, scheme: str) -> None:
+    status, out, _ = run("size", "llama-3.1-70b", "--rate", 4, "--prompt", 2000, "--hw", hardware)
+    assert status == 0
+    assert f"{scheme}," in out or f"{scheme} " in out
