@@ -131,8 +131,8 @@ def formats_for(
     """Yields scheme and KV cache format ("" is as released) with their price, within the quality budget.
 
     Released formats cost nothing. FP8, NVFP4, INT8, 4-bit AWQ weights and FP8 KV cache are offered where a document
-    states that the engine runs them on this hardware (`roofline.techniques.support`), GGUF formats on llama.cpp; instead
-    of a quantized checkpoint only if they are narrower. A given `scheme` is the only one, within any budget.
+    states that the engine runs them on this hardware (`roofline.techniques.support`), GGUF formats on llama.cpp;
+    instead of a quantized checkpoint only if they are narrower. A given `scheme` is the only one, within any budget.
     """
     if scheme is not None:
         yield scheme, "", Price.CALIBRATION

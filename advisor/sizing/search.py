@@ -69,7 +69,8 @@ class Search:
         self.considered = len(made)
         found = [candidate for entry in made if (candidate := candidates.of(entry)) is not None]
         if not found:
-            raise candidates.refused or RooflineError("no configuration of this hardware has these degrees of parallelism, or divides the model")
+            reason = "no configuration of this hardware has these degrees of parallelism, or divides the model"
+            raise candidates.refused or RooflineError(reason)
         self.divided = found
         self.fitting = _fitting(found)
         self.capable = [candidate for candidate in self.fitting if candidate.capable]
