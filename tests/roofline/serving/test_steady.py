@@ -85,10 +85,10 @@ def test_a_closed_loop_agrees_with_its_simulation(order, concurrency) -> None:
     found = replica(1, order=order)
     load = Load(prompt="uniform:500:1500", output="uniform:100:500", concurrency=concurrency)
     quick, run = steady(found, load, concurrency), simulate(found, load, max(600, 20 * concurrency))
-    kept = run.arrival > run.duration / 4
+    # The concurrency is lower while the last requests finish.
+    kept = (run.arrival > run.duration / 4) & (run.arrival < 0.9 * run.duration)
     tpot = (run.last - run.first)[kept].sum() / (run.output[kept] - 1).sum()
-    # Completions vary less than the Poisson arrivals of the model.
-    assert float(quick.tpot[0, 0]) == pytest.approx(tpot, rel=0.06)
+    assert float(quick.tpot[0, 0]) == pytest.approx(tpot, rel=0.05)
     assert float(quick.rate[0]) == pytest.approx(run.output.size / run.duration, rel=0.07)
 
 
