@@ -313,7 +313,10 @@ SWEEP = (*("sweep", "deepseek-v3", "--hw", "h100-sxm", "--over", "batch=1:2000",
 @pytest.mark.parametrize(("sent", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 @pytest.mark.parametrize("options", [(), ("--workers", "2")])
 def test_ended_sweeps_leave_nothing(tmp_path: Path, sent: int, status: int, options: tuple[str, ...]) -> None:
-    command = [sys.executable, "-m", "roofline", *SWEEP, *options, "-o", str(tmp_path / "answer.parquet")]
+    # A shell that runs the tests in the background ignores SIGINT, which processes inherit.
+    heeding = "import signal, runpy; signal.signal(signal.SIGINT, signal.default_int_handler);"
+    run = f"{heeding} runpy.run_module('roofline', run_name='__main__')"
+    command = [sys.executable, "-c", run, *SWEEP, *options, "-o", str(tmp_path / "answer.parquet")]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
         for _ in range(600):
             if list(tmp_path.iterdir()):
