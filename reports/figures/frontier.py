@@ -12,12 +12,14 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.reports.figures.style import (
-    BLACK,
+    AWAY,
     CATEGORIES,
     MARKERS,
     escaped,
+    evenly_spaced,
     format_ticks,
     new_figure,
+    number_handle,
     number_points,
     styled,
 )
@@ -30,9 +32,6 @@ COST = "cost"
 
 NAMED = 12
 """Points of fronts that are named in the legend."""
-
-TURNS = (0, 30, -30, 60, -60, 90, -90)
-"""Directions of labels in degrees from the better side."""
 
 HEAD = ("concurrency", "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_output_tokens")
 TAIL = ("ttft_p50_s", "tpot_p50_s", "ttft_p95_s", "tpot_p95_s", "front")
@@ -60,9 +59,7 @@ def frontier_figure(found: Frontier, cost: bool = False, title: str | None = Non
         point = found.points[row]
         text = describe(axes, list(point.place)) if axes else ""
         requests = f"{point.concurrency:.0f} request{'' if point.concurrency == 1 else 's'} in flight"
-        label = escaped(f"{text}, {requests}" if text else requests)
-        size = 5 if number < 10 else 9
-        handles.append(Line2D([], [], linestyle="", marker=f"${number}$", markersize=size, color=BLACK, label=label))
+        handles.append(number_handle(number, f"{text}, {requests}" if text else requests))
     panel.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -74,7 +71,7 @@ def frontier_figure(found: Frontier, cost: bool = False, title: str | None = Non
     figure.draw_without_rendering()
     towards = -45.0 if cost else 45.0
     places = [(float(user[row]), float(other[row])) for row in numbered]
-    number_points(figure, panel, places, [towards + turn for turn in TURNS])
+    number_points(figure, panel, places, [towards + turn for turn in AWAY])
     return figure
 
 
@@ -116,8 +113,4 @@ def _fronts(found: Frontier, cost: bool) -> Iterator[tuple[str, NDArray[np.intp]
 def _numbered(fronts: list[NDArray[np.intp]]) -> list[int]:
     """The named points: as many of each front, evenly spaced."""
     each = max(2, NAMED // max(len(fronts), 1))
-    found: list[int] = []
-    for rows in fronts:
-        picked = np.unique(np.linspace(0, rows.size - 1, min(rows.size, each)).round().astype(int))
-        found += rows[picked].tolist()
-    return found
+    return [row for rows in fronts for row in evenly_spaced(rows, each)]

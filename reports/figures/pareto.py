@@ -12,12 +12,15 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.reports.figures.style import (
+    AWAY,
     BLACK,
     CATEGORIES,
     MARKERS,
     escaped,
+    evenly_spaced,
     format_ticks,
     new_figure,
+    number_handle,
     number_points,
     styled,
 )
@@ -27,9 +30,6 @@ from roofline.whatif.selection import front
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-TURNS = (0, 30, -30, 60, -60, 90, -90)
-"""Directions of labels in degrees from the better side of the front, which has no points."""
 
 MANY = 2000
 """Points up to which the file is pure vector graphics; more are rasterized."""
@@ -74,30 +74,18 @@ def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None
         zorder=4,
     )
     handles.append(Line2D([], [], color=BLACK, marker="o", fillstyle="none", label=f"Pareto front: {best.size} points"))
-    marked = best[np.unique(np.linspace(0, best.size - 1, min(best.size, NAMED)).round().astype(int))]
+    marked = evenly_spaced(best, NAMED)
     varied = [axis for axis in table.study.axes if len(axis) > 1] or list(table.study.axes)
     places = [table.places(axis) for axis in varied]
-    for index, row in enumerate(marked.tolist(), 1):
+    for index, row in enumerate(marked, 1):
         label = describe(varied, [column[row] for column in places])
-        handles.append(
-            Line2D(
-                [],
-                [],
-                linestyle="",
-                marker=f"${index}$",
-                markersize=5 if index < 10 else 9,
-                color=BLACK,
-                label=escaped(label),
-            )
-        )
+        handles.append(number_handle(index, label))
     _scales(panel, table, (across, x[fits]), (up, y[fits]))
     _direction(panel, columns)
     panel.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
     figure.draw_without_rendering()
     towards = math.degrees(math.atan2(columns[1][1], columns[0][1]))
-    number_points(
-        figure, panel, [(float(x[row]), float(y[row])) for row in marked.tolist()], [towards + turn for turn in TURNS]
-    )
+    number_points(figure, panel, [(float(x[row]), float(y[row])) for row in marked], [towards + turn for turn in AWAY])
     return figure
 
 

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 from matplotlib.text import Text
 from matplotlib.ticker import EngFormatter
+from numpy.typing import NDArray
 
 from roofline import Scenario
 from roofline.core.errors import RooflineError, quote
@@ -135,6 +138,23 @@ def format_ticks(axis: Any, unit: str) -> None:
 
 AROUND = (-45.0, 135.0, 90.0, -90.0, 45.0, -135.0, 0.0, 180.0)
 """Directions from a point in degrees, in order of preference."""
+
+
+AWAY = (0, 30, -30, 60, -60, 90, -90)
+"""Directions of labels in degrees from the better side of a front, which has no points."""
+
+
+def evenly_spaced(rows: NDArray[np.intp], most: int) -> list[int]:
+    """At most `most` of the rows, with both ends."""
+    places = np.linspace(0, rows.size - 1, min(rows.size, most)).round().astype(int)
+    found: list[int] = rows[np.unique(places)].tolist()
+    return found
+
+
+def number_handle(number: int, label: str) -> Line2D:
+    """The entry of a numbered point in a legend."""
+    size = 5 if number < 10 else 9
+    return Line2D([], [], linestyle="", marker=f"${number}$", markersize=size, color=BLACK, label=escaped(label))
 
 
 def number_points(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
 from functools import cache, wraps
 from typing import TYPE_CHECKING, Annotated, Any
@@ -127,18 +127,23 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
 """The options of a scenario as parameters of a command, by name; `roofline.whatif.options` reads their values."""
 
 
-def scenario_command(command: Callable[..., None]) -> Callable[..., None]:
-    """`command(..., request, ...)` as a command with the options of a scenario in the place of `request`."""
+def scenario_command(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
+    """`command(..., request, ...)` as a command with the options of a scenario in the place of `request`.
+
+    Options `without` are not offered and have their defaults; the command may have its own of these names.
+    """
     own = inspect.signature(command, eval_str=True, locals={"Request": Any}).parameters.values()
+    kept = [entry for name, entry in SCENARIO_OPTIONS.items() if name not in without]
 
     @wraps(command)
     def run(**given: Any) -> None:
         from roofline.whatif.options import read_options, request_from
 
-        options = read_options({name: given.pop(name) for name in SCENARIO_OPTIONS})
-        command(request=request_from(options), **given)
+        options = {name: SCENARIO_OPTIONS[name].default for name in without}
+        options |= {entry.name: given.pop(entry.name) for entry in kept}
+        command(request=request_from(read_options(options)), **given)
 
-    spread = [inner for entry in own for inner in (SCENARIO_OPTIONS.values() if entry.name == "request" else [entry])]
+    spread = [inner for entry in own for inner in (kept if entry.name == "request" else [entry])]
     command_line: Callable[..., None] = with_parameters(run, spread)
     return command_line
 

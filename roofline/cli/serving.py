@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from functools import wraps
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,11 +20,9 @@ from roofline.cli.options import (
     seconds,
 )
 from roofline.cli.options import AnswerFormat as Answer
-from roofline.cli.scenario_options import SCENARIO_OPTIONS, with_parameters
+from roofline.cli.scenario_options import scenario_command
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from roofline.whatif.request import Request
 
 OF_A_LOAD = frozenset(
@@ -36,25 +33,7 @@ OF_A_LOAD = frozenset(
 LENGTHS = "2000, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300, or a CSV file of length,count."
 
 
-def deployment_command(command: Callable[..., None]) -> Callable[..., None]:
-    """`command(..., request, ...)` with the options of a scenario except those of its workload."""
-    own = inspect.signature(command, eval_str=True, locals={"Request": Any}).parameters.values()
-    kept = [option for name, option in SCENARIO_OPTIONS.items() if name not in OF_A_LOAD]
-
-    @wraps(command)
-    def run(**given: Any) -> None:
-        from roofline.whatif.options import read_options, request_from
-
-        options = {name: option.default for name, option in SCENARIO_OPTIONS.items() if name in OF_A_LOAD}
-        options |= {option.name: given.pop(option.name) for option in kept}
-        command(request=request_from(read_options(options)), **given)
-
-    spread = [inner for entry in own for inner in (kept if entry.name == "request" else [entry])]
-    command_line: Callable[..., None] = with_parameters(run, spread)
-    return command_line
-
-
-@deployment_command
+@partial(scenario_command, without=OF_A_LOAD)
 def serve(
     request: Request,
     prompt: Annotated[str, typer.Option(metavar="LENGTH", help=f"Prompt tokens: {LENGTHS}")] = "1024",
