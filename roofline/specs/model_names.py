@@ -2,7 +2,8 @@
 
 A model is known by its spec's name, by the repository that the spec's `source` names, and by the spec's `repositories`.
 A name consists of the words of one of these, then optionally of a size, which must be that of the model, and of a
-quantisation scheme. `TUNED` words do not count: Llama-3.1-8B-Instruct has the architecture of Llama-3.1-8B.
+quantisation scheme; a repository that the spec lists with changes is known by its whole name only. `TUNED` words do not
+count: Llama-3.1-8B-Instruct has the architecture of Llama-3.1-8B.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _SOURCE = re.compile(r"^source: https://huggingface\.co/[^/\s]+/([^/\s]+)", re.M
 _PARAMETERS = re.compile(r"^parameters: (\d+)", re.MULTILINE)
 _QUANTIZATION = re.compile(r"^quantization: (\S+)", re.MULTILINE)
 _REPOSITORIES = re.compile(r"^repositories:.*\n((?: +.*\n)+)", re.MULTILINE)
+_SAME = re.compile(r"^ +[^/\s]+/(\S+): \{\}", re.MULTILINE)
 _HUB = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co|ollama\.com)/", re.IGNORECASE)
 _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+(?::[\w.-]+)?)", re.ASCII)
 
@@ -67,10 +69,11 @@ def _entry(name: str, path: Path) -> _Entry:
     text = path.read_text("utf-8", errors="replace")
     own, source = _spell(name), _SOURCE.search(text)
     size, quantization, more = (pattern.search(text) for pattern in (_PARAMETERS, _QUANTIZATION, _REPOSITORIES))
+    others = [source[1]] if source else []
     return _Entry(
         name,
         path,
-        (own, *([_spell(source[1])] if source else [])),
+        (own, *map(_spell, [*others, *_SAME.findall(more[1] if more else "")])),
         TUNED.difference(own),
         float(size[1]) if size else 0.0,
         quantization[1] if quantization else "",

@@ -64,32 +64,6 @@ SUFFIXES = re.compile(
 NAMED = re.compile(r"(?<=-)(?:nvfp4|fp4|fp8|mxfp4|int4)(?=-|$)")
 """Formats in the name of a repository, where no column states one."""
 
-RELEASES: Mapping[str, str] = MappingProxyType(
-    {
-        "minimax-m2.1": "minimax-m2",
-        "minimax-m2.5": "minimax-m2",
-        "minimax-m2.7": "minimax-m2",
-        "deepseek-v3.1": "deepseek-v3",
-        "deepseek-v3.1-terminus": "deepseek-v3",
-        "deepseek-v3.2-exp": "deepseek-v3.2",
-        "kimi-k2.5": "kimi-k2-thinking",
-        "kimi-k2.6": "kimi-k2-thinking",
-        "glm-4.6": "glm-4.5",
-        "glm-4.7": "glm-4.5",
-        "glm-5.1": "glm-5",
-        "llama-4-maverick-17b-128e": "llama-4-maverick",
-        "llama-4-scout-17b-16e": "llama-4-scout",
-        "qwq-32b": "qwen2.5-32b",
-        "deepseek-r1-distill-llama-70b": "llama-3.3-70b",
-        "deepseek-r1-distill-qwen-32b": "qwen2.5-32b",
-        "nvidia-nemotron-3-nano-30b-a3b": "nemotron-3-nano-30b-a3b",
-        "meta-llama-3.1-8b": "llama-3.1-8b",
-        "meta-llama-3.1-70b": "llama-3.1-70b",
-        "meta-llama-3.1-405b": "llama-3.1-405b",
-    }
-)
-"""Releases with the architecture of a bundled model, by their names in repositories."""
-
 SYSTEMS: Mapping[str, str] = MappingProxyType(
     {name: name.replace("_", "-") for name in ("h100_sxm", "h200_sxm", "b200_sxm", "b300_sxm", "gb200", "gb300")}
 )
@@ -201,7 +175,7 @@ def find_checkpoint(path: str) -> Model:
     short = SUFFIXES.sub("", SUFFIXES.sub("", name))
     for candidate in (name, short):
         try:
-            return load_model(RELEASES.get(candidate, candidate))
+            return load_model(candidate)
         except RooflineError:
             continue
     raise Unmapped(f"no bundled model is {quote(path)}")

@@ -82,6 +82,9 @@ def test_other_spellings_of_a_model(text: str, name: str) -> None:
         ("hf.co/bartowski/Llama-3.2-3B-Instruct-GGUF:Q4_K_M", "llama-3.2-3b", "q4_k_m"),
         ("unsloth/DeepSeek-R1-BF16", "deepseek-r1", None),
         ("someone/DeepSeek-R1-FP8", "deepseek-r1", "fp8_block"),
+        ("nvidia/MiniMax-M2.5-NVFP4", "minimax-m2", "nvfp4"),
+        ("zai-org/GLM-4.7-FP8", "glm-4.6", "fp8"),
+        ("nvidia/DeepSeek-V3.1-NVFP4", "deepseek-v3", "nvfp4"),
     ],
 )
 def test_a_quantisation_in_a_models_name(text: str, name: str, scheme: str | None) -> None:
