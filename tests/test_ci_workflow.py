@@ -19,8 +19,8 @@ from docs.examples import ROOT, Block, blocks
 from tests.conftest import Run
 
 PAGE = {block.title: block for block in blocks(ROOT / "docs" / "howto" / "ci.md") if block.title}
-ANCHORS, WORKFLOW = "measurements/anchors/ours.yaml", ".github/workflows/predictions.yml"
-PREDICTIONS = Path("measurements/predictions.yaml")
+ANCHORS, WORKFLOW = "benchmarks/anchors.yaml", ".github/workflows/predictions.yml"
+PREDICTIONS = Path("benchmarks/golden.yaml")
 VALUES = {"github.event.number": "7", "github.token": "secret"}
 """What stands for the expressions of a pull request."""
 
@@ -124,7 +124,7 @@ def test_the_commands_of_the_workflow_run(
     monkeypatch.chdir(tmp_path)
     Path(ANCHORS).parent.mkdir(parents=True)
     Path(ANCHORS).write_text(text(PAGE[ANCHORS]), encoding="utf-8")
-    where = ("--anchors", "measurements/anchors", "--predictions", PREDICTIONS)
+    where = ("--anchors", ANCHORS, "--predictions", PREDICTIONS)
     assert run("validate", "check", *where, "--accept")[0] == 0
     if moved:
         accepted = PREDICTIONS.read_text(encoding="utf-8")

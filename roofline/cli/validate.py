@@ -113,12 +113,12 @@ def serving(
 @validate_app.command("check")
 def check(
     anchors: Annotated[
-        Path | None, typer.Option(metavar="FOLDER", help="Anchor files. [default: the bundled ones]")
+        Path | None, typer.Option(metavar="PATH", help="A file of anchors, or a folder. [default: the bundled ones]")
     ] = None,
     predictions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Committed predictions. [default: the project's]")
     ] = None,
-    accept: Annotated[bool, typer.Option("--accept", help="Write changed predictions to the committed file.")] = False,
+    accept: Annotated[bool, typer.Option("--accept", help="Write new and changed predictions to that file.")] = False,
     format: Annotated[OutputFormat, FORMAT] = OutputFormat.TABLE,
     output: OutputOption = None,
 ) -> None:

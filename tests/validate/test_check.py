@@ -21,6 +21,7 @@ from roofline.reports.output.terminal import render
 from roofline.validate.check import check as module
 from roofline.validate.check.anchor import load_anchors
 from roofline.validate.check.check import PREDICTIONS, check, number, read_predictions
+from tests.conftest import Run
 
 HEAD = "title: A | page\nsource: somewhere, 2024\nnote: Guessed.\nconditions: {hw: a100-sxm-80gb, model: llama-2-7b}\n"
 ENTRIES = {
@@ -104,7 +105,7 @@ def test_a_moved_prediction_fails_until_it_is_accepted(project: Project) -> None
     assert (moved["id"], moved["status"]) == ("rate", "moved")
     assert moved["change"] == pytest.approx(-0.5, abs=1e-3)
     assert moved["error_after"] == pytest.approx(2 * (1 + moved["error_before"]) - 1, abs=1e-3)
-    assert document["verdict"].startswith("1 moved of 3 anchors; if intended, accept with")
+    assert document["verdict"].startswith("1 moved of 3 anchors; if intended, run the same command with --accept")
     accepted = project.check(accept=True)
     assert accepted["accepted"]
     assert project.check()["passed"]
@@ -186,8 +187,26 @@ def test_no_folder_to_write_into(project: Project, tmp_path: Path) -> None:
 def test_an_installation_has_no_committed_predictions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PREDICTIONS", tmp_path / "tests" / "golden" / "predictions.yaml")
     for accept in (False, True):
-        with pytest.raises(RooflineError, match="part of a checkout of the project"):
+        with pytest.raises(RooflineError, match="give --anchors and --predictions"):
             check(accept=accept)
+
+
+def test_an_installation_checks_one_file_of_its_user(
+    project: Project, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only files are the user's: a file of anchors, and the predictions that --accept writes."""
+    monkeypatch.setattr(module, "PREDICTIONS", project.anchors / "tests" / "golden" / "predictions.yaml")
+    golden = project.predictions.with_name("golden.yaml")
+    command = ("validate", "check", "--anchors", project.anchors / "page.yaml", "--predictions", golden)
+    status, _, err = run(*command)
+    assert (status, "does not exist; --accept writes it" in err) == (2, True)
+    assert not golden.exists()
+    assert run(*command, "--accept")[0] == 0
+    assert list(read_predictions(golden)) == list(ENTRIES)
+    assert run(*command)[0] == 0
+    golden.write_text(re.sub(r"weights: .*", "weights: 1", golden.read_text()))
+    status, _, err = run(*command)
+    assert (status, "1 moved of 3 anchors" in err) == (1, True)
 
 
 def test_other_anchors_need_their_own_predictions(project: Project) -> None:
@@ -255,10 +274,7 @@ def test_rendering(project: Project) -> None:
 def test_a_comment_says_what_moved_and_folds_the_rest(project: Project) -> None:
     project.shift("rate", 2.0)
     page = as_markdown(project.check())
-    assert (
-        page.splitlines()[2]
-        == "**1 moved of 3 anchors; if intended, accept with \\`roofline validate check --accept\\`**"
-    )
+    assert page.splitlines()[2] == "**1 moved of 3 anchors; if intended, run the same command with --accept**"
     before, _, folded = page.partition("<details>")
     assert "| rate | mid |" in before
     assert re.search(r"[01] moved closer to the published or measured figure, [01] moved away", before)

@@ -172,14 +172,14 @@ class Prediction(Struct, frozen=True):
 # --- reading ----------------------------------------------------------------------------------------------------------
 
 
-def load_anchors(folder: Path = FOLDER) -> list[Anchor]:
-    """The anchors of every YAML file in `folder`, ordered by file.
+def load_anchors(path: Path = FOLDER) -> list[Anchor]:
+    """The anchors of a YAML file, or of every one in a folder, ordered by file.
 
     Raises SpecError naming the file and the key, and RooflineError for a folder without files.
     """
-    paths = sorted(folder.glob("*.yaml"))
+    paths = [path] if path.is_file() else sorted(path.glob("*.yaml"))
     if not paths:
-        raise RooflineError(f"{quote(str(folder), 200)} holds no anchors (*.yaml)")
+        raise RooflineError(f"{quote(str(path), 200)} holds no anchors (*.yaml)")
     anchors: dict[str, Anchor] = {}
     for path in paths:
         for anchor in read_anchors(path):

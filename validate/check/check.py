@@ -1,8 +1,9 @@
 """`roofline validate check`: compare predictions with published figures, and with the committed predictions.
 
-The committed predictions are part of the repository, not of the installed package. A change of the simulator that moves
-one fails the check, is judged by the errors before and after, and is accepted with `--accept`. The predictions are of
-published figures of whole models (anchors), and of kernels that this project measured: geometric means by shape class.
+A change of the simulator that moves a prediction fails the check, is judged by the errors before and after, and is
+accepted with `--accept`. By default the figures are those of this project: published ones of whole models (anchors),
+and kernels that it measured (geometric means by shape class). Their committed predictions are part of the repository,
+not of the installed package.
 """
 
 from __future__ import annotations
@@ -45,9 +46,8 @@ FIGURES = ("bound", "low", "mid", "high")
 DIGITS = 5
 
 HEAD = """\
-# The predictions of every anchor of validate/anchors, in the unit of the published figure, and of every class of
-# kernels of validate/measurements (geometric means in microseconds); five digits. A single number is exact.
-# Written by `roofline validate check --accept`, never by hand.
+# The predictions of every anchor, in the unit of its figure, and of every class of measured kernels (geometric means
+# in microseconds); five digits. A single number is exact. Written by `roofline validate check --accept`, never by hand.
 """
 MOVED_HEAD = "# By the last acceptance: predictions before and after, and their errors against the published figures.\n"
 
@@ -80,11 +80,11 @@ def check(
 ) -> dict[str, Any]:
     """Predict every anchor and measured kernel; compare with the measurements and with the committed predictions.
 
-    `anchors` is a folder (default: the bundled ones), `measurements` a folder of rows with their provenance (default:
-    the bundled ones, or none with `anchors`), `predictions` the committed file (default: the project's). With `accept`,
-    predictions that moved by more than `tolerance` are written to that file. The document has `passed` and the
-    `verdict`, and lists `anchors`, `summary`, `kernels` and `moved`. Raises RooflineError for files that cannot be read
-    or written.
+    `anchors` is a file or folder (default: the bundled ones), `measurements` a folder of rows with their provenance
+    (default: the bundled ones, or none with `anchors`), `predictions` the committed file (default: the project's). With
+    `accept`, predictions that moved by more than `tolerance` are written to that file. The document has `passed` and
+    the `verdict`, and lists `anchors`, `summary`, `kernels` and `moved`. Raises RooflineError for files that cannot be
+    read or written.
     """
     path = _committed_path(anchors, predictions, accept)
     found = load_anchors(FOLDER if anchors is None else anchors)
@@ -132,7 +132,7 @@ def _verdict(document: Mapping[str, Any]) -> str:
     classes = f" and {number} classes of kernels" if number else ""
     if document["accepted"]:
         return f"accepted: {listed} of {count} anchors{classes}, written to {document['predictions']}"
-    return f"{listed} of {count} anchors{classes}; if intended, accept with `roofline validate check --accept`"
+    return f"{listed} of {count} anchors{classes}; if intended, run the same command with --accept"
 
 
 def _committed_path(anchors: Path | None, given: Path | None, accept: bool) -> Path:
@@ -141,11 +141,13 @@ def _committed_path(anchors: Path | None, given: Path | None, accept: bool) -> P
             "--anchors requires --predictions: the committed predictions are those of the bundled anchors"
         )
     path = PREDICTIONS if given is None else given
-    if given is None and not (path if not accept else path.parent).exists():
+    if given is None and not path.parent.exists():
         raise RooflineError(
-            "no committed predictions found: tests/golden/predictions.yaml is part of a checkout of the project, not of"
-            " an installation; give another file with --predictions"
+            "an installation has no committed predictions of the bundled anchors; to check figures of your own, give"
+            " --anchors and --predictions"
         )
+    if not accept and not path.exists():
+        raise RooflineError(f"{quote(str(path), 200)} does not exist; --accept writes it")
     return path
 
 
