@@ -13,6 +13,7 @@ from msgspec.structs import replace
 from roofline import Scenario, analyze, load_hardware
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, quote
+from roofline.core.inputs import read_bytes
 from roofline.reports.figures.curves import bars, curves
 from roofline.reports.figures.footprint import footprint, footprint_rows
 from roofline.reports.figures.frontier import COST, frontier_figure, frontier_rows
@@ -27,6 +28,7 @@ from roofline.reports.figures.table import Table
 from roofline.reports.output.export import csv_text
 from roofline.reports.tables.rows import CsvEncoding
 from roofline.timing.calibration_files import load_calibration
+from roofline.validate.tables.frames import MAX_BYTES
 from roofline.whatif.frontier import frontier
 from roofline.whatif.options import missing, scenario_from
 from roofline.whatif.selection import Selection
@@ -214,9 +216,8 @@ def _is_of_models(path: Path) -> bool:
     """Whether a file, or the first file of a folder, has the columns of whole-model figures."""
     files = sorted(path.glob("*.csv")) if path.is_dir() else [path]
     try:
-        with files[0].open(encoding="utf-8", errors="replace") as file:
-            head = file.readline(4096).strip().split(",")
-    except (OSError, ValueError, IndexError):
+        head = read_bytes(files[0], MAX_BYTES).partition(b"\n")[0].decode(errors="replace").strip().split(",")
+    except (RooflineError, IndexError):
         return False
     return {"metric", "value", "unit"} <= set(head)
 

@@ -19,9 +19,10 @@ from typing import Any
 import yaml
 
 from roofline.core.errors import SpecError, quote
+from roofline.core.inputs import read_text
 
 MAX_BYTES = 4 << 20
-"""Larger than any legitimate spec or config.json."""
+"""Larger than any legitimate spec or config.json, also with its aliases written out."""
 
 MAX_DEPTH = 100
 """Deeper than any legitimate spec."""
@@ -31,29 +32,11 @@ _TOO_DEEP = "nested too deeply"
 
 def read_mapping(path: Path) -> dict[str, Any]:
     """The mapping in a JSON (`.json`) or YAML file; raises SpecError for anything else."""
-    where = str(path)
-    try:
-        if path.is_dir():
-            raise SpecError(where, "is a folder, not a file")
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-    except (OSError, ValueError) as error:
-        raise SpecError(quote(where, 200), f"cannot be read ({reason(error)})") from None
-    if len(raw) > MAX_BYTES:
-        raise SpecError(where, f"is larger than {MAX_BYTES >> 20} MiB, too large for a spec")
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise SpecError(where, f"is not UTF-8 text (byte {error.start})") from None
+    where, text = str(path), read_text(path, MAX_BYTES)
     content = _parse_json(text, where) if path.suffix.lower() == ".json" else _parse_yaml(text, where)
     if not isinstance(content, dict):
         raise SpecError(where, f"must be a mapping of keys to values, not {_type_name(content)}")
     return content
-
-
-def reason(error: Exception) -> str:
-    """A short text of why a path cannot be read."""
-    return (error.strerror or type(error).__name__) if isinstance(error, OSError) else "not a valid path"
 
 
 def finite_number(value: object) -> float | None:
@@ -127,12 +110,15 @@ class _Problem(yaml.YAMLError):
 
 
 class _Container:
-    """A list or mapping under construction: its content, the pending key, and its depth in `levels`."""
+    """A list or mapping under construction: its content, the pending key, its depth in `levels`, and its `size`.
 
-    __slots__ = ("anchor", "content", "key", "levels")
+    The size is in characters and entries, aliases written out.
+    """
+
+    __slots__ = ("anchor", "content", "key", "levels", "size")
 
     def __init__(self, content: list[Any] | dict[str, Any], anchor: str | None) -> None:
-        self.content, self.anchor, self.levels = content, anchor, 1
+        self.content, self.anchor, self.levels, self.size = content, anchor, 1, 1
         self.key: str | None = None
 
     def add(self, value: Any) -> None:
@@ -158,7 +144,8 @@ class _Composer:
     def __init__(self) -> None:
         self._documents = _Container([], None)
         self._open = [self._documents]
-        self._anchors: dict[str, tuple[Any, int]] = {}  # values and their depth
+        self._anchors: dict[str, tuple[Any, int, int]] = {}  # values, their depth and size
+        self._aliases = 0  # the size of all aliased values
 
     @property
     def content(self) -> object:
@@ -168,34 +155,39 @@ class _Composer:
     def take(self, event: Any) -> None:
         """Process the next event."""
         if isinstance(event, yaml.ScalarEvent):
-            value = _scalar(event)
+            value, size = _scalar(event), 1 + len(event.value)
             if event.anchor is not None:
-                self._anchors[event.anchor] = value, 0
+                self._anchors[event.anchor] = value, 0, size
+            self._open[-1].size += size
             self._open[-1].add(value)
         elif isinstance(event, yaml.CollectionStartEvent):
             self._open.append(_Container(_empty(event), event.anchor))
             self._check_depth(0)
         elif isinstance(event, yaml.CollectionEndEvent):
             closed = self._open.pop()
-            self._add(closed.content, closed.levels, closed.anchor)
+            if closed.anchor is not None:
+                self._anchors[closed.anchor] = closed.content, closed.levels, closed.size
+            self._add(closed.content, closed.levels, closed.size)
         elif isinstance(event, yaml.AliasEvent):
-            self._add(*self._aliased(event.anchor), None)
+            value, levels, size = self._aliased(event.anchor)
+            self._aliases += size
+            if self._aliases > MAX_BYTES:
+                raise _Problem(f"its aliases stand for more than {MAX_BYTES >> 20} MiB")
+            self._add(value, levels, size)
         elif isinstance(event, yaml.DocumentStartEvent) and self._documents.content:
             raise _Problem("another document begins where one is expected")
 
-    def _add(self, value: Any, levels: int, anchor: str | None) -> None:
-        if anchor is not None:
-            self._anchors[anchor] = value, levels
+    def _add(self, value: Any, levels: int, size: int) -> None:
         self._check_depth(levels)
         outer = self._open[-1]
-        outer.levels = max(outer.levels, levels + 1)
+        outer.levels, outer.size = max(outer.levels, levels + 1), outer.size + size
         outer.add(value)
 
     def _check_depth(self, levels: int) -> None:
         if len(self._open) - 1 + levels > MAX_DEPTH:
             raise _Problem(_TOO_DEEP)
 
-    def _aliased(self, name: str | None) -> tuple[Any, int]:
+    def _aliased(self, name: str | None) -> tuple[Any, int, int]:
         if any(entry.anchor == name for entry in self._open):
             raise _Problem(f"the alias {quote(name)} is recursive")
         if name is None or name not in self._anchors:

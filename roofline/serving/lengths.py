@@ -12,6 +12,7 @@ A length is a number or a distribution, written as
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections.abc import Callable, Mapping
@@ -26,7 +27,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 from numpy.typing import NDArray
 
+from roofline.core.documents import MAX_BYTES
 from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.inputs import read_text
 from roofline.core.units import parse_count
 from roofline.scenario.scenario import MAX_LENGTH
 
@@ -220,11 +223,9 @@ def _given(text: str, rest: str, what: str) -> Mapping[str, float]:
 
 def _histogram(text: str, what: str) -> Lengths:
     try:
-        with Path(text).open(newline="", encoding="utf-8") as file:
-            rows = [row for row in csv.reader(file) if row]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        reason = error.strerror if isinstance(error, OSError) else "not a CSV file"
-        raise RooflineError(f"{what}: cannot read {quote(text)}: {reason}") from None
+        rows = [row for row in csv.reader(io.StringIO(read_text(Path(text), MAX_BYTES), newline="")) if row]
+    except csv.Error as error:
+        raise RooflineError(f"{what}: {quote(text, 200)} is no CSV file ({error})") from None
     if rows and as_number(rows[0][0]) is None:
         rows = rows[1:]  # a header
     pairs = [tuple(map(as_number, row)) for row in rows]

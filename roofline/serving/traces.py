@@ -16,12 +16,14 @@ from __future__ import annotations
 import csv
 import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from roofline.core.errors import RooflineError, quote
+from roofline.core.inputs import read_text
 from roofline.scenario.scenario import MAX_LENGTH
 from roofline.serving.load import Trace
 
@@ -52,24 +54,21 @@ OUTPUTS = (
 HASH_TOKENS = 512
 """Tokens of a block of `hash_ids` (Qin et al. 2024, Mooncake)."""
 
+MAX_BYTES = 64 << 20
+"""The largest trace file."""
+
 MAX_REQUESTS = 10**6
 """The most requests of a trace."""
 
 
 def read_trace(path: Path) -> Trace:
     """The requests of a trace file; raises RooflineError with file and line for the first that is none."""
-    where = str(path)
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-    except OSError as error:
-        raise RooflineError(f"the trace {quote(where)} cannot be read ({error.strerror})") from None
-    except UnicodeDecodeError:
-        raise RooflineError(f"the trace {quote(where)} is no text file (UTF-8)") from None
-    rows = list(_json_rows(text, where) if _is_json(text) else _csv_rows(text, where))
+    where, text = str(path), read_text(path, MAX_BYTES)
+    rows = list(islice(_json_rows(text, where) if _is_json(text) else _csv_rows(text, where), MAX_REQUESTS + 1))
     if not rows:
         raise RooflineError(f"the trace {quote(where)} has no requests")
     if len(rows) > MAX_REQUESTS:
-        raise RooflineError(f"the trace {quote(where)} has {len(rows)} requests; at most {MAX_REQUESTS} are read")
+        raise RooflineError(f"the trace {quote(where)} has more than {MAX_REQUESTS} requests")
     times, prompts, outputs = (_column(rows[0][1], names) for names in (TIMES, PROMPTS, OUTPUTS))
     if prompts is None or outputs is None:
         missing = "prompt" if prompts is None else "output"
@@ -101,23 +100,24 @@ def _is_json(text: str) -> bool:
 def _json_rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:
     """The objects of a JSONL file, or of one JSON list, with their lines or places."""
     if text.lstrip().startswith("["):
-        try:
-            entries = json.loads(text)
-        except json.JSONDecodeError as error:
-            raise RooflineError(f"{where}:{error.lineno}: no JSON ({error.msg})") from None
-        numbered = list(enumerate(entries, 1))
+        numbered: Iterable[tuple[int, object]] = enumerate(_decoded(text, where, 1), 1)
     else:
-        numbered = []
-        for line, part in enumerate(text.splitlines(), 1):
-            if part.strip():
-                try:
-                    numbered.append((line, json.loads(part)))
-                except json.JSONDecodeError as error:
-                    raise RooflineError(f"{where}:{line}: no JSON object ({error.msg})") from None
+        lines = enumerate(text.splitlines(), 1)
+        numbered = ((line, _decoded(part, where, line)) for line, part in lines if part.strip())
     for line, entry in numbered:
         if not isinstance(entry, Mapping):
             raise RooflineError(f'{where}:{line}: a request is an object such as {{"prompt": 512, "output": 128}}')
         yield line, {str(key).strip().lower(): value for key, value in entry.items()}
+
+
+def _decoded(text: str, where: str, line: int) -> Any:
+    """The value of JSON that begins at a line; raises RooflineError."""
+    try:
+        return json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RooflineError(f"{where}:{line + error.lineno - 1}: no JSON ({error.msg})") from None
+    except (RecursionError, ValueError):
+        raise RooflineError(f"{where}:{line}: no JSON (nested too deeply, or a number out of range)") from None
 
 
 def _csv_rows(text: str, where: str) -> Iterator[tuple[int, Mapping[str, Any]]]:

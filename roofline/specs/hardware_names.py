@@ -14,7 +14,9 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from roofline.core.documents import MAX_BYTES
 from roofline.core.errors import UnknownNameError
+from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
 
@@ -63,7 +65,7 @@ def _joined(words: tuple[str, ...]) -> dict[str, range]:
 
 def _entry(name: str, path: Path) -> _Entry:
     # Searched as text, because parsing every spec takes half a second.
-    text = path.read_text("utf-8", errors="replace")
+    text = read_text(path, MAX_BYTES)
     found = (pattern.search(text) for pattern in (_TITLE, _VENDOR, _MEMORY_KIND, _CAPACITY))
     title, vendor, kind, size = found
     own, titled = _spell(name), _spell(title[1] if title else name)

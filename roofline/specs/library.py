@@ -10,8 +10,9 @@ from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from roofline.core.documents import read_mapping, reason
+from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote, suggest
+from roofline.core.inputs import reason
 
 if TYPE_CHECKING:
     from pydantic import TypeAdapter, ValidationError

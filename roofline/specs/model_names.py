@@ -17,8 +17,9 @@ from typing import Any
 
 from msgspec import Struct
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.inputs import read_text
 from roofline.specs.library import spec_files
 from roofline.specs.names import PLAIN, Files, Named, record
 from roofline.specs.precision import scheme_formats
@@ -66,7 +67,7 @@ class _Entry(Struct, frozen=True):
 
 def _entry(name: str, path: Path) -> _Entry:
     # Searched as text, because parsing every spec takes half a second.
-    text = path.read_text("utf-8", errors="replace")
+    text = read_text(path, MAX_BYTES)
     own, source = _spell(name), _SOURCE.search(text)
     size, quantization, more = (pattern.search(text) for pattern in (_PARAMETERS, _QUANTIZATION, _REPOSITORIES))
     others = [source[1]] if source else []

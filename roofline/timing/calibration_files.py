@@ -18,8 +18,9 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from roofline.core.documents import finite_number, read_mapping, scalar_text
+from roofline.core.documents import MAX_BYTES, finite_number, read_mapping, scalar_text
 from roofline.core.errors import RooflineError, SpecError, quote, suggest
+from roofline.core.inputs import read_bytes
 from roofline.core.parameters import Parameter, Unit
 from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.hardware import Hardware, load_hardware
@@ -81,7 +82,7 @@ class FileFits(Mapping[tuple[str, str], Fit]):
 
 @lru_cache(maxsize=128)
 def _digest(path: Path, _modified: int) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+    return hashlib.sha256(read_bytes(path, MAX_BYTES)).hexdigest()
 
 
 class Document:

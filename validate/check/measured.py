@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import csv
 import datetime
+import io
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.resources import files
@@ -24,6 +25,7 @@ from pydantic.dataclasses import dataclass as checked
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quote
+from roofline.core.inputs import read_text
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.library import validate
 from roofline.timing.calibration_files import load_calibration
@@ -32,6 +34,7 @@ from roofline.validate.kernels.work import Case
 from roofline.validate.score.kernels import error_statistics
 from roofline.validate.tables.rowfile import case_of
 from roofline.validate.tables.rows import TEXT, shape_names
+from roofline.validate.tables.text import MAX_BYTES
 
 FOLDER = Path(str(files("roofline.validate"))) / "measurements"
 
@@ -119,11 +122,10 @@ def _adapter() -> TypeAdapter[Provenance]:
 
 def _rows(path: Path, hardware: str) -> Iterator[Mapping[str, str]]:
     try:
-        with path.open(encoding="utf-8", newline="") as file:
-            reader = csv.DictReader(file)
-            rows = [row for row in reader if None not in row and None not in row.values()]
-            short = reader.line_num - 1 - len(rows)
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        reader = csv.DictReader(io.StringIO(read_text(path, MAX_BYTES), newline=""))
+        rows = [row for row in reader if None not in row and None not in row.values()]
+        short = reader.line_num - 1 - len(rows)
+    except csv.Error as error:
         raise SpecError(str(path), f"cannot be read ({error})") from None
     if short or not rows:
         raise SpecError(str(path), f"has {short} rows with a wrong number of columns" if short else "has no rows")

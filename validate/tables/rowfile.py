@@ -15,9 +15,11 @@ from pathlib import Path
 from types import TracebackType
 
 from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.core.inputs import read_bytes
 from roofline.timing.kernels import KERNELS
 from roofline.validate.kernels.work import Case
 from roofline.validate.tables.rows import MAX_EXTENT, TEXT, shape_names
+from roofline.validate.tables.text import MAX_BYTES
 
 OPS = tuple(op for op in KERNELS if op != "collective")
 """Ops measured on one device."""
@@ -125,11 +127,7 @@ def repaired(content: bytes, where: str, advice: str = "") -> tuple[int, list[di
 
 def read_rows(path: Path) -> list[dict[str, str]]:
     """The rows of a file as text by column; raises SpecError for other content."""
-    try:
-        content = path.read_bytes()
-    except OSError as error:
-        raise SpecError(quote(str(path), 200), f"cannot be read ({error.strerror})") from None
-    _, rows = repaired(content, str(path))
+    _, rows = repaired(read_bytes(path, MAX_BYTES), str(path))
     if not rows:
         raise SpecError(str(path), "has no rows")
     return rows

@@ -25,10 +25,11 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
-from roofline.core.errors import RooflineError, SpecError, quote, suggest
+from roofline.core.errors import SpecError, quote, suggest
 from roofline.timing.kernels import KERNELS, Columns, kernel
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.timing.kernels.common import MIN_LATENCY
+from roofline.validate.tables.frames import read_frame
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -72,8 +73,6 @@ MICROSECONDS = (1e-6, 1e12)
 
 MAX_EXTENT = 1e15
 """Largest value of a shape column, in bytes of a message or elements: products of a few are doubles."""
-
-MAX_ROWS = 5_000_000
 
 
 class Measurements(Struct, frozen=True):
@@ -190,37 +189,12 @@ def read_measurements(path: Path) -> list[Measurements]:
         if not inside:
             raise SpecError(str(path), "has no .parquet or .csv file")
         return [part for file in inside for part in read_measurements(file)]
-    frame = _load(path)
-    return _check(frame, str(path))
-
-
-def _load(path: Path) -> pd.DataFrame:
-    try:
-        import pandas as pd
-    except ImportError:  # pragma: no cover - the extra is not installed
-        raise RooflineError("reading measurements needs pandas: pip install 'llm-roofline[fit]'") from None
-    where = str(path)
-    if path.suffix.lower() not in (".parquet", ".csv"):
-        raise SpecError(quote(where, 200), "is neither .parquet nor .csv")
-    try:
-        if path.stat().st_size == 0:
-            raise SpecError(where, "is empty")
-        return pd.read_parquet(path) if path.suffix.lower() == ".parquet" else pd.read_csv(path)
-    except OSError as error:
-        reason = error.strerror or "it is damaged or cut short"
-        raise SpecError(quote(where, 200), f"cannot be read ({reason})") from None
-    except SpecError:
-        raise
-    except Exception as error:  # parsers raise many types
-        problem = " ".join(str(error).split())[:120]
-        raise SpecError(where, f"is no readable {path.suffix[1:].upper()} file ({problem})") from None
+    return _check(read_frame(path), str(path))
 
 
 def _check(frame: pd.DataFrame, where: str) -> list[Measurements]:
     if len(frame) == 0:
         raise SpecError(where, "has no rows")
-    if len(frame) > MAX_ROWS:
-        raise SpecError(where, f"has {len(frame)} rows; at most {MAX_ROWS} are read")
     if not all(isinstance(name, str) for name in frame.columns) or not frame.columns.is_unique:
         raise SpecError(where, "needs columns whose names are texts, each once")
     _require(frame, ("hardware", "op", "latency_us"), where)

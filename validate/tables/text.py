@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import csv
 import gzip
+import io
 import math
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 
 from msgspec import Struct
 
 from roofline.core.errors import SpecError, quote
+from roofline.core.inputs import read_bytes
 
 MAX_BYTES = 64 << 20
 MAX_ROWS = 200_000
@@ -30,9 +34,7 @@ class Line(Struct, frozen=True):
 def read_lines(path: Path, columns: Sequence[str]) -> list[Line]:
     """All rows of a CSV file with at least these columns, in any order."""
     where = str(path)
-    if path.is_dir():
-        raise SpecError(where, "is a folder, not a CSV file")
-    rows = list(_rows(_text(path), where))
+    rows = list(islice(_rows(_text(path), where), MAX_ROWS + 2))
     if not rows:
         raise SpecError(where, "is empty")
     header, *body = rows
@@ -47,7 +49,7 @@ def read_lines(path: Path, columns: Sequence[str]) -> list[Line]:
     if not body:
         raise SpecError(where, "has no rows")
     if len(body) > MAX_ROWS:
-        raise SpecError(where, f"has {len(body)} rows; at most {MAX_ROWS} are read")
+        raise SpecError(where, f"has more than {MAX_ROWS} rows")
     lines = [Line(number, path.name, dict(zip(names, row, strict=False))) for number, row in enumerate(body, 1)]
     ragged = [number for number, row in enumerate(body, 1) if len(row) != len(names)]
     refuse(ragged, f"does not have the {len(names)} cells of the header", where)
@@ -57,11 +59,9 @@ def read_lines(path: Path, columns: Sequence[str]) -> list[Line]:
 def _text(path: Path) -> str:
     where = str(path)
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise SpecError(where, f"is larger than {MAX_BYTES >> 20} MiB")
         text = _bytes(path).decode("utf-8-sig")
-    except (OSError, EOFError) as error:
-        raise SpecError(quote(where, 200), f"cannot be read ({getattr(error, 'strerror', None) or error})") from None
+    except (OSError, EOFError, zlib.error) as error:
+        raise SpecError(quote(where, 200), f"cannot be decompressed ({error})") from None
     except UnicodeDecodeError:
         raise SpecError(where, "is no CSV file (not UTF-8 text)") from None
     if "\0" in text:
@@ -71,10 +71,10 @@ def _text(path: Path) -> str:
 
 def _bytes(path: Path) -> bytes:
     """The content of a file, decompressed if its name ends in .gz, up to `MAX_BYTES`."""
-    if path.suffix != ".gz":
-        return path.read_bytes()
-    with gzip.open(path) as file:
-        content = file.read(MAX_BYTES + 1)
+    content = read_bytes(path, MAX_BYTES)
+    if path.suffix == ".gz":
+        with gzip.open(io.BytesIO(content)) as file:
+            content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
         raise SpecError(str(path), f"is larger than {MAX_BYTES >> 20} MiB")
     return content

@@ -55,7 +55,7 @@ def test_requests_are_sorted_by_time(tmp_path) -> None:
         ("a.csv", "arrival_s,prompt,output\n0,12\n", r"a.csv:2: a row has as many cells"),
         ("a.csv", "arrival_s,output\n0,12\n", "no column with prompt lengths; known names: contexttokens"),
         ("a.csv", "", "has no requests"),
-        ("a.jsonl", '{"prompt": 1, "output": 2}\n{"prompt": \n', r"a.jsonl:2: no JSON object"),
+        ("a.jsonl", '{"prompt": 1, "output": 2}\n{"prompt": \n', r"a.jsonl:2: no JSON"),
         ("a.jsonl", '{"prompt": 1, "output": 2}\n[3]\n', r"a.jsonl:2: a request is an object"),
         ("a.jsonl", '{"prompt": true, "output": 2}\n', r"a.jsonl:1: prompt is a number"),
         ("a.jsonl", '{"prompt": 1e400, "output": 2}\n', r"a.jsonl:1: prompt is a number"),
