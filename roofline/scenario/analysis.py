@@ -41,9 +41,10 @@ class Generation(Struct, frozen=True):
 
 
 class ExpectedGeneration(NamedTuple):
-    """`Generation` with expected times: estimates with an 80% interval."""
+    """`Generation` with expected times: estimates with an 80% interval; `decode` is the time of all decode steps."""
 
     ttft: Estimate
+    decode: Estimate
     tpot: Estimate | None
     total: Estimate
     tokens_per_second: Estimate
@@ -167,14 +168,15 @@ class Analysis:
         """
         scenario, bound = self.scenario, self.generation
         shaped = (lambda flat: flat.reshape(scenario.shape)) if scenario.shape else (lambda flat: float(flat[0]))
-        total = ttft.plus(Estimate(*map(shaped, decode))).at_least(bound.total)
+        rest = Estimate(*map(shaped, decode)).at_least(bound.total - bound.ttft)
+        total = ttft.plus(rest).at_least(bound.total)
         with np.errstate(invalid="ignore"):
             per_token = Estimate(*(shaped(part / steps) for part in decode))
         generated = scenario.generate if self.decode else 0
         tokens = scenario.batch * generated * scenario.settings.useful
         rate = Estimate(tokens / total.high, tokens / total.mid, tokens / total.low)
         tpot = None if bound.tpot is None else per_token.at_least(bound.tpot)
-        return ExpectedGeneration(ttft, tpot, total, rate)
+        return ExpectedGeneration(ttft, rest, tpot, total, rate)
 
     def _deferred_decode(self, steps: Any) -> Deferred[Estimate]:
         """Expected seconds of all decode steps, for each point of the flattened grid."""

@@ -42,11 +42,11 @@ def times(analysis: Analysis, reading: Reading) -> Times:
     """The times of a static batch at the bound or at a percentile of the expected times."""
     if reading == "bound":
         prefill, total = analysis.generation.ttft, analysis.generation.total
-    elif not analysis.times_are_expected:
+        return Times(prefill, total - prefill, total)
+    if not analysis.times_are_expected:
         raise UnsupportedError("the llm-viewer convention has no expected times: use --at bound")
-    else:
-        prefill, total = getattr(analysis.expected.ttft, reading), getattr(analysis.expected.total, reading)
-    return Times(prefill, total - prefill, total)
+    expected = analysis.expected
+    return Times(*(getattr(time, reading) for time in (expected.ttft, expected.decode, expected.total)))
 
 
 def device_pools(analysis: Analysis) -> tuple[Hardware, ...]:

@@ -35,10 +35,12 @@ class Estimate(NamedTuple):
         return Estimate(*(a + b for a, b in zip(self, other, strict=True)))
 
     def at_least(self, bound: Any) -> Estimate:
-        """The time with every percentile at `bound` or above."""
+        """The time with every percentile at `bound` or above, in ascending order: the gate of every expected time."""
         if np.ndim(self.mid) or np.ndim(bound):
-            return Estimate(*(np.maximum(value, bound) for value in self))
-        return Estimate(*(max(value, bound) for value in self))
+            mid = np.maximum(self.mid, bound)
+            return Estimate(np.minimum(np.maximum(self.low, bound), mid), mid, np.maximum(self.high, mid))
+        mid = max(self.mid, bound)
+        return Estimate(min(max(self.low, bound), mid), mid, max(self.high, mid))
 
     def times(self, factor: Any) -> Estimate:
         """The time of `factor` repetitions."""

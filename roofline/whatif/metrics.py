@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum
+from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -170,8 +171,14 @@ def _prefill_energy_at_tdp(analysis: Analysis, reading: Reading) -> Any:
 
 
 def _power(analysis: Analysis, reading: Reading) -> Any:
-    found = energy.batch_energy(analysis, _INVERSE.get(reading, reading))
-    return _nothing(analysis) if found is None else found.power
+    if (found := energy.batch_energy(analysis, reading)) is None:
+        return _nothing(analysis)
+    if reading not in _INVERSE:
+        return found.power
+    # Neither time need have the least power: a phase at TDP may be longer than one below it.
+    pick = np.minimum if reading == "low" else np.maximum
+    powers = [energy.batch_energy(analysis, other) for other in ("low", "mid", "high")]
+    return reduce(pick, (batch.power for batch in powers if batch is not None))
 
 
 def _cost(analysis: Analysis, reading: Reading) -> Any:

@@ -3,9 +3,9 @@
 import copy
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roofline import Hardware, Model, RooflineError, Scenario, analyze, load_hardware, load_model, parse_precision
+from roofline import Hardware, Model, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.core.documents import read_mapping
 from roofline.core.units import Dimension, parse_quantity
 from roofline.reports.documents.analysis import analysis_document, hardware_document, model_document
@@ -21,28 +21,15 @@ from roofline.reports.output.export import as_csv, as_json, as_markdown
 from roofline.specs.hardware import parse_hardware
 from roofline.specs.huggingface import translate
 from roofline.specs.modelspec import parse_model, to_spec
+from tests.fuzzing import Document, attempt, disordered, places
 from tests.paths import ROOT
 
 HARDWARE_FILES = [ROOT / "hwspecs" / f"{name}.yaml" for name in ("a100-sxm-80gb", "m2-ultra", "tpu-v5e", "epyc-9654")]
 MODEL_FILES = [ROOT / "modelspecs" / f"{name}.yaml" for name in ("llama-3-8b", "gemma-3-4b", "opt-350m", "falcon-7b")]
 CONFIG_FILES = sorted((ROOT / "tests" / "data" / "configs").glob("*.json"))
 
-Answer = TypeVar("Answer")
-Document = dict[str, Any]
-
 fuzz = settings(max_examples=300, deadline=None, derandomize=True, database=None)
 fuzz_files = settings(fuzz, max_examples=200)
-
-
-def attempt(read: Callable[[], Answer]) -> Answer | None:
-    """The result of `read`, or None if it fails with one short sentence; anything else fails the test."""
-    try:
-        return read()
-    except RooflineError as error:
-        message = str(error)
-        assert message.isprintable(), ascii(message)
-        assert 0 < len(message) < 600, message
-        return None
 
 
 def check_analysis(model: Model, hardware: Hardware) -> None:
@@ -52,6 +39,7 @@ def check_analysis(model: Model, hardware: Hardware) -> None:
         return
     document = analysis_document(answer)
     check_figures({key: document[key] for key in ("phases", "generation")})
+    assert not disordered(document)
     assert document["memory"]["weights_bytes"] > 0
     assert json.loads(as_json(document))["model"] == model.name
     assert as_csv(document).count("\n") > len(document["phases"])
@@ -102,14 +90,6 @@ junk = st.recursive(
     lambda inner: st.one_of(st.lists(inner, max_size=3), st.dictionaries(words, inner, max_size=3)),
     max_leaves=6,
 )
-
-
-def places(content: object) -> list[tuple[Any, Any]]:
-    """Every (container, key) of a document."""
-    if not isinstance(content, (dict, list)):
-        return []
-    keys = list(content) if isinstance(content, dict) else list(range(len(content)))
-    return [place for key in keys for place in [(content, key), *places(content[key])]]
 
 
 @st.composite
