@@ -54,12 +54,12 @@ def mutants(document: Document, count: int, seed: int = 0) -> Iterator[Document]
         yield changed
 
 
-def dumped(content: object) -> str:
-    """The YAML of a document, also of integers that Python usually does not print."""
+def dumped(content: object, write: Callable[[Any], str] = yaml.safe_dump) -> str:
+    """The YAML of a document (or JSON), also of integers that Python usually does not print."""
     before = sys.get_int_max_str_digits()
     try:
         sys.set_int_max_str_digits(0)
-        return yaml.safe_dump(content)
+        return write(content)
     finally:
         sys.set_int_max_str_digits(before)
 

@@ -1,36 +1,50 @@
 """Resumable files: chunks are appended to a partial file, and a manifest lists the complete ones.
 
 `answer.csv.part` holds the chunks in order, `answer.csv.part.manifest` a line of JSON on the sweep and one per chunk:
-its number, bytes, checksum, and counts of points and rows. Data that the manifest does not verify, after an interrupted
-run for example, is truncated and computed again.
+its number, bytes, counts of points and rows, and a checksum of all of these. Data that the manifest does not verify,
+after an interrupted run for example, is truncated and computed again. Files that no sweep wrote are left alone.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import stat
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Annotated, Any, BinaryIO
 
-from msgspec import Struct
+import msgspec
+from msgspec import Meta, Struct
 from msgspec.structs import asdict
 
 from roofline.core.errors import RooflineError, quote
-from roofline.core.files import cannot_write
+from roofline.core.files import cannot_write, lock
 
-SCHEMA = "roofline.sweep/1"
+SCHEMA = "roofline.sweep/2"
+
+Count = Annotated[int, Meta(ge=0, le=1 << 62)]
+
+MAX_LINE = 1 << 20
+"""Longest line of a manifest, in bytes."""
+
+FLAGS = os.O_RDWR | sum(getattr(os, name, 0) for name in ("O_CLOEXEC", "O_NOFOLLOW", "O_NONBLOCK", "O_BINARY"))
 
 
-class Done(Struct, frozen=True):
-    """A complete chunk: its number, bytes and CRC-32, its points and rows, and counts of reasons for invalid points."""
+class Done(Struct, frozen=True, forbid_unknown_fields=True):
+    """A complete chunk: number, bytes, points and rows, counts of reasons for invalid points, CRC-32."""
 
-    number: int
-    bytes: int
-    crc32: int
-    points: int
-    rows: int
-    reasons: Mapping[str, int]
+    number: Count
+    size: Count
+    points: Count
+    rows: Count
+    reasons: Mapping[str, Count]
+    crc32: Count = 0
+
+    def checksum(self, data: bytes) -> int:
+        """The CRC-32 of a chunk's bytes and counts."""
+        return zlib.crc32(json.dumps(asdict(self) | {"crc32": 0}, sort_keys=True).encode(), zlib.crc32(data))
 
 
 class Spool:
@@ -41,7 +55,7 @@ class Spool:
         self.path = output.with_name(f"{output.name}.part")
         self.manifest = output.with_name(f"{output.name}.part.manifest")
         self.done: list[Done] = []
-        self._about = {"schema": SCHEMA, "sweep": key, "head": len(head)}
+        self._about = json.dumps({"schema": SCHEMA, "sweep": key, "head": len(head)}).encode() + b"\n"
         self._head = head
         self._file: BinaryIO
         self._log: BinaryIO
@@ -50,11 +64,12 @@ class Spool:
         try:
             if self.output.exists() and not self.output.is_file():
                 raise RooflineError(f"only a file can be resumed, and {quote(str(self.output), 200)} is not a file")
-            if self.manifest.exists():
-                self._check_manifest()
-            self._file = self.path.open("r+b" if self.path.exists() else "w+b")
-            self._lock()
-            self._recover()
+            self._log = self._opened(self.manifest)  # before the partial file, which is never without it
+            try:
+                self._start()
+            except BaseException:
+                self._log.close()
+                raise
         except (OSError, ValueError) as error:
             raise cannot_write(self.path, error) from None
         return self
@@ -63,64 +78,77 @@ class Spool:
         self._file.close()
         self._log.close()
 
-    def _check_manifest(self) -> None:
-        """Raises RooflineError if the manifest is not of this sweep."""
-        with self.manifest.open("rb") as file:
-            first = _record(file.readline())
-        if first is None or first.get("schema") != SCHEMA:
+    @staticmethod
+    def _opened(path: Path) -> BinaryIO:
+        """A regular file at this path, new or old, and never what a link points to."""
+        if path.is_symlink():
+            raise RooflineError(f"{quote(str(path), 200)} is a link, which no sweep wrote; delete it to start over")
+        file = os.open(path, FLAGS | os.O_CREAT, 0o666)
+        if stat.S_ISREG(os.fstat(file).st_mode):
+            return os.fdopen(file, "r+b")
+        os.close(file)
+        raise RooflineError(f"{quote(str(path), 200)} is not a file; delete it to start over")
+
+    def _start(self) -> None:
+        lock(self._log.fileno(), self.path)
+        if os.fstat(self._log.fileno()).st_nlink == 0:  # its last writer has just finished
+            raise RooflineError(f"another process is writing {quote(str(self.path), 200)}")
+        first = self._log.readline(MAX_LINE)
+        if self._about.startswith(first):  # new, or cut off while it was created
+            if first != self._about and os.path.lexists(self.path):
+                self.manifest.unlink()
+                raise RooflineError(f"{quote(str(self.path), 200)} is of no sweep; delete it, or name another --output")
+            self._log.seek(0)
+            self._log.write(self._about)
+            self._log.flush()
+        else:
+            self._refuse(first)
+        self._file = self._opened(self.path)
+        try:
+            self._recover()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _refuse(self, first: bytes) -> None:
+        """Raise the error for the manifest of another sweep, or of none."""
+        record = _record(first)
+        if record is None or record.get("schema") != SCHEMA:
             raise RooflineError(
                 f"{quote(str(self.manifest), 200)} is not the manifest of a sweep; delete it to start over"
             )
-        if first.get("sweep") != self._about["sweep"]:
-            raise RooflineError(
-                f"{quote(str(self.path), 200)} is of another sweep, or of other specs, another version or chunk size;"
-                " delete it to start over, or write to another file with --output"
-            )
-
-    def _lock(self) -> None:
-        try:
-            import fcntl
-        except ImportError:  # not on this system
-            return
-        try:
-            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise RooflineError(f"another process is writing {quote(str(self.path), 200)}") from None
+        raise RooflineError(
+            f"{quote(str(self.path), 200)} is of another sweep, or of other specs, another version or chunk size;"
+            " delete it to start over, or write to another file with --output"
+        )
 
     def _recover(self) -> None:
-        """Keeps the leading chunks that the manifest verifies, and truncates the rest."""
-        length = len(self._head)
-        if self._file.read(length) == self._head and self.manifest.exists():
-            with self.manifest.open("rb") as file:
-                file.readline()
-                for line in file:
-                    entry = _entry(line)
-                    if entry is None or entry.number != len(self.done):
-                        break
-                    data = self._file.read(entry.bytes)
-                    if len(data) != entry.bytes or zlib.crc32(data) != entry.crc32:
-                        break
-                    self.done.append(entry)
-                    length += entry.bytes
+        """Keep the leading chunks that the manifest verifies, and truncate the rest."""
+        size, length, listed = os.fstat(self._file.fileno()).st_size, len(self._head), len(self._about)
+        if self._file.read(length) == self._head:
+            while (entry := _entry(line := self._log.readline(MAX_LINE))) is not None:
+                if entry.number != len(self.done) or length + entry.size > size:
+                    break
+                if entry.checksum(self._file.read(entry.size)) != entry.crc32:
+                    break
+                self.done.append(entry)
+                length, listed = length + entry.size, listed + len(line)
         self._file.seek(0)
         self._file.write(self._head)
-        self._file.truncate(length)
-        self._file.seek(length)
-        self._file.flush()
-        self._log = self.manifest.open("wb")
-        self._write_log(self._about, *map(asdict, self.done))
-
-    def _write_log(self, *records: Mapping[str, Any]) -> None:
-        self._log.write("".join(json.dumps(record) + "\n" for record in records).encode())
-        self._log.flush()
+        for file, end in ((self._file, length), (self._log, listed)):
+            file.flush()
+            file.truncate(end)
+            file.seek(end)
 
     def append(self, data: bytes, number: int, points: int, rows: int, reasons: Mapping[str, int]) -> None:
-        """Appends a chunk: first its bytes, then its line of the manifest."""
-        entry = Done(number, len(data), zlib.crc32(data), points, rows, reasons)
+        """Append a chunk: first its bytes, then its line of the manifest."""
+        entry = Done(number, len(data), points, rows, reasons)
+        entry = msgspec.structs.replace(entry, crc32=entry.checksum(data))
         try:
             self._file.write(data)
             self._file.flush()
-            self._write_log(asdict(entry))
+            self._log.write(json.dumps(asdict(entry)).encode() + b"\n")
+            self._log.flush()
         except OSError as error:
             raise cannot_write(self.path, error) from None
         self.done.append(entry)
@@ -129,7 +157,7 @@ class Spool:
         """The bytes of every chunk, in order."""
         self._file.seek(len(self._head))
         for entry in self.done:
-            yield self._file.read(entry.bytes)
+            yield self._file.read(entry.size)
 
     def become_output(self) -> None:
         """Renames the complete file to the output, and deletes the manifest."""
@@ -148,14 +176,14 @@ class Spool:
 def _record(line: bytes) -> dict[str, Any] | None:
     try:
         content = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     return content if isinstance(content, dict) else None
 
 
 def _entry(line: bytes) -> Done | None:
-    record = _record(line)
+    """The chunk of a whole line; None for any other."""
     try:
-        return None if record is None else Done(**record)
-    except TypeError:
+        return msgspec.json.decode(line, type=Done) if line.endswith(b"\n") else None
+    except (msgspec.MsgspecError, ValueError, RecursionError):
         return None

@@ -1,11 +1,13 @@
-"""Atomic file writes."""
+"""Atomic file writes, by one process at a time."""
 
 from __future__ import annotations
 
 import errno
 import os
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
@@ -46,14 +48,16 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
     temporary = None
     try:
         target, replaced = _target(path)
+        _remove_left(target)
         if not replaced:
             with path.open("wb") as file:
                 yield file
             return
         mode = target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~_umask()
         # Named before it is created: tempfile.mkstemp would leave it if a signal came before it returned.
-        temporary = target.with_name(f".{target.name[:100]}.{os.urandom(8).hex()}")
+        temporary = target.with_name(f".{target.name[:50]}.{os.urandom(8).hex()}")
         with temporary.open("xb") as file:
+            lock(file.fileno(), temporary)
             os.chmod(temporary, mode)
             yield file
         os.replace(temporary, target)
@@ -64,6 +68,29 @@ def whole_file(path: Path) -> Iterator[BinaryIO]:
         if temporary is not None:
             with suppress(OSError):
                 temporary.unlink()
+
+
+def lock(file: int, path: Path) -> None:
+    """Make this process the only writer of an open file; raises RooflineError if another one is."""
+    try:
+        import fcntl
+    except ImportError:  # not on this system
+        return
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        raise RooflineError(f"another process is writing {quote(str(path), 200)}") from None
+
+
+def _remove_left(target: Path) -> None:
+    """Remove temporary files that killed runs left beside `target`: those that no process has locked."""
+    for path in target.parent.glob(f".{escape(target.name[:50])}.{'[0-9a-f]' * 16}"):
+        with suppress(OSError, RooflineError):
+            if path.is_symlink() or time.time() - path.stat().st_mtime < 1:  # it may not be locked yet
+                continue
+            with path.open("r+b") as file:
+                lock(file.fileno(), path)
+                path.unlink()
 
 
 def _target(path: Path) -> tuple[Path, bool]:

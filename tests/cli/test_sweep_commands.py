@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import io
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -19,6 +22,8 @@ import pytest
 
 from roofline import cli
 from roofline.core.errors import RooflineError
+from roofline.core.files import lock
+from tests.fuzzing import HOSTILE, dumped
 from tests.paths import ROOT
 
 BASE = ("sweep", "llama-3.1-8b", "--hw", "h100-sxm")
@@ -377,6 +382,69 @@ def test_resume_rejects_another_sweep(
     assert "another sweep" in complain(*GRID, "--chunk", 36, "-o", "answer.csv", "--resume")
     manifest.write_text("what?\n")
     assert "not the manifest" in complain(*GRID, "--chunk", 35, "-o", "answer.csv", "--resume")
+
+
+RESUMED = (*GRID, "--chunk", 35, "-o", "answer.csv", "--resume")
+
+
+@pytest.mark.parametrize("name", ["answer.csv.part", "answer.csv.part.manifest"])
+@pytest.mark.parametrize("kind", ["link", "dangling link", "pipe", "text"])
+def test_files_of_others_are_left_alone(complain: Complain, tmp_path: Path, name: str, kind: str) -> None:
+    target, planted = tmp_path / "target", tmp_path / name
+    if kind == "link":
+        target.write_text("precious\n")
+    match kind:
+        case "pipe":
+            os.mkfifo(planted)
+        case "text":
+            planted.write_text("precious\n")
+        case _:
+            planted.symlink_to(target)
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert "delete it" in complain(*RESUMED)
+    assert set(before) <= {path.name for path in tmp_path.iterdir()}
+    assert not (tmp_path / "answer.csv").exists()
+    for path in (target, planted):
+        assert not path.is_file() or path.read_text() == "precious\n"
+
+
+def test_tampered_manifests_are_noticed(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every mutant of the manifest gives the whole output and its true counts, or one sentence."""
+    part, manifest, whole = cut_off(run, tmp_path, monkeypatch)
+    data, log = part.read_bytes(), manifest.read_bytes()
+    records = [json.loads(line) for line in log.splitlines()]
+    generator = random.Random(0)
+    for _ in range(120):
+        changed = copy.deepcopy(records)
+        record = generator.choice(changed)
+        record[generator.choice(list(record))] = generator.choice((*HOSTILE, {"why": 2}, {"why": -1}, {"why": "x"}))
+        text = "".join(dumped(record, partial(json.dumps, default=str)) + "\n" for record in changed).encode()
+        if generator.random() < 0.2:
+            at = generator.randrange(len(log))
+            text = log[:at] + bytes(generator.choices(range(256), k=3)) + log[at + generator.randrange(20) :]
+        manifest.write_bytes(text)
+        part.write_bytes(data)
+        status, out, err = run(*RESUMED)
+        assert (status, out, err.count("\n")) in ((0, "", 1), (2, "", 1)), (text, err)
+        if status == 0:
+            assert err == "280 points, 280 rows\n"
+            assert (tmp_path / "answer.csv").read_bytes() == whole
+
+
+def test_one_writer_of_a_file(complain: Complain, run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from roofline.reports.tables.spool import Spool
+
+    with Spool(tmp_path / "answer.csv", "another"):
+        assert "another process is writing" in complain(*RESUMED)
+    whole_file, left = tmp_path / "whole.csv", tmp_path / f".whole.csv.{'0a' * 8}"
+    left.write_text("of a killed run")
+    with left.open("r+b") as file:
+        lock(file.fileno(), left)
+        os.utime(left, (0, 0))
+        assert run(*GRID, "-o", whole_file)[0] == 0
+        assert left.exists()
+    assert run(*GRID, "-o", whole_file)[0] == 0
+    assert not left.exists()
 
 
 def test_an_interrupted_sweep_leaves_nothing(tmp_path: Path) -> None:

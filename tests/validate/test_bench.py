@@ -141,6 +141,17 @@ def test_cut_off_at_any_byte_it_is_readable_and_resumable(tmp_path: Path) -> Non
         assert path.read_bytes() == HEADER
 
 
+def test_a_file_has_one_writer(tmp_path: Path) -> None:
+    """Two runs once interleaved their rows: 36 lines for 63, then unreadable."""
+    path = tmp_path / "rows.csv"
+    cases = design({"gemm": ("bf16",)}, LIMITS, 6)[:6]
+    with RowFile(path):
+        with pytest.raises(RooflineError, match="another process is writing"):
+            taken(path, cases)
+        assert path.read_bytes() == HEADER
+    assert taken(path, cases).measured == 6
+
+
 def test_a_last_line_of_garbage_is_removed_and_one_before_it_is_told(tmp_path: Path) -> None:
     path = tmp_path / "rows.csv"
     taken(path, design({"gemm": ("bf16",)}, LIMITS, 3)[:3])

@@ -1,4 +1,4 @@
-"""A CSV file of measurements, appended row by row and robust against interruption.
+"""A CSV file of measurements, appended row by row by one process at a time, and robust against interruption.
 
 Every row is one write of one whole line, so that a killed program leaves whole lines. A line truncated by a crash or a
 full disk is removed when the file is opened again.
@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 
 from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.core.files import lock
 from roofline.core.inputs import read_bytes
 from roofline.timing.kernels import KERNELS
 from roofline.validate.kernels.work import Case
@@ -69,6 +70,7 @@ class RowFile:
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
             self._write(HEADER)
             return []
+        lock(self._file, self.path)
         content = b"".join(iter(lambda: os.read(self._file, 1 << 20), b""))
         kept, rows = repaired(content, str(self.path), "; name a new file")
         os.ftruncate(self._file, kept)
