@@ -57,7 +57,7 @@ def pool(workers: int | None = None, dask: str | None = None) -> Iterator[Pool]:
 def _processes(workers: int) -> Iterator[Pool]:
     # Spawned processes are safe whatever threads this one has.
     context = multiprocessing.get_context("spawn")
-    executor = ProcessPoolExecutor(workers, mp_context=context)
+    executor = ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_parent)
     try:
         with _environment(dict.fromkeys(THREADS, "1")):
             with _interrupts_ignored():
@@ -66,6 +66,18 @@ def _processes(workers: int) -> Iterator[Pool]:
             yield Pool(executor, 2 * workers + 1)
     finally:
         executor.shutdown(wait=True, cancel_futures=True)
+
+
+def _end_with_parent() -> None:
+    """Ends this worker when the process that started it ends, also one that was killed."""
+    parent = multiprocessing.parent_process()
+
+    def wait() -> None:
+        if parent is not None:
+            parent.join()  # a pipe that the parent holds open
+            os._exit(1)
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 @contextmanager

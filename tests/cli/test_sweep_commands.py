@@ -465,6 +465,21 @@ def test_workers_write_what_one_process_writes(run: Run, tmp_path: Path) -> None
     assert (tmp_path / "workers.csv").read_bytes() == (tmp_path / "serial.csv").read_bytes()
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+@pytest.mark.parametrize("sent", [signal.SIGTERM, signal.SIGKILL])
+def test_workers_end_with_their_parent(tmp_path: Path, sent: int) -> None:
+    process = start(*MANY, "-o", tmp_path / "answer.csv", "--resume", "--workers", "2", stdout=subprocess.PIPE)
+    wait_for(lambda: lines(tmp_path / "answer.csv.part.manifest") > 3, process)
+    workers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(workers) >= 2
+    os.kill(process.pid, sent)
+    process.communicate(timeout=20)  # until no process holds the pipe
+    end = time.monotonic() + 20
+    while any(Path(f"/proc/{worker}").exists() for worker in workers):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
 class Cluster:
     """A Dask scheduler and two worker processes on the loopback interface."""
 
