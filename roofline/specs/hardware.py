@@ -19,7 +19,7 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError, quote, suggest
 from roofline.core.units import Dimension, Quantity, parse_quantity, si
 from roofline.specs.host import Host, load_host
-from roofline.specs.library import as_mapping, check_keys, modified, spec_files, spec_path, validate
+from roofline.specs.library import as_mapping, check_keys, check_name, modified, spec_files, spec_path, validate
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
 """Formats for which a spec may give a peak."""
@@ -378,6 +378,8 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
     hardware: Hardware = validate(_adapter(), fields, where, _KEYS)
     if len(hardware.name) > 80 or not hardware.name.strip() or not hardware.name.isprintable():
         raise SpecError(where, "'name' must be 1 to 80 printable characters")
+    for key in ("name", "family"):
+        check_name(getattr(hardware, key), where, key)
     return hardware
 
 

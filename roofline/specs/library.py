@@ -56,8 +56,10 @@ def _extra_files(package: str) -> Iterator[Path]:
 def find_file(relative: str, package: str, bundled: bool = False) -> Path | None:
     """The file `relative` in a folder of `ROOFLINE_SPECS`, or in its folder `package`, else in the bundled package.
 
-    With `bundled` in the bundled package only.
+    With `bundled` in the bundled package only. `relative` has names of specs in it, and leads to no other folder.
     """
+    if not _INSIDE.fullmatch(relative):
+        return None
     # Strings, not Paths, for speed: every simulated scenario locates its calibration.
     folders = [] if bundled else [str(folder) for root in _extra_roots() for folder in (root, root / package)]
     for folder in (*folders, _bundled(package)):
@@ -65,6 +67,10 @@ def find_file(relative: str, package: str, bundled: bool = False) -> Path | None
         if os.path.isfile(path):  # noqa: PTH113
             return _path(path)
     return None
+
+
+_INSIDE = re.compile(r"(?!\.)[^/\\\0]+(/(?!\.)[^/\\\0]+)*")
+"""A relative path through folders below, none of them hidden."""
 
 
 @lru_cache(maxsize=256)
@@ -118,6 +124,13 @@ def spec_path(name: str, package: str) -> Path | None:
         return bundled
     known = spec_files(package)
     return known.get(name) or known.get(name.lower())
+
+
+def check_name(value: str, where: str, key: str) -> str:
+    """A name in a file, by which another file is looked up; raises SpecError for a path."""
+    if not _INSIDE.fullmatch(value) or "/" in value or value.endswith((".yaml", ".yml", ".json")):
+        raise SpecError(where, f"{quote(key)} must be a name, not a path, got {quote(value)}")
+    return value
 
 
 def as_mapping(content: object, where: str, key: str) -> Mapping[str, Any]:

@@ -24,7 +24,7 @@ from roofline.core.inputs import read_bytes
 from roofline.core.parameters import Parameter, Unit
 from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.specs.library import as_mapping, check_keys, find_file, is_bundled, modified
+from roofline.specs.library import as_mapping, check_keys, check_name, find_file, is_bundled, modified
 from roofline.specs.version import Version, nearest
 from roofline.timing.calibration import Basis, Calibration, Fit, Fits, Residuals, Source
 from roofline.timing.kernels import KERNELS, kernel
@@ -290,7 +290,11 @@ def parse_document(content: Mapping[str, Any], where: str) -> Document:
         source=_source(content.get("source"), where),
         engine=_words(content.get("engine", ""), where, "engine"),
     )
-    return Document(calibration, versions, tuple(_words(member, where, "members") for member in members))
+    return Document(
+        calibration,
+        versions,
+        tuple(check_name(_words(member, where, "members"), where, "members") for member in members),
+    )
 
 
 def _kernels(content: object, where: str, place: str) -> Fits:

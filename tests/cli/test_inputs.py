@@ -12,15 +12,21 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+import yaml
 from pyarrow import parquet
 
+from roofline import Scenario, analyze
 from roofline.core import inputs
 from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, SpecError
 from roofline.core.inputs import read_bytes
 from roofline.serving.lengths import parse_lengths
 from roofline.serving.traces import read_trace
-from roofline.specs.engine import load_engine
+from roofline.specs.engine import load_engine, parse_engine
+from roofline.specs.hardware import load_hardware
+from roofline.specs.library import find_file
+from roofline.specs.modelspec import load_model
+from roofline.timing.calibration_files import parse_calibration
 from roofline.validate.tables.rowfile import read_rows
 from roofline.validate.tables.rows import read_measurements
 from roofline.validate.tables.text import read_lines
@@ -166,3 +172,31 @@ def test_parquet_is_bounded_after_decompression(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"op": np.zeros(1_000_001)}), path)
     with pytest.raises(SpecError, match="1000001 rows"):
         read_measurements(path)
+
+
+# Names
+
+
+@pytest.mark.parametrize("key", ["name", "family"])
+@pytest.mark.parametrize("value", ["../calibration/h100-sxm", "sglang/hopper", "../../x", "a\\b", "h100.yaml", ".."])
+def test_names_in_specs_are_no_paths(key: str, value: str, tmp_path: Path) -> None:
+    content = yaml.safe_load((ROOT / "hwspecs" / "rtx-4090.yaml").read_text("utf-8"))
+    path = tmp_path / "own.yaml"
+    path.write_text(yaml.safe_dump({**content, key: value}))
+    with pytest.raises(SpecError, match=f"'{key}' must be a name, not a path"):
+        load_hardware(str(path))
+
+
+@pytest.mark.parametrize("relative", ["calibration/../calibration/h100-sxm.yaml", "../pyproject.toml", "/etc/hosts"])
+def test_files_are_found_below_the_search_path_only(relative: str) -> None:
+    assert find_file("calibration/h100-sxm.yaml", "hwspecs") is not None
+    assert find_file(relative, "hwspecs") is None
+
+
+def test_members_and_kernels_of_are_names(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="'members' must be a name, not a path"):
+        parse_calibration({"name": "own", "members": ["../rtx-4090.yaml"]}, "own.yaml")
+    profile = {**yaml.safe_load((ROOT / "roofline/specs/engines/sglang.yaml").read_text("utf-8"))}
+    odd = parse_engine({**profile, "kernels_of": "../calibration/sglang"}, "own.yaml")
+    scenario = Scenario(load_model("llama-3.2-1b"), load_hardware("h100-sxm"), engine=odd)
+    assert "sglang" not in analyze(scenario).prefill.basis.source.lower().partition(":")[0]

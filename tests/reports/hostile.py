@@ -33,10 +33,10 @@ def hostile_specs(folder: Path) -> tuple[Path, Path]:
         "norm": {"kind": "rmsnorm"},
     }
     hardware = {
-        "name": '<b onmouseover=alert(6)>chip</b> & "co"',
+        "name": '<b onmouseover=alert(6)>chip<b> & "co"',
         "title": "<script>alert(7)</script>",
         "vendor": "]](javascript:alert(8))",
-        "family": "<u>family</u>",
+        "family": "<u>family<u>",
         "kind": "gpu",
         "memory": {"capacity": "80 GB [<i>sheet</i>]", "bandwidth": "2 TB/s"},
         "sources": {"<i>sheet</i>": "</p><script>alert(9)</script> javascript:alert(10)"},
