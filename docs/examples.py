@@ -159,6 +159,7 @@ def furnish(folder: Path) -> None:
     (folder / "figures.csv").write_text(f"{header}\n{row}\n")
     requests = [{"timestamp": 200 * at, "input_length": 900 + at, "output_length": 50} for at in range(20)]
     (folder / "trace.jsonl").write_text("".join(f"{json.dumps(request)}\n" for request in requests))
+    shutil.copy(ROOT / "tests" / "data" / "benchmarks" / "vllm-serve.json", folder / "result.json")
     (folder / "benchmarks.csv").write_text(f"{','.join(BENCHMARK)}\n{','.join(BENCHMARK.values())}\n")
 
 

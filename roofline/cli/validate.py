@@ -110,10 +110,54 @@ def serving(
     _print(document, pages, format, output)
 
 
+@validate_app.command("import")
+def import_results(
+    files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Result files of benchmarks.")],
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="The model, where the files do not name it.")
+    ] = None,
+    hw: Annotated[
+        str | None, typer.Option("--hw", metavar="HW", help="The hardware, also with a count as in 8xH200.")
+    ] = None,
+    engine: Annotated[
+        str | None, typer.Option(metavar="ENGINE", help="The engine with its version: 'vLLM 0.24.0'.")
+    ] = None,
+    weights: Annotated[
+        str | None, typer.Option(metavar="FORMAT", help="Format of the weights. [default: as released]")
+    ] = None,
+    kv: Annotated[str | None, typer.Option(metavar="FORMAT", help="Format of the KV cache. [default: 16-bit]")] = None,
+    batch: Annotated[
+        str | None,
+        typer.Option(metavar="LOAD", help="A static batch, or a load: 8, 'closed loop 8', 'open loop 4 req/s'."),
+    ] = None,
+    prompt: Annotated[str | None, typer.Option(metavar="TOKENS", help="Mean prompt tokens per request.")] = None,
+    generate: Annotated[str | None, typer.Option(metavar="TOKENS", help="Mean generated tokens per request.")] = None,
+    output: OutputOption = None,
+) -> None:
+    """Convert result files of other benchmarks to rows (CSV).
+
+    Reads vllm bench serve, latency and throughput, sglang.bench_serving, GuideLLM, AIPerf, GenAI-Perf, trtllm-bench,
+    llama-bench, TGI's benchmark and MLPerf's summary. Options state what the files lack, and take precedence over them.
+    """
+    from roofline.validate.imports.convert import import_files
+    from roofline.validate.imports.result import Given
+    from roofline.whatif.options import OPTIONS
+
+    lengths = {
+        name: None if text is None else OPTIONS[name].number(text)
+        for name, text in (("prompt", prompt), ("generate", generate))
+    }
+    found = import_files(files, Given(model, hw, engine, weights, kv, batch, **lengths))
+    emit(found.text, output)
+    for note in found.notes:
+        typer.echo(f"roofline: {note}", err=True)
+
+
 @validate_app.command("check")
 def check(
     anchors: Annotated[
-        Path | None, typer.Option(metavar="PATH", help="A file of anchors, or a folder. [default: the bundled ones]")
+        Path | None,
+        typer.Option(metavar="PATH", help="Anchors (YAML), a folder of them, or rows (CSV). [default: bundled ones]"),
     ] = None,
     predictions: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Committed predictions. [default: the project's]")

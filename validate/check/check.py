@@ -35,6 +35,7 @@ from roofline.validate.check.anchor import (
 )
 from roofline.validate.check.measured import FOLDER as MEASUREMENTS
 from roofline.validate.check.measured import KernelGroup, MeasurementFile, geometric_mean, load_row_files, predict_rows
+from roofline.validate.check.rows import row_document, row_figures
 
 PREDICTIONS = Path(__file__).resolve().parents[2] / "tests" / "golden" / "predictions.yaml"
 """The committed predictions of a checkout."""
@@ -80,20 +81,24 @@ def check(
 ) -> dict[str, Any]:
     """Predict every anchor and measured kernel; compare with the measurements and with the committed predictions.
 
-    `anchors` is a file or folder (default: the bundled ones), `measurements` a folder of rows with their provenance
-    (default: the bundled ones, or none with `anchors`), `predictions` the committed file (default: the project's). With
-    `accept`, predictions that moved by more than `tolerance` are written to that file. The document has `passed` and
-    the `verdict`, and lists `anchors`, `summary`, `kernels` and `moved`. Raises RooflineError for files that cannot be
-    read or written.
+    `anchors` is a YAML file, a folder of them or a CSV file of whole-model rows (default: the bundled ones),
+    `measurements` a folder of kernels with their provenance (default: the bundled ones, or none with `anchors`),
+    `predictions` the committed file (default: the project's). With `accept`, predictions that moved by more than
+    `tolerance` are written to that file. The document has `passed` and the `verdict`, and lists `anchors`, `summary`,
+    `kernels` and `moved`. Raises RooflineError for files that cannot be read or written.
     """
     path = _committed_path(anchors, predictions, accept)
-    found = load_anchors(FOLDER if anchors is None else anchors)
+    csv = anchors is not None and anchors.suffix.lower() == ".csv"
+    found = [] if csv else load_anchors(FOLDER if anchors is None else anchors)
+    figures = row_figures(anchors) if csv and anchors is not None else {}
     folder = MEASUREMENTS if measurements is None and anchors is None else measurements
     kernels = [] if folder is None else [(file, predict_rows(file)) for file in load_row_files(folder)]
     today = {anchor.id: predict(anchor) for anchor in found}
     targets = {
         anchor.id: Target(anchor.id, anchor.value.unit, anchor.value.number, partial(error, anchor)) for anchor in found
     }
+    for id, figure in figures.items():
+        targets[id], today[id] = Target(id, figure.unit, figure.measured, figure.error), figure.prediction
     for file, groups in kernels:
         for id, target, prediction in _classes(file, groups):
             targets[id], today[id] = target, prediction
@@ -104,6 +109,7 @@ def check(
         kept |= {change.id: change.new for change in moved if change.new is not None}
         write_text(path, render_predictions({name: kept[name] for name in today}, moved if committed else ()))
     rows = [_row(anchor, today[anchor.id]) for anchor in found]
+    rows += [dict(row_document(id, figure, str(anchors))) for id, figure in figures.items()]
     document = {
         "anchors": rows,
         "kernels": [_kernel_document(file, groups) for file, groups in kernels],

@@ -31,6 +31,7 @@ from roofline.scenario.schedule import Settings
 from roofline.specs.engine import Engine, load_engine
 from roofline.timing.intervals import Estimate
 from roofline.validate.score.kernels import error_statistics
+from roofline.validate.tables.loads import is_load
 from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
 from roofline.validate.tables.text import (
     Line,
@@ -108,6 +109,11 @@ METRICS: Mapping[str, Metric] = MappingProxyType(
         "per_user_output_speed": Metric(Quantity.TPOT, Relation.USER),
         "output_throughput": Metric(Quantity.TOTAL, Relation.OUTPUT),
         "output_throughput_per_gpu": Metric(Quantity.TOTAL, Relation.OUTPUT, Per.DEVICE),
+        "ttft_mean": Metric(Quantity.TTFT, Relation.TIME),
+        "tpot_mean": Metric(Quantity.TPOT, Relation.TIME),
+        "itl_mean": Metric(Quantity.TPOT, Relation.TIME),
+        "e2e_mean": Metric(Quantity.TOTAL, Relation.TIME),
+        "output_throughput_total": Metric(Quantity.TOTAL, Relation.OUTPUT),
     }
 )
 
@@ -267,6 +273,8 @@ def _contradictory(rows: Iterable[PublishedRow]) -> set[tuple[str, int]]:
 
 def to_case(row: PublishedRow, engine: str | None = None) -> Case:
     """A row as a scenario; raises RooflineError, mostly Unmapped, with the reason where it cannot be simulated."""
+    if is_load(row.cell("batch")):
+        raise Unmapped("measured under a load: `roofline validate serving` scores it")
     model = find_model(row.cell("model"))
     named = find_hardware(row.cell("hardware"))
     profile = find_engine(row.cell("engine")) if engine is None else engine

@@ -19,20 +19,20 @@ from msgspec.structs import asdict, replace
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load
-from roofline.serving.outcome import Outcome, outcome_of
+from roofline.serving.outcome import Latency, Outcome, outcome_of
 from roofline.serving.replica import UNLIMITED, DoesNotFitError, Replica, budget_of, replica_of
 from roofline.serving.simulation import simulate
 from roofline.serving.steps import StepTimes
 from roofline.specs.scheduler import Scheduler
 from roofline.timing.intervals import Estimate
 from roofline.validate.score.kernels import error_statistics
-from roofline.validate.tables.serving import COLUMNS, OPEN_COLUMNS, ServingCase, open_loop_cases, to_case
+from roofline.validate.tables.serving import COLUMNS, LOAD_COLUMNS, ServingCase, loaded_cases, to_case
 from roofline.validate.tables.text import Line, read_lines
 
 KEYS = ("engine", "version", "model", "hardware", "format", "lengths", "metric")
 """The keys to group by."""
 
-METRICS = ("ttft", "tpot")
+METRICS = ("ttft", "tpot", "e2e", "throughput")
 
 
 class SkippedLine(NamedTuple):
@@ -64,8 +64,13 @@ def read_cases(path: Path) -> tuple[list[ServingCase], list[SkippedLine]]:
     """The rows of a file as cases, and those that cannot be, with the reason. Raises SpecError for no such table."""
     cases: list[ServingCase] = []
     skipped: list[SkippedLine] = []
-    if is_open_loop(path):
-        return list(open_loop_cases(read_lines(path, (*OPEN_COLUMNS, "value", "unit")))), skipped
+    if has_loads(path):
+        for found in loaded_cases(read_lines(path, (*LOAD_COLUMNS, "value", "unit"))):
+            if isinstance(found, ServingCase):
+                cases.append(found)
+            else:
+                skipped.append(SkippedLine(*found))
+        return cases, skipped
     for line in read_lines(path, COLUMNS):
         try:
             cases.append(to_case(line))
@@ -74,10 +79,10 @@ def read_cases(path: Path) -> tuple[list[ServingCase], list[SkippedLine]]:
     return cases, skipped
 
 
-def is_open_loop(path: Path) -> bool:
-    """Whether a file has the columns of benchmarks at a rate."""
+def has_loads(path: Path) -> bool:
+    """Whether a file has the columns of whole-model rows, of which `batch` may state a load."""
     try:
-        read_lines(path, OPEN_COLUMNS)
+        read_lines(path, LOAD_COLUMNS)
     except RooflineError:
         return False
     return True
@@ -160,14 +165,22 @@ def predict(
     return found, skipped
 
 
+def estimate_of(outcome: Outcome, metric: str) -> Estimate:
+    """The predicted mean of a metric in seconds; that of throughput has the relative interval of E2E latency."""
+    if metric != "throughput":
+        latency: Latency = getattr(outcome, metric)
+        return latency.mean
+    return outcome.e2e.mean.times(1 / (outcome.output_tokens_per_second * outcome.e2e.mean.mid))
+
+
 def rows_of(predicted: Iterable[tuple[ServingCase, Outcome]]) -> list[dict[str, Any]]:
     """A row for each measured time: labels, seconds measured and predicted with their interval."""
     rows = []
     for case, outcome in predicted:
         for metric in METRICS:
-            measured, time = getattr(case, metric), getattr(outcome, metric)
+            measured = getattr(case, metric)
             if measured is not None:
-                estimate: Estimate = time.mean
+                estimate = estimate_of(outcome, metric)
                 rows.append(
                     {
                         **case.labels,

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError, quote
-from roofline.specs.checkpoint import default_base
+from roofline.specs.checkpoint import default_base, precision_of
 from roofline.specs.formats import FORMATS, Format, find_cache_format, grouped
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.library import spec_path
@@ -156,6 +156,9 @@ def find_engine(text: str) -> str:
     raise Unmapped(f"no engine profile is for {quote(text)}")
 
 
+AS_RELEASED = "as released"
+"""The text of formats that are those of the model's release."""
+
 _UNQUANTISED_16_BIT = frozenset({"", "-", "f16", "fp16", "bf16", "16-bit", "bf16 mla"})
 _GGUF_NAMES = {"mxfp4": "mxfp4_moe"}
 
@@ -199,6 +202,8 @@ NVFP4_BLOCKS = WeightScheme("nvfp4 (feed-forward)", FORMATS["nvfp4"], unquantise
 def find_precision(weights: str, kv: str, model: Model, hardware: Hardware, engine: str) -> Precision:
     """The precision of a file's format columns, for a model in an engine; raises Unmapped."""
     key = re.sub(r"\s*\([^)]*\)", "", weights).strip().lower()
+    if key == AS_RELEASED:
+        return precision_of(model, hardware, find_engine(engine), kv=kv.strip().lower() or None)
     chosen = _weights(key, weights, model, hardware, engine.strip().lower())
     cache = kv.strip().lower()
     if cache in _UNQUANTISED_16_BIT:
@@ -243,6 +248,6 @@ def _weights(key: str, text: str, model: Model, hardware: Hardware, engine: str)
         "gptq 4b g128": "gptq",
         "awq/gptq 4b": "gptq",
     }
-    if key not in schemes:
+    if key not in schemes and key not in WEIGHT_SCHEMES:
         raise Unmapped(f"no weight format is {quote(text)}")
-    return parse_precision(base, schemes[key])
+    return parse_precision(base, schemes.get(key, key))

@@ -39,6 +39,7 @@ from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision, parse_precision
 from roofline.specs.scheduler import Scheduler
 from roofline.techniques import apply_techniques
+from roofline.validate.tables.loads import parse_load
 from roofline.validate.tables.names import (
     NVFP4_BLOCKS,
     Unmapped,
@@ -47,7 +48,7 @@ from roofline.validate.tables.names import (
     find_model,
     find_precision,
 )
-from roofline.validate.tables.text import Line, parse_count
+from roofline.validate.tables.text import Line, parse_count, parse_number
 
 COLUMNS = (
     *("backend", "backend_version", "model_path", "system", "precision", "isl", "osl", "concurrency", "batch_size"),
@@ -94,9 +95,10 @@ NODE = 8
 
 
 class ServingCase(Struct, frozen=True):
-    """A row as a scenario under a load, and its measured mean TTFT and TPOT in seconds (None: not measured).
+    """A row as a scenario under a load, and its measured mean times in seconds (None: not measured).
 
-    `decode` is the deployment and the load of decode alone, where it has devices of its own: TPOT is that of it.
+    `throughput` is a time, too: the reciprocal of the output tokens/s of all requests. `decode` is the deployment and
+    the load of decode alone, where it has devices of its own: TPOT is that of it.
     """
 
     line: Line
@@ -107,6 +109,8 @@ class ServingCase(Struct, frozen=True):
     tpot: float | None
     assumed: str = ""
     decode: tuple[Scenario, Load] | None = None
+    e2e: float | None = None
+    throughput: float | None = None
 
     @property
     def labels(self) -> dict[str, str]:
@@ -124,49 +128,59 @@ class ServingCase(Struct, frozen=True):
         }
 
 
-OPEN_COLUMNS = ("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len", "metric")
-"""Columns of benchmarks at a rate, as of whole-model figures; `batch` states the rate, `value` the time in `unit`."""
+LOAD_COLUMNS = ("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len", "metric")
+"""Columns of rows under a load, as of whole-model figures; `batch` states it (`roofline.validate.tables.loads`)."""
 
-OPEN_METRICS: Mapping[str, str] = MappingProxyType({"ttft_mean": "ttft", "itl_mean": "tpot"})
+LOAD_METRICS: Mapping[str, str] = MappingProxyType(
+    {
+        "ttft_mean": "ttft",
+        "itl_mean": "tpot",
+        "tpot_mean": "tpot",
+        "e2e_mean": "e2e",
+        "output_throughput_total": "throughput",
+    }
+)
+"""The time of a ServingCase for each metric of such rows."""
 
-RATE = re.compile(r"open loop ([\d.]+|INF) req/s")
 
-REQUESTS = 1000
-"""Requests of a benchmark at a rate."""
+def loaded_cases(lines: Iterable[Line]) -> Iterator[ServingCase | tuple[Line, str]]:
+    """The cases of rows under a load; of a group of rows that is none, the first row and the reason.
 
-
-def open_loop_cases(lines: Iterable[Line]) -> Iterator[ServingCase]:
-    """The cases of benchmarks at a rate (Poisson arrivals; INF: all requests at once).
-
-    Rows with the same conditions are one case with several metrics; raises RooflineError for a row that is none.
+    Rows with the same conditions are one case with several metrics; metrics of no ServingCase are ignored.
     """
     gathered: dict[tuple[str, ...], dict[str, tuple[Line, float]]] = {}
     for line in lines:
-        metric = OPEN_METRICS.get(line.cells["metric"].strip())
-        seconds = {"ms": 1e-3, "s": 1.0}.get(line.cells["unit"].strip())
+        metric, unit = LOAD_METRICS.get(line.cells["metric"].strip()), line.cells["unit"].strip()
+        seconds = {"us": 1e-6, "ms": 1e-3, "s": 1.0}.get(unit)
+        value = parse_number(line.cells["value"])
+        if metric == "throughput":
+            seconds, value = 1.0, 1 / value if value and unit == "tok/s" else None
         if metric is not None and seconds is not None:
-            key = tuple(line.cells[name] for name in OPEN_COLUMNS[:-1])
-            gathered.setdefault(key, {})[metric] = line, float(line.cells["value"]) * seconds
+            if value is None or value <= 0:
+                yield line, "the value is no number above zero"
+                continue
+            key = tuple(line.cells[name] for name in LOAD_COLUMNS[:-1])
+            gathered.setdefault(key, {})[metric] = line, value * seconds
     for metrics in gathered.values():
         line = next(iter(metrics.values()))[0]
-        times = {metric: seconds for metric, (_, seconds) in metrics.items()}
-        yield _open_loop_case(line, times.get("ttft"), times.get("tpot"))
+        try:
+            yield _loaded_case(line, {metric: seconds for metric, (_, seconds) in metrics.items()})
+        except RooflineError as reason:
+            yield line, str(reason)
 
 
-def _open_loop_case(line: Line, ttft: float | None, tpot: float | None) -> ServingCase:
+def _loaded_case(line: Line, times: Mapping[str, float]) -> ServingCase:
     cells = line.cells
     model, hardware = find_model(cells["model"]), find_hardware(cells["hardware"]).hardware
-    engine, stated = find_engine(cells["engine"]), RATE.match(cells["batch"].strip())
-    if stated is None:
-        raise Unmapped(f"the rate is not stated ({quote(cells['batch'])})")
-    parallel = Parallelism(tensor=int(float(cells["gpus"])))
+    engine, gpus = find_engine(cells["engine"]), parse_count(cells["gpus"])
+    prompt, generated = parse_number(cells["input_len"]), parse_number(cells["output_len"])
+    if not gpus or not prompt or not generated:
+        raise Unmapped("the number of devices, or a length, is not stated")
     precision = find_precision(cells["weights"], cells["kv"], model, hardware, cells["engine"])
-    settings = Settings(parallel=parallel)
+    settings = Settings(parallel=Parallelism(tensor=gpus))
     scenario = Scenario(model, hardware, precision=precision, settings=settings, engine=engine)
-    prompt, generated = float(cells["input_len"]), float(cells["output_len"])
-    rate = None if stated[1] == "INF" else float(stated[1])
-    load = Load(prompt, generated, rate=rate, offline=REQUESTS if rate is None else None)
-    return ServingCase(line, scenario, load, load_engine(engine).scheduler, ttft, tpot)
+    load = parse_load(cells["batch"].strip(), prompt, generated)
+    return replace(ServingCase(line, scenario, load, load_engine(engine).scheduler, None, None), **times)
 
 
 def find_checkpoint(path: str) -> Model:

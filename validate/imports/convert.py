@@ -1,0 +1,99 @@
+"""Recognise the result files of benchmarks by their content, and convert them to rows of whole-model figures."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from roofline.core.errors import RooflineError, SpecError
+from roofline.validate.imports import aiperf, guidellm, llama_bench, mlperf, sglang, tgi, trtllm, vllm
+from roofline.validate.imports.fields import Content, Fields, read_content
+from roofline.validate.imports.result import Given, Result, rows_of
+from roofline.validate.score.end_to_end import COLUMNS
+
+Read = Callable[[Fields], Result | Iterable[Result]]
+ReadText = Callable[[Content], Result | Iterable[Result]]
+
+READERS: tuple[tuple[Callable[[Fields], bool], Read], ...] = (
+    (vllm.is_serve, vllm.serve),
+    (vllm.is_latency, vllm.latency),
+    (vllm.is_throughput, vllm.throughput),
+    (sglang.is_run, sglang.run),
+    (guidellm.is_report, guidellm.report),
+    (aiperf.is_profile, aiperf.profile),
+    (trtllm.is_report, trtllm.report),
+    (llama_bench.is_test, llama_bench.test),
+)
+"""Readers of documents: what recognises one, and what reads it."""
+
+TEXT_READERS: tuple[tuple[Callable[[Content], bool], ReadText], ...] = (
+    (tgi.is_output, tgi.output),
+    (mlperf.is_summary, mlperf.summary),
+)
+"""Readers of texts that are neither JSON nor CSV."""
+
+TOOLS = (
+    "vllm bench serve, latency and throughput, sglang.bench_serving, GuideLLM, AIPerf, GenAI-Perf, trtllm-bench,"
+    " llama-bench, TGI's benchmark and MLPerf's summary"
+)
+
+
+class Imported(NamedTuple):
+    """Rows as CSV, and one line a file that says what was read."""
+
+    text: str
+    notes: list[str]
+
+
+def import_files(paths: Sequence[Path], given: Given) -> Imported:
+    """The rows of result files; raises SpecError for one that is not recognised or lacks what is not `given`."""
+    if not paths:
+        raise RooflineError("name at least one result file")
+    rows, notes = [], []
+    for path in paths:
+        content = read_content(path)
+        found = list(_results(content))
+        _check_given(found, given, content.where)
+        own = [row for result in found for row in rows_of(result, given, content.where)]
+        if not own:
+            raise SpecError(content.where, "has no results")
+        tools = ", ".join(Counter(result.tool for result in found))
+        notes.append(f"{content.where}: {tools}, {len(own)} row{'s' * (len(own) > 1)}")
+        rows += own
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return Imported(text.getvalue(), notes)
+
+
+def _check_given(results: Sequence[Result], given: Given, where: str) -> None:
+    """Raise SpecError where an option would replace several different values of one file."""
+    for option, name in (("batch", "batch"), ("prompt", "prompt"), ("generate", "output")):
+        if getattr(given, option) is not None and len({getattr(result, name) for result in results}) > 1:
+            raise SpecError(where, f"states several values that --{option} would replace: leave it out")
+
+
+def _results(content: Content) -> Iterator[Result]:
+    """The results in a file."""
+    for recognises_text, read_text in TEXT_READERS:
+        if recognises_text(content):
+            yield from _several(read_text(content))
+            return
+    for index, document in enumerate(content.documents, 1):
+        where = content.where if len(content.documents) == 1 else f"{content.where}: result {index}"
+        fields = Fields(document, where)
+        reader = next((read for recognises, read in READERS if recognises(fields)), None)
+        if reader is None:
+            raise SpecError(where, f"is no result of {TOOLS}")
+        yield from _several(reader(fields))
+    if not content.documents:
+        raise SpecError(content.where, f"is no result of {TOOLS}")
+
+
+def _several(found: Result | Iterable[Result]) -> Iterable[Result]:
+    return [found] if isinstance(found, Result) else found

@@ -1,0 +1,64 @@
+"""`llama-bench -o json`, `jsonl` or `csv`: prompt processing, text generation, and both in one test.
+
+Fields: https://github.com/ggml-org/llama.cpp, tools/llama-bench/README.md. A generation runs on `n_depth` tokens of
+context. The model is recognised by its file's name, and the file type by the type's text.
+"""
+
+from __future__ import annotations
+
+import re
+
+from roofline.core.errors import SpecError
+from roofline.validate.imports.fields import Fields
+from roofline.validate.imports.result import Result
+
+FILE_TYPE = re.compile(r"(?:I?Q\d_?\w*|F16|BF16|F32|MXFP4\w*)", re.IGNORECASE)
+_MIX = re.compile(r"\b(I?Q\d)_K - (Small|Medium|Large)\b", re.IGNORECASE)
+
+
+def is_test(fields: Fields) -> bool:
+    """Whether a document is a test of `llama-bench`."""
+    return fields.has("build_number", "model_type", "n_prompt", "n_gen", "avg_ts")
+
+
+def test(fields: Fields) -> Result:
+    """A test of `llama-bench`: tokens/s of a prompt, of a generation, or of a prompt and a generation together."""
+    prompt, generated = fields.count("n_prompt"), fields.count("n_gen")
+    depth, rate = fields.count("n_depth"), fields.number("avg_ts")
+    if prompt and generated:
+        seconds = (prompt + generated) / rate if rate else None
+        figures = {"batch_latency": seconds and 1e3 * seconds}
+    elif prompt:
+        if depth:
+            raise SpecError(fields.where, "'n_depth': a prompt after cached tokens is no row of whole-model figures")
+        figures = {"prefill_throughput": rate}
+    else:
+        figures = {"decode_throughput": rate}
+    on_gpu = fields.text("n_gpu_layers") != "0" and fields.text("backends") != "CPU"
+    return Result(
+        "llama-bench",
+        figures,
+        model=_model(fields.text("model_filename")),
+        engine=f"llama.cpp b{fields.text('build_number')}",
+        hardware=fields.text("gpu_info" if on_gpu else "cpu_info").split(",")[0],
+        gpus=1,
+        weights=_file_type(fields.text("model_type")),
+        kv="" if fields.text("type_k") in ("f16", "f32", "bf16") else fields.text("type_k"),
+        batch="1",
+        prompt=float(prompt or depth or 0) or None,
+        output=float(generated) if generated else None,
+    )
+
+
+def _model(filename: str) -> str:
+    """The name of a GGUF file without its folder, file type and part."""
+    name = re.sub(r"(-\d{5}-of-\d{5})?\.gguf$", "", filename.replace("\\", "/").rsplit("/", 1)[-1], flags=re.IGNORECASE)
+    return re.sub(rf"[-._]{FILE_TYPE.pattern}$", "", name, flags=re.IGNORECASE)
+
+
+def _file_type(text: str) -> str:
+    """The scheme in a model type: `llama 7B Q4_K - Medium` is q4_k_m."""
+    if found := _MIX.search(text):
+        return f"{found[1]}_k_{found[2][0]}".lower()
+    words = [word for word in text.split() if FILE_TYPE.fullmatch(word)]
+    return words[-1].lower() if words else ""
