@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from roofline.cli.options import FORMAT, HardwareOption, ModelArgument, OutputFormat, OutputOption, emit, rendered
+from roofline.cli.server import server
 
 validate_app = typer.Typer(
     help="Measure kernels, fit and score predictions.", rich_markup_mode=None, add_completion=False
@@ -297,6 +298,9 @@ def drift(
     emit("\n".join(found.lines) + "\n", None)
     if found.changed:
         raise typer.Exit(1)
+
+
+validate_app.command("server")(server)
 
 
 def _loop() -> Any:

@@ -48,13 +48,13 @@ HEADER = as_line(COLUMNS)
 
 
 class RowFile:
-    """A measurement file opened for appending; `rows` are its rows.
+    """A measurement file opened for appending, of kernels or with other `columns`; `rows` are its rows.
 
     Raises SpecError for a file with other content, RooflineError for one that cannot be written.
     """
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, columns: Sequence[str] = COLUMNS) -> None:
+        self.path, self.columns = path, columns
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
@@ -68,15 +68,15 @@ class RowFile:
 
     def _start(self) -> list[dict[str, str]]:
         if not stat.S_ISREG(os.fstat(self._file).st_mode):
-            self._write(HEADER)
+            self._write(as_line(self.columns))
             return []
         lock(self._file, self.path)
         content = b"".join(iter(lambda: os.read(self._file, 1 << 20), b""))
-        kept, rows = repaired(content, str(self.path), "; name a new file")
+        kept, rows = repaired(content, str(self.path), "; name a new file", self.columns)
         os.ftruncate(self._file, kept)
         os.lseek(self._file, kept, os.SEEK_SET)
         if kept == 0:
-            self._write(HEADER)
+            self._write(as_line(self.columns))
         return rows
 
     def __enter__(self) -> RowFile:
@@ -87,8 +87,8 @@ class RowFile:
 
     def append(self, row: Mapping[str, object]) -> None:
         """Append one row, atomically."""
-        self._write(as_line([row.get(name, "") for name in COLUMNS]))
-        self.rows.append({name: str(row.get(name, "")) for name in COLUMNS})
+        self._write(as_line([row.get(name, "") for name in self.columns]))
+        self.rows.append({name: str(row.get(name, "")) for name in self.columns})
 
     def _write(self, line: bytes) -> None:
         regular = stat.S_ISREG(os.fstat(self._file).st_mode)
@@ -105,25 +105,27 @@ class RowFile:
             raise RooflineError(f"cannot write {quote(str(self.path), 200)}: {reason}{safe}") from None
 
 
-def repaired(content: bytes, where: str, advice: str = "") -> tuple[int, list[dict[str, str]]]:
+def repaired(
+    content: bytes, where: str, advice: str = "", columns: Sequence[str] = COLUMNS
+) -> tuple[int, list[dict[str, str]]]:
     """The bytes of a file up to its last whole line, and its rows.
 
     Raises SpecError, with `advice` in the message, for content that is no such file.
     """
-    end = content.rfind(b"\n") + 1
-    if end == 0 and HEADER.startswith(content):
+    end, header = content.rfind(b"\n") + 1, as_line(columns)
+    if end == 0 and header.startswith(content):
         return 0, []
     lines = content[:end].split(b"\n")[:-1]
     rows: list[dict[str, str]] = []
-    if not lines or lines[0] + b"\n" != HEADER:
-        raise SpecError(where, f"is no file of `roofline validate measure`: its columns differ{advice}")
+    if not lines or lines[0] + b"\n" != header:
+        raise SpecError(where, f"has other columns than the rows that are measured{advice}")
     for number, line in enumerate(lines[1:], 1):
         cells = next(csv.reader([line.decode("utf-8", "replace")]), [])
-        if len(cells) != len(COLUMNS):
+        if len(cells) != len(columns):
             if number == len(lines) - 1:
                 return end - len(line) - 1, rows
-            raise SpecError(where, f"has {len(cells)} cells in row {number}; it needs {len(COLUMNS)}")
-        rows.append(dict(zip(COLUMNS, cells, strict=True)))
+            raise SpecError(where, f"has {len(cells)} cells in row {number}; it needs {len(columns)}")
+        rows.append(dict(zip(columns, cells, strict=True)))
     return end, rows
 
 

@@ -1,0 +1,195 @@
+"""An engine profile of the user's own: the shipped one, moved as far as measurements of one deployment ask.
+
+Parameters are multiplied by factors whose logarithms have the standard deviations of STIFFNESS around the shipped
+profile: the time of prefill kernels, the achieved memory bandwidth, and the host times of the scheduler. Residuals are
+logarithms of predicted over measured TTFT, TPOT and throughput in units of RESIDUAL, in a robust form. The loss is
+minimised on a linear model of the event simulation, anew in each of ROUNDS. How many requests the server runs at once
+is chosen among the shipped number and those up to the measured concurrency. Intervals stay the shipped ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import NamedTuple
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+from scipy.optimize import least_squares
+
+from roofline.core.errors import RooflineError
+from roofline.specs.engine import Engine
+from roofline.validate.score.serving import Predictor, estimate_of
+from roofline.validate.tables.serving import ServingCase
+
+Array = NDArray[np.float64]
+
+METRICS = ("ttft", "tpot", "throughput")
+"""E2E latency follows from the first two."""
+
+STIFFNESS: Mapping[str, float] = MappingProxyType(
+    {"prefill": 0.5, "memory": 0.5, "step": 0.7, "sequence": 0.7, "latency": 1.0, "request": 0.7, "prompt_token": 0.7}
+)
+"""Standard deviation of the logarithm of a parameter around the shipped one: kernels are known to a factor of 1.6."""
+
+FLOORS: Mapping[str, float] = MappingProxyType(
+    {"step": 50e-6, "sequence": 5e-6, "latency": 1e-3, "request": 0.2e-3, "prompt_token": 0.2e-6}
+)
+"""Seconds from which a host time starts that the shipped profile does not have."""
+
+RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({"prefill": (0.2, 10.0), "memory": (0.1, 1.5)})
+HOST_TIMES = (1e-8, 1.0)
+
+RESIDUAL = 0.1
+"""Standard deviation of the logarithm of a time around a good prediction."""
+
+DIFFERENCE = 0.1
+"""Step of the logarithm of a parameter for derivatives."""
+
+FARTHEST = 1.0
+"""The most that the logarithm of a parameter moves in a round."""
+
+ROUNDS = 4
+
+POWERS = tuple(2**power for power in range(10))
+"""Numbers of requests at once that are tried, as far as the measured concurrency tells them apart."""
+
+
+class OwnProfile(Struct, frozen=True):
+    """A fitted profile, and median absolute relative errors: shipped, fitted, and of each case fitted to the others."""
+
+    engine: Engine
+    before: float
+    after: float
+    held_out: float | None
+    changed: Mapping[str, tuple[float, float]]
+
+
+class _Fit(NamedTuple):
+    """Values of the parameters, residuals there, derivatives of the last round, and the loss."""
+
+    values: Mapping[str, float]
+    logs: Array
+    slope: Array
+    loss: float
+
+
+def fit_own(cases: Sequence[ServingCase], source: str) -> OwnProfile:
+    """The profile fitted to cases of one deployment; `source` names them. Raises RooflineError for none."""
+    if not cases:
+        raise RooflineError("nothing was measured, so that no profile can be fitted")
+    shipped = cases[0].scenario.profile
+    start = _values(shipped)
+    logs, owner = residuals(cases, shipped)
+    most = max(case.load.concurrency or 1 for case in cases)
+    policies = [
+        replace(shipped, scheduler=replace(shipped.scheduler, sequences=sequences))
+        for sequences in dict.fromkeys([shipped.scheduler.sequences, *(count for count in POWERS if count < most)])
+    ]
+    first = [_fitted(cases, engine, start, start, 1) for engine in policies]
+    best = int(np.argmin([fit.loss for fit in first]))
+    values, found, slope, _ = _fitted(cases, policies[best], start, first[best].values, ROUNDS - 1)
+    chosen, sequences = applied(policies[best], values), policies[best].scheduler.sequences
+    changed = {name: (start[name], values[name]) for name in values if abs(np.log(values[name] / start[name])) > 0.02}
+    if sequences != shipped.scheduler.sequences:
+        changed["sequences"] = (shipped.scheduler.sequences, sequences)
+    kept = tuple(text for text in shipped.sources if not text.startswith("roofline validate server"))
+    engine = replace(chosen, sources=(*kept, source), version="", starts=())
+    return OwnProfile(engine, _error(logs), _error(found), _held_out(found, slope, owner, values, start), changed)
+
+
+def residuals(cases: Sequence[ServingCase], engine: Engine) -> tuple[Array, NDArray[np.intp]]:
+    """Logarithms of predicted over measured times with an engine, and the index of each one's case."""
+    predictor, logs, owner = Predictor(), [], []
+    for index, case in enumerate(cases):
+        outcome = predictor(replace(case, scenario=replace(case.scenario, engine=engine), scheduler=engine.scheduler))
+        for metric in METRICS:
+            measured = getattr(case, metric)
+            if measured is not None:
+                logs.append(np.log(estimate_of(outcome, metric).mid / measured))
+                owner.append(index)
+    return np.array(logs), np.array(owner)
+
+
+def applied(engine: Engine, values: Mapping[str, float]) -> Engine:
+    """An engine with other values of the fitted parameters."""
+    kernels = {name: values[name] for name in RANGES}
+    host = {name: values[name] for name in FLOORS}
+    return replace(
+        engine,
+        parameters=MappingProxyType({**engine.parameters, **kernels}),
+        scheduler=replace(engine.scheduler, **host),
+    )
+
+
+def _values(engine: Engine) -> dict[str, float]:
+    """The parameters of a profile; a host time that the scheduler does not have is the profile's own, or its floor."""
+    found = {name: engine[name] for name in RANGES}
+    for name, floor in FLOORS.items():
+        own = engine[name] if name in ("step", "sequence") else 0.0
+        found[name] = max(getattr(engine.scheduler, name) or own, floor)
+    return found
+
+
+def _fitted(
+    cases: Sequence[ServingCase], engine: Engine, shipped: Mapping[str, float], values: Mapping[str, float], rounds: int
+) -> _Fit:
+    """The fit after some rounds from `values`, around those of the shipped profile."""
+    for _ in range(rounds):
+        logs, _ = residuals(cases, applied(engine, values))
+        slope = np.stack([_slope(cases, engine, values, name, logs) for name in values], axis=1)
+        values = _moved(values, _solve(logs, slope, values, shipped))
+    logs, _ = residuals(cases, applied(engine, values))
+    shift = np.array([np.log(values[name] / shipped[name]) / STIFFNESS[name] for name in values])
+    return _Fit(values, logs, slope, float((_soft(logs) ** 2).sum() + (shift**2).sum()))
+
+
+def _slope(cases: Sequence[ServingCase], engine: Engine, values: Mapping[str, float], name: str, logs: Array) -> Array:
+    moved = {**values, name: values[name] * float(np.exp(DIFFERENCE))}
+    found: Array = (residuals(cases, applied(engine, moved))[0] - logs) / DIFFERENCE
+    return found
+
+
+def _soft(logs: Array) -> Array:
+    """Residuals whose squares grow linearly beyond one RESIDUAL."""
+    scaled = logs / RESIDUAL
+    found: Array = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1))
+    return found
+
+
+def _solve(logs: Array, slope: Array, values: Mapping[str, float], start: Mapping[str, float]) -> Array:
+    """The changes of the logarithms that minimise the loss on the linear model."""
+    deviation = np.array([STIFFNESS[name] for name in values])
+    offset = np.array([np.log(values[name] / start[name]) for name in values])
+
+    def loss(change: Array) -> Array:
+        return np.concatenate([_soft(logs + slope @ change), (offset + change) / deviation])
+
+    found: Array = least_squares(loss, np.zeros(len(values)), bounds=(-FARTHEST, FARTHEST)).x
+    return found
+
+
+def _moved(values: Mapping[str, float], by: Array) -> dict[str, float]:
+    """Values after a change of their logarithms, within their ranges."""
+    moved = {name: value * float(np.exp(change)) for (name, value), change in zip(values.items(), by, strict=True)}
+    return {name: float(np.clip(value, *RANGES.get(name, HOST_TIMES))) for name, value in moved.items()}
+
+
+def _held_out(
+    logs: Array, slope: Array, owner: NDArray[np.intp], values: Mapping[str, float], start: Mapping[str, float]
+) -> float | None:
+    """The median error of each case with parameters fitted to the others; None for fewer than three cases."""
+    if len(np.unique(owner)) < 3:
+        return None
+    left = np.zeros(logs.size)
+    for index in np.unique(owner):
+        inside = owner == index
+        left[inside] = logs[inside] + slope[inside] @ _solve(logs[~inside], slope[~inside], values, start)
+    return _error(left)
+
+
+def _error(logs: Array) -> float:
+    """The median absolute relative error."""
+    return float(np.median(np.abs(np.expm1(logs))))

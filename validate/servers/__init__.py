@@ -1,0 +1,1 @@
+"""A live server measured beside its prediction: `roofline validate server`."""
