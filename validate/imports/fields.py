@@ -9,8 +9,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from roofline.core.documents import finite_number, reason, scalar_text
+from roofline.core.documents import finite_number, scalar_text
 from roofline.core.errors import SpecError, quote
+from roofline.core.inputs import read_text
 from roofline.validate.tables.text import MAX_BYTES
 
 MAX_DOCUMENTS = 10_000
@@ -26,18 +27,8 @@ class Content(NamedTuple):
 
 
 def read_content(path: Path) -> Content:
-    """The content of a file; raises SpecError for one that cannot be read, is not UTF-8 text or is too large."""
-    where = str(path)
-    try:
-        with path.open("rb") as file:
-            raw = file.read(MAX_BYTES + 1)
-        text = raw[:MAX_BYTES].decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SpecError(where, "is not UTF-8 text") from None
-    except (OSError, ValueError) as error:
-        raise SpecError(quote(where, 200), f"cannot be read ({reason(error)})") from None
-    if len(raw) > MAX_BYTES:
-        raise SpecError(where, f"is larger than {MAX_BYTES >> 20} MiB; save it without details of each request")
+    """The content of a file; raises SpecError for one that `read_text` refuses, and for too many results."""
+    where, text = str(path), read_text(path, MAX_BYTES)
     documents = _documents(text, where)
     if len(documents) > MAX_DOCUMENTS:
         raise SpecError(where, f"has more than {MAX_DOCUMENTS} results")
