@@ -25,6 +25,10 @@ KEYS = ("versions", "aliases")
 """The keys of a file that this module reads; those of a version are the file's other ones."""
 
 
+MAX_VERSIONS = 100
+"""Most versions of a file: each is a profile of its own."""
+
+
 def split_name(text: str) -> tuple[str, str]:
     """Name or path, and version ("" if none) of a request such as `vllm@0.11`; raises RooflineError for `vllm@`."""
     name, separator, version = text.rpartition("@")
@@ -39,6 +43,8 @@ def versions_of(content: Mapping[str, Any], where: str) -> Mapping[Version, Mapp
     """The keys in which versions differ from the newest, by the version from which they hold, oldest first."""
     given = _mapping(content.get("versions", {}), "versions", where)
     found = {}
+    if len(given) > MAX_VERSIONS:
+        raise SpecError(where, f"'versions' has {len(given)} versions; at most {MAX_VERSIONS} are read")
     for text, changes in given.items():
         version = _version(text, "versions", where)
         if version in found:

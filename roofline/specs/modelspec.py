@@ -94,6 +94,10 @@ def load_any(name: str) -> Model | Hardware:
 ROPE = Positions()
 
 
+MAX_BLOCKS = 200
+"""Most different blocks of a model: more than any has layers."""
+
+
 @dataclass(frozen=True, slots=True)
 class _LayersEntry:
     __pydantic_config__ = CLOSED
@@ -277,6 +281,8 @@ def _pattern(spec: _Spec, blocks: Mapping[str, object], where: str) -> list[str]
         period += [name] * min(times, spec.layers.count - len(period))
     if not period:
         raise SpecError(where, "'layers.pattern' is empty")
+    if (different := len(set(period))) > MAX_BLOCKS:
+        raise SpecError(where, f"'layers.pattern' has {different} different blocks; at most {MAX_BLOCKS} are simulated")
     repeats = -(-spec.layers.count // len(period))
     return (period * repeats)[: spec.layers.count]
 
@@ -440,11 +446,13 @@ def _section_spec(record: Any) -> dict[str, Any]:
 
 def _runs(pattern: tuple[str, ...]) -> list[str]:
     """The shortest period of `pattern`, with runs written as '5 x local'."""
-    period = next(
-        length
-        for length in range(1, len(pattern) + 1)
-        if all(name == pattern[index % length] for index, name in enumerate(pattern))
-    )
+    borders = [0]  # the longest prefix of the pattern that ends at each place and begins after the first
+    for name in pattern[1:]:
+        length = borders[-1]
+        while length and name != pattern[length]:
+            length = borders[length - 1]
+        borders.append(length + (name == pattern[length]))
+    period = len(pattern) - borders[-1]
     runs: list[tuple[str, int]] = []
     for name in pattern[:period]:
         if runs and runs[-1][0] == name:

@@ -10,6 +10,9 @@ from pydantic import Strict
 
 Count = Annotated[int, Strict(), Ge(1), Le(10**7)]
 Natural = Annotated[int, Strict(), Ge(0), Le(10**9)]
+Few = Annotated[int, Strict(), Ge(0), Le(100)]
+"""A number of operators or operands of a block, each of which the simulator holds by itself."""
+
 Tokens = Annotated[int, Strict(), Ge(1), Le(10**9)]
 Flag = Annotated[bool, Strict()]
 Text = Annotated[str, Len(1, 400)]
@@ -205,7 +208,7 @@ class Hyena:
     order: Count = 2
     filter_width: Count = 64
     filter_embedding: Count = 33
-    filter_layers: Count = 2
+    filter_layers: Few = 2
     conv: Count = 3
 
 
@@ -244,7 +247,7 @@ class Mlp:
     activation: Activation
     bias: Flag = False
     receptance: Flag = False
-    shift: Natural = 0
+    shift: Few = 0
     active: Annotated[float, Gt(0), Le(1)] = 1.0
 
 

@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 import yaml
+from hypothesis import given
+from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from roofline import Model, kv_bytes_per_token, list_hardware, list_models, load_hardware, load_model, parameters
+from roofline.core.errors import SpecError
 from roofline.specs.huggingface import READERS
 from roofline.specs.library import spec_files
 from roofline.specs.modelspec import parse_model, to_spec
@@ -122,3 +125,42 @@ def test_every_reader_has_a_fixture() -> None:
     import json
 
     assert {json.loads(path.read_text())["model_type"] for path in FILES} == set(READERS)
+
+
+# Small files that would explode
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "key"),
+    [("rwkv-4-169m", "mlp", "shift"), ("hyena-355m", "hyena", "filter_layers")],
+)
+def test_operators_of_a_block_are_few(name: str, section: str, key: str) -> None:
+    spec = to_spec(load_model(name))
+    for count in (101, 10**6, 10**9):
+        spec[section][key] = count
+        with pytest.raises(SpecError, match=f"'{section}.{key}': input should be less than or equal to 100"):
+            parse_model(spec, "own.yaml")
+
+
+def test_different_blocks_are_few() -> None:
+    spec = to_spec(load_model("llama-3.2-1b"))
+    names = [f"b{index}" for index in range(10_000)]
+    blocks = {name: {"mlp": {"width": 128 + index}} for index, name in enumerate(names)}
+    spec |= {"layers": {"count": len(names), "pattern": names}, "blocks": blocks, "parameters": None}
+    with pytest.raises(SpecError, match="10000 different blocks; at most 200"):
+        parse_model(spec, "own.yaml")
+
+
+@given(st.lists(st.sampled_from("ab"), min_size=1, max_size=12))
+def test_patterns_are_written_by_their_shortest_period(pattern: list[str]) -> None:
+    spec = to_spec(load_model("llama-3.2-1b"))
+    blocks = {"a": {}, "b": {"mlp": {"width": 128}}}
+    spec |= {"layers": {"count": len(pattern), "pattern": pattern}, "blocks": blocks, "parameters": None}
+    model = parse_model(spec, "own.yaml")
+    written = to_spec(model)
+    assert parse_model(written, "own.yaml") == model
+    if isinstance(written["layers"], dict):
+        runs = [entry.split(" x ") for entry in written["layers"]["pattern"]]
+        period = sum(int(run[0]) if len(run) == 2 else 1 for run in runs)
+        shorter = range(1, period)
+        assert not any(all(name == pattern[at % size] for at, name in enumerate(pattern)) for size in shorter)
