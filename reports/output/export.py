@@ -280,6 +280,9 @@ def phase_line(phase: Mapping[str, Any]) -> str:
         f"{si(phase['flops'], 'FLOP')}, {si(phase['bytes'], 'B')},{sent}"
         f" {seconds(phase['bound_time_s'])} at the bound, mostly {phase['bound']}-bound"
     )
+    busy = phase["ops"][0]["busy"] if phase["ops"] else 1
+    if busy < 1:
+        line += f"\nwork is that of one device, which runs {busy:.3g} of the instances; times are those of all stages"
     if "expected_time_s" not in phase:
         return line
     host = f", including {seconds(phase['host_time_s'])} host time" if phase["host_time_s"] else ""

@@ -201,6 +201,14 @@ def test_operators_of_a_pipeline_add_up(analysis: Analyze, more: tuple[object, .
         assert all(entry["busy"] == 1 for entry in whole["phases"][name]["ops"])
 
 
+def test_a_pipeline_says_what_adds_up(ok: Callable[..., str]) -> None:
+    said = "work is that of one device, which runs 0.25 of the instances; times are those of all stages"
+    plain = ("analyze", "llama-3.1-8b", "--hw", "h100-sxm")
+    for format in ("table", "markdown"):
+        assert ok(*plain, "--pp", 4, "--format", format).count(said) == 2
+    assert said not in ok(*plain)
+
+
 def test_operator_figures_are_per_instance(analysis: Analyze) -> None:
     document = analysis("--batch", 2, "--prompt", 2048)
     q_proj = op(document, "q_proj")
