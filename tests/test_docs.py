@@ -135,7 +135,7 @@ def test_every_command_and_option_is_in_the_reference() -> None:
             for word in words:
                 assert f"{word}" in sections[name] + shared, f"{name} {word}"
         assert literal(" ".join(command.help.split())[:40]) in " ".join(sections[name].split())
-    model = "A model: its name, a Hugging Face repository, a spec file or a config.json."
+    model = "A model: its name, a Hugging Face repository, a spec file, config.json or checkpoint."
     assert f"| `MODEL` | {model} | required |" in sections["roofline analyze"]
     assert "`--phase [prefill|decode|both]` | Phases to show. | `both`" in sections["roofline analyze"]
     assert "`--tp" not in sections["roofline analyze"]

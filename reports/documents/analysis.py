@@ -25,6 +25,7 @@ from roofline.scenario.phase import Expectation, OpFigures, Phase
 from roofline.specs.modelspec import to_spec
 from roofline.specs.precision import parse_precision
 from roofline.specs.reserve import MEMORY_READINGS, STATIC
+from roofline.specs.weight_files.stored import Stored
 from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
 from roofline.whatif.metrics import AT, devices, find_metric
@@ -279,6 +280,19 @@ def model_document(model: Model, precision: str | None = None) -> dict[str, Any]
         "active_parameters": active_parameters(model),
         "kv_bytes_per_token": number(kv_bytes_per_token(model, formats)),
         "state_bytes_per_sequence": number(state_bytes_per_sequence(model, formats)),
+        **({} if model.stored is None else {"checkpoint": _stored_document(model.stored)}),
+    }
+
+
+def _stored_document(stored: Stored) -> dict[str, Any]:
+    """The files of a checkpoint: bytes by format, and bits an element by component, scales included."""
+    shares = {"/".join(names): 8 * share.bytes / share.elements for names, share in stored.components.items()}
+    return {
+        "files": stored.files,
+        "file_bytes": stored.size,
+        "header_bytes": stored.header,
+        "tensor_bytes": {format: share.bytes for format, share in stored.formats.items()},
+        "bits": {name: round(bits, 4) for name, bits in shares.items()},
     }
 
 

@@ -15,6 +15,7 @@ from roofline.core.errors import SpecError
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import hardware_document, model_document
 from roofline.reports.output.terminal import table
+from roofline.scenario.stored import mismatch
 from roofline.specs.huggingface import translate
 from roofline.specs.modelspec import parse_model, to_spec
 
@@ -90,6 +91,7 @@ UNITS = {
     "clock": "Hz",
     "tdp": "W",
     "kv_bytes_per_token": "B",
+    **dict.fromkeys(("file_bytes", "header_bytes", "tensor_bytes"), "B"),
 }
 """Units by a component of the dotted key."""
 
@@ -121,11 +123,16 @@ def _text(key: str, value: Any) -> str:
 
 
 def verdict(path: str, spec: Model | Hardware) -> str:
-    """One line on a valid spec. Raises SpecError if the parameter count differs from the published size."""
+    """One line on a valid spec.
+
+    Raises SpecError if the parameter count differs from the published size, or a checkpoint's tensors from its config.
+    """
     if isinstance(spec, Hardware):
         peaks = ", ".join(spec.formats)
         return f"{path}: hardware {spec.name}: {si(spec.memory_capacity, 'B')}, computes in {peaks}"
     count = parameters(spec)
+    if spec.stored is not None and (difference := mismatch(spec)):
+        raise SpecError(path, difference)
     if spec.parameters is not None and spec.parameters != count:
         raise SpecError(
             path, f"'parameters': the spec has {count:,} parameters, the published size is {spec.parameters:,}"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -20,8 +20,10 @@ from roofline.graph.op import Op
 from roofline.graph.parallel import SINGLE, Parallelism, stages
 from roofline.graph.size import Size, total
 from roofline.graph.tensor import Role, Tensor
+from roofline.specs.formats import Format
 from roofline.specs.model import Model
 from roofline.specs.precision import Precision, parse_precision
+from roofline.specs.schemes import WeightScheme
 
 Stages: TypeAlias = tuple[tuple[str, ...], ...]
 """The layers of each pipeline stage; empty for a single one."""
@@ -116,6 +118,24 @@ def parameters(model: Model) -> int:
     weights = stored_tensors(_reference(model).sections, Role.WEIGHT)
     own: int = sum(round(count * tensor.stored_elements.evaluate({})) for tensor, count in weights)
     return own + model.extra_parameters + (parameters(model.tower) if model.tower else 0)
+
+
+class _ByComponent(WeightScheme, frozen=True):
+    """A scheme whose formats have the names of the components."""
+
+    def format_of(self, component: str, base: Format, layers: int, group: int = 1) -> Format:
+        del layers, group
+        return replace(base, name=component)
+
+
+@lru_cache(maxsize=64)
+def component_elements(model: Model) -> Mapping[str, int]:
+    """The stored elements of each component of a weight scheme, without those of an encoder beside the decoder."""
+    precision = replace(parse_precision("bf16"), weights=_ByComponent("by component"))
+    found: Counter[str] = Counter()
+    for tensor, count in stored_tensors(network(model, precision).sections, Role.WEIGHT):
+        found[tensor.format.name] += round(count * tensor.stored_elements.evaluate({}))
+    return found
 
 
 @lru_cache(maxsize=512)

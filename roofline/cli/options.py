@@ -27,7 +27,10 @@ class AtChoice(StrEnum):
 
 ModelArgument = Annotated[
     str,
-    typer.Argument(metavar="MODEL", help="A model: its name, a Hugging Face repository, a spec file or a config.json."),
+    typer.Argument(
+        metavar="MODEL",
+        help="A model: its name, a Hugging Face repository, a spec file, config.json or checkpoint.",
+    ),
 ]
 HardwareOption = Annotated[
     str, typer.Option("--hw", metavar="HW", help="Hardware: a name, also with a count as in 8xH200, or a spec file.")

@@ -60,7 +60,8 @@ def specs_list(
 @specs_app.command("show")
 def specs_show(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="A model or hardware: a name, a spec file or a config.json.")
+        str,
+        typer.Argument(metavar="NAME", help="A model or hardware: a name, a spec file, config.json or checkpoint."),
     ],
     format: Annotated[ListFormat, FORMAT] = ListFormat.TABLE,
 ) -> None:

@@ -30,10 +30,10 @@ MAX_DEPTH = 100
 _TOO_DEEP = "nested too deeply"
 
 
-def read_mapping(path: Path) -> dict[str, Any]:
-    """The mapping in a JSON (`.json`) or YAML file; raises SpecError for anything else."""
-    where, text = str(path), read_text(path, MAX_BYTES)
-    content = _parse_json(text, where) if path.suffix.lower() == ".json" else _parse_yaml(text, where)
+def read_mapping(path: Path, limit: int = MAX_BYTES) -> dict[str, Any]:
+    """The mapping in a JSON (`.json`) or YAML file of at most `limit` bytes; raises SpecError for anything else."""
+    where, text = str(path), read_text(path, limit)
+    content = parse_json(text, where) if path.suffix.lower() == ".json" else _parse_yaml(text, where)
     if not isinstance(content, dict):
         raise SpecError(where, f"must be a mapping of keys to values, not {_type_name(content)}")
     return content
@@ -67,7 +67,9 @@ def _type_name(value: object) -> str:
     return names.get(type(value), "a number")
 
 
-def _parse_json(text: str, where: str) -> object:
+def parse_json(text: str, where: str) -> object:
+    """The content of a JSON text; raises SpecError, also for a key that appears twice."""
+
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
         content = dict(pairs)
         if len(content) != len(pairs):

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 from roofline.core.errors import SpecError, quote
 
@@ -18,24 +21,29 @@ PIECE = 1 << 20
 _FLAGS = os.O_RDONLY | sum(getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY"))
 
 
-def read_bytes(path: Path, limit: int) -> bytes:
-    """The content of a regular file of at most `limit` bytes; raises SpecError for anything else."""
+@contextmanager
+def open_file(path: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """A regular file, open for reading, and its size in bytes; raises SpecError for anything else."""
     where = str(path)
     try:
         _check_regular(path.stat().st_mode, where)  # before it is opened: opening some devices has effects
-        file = os.open(path, _FLAGS)
-        try:
-            _check_regular(os.fstat(file).st_mode, where)
-            pieces, size = [], 0
-            while size <= limit and (piece := os.read(file, PIECE)):
-                pieces.append(piece)
-                size += len(piece)
-        finally:
-            os.close(file)
+        with open(os.open(path, _FLAGS), "rb") as file:  # noqa: PTH123 - of a descriptor
+            status = os.fstat(file.fileno())
+            _check_regular(status.st_mode, where)
+            yield file, status.st_size
     except (OSError, ValueError) as error:
         raise SpecError(quote(where, 200), f"cannot be read ({reason(error)})") from None
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """The content of a regular file of at most `limit` bytes; raises SpecError for anything else."""
+    pieces, size = [], 0
+    with open_file(path) as (file, _):
+        while size <= limit and (piece := file.read(PIECE)):
+            pieces.append(piece)
+            size += len(piece)
     if size > limit:
-        raise SpecError(where, f"is larger than {limit >> 20} MiB")
+        raise SpecError(str(path), f"is larger than {limit >> 20} MiB")
     return b"".join(pieces)
 
 

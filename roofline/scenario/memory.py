@@ -60,6 +60,8 @@ def _weights(schedule: Schedule, convention: Convention) -> float:
     model, settings, base, graph = schedule.model, schedule.settings, schedule.precision.base, schedule.networks[0]
     layers = pipeline_stages(model, settings.parallel.on(schedule.hardware))
     weights = weight_bytes(graph, layers) + model.extra_parameters * base.bytes
+    if model.stored is not None and model.stored.loaded:
+        weights += model.stored.left_out.bytes
     if convention is Convention.LLM_VIEWER:
         weights = viewer_weight_bytes(graph)
     if model.tower is not None:

@@ -17,6 +17,7 @@ from roofline.graph.network import Network
 from roofline.graph.tensor import Role
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.scenario import DEFAULT_GENERATE
+from roofline.scenario.stored import stored_notes
 from roofline.specs.host import DEFAULT_HOST, list_hosts
 
 ATTENTION = "attention"
@@ -25,7 +26,8 @@ ATTENTION = "attention"
 
 def notes(analysis: Analysis) -> tuple[str, ...]:
     """The notes on a single scenario."""
-    found = [f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis)]
+    found = [*stored_notes(analysis.scenario.model, analysis.scenario.profile)]
+    found += [f"{option} has no effect: {reason}" for option, reason in _no_ops(analysis)]
     if analysis.beyond_max_context:
         found.append("the sequences grow beyond the model's maximum context")
     if analysis.times_are_expected:

@@ -85,11 +85,23 @@ def precision_of(
     quantised. Raises RooflineError for an unknown name.
     """
     base = requested.pop("base", None) or default_base(model, hardware)
-    if model.quantization is None or any(requested.get(part) for part in RELEASED_OVERRIDES):
-        return parse_precision(base, **requested)
     profile = resolve_engine(hardware, engine)
+    if any(requested.get(part) for part in RELEASED_OVERRIDES):
+        return parse_precision(base, **requested)
     chosen = {part: name for part, name in requested.items() if name is not None}
     found = parse_precision(base, **{**released(model, hardware, profile), **chosen})
-    if released_scheme(model, profile) == model.quantization:
-        found = replace(found, weights=found.weights.without(model.unquantised))
+    if model.stored is not None and runs_as_stored(model, profile):
+        return replace(found, weights=model.stored.scheme)
+    if model.quantization is not None and released_scheme(model, profile) == model.quantization:
+        return replace(found, weights=found.weights.without(model.unquantised))
     return found
+
+
+def runs_as_stored(model: Model, engine: Engine) -> bool:
+    """Whether an engine keeps the formats of a checkpoint's tensors.
+
+    Unquantised safetensors are converted to one format as they are loaded; GGUF is not.
+    """
+    if model.quantization is not None:
+        return released_scheme(model, engine) == model.quantization
+    return model.stored is not None and model.stored.loaded

@@ -39,6 +39,7 @@ from roofline.specs.sublayers import (
     Text,
     Tokens,
 )
+from roofline.specs.weight_files.stored import Stored
 
 __all__ = [
     "CLOSED",
@@ -194,7 +195,8 @@ class Model(Struct, frozen=True, dict=True):
     scheme of the others, in the notation of `--quant`. `unquantised`: parts left unquantised beside the usual ones.
     `mtp`: number of multi-token-prediction modules in the checkpoint, not part of the main model. `extra_parameters`:
     stored weights that inference does not use (poolers, unused heads). `parameters`: the published size, if any; the
-    derived size is `roofline.bound.memory.parameters(model)`.
+    derived size is `roofline.bound.memory.parameters(model)`. `stored`: the weights of the checkpoint on disk that the
+    model was read from.
     """
 
     name: str
@@ -233,6 +235,7 @@ class Model(Struct, frozen=True, dict=True):
     source: str | None = None
     parameters: int | None = None
     active_parameters: int | None = None
+    stored: Stored | None = None
 
     def __repr__(self) -> str:
         released = "" if self.quantization is None else f", quantization {self.quantization}"

@@ -39,10 +39,11 @@ from roofline.specs.model import (
     Text,
 )
 from roofline.specs.precision import check_scheme
+from roofline.specs.weight_files.stored import is_checkpoint
 
 
 def load_model(name: str) -> Model:
-    """The model `name`, or that of the YAML spec or Hugging Face `config.json` at that path.
+    """The model `name`, or that of the YAML spec, `config.json`, GGUF file or folder of safetensors at that path.
 
     `name` may be a repository of the hub (`roofline.specs.model_names`); a quantisation that it names is the model's.
     Raises UnknownNameError with the nearest names, or SpecError with the file and the key.
@@ -61,6 +62,11 @@ def load_model(name: str) -> Model:
 
 @lru_cache(maxsize=256)
 def _load(path: Path, _modified: int) -> Model:
+    if is_checkpoint(path):
+        from roofline.specs.weight_files.load import load_checkpoint
+
+        content, stored = load_checkpoint(path)
+        return structs.replace(parse_model(content, str(path)), stored=stored)
     content = read_mapping(path)
     if path.suffix.lower() == ".json":
         from roofline.specs.huggingface import translate
@@ -81,7 +87,8 @@ def load_any(name: str) -> Model | Hardware:
         return load_hardware(name)
     path = spec_path(name, "modelspecs")
     if path is not None:
-        return load_hardware(name) if path.suffix.lower() != ".json" and is_hardware(path) else load_model(name)
+        model = path.suffix.lower() == ".json" or is_checkpoint(path)
+        return load_hardware(name) if not model and is_hardware(path) else load_model(name)
     candidates: list[str] = []
     for load in (load_model, load_hardware):
         try:
