@@ -15,7 +15,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import UNQUANTISED_FORMATS, Format
 from roofline.specs.model import MIXERS, Model
 from roofline.specs.schemes import GGUF
-from roofline.techniques import check_request
+from roofline.techniques import check_request, find_technique
 from roofline.techniques.support import (
     FEATURES,
     is_documented,
@@ -162,4 +162,4 @@ def _methods(scenario: Scenario) -> Iterator[str]:
 
 
 def _does(name: str, scenario: Scenario) -> bool:
-    return needs_no_engine(check_request(name)) or runs(name, scenario.profile.name, scenario.hardware)
+    return needs_no_engine(find_technique(name)) or runs(name, scenario.profile.name, scenario.hardware)

@@ -85,6 +85,7 @@ def test_what_the_documents_say_has_no_note(asked: Scenario) -> None:
         ("eagle-3", ()),
         ("llmlingua", ()),
         ("tensor-parallelism", ()),
+        ("speculative-decoding:draft=opt-125m,acceptance=0.6", ()),
     ],
 )
 def test_techniques_on_vllm(technique: str, expected: tuple[str, ...]) -> None:
