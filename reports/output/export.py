@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from roofline.core.errors import RooflineError, alternatives, quote
+from roofline.core.errors import RooflineError, alternatives, quote, visible
 from roofline.core.units import seconds, si
 from roofline.graph.network import ENDS
 from roofline.specs.reserve import STATIC
@@ -25,7 +25,9 @@ EXPECTED_COLUMNS = ("expected_time_low_s", "expected_time_mid_s", "expected_time
 def as_json(document: Mapping[str, Any]) -> str:
     """The document as indented JSON; raises RooflineError that names a figure which is NaN or infinite."""
     try:
-        return json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False) + "\n"
+        text = json.dumps(document, indent=2, allow_nan=False, ensure_ascii=False)
+        plain = text.replace("\n", "").isprintable()
+        return (text if plain else json.dumps(document, indent=2, allow_nan=False)) + "\n"
     except ValueError:
         place = next(_not_finite(document, ""), "a figure")
         raise RooflineError(
@@ -67,8 +69,10 @@ def csv_text(header: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 
 def csv_safe(cell: object) -> object:
-    """`cell`, quoted if a spreadsheet would execute it as a formula."""
-    return f"'{cell}" if isinstance(cell, str) and cell[:1] in ("=", "+", "-", "@", "\t", "\r") else cell
+    """`cell`, quoted if a spreadsheet would execute it as a formula, and with visible control characters."""
+    if not isinstance(cell, str):
+        return cell
+    return f"'{visible(cell)}" if cell[:1] in ("=", "+", "-", "@", "\t", "\r") else visible(cell)
 
 
 def as_markdown(document: Mapping[str, Any]) -> str:

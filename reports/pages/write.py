@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import errno
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -93,4 +94,4 @@ def _section(section: Section, figures: Sequence[ReportFigure], folder: str) -> 
 def _pictures(figures: Sequence[ReportFigure], place: str, folder: str) -> Iterator[str]:
     for figure in figures:
         if figure.place == place:
-            yield from (f"![{escape(figure.text)}]({in_link(folder)}/{figure.name}.svg)", "")
+            yield from (f"![{escape(figure.text)}]({in_link(os.fsencode(folder))}/{figure.name}.svg)", "")

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 
-from roofline.core.errors import RooflineError
+from roofline.core.errors import RooflineError, visible
 from roofline.core.expressions import Type
 from roofline.reports.output.export import csv_safe
 from roofline.whatif.options import OPTIONS
@@ -88,7 +88,7 @@ def _csv_cell(text: str) -> str:
 
 
 def _json_cell(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False) if text else "null"
+    return json.dumps(text, ensure_ascii=not text.isprintable()) if text else "null"
 
 
 def _cells(rows: Rows, name: str, kind: Type, quoted: Callable[[str], str], missing: str) -> Any:
@@ -161,7 +161,9 @@ class ArrowEncoding:
             found, inverse = np.unique(column.astype(str), return_inverse=True)
             texts, which = found.tolist(), inverse.astype(np.int32)
         indices = self._arrow.array(which, mask=np.array([not text for text in texts], dtype=bool)[which])
-        return self._arrow.DictionaryArray.from_arrays(indices, self._arrow.array(texts, self._arrow.string()))
+        return self._arrow.DictionaryArray.from_arrays(
+            indices, self._arrow.array(list(map(visible, texts)), self._arrow.string())
+        )
 
 
 def _counts(name: str) -> bool:

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from roofline.core.errors import visible
+
 PIPED_WIDTH = 130
 """Columns of a table in a file or a pipe: wide enough for the longest operator names."""
 
@@ -55,6 +57,11 @@ def rendered(parts: list[Any], to_terminal: bool) -> str:
         return render(parts)
     console = Console()
     return render(parts, console if console.is_terminal else Console(width=PIPED_WIDTH))
+
+
+def say(text: str, err: bool = False) -> None:
+    """Print lines that name files or specs, with visible control characters."""
+    typer.echo("\n".join(map(visible, text.split("\n"))), err=err)
 
 
 def emit(text: str, output: Path | None) -> None:

@@ -147,7 +147,7 @@ def main() -> None:
         if sys.stdout is not None:
             sys.stdout.flush()
         for sentence in _names_taken():
-            typer.echo(f"roofline: {sentence}", err=True)
+            _complain(sentence)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
@@ -158,7 +158,10 @@ def main() -> None:
     except (KeyboardInterrupt, typer.Abort):
         status = 130
     except OSError as error:
-        status = _complain(f"cannot write the output: {error.strerror}")
+        from roofline.core.errors import quote
+
+        what = "cannot write the output" if error.filename is None else quote(os.fsdecode(error.filename), 200)
+        status = _complain(f"{what}: {error.strerror}")
     except Exception as error:
         status = _explain(error)
     sys.exit(status if isinstance(status, int) else 0)
@@ -207,5 +210,7 @@ def _names_taken() -> tuple[str, ...]:
 
 
 def _complain(message: str, hint: str = "") -> int:
-    typer.echo(f"roofline: {' '.join(message.replace('Value error, ', '').split()).rstrip('.')}{hint}", err=True)
+    from roofline.cli.options import say
+
+    say(f"roofline: {' '.join(message.replace('Value error, ', '').split()).rstrip('.')}{hint}", err=True)
     return 2

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from roofline.cli.options import FORMAT, OutputOption, emit, rendered
+from roofline.cli.options import FORMAT, OutputOption, emit, rendered, say
 
 ListFormat = StrEnum("ListFormat", ["TABLE", "JSON"])
 LevelChoice = StrEnum("LevelChoice", ["DATA", "MODEL", "SYSTEM"])
@@ -95,7 +95,7 @@ def specs_check(
     from roofline.specs.modelspec import load_any
 
     for path in paths:
-        typer.echo(listing.verdict(path, load_any(path)))
+        say(listing.verdict(path, load_any(path)))
 
 
 @specs_app.command("import")

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.cli.options import OutputOption, emit
+from roofline.cli.options import OutputOption, emit, say
 from roofline.cli.scenario_options import with_scenario_options
 
 SweepFormat = StrEnum("SweepFormat", ["TABLE", "CSV", "JSONL", "PARQUET"])
@@ -77,6 +77,7 @@ def sweep(
     The result is a table, CSV, JSON Lines or Parquet; files have seconds and bytes. Options that are not an axis are
     fixed, with the defaults of `roofline analyze`.
     """
+    from roofline.core.errors import RooflineError
     from roofline.reports.tables import sweep as page
     from roofline.whatif.executors import pool
     from roofline.whatif.study import assemble
@@ -90,10 +91,12 @@ def sweep(
             rows, tally = page.table_sweep(study, run)
             emit(page.table_text(study.question, rows, tally, output is None), output)
         elif output is None:
+            if sys.stdout is None:
+                raise RooflineError("standard output is closed: name a file with --output")
             tally = page.stream_sweep(study, chosen, sys.stdout.buffer, run)
         else:
             tally = page.write_sweep(study, chosen, output, run)
-    typer.echo(page.closing(study.question, tally), err=True)
+    say(page.closing(study.question, tally), err=True)
 
 
 @with_scenario_options
@@ -151,7 +154,7 @@ def plot(
     style.check_ending(output)
     picture = drawing.draw(spec, source, over or [], options, {"at": at, "where": where, "pareto": pareto})
     style.save(picture.figure, output)
-    typer.echo(f"wrote {output}")
+    say(f"wrote {output}")
 
 
 @with_scenario_options
@@ -179,4 +182,4 @@ def report(
         raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
     with progress_line() as progress:
         written = write_report(source, over or [], options, output, title, date, advice, progress)
-    typer.echo(f"wrote {written[0]}" + (f" and {len(written) - 1} figures" if written[1:] else ""))
+    say(f"wrote {written[0]}" + (f" and {len(written) - 1} figures" if written[1:] else ""))

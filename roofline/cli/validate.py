@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.cli.options import FORMAT, HardwareOption, ModelArgument, OutputFormat, OutputOption, emit, rendered
+from roofline.cli.options import FORMAT, HardwareOption, ModelArgument, OutputFormat, OutputOption, emit, rendered, say
 from roofline.cli.server import server
 
 validate_app = typer.Typer(
@@ -36,7 +36,7 @@ def fit(
     text, notes = fitted(measurements, hw, points)
     emit(text, output)
     for note in notes:
-        typer.echo(f"roofline: {note}", err=True)
+        say(f"roofline: {note}", err=True)
 
 
 @validate_app.command("score")
@@ -177,7 +177,7 @@ def check(
     document = checking.check(anchors, predictions, accept)
     _print(document, page, format, output)
     if not document["passed"]:
-        typer.echo(f"roofline: {document['verdict']}", err=True)
+        say(f"roofline: {document['verdict']}", err=True)
         raise typer.Exit(1)
 
 
@@ -235,7 +235,7 @@ def measure(
     found = _loop().run_measure(
         str(device), minutes, names_in(ops), output, warm, names_in(dtype), backends=names_in(backend), threads=threads
     )
-    emit("\n".join(found.lines) + "\n", None)
+    say("\n".join(found.lines))
 
 
 @validate_app.command("calibrate")
@@ -254,7 +254,7 @@ def calibrate(
     from roofline.whatif.options import names_in
 
     found = _loop().run_calibrate(str(device), minutes, names_in(ops), specs, names_in(dtype), threads)
-    emit("\n".join(found.lines) + "\n", None)
+    say("\n".join(found.lines))
 
 
 @validate_app.command("model")
@@ -280,7 +280,7 @@ def model(
     given = {"batch": batch, "prompt": prompt, "generate": generate}
     counts = [int(OPTIONS[name].number(text)) for name, text in given.items()]
     found = _loop().run_model(model, str(device), specs, dtype, *counts, layers, threads)
-    emit("\n".join(found.lines) + "\n", None)
+    say("\n".join(found.lines))
 
 
 @validate_app.command("drift")
@@ -295,7 +295,7 @@ def drift(
     Exit status 1 if the machine has changed.
     """
     found = _loop().run_drift(measurements, threads=threads)
-    emit("\n".join(found.lines) + "\n", None)
+    say("\n".join(found.lines))
     if found.changed:
         raise typer.Exit(1)
 

@@ -37,11 +37,17 @@ class UnsupportedError(RooflineError):
 
 def quote(value: object, limit: int = 60) -> str:
     """`value` for a message: quoted, on one line, control characters escaped, truncated to `limit` characters."""
-    text = (value if isinstance(value, str) else _shown(value))[: limit + 1]
-    text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    text = visible((value if isinstance(value, str) else _shown(value))[: limit + 1])
     if len(text) > limit:
         text = text[: limit - 1] + "…"
     return f"'{text}'"
+
+
+def visible(text: str) -> str:
+    """`text` with escapes for characters that would control a terminal or that no encoding has."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def _shown(value: object) -> str:
