@@ -202,7 +202,8 @@ def _is_anchor(row: Mapping[str, Any]) -> bool:
         return isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < float("inf")
 
     numbers = all(positive(row.get(name)) for name in ("published", "low", "mid", "high"))
-    return numbers and "inside" in row and (row["inside"] is None or isinstance(row["inside"], bool))
+    texts = all(isinstance(row.get(name), str) for name in ("id", "group", "unit"))
+    return numbers and texts and "inside" in row and (row["inside"] is None or isinstance(row["inside"], bool))
 
 
 def _needs_fit() -> None:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from roofline import Scenario
 from roofline.core.errors import RooflineError, quote
-from roofline.core.files import write_bytes
+from roofline.core.files import write_output
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -92,7 +92,7 @@ def check_ending(path: Path) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     """Write `figure` in the format of the ending, atomically. Raises RooflineError for an unknown ending."""
-    write_bytes(path, as_bytes(figure, check_ending(path)))
+    write_output(path, as_bytes(figure, check_ending(path)))
 
 
 @styled

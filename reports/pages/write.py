@@ -6,12 +6,13 @@ import datetime
 import errno
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote as in_link
 
 from roofline.core.errors import RooflineError, quote
-from roofline.core.files import cannot_write, write_bytes, write_text
+from roofline.core.files import cannot_write, check_output, write_output, write_together
 from roofline.reports.output.blocks import block_markdown
 from roofline.reports.output.export import escape
 from roofline.reports.pages.content import Content, Section, content
@@ -46,8 +47,9 @@ def write_report(
     sections = content(found, title, advice, progress)
     progress("figures")
     if kind.startswith(".htm"):
-        write_text(output, web_page(found, sections, list(of_accuracy(found)), day))
+        write_output(output, web_page(found, sections, list(of_accuracy(found)), day))
         return [output]
+    check_output(output)
     folder = output.with_name(f"{output.stem}-figures")
     figures = [*of_scenarios(found), *of_accuracy(found)]
     page, pictures = markdown_page(sections, figures, folder.name, day), [figure.svg for figure in figures]
@@ -56,9 +58,12 @@ def write_report(
     except (OSError, ValueError) as error:
         raise cannot_write(folder, error) from None
     paths = [folder / f"{figure.name}.svg" for figure in figures]
-    for path, picture in zip(paths, pictures, strict=True):
-        write_bytes(path, picture)
-    write_text(output, page)
+    try:
+        write_together({**dict(zip(paths, pictures, strict=True)), output: page.encode()})
+    except RooflineError:
+        with suppress(OSError):  # it holds the figures of an earlier report
+            folder.rmdir()
+        raise
     return [output, *paths]
 
 

@@ -69,9 +69,9 @@ def emit(text: str, output: Path | None) -> None:
     if output is None:
         typer.echo(text, nl=False)
         return
-    from roofline.core.files import write_text
+    from roofline.core.files import write_output
 
-    write_text(output, text)
+    write_output(output, text)
 
 
 def _limit(name: str, metric: str) -> Any:

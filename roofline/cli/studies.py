@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +17,9 @@ from roofline.cli.scenario_options import with_scenario_options
 SweepFormat = StrEnum("SweepFormat", ["TABLE", "CSV", "JSONL", "PARQUET"])
 SweepAt = StrEnum("SweepAt", ["EXPECTED", "BOUND"])
 InvalidChoice = StrEnum("InvalidChoice", ["DROP", "KEEP"])
+
+MANY_POINTS = 10**9
+"""Points from which a sweep asks first: half an hour on one processor, at the least."""
 
 StudyArgument = Annotated[str | None, typer.Argument(metavar="[MODEL|STUDY]", help="A model, or a study file (YAML).")]
 AtOption = Annotated[SweepAt | None, typer.Option(help="Expected times, or the bound. [default: expected]")]
@@ -70,6 +75,7 @@ def sweep(
         str | None, typer.Option(metavar="ADDRESS", help="Run on the cluster of a Dask scheduler: tcp://host:8786.")
     ] = None,
     chunk: Annotated[int | None, typer.Option(min=1, help="Points evaluated together.", hidden=True)] = None,
+    yes: Annotated[bool, typer.Option("--yes", help=f"Do not ask before more than {MANY_POINTS:,} points.")] = False,
     **options: Any,
 ) -> None:
     """Evaluate a grid of scenarios over any axes.
@@ -78,6 +84,7 @@ def sweep(
     fixed, with the defaults of `roofline analyze`.
     """
     from roofline.core.errors import RooflineError
+    from roofline.core.files import check_output
     from roofline.reports.tables import sweep as page
     from roofline.whatif.executors import pool
     from roofline.whatif.study import assemble
@@ -85,7 +92,10 @@ def sweep(
     query = {"metrics": metrics, "at": at, "where": where, "top": top, "by": by, "pareto": pareto, "invalid": invalid}
     study = assemble(model, over or [], options, query)
     chosen = page.format_of(output) if format is None else page.SweepFormat(format)
-    with pool(workers, dask) as found:
+    if output is not None:
+        check_output(output)
+    _ask(study.points, yes)
+    with pool(workers, dask) as found, _hinting(output, resume):
         run = page.Run(found, chunk, resume, page.on_terminal())
         if chosen is page.SweepFormat.TABLE:
             rows, tally = page.table_sweep(study, run)
@@ -97,6 +107,35 @@ def sweep(
         else:
             tally = page.write_sweep(study, chosen, output, run)
     say(page.closing(study.question, tally), err=True)
+
+
+def _ask(points: int, yes: bool) -> None:
+    """Ask on a terminal whether a sweep of so many points is meant; elsewhere it takes --yes."""
+    if points <= MANY_POINTS or yes:
+        return
+    from roofline.core.errors import RooflineError
+
+    size = f"the sweep has {points:,} points"
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise RooflineError(f"{size}, more than {MANY_POINTS:,}: shorten an axis, or confirm with --yes")
+    typer.confirm(f"{size}. Run it?", abort=True, err=True)
+
+
+@contextmanager
+def _hinting(output: Path | None, resume: bool) -> Iterator[None]:
+    """Say what an interrupted sweep keeps, or could have kept."""
+    from roofline.whatif.sweep import LostWorkersError
+
+    hint = "the same command continues from its complete chunks"
+    if not resume:
+        hint = f"with {'' if output else '--output and '}--resume, a sweep keeps its complete chunks"
+    try:
+        yield
+    except LostWorkersError as error:
+        raise LostWorkersError(f"{error}; {hint}") from None
+    except KeyboardInterrupt:
+        say(f"roofline: interrupted; {hint}", err=True)
+        raise
 
 
 @with_scenario_options

@@ -33,7 +33,7 @@ _TOO_DEEP = "nested too deeply"
 def read_mapping(path: Path, limit: int = MAX_BYTES) -> dict[str, Any]:
     """The mapping in a JSON (`.json`) or YAML file of at most `limit` bytes; raises SpecError for anything else."""
     where, text = str(path), read_text(path, limit)
-    content = parse_json(text, where) if path.suffix.lower() == ".json" else _parse_yaml(text, where)
+    content = parse_json(text, where) if path.suffix.lower() == ".json" else parse_yaml(text, where)
     if not isinstance(content, dict):
         raise SpecError(where, f"must be a mapping of keys to values, not {_type_name(content)}")
     return content
@@ -86,7 +86,8 @@ def parse_json(text: str, where: str) -> object:
         raise SpecError(where, "is not valid JSON (nested too deeply, or a number out of range)") from None
 
 
-def _parse_yaml(text: str, where: str) -> object:
+def parse_yaml(text: str, where: str) -> object:
+    """The content of a YAML text; raises SpecError."""
     try:
         return _compose(text)
     except yaml.MarkedYAMLError as error:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from glob import escape
 from pathlib import Path
 from typing import BinaryIO
 
 from roofline.core.errors import RooflineError, quote
+from roofline.core.inputs import was_read
 
 
 def write_text(path: Path, text: str) -> None:
@@ -30,6 +31,27 @@ def save_text(path: Path, text: str) -> None:
     except OSError as error:
         raise cannot_write(path, error) from None
     write_text(path, text)
+
+
+def write_output(path: Path, content: str | bytes) -> None:
+    """Write what a command was asked for; raises RooflineError if `path` is a file that it has read."""
+    check_output(path)
+    write_text(path, content) if isinstance(content, str) else write_bytes(path, content)
+
+
+def check_output(path: Path) -> None:
+    """Raise RooflineError if a file to be written is one that was read."""
+    if was_read(path):
+        raise RooflineError(f"cannot write {quote(str(path), 200)}: it is an input of this command")
+
+
+def write_together(contents: Mapping[Path, bytes]) -> None:
+    """Write several files, none of which is replaced before all are complete (`whole_file`)."""
+    with ExitStack() as open_files:
+        for path, content in contents.items():
+            file = open_files.enter_context(whole_file(path))
+            file.write(content)
+            file.flush()
 
 
 def write_bytes(path: Path, content: bytes) -> None:

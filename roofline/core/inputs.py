@@ -30,6 +30,7 @@ def open_file(path: Path) -> Iterator[tuple[BinaryIO, int]]:
         with open(os.open(path, _FLAGS), "rb") as file:  # noqa: PTH123 - of a descriptor
             status = os.fstat(file.fileno())
             _check_regular(status.st_mode, where)
+            _READ.add(_version_of(status))
             yield file, status.st_size
     except (OSError, ValueError) as error:
         raise SpecError(quote(where, 200), f"cannot be read ({reason(error)})") from None
@@ -45,6 +46,21 @@ def read_bytes(path: Path, limit: int) -> bytes:
     if size > limit:
         raise SpecError(str(path), f"is larger than {limit >> 20} MiB")
     return b"".join(pieces)
+
+
+_READ: set[tuple[int, ...]] = set()
+
+
+def was_read(path: Path) -> bool:
+    """Whether `read_bytes` has read this file, as it is now."""
+    try:
+        return _version_of(path.stat()) in _READ
+    except (OSError, ValueError):
+        return False
+
+
+def _version_of(about: os.stat_result) -> tuple[int, ...]:
+    return about.st_dev, about.st_ino, about.st_size, about.st_mtime_ns
 
 
 def read_text(path: Path, limit: int) -> str:

@@ -7,7 +7,7 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from importlib import import_module
@@ -16,16 +16,48 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError, quote
-from roofline.whatif.sweep import Executor
+from roofline.whatif.sweep import Executor, Future, LostWorkersError
 
 CONNECT = 5
 """Timeout of the connection to a Dask scheduler, in seconds."""
+
+PATIENCE = 10
+"""Seconds to wait for a worker of a cluster that has none."""
 
 RETRIES = 10
 """Retries of a chunk whose worker was lost."""
 
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 """Variables for the threads of BLAS: one per worker process."""
+
+
+class _Watched:
+    """A cluster's executor whose futures fail once no worker is left: Dask's wait for another one."""
+
+    def __init__(self, executor: Any, client: Any) -> None:
+        self._executor, self._client = executor, client
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future:
+        """Schedules a call."""
+        return _Watchful(self._executor.submit(fn, *args), self._client)
+
+
+class _Watchful:
+    def __init__(self, future: Any, client: Any) -> None:
+        self._future, self._client = future, client
+        self.cancel = future.cancel
+
+    def result(self) -> Any:
+        """The result; raises LostWorkersError if the cluster has had no workers for `PATIENCE` seconds."""
+        had = True
+        while True:
+            try:
+                return self._future.result(timeout=PATIENCE / 2)
+            except TimeoutError:
+                has = bool(self._client.nthreads())
+                if not has and not had:
+                    raise LostWorkersError("the cluster has no workers left") from None
+                had = has
 
 
 class Pool(Struct, frozen=True):
@@ -123,6 +155,6 @@ def _cluster(address: str) -> Iterator[Pool]:
         threads = sum(client.nthreads().values())
         if not threads:
             raise RooflineError(f"the Dask scheduler at {quote(address, 200)} has no workers")
-        yield Pool(client.get_executor(retries=RETRIES), 2 * threads + 1)
+        yield Pool(_Watched(client.get_executor(retries=RETRIES), client), 2 * threads + 1)
     finally:
         client.close()

@@ -231,6 +231,10 @@ def _missing(question: Question, shape: tuple[int, ...]) -> dict[str, Any]:
     return {name: np.full(points, blank[find_metric(name, question.at).type]) for name in question.figures}
 
 
+class LostWorkersError(RooflineError):
+    """The workers of a sweep ended before it was complete."""
+
+
 class Future(Protocol):
     """A pending call, such as `concurrent.futures.Future`."""
 
@@ -291,9 +295,7 @@ def _worker_failure(error: Exception) -> RooflineError | None:
     cluster = type(error).__module__.partition(".")[0] in ("distributed", "dask")
     if not cluster and not isinstance(error, (BrokenExecutor, CancelledError, OSError)):
         return None
-    return RooflineError(
-        f"the workers were lost ({type(error).__name__}); with --resume, a sweep continues from its last chunk"
-    )
+    return LostWorkersError(f"the workers were lost ({type(error).__name__})")
 
 
 class Tally(Struct):

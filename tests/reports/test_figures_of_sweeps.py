@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from itertools import combinations
 from pathlib import Path
 
@@ -313,6 +314,16 @@ def test_published_figures_are_drawn_from_the_document_of_the_check(run: Run, tm
     assert status == 2
     assert "is not a document of roofline validate check" in error
     assert not (tmp_path / "other.png").exists()
+
+
+@pytest.mark.parametrize("key", ["id", "group", "unit", "published", "inside"])
+def test_a_document_without_a_key_is_not_drawn(key: str, tmp_path: Path, run: Run) -> None:
+    row: dict[str, object] = {"id": "a", "group": "g", "unit": "s", "published": 1.0, "inside": True}
+    row |= dict.fromkeys(("low", "mid", "high"), 1.0)
+    row.pop(key)
+    (tmp_path / "check.json").write_text(json.dumps({"anchors": [row]}))
+    status, _, err = run("plot", "measured", tmp_path / "check.json", "-o", tmp_path / "a.svg")
+    assert (status, "is not a document of roofline validate check" in err) == (2, True)
 
 
 def test_measured_kernels_and_models_are_drawn_from_their_files(tmp_path: Path) -> None:

@@ -135,6 +135,15 @@ def test_small_drifts_do_not_add_up(project: Project) -> None:
     assert read_predictions(project.predictions)["first"].mid == pytest.approx(kept.mid, rel=1e-4)
 
 
+def test_ids_that_yaml_reads_as_something_else_are_quoted(project: Project) -> None:
+    names = ("no", "12", "true", "null", "2026-01-01", "1e5", "0x10", "1.5", "off", "plain")
+    project.write(**{name: f"{{id: '{name}', metric: ttft, value: 9.5 ms}}" for name in names})
+    assert project.check(accept=True)["passed"]
+    assert list(read_predictions(project.predictions)) == list(names)
+    assert "\n  plain: " in project.predictions.read_text()
+    assert project.check()["passed"]
+
+
 def test_accepting_nothing_leaves_the_file_alone(project: Project) -> None:
     before = project.predictions.read_text()
     document = project.check(accept=True)

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from roofline.core.documents import finite_number, read_mapping
+from roofline.core.documents import finite_number, parse_yaml, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.files import write_text
 from roofline.validate.check.anchor import (
@@ -303,7 +303,8 @@ def _of_kernels(id: str) -> bool:
 
 
 def _key(id: str) -> str:
-    return f"'{id}'" if _of_kernels(id) else id
+    """An id as a YAML key: quoted where it would be read as a number, a date or a truth value (12, 2026-01-01, no)."""
+    return f"'{id}'" if _of_kernels(id) or parse_yaml(id, "an id") != id else id
 
 
 def _text(prediction: Prediction) -> str:

@@ -1,0 +1,163 @@
+"""What is written: whole or not at all, over no input, and after a question where it would take for ever."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import pytest
+import yaml
+
+from roofline.core import files
+from roofline.core.errors import RooflineError
+from roofline.core.files import write_together
+from roofline.whatif import executors
+from roofline.whatif.sweep import LostWorkersError
+from tests.conftest import Run
+from tests.paths import ROOT
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "analyze own.yaml --hw a6000 --format json -o own.yaml",
+        "analyze llama-3.2-1b --hw hw.yaml -o hw.yaml",
+        "sweep own.yaml --hw a6000 --over batch=1,2 -o own.yaml",
+        "sweep own.yaml --hw a6000 --over batch=1,2 -o link.yaml --resume",
+        "sweep study.yaml --hw a6000 -o study.yaml",
+        "advise own.yaml --hw a6000 -o own.yaml",
+        "specs import config.json -o config.json",
+        "validate score rows.csv --hw epyc-9654 -o rows.csv",
+    ],
+)
+def test_an_input_is_not_overwritten(run: Run, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(ROOT / "modelspecs" / "llama-3.2-1b.yaml", "own.yaml")
+    shutil.copy(ROOT / "hwspecs" / "a6000.yaml", "hw.yaml")
+    shutil.copy(ROOT / "validate" / "measurements" / "epyc-2-threads.csv", "rows.csv")
+    shutil.copy(sorted((ROOT / "tests" / "data" / "configs").glob("llama*.json"))[0], "config.json")
+    Path("study.yaml").write_text(yaml.safe_dump({"model": "llama-3.2-1b", "over": {"batch": [1, 2]}}))
+    Path("link.yaml").symlink_to("own.yaml")
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    status, out, err = run(*command.split())
+    assert (status, out) == (2, "")
+    assert err.endswith("it is an input of this command\n")
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_files_written_together_are_all_old_or_all_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a disk that is full at the second."""
+    paths = [tmp_path / name for name in "abc"]
+    for path in paths:
+        path.write_text("old")
+    write_together(dict.fromkeys(paths, b"new"))
+    assert [path.read_text() for path in paths] == ["new"] * 3
+    whole_file = files.whole_file
+
+    class Full:
+        def __init__(self, file: BinaryIO) -> None:
+            self.write, self.flush = file.write, self._fail
+
+        def _fail(self) -> None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    class Opened:
+        def __init__(self, path: Path) -> None:
+            self.inner, self.fails = whole_file(path), path.name == "b"
+
+        def __enter__(self) -> Any:
+            file = self.inner.__enter__()
+            return Full(file) if self.fails else file
+
+        def __exit__(self, *error: Any) -> Any:
+            return self.inner.__exit__(*error)
+
+    monkeypatch.setattr(files, "whole_file", Opened)
+    with pytest.raises(RooflineError, match="No space left"):
+        write_together(dict.fromkeys(paths, b"newer"))
+    assert [path.read_text() for path in paths] == ["new"] * 3
+    assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_a_report_on_a_full_disk_leaves_no_folder(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from roofline.reports.pages import write
+
+    def full(contents: Any) -> None:
+        raise RooflineError(f"cannot write {len(contents)} files: No space left on device")
+
+    monkeypatch.setattr(write, "write_together", full)
+    status, _, err = run("report", "llama-3.2-1b", "--hw", "a6000", "--no-advice", "-o", tmp_path / "r.md")
+    assert (status, "No space left" in err) == (2, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+ENDLESS = ("sweep", "llama-3.2-1b", "--hw", "a6000", *("--over", "batch=1:100000", "--over", "prompt=1:100000"))
+
+
+def test_an_endless_sweep_asks_first(run: Run, tmp_path: Path) -> None:
+    status, out, err = run(*ENDLESS, "-o", tmp_path / "a.csv")
+    assert (status, out) == (2, "")
+    assert "has 10,000,000,000 points, more than 1,000,000,000: shorten an axis, or confirm with --yes" in err
+    assert list(tmp_path.iterdir()) == []
+
+
+# Clusters that lose their workers
+
+
+class Scheduler:
+    """A cluster with so many workers at each look, whose calls never end."""
+
+    def __init__(self, *workers: int) -> None:
+        self.workers = list(workers)
+
+    def submit(self, *_: object) -> Scheduler:
+        return self
+
+    def result(self, timeout: float) -> None:
+        assert timeout == executors.PATIENCE / 2
+        if not self.workers:
+            return
+        raise TimeoutError
+
+    def cancel(self) -> None:
+        pass
+
+    def nthreads(self) -> dict[str, int]:
+        return {str(index): 1 for index in range(self.workers.pop(0))}
+
+
+def test_a_cluster_without_workers_is_told() -> None:
+    lost = Scheduler(2, 2, 0, 0)
+    with pytest.raises(LostWorkersError, match="no workers left"):
+        executors._Watched(lost, lost).submit(int).result()
+    late = Scheduler(0, 1, 1)
+    executors._Watched(late, late).submit(int).result()
+
+
+@pytest.mark.parametrize(
+    ("options", "hint"),
+    [
+        ((), "with --output and --resume, a sweep keeps its complete chunks"),
+        (("-o", "a.csv"), "with --resume, a sweep keeps its complete chunks"),
+        (("-o", "a.csv", "--resume"), "the same command continues from its complete chunks"),
+    ],
+)
+@pytest.mark.parametrize("end", [KeyboardInterrupt(), LostWorkersError("the workers were lost (X)")])
+def test_what_an_interrupted_sweep_keeps_is_told(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: tuple[str, ...], hint: str, end: BaseException
+) -> None:
+    from roofline.reports.tables import sweep
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise end
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep, "answers", interrupted)
+    status, _, err = run("sweep", "llama-3.2-1b", "--hw", "a6000", "--over", "batch=1,2", *options)
+    if isinstance(end, KeyboardInterrupt):
+        assert (status, err) == (130, f"roofline: interrupted; {hint}\n")
+    else:
+        assert (status, err) == (2, f"roofline: the workers were lost (X); {hint}\n")
