@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
-from roofline.cli.options import FORMAT, HardwareOption, ModelArgument, OutputFormat, OutputOption, emit, rendered, say
+from roofline.cli.options import FORMAT, ModelArgument, OutputFormat, OutputOption, emit, rendered, say
 from roofline.cli.server import server
 
 validate_app = typer.Typer(
@@ -26,14 +26,27 @@ MeasurementsArgument = Annotated[
 @validate_app.command("fit")
 def fit(
     measurements: MeasurementsArgument,
-    hw: HardwareOption,
+    hw: Annotated[
+        str | None, typer.Option("--hw", metavar="HW", help="Hardware of the kernels. Whole-model rows name theirs.")
+    ] = None,
     points: Annotated[int | None, typer.Option(help="Random rows per kernel and format. [default: all]")] = None,
     output: OutputOption = None,
 ) -> None:
-    """Fit a calibration (YAML) to measured kernels."""
-    from roofline.validate.fit.calibrate import fitted
+    """Fit a calibration to measured kernels, or an engine profile to whole-model rows.
 
-    text, notes = fitted(measurements, hw, points)
+    Writes YAML. Whole-model rows are those of `validate server` and `validate import`.
+    """
+    from roofline.core.errors import RooflineError
+    from roofline.validate.fit.calibrate import fitted
+    from roofline.validate.fit.own import fit_rows
+    from roofline.validate.score.serving import has_loads
+
+    if has_loads(measurements):
+        text, notes = fit_rows(measurements)
+    elif hw is None:
+        raise RooflineError("name the hardware of the kernels with --hw")
+    else:
+        text, notes = fitted(measurements, hw, points)
     emit(text, output)
     for note in notes:
         say(f"roofline: {note}", err=True)

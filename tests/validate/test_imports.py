@@ -189,6 +189,23 @@ def test_imported_rows_are_guarded_by_the_check(tmp_path: Path, run: Run, monkey
     assert run("validate", "serving", "rows.csv")[0] == 0
 
 
+def test_a_profile_is_fitted_to_imported_rows(tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run("validate", "import", DATA / "llama-bench.json", "-o", "rows.csv")[0] == 0
+    status, _, err = run("validate", "fit", "rows.csv", "-o", "own.yaml")
+    assert status == 0
+    assert "4 rows or loads, median error" in err
+    shipped, own = (end_to_end(Path("rows.csv"), engine)["total"]["mape"] for engine in (None, "./own.yaml"))
+    assert own < 0.5 * shipped
+    text = Path("rows.csv").read_text()
+    Path("rows.csv").write_text(text + text.splitlines()[1].replace("llama.cpp b5163", "vLLM 0.24.0") + "\n")
+    status, _, err = run("validate", "fit", "rows.csv")
+    assert (status, "a profile is fitted to rows of one engine; these are of" in err) == (2, True)
+    Path("kernels.csv").write_text("hardware,op\n")
+    status, _, err = run("validate", "fit", "kernels.csv")
+    assert (status, "name the hardware of the kernels with --hw" in err) == (2, True)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

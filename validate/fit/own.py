@@ -5,11 +5,14 @@ profile: the time of prefill kernels, the achieved memory bandwidth, and the hos
 logarithms of predicted over measured TTFT, TPOT and throughput in units of RESIDUAL, in a robust form. The loss is
 minimised on a linear model of the event simulation, anew in each of ROUNDS. How many requests the server runs at once
 is chosen among the shipped number and those up to the measured concurrency. Intervals stay the shipped ones.
+
+Rows of static batches are fitted likewise, by the time of their metric; the host times are then those of the profile.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -19,9 +22,12 @@ from msgspec.structs import replace
 from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from roofline.core.errors import RooflineError
-from roofline.specs.engine import Engine
-from roofline.validate.score.serving import Predictor, estimate_of
+from roofline.core.errors import RooflineError, SpecError
+from roofline.specs.engine import Engine, render
+from roofline.validate.score.end_to_end import Case as StaticCase
+from roofline.validate.score.end_to_end import map_rows, predict, read_rows
+from roofline.validate.score.serving import Predictor, estimate_of, read_cases
+from roofline.validate.tables.loads import is_load
 from roofline.validate.tables.serving import ServingCase
 
 Array = NDArray[np.float64]
@@ -38,6 +44,14 @@ FLOORS: Mapping[str, float] = MappingProxyType(
     {"step": 50e-6, "sequence": 5e-6, "latency": 1e-3, "request": 0.2e-3, "prompt_token": 0.2e-6}
 )
 """Seconds from which a host time starts that the shipped profile does not have."""
+
+HOST = ("step", "sequence")
+"""Host times that a profile has for static batches, and its scheduler for a server."""
+
+SOURCE = "roofline validate"
+"""How the source of such a profile begins."""
+
+Case = ServingCase | StaticCase
 
 RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({"prefill": (0.2, 10.0), "memory": (0.1, 1.5)})
 HOST_TIMES = (1e-8, 1.0)
@@ -66,6 +80,12 @@ class OwnProfile(Struct, frozen=True):
     held_out: float | None
     changed: Mapping[str, tuple[float, float]]
 
+    @property
+    def errors(self) -> str:
+        """The median errors in words."""
+        left = "" if self.held_out is None else f", {self.held_out:.1%} for rows held out of it"
+        return f"median error {self.before:.1%} by the shipped profile, {self.after:.1%} fitted{left}"
+
 
 class _Fit(NamedTuple):
     """Values of the parameters, residuals there, derivatives of the last round, and the loss."""
@@ -76,14 +96,33 @@ class _Fit(NamedTuple):
     loss: float
 
 
-def fit_own(cases: Sequence[ServingCase], source: str) -> OwnProfile:
-    """The profile fitted to cases of one deployment; `source` names them. Raises RooflineError for none."""
+def fit_rows(path: Path) -> tuple[str, list[str]]:
+    """The profile (YAML) fitted to the whole-model rows of a file, and notes; raises SpecError, and as `fit_own`."""
+    loaded, skipped = read_cases(path)
+    static, left = map_rows([row for row in read_rows(path) if not is_load(row.cell("batch"))])
+    cases: list[Case] = [
+        *loaded,
+        *(replace(case, scenario=replace(case.scenario, engine=case.engine)) for case in static),
+    ]
     if not cases:
-        raise RooflineError("nothing was measured, so that no profile can be fitted")
-    shipped = cases[0].scenario.profile
-    start = _values(shipped)
+        reasons = [reason for line, reason in skipped if is_load(line.cells["batch"])] + [row.reason for row in left]
+        raise SpecError(str(path), f"no row can be simulated; the first: {reasons[0] if reasons else 'no times'}")
+    found = fit_own(cases, f"{SOURCE}: {len(cases)} rows or loads of {path.name}")
+    notes = [f"{len(cases)} rows or loads, {found.errors}"]
+    missing = sum(is_load(line.cells["batch"]) for line, _ in skipped) + len(left)
+    return render(found.engine), [*notes, *([f"{missing} rows left out"] if missing else [])]
+
+
+def fit_own(cases: Sequence[Case], source: str) -> OwnProfile:
+    """The profile fitted to cases of one engine; `source` names them. Raises RooflineError for none or several."""
+    engines = list({case.scenario.profile.label: case.scenario.profile for case in cases}.values())
+    if len(engines) != 1:
+        names = " and ".join(engine.label for engine in engines[:2])
+        raise RooflineError(f"a profile is fitted to rows of one engine; these are of {names or 'none'}")
+    shipped = engines[0]
+    start = _values(shipped, _are_static(cases))
     logs, owner = residuals(cases, shipped)
-    most = max(case.load.concurrency or 1 for case in cases)
+    most = max((case.load.concurrency or 1) if isinstance(case, ServingCase) else 1 for case in cases)
     policies = [
         replace(shipped, scheduler=replace(shipped.scheduler, sequences=sequences))
         for sequences in dict.fromkeys([shipped.scheduler.sequences, *(count for count in POWERS if count < most)])
@@ -91,64 +130,73 @@ def fit_own(cases: Sequence[ServingCase], source: str) -> OwnProfile:
     first = [_fitted(cases, engine, start, start, 1) for engine in policies]
     best = int(np.argmin([fit.loss for fit in first]))
     values, found, slope, _ = _fitted(cases, policies[best], start, first[best].values, ROUNDS - 1)
-    chosen, sequences = applied(policies[best], values), policies[best].scheduler.sequences
+    sequences = policies[best].scheduler.sequences
+    chosen = applied(policies[best], values, _are_static(cases))
     changed = {name: (start[name], values[name]) for name in values if abs(np.log(values[name] / start[name])) > 0.02}
     if sequences != shipped.scheduler.sequences:
         changed["sequences"] = (shipped.scheduler.sequences, sequences)
-    kept = tuple(text for text in shipped.sources if not text.startswith("roofline validate server"))
+    kept = tuple(text for text in shipped.sources if not text.startswith(SOURCE))
     engine = replace(chosen, sources=(*kept, source), version="", starts=())
     return OwnProfile(engine, _error(logs), _error(found), _held_out(found, slope, owner, values, start), changed)
 
 
-def residuals(cases: Sequence[ServingCase], engine: Engine) -> tuple[Array, NDArray[np.intp]]:
+def residuals(cases: Sequence[Case], engine: Engine) -> tuple[Array, NDArray[np.intp]]:
     """Logarithms of predicted over measured times with an engine, and the index of each one's case."""
     predictor, logs, owner = Predictor(), [], []
     for index, case in enumerate(cases):
-        outcome = predictor(replace(case, scenario=replace(case.scenario, engine=engine), scheduler=engine.scheduler))
-        for metric in METRICS:
-            measured = getattr(case, metric)
+        if isinstance(case, ServingCase):
+            changed = replace(case, scenario=replace(case.scenario, engine=engine), scheduler=engine.scheduler)
+            outcome = predictor(changed)
+            times = [(estimate_of(outcome, metric).mid, getattr(case, metric)) for metric in METRICS]
+        else:
+            times = [(predict(case, engine).mid, case.measured)]
+        for predicted, measured in times:
             if measured is not None:
-                logs.append(np.log(estimate_of(outcome, metric).mid / measured))
+                logs.append(np.log(predicted / measured))
                 owner.append(index)
     return np.array(logs), np.array(owner)
 
 
-def applied(engine: Engine, values: Mapping[str, float]) -> Engine:
-    """An engine with other values of the fitted parameters."""
-    kernels = {name: values[name] for name in RANGES}
-    host = {name: values[name] for name in FLOORS}
-    return replace(
-        engine,
-        parameters=MappingProxyType({**engine.parameters, **kernels}),
-        scheduler=replace(engine.scheduler, **host),
-    )
+def _are_static(cases: Sequence[Case]) -> bool:
+    """Whether all cases are static batches, whose host times are not the scheduler's."""
+    return not any(isinstance(case, ServingCase) for case in cases)
 
 
-def _values(engine: Engine) -> dict[str, float]:
+def applied(engine: Engine, values: Mapping[str, float], static: bool = False) -> Engine:
+    """An engine with other values of the fitted parameters; host times of a `static` batch are the profile's own."""
+    own = (*RANGES, *HOST) if static else RANGES
+    parameters = MappingProxyType({**engine.parameters, **{name: values[name] for name in own}})
+    if static:
+        return replace(engine, parameters=parameters)
+    scheduler = replace(engine.scheduler, **{name: values[name] for name in FLOORS})
+    return replace(engine, parameters=parameters, scheduler=scheduler)
+
+
+def _values(engine: Engine, static: bool) -> dict[str, float]:
     """The parameters of a profile; a host time that the scheduler does not have is the profile's own, or its floor."""
     found = {name: engine[name] for name in RANGES}
     for name, floor in FLOORS.items():
-        own = engine[name] if name in ("step", "sequence") else 0.0
-        found[name] = max(getattr(engine.scheduler, name) or own, floor)
+        own = engine[name] if name in HOST else 0.0
+        found[name] = max((not static and getattr(engine.scheduler, name)) or own, floor)
     return found
 
 
 def _fitted(
-    cases: Sequence[ServingCase], engine: Engine, shipped: Mapping[str, float], values: Mapping[str, float], rounds: int
+    cases: Sequence[Case], engine: Engine, shipped: Mapping[str, float], values: Mapping[str, float], rounds: int
 ) -> _Fit:
     """The fit after some rounds from `values`, around those of the shipped profile."""
     for _ in range(rounds):
-        logs, _ = residuals(cases, applied(engine, values))
+        logs, _ = residuals(cases, applied(engine, values, _are_static(cases)))
         slope = np.stack([_slope(cases, engine, values, name, logs) for name in values], axis=1)
         values = _moved(values, _solve(logs, slope, values, shipped))
-    logs, _ = residuals(cases, applied(engine, values))
+    logs, _ = residuals(cases, applied(engine, values, _are_static(cases)))
     shift = np.array([np.log(values[name] / shipped[name]) / STIFFNESS[name] for name in values])
     return _Fit(values, logs, slope, float((_soft(logs) ** 2).sum() + (shift**2).sum()))
 
 
-def _slope(cases: Sequence[ServingCase], engine: Engine, values: Mapping[str, float], name: str, logs: Array) -> Array:
+def _slope(cases: Sequence[Case], engine: Engine, values: Mapping[str, float], name: str, logs: Array) -> Array:
     moved = {**values, name: values[name] * float(np.exp(DIFFERENCE))}
-    found: Array = (residuals(cases, applied(engine, moved))[0] - logs) / DIFFERENCE
+    found: Array = (residuals(cases, applied(engine, moved, _are_static(cases)))[0] - logs) / DIFFERENCE
     return found
 
 
