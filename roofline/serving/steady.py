@@ -52,6 +52,9 @@ QUANTILES = (0.5, 0.95, 0.99)
 SAMPLES = 256
 """Requests that sample the distribution of TTFT."""
 
+CHECKED, NEGLIGIBLE = 16, 1e-20
+"""Numbers of sequences between two looks at their probabilities, and what is negligible of the largest."""
+
 SATURATED = 3
 """Numbers of sequences, the largest, at which the largest stable rate is looked for."""
 
@@ -331,14 +334,17 @@ def _sequences(
     weight = np.zeros((states + 1, rate.size))
     weight[0] = 1.0
     carried = np.zeros(rate.size)
+    upward = batches * max(times.steps, 1e-9) / grid[:, np.newaxis]
     for level in range(states):
-        flow = weight[level] * step[max(level - 1, 0)]
-        carried = g * carried + flow
-        weight[level + 1] = batches * carried * max(times.steps, 1e-9) / grid[level]
-        largest = weight[level + 1] > 1e200
-        if largest.any():
-            weight[:, largest] /= 1e200
-            carried[largest] /= 1e200
+        carried = g * carried + weight[level] * step[max(level - 1, 0)]
+        weight[level + 1] = upward[level] * carried
+        if level % CHECKED == 0:
+            largest = weight[level + 1] > 1e100
+            weight[:, largest] /= 1e100
+            carried[largest] /= 1e100
+            # They fall beyond their largest: none of those that follow counts.
+            if (weight[level + 1] < NEGLIGIBLE * weight.max(axis=0)).all():
+                break
     counts = np.concatenate([[0.0], grid])[:, np.newaxis]
     ratio = np.minimum(rate * step[-1] * max(times.steps, 1e-9) / grid[-1], 0.999)
     tail = weight[-1] * ratio / (1 - ratio)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from functools import cached_property
+from typing import Any
 
 import numpy as np
+from msgspec import Struct
 from numpy.typing import NDArray
 
 from roofline.serving.load import Load
@@ -28,7 +30,7 @@ SPILL = 0.97
 """Fraction of the KV cache that running sequences fill before one is preempted or waits."""
 
 
-class Times(NamedTuple):
+class Times(Struct, frozen=True, dict=True):
     """Times of a replica's steps for 1 to N sequences of all ranks, at the lengths of a load.
 
     `decode` is s(n); `added` are the seconds that m prompts (columns) add to a step of n sequences (rows; prompts that
@@ -64,18 +66,30 @@ class Times(NamedTuple):
 
     def slope(self, number: Any) -> Array:
         """Seconds that a further prompt adds to a step with one."""
-        upper = min(2.0, self.most)
-        if upper <= 1:
-            return self.added(number, 1.0)
-        return np.maximum(self.added(number, upper) - self.added(number, 1.0), 0.0) / (upper - 1)
+        if self._upper <= 1:
+            return self._column(number, 1.0)
+        return np.maximum(self._column(number, self._upper) - self._column(number, 1.0), 0.0) / (self._upper - 1)
 
     def base(self, number: Any) -> Array:
         """Seconds that a prompt adds to a step beyond `slope`."""
-        return self.added(number, 1.0) - self.slope(number)
+        return self._column(number, 1.0) - self.slope(number)
 
     def full(self, number: Any) -> Array:
         """Seconds that a prompt adds in full steps."""
-        return self.added(number, self.most) / self.most
+        return self._column(number, self.most) / self.most
+
+    @property
+    def _upper(self) -> float:
+        return min(2.0, self.most)
+
+    @cached_property
+    def _columns(self) -> dict[float, Array]:
+        """`added` of one, two and k prompts, at its rows."""
+        return {prompts: self.added(self.added.rows, prompts) for prompts in (1.0, self._upper, self.most)}
+
+    def _column(self, number: Any, prompts: float) -> Array:
+        found: Array = np.interp(number, self.added.rows, self._columns[prompts])
+        return found
 
 
 def slots_of(replica: Replica, load: Load) -> float:
