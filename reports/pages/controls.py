@@ -9,6 +9,7 @@ import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.reports.pages.graph import MAX_OPS
 from roofline.reports.pages.subjects import Subject
 from roofline.whatif.request import Request
 
@@ -133,10 +134,6 @@ def controls(subject: Subject, reports: int = 1) -> Controls:
     degrees, quants = _thinned(degrees, degree, counts[3]), quants[: counts[2]]
     requested = Setting(0, 0, degrees.index(degree)), batches.index(batch), prompts.index(prompt)
     return Controls(request, batches, prompts, tuple(quants), flashes, degrees, *requested)
-
-
-MAX_OPS = 160
-"""Maximum number of embedded operators of a phase; those that take longest are kept."""
 
 
 def _values(usual: Any, requested: int) -> tuple[int, ...]:

@@ -1,4 +1,7 @@
-"""Layout of the network diagram: sections, the operators of each in rows, and the tensors between them."""
+"""What the drawings of a scenario need beside its document: the roofs, and the layout of the network diagram.
+
+The diagram has sections, the operators of each in rows, and the tensors between them.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,35 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any
 
+import numpy as np
+
+from roofline import Analysis
 from roofline.graph.op import Op
 from roofline.reports.output.export import printable
 from roofline.scenario.phase import Phase
+
+MAX_OPS = 160
+"""Maximum number of operators of a phase in a diagram; those that take longest are kept."""
+
+
+def roofs(answer: Analysis) -> dict[str, Any]:
+    """The bandwidth (B/s), and [name, peak in FLOP/s] of each format in use, the highest first."""
+    hardware = answer.scenario.hardware
+    phases = [phase for phase in (answer.prefill, answer.decode) if phase is not None]
+    used = dict.fromkeys(op.arithmetic for phase in phases for op in phase.ops if op.arithmetic is not None)
+    peaks = {name: hardware.matrix_peak(name) for name in used}
+    if hardware.vector_peak is not None:
+        peaks["vector"] = hardware.vector_peak
+    ordered = sorted(peaks.items(), key=lambda item: -item[1])
+    return {"bandwidth": hardware.memory_bandwidth, "peaks": [list(entry) for entry in ordered]}
+
+
+def kept(phase: Phase) -> list[int]:
+    """Indices of the operators shown: the `MAX_OPS` with the largest share."""
+    if len(phase.ops) <= MAX_OPS:
+        return list(range(len(phase.ops)))
+    share = [float(np.max(op.share)) for op in phase.ops]
+    return sorted(sorted(range(len(share)), key=lambda place: (-share[place], place))[:MAX_OPS])
 
 
 def rows_of(phase: Phase, places: Sequence[int]) -> list[dict[str, Any]]:

@@ -18,8 +18,8 @@ from roofline import Analysis, analyze
 from roofline.core.errors import RooflineError
 from roofline.graph.size import Size
 from roofline.reports.output.export import BASES, printable
-from roofline.reports.pages.controls import MAX_OPS, Controls, Setting, controls
-from roofline.reports.pages.graph import rows_of
+from roofline.reports.pages.controls import Controls, Setting, controls
+from roofline.reports.pages.graph import kept, roofs, rows_of
 from roofline.reports.pages.subjects import Subject
 from roofline.scenario.phase import Phase
 from roofline.whatif.command_line import command_line
@@ -184,7 +184,7 @@ def _setting(pools: PagePools, found: Controls, setting: Setting) -> str:
         document = {
             "figures": _figures(pools, answer, found.shape),
             "command": pools.text(_command(found.at(setting, batch=ANY_BATCH, prompt=ANY_PROMPT))),
-            "roofs": _peaks(pools, answer),
+            "roofs": _roofs(pools, answer),
         }
         phases = [
             f"{json.dumps(phase.name)}:{_phase(pools, phase, answer.times_are_expected, found.shape)}"
@@ -226,26 +226,9 @@ def _codes(bound: Any) -> Any:
     return np.select([names == name for name in BOUNDS], range(len(BOUNDS)), default=0)
 
 
-def _peaks(pools: PagePools, answer: Analysis) -> dict[str, Any]:
-    """The bandwidth (B/s), and [name, peak in FLOP/s] of each format in use."""
-    hardware = answer.scenario.hardware
-    phases = [phase for phase in (answer.prefill, answer.decode) if phase is not None]
-    used = dict.fromkeys(op.arithmetic for phase in phases for op in phase.ops if op.arithmetic is not None)
-    peaks = {name: hardware.matrix_peak(name) for name in used}
-    if hardware.vector_peak is not None:
-        peaks["vector"] = hardware.vector_peak
-    return {
-        "bandwidth": hardware.memory_bandwidth,
-        "peaks": [[pools.text(name), peak] for name, peak in sorted(peaks.items(), key=lambda item: -item[1])],
-    }
-
-
-def kept(phase: Phase) -> list[int]:
-    """Indices of the operators shown: the `MAX_OPS` with the largest share."""
-    if len(phase.ops) <= MAX_OPS:
-        return list(range(len(phase.ops)))
-    share = [float(np.max(op.share)) for op in phase.ops]
-    return sorted(sorted(range(len(share)), key=lambda place: (-share[place], place))[:MAX_OPS])
+def _roofs(pools: PagePools, answer: Analysis) -> dict[str, Any]:
+    found = roofs(answer)
+    return {**found, "peaks": [[pools.text(name), peak] for name, peak in found["peaks"]]}
 
 
 def _phase(pools: PagePools, phase: Phase, expected: bool, shape: tuple[int, int]) -> str:

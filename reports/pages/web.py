@@ -19,7 +19,7 @@ from roofline.reports.pages.subjects import Subject
 
 def web_page(subjects: Sequence[Subject], content: Content, figures: Sequence[ReportFigure], date: str | None) -> str:
     """The HTML page. All text is escaped, and the output is deterministic."""
-    style, script = _source("report.css"), _source("report.js")
+    style, script = (_source(f"drawing.{kind}") + _source(f"report.{kind}") for kind in ("css", "js"))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:;"

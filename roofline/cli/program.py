@@ -39,6 +39,7 @@ QUESTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = MappingProxyType(
             "sweep": ("roofline.cli.studies", "sweep"),
             "plot": ("roofline.cli.studies", "plot"),
             "report": ("roofline.cli.studies", "report"),
+            "view": ("roofline.cli.view", "view"),
         },
         "What is known, and how sure is it?": {
             "specs": ("roofline.cli.specs", "specs_app"),

@@ -24,7 +24,7 @@ def command_words(request: Request, model: bool = True) -> list[str]:
     """
     words = [request.model_name] if model else []
     words += ["--hw", request.hardware_name]
-    for option, value in _options(request):
+    for option, value in option_words(request):
         words += [option] if value is None else [option, value]
     return words
 
@@ -34,7 +34,8 @@ def command_line(request: Request, command: str = "analyze") -> str:
     return shlex.join(["roofline", command, *command_words(request)])
 
 
-def _options(request: Request) -> Iterator[tuple[str, str | None]]:
+def option_words(request: Request) -> Iterator[tuple[str, str | None]]:
+    """The options of a request that are not at their default, as (flag, value); None is a flag without a value."""
     options = request.options
     for name, default in _COUNTS.items():
         value = options.get(name, default)

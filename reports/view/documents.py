@@ -1,0 +1,234 @@
+"""The questions of the live page: each is a function from set-ups to the document of the command that answers it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline import Analysis, analyze
+from roofline.advisor import Goal, Limits, Objective, Quality, advise
+from roofline.core.errors import RooflineError, UnknownNameError
+from roofline.core.units import Dimension, parse_quantity
+from roofline.reports.documents.advice import advice_document
+from roofline.reports.documents.analysis import analysis_document
+from roofline.reports.documents.compare import compare_document
+from roofline.reports.documents.explain import explain_document
+from roofline.reports.documents.serving import serving_document
+from roofline.reports.output.blocks import finite
+from roofline.reports.pages.graph import kept, roofs, rows_of
+from roofline.reports.view.setups import Read, Setup, Specs, changes, quantities
+from roofline.scenario.scenario import MAX_LENGTH
+from roofline.serving.curve import serve
+from roofline.serving.load import Load
+from roofline.whatif.axes import axis_of
+from roofline.whatif.explain import Explanation
+from roofline.whatif.explain.operators import operator_at
+from roofline.whatif.metrics import find_metric
+from roofline.whatif.options import Kind, Option
+
+BATCHES = tuple(2**power for power in range(11))
+PROMPTS = tuple(2**power for power in range(7, 18))
+"""Values of the curves, beside those of the set-up."""
+
+TOP = 8
+"""Changes that the advice shows."""
+
+PARTS = 14
+"""Operators of a waterfall; the others are summed."""
+
+CONCURRENCY = Option("concurrency", Kind.INTEGER, (), 1, 10**6)
+
+
+class Question(Struct, forbid_unknown_fields=True):
+    """What the page asks: set-ups, an operator of the first by `phase` and `place`, or a dropped file."""
+
+    setups: list[dict[str, str]] = []
+    phase: str = "prefill"
+    place: int = 0
+    name: str = ""
+    text: str = ""
+
+
+Answer = Callable[[Question, Specs], Any]
+
+
+def answer(question: Question, specs: Specs) -> dict[str, Any]:
+    """The document of `roofline analyze` for the first set-up, and what its drawings need beside it."""
+    read = _first(question, specs)
+    analysis = analyze(read.request.scenario())
+    phases = [phase for phase in (analysis.prefill, analysis.decode) if phase is not None]
+    graphs = {phase.name: {"places": (places := kept(phase)), "sections": rows_of(phase, places)} for phase in phases}
+    return {
+        "analysis": analysis_document(analysis, request=read.request),
+        "graphs": graphs,
+        "roofs": roofs(analysis),
+        "hardware": list(quantities(read.request)),
+        "files": [{"name": file.name, "text": file.text} for file in read.files],
+        "command": read.command(),
+        "python": _python(read.values, "analyze(scenario_from(@))", "from roofline import analyze", "scenario_from"),
+    }
+
+
+def curves(question: Question, specs: Specs) -> dict[str, Any]:
+    """TTFT, TPOT and throughput against batch and against prompt, each from one analysis of a grid."""
+    request = _first(question, specs).request
+    scenario = request.scenario()
+    batch, prompt = int(np.max(scenario.batch)), int(np.max(scenario.prompt))
+    longest = min(request.limits.get("max_model_len", MAX_LENGTH), request.model.max_context or MAX_LENGTH)
+    room = longest - int(np.max(scenario.generate)) - int(np.max(scenario.prefix))
+    values = {
+        "batch": sorted({batch, *(value for value in BATCHES if value <= request.max_batch)}),
+        "prompt": sorted({prompt, *(value for value in PROMPTS if value <= room)}),
+    }
+    return {name: _curve(request, name, points) for name, points in values.items()}
+
+
+def _curve(request: Any, name: str, values: list[int]) -> dict[str, Any]:
+    analysis = analyze(request.with_options(**{name: np.array(values)}).scenario())
+    readings = ("bound", "low", "mid", "high") if analysis.times_are_expected else ("bound",)
+    rate = "sequences_per_s" if analysis.decode is None else "tokens_per_s"
+
+    def figures(metric: str) -> dict[str, Any]:
+        return {reading: _listed(analysis, f"{metric}.{reading}", len(values)) for reading in readings}
+
+    names = ["ttft", *(["tpot"] if analysis.decode is not None else []), rate]
+    fits = [bool(value) for value in _listed(analysis, "fits", len(values))]
+    return {"values": values, "fits": fits, "figures": {metric: figures(metric) for metric in names}}
+
+
+def _listed(analysis: Analysis, metric: str, count: int) -> list[Any]:
+    found = np.asarray(find_metric(metric, "bound").figure(analysis), dtype=float)
+    listed: list[Any] = finite(np.broadcast_to(found, (count,)).tolist())
+    return listed
+
+
+def explain(question: Question, specs: Specs) -> dict[str, Any]:
+    """The document of `roofline explain` for one operator of the first set-up."""
+    read = _first(question, specs)
+    analysis = analyze(read.request.scenario())
+    phase = {"prefill": analysis.prefill, "decode": analysis.decode}.get(question.phase)
+    if phase is None or not 0 <= question.place < len(phase.ops):
+        raise RooflineError("there is no such operator")
+    subject, lines, margin, kernel = operator_at(analysis, phase, question.place)
+    last = lines[-1]
+    found = Explanation(subject, "", last.value, last.unit, tuple(lines), margin, kernel, (), ())
+    command = read.command("explain", f"--phase {phase.name}")
+    command = command.replace("roofline explain", f"roofline explain {phase.ops[question.place].name}", 1)
+    return {"explanation": explain_document(found, analysis), "command": command}
+
+
+def compare(question: Question, specs: Specs) -> dict[str, Any]:
+    """The document of `roofline compare` for all set-ups."""
+    found = [specs.read(setup) for setup in question.setups]
+    if len(found) < 2:
+        raise RooflineError("a comparison needs two set-ups")
+    analyses = [analyze(read.request.scenario()) for read in found]
+    labels = [read.command().removeprefix("roofline analyze ") for read in found]
+    return {
+        "comparison": compare_document(analyses, labels, PARTS),
+        "command": " ".join(["roofline compare", *(f'"{label}"' for label in labels)]),
+        "python": _python(
+            [read.values for read in found],
+            "compare_document([analyze(scenario_from(one)) for one in @], 'AB')",
+            "from roofline import analyze\nfrom roofline.reports.documents.compare import compare_document",
+            "scenario_from",
+        ),
+    }
+
+
+def advice(question: Question, specs: Specs) -> dict[str, Any]:
+    """The document of `roofline advise` for the first set-up, and the options that each change sets."""
+    read = _first(question, specs)
+    setup = question.setups[0]
+    objective = _choice(Objective, setup.get("advice.objective", Objective.TOTAL))
+    quality = _choice(Quality, setup.get("advice.quality", Quality.CALIBRATED))
+    ttft, tpot = _target(setup, "ttft"), _target(setup, "tpot")
+    found = advise(read.request, Goal(objective, Limits(ttft=ttft, tpot=tpot), quality), top=TOP)
+    trials = {entry.move.name: entry.trial for entry in (*found.recommendations, *found.engines, *found.hardware)}
+    words = [f"--objective {objective} --quality {quality}", *_targets(setup)]
+    return {
+        "advice": advice_document(found, TOP),
+        "changes": {name: changes(read.request, trial.request) for name, trial in trials.items()},
+        "plan": [changes(read.request, step.trial.request) for step in found.plan.steps],
+        "command": read.command("advise", *words),
+        "python": _python(
+            read.values,
+            f"advise(request_from(@), Goal(Objective.{objective.name}))",
+            "from roofline.advisor import Goal, Objective, advise",
+            "request_from",
+        ),
+    }
+
+
+def load(question: Question, specs: Specs) -> dict[str, Any]:
+    """The documents of `roofline serve` for all set-ups, under the load of the first."""
+    first = question.setups[0] if question.setups else {}
+    text = first.get("load.concurrency") or "1:256:log9"
+    values = [float(value) for value in axis_of(CONCURRENCY, text).values]
+    targets = (_target(first, "ttft") or math.inf, _target(first, "tpot") or math.inf)
+    documents = []
+    for read in map(specs.read, question.setups):
+        scenario = read.request.scenario()
+        prompt, output = int(np.max(scenario.prompt)), int(np.max(scenario.generate))
+        requests = Load(prompt=prompt, output=output, concurrency=int(values[0]))
+        documents.append(serving_document(serve(scenario, requests, values, targets=targets), targets))
+    read = specs.read(first)
+    unused = dict.fromkeys(("batch", "prompt", "generate", "prefix", "images", "context"))
+    served = replace(read, request=read.request.with_options(**unused))
+    lengths = {name: int(np.max(getattr(read.request.scenario(), name))) for name in ("prompt", "generate")}
+    words = [*(f"--{name} {tokens}" for name, tokens in lengths.items()), f"--concurrency {text}", *_targets(first)]
+    return {
+        "serving": documents,
+        "command": served.command("serve", *words),
+        "python": _python(
+            read.values,
+            f"serve(scenario_from(@), Load({lengths['prompt']}, {lengths['generate']}, concurrency=1), {values})",
+            "from roofline.serving.curve import serve\nfrom roofline.serving.load import Load",
+            "scenario_from",
+        ),
+    }
+
+
+def dropped(question: Question, specs: Specs) -> dict[str, str]:
+    """The option that a dropped file sets, and its spec."""
+    option, file = specs.imported(question.name, question.text)
+    return {"option": option, "name": file.name, "text": file.text}
+
+
+ANSWERS: Mapping[str, Answer] = {
+    found.__name__: found for found in (answer, curves, explain, compare, advice, load, dropped)
+}
+"""The questions by the name in their address."""
+
+
+def _first(question: Question, specs: Specs) -> Read:
+    setup: Setup = question.setups[0] if question.setups else {}
+    return specs.read(setup)
+
+
+def _target(setup: Setup, name: str) -> float | None:
+    text = setup.get(f"goal.{name}", "").strip()
+    return parse_quantity(text, Dimension.TIME).value if text else None
+
+
+def _targets(setup: Setup) -> list[str]:
+    """The targets as options of a command."""
+    given = {name: setup.get(f"goal.{name}", "").strip() for name in ("ttft", "tpot")}
+    return [f"--{name} {text}" for name, text in given.items() if text]
+
+
+def _choice(choices: Any, text: str) -> Any:
+    try:
+        return choices(text)
+    except ValueError:
+        raise UnknownNameError(choices.__name__.lower(), text, map(str, choices)) from None
+
+
+def _python(values: Any, call: str, imports: str, reader: str) -> str:
+    """Python that computes the same: `call` with the option values in the place of @."""
+    return f"{imports}\nfrom roofline.whatif.options import {reader}\n\nanswer = {call.replace('@', repr(values))}"

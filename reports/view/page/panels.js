@@ -1,0 +1,371 @@
+// The views of the page: each draws documents of the server into a box.
+"use strict";
+const Panels = (() => {
+  const { add, plain, seconds, si } = Draw;
+  const LETTERS = "ABCDEFGH";
+  const LOOKS = ["memory", "compute", "link", "other"];
+  const HEIGHT = 300;
+  const rate = (value, digits = 3) => si(value, "", digits);
+  const times = (gain) => `${gain.mid.toFixed(2)}×`;
+  const range = ({ low, high }, shown) => `${shown(low)} to ${shown(high)}`;
+
+  // --- charts and their files ----------------------------------------------------------------------------------------
+
+  // A figure with its SVG drawn by `draw(box)`, and buttons that save it.
+  function chart(parent, name, draw) {
+    const figure = add(parent, "figure", { class: "chart" });
+    const box = add(figure, "div");
+    const tools = add(figure, "div", { class: "saves" });
+    for (const kind of ["SVG", "PNG"]) {
+      add(tools, "button", { type: "button", class: "action", "aria-label": `Save ${name} as ${kind}` }, kind)
+        .addEventListener("click", () => savePicture(box.querySelector("svg"), name, kind));
+    }
+    return { box, draw: () => draw(box) };
+  }
+
+  const PAINTED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight",
+    "paint-order", "text-anchor"];
+
+  function savePicture(svg, name, kind) {
+    const copy = svg.cloneNode(true);
+    const [from, to] = [svg.querySelectorAll("*"), copy.querySelectorAll("*")];
+    from.forEach((element, index) => {
+      const style = getComputedStyle(element);
+      for (const key of PAINTED) to[index].setAttribute(key, style.getPropertyValue(key));
+      to[index].removeAttribute("class");
+    });
+    const [, , width, height] = svg.getAttribute("viewBox").split(" ").map(Number);
+    for (const [key, value] of Object.entries({ xmlns: "http://www.w3.org/2000/svg", width, height })) copy.setAttribute(key, value);
+    const paper = document.createElementNS("http://www.w3.org/2000/svg", "rect");
+    const colour = getComputedStyle(document.body).backgroundColor;
+    for (const [key, value] of Object.entries({ width: "100%", height: "100%", fill: colour })) paper.setAttribute(key, value);
+    copy.prepend(paper);
+    const drawn = new Blob([new XMLSerializer().serializeToString(copy)], { type: "image/svg+xml" });
+    if (kind === "SVG") save(`${name}.svg`, drawn);
+    else {
+      const picture = new Image();
+      picture.addEventListener("load", () => {
+        const canvas = Object.assign(document.createElement("canvas"), { width: 2 * width, height: 2 * height });
+        canvas.getContext("2d").drawImage(picture, 0, 0, 2 * width, 2 * height);
+        URL.revokeObjectURL(picture.src);
+        canvas.toBlob((blob) => save(`${name}.png`, blob));
+      });
+      picture.src = URL.createObjectURL(drawn);
+    }
+  }
+
+  function save(name, blob) {
+    const link = document.createElement("a");
+    link.href = URL.createObjectURL(blob);
+    link.download = name;
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+  }
+
+  // --- overview ------------------------------------------------------------------------------------------------------
+
+  async function overview(box, page) {
+    const { analysis, roofs } = page.answer;
+    const grid = add(box, "div", { class: "charts" });
+    const phases = Object.keys(analysis.phases);
+    const drawn = phases.map((phase) => chart(grid, `${phase}-roofline`, (inner) => Draw.roofline(inner, {
+      phase, roofs, ops: page.operators(phase), time: analysis.phases[phase].bound_time_s, height: HEIGHT,
+      open: (op) => page.openCard(op, phase),
+    })));
+    const lines = ["batch", "prompt"].flatMap((axis) => ["times", "rate"].map((what) => [axis, what]));
+    let curves = null;
+    const later = lines.map(([axis, what]) => chart(grid, `${what}-over-${axis}`, (inner) => {
+      if (curves) curve(inner, axis, what, curves[axis], analysis.scenario[axis]);
+      else inner.classList.add("waiting");
+    }));
+    [...drawn, ...later].forEach((one) => one.draw());
+    add(box, "p", { class: "legend" }, "Area of a circle: share of the phase's bound time. Curves: expected, with the 80% " +
+      "interval; dotted at the bound; hollow where memory is exceeded.");
+    curves = await page.ask("curves");
+    for (const one of later) {
+      one.box.classList.remove("waiting");
+      one.draw();
+    }
+  }
+
+  function curve(box, axis, what, { values, fits, figures }, here) {
+    const over = axis === "batch" ? "batch (sequences)" : "prompt (tokens)";
+    const rates = Object.keys(figures).filter((name) => name.endsWith("_per_s"));
+    const series = what === "rate" ? [[rates[0], "", "link"]] : figures.tpot
+      ? [["ttft", "TTFT", "memory"], ["tpot", "TPOT", "compute"]] : [["ttft", "time", "memory"]];
+    const lines = series.map(([name, label, look]) => ({
+      label, look,
+      points: values.map((value, index) => ({
+        value, fits: fits[index],
+        ...Object.fromEntries(Object.entries(figures[name]).map(([reading, list]) => [reading, list[index]])),
+      })),
+    }));
+    const title = what === "rate" ? (rates[0] === "tokens_per_s" ? "Tokens/s" : "Sequences/s") : "Latency";
+    Draw.curve(box, { axis, over, lines, here, shown: what === "rate" ? rate : seconds, what: title, height: HEIGHT });
+  }
+
+  // --- network and operators -----------------------------------------------------------------------------------------
+
+  function phaseButtons(parent, page) {
+    const group = add(parent, "div", { class: "segments", role: "group", "aria-label": "Phase" });
+    for (const phase of Object.keys(page.answer.analysis.phases)) {
+      const button = add(group, "button", { type: "button", class: "plain", "aria-pressed": phase === page.phase }, phase);
+      button.addEventListener("click", () => page.turn({ phase }));
+    }
+    return group;
+  }
+
+  function network(box, page) {
+    const head = add(box, "div", { class: "head" });
+    phaseButtons(head, page);
+    const legend = add(head, "p", { class: "legend" });
+    for (const bound of ["compute", "memory", "link"]) add(legend, "span", { class: `key ${bound}` }, `${bound}-bound`);
+    const { places, sections } = page.answer.graphs[page.phase];
+    const ops = page.operators(page.phase);
+    Draw.network(add(box, "div", { class: "graph" }), {
+      sections, ops: places.map((place) => ops[place]), left: ops.length - places.length,
+      open: (op) => page.openCard(op, page.phase),
+    });
+  }
+
+  const sorting = { key: null, down: true };
+  const filter = { query: "", bound: "" };
+
+  function operators(box, page) {
+    const head = add(box, "div", { class: "head" });
+    phaseButtons(head, page);
+    const query = add(head, "input", { type: "search", "aria-label": "Filter operators", placeholder: "name, kind or section" });
+    query.value = filter.query;
+    const bound = add(head, "select", { "aria-label": "Bound by" });
+    for (const [value, shown] of [["", "any bound"], ["compute", "compute"], ["memory", "memory"], ["link", "link"]]) {
+      add(bound, "option", { value }, shown);
+    }
+    bound.value = filter.bound;
+    const counted = add(head, "span", { class: "note", role: "status" });
+    const table = add(add(box, "div", { class: "scroll", tabindex: 0, role: "region", "aria-label": "Operators" }), "table");
+    const ops = page.operators(page.phase);
+    const draw = () => {
+      Object.assign(filter, { query: query.value, bound: bound.value });
+      const found = Draw.table(table, {
+        phase: page.phase, ops, query: query.value.trim().toLowerCase(), bound: bound.value, sorting,
+        open: (op) => page.openCard(op, page.phase),
+      });
+      counted.textContent = `${found} of ${ops.length}`;
+    };
+    query.addEventListener("input", draw);
+    bound.addEventListener("change", draw);
+    draw();
+    add(box, "p", { class: "note" }, "FLOP, bytes and times are those of one instance; the share is of all, in bound time.");
+  }
+
+  // --- comparison ----------------------------------------------------------------------------------------------------
+
+  async function compare(box, page) {
+    const head = add(box, "div", { class: "head" });
+    if (page.setups.length < 2) {
+      add(head, "p", {}, "Add a second set-up and change it; this view shows which operators make the difference.");
+      add(head, "button", { type: "button", class: "plain" }, "Add a set-up").addEventListener("click", page.addSetup);
+      return;
+    }
+    const choice = add(head, "div", { class: "segments", role: "group", "aria-label": "Metric" });
+    for (const [metric, shown] of [["ttft", "TTFT"], ["tpot", "TPOT"], ["total", "Total"]]) {
+      add(choice, "button", { type: "button", class: "plain", "aria-pressed": metric === page.metric }, shown)
+        .addEventListener("click", () => page.turn({ metric }));
+    }
+    const body = add(box, "div", { class: "charts wide" });
+    const { comparison } = await page.ask("compare");
+    for (const fall of comparison.waterfalls.filter(({ metric }) => metric === page.metric)) {
+      const title = `${LETTERS[fall.from]} to ${LETTERS[fall.to]}`;
+      chart(body, `from-${title.replaceAll(" ", "-")}`, (inner) => waterfall(inner, fall, title)).draw();
+    }
+    const scope = page.metric === "tpot" ? " of the mean decode step" : "";
+    add(box, "p", { class: "note" }, `Expected times${scope}, operator by operator, the largest changes first.`);
+  }
+
+  function waterfall(box, fall, title) {
+    const unit = "expected_s" in fall.totals ? "expected_s" : "bound_s";
+    const total = fall.totals[unit];
+    if (!total || total.before === null) return void add(box, "p", {}, "There is no such time.");
+    const parts = fall.parts.map((part) => ({ name: part.name, change: part[unit].change })).filter(({ change }) => change);
+    const steps = [];
+    let level = total.before;
+    for (const { name, change } of parts) {
+      steps.push({ name, from: level, to: level + change });
+      level += change;
+    }
+    const rows = [{ name: title.split(" ")[0], from: 0, to: total.before, whole: true }, ...steps,
+      { name: title.split(" ")[2], from: 0, to: total.after, whole: true }];
+    const shift = total.before ? (100 * total.change) / total.before : 0;
+    const height = 26 * rows.length + 34;
+    const sign = total.change > 0 ? "+" : "−";
+    const text = `${title}: ${seconds(total.before)} to ${seconds(total.after)} (${sign}${Math.abs(shift).toFixed(1)}%)`;
+    const { svg, width } = Draw.canvas(box, text, height);
+    add(svg, "text", { x: 2, y: 14, class: "title" }, text);
+    const left = Math.min(190, width * 0.38);
+    const right = width - 86;
+    const least = Math.min(...steps.flatMap(({ from, to }) => [from, to]), total.before, total.after);
+    const most = Math.max(...steps.flatMap(({ from, to }) => [from, to]), total.before, total.after);
+    // The axis begins at zero unless all change happens far from it.
+    const base = least > 0.8 * most ? least - (most - least) : 0;
+    const x = (value) => left + ((right - left) * Math.max(0, value - base)) / ((most - base) || 1);
+    rows.forEach(({ name, from, to, whole }, index) => {
+      const y = 28 + 26 * index;
+      const look = whole ? "fill-total" : to < from ? "fill-memory" : "fill-compute";
+      const start = Math.min(x(from), x(to));
+      const bar = add(svg, "rect", { class: look, x: start, y, width: Math.max(1.5, Math.abs(x(to) - x(from))), height: 16, rx: 2 });
+      add(bar, "title", {}, `${name}: ${seconds(Math.abs(to - from))}`);
+      const most = Math.floor(left / 6.3);
+      add(svg, "text", { x: left - 8, y: y + 12, "text-anchor": "end" }, name.length > most ? `${name.slice(0, most - 1)}…` : name);
+      const change = whole ? seconds(to) : `${to > from ? "+" : "−"}${seconds(Math.abs(to - from))}`;
+      add(svg, "text", { x: Math.max(x(from), x(to)) + 6, y: y + 12, class: "number" }, change);
+      if (index) add(svg, "line", { class: "grid", x1: x(from && !whole ? from : to), x2: x(from && !whole ? from : to), y1: y - 10, y2: y });
+    });
+    if (base > 0) add(svg, "text", { x: left, y: height - 2, class: "faint" }, `the axis begins at ${seconds(base)}`);
+  }
+
+  // --- advice --------------------------------------------------------------------------------------------------------
+
+  const OBJECTIVES = ["total", "ttft", "tpot", "throughput", "memory", "cost", "energy"];
+  const QUALITIES = ["lossless", "calibrated", "lossy", "retrain"];
+
+  function choices(parent, label, values, chosen, pick) {
+    const box = add(parent, "label", { class: "choice" }, `${label} `);
+    const select = add(box, "select");
+    for (const value of values) add(select, "option", { value }, value);
+    select.value = chosen;
+    select.addEventListener("change", () => pick(select.value));
+  }
+
+  function targets(head, page) {
+    for (const [name, label] of [["ttft", "TTFT below"], ["tpot", "TPOT below"]]) {
+      const box = add(head, "label", { class: "choice" }, `${label} `);
+      const input = add(box, "input", { type: "text", size: 6, placeholder: name === "ttft" ? "2s" : "50ms" });
+      input.value = page.setup[`goal.${name}`] ?? "";
+      input.addEventListener("change", () => page.set(`goal.${name}`, input.value));
+    }
+  }
+
+  async function advice(box, page) {
+    const head = add(box, "div", { class: "head" });
+    choices(head, "Improve", OBJECTIVES, page.setup["advice.objective"] ?? "total", (value) => page.set("advice.objective", value));
+    choices(head, "Quality", QUALITIES, page.setup["advice.quality"] ?? "calibrated", (value) => page.set("advice.quality", value));
+    targets(head, page);
+    const body = add(box, "div", { class: "advice waiting" });
+    const { advice: found, changes, plan } = await page.ask("advice");
+    body.classList.remove("waiting");
+    if (found.findings.length) {
+      add(body, "h2", {}, "What limits it");
+      const list = add(body, "ul", { class: "plain-list" });
+      for (const { text } of found.findings) add(list, "li", {}, text);
+    }
+    const steps = found.plan.steps;
+    if (steps.length) {
+      add(body, "h2", {}, `Plan: ${found.plan.times_better ? `${times(found.plan.times_better)} in all` : "it fits then"}`);
+      const list = add(body, "ol", { class: "moves" });
+      steps.forEach((step, index) => move(list, step, page, plan[index], index ? `Apply 1 to ${index + 1}` : "Apply"));
+      if (steps.length > 1) {
+        add(body, "button", { type: "button", class: "plain" }, "Apply the whole plan")
+          .addEventListener("click", () => page.apply(plan.at(-1), "the plan"));
+      }
+    }
+    for (const [title, entries] of [
+      ["Single changes", found.recommendations], ["Other engines", found.other_engines], ["Other hardware", found.other_hardware],
+    ]) {
+      if (!entries.length) continue;
+      add(body, "h2", {}, title);
+      const list = add(body, "ul", { class: "moves" });
+      for (const entry of entries) move(list, entry, page, changes[entry.move], "Apply");
+    }
+    const useless = found.no_benefit.filter(({ reason }) => reason);
+    if (useless.length) {
+      const more = add(body, "details", { class: "fold" });
+      add(more, "summary", {}, `Without benefit here (${useless.length})`);
+      const list = add(more, "ul", { class: "plain-list" });
+      for (const { move: name, reason } of useless) add(list, "li", {}, `${name}: ${reason}`);
+    }
+  }
+
+  function move(list, entry, page, change, label) {
+    const item = add(list, "li");
+    const gain = add(item, "div", { class: "gain" });
+    add(gain, "b", {}, entry.times_better ? times(entry.times_better) : "fits");
+    if (entry.times_better) add(gain, "span", {}, range(entry.times_better, (value) => value.toFixed(2)));
+    const about = add(item, "div");
+    add(about, "b", {}, entry.move);
+    add(about, "span", {}, `${entry.title} · requires ${entry.price}`);
+    if (entry.helps?.[0]) add(about, "span", {}, `helps ${entry.helps[0].text}`);
+    const details = [entry.assumes && `assumes ${entry.assumes}`, ...(entry.cautions ?? [])].filter(Boolean);
+    if (details.length) {
+      const more = add(about, "details", { class: "fold" });
+      add(more, "summary", {}, "Conditions");
+      for (const text of details) add(more, "span", {}, text);
+    }
+    add(item, "button", { type: "button", class: "plain", "aria-label": `${label}: ${entry.move}` }, label)
+      .addEventListener("click", () => page.apply(change, entry.move));
+  }
+
+  // --- serving under load --------------------------------------------------------------------------------------------
+
+  async function load(box, page) {
+    const head = add(box, "div", { class: "head" });
+    const label = add(head, "label", { class: "choice" }, "Requests in flight ");
+    const input = add(label, "input", { type: "text", size: 12, placeholder: "1:256:log9" });
+    input.value = page.setup["load.concurrency"] ?? "";
+    input.addEventListener("change", () => page.set("load.concurrency", input.value));
+    targets(head, page);
+    const grid = add(box, "div", { class: "charts" });
+    let documents = [];
+    const charts = [
+      ["TTFT", "ttft", (point) => point.ttft_s, seconds], ["TPOT", "tpot", (point) => point.tpot_s, seconds],
+      ["Output tokens/s per device", "throughput", (point) => ({ mean: { mid: point.output_tokens_per_s_per_device } }), rate, true],
+    ];
+    const targeted = ["ttft", "tpot"].some((name) => page.setup[`goal.${name}`]);
+    if (targeted) {
+      charts.push(["Goodput (requests/s)", "goodput", (point) => ({ mean: { mid: point.goodput_requests_per_s } }), rate, true]);
+    } else add(head, "span", { class: "note" }, "With a target, goodput is drawn as well.");
+    const lines = (read) => documents.flatMap((one, index) => {
+      const name = documents.length > 1 ? LETTERS[index] : "";
+      const points = one.points.filter(({ stable }) => stable);
+      const look = LOOKS[index % LOOKS.length];
+      const made = (label, statistic) => ({
+        label, look, points: points.map((point) => ({ value: point.concurrency, fits: true, ...(read(point)[statistic] ?? {}) })),
+      });
+      const tail = points.length && read(points[0]).p95 && documents.length === 1;
+      return tail ? [made("mean", "mean"), { ...made("p95", "p95"), look: "compute" }] : [made(name, "mean")];
+    });
+    const drawn = charts.map(([what, name, read, shown, linear]) => chart(grid, `${name}-under-load`, (inner) => {
+      Draw.curve(inner, { axis: "requests in flight", over: "requests in flight", lines: lines(read), shown, what, height: HEIGHT, linear });
+    }));
+    drawn.push(chart(grid, "frontier", (inner) => {
+      const found = documents.map((one, index) => ({
+        label: documents.length > 1 ? LETTERS[index] : "", look: LOOKS[index % LOOKS.length],
+        points: one.points.filter(({ stable }) => stable).map((point) => ({
+          value: point.output_tokens_per_s_per_user, mid: point.output_tokens_per_s_per_device, fits: true,
+        })).filter(({ value }) => value > 0),
+      }));
+      const over = "tokens/s per user";
+      Draw.curve(inner, { axis: over, over, lines: found, shown: rate, what: "Frontier: tokens/s per device", height: HEIGHT });
+    }));
+    const table = add(box, "div");
+    drawn.forEach(({ box: inner }) => inner.classList.add("waiting"));
+    documents = (await page.ask("load", page.setups)).serving;
+    drawn.forEach((one) => { one.box.classList.remove("waiting"); one.draw(); });
+    documents.forEach((one, index) => {
+      const header = ["in flight", "TTFT mean", "TTFT p95", "TPOT mean", "TPOT p95", "tokens/s/device", "tokens/s/user", "USD/Mtok"];
+      const time = (value) => (value === null ? "unbounded" : seconds(value));
+      const rows = one.points.map((point) => [
+        String(point.concurrency), time(point.ttft_s.mean.mid), time(point.ttft_s.p95.mid), time(point.tpot_s.mean.mid),
+        time(point.tpot_s.p95.mid), rate(point.output_tokens_per_s_per_device), plain(point.output_tokens_per_s_per_user),
+        point.usd_per_million_tokens === null ? "-" : plain(point.usd_per_million_tokens),
+      ]);
+      if (documents.length > 1) add(table, "h2", {}, `${LETTERS[index]}: ${one.model} on ${one.devices} × ${one.hardware}`);
+      Draw.simpleTable(table, `Load of ${LETTERS[index]}`, header, rows, 0);
+    });
+  }
+
+  return {
+    LETTERS, LOOKS, save,
+    VIEWS: { overview: "Overview", network: "Network", operators: "Operators", compare: "Compare", advice: "Advice", load: "Load" },
+    draw: { overview, network, operators, compare, advice, load },
+  };
+})();

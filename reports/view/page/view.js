@@ -1,0 +1,517 @@
+// The live page: its state is in the address, its figures are the documents of the server; computes nothing but the layout.
+"use strict";
+(() => {
+  const { add, plain, seconds, si } = Draw;
+  const { LETTERS } = Panels;
+  const get = (name) => document.getElementById(name);
+  const state = { setups: [{}], active: 0, tab: "overview", phase: "prefill", metric: "total", form: "command" };
+  const PAGE = ["active", "tab", "phase", "metric", "form"];
+  let showFields = () => {};
+  let undoable = 0;
+
+  // --- the address ---------------------------------------------------------------------------------------------------
+
+  const BEGIN = { active: 0, tab: "overview", phase: "prefill", metric: "total", form: "command" };
+
+  function address() {
+    return state.setups.map((setup, index) => {
+      const parts = new URLSearchParams(setup);
+      if (!index) for (const name of PAGE) if (state[name] !== BEGIN[name]) parts.set(`page.${name}`, state[name]);
+      return parts.toString();
+    }).join(";");
+  }
+
+  function readAddress() {
+    const setups = location.hash.slice(1).split(";").slice(0, LETTERS.length).map((text) => Object.fromEntries(new URLSearchParams(text)));
+    Object.assign(state, BEGIN, { setups });
+    for (const name of PAGE) {
+      const value = setups[0][`page.${name}`];
+      if (value !== undefined) state[name] = name === "active" ? Number(value) : value;
+      delete setups[0][`page.${name}`];
+    }
+    if (!setups[state.active]) state.active = 0;
+    if (!(state.tab in Panels.VIEWS)) state.tab = "overview";
+  }
+
+  // Records a change of a set-up so that it can be undone; one that is `live` is recorded by the next one that is not.
+  function changed(live = false) {
+    const hash = `#${address()}`;
+    if (!live && hash !== location.hash) {
+      history.pushState({ undoable: (undoable += 1) }, "", hash);
+      get("undo").disabled = false;
+    }
+    refresh();
+  }
+
+  // What is shown of the set-ups is part of the address, and no step of its own.
+  function looked() {
+    history.replaceState(history.state, "", `#${address()}`);
+    refresh();
+  }
+
+  const active = () => state.setups[state.active];
+
+  function set(name, value, live = false) {
+    const setup = { ...active() };
+    if (name === "model") delete setup["model.spec"];
+    if (name === "hw") for (const key of Object.keys(setup)) if (key.startsWith("hw.")) delete setup[key];
+    if (value === null || value.trim() === "") delete setup[name];
+    else setup[name] = value.trim();
+    state.setups[state.active] = setup;
+    changed(live);
+  }
+
+  function apply(changes, name) {
+    for (const key of Object.keys(changes)) {
+      if (key === "hw") for (const other of Object.keys(active())) if (other.startsWith("hw.")) delete active()[other];
+      if (changes[key] === null) delete active()[key];
+      else active()[key] = changes[key];
+    }
+    changed();
+    say(`Applied ${name}.`, "Undo", () => history.back());
+  }
+
+  // --- asking the server ---------------------------------------------------------------------------------------------
+
+  const known = new Map();
+
+  async function post(name, question) {
+    let response;
+    try {
+      response = await fetch(`ask/${name}`, {
+        method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question),
+      });
+    } catch {
+      gone(true);
+      throw new Error("the server has ended");
+    }
+    gone(false);
+    const found = await response.json().catch(() => ({ error: `the server refused this (${response.status})` }));
+    if (!response.ok) throw new Error(found.error);
+    return found;
+  }
+
+  // The answer to a question, asked once for each set of set-ups.
+  function ask(name, question) {
+    const key = JSON.stringify([name, question]);
+    if (!known.has(key)) {
+      const promise = post(name, question);
+      promise.catch(() => known.delete(key));
+      known.set(key, promise);
+      if (known.size > 100) known.delete(known.keys().next().value);
+    }
+    return known.get(key);
+  }
+
+  function gone(is) {
+    const box = get("gone");
+    if (box.hidden === !is) return;
+    box.hidden = !is;
+    document.body.classList.toggle("stopped", is);
+    if (is) box.textContent = "The server has ended, and the figures below no longer follow. Run roofline view again; this set-up: " +
+      (shown.source || "the part of the address after #");
+  }
+
+  async function alive() {
+    if (document.hidden) return;
+    try {
+      await fetch("view.css", { method: "HEAD" });
+      if (!get("gone").hidden) { gone(false); refresh(); }
+    } catch { gone(true); }
+  }
+
+  // --- drawing -------------------------------------------------------------------------------------------------------
+
+  const shown = { source: "" };
+  let busy = false;
+  let again = false;
+
+  // Draws the present state; while an answer is awaited, later changes wait and only the last of them is drawn.
+  async function refresh() {
+    document.body.dataset.state = address();
+    showFields(active(), null);
+    again = true;
+    if (busy) return;
+    busy = true;
+    while (again) {
+      again = false;
+      await draw().catch((error) => problem(error.message));
+    }
+    busy = false;
+    document.body.dataset.drawn = address();
+  }
+
+  async function draw() {
+    const setups = state.setups.map((setup) => ({ ...setup }));
+    const answers = await Promise.allSettled(setups.map((setup) => ask("answer", { setups: [setup] })));
+    const failed = answers.findIndex(({ status }) => status === "rejected");
+    problem(failed < 0 ? "" : `${setups.length > 1 ? `${LETTERS[failed]}: ` : ""}${answers[failed].reason.message}`);
+    setupChips();
+    tabs();
+    const own = answers[state.active].value;
+    if (!own) return;
+    showFields(active(), own);
+    heading(own.analysis);
+    answerRows(answers.map(({ value }) => value?.analysis));
+    Draw.memory(emptied("memory"), own.analysis.memory);
+    notes(own.analysis);
+    if (!again && !answers.some(({ value }) => !value)) await panel(own, setups);
+  }
+
+  function problem(text) {
+    get("problem").textContent = text && `${text[0].toUpperCase()}${text.slice(1)}.`.replace("..", ".");
+    document.body.classList.toggle("wrong", Boolean(text));
+  }
+
+  function emptied(name) {
+    get(name).replaceChildren();
+    return get(name);
+  }
+
+  function heading(analysis) {
+    const { devices, decode_devices: more } = analysis.parallelism;
+    const title = `${analysis.model} on ${devices + more > 1 ? `${devices + more} × ` : ""}${analysis.hardware}`;
+    get("title").textContent = title;
+    document.title = `${title} · roofline`;
+    const { scenario, generation } = analysis;
+    const kv = scenario.kv ? `, KV cache ${scenario.kv}` : "";
+    const basis = generation.basis ? `, ${BASES[generation.basis] ?? generation.basis}` : "";
+    get("about").textContent =
+      `${scenario.engine}${basis}; weights ${scenario.weights}, activations ${scenario.activations}${kv}`;
+  }
+
+  const BASES = {
+    calibrated: "calibrated on this hardware", version: "calibrated with another version", family: "calibrated on its family",
+    engine: "calibrated with another engine", pooled: "calibrated on other hardware", unmeasured: "this format was not measured",
+    bound: "not calibrated",
+  };
+
+  const rate = (value) => (value >= 1000 ? si(value) : plain(value));
+  const usd = (value) => `$${value >= 100 ? value.toFixed(0) : value.toPrecision(3)}`;
+
+  // The ends of an interval; a unit that both have is written once.
+  function interval({ low, high }, text) {
+    const [from, to] = [text(low), text(high)];
+    const [number, unit] = from.split(" ");
+    return `${unit && to.endsWith(` ${unit}`) ? number : from} – ${to}`;
+  }
+
+  // The figures of an answer: [key, title, expected interval or null, bound, text].
+  function figures({ generation, cost, energy }) {
+    const encoder = generation.tokens_per_s === null;
+    const name = encoder ? "sequences_per_s" : "tokens_per_s";
+    return [
+      ["ttft", encoder ? "Latency" : "TTFT", generation.expected_ttft_s, generation.ttft_s, seconds],
+      ...(encoder ? [] : [["tpot", "TPOT", generation.expected_tpot_s, generation.tpot_s, seconds]]),
+      ["total", "Total", generation.expected_time_s, generation.total_s, seconds],
+      [name, encoder ? "Sequences/s" : "Tokens/s", generation[`expected_${name}`], generation[name], rate],
+      ...(encoder ? [] : [
+        ["cost", "$/M tokens", cost?.expected_usd_per_million_tokens, cost?.usd_per_million_tokens, usd],
+        ["energy", "J/token", energy.expected_j_per_token, energy.j_per_token, (value) => si(value, "J")],
+      ]),
+    ];
+  }
+
+  function answerRows(analyses) {
+    const box = emptied("answer");
+    const found = analyses.map((analysis) => (analysis ? figures(analysis) : []));
+    const several = analyses.length > 1;
+    box.classList.toggle("several", several);
+    const most = {};
+    for (const [key, , expected, bound] of found.flat()) {
+      most[key] = Math.max(most[key] ?? 0, expected?.high ?? 0, bound ?? 0);
+    }
+    analyses.forEach((analysis, index) => {
+      const row = add(box, "dl", several && index === state.active ? { class: "active" } : {});
+      if (several) {
+        const name = add(row, "div", { class: "label" });
+        add(name, "dt", {}, LETTERS[index]);
+        add(name, "dd", {}, analysis ? label(index) : "cannot run");
+      }
+      if (!analysis) return;
+      fitsCell(row, analysis.memory);
+      for (const [key, title, expected, bound, text] of found[index]) {
+        const base = index ? found[0].find(([other]) => other === key) : null;
+        cell(row, { key, title, expected, bound, text, most: most[key], base: base && (base[2]?.mid ?? base[3]) });
+      }
+    });
+    const [first] = analyses;
+    if (first) get("status").textContent = `${get("title").textContent}: ` + figures(analyses[state.active] ?? first)
+      .map(([, title, expected, bound, text]) => `${title} ${(expected?.mid ?? bound) ? text(expected?.mid ?? bound) : "none"}`).join(", ");
+  }
+
+  function fitsCell(row, memory) {
+    const box = add(row, "div", { "data-key": "fits", "data-value": memory.total_bytes, class: memory.fits ? "" : "bad" });
+    add(box, "dt", {}, "Memory");
+    add(box, "dd", { class: "main" }, memory.fits ? "fits" : "too large");
+    const text = interval({ low: memory.total_bytes, high: memory.budget_bytes }, (value) => si(value, "B")).replace(" – ", " of ");
+    bar(box, { from: 0, to: memory.total_bytes, most: Math.max(memory.budget_bytes, memory.total_bytes), mark: memory.budget_bytes });
+    add(box, "dd", { class: "more" }, text);
+    add(box, "dd", { class: "more" }, `${si(Math.abs(memory.headroom_bytes), "B")} ${memory.fits ? "free" : "over"}`);
+  }
+
+  function cell(row, { key, title, expected, bound, text, most, base }) {
+    const value = expected?.mid ?? bound;
+    const missing = value === null || value === undefined;
+    const box = add(row, "div", { "data-key": key, ...(missing ? {} : { "data-value": value }) });
+    const name = add(box, "dt", {}, title);
+    if (!missing && base) add(name, "span", { class: "against" }, `${(value / base).toFixed(2)}×`);
+    add(box, "dd", { class: "main" }, missing ? "–" : text(value));
+    if (missing) {
+      bar(box, {});
+      add(box, "dd", { class: "more" }, "unknown");
+      add(box, "dd", { class: "more" }, "\u00a0");
+      return;
+    }
+    bar(box, expected ? { from: expected.low, to: expected.high, at: expected.mid, mark: bound, most } : { mark: bound, most });
+    add(box, "dd", { class: "more" }, expected ? interval(expected, text) : "at the bound");
+    add(box, "dd", { class: "more" }, expected ? `bound ${text(bound)}` : "\u00a0");
+  }
+
+  // The interval from zero on, with the expected value as a dot and the bound as a line.
+  function bar(parent, { from, to, at, mark, most = 0 }) {
+    const svg = add(parent, "svg", { class: "bar", viewBox: "0 0 120 12", preserveAspectRatio: "none", "aria-hidden": "true" });
+    add(svg, "rect", { class: "track", x: 0, y: 5, width: 120, height: 2 });
+    if (!most) return;
+    const x = (value) => 2 + (116 * value) / (1.04 * most);
+    if (to !== undefined) add(svg, "rect", { class: "range", x: x(from), y: 3, width: Math.max(1, x(to) - x(from)), height: 6 });
+    if (mark) add(svg, "rect", { class: "mark-bound", x: x(mark) - 0.75, y: 0, width: 1.5, height: 12 });
+    if (at) add(svg, "rect", { class: "mid", x: x(at) - 1.25, y: 1, width: 2.5, height: 10 });
+  }
+
+  function notes({ notes: found, memory, unsupported }) {
+    const list = emptied("note-list");
+    if (memory.fits_with?.length) add(list, "li", {}, `It fits with ${memory.fits_with.join(", or ")}.`);
+    for (const text of unsupported) add(list, "li", {}, `The engine does not run ${text}: times are as if it did.`);
+    for (const text of found) add(list, "li", {}, `${text[0].toUpperCase()}${text.slice(1)}.`);
+    get("notes").hidden = !list.children.length;
+  }
+
+  // --- set-ups, tabs and panels --------------------------------------------------------------------------------------
+
+  // Model and hardware of the first set-up; what differs from it in the others.
+  function label(index) {
+    const [first, setup] = [state.setups[0], state.setups[index]];
+    if (!index) return `${setup.model} · ${setup.hw}`;
+    const names = [...new Set([...Object.keys(first), ...Object.keys(setup)])].filter((name) => first[name] !== setup[name]);
+    return names.filter((name) => !/\.spec$|^(load|goal|advice)\./.test(name))
+      .map((name) => (name === "model" || name === "hw" ? setup[name] : `${name.replace(/^hw\.(\w+\.)*/, "")} ${setup[name] ?? "default"}`))
+      .join(" · ") || "the same as A";
+  }
+
+  function setupChips() {
+    const box = emptied("setups");
+    state.setups.forEach((setup, index) => {
+      const chip = add(box, "span", { class: index === state.active ? "chip active" : "chip" });
+      const button = add(chip, "button", { type: "button", "aria-pressed": index === state.active, "data-setup": index });
+      add(button, "b", {}, LETTERS[index]);
+      add(button, "span", {}, label(index));
+      button.addEventListener("click", () => turn({ active: index }));
+      if (state.setups.length > 1) {
+        add(chip, "button", { type: "button", class: "remove", "aria-label": `Remove ${LETTERS[index]}` }, "×")
+          .addEventListener("click", () => {
+            state.setups.splice(index, 1);
+            state.active = Math.min(state.active, state.setups.length - 1);
+            changed();
+          });
+      }
+    });
+    if (state.setups.length < LETTERS.length) {
+      add(box, "button", { type: "button", class: "add", id: "add" }, "+ Compare").addEventListener("click", addSetup);
+    }
+  }
+
+  function addSetup() {
+    state.setups.push({ ...active() });
+    state.active = state.setups.length - 1;
+    state.tab = "compare";
+    changed();
+  }
+
+  function turn(changes) {
+    const focused = document.activeElement?.textContent;
+    Object.assign(state, changes);
+    looked();
+    for (const button of document.querySelectorAll("#panel .segments button")) if (button.textContent === focused) button.focus();
+  }
+
+  function tabs() {
+    const box = get("tabs");
+    if (!box.children.length) {
+      for (const [name, title] of Object.entries(Panels.VIEWS)) {
+        add(box, "button", { type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "panel" }, title)
+          .addEventListener("click", () => turn({ tab: name }));
+      }
+      box.addEventListener("keydown", (event) => {
+        const names = Object.keys(Panels.VIEWS);
+        const step = { ArrowRight: 1, ArrowLeft: names.length - 1 }[event.key];
+        if (!step) return;
+        turn({ tab: names[(names.indexOf(state.tab) + step) % names.length] });
+        get(`tab-${state.tab}`).focus();
+      });
+    }
+    for (const tab of box.children) {
+      const chosen = tab.id === `tab-${state.tab}`;
+      tab.setAttribute("aria-selected", chosen);
+      tab.tabIndex = chosen ? 0 : -1;
+    }
+    get("panel").setAttribute("aria-labelledby", `tab-${state.tab}`);
+  }
+
+  async function panel(answer, setups) {
+    if (!(state.phase in answer.analysis.phases)) state.phase = "prefill";
+    const setup = setups[state.active];
+    const questions = { compare: setups, load: setups };
+    const own = (name) => ({ setups: questions[name] ?? [setup] });
+    const page = {
+      answer, setup, setups, phase: state.phase, metric: state.metric, set, turn, apply, addSetup,
+      ask: (name) => ask(name, own(name)),
+      operators: (phase) => answer.analysis.phases[phase].ops.map((op, index) => ({ ...op, index })),
+      openCard: (op, phase) => openCard(op, phase, setup),
+    };
+    const box = get("panel");
+    const fresh = add(box, "div", { class: "view" });
+    for (const old of [...box.children].slice(0, -1)) old.remove();
+    const drawn = Panels.draw[state.tab](fresh, page);
+    await drawn?.catch?.((error) => { fresh.replaceChildren(); add(fresh, "p", { class: "failed" }, `${error.message}.`); });
+    box.style.minHeight = `${Math.min(900, Math.max(parseFloat(box.style.minHeight) || 0, fresh.offsetHeight))}px`;
+    const asked = { compare: setups.length > 1 && "compare", advice: "advice", load: "load" }[state.tab];
+    const source = asked ? await page.ask(asked).catch(() => answer) : answer;
+    origin(source);
+  }
+
+  function origin({ command, python }) {
+    const box = emptied("origin-kinds");
+    const forms = { command: ["As a command", command], python: ["As Python", python] };
+    if (!(state.form in forms)) state.form = "command";
+    for (const [name, [title]] of Object.entries(forms)) {
+      add(box, "button", { type: "button", class: "plain", "aria-pressed": name === state.form }, title)
+        .addEventListener("click", () => { state.form = name; looked(); get("origin-kinds").querySelector("[aria-pressed=true]")?.focus(); });
+    }
+    add(box, "button", { type: "button", class: "action" }, "Copy").addEventListener("click", () => copy(forms[state.form][1]));
+    get("source").textContent = forms[state.form][1];
+    shown.source = command;
+  }
+
+  async function openCard(op, phase, setup) {
+    const { explanation, command } = await ask("explain", { setups: [setup], phase, place: op.index });
+    const steps = explanation.lines.filter(({ formula }) => !formula.startsWith("["))
+      .map(({ name, formula, substituted, value, unit }) => [name, formula, substituted, value, unit]);
+    Draw.card(get("card"), {
+      op: { ...op, basis: BASES[op.basis] ?? op.basis }, phase, steps,
+      more: (dialog) => kernelOf(dialog, explanation.kernel, command),
+    });
+  }
+
+  function kernelOf(dialog, kernel, command) {
+    if (kernel?.constants.length) {
+      add(dialog, "h3", {}, `Kernel: ${kernel.op} in ${kernel.format}, ${kernel.measurements.toLocaleString("en-US")} measurements`);
+      Draw.simpleTable(dialog, "Fitted constants", ["constant", "value", "meaning"], kernel.constants.map(({ name, value, unit, meaning }) =>
+        [name, unit === "s" ? seconds(value) : unit ? si(value, unit) : plain(value), meaning]), 3);
+    }
+    add(add(dialog, "pre", { tabindex: 0, "aria-label": "As a command" }), "code", {}, command);
+  }
+
+  // --- files, links and messages -------------------------------------------------------------------------------------
+
+  let quiet = 0;
+
+  function say(text, action = "", run = () => {}) {
+    const box = emptied("said");
+    add(box, "span", {}, text);
+    if (action) add(box, "button", { type: "button", class: "action" }, action).addEventListener("click", () => { box.hidden = true; run(); });
+    box.hidden = false;
+    clearTimeout(quiet);
+    quiet = setTimeout(() => { box.hidden = true; }, 8000);
+  }
+
+  async function copy(text) {
+    await navigator.clipboard.writeText(text).then(() => say("Copied."), () => say("The browser does not allow copying."));
+  }
+
+  async function read(file) {
+    if (!file) return;
+    if (file.size > 4 << 20) return void say(`${file.name} is too large for a spec.`);
+    try {
+      const { option, name, text } = await post("dropped", { name: file.name, text: await file.text() });
+      state.setups[state.active] = { ...active(), [option]: name, [`${option}.spec`]: text };
+      changed();
+      say(`${option === "model" ? "Model" : "Hardware"}: ${name}.`, "Undo", () => history.back());
+    } catch (error) { say(`${error.message}.`); }
+  }
+
+  async function exported(kind) {
+    get("export").open = false;
+    try {
+      if (kind === "specs") {
+        const { files } = await ask("answer", { setups: [active()] });
+        if (!files.length) say("This set-up has no spec of its own.");
+        for (const { name, text } of files) Panels.save(name, new Blob([text]));
+        return;
+      }
+      say("Writing …");
+      const { name, text } = await post(kind, { setups: state.setups });
+      Panels.save(name, new Blob([text]));
+      say(`Saved ${name}.`);
+    } catch (error) { say(`${error.message}.`); }
+  }
+
+  const THEMES = { auto: ["Auto", "as the system"], light: ["Light", "light"], dark: ["Dark", "dark"] };
+
+  function theme(name) {
+    const [text, about] = THEMES[name];
+    document.documentElement.dataset.theme = name;
+    get("theme").textContent = text;
+    get("theme").setAttribute("aria-label", `Theme: ${about}`);
+    try { localStorage.setItem("roofline-theme", name); } catch { /* storage may be off */ }
+  }
+
+  function wire() {
+    get("undo").addEventListener("click", () => history.back());
+    get("share").addEventListener("click", () => copy(location.href));
+    get("skip").addEventListener("click", () => document.querySelector("main").focus());
+    get("theme").addEventListener("click", () => {
+      const names = Object.keys(THEMES);
+      theme(names[(names.indexOf(document.documentElement.dataset.theme) + 1) % names.length]);
+    });
+    for (const button of document.querySelectorAll("[data-export]")) {
+      button.addEventListener("click", () => exported(button.dataset.export));
+    }
+    get("card").addEventListener("click", (event) => { if (event.target === get("card")) get("card").close(); });
+    get("file").addEventListener("change", () => { read(get("file").files[0]); get("file").value = ""; });
+    window.addEventListener("popstate", (event) => {
+      undoable = event.state?.undoable ?? 0;
+      get("undo").disabled = !undoable;
+      readAddress();
+      refresh();
+    });
+    let width = window.innerWidth;
+    window.addEventListener("resize", () => {
+      if (window.innerWidth === width) return;
+      width = window.innerWidth;
+      refresh();
+    });
+    for (const name of ["dragover", "dragleave", "drop"]) {
+      window.addEventListener(name, (event) => {
+        event.preventDefault();
+        get("drop").hidden = name !== "dragover";
+        if (name === "drop") read(event.dataTransfer.files[0]);
+      });
+    }
+    setInterval(alive, 3000);
+  }
+
+  async function begin() {
+    let stored = null;
+    try { stored = localStorage.getItem("roofline-theme"); } catch { /* storage may be off */ }
+    theme(stored in THEMES ? stored : "auto");
+    if (window.innerWidth < 900) get("drawer").open = false;
+    readAddress();
+    wire();
+    const found = await fetch("catalogue").then((response) => response.json());
+    showFields = Fields.build(get("fields"), found, set, () => get("file").click());
+    await refresh();
+  }
+
+  begin();
+})();

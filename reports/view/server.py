@@ -1,0 +1,221 @@
+"""The server of the live page: an ASGI application for this machine alone.
+
+Every address begins with a random token. Requests with another Host or Origin are refused, so no other page in the
+browser can ask, also not by DNS rebinding; the page itself may load nothing from elsewhere.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import sys
+import traceback
+from collections.abc import Callable, Mapping
+from importlib.resources import files
+from typing import Any
+from urllib.parse import quote as in_address
+from urllib.parse import urlencode
+
+import msgspec
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from roofline.core.documents import MAX_BYTES
+from roofline.core.errors import RooflineError
+from roofline.reports.documents.analysis import analysis_document
+from roofline.reports.output.export import as_csv, as_json
+from roofline.reports.view.catalogue import catalogue
+from roofline.reports.view.documents import ANSWERS, Question
+from roofline.reports.view.setups import Specs
+
+LOOPBACK = "127.0.0.1"
+
+ASSETS: Mapping[str, tuple[str, str]] = {
+    "": ("view/page/view.html", "text/html"),
+    "view.css": ("view/page/view.css", "text/css"),
+    "fields.js": ("view/page/fields.js", "text/javascript"),
+    "panels.js": ("view/page/panels.js", "text/javascript"),
+    "view.js": ("view/page/view.js", "text/javascript"),
+    "drawing.css": ("pages/templates/drawing.css", "text/css"),
+    "drawing.js": ("pages/templates/drawing.js", "text/javascript"),
+}
+"""The files of the page; the last two are also those of reports."""
+
+HEADERS = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; img-src 'self' data: blob:;"
+        " base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    ),
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class Guard:
+    """Answers only requests from this machine's own page: by token, Host and Origin."""
+
+    def __init__(self, inner: ASGIApp, token: str, port: int) -> None:
+        self.inner, self.token = inner, token
+        self.hosts = {f"{name}:{port}" for name in (LOOPBACK, "localhost")}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass a request on with HEADERS on its response, or refuse it."""
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] += [(name.encode(), text.encode()) for name, text in HEADERS.items()]
+            await send(message)
+
+        if scope["type"] != "http":
+            return
+        refused = self._refused(Request(scope))
+        inner = self.inner if refused is None else PlainTextResponse(refused, status_code=403)
+        await inner(scope, receive, guarded)
+
+    def _refused(self, request: Request) -> str | None:
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if host not in self.hosts:
+            return "this server answers only for this machine"
+        if origin is not None and origin != f"http://{host}":
+            return "another page may not ask this server"
+        if not secrets.compare_digest(request.url.path.split("/")[1].encode(), self.token.encode()):
+            return "the address lacks the token that `roofline view` printed"
+        return None
+
+
+def application(token: str, port: int, specs: Specs, help: Mapping[str, str]) -> ASGIApp:
+    """The application. `help` has a sentence for each option."""
+
+    async def asset(request: Request) -> Response:
+        name = request.path_params.get("name", "")
+        if name not in ASSETS:
+            return PlainTextResponse("there is no such file", status_code=404)
+        path, kind = ASSETS[name]
+        return Response((files("roofline.reports") / path).read_bytes(), media_type=kind)
+
+    async def options(_: Request) -> Response:
+        return JSONResponse({**await run_in_threadpool(catalogue), "help": dict(help)})
+
+    async def document(request: Request) -> Response:
+        found = {**ANSWERS, **EXPORTS}.get(request.path_params["name"])
+        if found is None:
+            return JSONResponse({"error": "there is no such question"}, status_code=404)
+        return await _answered(request, found, specs)
+
+    routes = [
+        Route("/{token}/", asset),
+        Route("/{token}/catalogue", options),
+        Route("/{token}/{name}", asset),
+        Route("/{token}/ask/{name}", document, methods=["POST"]),
+    ]
+    return Guard(Starlette(routes=routes), token, port)
+
+
+async def _answered(request: Request, found: Callable[[Question, Specs], Any], specs: Specs) -> Response:
+    """The answer to a question as JSON; a user error is a sentence with status 422."""
+    try:
+        question = msgspec.json.decode(await _body(request), type=Question)
+        answer = await run_in_threadpool(found, question, specs)
+        return Response(_json(answer), media_type="application/json")
+    except RooflineError as error:
+        message = " ".join(specs.plain(str(error)).split())
+    except msgspec.MsgspecError as error:
+        message = f"this is not a question: {error}"
+    except Exception:
+        traceback.print_exc(file=sys.stderr)
+        return JSONResponse({"error": "an error of the program; the terminal shows it"}, status_code=500)
+    return JSONResponse({"error": message}, status_code=422)
+
+
+def _json(answer: dict[str, Any]) -> str:
+    try:
+        return json.dumps(answer, allow_nan=False, ensure_ascii=False)
+    except ValueError:
+        return as_json(answer)  # raises the error that names the figure
+
+
+async def _body(request: Request) -> bytes:
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > 2 * MAX_BYTES:
+            raise RooflineError("the question is too large")
+    return body
+
+
+def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:
+    try:
+        from roofline.reports.pages.content import content
+        from roofline.reports.pages.figures import of_accuracy
+        from roofline.reports.pages.subjects import Subject
+        from roofline.reports.pages.web import web_page
+        from roofline.reports.pages.write import markdown_page
+    except ModuleNotFoundError as error:
+        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
+    requests = [specs.read(setup).request for setup in question.setups]
+    labels = [chr(ord("A") + place) for place in range(len(requests))] if len(requests) > 1 else [""]
+    found = list(map(Subject, requests, labels))
+    sections = content(found, None, True, lambda _: None)
+    if ending == ".html":
+        return {"name": "report.html", "text": web_page(found, sections, list(of_accuracy(found)), None)}
+    return {"name": "report.md", "text": markdown_page(sections, (), "", None)}
+
+
+def _csv(question: Question, specs: Specs) -> dict[str, str]:
+    from roofline import analyze
+
+    read = specs.read(question.setups[0])
+    return {"name": "operators.csv", "text": as_csv(analysis_document(analyze(read.request.scenario())))}
+
+
+EXPORTS: Mapping[str, Callable[[Question, Specs], dict[str, str]]] = {
+    "html": lambda question, specs: _report(question, specs, ".html"),
+    "markdown": lambda question, specs: _report(question, specs, ".md"),
+    "csv": _csv,
+}
+"""Files that the page offers: name and text."""
+
+
+class Server:
+    """The server on a port of this machine, bound and not yet serving."""
+
+    def __init__(self, setup: Mapping[str, str], help: Mapping[str, str], port: int = 0) -> None:
+        """`setup`: the options that the page opens with. Raises RooflineError if the port is taken."""
+        self._socket = socket.socket()
+        try:
+            self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            self._socket.bind((LOOPBACK, port))
+            self._socket.listen()  # a browser that opens now waits for the server
+        except (OSError, OverflowError) as error:
+            self._socket.close()
+            reason = error.strerror if isinstance(error, OSError) else "no port"
+            raise RooflineError(f"cannot listen on port {port}: {reason}") from None
+        self.token = secrets.token_urlsafe(24)
+        self.port = int(self._socket.getsockname()[1])
+        self.specs = Specs(setup)
+        app = application(self.token, self.port, self.specs, help)
+        self.uvicorn = uvicorn.Server(
+            uvicorn.Config(app, log_level="error", access_log=False, lifespan="off", timeout_graceful_shutdown=1)
+        )
+        self._setup = setup
+
+    @property
+    def address(self) -> str:
+        """The address of the page with its set-up."""
+        return f"http://{LOOPBACK}:{self.port}/{self.token}/#{urlencode(self._setup, quote_via=in_address)}"
+
+    def run(self) -> None:
+        """Serve until interrupted."""
+        try:
+            self.uvicorn.run(sockets=[self._socket])
+        finally:
+            self.specs.close()

@@ -1,0 +1,222 @@
+"""Set-ups of the live page: the options of a scenario as texts, with the specs that a user dropped or edited.
+
+Keys are the names of options; `model.spec` and `hw.spec` hold the text of a spec, `hw.memory.bandwidth` and the like
+change one quantity of a hardware spec. Other keys with a dot belong to the page.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import yaml
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.core.documents import MAX_BYTES, read_mapping
+from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.specs.hardware import Hardware, load_devices
+from roofline.specs.library import spec_path
+from roofline.specs.model import Model
+from roofline.specs.modelspec import load_any, to_spec
+from roofline.whatif.command_line import command_line, option_words
+from roofline.whatif.options import OPTIONS, Kind, find_option, read_options, request_from
+from roofline.whatif.request import Request
+
+Setup = Mapping[str, str]
+
+OF_FILES = ("model", "hw", "engine", "host")
+"""Options that may name a file; the page reads only those that its command named, and specs in the set-up itself."""
+
+EDITABLE = {
+    "memory.capacity": "Memory",
+    "memory.bandwidth": "Bandwidth",
+    **{f"compute.tensor.{name}": f"{name} peak" for name in ("bf16", "fp16", "fp8", "int8", "nvfp4", "mxfp4", "fp4")},
+    "compute.vector.fp32": "Vector peak",
+    "power.tdp": "TDP",
+    "price.rent": "Rent",
+}
+"""The quantities of a hardware spec that the page offers for editing, with their titles."""
+
+_FOLDER = "my-model"
+"""The folder of a file, which names the model of a `config.json` that has no name."""
+
+_SOURCE = re.compile(r"\s*\[.*\]\s*", re.DOTALL)
+
+
+class SpecFile(Struct, frozen=True):
+    """A spec that no name stands for: commands need it as a file."""
+
+    name: str
+    text: str
+
+
+class Read(Struct, frozen=True):
+    """A set-up as a request, and the files that its commands need."""
+
+    request: Request
+    files: tuple[SpecFile, ...]
+
+    @property
+    def named(self) -> Request:
+        """The request with the bare names of its files, for commands."""
+        return replace(self.request, written={part: Path(name).name for part, name in self.request.written.items()})
+
+    def command(self, command: str = "analyze", *more: str) -> str:
+        """The command line of a question, with further words behind it."""
+        return " ".join((command_line(self.named, command), *more))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The option values of the request, for Python."""
+        return read_options(options_of(self.request)) | {"model": self.named.model_name, "hw": self.named.hardware_name}
+
+
+class Specs:
+    """Files of the specs in set-ups, in a temporary folder that `close` deletes."""
+
+    def __init__(self, files: Mapping[str, str] | None = None) -> None:
+        """`files`: the values of `OF_FILES` that the page's command named."""
+        self._folder = TemporaryDirectory(prefix="roofline-view-")
+        self._named = frozenset((files or {}).values())
+
+    def close(self) -> None:
+        """Delete the files."""
+        self._folder.cleanup()
+
+    def read(self, setup: Setup) -> Read:
+        """The request of a set-up. Raises RooflineError."""
+        options = {name: text for name, text in setup.items() if "." not in name and text.strip()}
+        for name in OF_FILES:
+            if f"{name}.spec" not in setup:
+                self._check(options.get(name, ""))
+        files = []
+        for option in ("model", "hw"):
+            text = setup.get(f"{option}.spec")
+            path = None if text is None else self.write(text, _file_name(text, option))
+            if option == "hw" and (edits := _edits(setup)):
+                text = _edited(path or _spec_of(options.get("hw", "")), edits)
+                path = self.write(text, _file_name(text, option))
+            if text is not None and path is not None:
+                files.append(SpecFile(path.name, text))
+                options[option] = str(path)
+        return Read(request_from(read_options(options)), tuple(files))
+
+    def write(self, text: str, name: str) -> Path:
+        """The file of a text, in a folder of its own."""
+        if len(text) > MAX_BYTES:
+            raise RooflineError(f"{quote(name)} is larger than {MAX_BYTES >> 20} MiB, too large for a spec")
+        path = Path(self._folder.name, hashlib.sha256(text.encode()).hexdigest()[:16], _FOLDER, _safe(name))
+        if not path.exists():
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        return path
+
+    def imported(self, name: str, text: str) -> tuple[str, SpecFile]:
+        """The option (model or hw) and the spec of a dropped file: a spec or a `config.json`. Raises RooflineError."""
+        ending = Path(name).suffix.lower()
+        if ending not in (".json", ".yaml", ".yml"):
+            raise RooflineError(f"a spec is a .json or .yaml file, and {quote(name)} is neither")
+        path = self.write(text, name)
+        spec = load_any(str(path))
+        return "hw" if isinstance(spec, Hardware) else "model", SpecFile(spec.name, _text(path, spec))
+
+    def plain(self, message: str) -> str:
+        """A message with the bare names of the files."""
+        return re.sub(rf"{re.escape(self._folder.name)}/\w+/{_FOLDER}/", "", message)
+
+    def _check(self, text: str) -> None:
+        is_file = text.lower().endswith((".yaml", ".yml", ".json")) or ("/" in text and Path(text).exists())
+        if is_file and text not in self._named:
+            raise RooflineError(f"the page reads no files of this machine: drop {quote(Path(text).name)} on it")
+
+
+def first_setup(options: Mapping[str, Any]) -> dict[str, str]:
+    """The set-up of the options of a command; it has the text of their spec files. Raises RooflineError."""
+    request = request_from(options)
+    request.scenario()
+    found = options_of(request)
+    for option, package in (("model", "modelspecs"), ("hw", "hwspecs")):
+        path = spec_path(found[option], package)
+        if path is not None and path == Path(found[option]):
+            spec = request.model if option == "model" else request.hardware
+            found |= {option: spec.name, f"{option}.spec": _text(path, spec)}
+    return found
+
+
+def _text(path: Path, spec: Model | Hardware) -> str:
+    """The text of a spec; a `config.json` as the spec that it becomes."""
+    if isinstance(spec, Hardware):
+        return path.read_text(encoding="utf-8")
+    return str(yaml.safe_dump(to_spec(spec), sort_keys=False, allow_unicode=True))
+
+
+def options_of(request: Request) -> dict[str, str]:
+    """The options of a request that are not at their default, as texts by name."""
+    found = {"model": request.model_name, "hw": request.hardware_name}
+    for flag, value in option_words(request):
+        name = flag.removeprefix("--no-") if value is None else flag
+        option = find_option(name)
+        text = ("false" if flag.startswith("--no-") else "true") if value is None else value
+        several = option.kind is Kind.LIST and option.name in found
+        found[option.name] = f"{found[option.name]}+{text}" if several else text
+    return found
+
+
+def changes(before: Request, after: Request) -> dict[str, str | None]:
+    """The options of `after` that differ from `before`; None for one that is at its default again."""
+    old, new = options_of(before), options_of(after)
+    return {name: new.get(name) for name in OPTIONS if old.get(name) != new.get(name)}
+
+
+def quantities(request: Request) -> Iterator[dict[str, str]]:
+    """The editable quantities of the hardware: key, title and text."""
+    path = spec_path(request.hardware_name, "hwspecs")
+    content = {} if path is None else read_mapping(path)
+    for key, title in EDITABLE.items():
+        value: Any = content
+        for part in key.split("."):
+            value = value.get(part) if isinstance(value, Mapping) else None
+        if isinstance(value, str):
+            yield {"key": f"hw.{key}", "title": title, "text": _SOURCE.sub("", value)}
+
+
+def _edits(setup: Setup) -> dict[str, str]:
+    known = {f"hw.{key}": key for key in EDITABLE}
+    return {known[name]: text for name, text in setup.items() if name in known and text.strip()}
+
+
+def _spec_of(name: str) -> Path:
+    """The spec file of the hardware of that name. Raises RooflineError."""
+    hardware, _ = load_devices(name)
+    path = spec_path(hardware.name, "hwspecs")
+    assert path is not None, "it was loaded"
+    return path
+
+
+def _edited(path: Path, edits: Mapping[str, str]) -> str:
+    """The text of a hardware spec with other quantities, which have no source then."""
+    content = read_mapping(path)
+    for key, value in edits.items():
+        *sections, last = key.split(".")
+        inner = content
+        for section in sections:
+            inner = inner.setdefault(section, {})
+            if not isinstance(inner, dict):
+                raise SpecError(str(path), f"the key {quote(section)} must be a mapping")
+        inner[last] = _SOURCE.sub("", value)
+    return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=200)
+
+
+def _file_name(text: str, option: str) -> str:
+    found = re.search(r"^name:\s*['\"]?([\w.+ -]+)", text, re.MULTILINE)
+    return f"my-{found[1].strip() if found else option}.yaml"
+
+
+def _safe(name: str) -> str:
+    """A file name without separators and control characters."""
+    return re.sub(r"[^\w.+-]", "_", Path(name.replace("\\", "/")).name)[-80:].lstrip(".") or "spec.yaml"

@@ -1,0 +1,304 @@
+"""The server of the live page: its answers are those of the commands, and it answers only its own page."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+from urllib.request import urlopen
+
+import pytest
+import yaml
+
+pytest.importorskip("uvicorn", reason="the live page needs uvicorn and Starlette")
+pytest.importorskip("starlette", reason="the live page needs uvicorn and Starlette")
+
+from roofline.core.errors import RooflineError
+from roofline.reports.view.server import HEADERS, Server
+from tests.conftest import Run
+from tests.paths import ROOT
+from tests.reports.hostile import hostile_specs
+from tests.reports.live import BASE, ask, request, serving
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as found:
+        yield found
+
+
+def answer(server: Server, *setups: Mapping[str, str], name: str = "answer", **more: object) -> dict[str, Any]:
+    status, document = ask(server, name, *setups, **more)
+    assert status == 200, document
+    return document
+
+
+CHOICES: Mapping[str, tuple[str, ...]] = {
+    "model": ("llama-3.1-8b", "llama-3.1-70b", "mixtral-8x7b", "deepseek-v3", "gpt-oss-20b", "bert-base", "mamba-130m"),
+    "hw": ("h100-sxm", "mi300x", "rtx-4090", "b200-sxm", "m4-max", "8xH200"),
+    "batch": ("1", "16", "512"),
+    "prompt": ("1", "4k", "131072"),
+    "generate": ("1", "300"),
+    "prefix": ("0", "1000"),
+    "quant": ("fp8", "awq", "W4A16KV8", "nonsense"),
+    "kv": ("fp8", "int4"),
+    "weights": ("int8",),
+    "tp": ("1", "2", "8"),
+    "pp": ("2",),
+    "dp": ("2",),
+    "engine": ("vllm", "vllm@0.8", "sglang", "llama.cpp"),
+    "with": ("eagle-3", "fp8-kv+fp8", "flexgen:kv=0"),
+    "flash": ("false",),
+    "expert_skew": ("0.5",),
+    "gpu_memory_utilization": ("0.5",),
+    "convention": ("llm-viewer",),
+}
+
+
+def setups(count: int) -> Iterator[dict[str, str]]:
+    chance = random.Random(31)
+    for _ in range(count):
+        chosen = {name: chance.choice(values) for name, values in CHOICES.items() if chance.random() < 0.3}
+        yield {"model": chance.choice(CHOICES["model"]), "hw": chance.choice(CHOICES["hw"]), **chosen}
+
+
+def words(setup: Mapping[str, str]) -> list[str]:
+    """The set-up as arguments of a command."""
+    found = [setup["model"]]
+    for name, text in setup.items():
+        flag = f"--{name.replace('_', '-')}"
+        if name == "with":
+            found += [word for one in text.split("+") for word in (flag, one)]
+        elif name == "flash":
+            found.append("--no-flash")
+        elif name != "model":
+            found += [flag, text]
+    return found
+
+
+def test_fifty_random_setups_are_those_of_roofline_analyze(server: Server, run: Run) -> None:
+    valid = 0
+    for setup in setups(50):
+        status, out, err = run("analyze", *words(setup), "--format", "json")
+        found, document = ask(server, "answer", setup)
+        if status:
+            assert found == 422, setup
+            assert err == f"roofline: {document['error'].rstrip('.')}\n"
+            continue
+        valid += 1
+        assert found == 200, (setup, document)
+        assert document["analysis"] == json.loads(out), setup
+    assert valid >= 20
+
+
+def test_the_command_and_the_python_of_an_answer_reproduce_it(server: Server, run: Run) -> None:
+    found = answer(server, {**BASE, "with": "eagle-3+fp8", "quant": "KV8"})
+    _, out, _ = run(*shlex.split(found["command"])[1:], "--format", "json")
+    assert json.loads(out) == found["analysis"]
+    names: dict[str, Any] = {}
+    exec(found["python"], names)
+    assert names["answer"].expected.total.mid == found["analysis"]["generation"]["expected_time_s"]["mid"]
+
+
+def test_curves_pass_through_the_answer(server: Server) -> None:
+    analysis = answer(server, BASE)["analysis"]
+    for axis, curve in answer(server, BASE, name="curves").items():
+        place = curve["values"].index(int(BASE[axis]))
+        for name in ("ttft", "tpot", "tokens_per_s"):
+            expected = analysis["generation"][f"expected_{name}" + ("" if name == "tokens_per_s" else "_s")]
+            assert {end: curve["figures"][name][end][place] for end in expected} == pytest.approx(expected)
+        assert curve["fits"][place] is True
+        assert curve["fits"][-1] is False
+
+
+def test_comparison_load_and_explanation_are_those_of_their_commands(server: Server, run: Run) -> None:
+    other = {**BASE, "hw": "h200-sxm", "goal.tpot": "50ms"}
+    found = answer(server, BASE, other, name="compare")
+    document = json.loads(run(*shlex.split(found["command"])[1:], "--format", "json")[1])
+    assert [entry["expected_total_s"] for entry in found["comparison"]["scenarios"]] == [
+        entry["expected_total_s"] for entry in document["scenarios"]
+    ]
+    load = answer(server, other, name="load")
+    assert load["serving"] == [json.loads(run(*shlex.split(load["command"])[1:], "--format", "json")[1])]
+    explained = answer(server, BASE, name="explain", phase="decode", place=5)
+    document = json.loads(run(*shlex.split(explained["command"])[1:], "--format", "json")[1])
+    assert explained["explanation"]["lines"] == document["lines"]
+    assert ask(server, "explain", BASE, phase="decode", place=10_000)[0] == 422
+
+
+def test_an_advised_change_gains_what_the_advice_says(server: Server) -> None:
+    found = answer(server, {**BASE, "advice.quality": "lossy"}, name="advice")
+    assert found["advice"]["quality"] == "lossy"
+    before = answer(server, BASE)["analysis"]["generation"]["expected_time_s"]["mid"]
+    entries = [*found["advice"]["recommendations"], *found["advice"]["other_hardware"]]
+    assert len(entries) > 5
+    for entry in entries:
+        change = found["changes"][entry["move"]]
+        setup = {name: text for name, text in {**BASE, **change}.items() if text is not None}
+        after = answer(server, setup)["analysis"]["generation"]["expected_time_s"]["mid"]
+        assert after == pytest.approx(entry["figures"]["total"]["mid"])
+    plan = {**BASE, **found["plan"][-1]}
+    after = answer(server, plan)["analysis"]["generation"]["expected_time_s"]["mid"]
+    assert before / after == pytest.approx(found["advice"]["plan"]["times_better"]["mid"], rel=0.05)
+
+
+def test_an_edited_bandwidth_scales_a_memory_bound_step(server: Server) -> None:
+    edited = answer(server, {**BASE, "hw.memory.bandwidth": "6.7 TB/s"})
+    texts = {entry["key"]: entry["text"] for entry in edited["hardware"]}
+    assert (texts["hw.memory.bandwidth"], texts["hw.memory.capacity"]) == ("6.7 TB/s", "80 GB")
+    (file,) = edited["files"]
+    assert "--hw my-h100-sxm.yaml" in edited["command"]
+    assert yaml.safe_load(file["text"])["memory"]["bandwidth"] == "6.7 TB/s"
+    norms = [
+        next(op for op in found["analysis"]["phases"]["decode"]["ops"] if op["name"] == "attn_norm")
+        for found in (answer(server, BASE), edited)
+    ]
+    assert norms[0]["bound_time_s"] == pytest.approx(2 * norms[1]["bound_time_s"])
+    status, document = ask(server, "answer", {**BASE, "hw.memory.bandwidth": "fast"})
+    assert status == 422
+    assert document["error"].startswith("my-h100-sxm.yaml: 'memory.bandwidth'")
+
+
+def test_dropped_files_become_part_of_the_setup(server: Server, tmp_path: Path) -> None:
+    text = (ROOT / "tests/data/configs/llama-3.1-8b.json").read_text()
+    status, spec = post_dropped(server, "C:\\..\\../config.json", text)
+    assert (status, spec["option"]) == (200, "model")
+    dropped = answer(server, {**BASE, "model": spec["name"], "model.spec": spec["text"]})
+    bundled = answer(server, {**BASE, "model": "llama-3.1-8b"})
+    assert dropped["analysis"]["generation"] == bundled["analysis"]["generation"]
+    for path in hostile_specs(tmp_path):
+        status, spec = post_dropped(server, path.name, path.read_text())
+        assert status == 200
+        found_hostile = answer(
+            server,
+            {"model": "llama-68m", "hw": "l4", spec["option"]: spec["name"]} | {f"{spec['option']}.spec": spec["text"]},
+        )
+        assert all("/" not in file["name"] and "<" not in file["name"] for file in found_hostile["files"])
+    for name, content in (("a.gguf", "GGUF"), ("a.yaml", "!!python/object/apply:os.system [ls]"), ("a.json", "[")):
+        status, problem = post_dropped(server, name, content)
+        assert status == 422
+        assert "/tmp" not in problem["error"]
+        assert name in problem["error"]
+
+
+def post_dropped(server: Server, name: str, text: str) -> tuple[int, dict[str, Any]]:
+    body = json.dumps({"name": name, "text": text}).encode()
+    status, _, content = request(server, "POST", f"/{server.token}/ask/dropped", body)
+    return status, json.loads(content)
+
+
+def test_the_page_reads_no_other_files_of_this_machine(server: Server, tmp_path: Path) -> None:
+    _, hardware = hostile_specs(tmp_path)
+    for name, text in (("hw", str(hardware)), ("engine", "../vllm.yaml"), ("model", str(tmp_path))):
+        status, document = ask(server, "answer", {**BASE, name: text})
+        assert status == 422
+        assert document["error"].startswith("the page reads no files of this machine")
+
+
+def test_files_of_the_command_are_in_its_address(tmp_path: Path) -> None:
+    model, hardware = hostile_specs(tmp_path)
+    with serving({"model": str(model), "hw": str(hardware)}) as server:
+        setup = dict(parse_qsl(urlsplit(server.address).fragment))
+        assert setup["hw.spec"] == hardware.read_text()
+        found = answer(server, setup)
+        assert found["analysis"]["model"] == setup["model"] == yaml.safe_load(model.read_text())["name"]
+
+
+@pytest.mark.parametrize("kind", ["html", "markdown", "csv"])
+def test_exports(server: Server, kind: str) -> None:
+    pytest.importorskip("jinja2")
+    found = answer(server, {"model": "llama-68m", "hw": "l4"}, name=kind)
+    assert found["name"].startswith("operators" if kind == "csv" else "report")
+    assert "down" in found["text"]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"Host": "roofline.example"},
+        {"Host": "127.0.0.1"},
+        {"Origin": "http://roofline.example"},
+        {"Origin": "null"},
+        {"Origin": "https://127.0.0.1"},
+    ],
+)
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_other_pages_are_refused(server: Server, headers: dict[str, str], method: str) -> None:
+    path = f"/{server.token}/" if method == "GET" else f"/{server.token}/ask/answer"
+    body = None if method == "GET" else json.dumps({"setups": [BASE]}).encode()
+    assert request(server, method, path, body, **headers)[0] == 403
+
+
+@pytest.mark.parametrize("path", ["/", "/wrong/", "/wrong/ask/answer", "//", "/favicon.ico", "/%C3%A9/"])
+def test_requests_without_the_token_are_refused(server: Server, path: str) -> None:
+    status, headers, text = request(server, "GET", path)
+    assert status == 403
+    assert server.token.encode() not in text
+    assert headers["content-security-policy"] == HEADERS["content-security-policy"]
+
+
+def test_every_response_forbids_scripts_and_requests_elsewhere(server: Server) -> None:
+    for path in ("", "view.js", "drawing.js", "catalogue", "missing.js", "ask/answer", "ask/nothing"):
+        status, headers, _ = request(server, "GET", f"/{server.token}/{path}")
+        assert status in (200, 404, 405), path
+        assert {name: headers[name] for name in HEADERS} == HEADERS
+    page = request(server, "GET", f"/{server.token}/")[2].decode()
+    assert "<script>" not in page
+    assert "://" not in page
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b"[]", b'{"setups": [{"batch": 1}]}', b'{"more": 1}', b'{"setups": []}'])
+def test_other_bodies_are_errors_of_one_sentence(server: Server, body: bytes) -> None:
+    status, _, text = request(server, "POST", f"/{server.token}/ask/answer", body)
+    assert status == 422
+    assert list(json.loads(text)) == ["error"]
+
+
+def test_a_body_without_end_is_cut_off(server: Server) -> None:
+    status, _, text = request(server, "POST", f"/{server.token}/ask/answer", b" " * (9 << 20))
+    assert (status, json.loads(text)) == (422, {"error": "the question is too large"})
+
+
+def test_the_server_listens_on_this_machine_alone(server: Server) -> None:
+    assert server.address.startswith(f"http://127.0.0.1:{server.port}/{server.token}/#model=llama-3.1-70b&hw=h100-sxm")
+    assert len(server.token) >= 32
+    with pytest.raises(RooflineError, match=f"cannot listen on port {server.port}"):
+        Server(BASE, {}, server.port)
+
+
+def test_the_command_prints_the_address_and_ends_on_ctrl_c(tmp_path: Path) -> None:
+    line = [sys.executable, "-m", "roofline", "view", "llama-68m", "--hw", "l4", "--no-open"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
+        try:
+            interrupted(process)
+        finally:
+            process.kill()
+    assert list(tmp_path.iterdir()) == []
+
+
+def interrupted(process: subprocess.Popen[str]) -> None:
+    """Read the address that the command prints, open it, and press Ctrl-C."""
+    assert process.stdout is not None
+    address = urlsplit(process.stdout.readline().strip())
+    assert address.fragment == "model=llama-68m&hw=l4"
+    assert address.port is not None
+    with urlopen(f"http://127.0.0.1:{address.port}{address.path}") as response:
+        assert response.status == 200
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=20)
+    assert (process.returncode, errors) == (0, "")
+
+
+def test_an_unknown_model_ends_the_command(run: Run) -> None:
+    status, out, err = run("view", "lama-3.1-8b", "--no-open")
+    assert (status, out) == (2, "")
+    assert "llama-3.1-8b" in err

@@ -1,0 +1,399 @@
+"""The live page in a headless Chromium: fields, address, views, files, and what it says when something fails."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlsplit
+
+import numpy as np
+import pytest
+
+pytest.importorskip("uvicorn", reason="the live page needs uvicorn and Starlette")
+pytest.importorskip("starlette", reason="the live page needs uvicorn and Starlette")
+
+from roofline.reports.view.server import Server
+from tests.browser import Opened
+from tests.paths import ROOT
+from tests.reports.hostile import NAMES, hostile_specs
+from tests.reports.live import BASE, ask, serving, stop
+
+WIDTHS = (390, 1280, 2560)
+VIEWS = ("overview", "network", "operators", "compare", "advice", "load")
+
+SETTLED = """async () => {
+  const { dataset } = document.body;
+  while (dataset.drawn === undefined || dataset.drawn !== dataset.state) await new Promise(requestAnimationFrame);
+}"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with serving() as found:
+        yield found
+
+
+class Live(Opened):
+    """An open live page."""
+
+    def __init__(self, browser: Any, address: str, width: int = 1280, **options: Any) -> None:
+        super().__init__(browser, address, width, **options)
+        self.settle()
+
+    def open(self, address: str) -> None:
+        """Open an address anew."""
+        self.page.goto("about:blank")
+        self.page.goto(address)
+        self.settle()
+
+    def settle(self) -> None:
+        """Wait until the present state is drawn."""
+        self.page.evaluate(SETTLED)
+
+    def write(self, name: str, text: str) -> None:
+        """Set a field as a person does."""
+        field = self.page.locator(f"[id='text-{name}']")
+        field.evaluate(
+            "element => { for (let e = element; e; e = e.parentElement) if (e.tagName === 'DETAILS') e.open = true; }"
+        )
+        if field.evaluate("element => element.tagName") == "SELECT":
+            field.select_option(text)
+        else:
+            field.fill(text)
+            field.press("Escape")
+            field.fill(text)
+            field.press("Tab")
+        self.settle()
+
+    def click(self, selector: str) -> None:
+        self.page.locator(selector).first.click()
+        self.settle()
+
+    @property
+    def setups(self) -> list[dict[str, str]]:
+        """The set-ups in the address."""
+        return [dict(parse_qsl(part)) for part in urlsplit(self.page.url).fragment.split(";")]
+
+    def figures(self, row: int = 0) -> dict[str, float]:
+        found: dict[str, float] = self.page.evaluate(
+            "(row) => Object.fromEntries("
+            "[...document.querySelectorAll('#answer dl')[row].querySelectorAll('[data-value]')]"
+            ".map((cell) => [cell.dataset.key, Number(cell.dataset.value)]))",
+            row,
+        )
+        return found
+
+
+@pytest.fixture(scope="module")
+def tab(browser: Any, server: Server) -> Live:
+    return Live(browser, server.address)
+
+
+@pytest.fixture
+def live(tab: Live, server: Server) -> Iterator[Live]:
+    tab.open(server.address)
+    yield tab
+    assert tab.complaints == []
+
+
+def figures_of(document: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of an answer by their key on the page."""
+    analysis = document["analysis"]
+    generation, cost = analysis["generation"], analysis["cost"] or {}
+    found = {
+        "fits": analysis["memory"]["total_bytes"],
+        "ttft": generation["expected_ttft_s"],
+        "tpot": generation["expected_tpot_s"],
+        "total": generation["expected_time_s"],
+        "tokens_per_s": generation["expected_tokens_per_s"],
+        "cost": cost.get("expected_usd_per_million_tokens"),
+        "energy": analysis["energy"].get("expected_j_per_token"),
+    }
+    return {
+        key: value["mid"] if isinstance(value, dict) else value for key, value in found.items() if value is not None
+    }
+
+
+CHANGES = {
+    "batch": "32", "prompt": "4k", "generate": "300", "quant": "fp8", "kv": "int4", "tp": "8", "pp": "2", "dp": "2",
+    "engine": "sglang", "hw": "h200-sxm", "model": "qwen3-32b", "with": "eagle-3", "flash": "false", "prefix": "1000",
+    "hw.memory.bandwidth": "9 TB/s", "price": "2.5", "gpu_memory_utilization": "0.8", "expert_skew": "0.5",
+}  # fmt: skip
+
+
+def test_every_field_leads_to_the_figures_of_its_setup(live: Live, server: Server) -> None:
+    for name, text in CHANGES.items():
+        if name == "with":
+            add = live.page.get_by_role("combobox", name="Add a technique")
+            add.fill(text)
+            add.press("Enter")
+            live.settle()
+        else:
+            live.write(name, text)
+        (setup,) = live.setups
+        assert setup[name] == text
+        status, document = ask(server, "answer", setup)
+        assert status == 200, document
+        assert live.figures() == pytest.approx(figures_of(document)), name
+    assert live.page.locator("#source").inner_text() == document["command"]
+    live.click("text=As Python")
+    assert live.page.locator("#source").inner_text().strip() == document["python"].strip()
+
+
+def test_a_slider_draws_while_it_moves_and_is_one_step_to_undo(live: Live) -> None:
+    before = live.figures()
+    slider = live.page.locator("input[type=range]").first
+    slider.focus()
+    for _ in range(3):
+        live.page.keyboard.press("ArrowRight")
+    live.settle()
+    assert live.figures()["tokens_per_s"] > before["tokens_per_s"]
+    assert live.setups[0]["batch"] == "24"
+    for _ in range(3):
+        live.page.go_back()
+    live.settle()
+    assert live.figures() == before
+    assert live.page.locator("#undo").is_disabled()
+
+
+def test_the_model_is_found_by_typing(live: Live) -> None:
+    field = live.page.get_by_role("combobox", name="Model")
+    field.click()
+    live.page.keyboard.type("qwen3 32b")
+    shown = live.page.locator(".combo ul:not([hidden]) li").all_inner_texts()
+    assert 1 <= len(shown) < 10
+    assert all("32b" in text.lower() for text in shown), shown
+    field.press("ArrowDown")
+    chosen = live.page.locator("[role=option][aria-selected=true] b").inner_text()
+    field.press("Enter")
+    live.settle()
+    assert live.page.locator("#title").inner_text().startswith(chosen)
+    assert live.setups[0]["model"] == chosen
+
+
+def test_views_and_cards_from_the_keyboard(live: Live) -> None:
+    live.page.locator("#tab-overview").focus()
+    live.page.keyboard.press("ArrowRight")
+    live.settle()
+    assert live.page.locator("#tab-network").get_attribute("aria-selected") == "true"
+    live.click("#panel button >> text=decode")
+    node = live.page.locator(".node", has_text="down_proj")
+    node.focus()
+    live.page.keyboard.press("Enter")
+    card = live.page.locator("#card")
+    card.wait_for()
+    text = card.inner_text()
+    for part in (
+        "down_proj (layer, decode)",
+        "down_proj.weight",
+        "8,192 × 7,168",
+        "Kernel: gemm",
+        "roofline explain down_proj",
+    ):
+        assert part in text
+    assert re.search(r"matrix FLOP / peak in bf16", text)
+    live.page.keyboard.press("Escape")
+    assert not card.is_visible()
+    assert live.page.evaluate("document.activeElement.classList.contains('node')")
+
+
+def test_nothing_overflows_and_nothing_comes_from_elsewhere(live: Live, server: Server) -> None:
+    second = "&".join(f"{name}={text}" for name, text in {**BASE, "hw": "b200-sxm"}.items())
+    live.asked.clear()
+    live.open(f"{server.address}&goal.tpot=50ms;{second}")
+    for width in WIDTHS:
+        live.page.set_viewport_size({"width": width, "height": 900})
+        for view in VIEWS:
+            live.click(f"#tab-{view}")
+            assert live.page.evaluate("document.scrollingElement.scrollWidth <= innerWidth"), (view, width)
+        assert live.page.evaluate(CUT) == []
+        live.click(".remove")  # with one set-up the cells are larger
+        assert live.page.evaluate(CUT) == []
+        live.page.go_back()
+        live.settle()
+    live.page.set_viewport_size({"width": 1280, "height": 900})
+    places = {urlsplit(url).netloc for url in live.asked if not url.startswith(("blob:", "data:", "about:"))}
+    assert places == {f"127.0.0.1:{server.port}"}
+
+
+CUT = """[...document.querySelectorAll('#answer dd, #answer dt')]
+  .filter((one) => one.scrollWidth > one.clientWidth + 1).map((one) => one.textContent)"""
+
+
+def test_fields_move_nothing(live: Live) -> None:
+    live.page.evaluate(
+        "window.shifts = []; new PerformanceObserver((list) => shifts.push(...list.getEntries().map((e) => e.value)))"
+        ".observe({ type: 'layout-shift' })"
+    )
+    for name, text in {"batch": "1", "prompt": "100000", "tp": "1", "quant": "fp8", "hw": "l4"}.items():
+        live.write(name, text)
+    live.write("tp", "3")
+    assert "--tp 3 does not divide" in live.page.locator("#problem").inner_text()
+    live.complaints.clear()  # the browser logs the status of the refusal
+    live.write("tp", "4")
+    assert sum(live.page.evaluate("shifts")) < 0.002
+
+
+def test_a_link_shows_the_same_and_pages_are_independent(browser: Any, live: Live, server: Server) -> None:
+    live.write("batch", "64")
+    live.click("#add")
+    live.write("hw", "mi300x")
+    live.click("#panel >> text=TPOT")
+    other = Live(browser, live.page.url)
+    for row in (0, 1):
+        assert other.figures(row) == live.figures(row)
+    assert other.page.locator("#panel svg").inner_html() == live.page.locator("#panel svg").inner_html()
+    other.write("batch", "1")
+    assert live.setups[1]["batch"] == "64"
+    for _ in range(3):
+        live.page.go_back()
+    live.settle()
+    assert live.setups == [dict(parse_qsl(urlsplit(server.address).fragment))]
+    other.page.close()
+
+
+def test_advice_turns_the_field_and_is_undone(live: Live) -> None:
+    live.click("#tab-advice")
+    before = live.figures()["total"]
+    row = live.page.locator(".moves li").first
+    gain = float(row.locator(".gain b").inner_text().rstrip("×"))
+    row.get_by_role("button", name="Apply").click()
+    live.settle()
+    assert before / live.figures()["total"] == pytest.approx(gain, abs=0.006)
+    assert "with" in live.setups[0]
+    live.page.locator("#said button").click()
+    live.settle()
+    assert live.figures()["total"] == before
+    assert "with" not in live.setups[0]
+
+
+def drop(live: Live, path: Path) -> None:
+    live.page.locator("#said").evaluate("element => { element.hidden = true; }")
+    live.page.locator("#file").set_input_files(path)
+    live.page.locator("#said").wait_for()
+    live.settle()
+
+
+def test_a_dropped_config_is_simulated(live: Live, server: Server) -> None:
+    drop(live, ROOT / "tests/data/configs/llama-3.1-8b.json")
+    (setup,) = live.setups
+    assert "hidden: 4096" in setup["model.spec"]
+    assert live.figures() == pytest.approx(figures_of(ask(server, "answer", {**BASE, "model": "llama-3.1-8b"})[1]))
+    assert "my-" in live.page.locator("#source").inner_text()
+
+
+def test_hostile_names_are_text(live: Live, server: Server, tmp_path: Path) -> None:
+    model, hardware = hostile_specs(tmp_path)
+    opened = live
+    opened.open(f"{server.address.partition('#')[0]}#model=llama-68m&hw=l4")
+    drop(opened, hardware)
+    drop(opened, model)
+    assert opened.page.locator("h1").inner_text().startswith(opened.setups[0]["model"])
+    for view in VIEWS:
+        opened.click(f"#tab-{view}")
+        if view == "network":
+            assert any(head.startswith(NAMES[1]) for head in opened.page.locator(".part h3").all_inner_texts())
+            opened.page.locator(".node").nth(4).click()
+            opened.page.locator("#card").wait_for()
+            opened.page.keyboard.press("Escape")
+    assert opened.page.evaluate("document.querySelectorAll('script').length") == 4
+    assert opened.page.evaluate(
+        "[...document.querySelectorAll('*')].every((e) => [...e.attributes].every((a) => !a.name.startsWith('on')))"
+    )
+
+
+def test_the_page_says_that_the_server_ended(browser: Any) -> None:
+    with serving({"model": "llama-68m", "hw": "l4"}) as server:
+        opened = Live(browser, server.address)
+        stop(server)
+        while server.uvicorn.started and opened.page.locator("#gone").is_hidden():
+            opened.write("batch", str(int(opened.setups[0].get("batch", "1")) % 100 + 1))
+        text = opened.page.locator("#gone").inner_text()
+        assert "The server has ended" in text
+        assert "llama-68m --hw l4" in text
+        opened.page.close()
+
+
+def test_charts_and_tables_are_saved(live: Live) -> None:
+    for button, ending in (("Save prefill-roofline as SVG", ".svg"), ("Save prefill-roofline as PNG", ".png")):
+        with live.page.expect_download() as download:
+            live.page.get_by_role("button", name=button).click()
+        content = Path(download.value.path()).read_bytes()
+        assert download.value.suggested_filename == f"prefill-roofline{ending}"
+        assert content.startswith(b"<svg" if ending == ".svg" else b"\x89PNG")
+        assert b"var(--" not in content
+    live.page.locator("#export summary").click()
+    with live.page.expect_download() as download:
+        live.page.get_by_role("button", name="Operators, CSV").click()
+    assert Path(download.value.path()).read_text().startswith("model,hardware,phase,name")
+
+
+def test_everything_has_an_accessible_name(live: Live) -> None:
+    live.page.locator("#fields details").evaluate_all("all => all.forEach((one) => { one.open = true; })")
+    nodes = live.page.context.new_cdp_session(live.page).send("Accessibility.getFullAXTree")["nodes"]
+    roles = {"button", "slider", "combobox", "textbox", "image", "tab", "region", "listbox"}
+    named = {role: [] for role in roles}
+    for node in nodes:
+        role = node.get("role", {}).get("value")
+        if role in roles and not node.get("ignored"):
+            named[role].append(node.get("name", {}).get("value", ""))
+    assert all(named["button"])
+    assert all(all(names) for names in named.values()), named
+    ids = live.page.evaluate("[...document.querySelectorAll('[id]')].map((element) => element.id)")
+    assert len(ids) == len(set(ids))
+
+
+MACHADO = {  # Machado, Oliveira, Fernandes 2009, severity 1, linear RGB
+    "protanopia": [[0.152286, 1.052583, -0.204868], [0.114503, 0.786281, 0.099216], [-0.003882, -0.048116, 1.051998]],
+    "deuteranopia": [[0.367322, 0.860646, -0.227968], [0.280085, 0.672501, 0.047413], [-0.011820, 0.042940, 0.968881]],
+}
+
+
+@pytest.mark.parametrize("theme", ["dark", "light"])
+def test_colours_have_contrast_and_differ_for_the_colour_blind(live: Live, theme: str) -> None:
+    live.page.emulate_media(color_scheme=theme)
+    names = ("paper", "panel", "ink", "faint", "accent", "warn", "compute", "memory", "link")
+    texts = live.page.evaluate(
+        "(names) => names.map((name) => { const e = document.createElement('i'); e.style.color = `var(--${name})`;"
+        " document.body.append(e); const found = getComputedStyle(e).color; e.remove(); return found; })",
+        list(names),
+    )
+    colours = {name: linear(text) for name, text in zip(names, texts, strict=True)}
+    for paper in ("paper", "panel"):
+        for name in names[2:]:
+            assert contrast(colours[name], colours[paper]) >= 4.5, (name, paper)
+    for matrix in MACHADO.values():
+        seen = {name: lab(np.clip(np.array(matrix) @ colours[name], 0, 1)) for name in names[-3:]}
+        for one, other in combinations(seen, 2):
+            assert np.linalg.norm(seen[one] - seen[other]) > 15, (one, other)
+
+
+def linear(text: str) -> Any:
+    rgb = np.array([float(part) for part in re.findall(r"[\d.]+", text)[:3]]) / 255
+    return np.where(rgb <= 0.04045, rgb / 12.92, ((rgb + 0.055) / 1.055) ** 2.4)
+
+
+def contrast(one: Any, other: Any) -> float:
+    """The contrast ratio of WCAG 2.2."""
+    first, second = sorted((float(np.dot(c, (0.2126, 0.7152, 0.0722))) for c in (one, other)), reverse=True)
+    return (first + 0.05) / (second + 0.05)
+
+
+def lab(rgb: Any) -> Any:
+    """CIELAB under D65, from linear sRGB (IEC 61966-2-1)."""
+    xyz = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]]) @ rgb
+    f = np.cbrt(xyz / np.array([0.95047, 1.0, 1.08883]))
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def test_the_theme_is_kept(live: Live) -> None:
+    for _ in range(2):
+        live.page.locator("#theme").click()
+    assert live.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 24)"
+    live.page.reload()
+    live.settle()
+    assert live.page.locator("#theme").inner_text() == "Dark"
+    live.page.locator("#theme").click()
