@@ -37,6 +37,7 @@ from roofline.advisor.search.moves import (
 )
 from roofline.advisor.search.plan import Plan, batch_grid, batch_moves, make_plan
 from roofline.advisor.search.trials import Trial, Trials, better, certain, level, sure
+from roofline.core.display import repr_html
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import analyze
 from roofline.specs.hardware import list_hardware, load_hardware
@@ -116,6 +117,8 @@ class Advice(Struct, frozen=True, dict=True):
     cautions: tuple[tuple[str, str], ...]
     refused: Mapping[str, str]
     _plan: Callable[[], Plan]
+
+    _repr_html_ = repr_html
 
     @cached_property
     def plan(self) -> Plan:

@@ -10,6 +10,7 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.bound.memory import Memory
+from roofline.core.display import repr_html
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step, spread
 from roofline.graph.network import Build, Network
@@ -56,6 +57,8 @@ class Analysis:
     FLOPs, bytes and memory are those of one of `parallel.devices` devices. `decode` is one iteration, which yields
     `tokens_per_iteration` tokens per sequence; it is None for a model that only encodes.
     """
+
+    _repr_html_ = repr_html
 
     def __init__(self, scenario: Scenario, calibrations: Calibrations | None = None) -> None:
         precision = scenario.run_precision

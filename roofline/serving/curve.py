@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from msgspec import Struct
 from msgspec.structs import replace
 
+from roofline.core.display import repr_html
 from roofline.core.errors import RooflineError
 from roofline.scenario.cost import HOUR, MILLION, price
 from roofline.scenario.scenario import Scenario
@@ -41,6 +42,8 @@ class Curve(Struct, frozen=True):
     values: tuple[float, ...]
     outcomes: tuple[Outcome, ...]
     simulated: bool
+
+    _repr_html_ = repr_html
 
     @property
     def scenario(self) -> Scenario:

@@ -11,6 +11,7 @@ from typing import Literal
 
 from msgspec import Struct
 
+from roofline.core.display import repr_html
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.breakdown import (
     Breakdown,
@@ -51,6 +52,8 @@ class Waterfall(Struct, frozen=True):
     before: float
     after: float
     differences: tuple[Difference, ...]
+
+    _repr_html_ = repr_html
 
     @property
     def change(self) -> float:

@@ -11,12 +11,13 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import BrokenExecutor, CancelledError
 from itertools import islice
-from typing import Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from roofline.core.display import repr_html
 from roofline.core.errors import RooflineError
 from roofline.core.expressions import Type
 from roofline.scenario.analysis import analyze
@@ -24,6 +25,9 @@ from roofline.whatif.metrics import figures, find_metric
 from roofline.whatif.options import OPTIONS, scenario_from
 from roofline.whatif.selection import Rows, Selection, joined
 from roofline.whatif.study import ERROR, Question, Study, source_digest
+
+if TYPE_CHECKING:
+    import pandas
 
 CHUNK = 1 << 15
 """Points per chunk."""
@@ -360,6 +364,14 @@ class Sweep(Struct, frozen=True):
     rows: Rows
     points: int
     reasons: Mapping[str, int]
+
+    _repr_html_ = repr_html
+
+    def frame(self) -> pandas.DataFrame:
+        """The rows as a DataFrame; pandas comes with the extra `report`."""
+        import pandas
+
+        return pandas.DataFrame(self.columns)
 
     @property
     def columns(self) -> dict[str, NDArray[Any]]:
