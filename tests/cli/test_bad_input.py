@@ -82,7 +82,7 @@ def complain(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Cap
         ("analyze folder/config.json --hw a6000", ["'folder/config.json'", "No such file"]),
         ("analyze llama-2-7b --hw ./none.yaml", ["none.yaml", "No such file"]),
         ("analyze . --hw a6000", ["'.'"]),
-        ("analyze ./ --hw a6000", ["folder"]),
+        ("analyze ./ --hw a6000", ["no safetensors files", "config.json"]),
         ("analyze llama-2-7b --hw ./", ["folder"]),
         (f"analyze {'n' * 5000}.yaml --hw a6000", ["nnn", "cannot be read", "name too long"]),
         (f"analyze llama-2-7b --hw {'n' * 5000}.yaml", ["nnn", "cannot be read", "name too long"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -72,7 +73,8 @@ class Stored(Struct, frozen=True):
 
 def is_checkpoint(path: Path) -> bool:
     """Whether a path names a checkpoint: a GGUF or safetensors file, or a folder."""
-    return path.suffix.lower() in (".gguf", ".safetensors") or path.is_dir()
+    # os.path.isdir is False for a name that is too long, where Path.is_dir raises
+    return path.suffix.lower() in (".gguf", ".safetensors") or os.path.isdir(path)  # noqa: PTH112
 
 
 def shares(tensors: Iterable[StoredTensor]) -> dict[str, Share]:

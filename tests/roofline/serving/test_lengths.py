@@ -47,7 +47,7 @@ def test_a_histogram_counts(tmp_path) -> None:
         ("uniform:9", "uniform:LOW:HIGH"),
         ("exponential:p95=3", "exponential:mean=TOKENS"),
         ("normal:mean=3", "unknown distribution 'normal'"),
-        ("lengths.csv", "cannot read 'lengths.csv'"),
+        ("lengths.csv", "'lengths.csv': cannot be read"),
         ("many", "is a number of tokens"),
         ("0", "must be 1 to"),
         ("nan", "must be 1 to"),
