@@ -11,6 +11,10 @@ from roofline.reports.output.blocks import Block
 TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "throughput": "tokens/s"}
 
 
+SHORT = 0.9
+"""Part of the tokens asked for below which an answer ended early."""
+
+
 def server_blocks(document: Mapping[str, Any]) -> list[Block]:
     """Measured and predicted times of each load, how the run ended, and the fitted profile."""
     fit, fitted = document["fit"], document["fit"] is not None
@@ -21,10 +25,12 @@ def server_blocks(document: Mapping[str, Any]) -> list[Block]:
     lines = [f"Rows: {document['rows']}"]
     if document["ended"]:
         lines.append(f"Ended early, {document['left']} loads left: {document['ended']}")
-    blocks = [
-        Block(f"{title}: served as {document['served_model']}", header=header, rows=rows, left=2),
-        Block(lines=lines),
-    ]
+    short = min((point["output"] for point in document["points"]), default=document["asked_output"])
+    if short < SHORT * document["asked_output"]:
+        lines.append(
+            f"Answers ended early, after {short:.0f} of {document['asked_output']} tokens: decode is less certain"
+        )
+    blocks = [Block(title, header=header, rows=rows, left=2), Block(lines=lines)]
     return [*blocks, _fit_block(fit, document["profile"])] if fitted else blocks
 
 
@@ -67,4 +73,4 @@ def _fit_block(fit: Mapping[str, Any], profile: str) -> Block:
 def _value(name: str, value: float) -> str:
     if name == "sequences":
         return f"{value:.0f}" if value else "no limit"
-    return f"{value:.3g}" if name in ("prefill", "memory") else seconds(value)
+    return f"{value:.3g}" if name in ("prefill", "decode") else seconds(value)

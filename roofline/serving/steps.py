@@ -256,7 +256,8 @@ class StepTimes:
         kernels = self.kernel_seconds(batch, context, chunk, cached, prompts, mean)
         some = chunk > 0
         share = np.where(some, chunk / np.maximum(batch * self.decode_tokens + chunk, 1e-9), 0.0)
-        kernels = kernels * (1 + share * (engine.kernel_slowdown("prefill") - 1)) + engine["gap"] * self.kernels
+        slower = (1 - share) * engine.kernel_slowdown("decode") + share * engine.kernel_slowdown("prefill")
+        kernels = kernels * slower + engine["gap"] * self.kernels
         issued = engine["issue"] * self.kernels * ("decode" not in engine.graphs)
         busy = np.maximum(kernels, np.where(some, self.dispatched, issued))
         passes = np.where(np.asarray(batch) > 0, self.passes, 1.0)
@@ -307,7 +308,7 @@ class SingleStep:
         )
         self._decode, self._prefill = Grid(times.decode), Grid(times.prefill)
         self._per_sequence, self._ring = times.decode_tokens, times.ring
-        self._slowdown = engine.kernel_slowdown("prefill") - 1
+        self._slower = engine.kernel_slowdown("decode"), engine.kernel_slowdown("prefill")
         self._gap = engine["gap"] * times.kernels
         self._issued = times.dispatched
         (self._step, self._sequence), self._passes, self._overlap = times.host, times.passes, engine.overlap
@@ -323,7 +324,8 @@ class SingleStep:
         if batch > 0:
             kernels += self._decode(batch, context)
         kernels += prompts * self._prefill(chunk / prompts, cached)
-        busy = max(kernels * (1 + chunk / (decoded + chunk) * self._slowdown) + self._gap, self._issued)
+        share, (decode, prefill) = chunk / (decoded + chunk), self._slower
+        busy = max(kernels * ((1 - share) * decode + share * prefill) + self._gap, self._issued)
         host = self._sequence * (batch + prompts)
         wait = max(host - busy, 0.0) if self._overlap else host
         return busy + wait + self._step * (self._passes if batch > 0 else 1.0)

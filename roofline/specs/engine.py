@@ -6,7 +6,7 @@ A forward pass takes
     t = max(kernels + gap N, [no CUDA graph] issue N, sequence batch) + step        with overlap scheduling
 
 for N kernels. `kernels` is the sum of their times, which include the engine's `launch`, `memory`, `kv_reread`,
-`collective`, `dequantisation`, `integer_blocks` and `kv_conversion`, multiplied by `prefill` in that phase. The host
+`collective`, `dequantisation`, `integer_blocks` and `kv_conversion`, multiplied by `prefill` or `decode`. The host
 launches kernels ahead of the device, so the slower of the two counts; a CUDA graph removes the launches (`issue`).
 `step` and `sequence` are scheduling, sampling and detokenisation between two passes; drafts of speculative decoding
 follow each other within one step, each after `draft_step`. With overlap scheduling (vLLM's
@@ -85,6 +85,7 @@ PARAMETERS = (
     ),
     Parameter("collective", Unit.RATIO, 0.05, 20.0, 1.0, "time of collectives relative to the calibration"),
     Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill kernels relative to the calibration"),
+    Parameter("decode", Unit.RATIO, 0.05, 20.0, 1.0, "time of decode kernels relative to the calibration"),
     Parameter("dequantisation", Unit.RATIO, 0.005, 1.0, 0.5, "fraction of the vector peak that dequantisation reaches"),
     Parameter(
         "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "SM cycles for 1024 multiplications of block-scaled integers"
@@ -207,7 +208,7 @@ class Engine(Struct, frozen=True, dict=True):
 
     def kernel_slowdown(self, phase: str) -> float:
         """Kernel time of a phase relative to the calibration."""
-        return self["prefill"] if phase == "prefill" else 1.0
+        return self[phase] if phase in PHASES else 1.0
 
     @cached_property
     def kernels(self) -> tuple[tuple[str, ...], ...]:

@@ -113,7 +113,7 @@ class Handler(BaseHTTPRequestHandler):
         if chat:
             self.event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
         time.sleep(PREFILL)
-        tokens = 10**6 if mode == "endless" else body["max_tokens"]
+        tokens = 10**6 if mode == "endless" else body["max_tokens"] // (2 if mode == "brief" else 1)
         try:
             for index in range(tokens):
                 text = {"delta": {"content": "a"}} if chat else {"text": "" if index == 2 else "a"}

@@ -110,6 +110,13 @@ def test_tokens_without_usage_in_the_stream_are_counted(tmp_path: Path) -> None:
     assert [(point["prompt"], point["output"]) for point in document["points"]] == [(32, 8), (16, 8), (32, 8)]
 
 
+def test_answers_that_end_early_are_told(run: Run, tmp_path: Path) -> None:
+    with serving("brief") as server:
+        status, out, _ = run("validate", "server", server.url, *COMMAND, *SHORT, "-o", tmp_path / "rows.csv")
+    assert status == 0
+    assert "Answers ended early, after 4 of 8 tokens" in out
+
+
 def test_prompts_share_no_prefix_and_the_key_is_sent_but_never_written(
     run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -302,7 +309,7 @@ def made(engine: Engine, *loads: tuple[int, int]) -> list[ServingCase]:
 
 
 def test_a_fit_predicts_other_loads_of_the_server_that_made_its_times() -> None:
-    true = {"prefill": 1.5, "memory": 0.7, "step": 4e-3, "sequence": 50e-6, "latency": 40e-3, "request": 2e-3}
+    true = {"prefill": 1.5, "decode": 1.4, "step": 4e-3, "sequence": 50e-6, "latency": 40e-3, "request": 2e-3}
     engine = applied(load_engine("vllm"), {**true, "prompt_token": 1e-6})
     engine = replace(engine, scheduler=replace(engine.scheduler, sequences=1))
     found = fit_own(made(engine, (1, 128), (1, 2048), (2, 512)), "roofline validate server: a test")

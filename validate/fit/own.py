@@ -1,7 +1,7 @@
 """An engine profile of the user's own: the shipped one, moved as far as measurements of one deployment ask.
 
 Parameters are multiplied by factors whose logarithms have the standard deviations of STIFFNESS around the shipped
-profile: the time of prefill kernels, the achieved memory bandwidth, and the host times of the scheduler. Residuals are
+profile: the times of prefill and decode kernels, and the host times of the scheduler. Residuals are
 logarithms of predicted over measured TTFT, TPOT and throughput in units of RESIDUAL, in a robust form. The loss is
 minimised on a linear model of the event simulation, anew in each of ROUNDS. How many requests the server runs at once
 is chosen among the shipped number and those up to the measured concurrency. Intervals stay the shipped ones.
@@ -36,7 +36,7 @@ METRICS = ("ttft", "tpot", "throughput")
 """E2E latency follows from the first two."""
 
 STIFFNESS: Mapping[str, float] = MappingProxyType(
-    {"prefill": 0.5, "memory": 0.5, "step": 0.7, "sequence": 0.7, "latency": 1.0, "request": 0.7, "prompt_token": 0.7}
+    {"prefill": 0.5, "decode": 0.5, "step": 0.7, "sequence": 0.7, "latency": 1.0, "request": 0.7, "prompt_token": 0.7}
 )
 """Standard deviation of the logarithm of a parameter around the shipped one: kernels are known to a factor of 1.6."""
 
@@ -53,7 +53,7 @@ SOURCE = "roofline validate"
 
 Case = ServingCase | StaticCase
 
-RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({"prefill": (0.2, 10.0), "memory": (0.1, 1.5)})
+RANGES: Mapping[str, tuple[float, float]] = MappingProxyType({"prefill": (0.2, 10.0), "decode": (0.05, 20.0)})
 HOST_TIMES = (1e-8, 1.0)
 
 RESIDUAL = 0.1

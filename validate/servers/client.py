@@ -163,17 +163,16 @@ class Client:
         return self._parsed(content)
 
     async def _events(self, body: Mapping[str, Any], most: int) -> AsyncIterator[Mapping[str, Any]]:
-        """The server-sent events of an answer."""
-        rest = b""
+        """The server-sent events of an answer, read to its end so that the connection serves the next request."""
+        rest, done = b"", False
         async for chunk in self._chunks("POST", self._path, body, most):
             *lines, rest = (rest + chunk).split(b"\n")
             for line in lines:
                 content = line.strip().removeprefix(b"data:").strip()
-                if content == b"[DONE]":
-                    return
-                if content and not line.startswith((b":", b"event:", b"id:", b"retry:")):
+                done = done or content == b"[DONE]"
+                if content and not done and not line.startswith((b":", b"event:", b"id:", b"retry:")):
                     yield self._parsed(content)
-        if rest.strip() not in (b"", b"data: [DONE]"):
+        if not done and rest.strip() not in (b"", b"data: [DONE]"):
             yield self._parsed(rest.strip().removeprefix(b"data:"))
 
     def _parsed(self, content: bytes) -> Mapping[str, Any]:
@@ -201,7 +200,7 @@ class Client:
         except self._httpx.ConnectError:
             raise ServerError(f"{self._host} does not accept connections") from None
         except self._httpx.TimeoutException:
-            raise ServerError(f"{self._host} sent nothing for {self.timeout:g} s") from None
+            raise ServerError(f"{self._host} sent nothing for {self.timeout:g} s (--timeout)") from None
         except self._httpx.HTTPError:
             raise ServerError(f"{self._host} ended the connection within an answer, or does not speak HTTP") from None
         except (ValueError, UnicodeError):  # what h11 and httpx raise for some malformed headers

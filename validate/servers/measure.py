@@ -33,7 +33,7 @@ REPEATS = 5
 ROUNDS = 3
 """Requests over the concurrency of a point with several in flight."""
 
-CALIBRATION = (16, 128)
+CALIBRATION = (8, 48)
 """Words of the prompts whose tokens show the tokens of a word."""
 
 

@@ -83,7 +83,8 @@ def measure_server(
     fitted = None if profile is None else fit_own(cases, f"roofline validate server: {len(cases)} loads, {_today()}")
     if fitted is not None and profile is not None:
         write_text(profile, render(fitted.engine))
-    return _document(name, scenario, cases, ended, output, fitted, profile)
+    document = _document(name, scenario, cases, ended, output, fitted, profile)
+    return {**document, "asked_output": plan.output}
 
 
 async def _run(
