@@ -124,6 +124,20 @@ def test_llama_bench(suffix: str) -> None:
     ]
 
 
+def test_what_is_no_row_is_left_out_and_told(tmp_path: Path) -> None:
+    tests = json.loads((DATA / "llama-bench.json").read_text())
+    path = tmp_path / "deep.json"
+    path.write_text(json.dumps([tests[1], {**tests[0], "n_depth": 4096}]))
+    found = import_files([path], Given())
+    assert found.notes == [
+        f"{path}: llama-bench, 1 row",
+        f"{path}: 1 left out: a prompt behind cached tokens (n_depth)",
+    ]
+    path.write_text(json.dumps({**tests[0], "n_depth": 4096}))
+    with pytest.raises(SpecError, match="has no results but of a prompt behind cached tokens"):
+        import_files([path], Given())
+
+
 def test_tgi_benchmark() -> None:
     found = figures(DATA / "tgi.md", Given(hw="h100-sxm"))
     assert found == {("1", "ttft"): 41.2, ("4", "ttft"): 130, ("1", "tpot"): 9.1, ("4", "tpot"): 9.8}

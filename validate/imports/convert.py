@@ -56,13 +56,16 @@ def import_files(paths: Sequence[Path], given: Given) -> Imported:
     rows, notes = [], []
     for path in paths:
         content = read_content(path)
-        found = list(_results(content))
+        everything = list(_results(content))
+        found = [result for result in everything if not result.left_out]
         _check_given(found, given, content.where)
         own = [row for result in found for row in rows_of(result, given, content.where)]
+        left_out = Counter(result.left_out for result in everything if result.left_out)
         if not own:
-            raise SpecError(content.where, "has no results")
+            raise SpecError(content.where, f"has no results but of {next(iter(left_out), 'nothing')}")
         tools = ", ".join(Counter(result.tool for result in found))
         notes.append(f"{content.where}: {tools}, {len(own)} row{'s' * (len(own) > 1)}")
+        notes += [f"{content.where}: {count} left out: {reason}" for reason, count in left_out.items()]
         rows += own
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")

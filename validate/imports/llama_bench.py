@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 
-from roofline.core.errors import SpecError
 from roofline.validate.imports.fields import Fields
 from roofline.validate.imports.result import Result
 
@@ -30,7 +29,7 @@ def test(fields: Fields) -> Result:
         figures = {"batch_latency": seconds and 1e3 * seconds}
     elif prompt:
         if depth:
-            raise SpecError(fields.where, "'n_depth': a prompt after cached tokens is no row of whole-model figures")
+            return Result("llama-bench", {}, left_out="a prompt behind cached tokens (n_depth)")
         figures = {"prefill_throughput": rate}
     else:
         figures = {"decode_throughput": rate}

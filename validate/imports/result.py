@@ -48,7 +48,7 @@ class Result(Struct, frozen=True):
     Empty texts and None are unknown. `batch` is the sequences of a static batch, or the text of a load
     (`roofline.validate.tables.loads`). `prompt` and `output` are mean tokens. `figures` are milliseconds or tokens/s by
     metric of `UNITS`; unknown ones (None) have no row. `requests_per_s` stands for output tokens/s where those are not
-    measured.
+    measured. `left_out` says why a result has no rows.
     """
 
     tool: str
@@ -63,6 +63,7 @@ class Result(Struct, frozen=True):
     prompt: float | None = None
     output: float | None = None
     requests_per_s: float | None = None
+    left_out: str = ""
 
 
 class Given(Struct, frozen=True):
