@@ -7,18 +7,17 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from roofline.advisor.sizing.deployments import Deployment, RankingObjective
-from roofline.advisor.sizing.queueing import replicas_for
+from roofline.advisor.sizing.deployments import Deployment, RankingObjective, replicas_for
 from roofline.whatif.gain import gain
 
 
 class Change(Struct, frozen=True):
-    """A threshold beyond which a choice changes: `what` is rate_above, rate_below, price, price_ratio, tpot or ttft.
+    """A threshold beyond which a choice changes: `what` is load_above, load_below, price, price_ratio, tpot or ttft.
 
-    Beyond the rates (requests/s) the runner-up is better. `price` is the runner-up's device price below which it is
-    better, or for `fewest` cheaper; `price_ratio` is the same over the price of the chosen device where that is
-    unknown. Prices need different hardware. Below `tpot` and `ttft` (s) the choice needs more replicas, or for one user
-    fails.
+    Beyond the loads (requests/s, or in flight) the runner-up is better. `price` is the runner-up's device price below
+    which it is better, or for `fewest` cheaper; `price_ratio` is the same over the price of the chosen device where
+    that is unknown. Prices need different hardware. Below `tpot` and `ttft` (s) the choice needs more replicas, or for
+    one user fails.
     """
 
     what: str
@@ -74,32 +73,36 @@ def _weight(objective: RankingObjective, deployment: Deployment) -> float:
     return key[0] / deployment.replicas
 
 
+def _rated(objective: RankingObjective, deployment: Deployment) -> bool:
+    """Whether an objective scales with the replicas: energy of a closed loop does not, since they speed it up."""
+    service = deployment.service
+    return objective.rated and not service.alone and (service.rate is not None or objective.name != "efficient")
+
+
 def tied(objective: RankingObjective, best: Deployment, runner_up: Deployment) -> bool:
     """Whether the interval of the gain of one over the other includes 1."""
     if objective.timed is None:
         return False
-    first, second = (deployment.simulated.alone(deployment.command_batch) for deployment in (best, runner_up))
-    faster = gain(second, first, objective.timed)
+    faster = gain(runner_up.static, best.static, objective.timed)
     width = math.sqrt(faster.high / faster.mid)
-    rate = best.service.rate
-    if not objective.rated or rate is None:
+    if not _rated(objective, best):
         keys = [objective.key(deployment.figures) for deployment in (best, runner_up)]
         assert keys[0] is not None
         assert keys[1] is not None
         return keys[1][0] / keys[0][0] < width**2
-    worst = _weight(objective, best) * replicas_for(rate, best.max_rate / width)
-    return _weight(objective, runner_up) * replicas_for(rate, runner_up.max_rate * width) <= worst
+    amount = best.service.amount
+    worst = _weight(objective, best) * replicas_for(amount, best.max_load / width)
+    return _weight(objective, runner_up) * replicas_for(amount, runner_up.max_load * width) <= worst
 
 
 def changes(objective: RankingObjective, best: Deployment, runner_up: Deployment | None) -> Iterator[Change]:
-    """Thresholds that would change the choice of `best`: rates and prices of a runner-up, and targets."""
-    rate = best.service.rate
-    if runner_up is not None and objective.rated and rate is not None:
-        above, below = _crossings(objective, best, runner_up, rate)
+    """Thresholds that would change the choice of `best`: loads and prices of a runner-up, and targets."""
+    if runner_up is not None and _rated(objective, best):
+        above, below = _crossings(objective, best, runner_up, best.service.amount)
         if above is not None:
-            yield Change("rate_above", above)
+            yield Change("load_above", above)
         if below is not None:
-            yield Change("rate_below", below)
+            yield Change("load_below", below)
     if runner_up is not None and runner_up.hardware.name != best.hardware.name:
         first, second = best.figures, runner_up.figures
         if objective.name == "cheapest" and first.cost is not None:
@@ -119,16 +122,16 @@ REPLICAS_AHEAD = 64
 
 
 def _crossings(
-    objective: RankingObjective, best: Deployment, runner_up: Deployment, rate: float
+    objective: RankingObjective, best: Deployment, runner_up: Deployment, amount: float
 ) -> tuple[float | None, float | None]:
-    """The nearest rates above and below at which the runner-up is better: where a number of replicas changes."""
+    """The nearest loads above and below at which the runner-up is better: where a number of replicas changes."""
     one, other = _weight(objective, best), _weight(objective, runner_up)
 
     def better(at: float) -> bool:
-        return other * replicas_for(at, runner_up.max_rate) < one * replicas_for(at, best.max_rate) * (1 - 1e-12)
+        return other * replicas_for(at, runner_up.max_load) < one * replicas_for(at, best.max_load) * (1 - 1e-12)
 
-    up = (best.max_rate * count for count in range(best.replicas, best.replicas + REPLICAS_AHEAD))
-    down = (runner_up.max_rate * count for count in range(min(runner_up.replicas, REPLICAS_AHEAD), 0, -1))
-    above = next((edge for edge in up if edge >= rate and better(edge * (1 + 1e-9))), None)
-    below = next((edge for edge in down if edge < rate and better(edge)), None)
+    up = (best.max_load * count for count in range(best.replicas, best.replicas + REPLICAS_AHEAD))
+    down = (runner_up.max_load * count for count in range(min(runner_up.replicas, REPLICAS_AHEAD), 0, -1))
+    above = next((edge for edge in up if edge >= amount and better(edge * (1 + 1e-9))), None)
+    below = next((edge for edge in down if edge < amount and better(edge)), None)
     return above, below

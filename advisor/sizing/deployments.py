@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Literal
 
-import numpy as np
 from msgspec import Struct
+from msgspec.structs import replace
 
-from roofline.advisor.sizing.configurations import Configuration, Simulated
-from roofline.advisor.sizing.energy import modelled_energy_per_token, tdp_energy_per_token
-from roofline.advisor.sizing.queueing import Load, Replica, Targets, load
+from roofline.advisor.sizing.bounds import Candidate
+from roofline.advisor.sizing.configurations import Configuration
+from roofline.advisor.sizing.energy import modelled_energy_per_token
 from roofline.advisor.sizing.workload import Service
-from roofline.scenario.analysis import analyze
+from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.energy import tdp_energy
+from roofline.serving.outcome import Outcome
 from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line
 from roofline.whatif.gain import Timed
+from roofline.whatif.solve.load import largest, missed, outcomes_at
 
-At = Literal["low", "mid", "high"]
+At = Literal["mid", "high"]
 
 
 class Figures(Struct, frozen=True):
@@ -40,26 +44,24 @@ class Figures(Struct, frozen=True):
 class Deployment(Struct, frozen=True, dict=True):
     """A configuration that meets the service, under load.
 
-    `replicas` share the rate, each with at most `slots` concurrent sequences; `load` holds their times by number of
-    slots at the reading sized for. `price` is USD per device.
+    `replicas` share the load; `outcome` is the steady state of the busiest of them. `price` is USD per device.
     """
 
-    simulated: Simulated
+    candidate: Candidate
     at: At
     replicas: int
-    slots: int
-    load: Load
+    outcome: Outcome
     price: float | None
 
     @property
     def configuration(self) -> Configuration:
         """The configuration of each replica."""
-        return self.simulated.candidate.configuration
+        return self.candidate.configuration
 
     @property
     def service(self) -> Service:
         """The service."""
-        return self.simulated.candidate.service
+        return self.candidate.service
 
     @property
     def hardware(self) -> Hardware:
@@ -72,118 +74,117 @@ class Deployment(Struct, frozen=True, dict=True):
         return self.replicas * self.configuration.devices
 
     @cached_property
-    def max_rate(self) -> float:
-        """Requests/s that one replica can serve within the targets; infinite for a single user."""
-        if self.service.rate is None:
-            return math.inf
-        return targets_of(self.simulated.replica(self.at), self.service).max_rate()
-
-    @cached_property
-    def batch(self) -> float:
-        """The mean number of sequences that decode together."""
-        if self.service.rate is None:
+    def max_load(self) -> float:
+        """The load that one replica serves within the targets: requests/s or requests in flight."""
+        if self.service.alone:
             return 1.0
-        found = load(self.simulated.replica(self.at), self.service.rate / self.replicas)
-        return float(found.batch[self.slots - 1])
-
-    @cached_property
-    def ttft(self) -> Estimate:
-        """TTFT (s) at the service's quantile, queueing included; infinite at a reading that cannot sustain the rate."""
-        return Estimate(*(float(found.ttft[self.slots - 1]) for found in self._loads))
-
-    @cached_property
-    def tpot(self) -> Estimate:
-        """TPOT (s) at the service's quantile; infinite likewise."""
-        return Estimate(*(float(found.tpot[self.slots - 1]) for found in self._loads))
-
-    @cached_property
-    def _loads(self) -> tuple[Load, ...]:
-        """The load at each reading."""
-        return tuple(
-            self.load if reading == self.at else loaded(self.simulated.replica(reading), self.service, self.replicas)
-            for reading in Estimate._fields
+        found, _, _ = largest(
+            self.candidate.replica, self.service.load(1), self.service.targets(self.at), self.service.quantile
         )
+        return max(found, self.service.share(self.replicas))
 
     @property
-    def utilisation(self) -> float | None:
-        """The rate over the largest stable rate of the replicas; None for one user."""
-        if self.service.rate is None:
-            return None
-        ceiling = float(self.simulated.replica(self.at).ceilings[self.slots - 1])
-        return self.service.rate / self.replicas / ceiling
+    def ttft(self) -> Estimate:
+        """TTFT (s) at the service's quantile."""
+        found: Estimate = getattr(self.outcome.ttft, self.service.quantile)
+        return found
+
+    @property
+    def tpot(self) -> Estimate:
+        """TPOT (s) at the service's quantile."""
+        found: Estimate = getattr(self.outcome.tpot, self.service.quantile)
+        return found
+
+    @property
+    def utilisation(self) -> float:
+        """Requests/s over the largest sustainable rate."""
+        assert self.outcome.saturated_at is not None
+        return self.outcome.requests_per_second / self.outcome.saturated_at
 
     @property
     def figures(self) -> Figures:
         """The figures by which it is ranked."""
-        return figures_of(
-            self.configuration,
-            self.service,
-            self.price,
-            self.replicas,
-            self.simulated.replica(self.at),
-            float(self.load.ttft[self.slots - 1]),
-            float(self.load.tpot[self.slots - 1]),
-        )
+        rate = self.outcome.requests_per_second * self.replicas
+        latencies = (getattr(times, self.at) for times in (self.ttft, self.tpot))
+        return figures_of(self.candidate, self.price, self.replicas, rate, *latencies)
 
     @cached_property
     def modelled_energy(self) -> float | None:
         """Modelled joules per token under load; None without energy figures in the hardware's spec."""
-        return modelled_energy_per_token(self.simulated, self.at, self.replicas, self.command_batch)
+        return modelled_energy_per_token(self.configuration, self.service, self.outcome, self.batch)
 
-    @cached_property
-    def command_batch(self) -> int:
-        """The mean batch, rounded."""
-        return max(1, round(self.batch))
+    @property
+    def batch(self) -> int:
+        """The sequences that run on average, rounded."""
+        return max(1, round(self.outcome.running))
 
-    @cached_property
-    def step(self) -> Estimate:
-        """A decode step at that batch without prefills between steps: the TPOT of `command`."""
-        found = self.simulated.alone(self.command_batch).expected.tpot
-        assert found is not None
-        return found
-
-    @cached_property
-    def prefill(self) -> Estimate:
-        """The prefill of a prompt of mean length: the TTFT of `prefill_command`."""
-        return analyze(self.configuration.prefill.scenario()).expected.ttft
+    @property
+    def static(self) -> Analysis:
+        """The analysis of a static batch of that size."""
+        return analyze(self.configuration.request.with_options(batch=self.batch).scenario())
 
     @property
     def command(self) -> str:
-        """The command that reproduces `step`."""
-        return command_line(self.configuration.request.with_options(batch=self.command_batch))
-
-    @property
-    def prefill_command(self) -> str:
-        """The command that reproduces `prefill`."""
-        return command_line(self.configuration.prefill)
-
-
-def targets_of(replica: Replica, service: Service) -> Targets:
-    """The service's targets for a replica."""
-    return Targets(replica, service.ttft or math.inf, service.tpot or math.inf, service.quantile)
+        """The `roofline serve` command that reproduces the outcome of a replica."""
+        request, service = self.configuration.request, self.service
+        options = {
+            name: value for name, value in request.options.items() if name not in ("prompt", "prefix", "generate")
+        }
+        load = service.load(self.replicas)
+        words = ["--prompt", service.prompts.written, "--generate", service.answers.written]
+        words += ["--prefix-hits", f"{service.hits!r}"] if service.hits else []
+        words += ["--concurrency", str(load.concurrency)] if load.rate is None else ["--rate", f"{load.rate!r}"]
+        return f"{command_line(replace(request, options=options), 'serve')} {shlex.join(words)}"
 
 
-def loaded(replica: Replica, service: Service, replicas: int) -> Load:
-    """The load of each of so many replicas by number of slots; a single user never queues."""
-    if service.rate is None:
-        return Load(np.array([replica.prefill.quantile]), replica.step[:1], np.ones(1))
-    return load(replica, service.rate / replicas, service.quantile)
+TRIED_REPLICAS = 16
+"""Numbers of replicas whose load is evaluated at once, from the fewest that the bounds allow."""
+
+
+def deployed(candidate: Candidate, at: At, price: float | None, replicas: int | None = None) -> Deployment | None:
+    """The deployment with some replicas, or the fewest, that meet the service; None if no number does.
+
+    Raises RooflineError where the hardware cannot run it.
+    """
+    service, replica = candidate.service, candidate.replica
+    most = candidate.expected.most(service)
+    if not most:
+        return None
+    load, targets = service.load(1), service.targets(at)
+
+    def first_met(counts: Iterable[int]) -> tuple[int, Outcome] | None:
+        """The first of some numbers of replicas that meet the targets."""
+        shares = [service.share(count) for count in counts]
+        found = zip(counts, outcomes_at(replica, load, shares), strict=True)
+        return next((entry for entry in found if not missed(entry[1], load, targets, service.quantile)), None)
+
+    fewest = replicas or replicas_for(service.amount, most)
+    varied = replicas is None and not service.alone
+    found = first_met(range(fewest, fewest + (TRIED_REPLICAS if varied else 1)))
+    if found is None and varied:
+        limit, _, _ = largest(replica, load, targets, service.quantile)
+        found = first_met([replicas_for(service.amount, limit)]) if limit else None
+    if found is None:
+        return None
+    if service.rate is None:  # the tables of a closed loop reach to its most requests in flight
+        found = found[0], outcomes_at(replica, load, [service.share(found[0])])[0]
+    return Deployment(candidate, at, *found, price)
+
+
+def replicas_for(amount: float, most: float) -> int:
+    """The fewest replicas that share a load if one takes `most`."""
+    return max(1, math.ceil(amount / most * (1 - 1e-12)))
 
 
 def figures_of(
-    configuration: Configuration,
-    service: Service,
-    price: float | None,
-    replicas: int,
-    replica: Replica,
-    ttft: float,
-    tpot: float,
+    candidate: Candidate, price: float | None, replicas: int, rate: float, ttft: float, tpot: float
 ) -> Figures:
-    """The figures of some replicas at a price (USD per device) and with given times (s)."""
-    devices, hardware = configuration.devices * replicas, configuration.hardware
+    """The figures of replicas that serve `rate` requests/s, at a price (USD per device) and with given times (s)."""
+    devices, hardware = candidate.configuration.devices * replicas, candidate.hardware
     cost = None if price is None else price * devices
     power = math.inf if hardware.tdp is None else hardware.tdp * devices
-    return Figures(devices, power, cost, tdp_energy_per_token(hardware, devices, service, replica), ttft, tpot)
+    energy = tdp_energy([hardware], devices, 1 / (rate * candidate.service.answers.mean))
+    return Figures(devices, power, cost, energy, ttft, tpot)
 
 
 Key = tuple[float, ...]
@@ -228,4 +229,4 @@ USER_OBJECTIVES = (
 
 def objectives_of(service: Service) -> tuple[RankingObjective, ...]:
     """The ranking objectives of a service or of one user."""
-    return USER_OBJECTIVES if service.rate is None else SERVICE_OBJECTIVES
+    return USER_OBJECTIVES if service.alone else SERVICE_OBJECTIVES

@@ -1,49 +1,45 @@
-"""The search for the best configurations of a service by each objective; few of them are simulated."""
+"""The search for the best configurations of a service by each objective; few of them are simulated.
+
+Configurations wait in order of a bound of their objective: first at the roofline, then at expected times, then as they
+serve the load (`roofline.serving`). The first that arrives with its own figures is the best.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import islice
-
-import numpy as np
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from heapq import heapify, heappop, heappush
+from typing import Any
 
 from roofline.advisor.search.goal import Quality
+from roofline.advisor.sizing.bounds import Bounds, Candidate, Candidates
 from roofline.advisor.sizing.choices import Choice, changes, tied
-from roofline.advisor.sizing.configurations import (
-    NOTHING_FIXED,
-    Candidate,
-    Candidates,
-    Configuration,
-    Fixed,
-    Simulated,
-    configurations,
-)
+from roofline.advisor.sizing.configurations import NOTHING_GIVEN, Configuration, Given, configurations
 from roofline.advisor.sizing.deployments import (
     At,
     Deployment,
     Figures,
     Key,
     RankingObjective,
+    deployed,
     figures_of,
-    loaded,
     objectives_of,
-    targets_of,
+    replicas_for,
 )
-from roofline.advisor.sizing.queueing import MIN_RATE, load, replicas_for
 from roofline.advisor.sizing.workload import Service
 from roofline.core.errors import RooflineError
 from roofline.scenario.analysis import prefetch_expected
 from roofline.specs.model import Model
+from roofline.whatif.solve.load import LEAST, outcomes_at
 
 Progress = Callable[[int, int], None]
 """Called with the configurations done and their total."""
 
-SOON = 24
-"""Configurations of a device type that are simulated together, in order of their bounds."""
+TOGETHER = 32
+"""Configurations whose expected times are evaluated together."""
 
 NODE, FASTEST_WITHIN = 8, 2
-"""The fastest deployment has at most a node of devices, or twice the fewest: more replicas would be idle."""
+"""The fastest deployment has a node of devices, or twice the fewest that meet the targets."""
 
 
 class Search:
@@ -59,33 +55,31 @@ class Search:
         engine: str | None,
         at: At,
         progress: Progress,
-        fixed: Fixed = NOTHING_FIXED,
+        given: Given = NOTHING_GIVEN,
     ) -> None:
         self.service, self.prices, self.at, self.progress = service, prices, at, progress
-        self.deployments: dict[int, Deployment | None] = {}
-        self._simulated: dict[int, Simulated | None] = {}
-        candidates = Candidates(service, host_time=at != "low")
-        made = list(configurations(model, service, hardware, quality, engine, fixed))
+        self.deployments: dict[tuple[int, float], Deployment | None] = {}
+        self._expected: dict[int, Bounds | None] = {}
+        candidates = Candidates(service)
+        made = list(configurations(model, service, hardware, quality, engine, given))
         self.considered = len(made)
-        found = [candidate for entry in made if (candidate := candidates.of(entry)) is not None]
-        if not found:
-            reason = "no configuration of this hardware has these degrees of parallelism, or divides the model"
-            raise candidates.refused or RooflineError(reason)
-        self.divided = found
-        self.fitting = _fitting(found)
-        self.capable = [candidate for candidate in self.fitting if candidate.capable]
+        self.divided = [candidate for entry in made if (candidate := candidates.of(entry)) is not None]
+        if not self.divided:
+            raise candidates.refused or RooflineError("no configuration of this hardware fits the options")
+        self.fitting = [entry for entry in self.divided if entry.slots]
+        if not given.degrees:
+            self.fitting = _within_nodes(self.fitting)
+        self.capable = [index for index, entry in enumerate(self.fitting) if entry.roof.most(service)]
 
     @property
     def simulated(self) -> int:
-        """The number of configurations simulated."""
-        return len(self._simulated)
+        """The number of configurations simulated under load."""
+        return len(self.deployments)
 
-    @property
-    def priced(self) -> set[str]:
-        """Hardware with a price."""
-        return {
-            entry.configuration.hardware.name for entry in self.capable if self._price(entry.configuration) is not None
-        }
+    def names(self, priced: bool | None = None) -> set[str]:
+        """Hardware of capable configurations; with `priced` that with or without a price."""
+        found = (self.fitting[index].configuration for index in self.capable)
+        return {entry.hardware.name for entry in found if priced is None or (self._price(entry) is not None) is priced}
 
     def _price(self, configuration: Configuration) -> float | None:
         """USD per hour of a device, or for one user to buy it: as given, else from its spec."""
@@ -95,7 +89,7 @@ class Search:
                 return self.prices[name]
         if hardware.price is None:
             return None
-        return hardware.price.buy if self.service.rate is None else hardware.price.rent
+        return hardware.price.buy if self.service.alone else hardware.price.rent
 
     def choices(self) -> Iterator[Choice]:
         """The best and the runner-up by each objective with known figures."""
@@ -109,110 +103,114 @@ class Search:
                 yield Choice(objective, best, runner_up, swapped, tuple(changes(objective, best, runner_up)))
 
     def _best_two(self, objective: RankingObjective, most: float) -> tuple[Deployment | None, Deployment | None]:
-        """The best deployment with at most so many devices, and the best on other hardware.
+        """The best deployment, and the best on other hardware if there is any; `most` as of `_deployment`."""
 
-        Configurations whose bound is no better are not simulated; others of the same hardware are simulated together.
+        def bound(index: int, bounds: Bounds) -> Key | None:
+            least = self._least(self.fitting[index], bounds, most)
+            return None if least is None else objective.key(least)
+
+        def actual(index: int) -> Key | None:
+            found = self._deployment(index, most)
+            return None if found is None else objective.key(found.figures)
+
+        chosen: set[str] = set()
+        ordered = self._in_order(self.capable, bound, actual, chosen)
+        best = next((self._deployment(index, most) for _, index in ordered), None)
+        if best is not None and self.names() != {best.hardware.name}:
+            chosen.add(best.hardware.name)
+        return best, next((self._deployment(index, most) for _, index in ordered), None)
+
+    def _in_order(
+        self,
+        indices: Iterable[int],
+        bound: Callable[[int, Bounds], Key | None],
+        actual: Callable[[int], Key | None],
+        without: Collection[str] = (),
+    ) -> Iterator[tuple[Key, int]]:
+        """Configurations by their `actual` key, least first; a `bound` of it decides which are simulated.
+
+        Hardware that is `without` when its turn comes is left out.
         """
-        limits = ((self._figures_bound(entry, most), index) for index, entry in enumerate(self.capable))
-        ranked = sorted(
-            (key, index) for least, index in limits if least.devices <= most and (key := objective.key(least))
-        )
-        of_hardware: dict[str, list[tuple[Key, int]]] = {}
-        for least, index in ranked:
-            of_hardware.setdefault(self._name(index), []).append((least, index))
-        best: tuple[Key, Deployment] | None = None
-        second: tuple[Key, Deployment] | None = None
-        for done, (least, index) in enumerate(ranked):
-            self.progress(done, len(ranked))
-            if second is not None and least >= second[0]:
-                break
-            name = self._name(index)
-            if best is not None and len(of_hardware) > 1 and name == best[1].hardware.name and least >= best[0]:
+        keys = ((bound(index, self.fitting[index].roof), index) for index in indices)
+        waiting: list[tuple[Key, int, int]] = [(key, 0, index) for key, index in keys if key is not None]
+        heapify(waiting)
+        every, done = len(waiting), 0
+        while waiting:
+            key, level, index = heappop(waiting)
+            if self.fitting[index].hardware.name in without:
                 continue
-            if second is not None and index not in self.deployments:
-                soon = (
-                    other for bound, other in of_hardware[name] if bound < second[0] and other not in self.deployments
-                )
-                self._simulate(self.capable[other] for other in islice(soon, SOON))
-            deployment = self._setup(index)
-            key = None if deployment is None else objective.key(deployment.figures)
-            if deployment is None or key is None or deployment.devices > most:
-                continue
-            entry = (key, deployment)
-            other = len(of_hardware) > 1 and best is not None and name == best[1].hardware.name
-            if best is None or key < best[0]:
-                best, second = entry, second if other else best
-            elif not other and (second is None or key < second[0]):
-                second = entry
-        return best and best[1], second and second[1]
+            if level == 2:
+                yield key, index
+            elif level == 1:
+                done += 1
+                self.progress(done, every)
+                if (found := actual(index)) is not None:
+                    heappush(waiting, (found, 2, index))
+            else:
+                soon = [index]
+                while waiting and waiting[0][1] == 0 and len(soon) < TOGETHER:
+                    soon.append(heappop(waiting)[2])
+                self._expect(soon)
+                for each in soon:
+                    bounds = self._expected[each]
+                    if bounds is not None and (tighter := bound(each, bounds)) is not None:
+                        heappush(waiting, (tighter, 1, each))
 
-    def _figures_bound(self, candidate: Candidate, most: float) -> Figures:
-        """Lower bounds of all figures of a configuration's deployments with at most so many devices."""
-        rate, configuration = self.service.rate, candidate.configuration
-        replicas = 1 if rate is None else replicas_for(rate, candidate.ceiling)
-        ttft, tpot = candidate.best.prefill.quantile, float(candidate.best.step[0])
-        if rate is not None and most < math.inf:
-            # With the most replicas allowed, the load is least and the bound gives its least times.
-            found = loaded(candidate.best, self.service, max(1, int(most // configuration.devices)))
-            ttft, tpot = float(found.ttft.min()), float(found.tpot.min())
-        price = self._price(configuration)
-        return figures_of(configuration, self.service, price, replicas, candidate.best, ttft, tpot)
-
-    def _setup(self, index: int) -> Deployment | None:
-        if index not in self.deployments:
-            self.deployments[index] = self._deploy(self.capable[index])
-        return self.deployments[index]
-
-    def _name(self, index: int) -> str:
-        return self.capable[index].configuration.hardware.name
-
-    def _simulation(self, candidate: Candidate) -> Simulated | None:
-        """The candidate at expected times; None if the hardware cannot run it."""
-        self._simulate([candidate])
-        return self._simulated[id(candidate)]
-
-    def _simulate(self, candidates: Iterable[Candidate]) -> None:
-        """Simulates candidates together, each once."""
-        fresh = [candidate for candidate in candidates if id(candidate) not in self._simulated]
-        made = {id(candidate): _simulated_or_none(candidate) for candidate in fresh}
-        prefetch_expected(
-            analysis for simulated in made.values() if simulated is not None for analysis in simulated.analyses
-        )
-        for key, simulated in made.items():
+    def _expect(self, indices: Iterable[int]) -> None:
+        """Evaluates the bounds at expected times of some configurations; None where the hardware cannot run them."""
+        fresh = [index for index in indices if index not in self._expected]
+        phases: list[Any] = []
+        for index in fresh:
             try:
-                if simulated is not None:
-                    simulated.replica(self.at)
+                answer = self.fitting[index].analysis
+                phases += [answer.prefill, answer.decode]
             except RooflineError:
-                simulated = None
-            self._simulated[key] = simulated
+                self._expected[index] = None
+        prefetch_expected(phases)
+        for index in fresh:
+            if index not in self._expected:
+                try:
+                    self._expected[index] = self.fitting[index].expected
+                except RooflineError:
+                    self._expected[index] = None
 
-    def _deploy(self, candidate: Candidate) -> Deployment | None:
-        """The deployment with the fewest replicas that meet the service; None if no number does."""
-        simulated, service = self._simulation(candidate), self.service
-        if simulated is None:
+    def _least(self, candidate: Candidate, bounds: Bounds, most: float) -> Figures | None:
+        """Lower bounds of all figures of a configuration's deployments; None if none meets the service."""
+        service = self.service
+        limit, exact = bounds.most(service), self._exactly(candidate, most)
+        if not limit or exact == 0:
             return None
-        replica = simulated.replica(self.at)
-        targets = targets_of(replica, service)
-        replicas = 1 if service.rate is None else targets.min_replicas(service.rate)
-        if not replicas:
-            return None
-        found = loaded(replica, service, replicas)
-        slots = targets.slots(found)
-        return (
-            Deployment(simulated, self.at, replicas, slots, found, self._price(candidate.configuration))
-            if slots
-            else None
-        )
+        replicas = exact or replicas_for(service.amount, limit)
+        tpot = bounds.loaded(service, exact or (math.inf if service.rate is not None else replicas))
+        rate = service.rate
+        if rate is None:
+            rate = min(replicas * float(bounds.rate[-1]), service.amount / (bounds.ttft + service.steps * tpot))
+        return figures_of(candidate, self._price(candidate.configuration), replicas, rate, bounds.ttft, tpot)
+
+    def _exactly(self, candidate: Candidate, most: float) -> int | None:
+        """The replicas on at most so many devices; None for as few as meet the service."""
+        return None if most == math.inf or self.service.alone else int(most // candidate.configuration.devices)
+
+    def _deployment(self, index: int, most: float = math.inf) -> Deployment | None:
+        """The deployment of a configuration; None if it cannot meet the service, or the hardware cannot run it.
+
+        With `most` it has as many replicas as so many devices allow, else the fewest.
+        """
+        if (index, most) not in self.deployments:
+            candidate = self.fitting[index]
+            price, exact = self._price(candidate.configuration), self._exactly(candidate, most)
+            try:
+                self.deployments[index, most] = deployed(candidate, self.at, price, exact)
+            except RooflineError:
+                self.deployments[index, most] = None
+        return self.deployments[index, most]
 
     def nearest(self) -> tuple[tuple[str, ...], Mapping[str, float]]:
         """The binding targets where nothing meets all, and the least feasible value of each."""
         if not self.fitting:
-            needs = (entry.counted.memory.total for entry in self.divided)
-            return ("memory",), {"memory": float(min(needs))}
-        found: dict[str, float] = {}
-        for name in ("ttft", "tpot"):
-            if getattr(self.service, name) is not None:
-                found[name] = self._reached(name, keep_other=True)
+            return ("memory",), {"memory": min(entry.counted.needed for entry in self.divided)}
+        asked = [name for name in ("ttft", "tpot") if getattr(self.service, name) is not None]
+        found = {name: self._reached(name, keep_other=True) for name in asked}
         alone = {name: value for name, value in found.items() if math.isfinite(value)}
         if alone:
             return tuple(alone), alone
@@ -220,61 +218,53 @@ class Search:
 
     def _reached(self, name: str, keep_other: bool) -> float:
         """The least TTFT or TPOT of all that fits, almost unloaded, with or without the other target."""
-        service = self.service
         other = "tpot" if name == "ttft" else "ttft"
-        limit = (getattr(service, other) if keep_other else None) or math.inf
-        ranked = [(self._bound_time(candidate, name), index) for index, candidate in enumerate(self.fitting)]
-        least = math.inf
-        for done, (bound, index) in enumerate(sorted(ranked)):
-            self.progress(done, len(ranked))
-            if bound >= least:
-                break
-            if self._bound_time(self.fitting[index], other) > limit:
-                continue
-            simulated = self._simulation(self.fitting[index])
-            if simulated is None:
-                continue
-            times = _unloaded(simulated, self.at)
-            met = np.broadcast_to(times[other], times[name].shape) <= limit
-            least = min(least, float(np.min(times[name][met], initial=math.inf)))
-        return least
+        limit = (getattr(self.service, other) if keep_other else None) or math.inf
 
-    def _bound_time(self, candidate: Candidate, name: str) -> float:
-        return candidate.best.prefill.quantile if name == "ttft" else float(candidate.best.step[0])
+        def bound(_: int, bounds: Bounds) -> Key | None:
+            least = {"ttft": bounds.ttft, "tpot": bounds.loaded(self.service, math.inf)}
+            return (least[name],) if least[other] <= limit else None
 
+        def actual(index: int) -> Key | None:
+            times = self._unloaded(index)
+            return None if times is None or times[other] > limit else (times[name],)
 
-def _simulated_or_none(candidate: Candidate) -> Simulated | None:
-    try:
-        return Simulated(candidate)
-    except RooflineError:
-        return None
+        return next((key[0] for key, _ in self._in_order(range(len(self.fitting)), bound, actual)), math.inf)
 
-
-def _unloaded(simulated: Simulated, at: At) -> Mapping[str, np.ndarray[tuple[int, ...], np.dtype[np.float64]]]:
-    """TTFT and TPOT by number of slots at the minimum load, or of a single user."""
-    replica, service = simulated.replica(at), simulated.candidate.service
-    if service.rate is None:
-        found = loaded(replica, service, 1)
-    else:
-        found = load(replica, MIN_RATE * float(replica.ceilings[-1]), service.quantile)
-    return {"ttft": found.ttft, "tpot": found.tpot}
+    def _unloaded(self, index: int) -> Mapping[str, float] | None:
+        """TTFT and TPOT of a configuration at the least load, or of a single user."""
+        service, load = self.service, self.service.load(1)
+        try:
+            replica = self.fitting[index].replica
+            rate = 1.0
+            if service.rate is not None:
+                (light,) = outcomes_at(replica, load, [1e-6])
+                assert light.saturated_at is not None
+                rate = LEAST * light.saturated_at
+            (outcome,) = outcomes_at(replica, load, [rate])
+        except RooflineError:
+            return None
+        return {name: getattr(getattr(getattr(outcome, name), service.quantile), self.at) for name in ("ttft", "tpot")}
 
 
-def _fitting(candidates: Iterable[Candidate]) -> list[Candidate]:
-    """Candidates that fit in memory; pipelines over nodes only where no single node fits."""
-    fitting = [entry for entry in candidates if entry.slots]
+def _within_nodes(candidates: Sequence[Candidate]) -> list[Candidate]:
+    """The candidates with pipelines over nodes only where no single node fits, on the fewest devices."""
 
-    def kind(entry: Candidate) -> tuple[str, ...]:
+    def kind(entry: Candidate) -> tuple[Any, ...]:
         formats = entry.configuration.request.formats
-        return (entry.configuration.hardware.name, str(formats.get("scheme")), str(formats.get("kv")))
+        return (entry.hardware.name, formats.get("scheme"), formats.get("kv"))
 
-    within = {kind(entry) for entry in fitting if "pipeline" not in entry.configuration.degrees}
-    fewest: dict[tuple[str, ...], int] = {}
-    for entry in fitting:
-        fewest[kind(entry)] = min(fewest.get(kind(entry), entry.configuration.devices), entry.configuration.devices)
+    within: set[tuple[Any, ...]] = set()
+    fewest: dict[tuple[Any, ...], int] = {}
+    for entry in candidates:
+        devices = entry.configuration.devices
+        if "pipeline" in entry.configuration.degrees:
+            fewest[kind(entry)] = min(fewest.get(kind(entry), devices), devices)
+        else:
+            within.add(kind(entry))
     return [
         entry
-        for entry in fitting
+        for entry in candidates
         if "pipeline" not in entry.configuration.degrees
         or (kind(entry) not in within and entry.configuration.devices == fewest[kind(entry)])
     ]

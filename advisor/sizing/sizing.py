@@ -8,8 +8,8 @@
 >>> found.choice("cheapest").best.hardware.name
 'h100-sxm'
 
-Every configuration is first checked at its roofline bound (`roofline.advisor.sizing.configurations`) and simulated at
-expected times only while it could still be among the best. `roofline.advisor.sizing.queueing` models load.
+Every configuration is first checked at its bounds (`roofline.advisor.sizing.bounds`), and served under the load
+(`roofline.serving`) only while it could still be among the best.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from roofline.advisor.search.goal import Quality
 from roofline.advisor.sizing.choices import Choice
-from roofline.advisor.sizing.configurations import NOTHING_FIXED, Fixed
+from roofline.advisor.sizing.configurations import NOTHING_GIVEN, Given
 from roofline.advisor.sizing.deployments import At
 from roofline.advisor.sizing.search import Progress, Search
 from roofline.advisor.sizing.workload import Service
@@ -76,18 +76,18 @@ def size(
     engine: str | None = None,
     at: At = "mid",
     progress: Progress = lambda _done, _all: None,
-    fixed: Fixed = NOTHING_FIXED,
+    given: Given = NOTHING_GIVEN,
 ) -> Sizing:
     """The deployments that meet a service: cheapest, fewest devices, fastest, most efficient.
 
     `hardware` are names; None is all hardware, for a single user all consumer hardware. `prices` are USD per hour and
-    device (to buy, for a single user) and override those of the specs. Targets must hold `at` expected low, mid or
-    high. `fixed` leaves no choice of some degrees or of the formats. Raises RooflineError.
+    device (to buy, for a single user) and override those of the specs. Targets must hold `at` expected mid or high.
+    `given` leaves no choice of some degrees, of the formats or techniques. Raises RooflineError.
     """
     prices = dict(prices or {})
     _check(model, hardware, prices)
     beyond = _beyond(model, service)
-    search = Search(model, service, hardware, quality, prices, engine, at, progress, fixed)
+    search = Search(model, service, hardware, quality, prices, engine, at, progress, given)
     choices = tuple(search.choices())
     binding, nearest = ((), {}) if choices else search.nearest()
     return Sizing(
@@ -101,7 +101,7 @@ def size(
         search.considered,
         len(search.capable),
         search.simulated,
-        tuple(sorted({candidate.configuration.hardware.name for candidate in search.capable} - search.priced)),
+        tuple(sorted(search.names(priced=False))),
         beyond,
     )
 

@@ -1,33 +1,39 @@
-"""The workload of a service: lengths of prompts and outputs (`roofline.serving.lengths`), and latency targets."""
+"""The workload of a service: its load (`roofline.serving.load`), and latency targets."""
 
 from __future__ import annotations
 
 import math
 from functools import cached_property
 
-import numpy as np
 from msgspec import Struct
 from msgspec.structs import force_setattr
 
 from roofline.core.errors import RooflineError, quote
-from roofline.serving.lengths import Lengths, as_number, parse_lengths
+from roofline.serving.lengths import Lengths, as_number
+from roofline.serving.load import Load
+from roofline.serving.outcome import Latency, Outcome
+from roofline.whatif.solve.load import READINGS, missed
+from roofline.whatif.solve.targets import Targets
+
+SHARES = {"mean": None, "p50": 0.5, "p95": 0.95, "p99": 0.99}
+"""The statistics of a latency, with their share of the requests."""
 
 
-def parse_quantile(text: str) -> float | None:
-    """The quantile of a text such as 0.95; None for `mean`. Raises RooflineError."""
-    if text.strip().lower() == "mean":
-        return None
+def statistic_of(text: str) -> str:
+    """The statistic of a latency that a text such as 0.95, p95 or mean names; raises RooflineError."""
     share = as_number(text)
-    if share is None:
-        raise RooflineError(f"the quantile must be a number such as 0.95, or mean, got {quote(text)}")
-    return share
+    name = text.strip().lower() if share is None else f"p{100 * share:g}"
+    if name not in Latency.__struct_fields__:
+        raise RooflineError(f"the quantile must be 0.5, 0.95, 0.99 or mean, got {quote(text)}")
+    return name
 
 
 class Service(Struct, frozen=True, dict=True):
-    """The load and targets of a service: `rate` requests/s, or None for one user with one request at a time.
+    """The load and targets of a service: `rate` requests/s or `concurrency` requests in flight, else a single user.
 
-    `prompt` and `generate` are token lengths as of `parse_lengths`. `ttft` and `tpot` are targets in seconds (None: no
-    target) at `quantile` of the requests; None is their mean. Raises RooflineError.
+    A single user has one request at a time. `prompt` and `generate` are token lengths as of `parse_lengths`, `hits` is
+    the fraction of a prompt in the prefix cache. `ttft` and `tpot` are targets in seconds (None: no target) of the
+    `quantile`: mean, p50, p95 or p99. Raises RooflineError.
     """
 
     rate: float | None
@@ -35,20 +41,39 @@ class Service(Struct, frozen=True, dict=True):
     generate: float | str | Lengths
     ttft: float | None = None
     tpot: float | None = None
-    quantile: float | None = 0.95
+    quantile: str = "p95"
+    concurrency: int | None = None
+    hits: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("rate", "ttft", "tpot"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                what = "the request rate" if name == "rate" else f"the target of {name.upper()}"
-                raise RooflineError(f"{what} must be above 0, got {value:g}")
-        if self.quantile is not None and not 0.5 <= self.quantile < 1:
-            raise RooflineError(f"the quantile must be at least 0.5 and below 1, got {self.quantile:g}")
-        force_setattr(self, "prompt", parse_lengths(self.prompt, "the prompt"))
-        force_setattr(self, "generate", parse_lengths(self.generate, "the generation"))
-        if self.answers.mean < 2:
+        if self.rate is not None and self.concurrency is not None:
+            raise RooflineError("a service has --rate or --concurrency, not both")
+        force_setattr(self, "quantile", statistic_of(self.quantile))
+        load, _ = self.load(1), self.targets("mid")
+        force_setattr(self, "prompt", load.prompts)
+        force_setattr(self, "generate", load.outputs)
+        if load.outputs.mean < 2:
             raise RooflineError("a service generates at least 2 tokens a request: the first has no TPOT")
+
+    @property
+    def alone(self) -> bool:
+        """Whether it is a single user."""
+        return self.rate is None and self.concurrency is None
+
+    @property
+    def amount(self) -> float:
+        """Requests/s, or requests in flight."""
+        return self.rate if self.rate is not None else float(1 if self.concurrency is None else self.concurrency)
+
+    def share(self, replicas: float) -> float:
+        """The load of the busiest of some replicas: requests/s, or requests in flight."""
+        return self.rate / replicas if self.rate is not None else float(math.ceil(self.amount / replicas - 1e-9))
+
+    def load(self, replicas: int) -> Load:
+        """The load of the busiest of some replicas."""
+        share = self.share(replicas)
+        rate, users = (share, None) if self.rate is not None else (None, int(share))
+        return Load(self.prompt, self.generate, concurrency=users, rate=rate, hits=self.hits)
 
     @property
     def prompts(self) -> Lengths:
@@ -64,10 +89,19 @@ class Service(Struct, frozen=True, dict=True):
 
     @property
     def steps(self) -> float:
-        """Mean decode steps of a request; prefill yields the first token."""
+        """Mean output tokens of a request after the first."""
         return self.answers.mean - 1
 
     @cached_property
-    def inverse_steps(self) -> float:
-        """The mean of 1 / decode steps."""
-        return float(np.mean(1 / np.maximum(self.answers.sample - 1, 1)))
+    def context(self) -> float:
+        """Mean tokens in the KV cache of the sequences that run at a random moment."""
+        return self.prompts.mean + self.answers.biased / 2
+
+    def targets(self, at: str) -> Targets:
+        """The targets, which hold at a reading of expected times."""
+        assert at in READINGS
+        return Targets(ttft=self.ttft, tpot=self.tpot, at=at)  # type: ignore[arg-type]
+
+    def meets(self, outcome: Outcome, at: str) -> bool:
+        """Whether an outcome of a replica meets the targets."""
+        return not missed(outcome, self.load(1), self.targets(at), self.quantile)

@@ -78,12 +78,13 @@ def _point(curve: Curve, value: float, found: Outcome) -> dict[str, Any]:
         name: finite(value),
         "stable": found.stable,
         "saturation_requests_per_s": finite(found.saturated_at),
-        **{f"{latency}_s": _latency(getattr(found, latency)) for latency in LATENCIES},
+        **{f"{latency}_s": latencies(getattr(found, latency)) for latency in LATENCIES},
         **{key: finite(figure) for key, figure in figures.items()},
     }
 
 
-def _latency(latency: Latency) -> dict[str, Any]:
+def latencies(latency: Latency) -> dict[str, Any]:
+    """The statistics of a latency, with their intervals."""
     return {name: finite(interval(getattr(latency, name))) for name in STATISTICS}
 
 

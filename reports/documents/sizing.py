@@ -10,11 +10,11 @@ from roofline.advisor.sizing.deployments import Deployment
 from roofline.advisor.sizing.sizing import Sizing, percent
 from roofline.core.errors import RooflineError, quote
 from roofline.core.units import Dimension, parse_quantity, seconds, si
-from roofline.reports.documents.analysis import interval
+from roofline.reports.documents.serving import latencies
 from roofline.reports.output.blocks import WIDTH, Block, finite
 from roofline.specs.hardware import hardware_name
 
-SCHEMA = "roofline.size/1"
+SCHEMA = "roofline.size/2"
 
 MIN_BEYOND = 1e-4
 """Fraction of requests beyond the maximum context from which a note is shown."""
@@ -28,10 +28,12 @@ def sizing_document(found: Sizing) -> dict[str, Any]:
         "model": found.model.name,
         "service": {
             "requests_per_s": service.rate,
+            "concurrency": service.concurrency,
             "prompt": service.prompts.written,
             "prompt_mean": finite(service.prompts.mean),
             "generate": service.answers.written,
             "generate_mean": finite(service.answers.mean),
+            "prefix_hits": service.hits,
             "ttft_s": service.ttft,
             "tpot_s": service.tpot,
             "quantile": service.quantile,
@@ -65,7 +67,7 @@ def _choice(choice: Choice) -> dict[str, Any]:
 
 
 def _deployment(deployment: Deployment) -> dict[str, Any]:
-    configuration, figures = deployment.configuration, deployment.figures
+    configuration, figures, outcome = deployment.configuration, deployment.figures, deployment.outcome
     price = deployment.hardware.price
     return {
         "hardware": configuration.request.hardware_name,
@@ -76,29 +78,27 @@ def _deployment(deployment: Deployment) -> dict[str, Any]:
         "formats": configuration.formats,
         "quality_price": str(configuration.price),
         "engine": configuration.engine.label,
-        "slots": deployment.slots,
-        "batch": finite(deployment.batch),
+        "running": finite(outcome.running),
         "utilisation": finite(deployment.utilisation),
-        "max_requests_per_s": finite(deployment.max_rate),
-        "ttft_s": finite(interval(deployment.ttft)),
-        "tpot_s": finite(interval(deployment.tpot)),
+        "max_per_replica": finite(deployment.max_load),
+        "requests_per_s": finite(outcome.requests_per_second * deployment.replicas),
+        "ttft_s": latencies(outcome.ttft),
+        "tpot_s": latencies(outcome.tpot),
         "usd": finite(figures.cost),
         "usd_per_device": finite(deployment.price),
         "price_date": None if deployment.price is None or price is None else price.date.isoformat(),
         "joules_per_token_tdp": finite(figures.energy),
         "joules_per_token_modelled": finite(deployment.modelled_energy),
-        "step_s": finite(interval(deployment.step)),
         "command": deployment.command,
-        "prefill_s": finite(interval(deployment.prefill)),
-        "prefill_command": deployment.prefill_command,
     }
 
 
 def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     """A line per choice, a table of figures, energy, what changes a choice, commands to reproduce it, and a legend."""
     service = document["service"]
-    alone = service["requests_per_s"] is None
-    load = "one user" if alone else f"{service['requests_per_s']:g} requests/s"
+    rate, users = service["requests_per_s"], service["concurrency"]
+    alone = rate is None and users is None
+    load = "one user" if alone else f"{users} requests in flight" if rate is None else f"{rate:g} requests/s"
     title = f"size: {document['model']} for {load}, {service['prompt']} + {service['generate']} tokens"
     if not document["feasible"]:
         return [Block(title, [*_infeasible(document), *_beyond(document)], width=WIDTH)]
@@ -106,13 +106,13 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     return [
         Block(title, [*lines, *_beyond(document)], width=WIDTH),
         _table(document, alone),
-        _energy(document),
+        _details(document),
         Block(
             "What changes a choice",
-            [line for entry in document["choices"] for line in _changes(entry, alone)],
+            [line for entry in document["choices"] for line in _changes(entry, document, alone)],
             width=WIDTH,
         ),
-        Block("Commands that reproduce the figures", commands=_commands(document)),
+        Block("Commands that reproduce the figures of a replica", commands=_commands(document)),
         Block("Legend", _legend(document, alone), width=WIDTH),
     ]
 
@@ -183,24 +183,26 @@ def _money(deployment: Mapping[str, Any], alone: bool) -> str:
 def _table(document: Mapping[str, Any], alone: bool) -> Block:
     rows = []
     for choice in document["choices"]:
-        rows.append(_row(choice["objective"], choice["best"], alone))
+        rows.append(_row(choice["objective"], choice["best"], document, alone))
         if choice["runner_up"] is not None:
-            rows.append(_row("  runner-up", choice["runner_up"], alone))
-    load = [] if alone else ["batch", "load"]
-    header = ("", "devices", "formats", *load, "TTFT", "TPOT (range)", "USD" if alone else "USD/h")
-    return Block("Choices", header=header, rows=rows, left=3)
+            rows.append(_row("  runner-up", choice["runner_up"], document, alone))
+    load = [] if alone else ["running", "load" if document["service"]["requests_per_s"] else "requests/s"]
+    header = ("", "devices", "formats", *load, "TTFT", "TPOT", "USD" if alone else "USD/h")
+    return Block("Choices (latencies at p50/p95)", header=header, rows=rows, left=3)
 
 
-def _row(label: str, deployment: Mapping[str, Any], alone: bool) -> list[str]:
-    load = [] if alone else [f"{deployment['batch']:.2g}", f"{deployment['utilisation']:.0%}"]
+def _row(label: str, deployment: Mapping[str, Any], document: Mapping[str, Any], alone: bool) -> list[str]:
+    rate = deployment["requests_per_s"]
+    load = f"{deployment['utilisation']:.0%}" if document["service"]["requests_per_s"] else f"{rate:.3g}"
+    loads = [] if alone else [f"{deployment['running']:.3g}", load]
+    times = (deployment["ttft_s"], deployment["tpot_s"])
     cost = deployment["usd"]
     return [
         label,
         _devices(deployment),
         deployment["formats"],
-        *load,
-        "-" if deployment["ttft_s"]["mid"] is None else seconds(deployment["ttft_s"]["mid"], 2),
-        _range(deployment["tpot_s"]),
+        *loads,
+        *(_together(found["p50"]["mid"], found["p95"]["mid"], "/") for found in times),
         "-" if cost is None else f"{cost:,.0f}" if alone or cost >= 100 else f"{cost:,.2f}",
     ]
 
@@ -210,14 +212,24 @@ def _devices(deployment: Mapping[str, Any]) -> str:
     return " ".join(filter(None, (count, deployment["hardware"], deployment["parallelism"])))
 
 
-def _energy(document: Mapping[str, Any]) -> Block:
-    """Energy per token, modelled and at TDP, each deployment once."""
+def _details(document: Mapping[str, Any]) -> Block:
+    """Intervals of latencies, and energy per token, modelled and at TDP, each deployment once."""
     deployments = (choice[name] for choice in document["choices"] for name in ("best", "runner_up") if choice[name])
     rows = {(_devices(deployment), deployment["formats"]): deployment for deployment in deployments}
+    quantile = document["service"]["quantile"]
     cells = [
-        [*names, _joules(deployment, "modelled"), _joules(deployment, "tdp")] for names, deployment in rows.items()
+        [
+            *names,
+            *(
+                _together(times["low"], times["high"], " to ")
+                for times in (found["ttft_s"][quantile], found["tpot_s"][quantile])
+            ),
+            *(_joules(found, reading) for reading in ("modelled", "tdp")),
+        ]
+        for names, found in rows.items()
     ]
-    return Block("Joules per token", header=("devices", "formats", "modelled", "at TDP"), rows=cells, left=2)
+    header = ("devices", "formats", f"TTFT {quantile}", f"TPOT {quantile}", "J/token", "at TDP")
+    return Block("80% intervals, and joules per token", header=header, rows=cells, left=2)
 
 
 def _joules(deployment: Mapping[str, Any], reading: str) -> str:
@@ -225,26 +237,25 @@ def _joules(deployment: Mapping[str, Any], reading: str) -> str:
     return "-" if value is None else f"{float(f'{value:.2g}'):g}"
 
 
-def _range(times: Mapping[str, float | None]) -> str:
-    """A time with its interval in one unit; '?' if the load exceeds the capacity at the pessimistic end."""
-    middle = seconds(times["mid"] or 0.0, 2)
-    unit = middle.split()[1]
-    scale = next(factor for factor, name in ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns")) if name == unit)
-    ends = ["?" if end is None else f"{float(f'{end / scale:.2g}'):g}" for end in (times["low"], times["high"])]
-    return f"{middle} ({ends[0]}-{ends[1]})"
+def _together(one: float, other: float, between: str) -> str:
+    """Two times in the unit of the larger."""
+    unit = seconds(other, 2).split()[1]
+    scale = {"s": 1.0, "ms": 1e-3, "µs": 1e-6, "ns": 1e-9}[unit]
+    return between.join(f"{float(f'{time / scale:.2g}'):g}" for time in (one, other)) + f" {unit}"
 
 
-def _changes(choice: Mapping[str, Any], alone: bool) -> list[str]:
+def _changes(choice: Mapping[str, Any], document: Mapping[str, Any], alone: bool) -> list[str]:
     best, other = choice["best"], choice["runner_up"]
-    better = {"cheapest": "cheaper", "efficient": "more efficient", "fewest": "fewer devices"}
+    better = {"cheapest": "is cheaper", "efficient": "is more efficient", "fewest": "needs fewer devices"}
     lines = []
     changes = {change["what"]: change["value"] for change in choice["changes"]}
     named = _apart(other, choice) if other is not None else ""
-    word = better.get(choice["objective"], "better")
-    if "rate_above" in changes:
-        lines.append(f"above {changes['rate_above']:.3g} requests/s {named} is {word}")
-    if "rate_below" in changes:
-        lines.append(f"at {changes['rate_below']:.3g} requests/s and just below, {named} is {word}")
+    word = better.get(choice["objective"], "is better")
+    load = "requests in flight" if document["service"]["requests_per_s"] is None else "requests/s"
+    if "load_above" in changes:
+        lines.append(f"above {changes['load_above']:.3g} {load} {named} {word}")
+    if "load_below" in changes:
+        lines.append(f"at {changes['load_below']:.3g} {load} and just below, {named} {word}")
     if "price" in changes:
         unit = "USD" if alone else "USD/h"
         does = "costs less" if choice["objective"] == "fewest" else "is the choice"
@@ -257,43 +268,36 @@ def _changes(choice: Mapping[str, Any], alone: bool) -> list[str]:
         joules = [_joules(deployment, "modelled") for deployment in (other, best)]
         if joules[0] != joules[1]:
             lines.append(f"by modelled energy {named} is better: {' against '.join(joules)} J/token")
-    verb = "misses" if alone else "needs more replicas for"
+    verb = "misses" if alone or choice["objective"] == "fastest" else "needs more replicas for"
     limits = " or ".join(f"{name.upper()} below {seconds(changes[name])}" for name in ("tpot", "ttft"))
     lines.append(f"{_apart(best, choice)} {verb} a target of {limits}")
     return [f"{choice['objective']}: {line}" for line in lines]
 
 
 def _commands(document: Mapping[str, Any]) -> list[str]:
-    """The commands of a decode step and of a prefill of each choice, without duplicates."""
-    names = ("command", "prefill_command")
-    return list(dict.fromkeys(choice["best"][name] for choice in document["choices"] for name in names))
+    """The command of each choice, without duplicates."""
+    return list(dict.fromkeys(choice["best"]["command"] for choice in document["choices"]))
 
 
-_AT = {"low": "optimistic end", "mid": "middle", "high": "pessimistic end"}
+_AT = {"mid": "middle", "high": "pessimistic end"}
 
 
 def _legend(document: Mapping[str, Any], alone: bool) -> list[str]:
     service = document["service"]
     targets = [f"{name.upper()} {seconds(service[f'{name}_s'])}" for name in ("ttft", "tpot") if service[f"{name}_s"]]
-    quantile = service["quantile"]
-    requests = "on average" if quantile is None else f"for {quantile * 100:.4g}% of requests"
     count = "" if alone else "3 x: 3 replicas; "
     notes = [
-        f"targets: {', '.join(targets) or 'none'}{'' if alone else f' {requests}'}, at the {_AT[document['at']]} of"
-        " expected times",
-        "TTFT: time to first token; TPOT: time per output token after the first (range: 80% interval)",
-        f"{count}tp: tensor parallelism; pp: pipeline parallelism, one stage per node",
+        f"targets: {', '.join(targets) or 'none'} ({service['quantile']}), at the {_AT[document['at']]} of expected"
+        " times",
+        "TTFT: time to first token, with waiting; TPOT: time per output token after the first",
+        f"{count}tp: tensor, dp: data, ep: expert, pp: pipeline parallelism",
         "awq: 4-bit weights; fp8: 8-bit weights; KV fp8: 8-bit KV cache; bf16: 16-bit weights",
-        "J/token: joules per generated token; efficient: least energy at TDP, the upper bound",
-        "modelled: energy of active and idle time, of devices whose spec has the figures (- otherwise)",
+        "J/token: modelled energy of active and idle time, where the spec has the figures; efficient: least at TDP",
     ]
     if not alone:
         notes += [
-            "batch: mean number of sequences in decode; load: request rate over the maximum sustainable rate",
-            "TTFT and TPOT include queueing and interleaved prefills; the commands show one step and one prefill",
-            "? as an end of a range: the load is not sustainable at the pessimistic end of expected times",
-            "fewest: devices, then power; fastest: with at most 8 devices, or twice the fewest",
-            "replicas are the fewest that meet the targets: with looser targets the fastest may be slower",
+            "running: sequences of a replica on average; load: request rate over the largest sustainable one",
+            "fewest: devices, then power; fastest: on 8 devices, or twice the fewest",
         ]
     notes.append("tied: the 80% intervals could swap the two; prices are from dated specs or --price")
     if document["unpriced"]:
@@ -311,7 +315,8 @@ def _infeasible(document: Mapping[str, Any]) -> list[str]:
             "no deployment fits in memory: over the maximum number of devices, in the smallest format that --quality"
             f" allows, it needs at least {needed} per device"
         ]
-    lines = ["no deployment meets the targets" + ("" if service["requests_per_s"] is None else " at any load")]
+    loaded = service["requests_per_s"] is not None or service["concurrency"] is not None
+    lines = ["no deployment meets the targets" + (" at any load" if loaded else "")]
     for name in binding:
         target, least = (seconds(value, 4) for value in (service[f"{name}_s"], nearest[name]))
         lines.append(f"{name.upper()} is binding: the target is {target}, the lowest feasible {least}")

@@ -22,6 +22,7 @@ from roofline.cli.options import (
     seconds,
 )
 from roofline.cli.scenario_options import scenario_command
+from roofline.cli.serving import LENGTHS, PrefixHitsOption, rates
 
 if TYPE_CHECKING:
     from roofline.whatif.request import Request
@@ -120,9 +121,8 @@ def advise(
 
 
 class SizeAt(StrEnum):
-    """Expected times of a sizing: p10, p50 or p90."""
+    """Expected times of a sizing: p50 or p90."""
 
-    LOW = "low"
     MID = "mid"
     HIGH = "high"
 
@@ -130,21 +130,18 @@ class SizeAt(StrEnum):
 def size(
     model: ModelArgument,
     rate: Annotated[
-        float | None, typer.Option(metavar="N", help="Requests/s. [default: one user, one request at a time]")
+        str | None, typer.Option(metavar="N", help="Requests/s, such as 4 or 4/s. [default: one user]")
     ] = None,
-    prompt: Annotated[
-        str,
-        typer.Option(
-            metavar="LENGTH",
-            help="Prompt tokens: 2000, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300, or a CSV"
-            " file of length,count.",
-        ),
-    ] = "512",
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="N", help="Requests in flight: users who each have one.")
+    ] = None,
+    prompt: Annotated[str, typer.Option(metavar="LENGTH", help=f"Prompt tokens: {LENGTHS}")] = "512",
     generate: Annotated[str, typer.Option(metavar="LENGTH", help="Generated tokens, written likewise.")] = "128",
+    prefix_hits: PrefixHitsOption = 0.0,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     quantile: Annotated[
-        str, typer.Option(metavar="FRACTION", help="Fraction of requests that must meet the targets, or mean.")
+        str, typer.Option(metavar="FRACTION", help="Fraction of requests within the targets: 0.5, 0.95, 0.99 or mean.")
     ] = "0.95",
     hw: Annotated[
         str | None,
@@ -158,40 +155,72 @@ def size(
     engine: Annotated[
         str | None, typer.Option(metavar="NAME", help="Engine. [default: vllm; llama.cpp on CPUs and Apple silicon]")
     ] = None,
-    tp: Annotated[int | None, typer.Option(min=1, help="Tensor-parallel devices. [default: 1 to 8]")] = None,
-    ep: Annotated[int | None, typer.Option(min=1, help="Expert-parallel degree within them. [default: 1]")] = None,
+    tp: Annotated[
+        int | None,
+        typer.Option("--tp", "--tensor-parallel-size", "-tp", min=1, help="Tensor-parallel devices. [default: 1 to 8]"),
+    ] = None,
+    pp: Annotated[
+        int | None,
+        typer.Option("--pp", "--pipeline-parallel-size", "-pp", min=1, help="Pipeline stages. [default: as needed]"),
+    ] = None,
+    ep: Annotated[
+        int | None,
+        typer.Option(min=1, help="Expert-parallel devices; beyond --tp, attention is data-parallel. [default: varied]"),
+    ] = None,
+    dp: Annotated[
+        int | None,
+        typer.Option("--dp", "--data-parallel-size", "-dp", min=1, help="Ranks of attention. [default: varied]"),
+    ] = None,
     quant: Annotated[
         str | None, typer.Option(metavar="SCHEME", help="Quantization. [default: all that the engine runs there]")
     ] = None,
-    at: Annotated[SizeAt, typer.Option(help="Expected times that meet the targets: p10, p50, p90.")] = SizeAt.MID,
+    with_: Annotated[
+        list[str] | None,
+        typer.Option("--with", metavar="NAME[:KEY=VALUE,...]", help="A technique, such as eagle-3; repeatable."),
+    ] = None,
+    at: Annotated[SizeAt, typer.Option(help="Expected times that meet the targets: p50, p90.")] = SizeAt.MID,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
-    """Choose a deployment for a request rate, or for one user.
+    """Choose a deployment for a request rate, for concurrent users, or for one user.
 
-    Hardware, devices, parallelism, formats and batch: the cheapest, with the fewest devices, the fastest and the most
-    energy-efficient deployment, each with its runner-up and the price that would change the choice. TTFT includes
-    queueing.
+    Hardware, devices, parallelism, formats: the cheapest, with the fewest devices, the fastest and the most
+    energy-efficient deployment, each with its runner-up and the price that would change the choice, under load as
+    `roofline serve` predicts it.
     """
     from roofline import load_model
     from roofline.advisor import Quality
-    from roofline.advisor.sizing.configurations import Fixed
+    from roofline.advisor.sizing.configurations import Given
     from roofline.advisor.sizing.sizing import size as search_deployments
-    from roofline.advisor.sizing.workload import Service, parse_quantile
+    from roofline.advisor.sizing.workload import Service
     from roofline.reports.documents import sizing as page
     from roofline.reports.output.terminal import progress_line
     from roofline.specs.hardware import hardware_name
     from roofline.whatif.options import find_option, names_in
 
-    service = Service(rate, prompt, generate, seconds(ttft), seconds(tpot), parse_quantile(quantile))
+    service = Service(
+        None if rate is None else rates(rate)[0],
+        prompt,
+        generate,
+        seconds(ttft),
+        seconds(tpot),
+        quantile,
+        concurrency,
+        prefix_hits,
+    )
     hardware = None if hw is None else list(map(hardware_name, names_in(hw)))
-    prices = page.prices(price or [], rate is None)
-    scheme = None if quant is None else find_option("quant").read(quant)
-    fixed = Fixed(tp, ep, scheme)
+    prices = page.prices(price or [], service.alone)
+    degrees = {"tensor": tp, "pipeline": pp, "expert": ep, "data": dp}
+    given = Given(
+        {name: count for name, count in degrees.items() if count is not None},
+        find_option("quant").read(quant),
+        tuple(find_option("with").read(with_)),
+        model,
+    )
     with progress_line() as progress:
         report = lambda done, every: progress(f"configuration {done} of {every}")  # noqa: E731
         found = search_deployments(
-            load_model(model), service, hardware, Quality(quality), prices, engine, at.value, report, fixed
+            load_model(model), service, hardware, Quality(quality), prices, engine, at.value, report, given
         )
         document = page.sizing_document(found)
     print_document(document, page.sizing_blocks(document), format, output)

@@ -32,6 +32,8 @@ OF_A_LOAD = frozenset(
 
 LENGTHS = "2000, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300, or a CSV file of length,count."
 
+PrefixHitsOption = Annotated[float, typer.Option(help="Fraction of each prompt in the prefix cache.")]
+
 
 @partial(scenario_command, without=OF_A_LOAD)
 def serve(
@@ -49,7 +51,7 @@ def serve(
         Path | None, typer.Option(metavar="FILE", help="A trace (CSV or JSONL: Azure, Mooncake, ShareGPT lengths).")
     ] = None,
     burstiness: Annotated[float, typer.Option(help="Of --rate: 1 is Poisson, less is burstier.")] = 1.0,
-    prefix_hits: Annotated[float, typer.Option(help="Fraction of each prompt in the prefix cache.")] = 0.0,
+    prefix_hits: PrefixHitsOption = 0.0,
     chunk: Annotated[int | None, typer.Option(help="Token budget of a step. [default: the engine's]")] = None,
     sequences: Annotated[int | None, typer.Option(help="Most running sequences. [default: the engine's]")] = None,
     ttft: TtftOption = None,
@@ -117,7 +119,14 @@ def _values(concurrency: str | None, rate: str | None) -> list[float]:
     if concurrency is not None:
         option = Option("concurrency", Kind.INTEGER, (), 1, 10**6)
         return [float(value) for value in axis_of(option, concurrency).values]
-    if rate is not None:
-        option = Option("rate", Kind.NUMBER, (), 1e-6, 1e6)
-        return [float(value) for value in axis_of(option, rate.replace("/s", "")).values]
-    return []
+    return [] if rate is None else rates(rate)
+
+
+def rates(text: str) -> list[float]:
+    """The rates of a text such as 4/s or 0.5:8:log9, in requests/s."""
+    from roofline.whatif.axes import axis_of
+    from roofline.whatif.options import Kind, Option
+
+    return [
+        float(value) for value in axis_of(Option("rate", Kind.NUMBER, (), 1e-6, 1e6), text.replace("/s", "")).values
+    ]

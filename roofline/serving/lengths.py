@@ -119,7 +119,8 @@ def parse_lengths(written: float | str | Lengths, what: str = "a length") -> Len
         return written
     number = as_number(written)
     if number is not None:
-        return _checked(Lengths(f"{number:g}", number, number**2, lambda share: np.full(np.shape(share), number)), what)
+        found = Lengths(f"{number:.12g}", number, number**2, lambda share: np.full(np.shape(share), number))
+        return _checked(found, what)
     text = str(written).strip()
     kind, _, rest = text.partition(":")
     if kind in KINDS and rest:

@@ -15,7 +15,7 @@ CASES = {
     "glm-5.2 --hw b200-sxm --tp 8 --prompt 1000000": ("--quant fp8 --kv fp8", "--tp 32"),
     "llama-3.1-8b --hw rtx-4090 --batch 64 --prompt 4096": ("--tp 4",),
     "llama-3.1-8b --hw l4 --prompt 60000": ("--quant fp8", "--tp 2"),
-    "llama-3.1-8b --hw l4 --engine llama.cpp --prompt 65536": ("--quant q8_0", "--tp 2"),
+    "llama-3.1-8b --hw l4 --engine llama.cpp --prompt 65536": ("--kv int8", "--tp 2"),
     "mixtral-8x7b --hw a100-sxm-40gb --with awq --batch 400": ("--tp 2",),
 }
 

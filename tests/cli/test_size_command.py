@@ -17,9 +17,9 @@ def test_summary_comes_first_and_lines_fit_100_columns(run) -> None:
     assert lines[1].startswith("cheapest: ")
     assert lines[1].rstrip(")").endswith("USD/h") or "tied" in lines[1]
     assert lines[2].startswith("fewest: ")
-    shown = [line for line in lines if "roofline analyze" not in line]
+    shown = [line for line in lines if "roofline serve" not in line]
     assert max(len(line.rstrip()) for line in shown) <= 100
-    for word in ("TTFT:", "TPOT:", "tp:", "pp:", "awq:", "fp8:", "J/token:", "modelled:", "batch:", "load:"):
+    for word in ("TTFT:", "TPOT:", "tp:", "pp:", "awq:", "fp8:", "J/token:", "running:", "load:"):
         assert out.count(f"{word} ") >= 1
 
 
@@ -27,14 +27,15 @@ def test_json_document_is_complete(run) -> None:
     status, out, _ = run(*ASKED, *FEW, "--format", "json", "--price", "l40s=0.9")
     assert status == 0
     document = json.loads(out)
-    assert document["schema"] == "roofline.size/1"
+    assert document["schema"] == "roofline.size/2"
     assert [choice["objective"] for choice in document["choices"]] == ["cheapest", "fewest", "fastest", "efficient"]
     for choice in document["choices"]:
         best = choice["best"]
         assert best["devices"] == best["replicas"] * best["devices_per_replica"]
         assert 0 < best["utilisation"] < 1
-        assert best["tpot_s"]["low"] <= best["tpot_s"]["mid"] <= 0.05
-        assert best["command"].startswith("roofline analyze llama-3.1-8b --hw ")
+        assert best["tpot_s"]["p95"]["low"] <= best["tpot_s"]["p95"]["mid"] <= 0.05
+        assert best["ttft_s"]["p50"]["mid"] <= best["ttft_s"]["p95"]["mid"] <= 2
+        assert best["command"].startswith("roofline serve llama-3.1-8b --hw ")
         assert choice["changes"]
     cheapest = document["choices"][0]
     assert {cheapest["best"]["hardware"], cheapest["runner_up"]["hardware"]} <= {"l40s", "h100-sxm", "a100-pcie-80gb"}
@@ -46,8 +47,6 @@ def test_energy_per_token_has_its_reading(run) -> None:
     efficient = next(line for line in out.splitlines() if line.startswith("efficient: "))
     best = re.search(r"at most 0\.4 J/token, (0\.\d+) modelled", efficient)
     assert best is not None
-    table = out[out.index("Joules per token") : out.index("What changes")]
-    assert table.split()[3:8] == ["devices", "formats", "modelled", "at", "TDP"]
     less = re.search(r"by modelled energy h100-sxm is better: (0\.\d+) against (0\.\d+) J/token", out)
     assert less is not None
     assert float(less[1]) < float(less[2]) == float(best[1])
@@ -66,7 +65,6 @@ def test_deployments_on_the_same_hardware_are_distinguished(run) -> None:
     assert status == 0
     assert "cheapest: 1 x h100-sxm, awq, 3.49 USD/h; tied with 1 x h100-sxm, awq, KV fp8" in out
     changes = out[out.index("What changes") : out.index("Commands that")]
-    assert "requests/s h100-sxm (awq, KV fp8) is cheaper" in changes
     assert "cheapest: h100-sxm (awq) needs more replicas" in changes
     for word in ("is the choice below", "against", "h100-sxm is", "h100-sxm needs"):
         assert word not in changes
@@ -82,9 +80,11 @@ def test_parallelism_is_shown_if_it_differs(run) -> None:
     assert status == 0
     told = " ".join(out.split())
     for choice in json.loads(run(*asked, "--format", "json")[1])["choices"]:
-        assert choice["differs"] == ["parallelism", "devices"]
+        assert "parallelism" in choice["differs"]
+        assert "hardware" not in choice["differs"]
         best, other = choice["best"], choice["runner_up"]
-        assert f"{choice['objective']}: l4 ({best['parallelism']}) needs more replicas" in told
+        verb = "misses" if choice["objective"] == "fastest" else "needs more replicas for"
+        assert f"{choice['objective']}: l4 ({best['parallelism']}) {verb} a target" in told
         assert (
             f"{choice['objective']}: {best['devices']} x l4 {best['parallelism']} ({best['replicas']} replicas)" in told
         )
@@ -108,7 +108,7 @@ def test_many_replicas_fit_100_columns(run) -> None:
     status, out, _ = run("size", "deepseek-v3", *asked, "--hw", "h100-sxm,b200-sxm", "--quality", "lossless")
     assert status == 0
     assert "replicas of 8)" in out
-    assert max(len(line.rstrip()) for line in out.splitlines() if "roofline analyze" not in line) <= 100
+    assert max(len(line.rstrip()) for line in out.splitlines() if "roofline serve" not in line) <= 100
 
 
 def test_too_little_memory_lists_tried_configurations(run) -> None:
@@ -133,14 +133,15 @@ def test_unreachable_targets_have_a_result(run) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--rate", "0"], "the request rate must be above 0"),
-        (["--prompt", "many"], "the prompt is a number of tokens"),
-        (["--generate", "uniform:5"], "the generation: a uniform distribution is uniform:LOW:HIGH"),
+        (["--rate", "0"], "rate must be between"),
+        (["--rate", "1", "--concurrency", "2"], "--rate or --concurrency, not both"),
+        (["--prompt", "many"], "--prompt is a number of tokens"),
+        (["--generate", "uniform:5"], "--generate: a uniform distribution is uniform:LOW:HIGH"),
         (["--hw", "h100-sxn"], "did you mean 'h100-sxm'?"),
         (["--hw", ""], "names separated by commas"),
         (["--price", "h100-sxm"], "a price is written NAME=USD"),
         (["--price", "h100-sxn=3"], "unknown hardware"),
-        (["--quantile", "some"], "the quantile must be a number such as 0.95, or mean"),
+        (["--quantile", "some"], "the quantile must be 0.5, 0.95, 0.99 or mean"),
         (["--engine", "vlm"], "unknown engine"),
         (["--ttft", "2"], "no unit"),
         (["--prompt", "uniform:100:250000"], "prompts of uniform:52:130000, 0.52 times as long, would do"),
@@ -169,7 +170,7 @@ def test_degrees_and_formats_can_be_told(run) -> None:
     ("told", "message"),
     [
         (("--tp", 3), "--tp 3 does not divide"),
-        (("--tp", 16), "no configuration of this hardware has these degrees"),
+        (("--ep", 3, "--tp", 2), "--ep 3 is not divisible by --tp 2"),
         (("--ep", 8), "has no experts"),
         (("--quant", "w3z"), "unknown quantisation scheme 'w3z'"),
     ],

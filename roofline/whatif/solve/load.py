@@ -5,20 +5,18 @@ TTFT and TPOT are those of `roofline.serving`: with waiting, and prompts between
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from msgspec import Struct
-from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
-from roofline.serving.curve import serve
-from roofline.serving.load import Load
-from roofline.serving.outcome import Outcome
+from roofline.serving.load import Arrivals, Load
+from roofline.serving.outcome import Outcome, steady_outcomes
+from roofline.serving.replica import Replica, replica_of
+from roofline.serving.steady import steady
 from roofline.whatif.request import Request
 from roofline.whatif.solve.targets import Targets
-
-Array = NDArray[np.float64]
 
 POINTS, ROUNDS = 33, 3
 """Values that are tried at once, and how often the interval between two of them is refined."""
@@ -46,24 +44,26 @@ class LoadAnswer(Struct, frozen=True):
 
 def max_rate(request: Request, targets: Targets) -> LoadAnswer:
     """The largest rate of Poisson arrivals, in requests/s, within targets of TTFT and TPOT at p95."""
-    load = _load(request, targets, rate=1.0)
-    most = serve(request.scenario(), load, [1e-6]).outcomes[0].saturated_at
-    assert most is not None
-    return _largest("max-rate", "requests/s", request, targets, load, np.geomspace(LEAST * most, 1.01 * most, POINTS))
+    return _answer("max-rate", "requests/s", request, targets, rate=1.0)
 
 
 def max_concurrency(request: Request, targets: Targets) -> LoadAnswer:
     """The most requests in flight within targets of TTFT and TPOT at p95."""
-    load = _load(request, targets, concurrency=1)
-    values = np.unique(np.geomspace(1, MAX_USERS, POINTS).round())
-    return _largest("max-concurrency", "requests in flight", request, targets, load, values)
+    return _answer("max-concurrency", "requests in flight", request, targets, concurrency=1)
 
 
 MAX_USERS = 4096
 """The most requests in flight that are tried."""
 
 
-def _load(request: Request, targets: Targets, rate: float | None = None, concurrency: int | None = None) -> Load:
+def _answer(
+    question: str,
+    unit: str,
+    request: Request,
+    targets: Targets,
+    rate: float | None = None,
+    concurrency: int | None = None,
+) -> LoadAnswer:
     if targets.total is not None or targets.tokens_per_second is not None:
         raise RooflineError("a load has targets of --ttft and --tpot only")
     scenario = request.scenario()
@@ -71,48 +71,58 @@ def _load(request: Request, targets: Targets, rate: float | None = None, concurr
         raise RooflineError("a load is of one deployment: lengths must be single numbers")
     hits = float(scenario.prefix) / float(scenario.prefix + scenario.prompt)
     prompt, output = float(scenario.prefix + scenario.prompt), float(scenario.generate)
-    return Load(prompt, output, concurrency=concurrency, rate=rate, hits=hits)
+    load = Load(prompt, output, concurrency=concurrency, rate=rate, hits=hits)
+    value, outcome, neighbour = largest(replica_of(scenario, load), load, targets)
+    over = missed(neighbour, load, targets) or ("saturation",)
+    return LoadAnswer(question, value, unit, over, outcome, neighbour, load)
 
 
-def missed(outcome: Outcome, targets: Targets) -> tuple[str, ...]:
-    """The targets that an outcome misses at p95."""
-    if not outcome.stable:
+def missed(outcome: Outcome, load: Load, targets: Targets, statistic: str = "p95") -> tuple[str, ...]:
+    """The targets that a statistic of an outcome misses.
+
+    Without a target of TTFT, no request of a closed loop may wait for a slot.
+    """
+    waits = load.arrivals is Arrivals.CLOSED and targets.ttft is None and outcome.waiting >= 1
+    if not outcome.stable or waits:
         return ("saturation",)
     at = targets.at if targets.at in READINGS else "mid"
     over = (name for name in ("ttft", "tpot") if getattr(targets, name) is not None)
-    return tuple(name for name in over if getattr(getattr(outcome, name).p95, at) > getattr(targets, name))
+    return tuple(
+        name for name in over if getattr(getattr(getattr(outcome, name), statistic), at) > getattr(targets, name)
+    )
 
 
-def _largest(
-    question: str,
-    unit: str,
-    request: Request,
-    targets: Targets,
-    load: Load,
-    values: np.ndarray[tuple[int], np.dtype[np.float64]],
-) -> LoadAnswer:
-    """The last of a growing series of values before the first that misses a target, refined."""
-    scenario, whole = request.scenario(), unit != "requests/s"
-    best: tuple[float, Outcome] | None = None
+def outcomes_at(replica: Replica, load: Load, values: Any) -> tuple[Outcome, ...]:
+    """The steady states of a replica at some rates or concurrencies."""
+    return steady_outcomes(replica, load, steady(replica, load, values))
+
+
+def largest(
+    replica: Replica, load: Load, targets: Targets, statistic: str = "p95"
+) -> tuple[float, Outcome | None, Outcome]:
+    """The largest rate or concurrency within targets, 0 if there is none, its outcome, and the next value's.
+
+    It is the last of a growing series of values before the first that misses a target, refined.
+    """
+    whole = load.arrivals is Arrivals.CLOSED
+    if whole:
+        values = np.unique(np.geomspace(1, MAX_USERS, POINTS).round())
+    else:
+        most = steady(replica, load, [1e-6]).saturation
+        values = np.geomspace(LEAST * most, 1.01 * most, POINTS)
+    best: tuple[float, Outcome | None] = 0.0, None
     for _ in range(ROUNDS):
-        outcomes = serve(scenario, load, values.tolist()).outcomes
-        failing = next((index for index, found in enumerate(outcomes) if missed(found, targets)), None)
+        outcomes = outcomes_at(replica, load, values)
+        failing = next((index for index, found in enumerate(outcomes) if missed(found, load, targets, statistic)), None)
         if failing is None:
-            return LoadAnswer(question, float(values[-1]), unit, ("saturation",), outcomes[-1], outcomes[-1], load)
+            return float(values[-1]), outcomes[-1], outcomes[-1]
         if failing:
             best = float(values[failing - 1]), outcomes[failing - 1]
-        neighbour, low = outcomes[failing], float(values[failing - 1]) if failing else 0.0
+        neighbour = outcomes[failing]
         if not failing:
             break
-        values = np.linspace(low, float(values[failing]), POINTS)
+        values = np.linspace(best[0], float(values[failing]), POINTS)
         values = np.unique(values.round()) if whole else values
         if values.size <= 2:
             break
-    value, outcome = best if best is not None else (0.0, None)
-    return LoadAnswer(question, value, unit, missed(neighbour, targets), outcome, neighbour, load)
-
-
-Solver = Callable[[Request, Targets], LoadAnswer]
-
-LOADS: dict[str, Solver] = {"max-rate": max_rate, "max-concurrency": max_concurrency}
-"""The questions by name."""
+    return *best, neighbour

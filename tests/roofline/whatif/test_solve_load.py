@@ -19,9 +19,9 @@ def test_the_largest_rate_meets_the_targets_and_a_little_more_does_not(targets: 
     assert answer.value > 0
     load = Load(1000, 200, rate=answer.value)
     within, beyond = serve(REQUEST.scenario(), load, [answer.value, 1.03 * answer.value]).outcomes
-    assert not missed(within, targets)
-    assert missed(beyond, targets)
-    assert answer.limited_by == missed(answer.neighbour, targets)
+    assert not missed(within, load, targets)
+    assert missed(beyond, load, targets)
+    assert answer.limited_by == missed(answer.neighbour, load, targets)
 
 
 def test_the_most_requests_in_flight_are_a_whole_number_next_to_a_miss() -> None:
@@ -30,8 +30,8 @@ def test_the_most_requests_in_flight_are_a_whole_number_next_to_a_miss() -> None
     load = Load(1000, 200, concurrency=1)
     within, beyond = serve(REQUEST.scenario(), load, [answer.value, answer.value + 1]).outcomes
     assert answer.value == int(answer.value) > 1
-    assert not missed(within, targets)
-    assert missed(beyond, targets) == answer.limited_by == ("tpot",)
+    assert not missed(within, load, targets)
+    assert missed(beyond, load, targets) == answer.limited_by == ("tpot",)
 
 
 def test_looser_targets_never_lower_the_answer() -> None:

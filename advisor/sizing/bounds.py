@@ -1,0 +1,288 @@
+"""Bounds of a replica's times and throughput, by which configurations are ruled out before they are simulated.
+
+    at the roofline     FLOPs at the highest peak, bytes at full bandwidth, host time of a step: a model's FLOPs and
+                        bytes in given formats and parallelism are the same on all hardware
+    at expected times   decode steps of n sequences, and prompts in full passes
+
+A step of n sequences and m prompts takes at least s(n), and m p: with G steps a request, a replica serves at most
+
+    n / max(G s(n), n p)        requests/s
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from roofline.advisor.sizing.configurations import Configuration
+from roofline.advisor.sizing.workload import SHARES, Service
+from roofline.core.errors import RooflineError
+from roofline.scenario.analysis import Analysis, analyze
+from roofline.scenario.kv_capacity import Capacity, kv_capacity
+from roofline.serving.lengths import NORMAL
+from roofline.serving.replica import Replica, budget_of, replica_of
+from roofline.serving.times import MOST
+from roofline.specs.formats import PROMOTIONS
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.reserve import Reserve, visible_memory
+from roofline.timing.calibration_files import Calibrations
+
+Array = NDArray[np.float64]
+
+BATCHES = np.array([1, 2, 4, 8, 16, 32, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 2048, MOST])
+"""Numbers of sequences whose decode steps are evaluated; those between them are interpolated linearly."""
+
+COUNTS = 48
+"""Numbers of sequences at which bounds are known."""
+
+FITTING = 0.99
+"""Probability with which a request fits in the KV cache."""
+
+
+class Bounds(Struct, frozen=True):
+    """Lower bounds of a replica's times in seconds, and upper ones of its requests/s.
+
+    `step` is a decode step with each of `counts` sequences, which yields `accepted` tokens of each, `prompt` a step
+    with a prompt, `ttft` that of the targets' quantile. `rate` rises with the sequences.
+    """
+
+    counts: Array
+    step: Array
+    rate: Array
+    prompt: float
+    ttft: float
+    accepted: float
+
+    def tpot(self, service: Service, rate: Any) -> Array:
+        """TPOT at some requests/s, as arise with the sequences of Little's law and with the prompts among the steps.
+
+        Prompts arrive in a share 1 - exp(-L X) of the steps that follow one of X seconds.
+        """
+        found = np.full(np.shape(rate), self.step[0])
+        for _ in range(4):
+            step = np.interp(rate * service.steps / self.accepted * found, self.counts, self.step)
+            longer = np.maximum(step, self.prompt)
+            some = -np.expm1(-rate * step)
+            some = some / (1 + some + np.expm1(-rate * longer))
+            found = step + some * (longer - step)
+        return found / self.accepted
+
+    def most(self, service: Service) -> float:
+        """An upper bound of the load that a replica serves within the targets: requests/s, or requests in flight.
+
+        Requests in flight are those that decode, at most L G TPOT, and those that wait for their first token, L TTFT.
+        """
+        tpot, ttft, slots = service.tpot or np.inf, service.ttft, float(self.counts[-1])
+        rates = float(self.rate[-1]) * np.linspace(0.0, 1.0, COUNTS)
+        met = np.flatnonzero(self.tpot(service, rates) <= tpot)
+        if not met.size or self.ttft > (ttft or np.inf):
+            return 0.0
+        rate = float(rates[min(int(met[-1]) + 1, COUNTS - 1)])
+        if service.rate is not None:
+            return rate
+        return slots if ttft is None else min(slots, rate * service.steps * tpot) + rate * ttft
+
+    def loaded(self, service: Service, replicas: float) -> float:
+        """A lower bound of TPOT on some replicas; in a closed loop as long as TTFT is within WAITING of its bound."""
+        share = service.share(replicas)
+        if service.rate is not None:
+            return float(self.tpot(service, share))
+        found = float(self.step[0]) / self.accepted
+        for _ in range(4):
+            found = float(self.tpot(service, share / (WAITING * self.ttft + service.steps * found)))
+        return found
+
+
+WAITING = 4.0
+"""TTFT over its bound."""
+
+REFERENCE = "h100-sxm"
+"""Any hardware with all links: FLOPs and bytes do not depend on it."""
+
+
+class WorkloadCost:
+    """FLOPs, bytes and memory of the service in given formats and parallelism, on any hardware.
+
+    `decode` and `prompt` have FLOPs and bytes, of steps with BATCHES sequences and of prompts of `lengths`. Raises
+    RooflineError if the model does not allow this parallelism.
+    """
+
+    def __init__(self, example: Configuration, service: Service) -> None:
+        request = replace(example.request.on(load_hardware(REFERENCE)), written={})
+        self.lengths = prompt_lengths(service)
+        steps = request.with_options(batch=BATCHES, context=round(service.context))
+        answer = analyze(steps.scenario())
+        assert answer.decode is not None
+        computed = np.maximum(np.round(self.lengths * (1 - service.hits)), 1).astype(int)
+        prompts = analyze(request.with_options(prompt=computed, prefix=self.lengths - computed).scenario())
+        self.accepted = answer.tokens_per_iteration
+        self.kernels = kernels_of(answer)
+        self.decode = np.array([answer.decode.flops, answer.decode.bytes])
+        self.prompt = np.array([prompts.prefill.flops, prompts.prefill.bytes])
+        self.needed = float(analyze(request.scenario()).memory.total)
+        self._scenario = request.scenario()
+        self._capacities: dict[Reserve, Capacity] = {}
+
+    def capacity(self, hardware: Hardware, reserve: Reserve) -> Capacity:
+        """The KV cache capacity of a device by the engine's settings; only the budget depends on the hardware."""
+        if reserve not in self._capacities:
+            scenario = self._scenario
+            self._capacities[reserve] = kv_capacity(
+                scenario.model, scenario.hardware, scenario.run_precision, scenario.settings.parallel, reserve
+            )
+        found, visible = self._capacities[reserve], visible_memory(hardware)
+        budget = reserve.budget(visible, found.weights, found.activations, found.context)
+        return replace(found, visible=visible, budget=float(budget))
+
+
+def prompt_lengths(service: Service) -> NDArray[np.int64]:
+    """The mean length of prompts, and that at the targets' quantile."""
+    share = SHARES[service.quantile]
+    tail = service.prompts.mean if share is None else service.prompts.quantile(share)
+    found: NDArray[np.int64] = np.maximum(np.round([service.prompts.mean, tail]), 1).astype(np.int64)
+    return found
+
+
+class Candidate(Struct, frozen=True, dict=True):
+    """A configuration with its bounds, and its replica."""
+
+    configuration: Configuration
+    counted: WorkloadCost
+    service: Service
+    calibrations: Calibrations
+
+    @property
+    def hardware(self) -> Hardware:
+        """The device type."""
+        return self.configuration.hardware
+
+    @cached_property
+    def ranks(self) -> int:
+        """Data-parallel ranks, each with its KV cache."""
+        return self.configuration.parallel.data
+
+    @cached_property
+    def slots(self) -> int:
+        """An upper bound of the sequences that run at once; 0 if the model or a long request does not fit."""
+        reserve = self.configuration.engine.memory.on(self.hardware)
+        capacity = self.counted.capacity(self.hardware, reserve)
+        if capacity.cache <= 0:
+            return 0
+        prompts, answers, tokens = self.service.prompts, self.service.answers, capacity.tokens
+        limit = min(self.configuration.engine.scheduler.sequences * self.ranks or MOST, MOST)
+        if tokens is None:
+            return limit
+        longest = prompts.mean + answers.mean
+        longest += NORMAL.inv_cdf(FITTING) * float(np.hypot(prompts.deviation, answers.deviation))
+        return 0 if longest > tokens else min(limit, math.ceil(tokens * self.ranks / self.service.context))
+
+    @cached_property
+    def counts(self) -> Array:
+        """The numbers of sequences of the bounds."""
+        return np.unique(np.geomspace(1, self.slots, COUNTS).round())
+
+    @cached_property
+    def roof(self) -> Bounds:
+        """The bounds at the roofline."""
+        counted, counts, ranks = self.counted, self.counts, self.ranks
+        compute, memory = self._times(*(np.interp(counts, BATCHES, row) for row in counted.decode))
+        first, tail = np.transpose(self._times(*counted.prompt))
+        steps = self.service.steps / counted.accepted
+        spent = np.maximum(steps * compute / counts + first[0] / ranks, steps * memory / counts)
+        return self._bounds(
+            np.maximum(compute, memory), 1 / spent, float(first.max()), float(tail.max()), counted.kernels
+        )
+
+    def _bounds(self, step: Array, rate: Array, prompt: float, ttft: float, kernels: float) -> Bounds:
+        """The bounds with host time, from seconds of kernels; of prompts on all ranks, one of which has it alone."""
+        engine, counts, service = self.configuration.engine, self.counts, self.service
+        policy = engine.scheduler
+        host, sequence = policy.step or engine["step"], (policy.sequence or engine["sequence"]) / self.ranks
+        step = (np.maximum(step, sequence * counts) if engine.overlap else step + sequence * counts) + host
+        rate = np.minimum(rate, counts * self.counted.accepted / (service.steps * step))
+        prompt = max(prompt / self.ranks, policy.dispatch * kernels) + host
+        ttft = max(ttft / self.ranks, policy.dispatch * kernels) + host + policy.latency + policy.request
+        ttft += (policy.lag + (policy.poll - 1) / 2) * float(step[0])
+        return Bounds(counts, step, np.maximum.accumulate(rate), prompt, ttft, self.counted.accepted)
+
+    def _times(self, flops: Array, moved: Array) -> tuple[Array, Array]:
+        """Seconds of FLOPs at the highest peak of the linear layers' inputs, and of bytes."""
+        inputs = self.configuration.request.scenario().run_precision.activations.arithmetic
+        formats = {"bf16", "fp16", *PROMOTIONS[inputs]}
+        hardware = self.hardware
+        peaks = [unit[name] for unit in (hardware.tensor, hardware.vector) for name in formats if name in unit]
+        return flops / (max(peaks) if peaks else np.inf), moved / hardware.memory_bandwidth
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """Decode steps of BATCHES sequences, then prompts: as many as fill a pass, one, and one of the tail's length.
+
+        Raises RooflineError if the hardware cannot run it.
+        """
+        service, (mean, tail) = self.service, self.counted.lengths
+        request = self.configuration.request.with_options(engine=self.configuration.engine)
+        scenario = request.scenario()
+        whole = max(round(mean * (1 - service.hits)), 1)
+        filling = max((budget_of(scenario, self.configuration.engine.scheduler) or whole) // whole, 1) * self.ranks
+        lengths = np.append(np.full(self._batches.size + 2, mean), tail)
+        computed = np.maximum(np.round(lengths * (1 - service.hits)), 1).astype(int)
+        grid = {
+            "batch": np.append(self._batches, [filling, 1, 1]),
+            "prompt": computed,
+            "prefix": lengths - computed,
+            "context": round(service.context),
+        }
+        return analyze(request.with_options(**grid).scenario(), self.calibrations)
+
+    @cached_property
+    def _batches(self) -> NDArray[np.int64]:
+        return np.append(BATCHES[self.slots > BATCHES], self.slots)
+
+    @cached_property
+    def expected(self) -> Bounds:
+        """The bounds at expected times; raises RooflineError if the hardware cannot run it."""
+        answer, counts, engine = self.analysis, self.counts, self.configuration.engine
+        assert answer.decode is not None
+        decode, prefill = (phase.expected.mid - engine["step"] for phase in (answer.decode, answer.prefill))
+        step = np.interp(counts, self._batches, decode[:-3])
+        full = float(prefill[-3]) / float(answer.scenario.batch[-3])
+        rate = np.full(counts.size, 1 / full)
+        return self._bounds(step, rate, float(prefill[-2]), float(prefill[-1]), kernels_of(answer))
+
+    @cached_property
+    def replica(self) -> Replica:
+        """The replica of the configuration; raises RooflineError as `replica_of` does."""
+        return replica_of(self.configuration.request.scenario(), self.service.load(1))
+
+
+def kernels_of(answer: Analysis) -> float:
+    """Kernels of a decode pass."""
+    assert answer.decode is not None
+    return float(sum(kernel.count for kernel in answer.decode.timed(answer.decode.passes[-1]).kernels))
+
+
+class Candidates:
+    """Candidates of a service; FLOPs and bytes are counted once for all hardware."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.refused: RooflineError | None = None
+        self._costs: dict[Any, WorkloadCost | None] = {}
+        self._calibrations = Calibrations()
+
+    def of(self, configuration: Configuration) -> Candidate | None:
+        """The candidate of a configuration; None if the model does not allow its parallelism."""
+        key = configuration.key
+        if key not in self._costs:
+            try:
+                self._costs[key] = WorkloadCost(configuration, self.service)
+            except RooflineError as error:
+                self._costs[key], self.refused = None, error
+        counted = self._costs[key]
+        return None if counted is None else Candidate(configuration, counted, self.service, self._calibrations)
