@@ -68,7 +68,7 @@ def answer(question: Question, specs: Specs) -> dict[str, Any]:
         "graphs": graphs,
         "roofs": roofs(analysis),
         "hardware": list(quantities(read.request)),
-        "files": [{"name": file.name, "text": file.text} for file in read.files],
+        "files": [{"name": file.name, "text": file.text} for file in read.files.values()],
         "command": read.command(),
         "python": _python(read.values, "analyze(scenario_from(@))", "from roofline import analyze", "scenario_from"),
     }

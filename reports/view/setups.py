@@ -32,6 +32,9 @@ Setup = Mapping[str, str]
 OF_FILES = ("model", "hw", "engine", "host")
 """Options that may name a file; the page reads only those that its command named, and specs in the set-up itself."""
 
+TEXTS = (".json", ".yaml", ".yml")
+CHECKPOINTS = (".gguf", ".safetensors")
+
 EDITABLE = {
     "memory.capacity": "Memory",
     "memory.bandwidth": "Bandwidth",
@@ -56,15 +59,16 @@ class SpecFile(Struct, frozen=True):
 
 
 class Read(Struct, frozen=True):
-    """A set-up as a request, and the files that its commands need."""
+    """A set-up as a request, and the files that its commands need, by the option that names them."""
 
     request: Request
-    files: tuple[SpecFile, ...]
+    files: Mapping[str, SpecFile]
 
     @property
     def named(self) -> Request:
         """The request with the bare names of its files, for commands."""
-        return replace(self.request, written={part: Path(name).name for part, name in self.request.written.items()})
+        own = {"model" if option == "model" else "hardware": file.name for option, file in self.files.items()}
+        return replace(self.request, written={**self.request.written, **own})
 
     def command(self, command: str = "analyze", *more: str) -> str:
         """The command line of a question, with further words behind it."""
@@ -94,7 +98,7 @@ class Specs:
         for name in OF_FILES:
             if f"{name}.spec" not in setup:
                 self._check(options.get(name, ""))
-        files = []
+        files = {}
         for option in ("model", "hw"):
             text = setup.get(f"{option}.spec")
             path = None if text is None else self.write(text, _file_name(text, option))
@@ -102,9 +106,9 @@ class Specs:
                 text = _edited(path or _spec_of(options.get("hw", "")), edits)
                 path = self.write(text, _file_name(text, option))
             if text is not None and path is not None:
-                files.append(SpecFile(path.name, text))
+                files[option] = SpecFile(path.name, text)
                 options[option] = str(path)
-        return Read(request_from(read_options(options)), tuple(files))
+        return Read(request_from(read_options(options)), files)
 
     def write(self, text: str, name: str) -> Path:
         """The file of a text, in a folder of its own."""
@@ -119,7 +123,9 @@ class Specs:
     def imported(self, name: str, text: str) -> tuple[str, SpecFile]:
         """The option (model or hw) and the spec of a dropped file: a spec or a `config.json`. Raises RooflineError."""
         ending = Path(name).suffix.lower()
-        if ending not in (".json", ".yaml", ".yml"):
+        if ending in CHECKPOINTS:
+            raise RooflineError(f"a checkpoint is opened from the command line: roofline view PATH/{_safe(name)}")
+        if ending not in TEXTS:
             raise RooflineError(f"a spec is a .json or .yaml file, and {quote(name)} is neither")
         path = self.write(text, name)
         spec = load_any(str(path))
@@ -130,19 +136,22 @@ class Specs:
         return re.sub(rf"{re.escape(self._folder.name)}/\w+/{_FOLDER}/", "", message)
 
     def _check(self, text: str) -> None:
-        is_file = text.lower().endswith((".yaml", ".yml", ".json")) or ("/" in text and Path(text).exists())
+        is_file = text.lower().endswith((*TEXTS, *CHECKPOINTS)) or ("/" in text and Path(text).exists())
         if is_file and text not in self._named:
             raise RooflineError(f"the page reads no files of this machine: drop {quote(Path(text).name)} on it")
 
 
 def first_setup(options: Mapping[str, Any]) -> dict[str, str]:
-    """The set-up of the options of a command; it has the text of their spec files. Raises RooflineError."""
+    """The set-up of the options of a command, with the text of their spec files. Raises RooflineError.
+
+    A checkpoint stays a path, which the page may read.
+    """
     request = request_from(options)
     request.scenario()
     found = options_of(request)
     for option, package in (("model", "modelspecs"), ("hw", "hwspecs")):
         path = spec_path(found[option], package)
-        if path is not None and path == Path(found[option]):
+        if path is not None and path == Path(found[option]) and path.suffix.lower() in TEXTS:
             spec = request.model if option == "model" else request.hardware
             found |= {option: spec.name, f"{option}.spec": _text(path, spec)}
     return found

@@ -27,6 +27,8 @@ from tests.conftest import Run
 from tests.paths import ROOT
 from tests.reports.hostile import hostile_specs
 from tests.reports.live import BASE, ask, request, serving
+from tests.roofline.specs.weight_files.conftest import Write, write_gguf  # noqa: F401 - the fixture
+from tests.roofline.specs.weight_files.test_gguf import llama_2_7b
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +184,12 @@ def test_dropped_files_become_part_of_the_setup(server: Server, tmp_path: Path) 
             {"model": "llama-68m", "hw": "l4", spec["option"]: spec["name"]} | {f"{spec['option']}.spec": spec["text"]},
         )
         assert all("/" not in file["name"] and "<" not in file["name"] for file in found_hostile["files"])
-    for name, content in (("a.gguf", "GGUF"), ("a.yaml", "!!python/object/apply:os.system [ls]"), ("a.json", "[")):
+    for name, content in (
+        ("a.gguf", "GGUF"),
+        ("a.txt", "name: a"),
+        ("a.yaml", "!!python/object/apply:os.system [ls]"),
+        ("a.json", "["),
+    ):
         status, problem = post_dropped(server, name, content)
         assert status == 422
         assert "/tmp" not in problem["error"]
@@ -210,6 +217,18 @@ def test_files_of_the_command_are_in_its_address(tmp_path: Path) -> None:
         assert setup["hw.spec"] == hardware.read_text()
         found = answer(server, setup)
         assert found["analysis"]["model"] == setup["model"] == yaml.safe_load(model.read_text())["name"]
+
+
+def test_a_checkpoint_of_the_command_stays_a_file(write_gguf: Write, run: Run) -> None:  # noqa: F811
+    path = str(llama_2_7b(write_gguf))
+    with serving({"model": path, "hw": "rtx-4090", "engine": "llama.cpp"}) as server:
+        setup = dict(parse_qsl(urlsplit(server.address).fragment))
+        assert setup["model"] == path
+        found = answer(server, setup)
+        _, out, _ = run("analyze", path, "--hw", "rtx-4090", "--engine", "llama.cpp", "--format", "json")
+        assert found["analysis"] == json.loads(out)
+        assert shlex.split(found["command"])[2] == path
+        assert ask(server, "answer", {**setup, "model": path.replace("model", "other")})[0] == 422
 
 
 @pytest.mark.parametrize("kind", ["html", "markdown", "csv"])
