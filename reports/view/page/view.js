@@ -154,6 +154,8 @@
     heading(own.analysis);
     answerRows(answers.map(({ value }) => value?.analysis));
     Draw.memory(emptied("memory"), own.analysis.memory);
+    const { fits_with: ways = [] } = own.analysis.memory;
+    get("way").textContent = ways.length ? `It fits with ${ways.join(", or ")}.` : "\u00a0";
     notes(own.analysis);
     if (!again && !answers.some(({ value }) => !value)) await panel(own, setups);
   }
@@ -200,15 +202,15 @@
   function figures({ generation, cost, energy }) {
     const encoder = generation.tokens_per_s === null;
     const name = encoder ? "sequences_per_s" : "tokens_per_s";
+    const paid = encoder ? "usd_per_million_processed_tokens" : "usd_per_million_tokens";
+    const spent = encoder ? "prefill_j_per_prompt_token" : "j_per_token";
     return [
       ["ttft", encoder ? "Latency" : "TTFT", generation.expected_ttft_s, generation.ttft_s, seconds],
       ...(encoder ? [] : [["tpot", "TPOT", generation.expected_tpot_s, generation.tpot_s, seconds]]),
-      ["total", "Total", generation.expected_time_s, generation.total_s, seconds],
+      ...(encoder ? [] : [["total", "Total", generation.expected_time_s, generation.total_s, seconds]]),
       [name, encoder ? "Sequences/s" : "Tokens/s", generation[`expected_${name}`], generation[name], rate],
-      ...(encoder ? [] : [
-        ["cost", "$/M tokens", cost?.expected_usd_per_million_tokens, cost?.usd_per_million_tokens, usd],
-        ["energy", "J/token", energy.expected_j_per_token, energy.j_per_token, (value) => si(value, "J")],
-      ]),
+      ["cost", encoder ? "$/M prompt tokens" : "$/M tokens", cost?.[`expected_${paid}`], cost?.[paid], usd],
+      ["energy", encoder ? "J/prompt token" : "J/token", energy[`expected_${spent}`], energy[spent], (value) => si(value, "J")],
     ];
   }
 
@@ -279,9 +281,8 @@
     if (at) add(svg, "rect", { class: "mid", x: x(at) - 1.25, y: 1, width: 2.5, height: 10 });
   }
 
-  function notes({ notes: found, memory, unsupported }) {
+  function notes({ notes: found, unsupported }) {
     const list = emptied("note-list");
-    if (memory.fits_with?.length) add(list, "li", {}, `It fits with ${memory.fits_with.join(", or ")}.`);
     for (const text of unsupported) add(list, "li", {}, `The engine does not run ${text}: times are as if it did.`);
     for (const text of found) add(list, "li", {}, `${text[0].toUpperCase()}${text.slice(1)}.`);
     get("notes").hidden = !list.children.length;
@@ -507,6 +508,8 @@
     theme(stored in THEMES ? stored : "auto");
     if (window.innerWidth < 900) get("drawer").open = false;
     readAddress();
+    undoable = history.state?.undoable ?? 0;
+    get("undo").disabled = !undoable;
     wire();
     const found = await fetch("catalogue").then((response) => response.json());
     showFields = Fields.build(get("fields"), found, set, () => get("file").click());
