@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo calibrate-demo test lint types lowest bench gallery browser docs check clean
+.PHONY: help demo calibrate-demo engine-demo test lint types lowest bench gallery browser docs check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -17,6 +17,10 @@ demo: $(VENV)/base ## install the base package into .venv and analyse a model
 
 calibrate-demo: $(VENV)/validate ## calibrate this CPU and run a small model beside its prediction, in three minutes
 	$(BIN)/python -m roofline.validate.demo
+
+# The binding is built from its source package: a C++ compiler and CMake are needed.
+engine-demo: $(VENV)/llama-cpp ## run llama.cpp on this CPU beside its prediction, in a quarter of an hour
+	$(BIN)/python -m roofline.validate.llama_cpp.demo
 
 test: $(VENV)/dev browser ## install what the tests need and run them
 	$(BIN)/python -m pytest --numprocesses auto
@@ -66,6 +70,10 @@ $(VENV)/base: $(VENV)/python pyproject.toml
 $(VENV)/validate: $(VENV)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[validate]"
 	touch $(VENV)/base $@
+
+$(VENV)/llama-cpp: $(VENV)/python pyproject.toml
+	$(BIN)/python -m pip install --quiet --no-binary llama-cpp-python --editable ".[validate,llama-cpp]"
+	touch $(VENV)/base $(VENV)/validate $@
 
 $(VENV)/dev: $(VENV)/python pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable ".[dev]"

@@ -124,7 +124,7 @@ class Phase:
         """The kernels of a pass, on this phase's engine by default."""
         engine, hardware = engine or self.engine, run.placement.hardware
         kind = engine.uses_calibrated_kernels(hardware)
-        return timing(run.placement, engine, self._calibrations[hardware, *engine.measured_as, kind])
+        return timing(run.placement, engine, self._calibrations[hardware, *engine.measured_as(hardware), kind])
 
     @cached_property
     def _values(self) -> list[Any]:

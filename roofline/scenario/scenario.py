@@ -153,7 +153,7 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
         requested = precision.activations != precision.base or precision.compute is not None
         if (
             requested
-            or hardware.vendor not in self.profile.int8_activations
+            or not {hardware.vendor, hardware.kind} & set(self.profile.int8_activations)
             or not hardware.supports(INTEGER.arithmetic)
         ):
             return precision

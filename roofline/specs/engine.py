@@ -113,11 +113,11 @@ class Engine(Struct, frozen=True, dict=True):
     while the device computes this one. `shared_stream`: passes of up to this many tokens, if replayed, run shared
     experts on a second stream. `all_reduce`: the engine's own all-reduce kernel by the first word of a link's kind;
     the faster of it and NCCL is used. `gated_delta_rule`: its prefill kernel
-    (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors on whose devices linear layers with
-    integer weights quantise their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose calibration
-    does not apply, because it measured other kernels (PyTorch's on CPUs). `memory`: what it reserves of a device's
-    memory (`roofline.specs.reserve`). `scheduler`: how it fills its steps under load (`roofline.specs.scheduler`).
-    `checkpoints`: quantisation schemes of
+    (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
+    layers with integer weights quantise their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose
+    calibration does not apply, because it measured other kernels (PyTorch's on CPUs). `memory`: what it reserves of a
+    device's memory (`roofline.specs.reserve`). `scheduler`: how it fills its steps under load
+    (`roofline.specs.scheduler`). `checkpoints`: quantisation schemes of
     released checkpoints that it runs, and the scheme it runs each in; others are dequantised to 16 bits (None: all run
     as released). `weight_only`: the kernel (`roofline.specs.weight_only`) of each weight format that linear layers
     convert to 16 bits; formats that it leaves out run a kernel that was not measured, and with no entry at all the
@@ -187,11 +187,11 @@ class Engine(Struct, frozen=True, dict=True):
         place = starts.index(nearest(version, map(Version, starts)).text)
         return f"{self.heading}: the profile is that of {starts[place]} to before {starts[place + 1]}"
 
-    @property
-    def measured_as(self) -> tuple[str, str]:
-        """The engine and version whose measured kernels stand for this engine's."""
-        name, version = split_name(self.kernels_of) if self.kernels_of else (self.name, self.version)
-        return name, version
+    def measured_as(self, hardware: Hardware) -> tuple[str, str]:
+        """The engine and version whose measured kernels on such hardware stand for this engine's."""
+        if self.kernels_of and self.uses_calibrated_kernels(hardware):
+            return split_name(self.kernels_of)
+        return self.name, self.version
 
     def uses_calibrated_kernels(self, hardware: Hardware) -> bool:
         """Whether the calibration of the hardware's kind measured the kernels that this engine runs."""

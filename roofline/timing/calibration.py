@@ -61,6 +61,11 @@ RELATIVES: Mapping[str, tuple[str, ...]] = {
     "bf16/int8": ("bf16/fp8",),
     "bf16/fp8": ("fp8", "bf16"),
     "fused": ("chunked",),
+    "ggml_fp32": ("ggml_fp16",),
+    "ggml_fp16": ("ggml_bf16",),
+    "ggml_bf16": ("ggml_fp16",),
+    **dict.fromkeys(("ggml_q4_1", "ggml_q5_1"), ("ggml_q5_0",)),
+    **dict.fromkeys(("ggml_iq1_s", "ggml_iq1_m"), ("ggml_iq2_xxs",)),
 }
 """Formats whose constants substitute for those of an unmeasured format, nearest first; also by op and format."""
 

@@ -167,11 +167,12 @@ def load_calibration(
     """The calibrations of `hardware` for an engine's version, nearest first.
 
     Without an engine they are those of the engine with most measurements, without a version of its newest measured one.
-    `kind` includes the calibration of the hardware's kind, such as `cpu`, whose kernels not every engine runs. A file
-    of `ROOFLINE_SPECS`, or the one at `path`, comes first, for any engine. Raises SpecError for an invalid file.
+    `kind` includes the calibration of the hardware's kind, such as `cpu`, whose kernels not every engine runs: without
+    it those of the kind in the engine's own folder are included. A file of `ROOFLINE_SPECS`, or the one at `path`,
+    comes first for any engine that runs these kernels. Raises SpecError for an invalid file.
     """
     own = path or find_file(f"calibration/{hardware.name}.yaml", "hwspecs")
-    first = [] if own is None or is_bundled(own) else [_of_file(own)]
+    first = [] if own is None or is_bundled(own) or (path is None and not kind) else [_of_file(own)]
     links = [*first, *calibration_links(hardware, engine, version, kind, Files((hardware.name,) if first else ()))]
     return _chained(*links) if links else Calibration(hardware.name, "bound")
 
@@ -186,11 +187,16 @@ def calibration_links(hardware: Hardware, engine: str, version: str, kind: bool,
     engine = engine or ENGINES[0]
     others = [name for name in ENGINES if name != engine]
     kin = list(_kin(hardware, shelf))
-    yield from _shared(hardware.name, "calibrated", (), shelf)
+    if kind:
+        yield from _shared(hardware.name, "calibrated", (), shelf)
     for name, level in ((hardware.name, ()), *kin):
         yield from _of_engine(name, engine, version, level, shelf)
     for name, level in kin:
-        yield from _shared(name, _BASES[level[0]], level, shelf)
+        if kind or name != hardware.kind:
+            yield from _shared(name, _BASES[level[0]], level, shelf)
+    if not kind:
+        for name in dict.fromkeys((hardware.family, hardware.kind)):
+            yield from _of_engine(name, engine, version, ("family",), shelf)
     for name in dict.fromkeys((hardware.family, product_line(hardware), *([hardware.kind] if kind else []))):
         if name not in (hardware.name, *(relative for relative, _ in kin)):
             yield from _shared(name, "family", ("family",), shelf)

@@ -21,6 +21,7 @@ from roofline.bound.roof import Placement, Row
 from roofline.specs.engine import Engine
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.common import smooth_maximum, units
+from roofline.timing.kernels.ggml import PREFIX
 from roofline.timing.launches import ATTENTION, UNMEASURED, Kernel
 
 Rows = NDArray[np.intp]
@@ -94,7 +95,11 @@ class Corrections:
         A unit multiplies 1024 pairs, which are 2048 FLOP, in `integer_blocks` cycles.
         """
         factors, hardware = np.zeros(len(self._placement.ops)), self._placement.hardware
-        if self._engine["integer_blocks"] and hardware.clock is not None:
+        if (
+            self._engine["integer_blocks"]
+            and hardware.clock is not None
+            and self._engine.uses_calibrated_kernels(hardware)
+        ):
             seconds = self._engine["integer_blocks"] / (units(hardware) * hardware.clock) / 2048
             peaks = zip(self._placement.arithmetic, self._placement.roofs, strict=True)
             factors[:] = [seconds * (peak or 0.0) if arithmetic == "int8" else 0.0 for arithmetic, peak in peaks]
@@ -129,7 +134,8 @@ class Corrections:
 
 def _includes_upcast(kernel: Kernel) -> bool:
     """Whether the kernel's own times include its upcasts."""
-    return kernel.kind in ATTENTION or (kernel.shape is not None and "weight_only" in kernel.shape.texts)
+    texts = {} if kernel.shape is None else kernel.shape.texts
+    return kernel.kind in ATTENTION or "weight_only" in texts or str(texts.get("dtype")).startswith(PREFIX)
 
 
 def _overlap(rows: Rows, work: Array, low: Array, mid: Array, high: Array) -> None:

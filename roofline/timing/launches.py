@@ -28,7 +28,7 @@ from roofline.timing.kernels import kernel
 from roofline.timing.kernels.common import MIN_LATENCY, numbers
 from roofline.timing.kernels.elementwise import PARAMETERS as PASS_PARAMETERS
 from roofline.timing.kernels.elementwise import PASSES
-from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape, kernel_shape, weight_format
+from roofline.timing.kernels.shapes import DECODE_QUERIES, KernelShape, kernel_shape, of_ggml, weight_format
 from roofline.timing.levels import crossing_spread
 
 ATTENTION = ("attention_prefill", "attention_decode")
@@ -120,7 +120,8 @@ def launches(placement: Placement, engine: Engine, calibration: Calibration) -> 
         arithmetic = placement.arithmetic[start:stop]
         weight_only = tuple(engine.weight_only.items()) if placement.hardware.vendor in WEIGHT_ONLY_VENDORS else ()
         own = _own_all_reduces(placement, engine, section)
-        chosen = engine.kernels, engine.gated_delta_rule, weight_only, own, _also(engine, placement.hardware)
+        on_ggml = not engine.uses_calibrated_kernels(placement.hardware)
+        chosen = engine.kernels, engine.gated_delta_rule, weight_only, own, _also(engine, placement.hardware), on_ggml
         found += _of_section(section, start, arithmetic, *chosen, placement.hardware, calibration)
         start = stop
     return found
@@ -136,6 +137,7 @@ def _of_section(
     weight_only: tuple[tuple[str, str], ...],
     all_reduces: tuple[tuple[int, str], ...],
     also: tuple[tuple[str, str], ...],
+    on_ggml: bool,
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[Kernel, ...]:
@@ -153,7 +155,8 @@ def _of_section(
     for parts in sorted(found):
         ops = tuple(section.ops[index] for index in parts)
         variant = gated_delta_rule if ops[0].kind is Kind.GATED_DELTA_RULE else None
-        made = _constants(ops, arithmetic[parts[0]], variant, weight_only, all_reduces, also, hardware, calibration)
+        chosen = arithmetic[parts[0]], variant, weight_only, all_reduces, also, on_ggml
+        made = _constants(ops, *chosen, hardware, calibration)
         kernels.append(Kernel(tuple(start + index for index in parts), section.count, section.name, *made))
     return tuple(kernels)
 
@@ -182,15 +185,19 @@ def _constants(
     weight_only: tuple[tuple[str, str], ...],
     all_reduces: tuple[tuple[int, str], ...],
     also: tuple[tuple[str, str], ...],
+    on_ggml: bool,
     hardware: Hardware,
     calibration: Calibration,
 ) -> tuple[KernelShape | None, Mapping[str, Match], Mapping[str, Match], bool]:
     """The fields `shape`, `matches`, `others` and `upcasts_cache` of a kernel of these operators.
 
     `variant` is the engine's choice where there are several kernels, `weight_only` its kernels by weight format,
-    `all_reduces` its own all-reduce kernels by reach, `also` the engines that further kernels of it were measured with.
+    `all_reduces` its own all-reduce kernels by reach, `also` the engines that further kernels of it were measured with;
+    `on_ggml`: GEMMs and attention are llama.cpp's on a CPU.
     """
     shape = kernel_shape(ops, arithmetic)
+    if on_ggml and shape is not None and arithmetic is not None:
+        shape = of_ggml(shape, ops, arithmetic)
     if shape is not None and variant is not None:
         # Hardware without such a kernel runs the other variant.
         match = calibration.find(shape.op, variant)
@@ -217,7 +224,7 @@ def _constants(
     if own is not None:
         others = {op: match for op in matches if (match := calibration.find(op, own)) is not None}
     caches = (tensor.format.arithmetic for op in ops if op.kind is Kind.ATTENTION for tensor in op.operands[1:2])
-    upcasts = any(name.startswith("fp") and not hardware.supports(name) for name in caches)
+    upcasts = not on_ggml and any(name.startswith("fp") and not hardware.supports(name) for name in caches)
     return shape if matches else None, matches, others, upcasts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -34,29 +34,30 @@ def time_passes(
 ) -> Iterator[Timing]:
     """Time one sequence on `threads` threads; a prompt is repeated while its passes take less than `limit` seconds.
 
-    The fastest repeat is the least disturbed one. Raises RooflineError if llama.cpp cannot run the file.
+    The fastest repeat is the least disturbed one; on one thread CPU time is measured, which other processes do not
+    lengthen. Raises RooflineError if llama.cpp cannot run the file.
     """
-    llama = library("llama_cpp")
+    llama, clock = library("llama_cpp"), time.process_time if threads == 1 else time.perf_counter
     with _context(llama, path, threads, max(prompts) + steps) as context:
-        _decode(llama, context, 32)  # the first pass allocates
+        _decode(llama, context, 32, clock)  # the first pass allocates
         for prompt in prompts:
             prefills: list[float] = []
             decodes: list[float] = []
             while len(prefills) < repeats and sum(prefills) < limit:
                 llama.llama_memory_clear(llama.llama_get_memory(context), True)
-                prefills.append(_decode(llama, context, prompt))
-                decodes += [_decode(llama, context, 1) for _ in range(steps)]
+                prefills.append(_decode(llama, context, prompt, clock))
+                decodes += [_decode(llama, context, 1, clock) for _ in range(steps)]
             yield Timing(prompt, min(prefills), min(decodes))
 
 
-def _decode(llama: Any, context: Any, tokens: int) -> float:
+def _decode(llama: Any, context: Any, tokens: int, clock: Callable[[], float]) -> float:
     """Seconds of one call for `tokens` further tokens of the sequence."""
     array = (llama.llama_token * tokens)(*([TOKEN] * tokens))
     batch = llama.llama_batch_get_one(array, tokens)
-    start = time.perf_counter()
+    start = clock()
     status = llama.llama_decode(context, batch)
     llama.llama_synchronize(context)
-    seconds = time.perf_counter() - start
+    seconds = clock() - start
     if status:
         raise RooflineError(f"llama.cpp could not run a pass of {tokens} tokens (status {status})")
     return seconds

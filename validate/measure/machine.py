@@ -89,8 +89,14 @@ MAX_WIDTH = 16384
 MATRIX = ("bf16", "fp16", "fp8", "int8")
 """Formats that a GPU multiplies on its tensor cores."""
 
-FORMATS = {"cuda": ("fp32", "fp16", "bf16", "fp8", "int8"), "cpu": ("fp32", "bf16")}
+FORMATS = {"cuda": ("fp32", "fp16", "bf16", "fp8", "int8"), "cpu": ("fp32", "bf16", "int8")}
 """Formats whose peaks are measured."""
+
+INSTRUCTIONS = {
+    "bf16": ("avx512_bf16", "amx_bf16", "bf16", "avx_ne_convert"),
+    "int8": ("avx512_vnni", "avx_vnni", "amx_int8", "asimddp"),
+}
+"""The names by which an operating system says that a CPU multiplies in a format."""
 
 
 class Machine(Struct, frozen=True):
@@ -163,12 +169,11 @@ def bundled(name: str, memory: float, units: int | None) -> Hardware | None:
 
 
 def formats_of(device: Device) -> tuple[str, ...]:
-    """The formats whose peaks are measured: a CPU's bf16 only where it has instructions for it."""
+    """The formats whose peaks are measured: a CPU's only where it has instructions for them."""
     if device.name != "cpu":
         return FORMATS[device.name]
-    flags = f" {cpu_field('flags') or cpu_field('Features') or ''} "
-    has = any(f" {name} " in flags for name in ("avx512_bf16", "amx_bf16", "bf16", "avx_ne_convert"))
-    return FORMATS["cpu"] if has else ("fp32",)
+    flags = set((cpu_field("flags") or cpu_field("Features") or "").split())
+    return tuple(format for format in FORMATS["cpu"] if format == "fp32" or flags & set(INSTRUCTIONS[format]))
 
 
 # --- measuring ---
@@ -263,7 +268,7 @@ def _cpu_spec(device: Device, bandwidth: float, peaks: Mapping[str, float]) -> d
         "name": slug(f"{title} {threads} thread{'s' if threads > 1 else ''}"),
         "title": f"{title}, {threads} thread{'s' if threads > 1 else ''}",
         "vendor": vendor or cpu_field("vendor_id") or platform.machine() or "unknown",
-        "family": "cpu",
+        "family": "arm" if platform.machine() in ("aarch64", "arm64") else "cpu",
         "kind": "cpu",
         "capacity": total_memory(),
         "bandwidth": bandwidth,

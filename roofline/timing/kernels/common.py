@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import UnknownNameError, UnsupportedError
 from roofline.core.parameters import Parameter, Unit
+from roofline.specs.formats import FORMATS as STORED
 from roofline.specs.hardware import Hardware
 
 Array = NDArray[np.float64]
@@ -61,8 +62,17 @@ FORMATS: Mapping[str, Numbers] = {
     "w4a16_mxfp4": Numbers("bf16", 0.5 + 1 / 32, activation_bytes=2),
     "w4afp8": Numbers("fp8", 0.5 + 2 / 128, quantises=True, activation_bytes=1),
     "w4a8_mxfp4_mxfp8": Numbers("fp8", 0.5 + 1 / 32, quantises=True, activation_bytes=1 + 1 / 32),
+    **{f"ggml_{name}": Numbers("fp32", STORED[name].bytes, activation_bytes=2) for name in ("fp32", "fp16", "bf16")},
+    **{
+        f"ggml_{name}": Numbers("int8", format.bytes, activation_bytes=STORED["q8_0"].bytes)
+        for name, format in STORED.items()
+        if name.startswith(("q", "iq"))
+    },
 }
-"""By the names of measurement files. Weight-only formats multiply in the arithmetic of the activations."""
+"""By the names of measurement files. Weight-only formats multiply in the arithmetic of the activations.
+
+Those of `ggml_` are the kernels of llama.cpp on CPUs (`roofline.timing.kernels.ggml`).
+"""
 
 
 def numbers(dtype: str) -> Numbers:

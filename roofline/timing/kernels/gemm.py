@@ -45,6 +45,7 @@ from numpy.typing import NDArray
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, WeightOnlyKernel
+from roofline.timing.kernels import ggml
 from roofline.timing.kernels.common import (
     NO_HOST,
     Array,
@@ -155,6 +156,8 @@ _PLAIN = (
 
 def gemm_parameters(dtype: str) -> tuple[Parameter, ...]:
     """The parameters of GEMMs in the format `dtype`."""
+    if dtype.startswith(ggml.PREFIX):
+        return ggml.PARAMETERS
     if not numbers(dtype).quantises:
         return (*_COMMON, *_PLAIN)
     return (*_COMMON, *_QUANTISING, *_HOST)
@@ -172,6 +175,8 @@ def gemm_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> 
 def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False) -> Array:
     """Seconds for columns `dtype, m, n, k` (the module's formula) and the optional ones of `storage`."""
     dtype, form = text(columns, "dtype"), storage(columns)
+    if dtype.startswith(ggml.PREFIX):
+        return ggml.gemm_time(columns, hardware, parameters)
     m, n, k = aligned(*(column(columns, name) for name in ("m", "n", "k")))
     shape = m.shape
     m, n, k = (np.atleast_1d(size).reshape(-1) for size in (m, n, k))

@@ -12,6 +12,7 @@ from functools import lru_cache
 from types import MappingProxyType
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from roofline.graph.extents import AttentionMask
 from roofline.graph.op import Kind, Op
@@ -19,6 +20,7 @@ from roofline.graph.parallel import Collective, bus_factor
 from roofline.graph.size import Dim, Size, as_size, product, total
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
+from roofline.timing.kernels import ggml
 from roofline.timing.kernels.common import FORMATS
 
 COLLECTIVES: Mapping[Collective, str] = {
@@ -146,6 +148,18 @@ def _mean_bytes(weights: Sequence[Tensor]) -> float:
     elements = [sum(tensor.stored_elements.terms.values()) for tensor in weights]
     stored = sum(tensor.format.bytes * count for tensor, count in zip(weights, elements, strict=True))
     return stored / sum(elements)
+
+
+def of_ggml(shape: KernelShape, parts: Sequence[Op], arithmetic: str) -> KernelShape:
+    """A GEMM or attention as llama.cpp computes it on a CPU: formats are those of weights and cache."""
+    if shape.op == "attention":
+        cached = parts[0].operands[1].format.bytes
+        return replace(shape, texts={**shape.texts, "dtype": "fp32", "kv_dtype": "fp32", "kv_bytes": cached})
+    weights = [weight for op in parts for weight in _matrices(op)]
+    dtype = ggml.PREFIX + weights[0].format.name.partition("/")[0] if weights else ""
+    if shape.op != "gemm" or dtype not in FORMATS:
+        return shape
+    return replace(shape, texts={"dtype": dtype, "arithmetic": arithmetic, "weight_bytes": _mean_bytes(weights)})
 
 
 def _attention(op: Op) -> KernelShape | None:

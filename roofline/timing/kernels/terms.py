@@ -114,14 +114,12 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         return [launch, inside, _sum("t = launch + x", launch, inside)]
     bare = {"launch": 0.0, "throttling": 0.0, "quantise_row": 0.0, "quantise_efficiency": _REMOVED}
     bare = {name: value for name, value in bare.items() if name in constants}
-    units = _given(
-        "units",
-        "units = min over tiles and splits of waves x (tile + prologue)",
-        time(**bare, memory_efficiency=_REMOVED),
-    )
+    of_ggml = "row_efficiency" in constants
+    how = "m n k / (e peak / 2) + unpacking" if of_ggml else "min over tiles and splits of waves x (tile + prologue)"
+    units = _given("units", f"units = {how}", time(**bare, memory_efficiency=_REMOVED))
     passes = float(np.max(weight_passes(np.array(m), constants)))
     weights = f"{shown(form.bytes)}*{shown(n)}*{shown(k)}" + (f"*{shown(passes)}" if passes != 1 else "")
-    moved = f"{weights} + {shown(form.input_bytes)}*{shown(m)}*{shown(k)} + 2*{shown(m)}*{shown(n)}"
+    moved = f"{weights} + {shown(form.input_bytes)}*{shown(m)}*{shown(k)} + {4 if of_ggml else 2}*{shown(m)}*{shown(n)}"
     rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
     formula = "memory = (B + A + C) / (e_B bandwidth)"
     if passes != 1:
@@ -129,6 +127,8 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
     memory = _evaluated("memory", formula, f"({moved}) / {rate}")
     both = _smooth(units.value, memory.value, constants["sharpness"])
     found = [_launch(constants), units, memory, both]
+    if of_ggml:
+        return [*found, _sum("t = launch + x", found[0], both)]
     if "throttling" in constants and not form.quantises:
         slower = f"{shown(constants['throttling'])} * {shown(both.value)} / ({shown(both.value)} + {THROTTLING_TIME})"
         hot = units.value > memory.value

@@ -39,7 +39,7 @@ def assumptions(analysis: Analysis) -> Iterable[str]:
     yield f"engine {engine.heading}: {'; '.join(engine.sources) or 'no measurements'}"
     if engine.fusions:
         yield f"fused in the engine's kernels: {', '.join(engine.fusions)}"
-    name, version = engine.measured_as
+    name, version = engine.measured_as(scenario.hardware)
     calibration = load_calibration(
         scenario.hardware,
         engine=name,

@@ -1,0 +1,104 @@
+"""llama.cpp's kernels on CPUs: the form, and published throughputs of two CPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
+from roofline.specs.engine import load_engine
+from roofline.specs.library import SEARCH_PATH
+from roofline.timing.calibration_files import load_calibration
+from roofline.timing.kernels import kernel_time
+
+CPU = load_hardware("ryzen-9-7950x")
+CONSTANTS = {
+    "launch": 10e-6,
+    "compute_efficiency": 1.0,
+    "row_efficiency": 0.5,
+    "memory_efficiency": 0.5,
+    "sharpness": 20.0,
+}
+
+
+def time(m: Any, hardware: Any = CPU, **changes: float) -> Any:
+    columns = {"dtype": "ggml_q8_0", "m": m, "n": 4096.0, "k": 4096.0}
+    return kernel_time("gemm", columns, hardware, {**CONSTANTS, **changes})
+
+
+def test_a_single_row_takes_the_time_of_the_weights_and_many_that_of_the_products() -> None:
+    # 4096^2 weights of 34/32 bytes at half of 83.2 GB/s: 428.5 us; 2 x 512 x 4096^2 FLOP at 2.304 TFLOP/s: 7.456 ms
+    assert time(1.0) == pytest.approx(10e-6 + 428.5e-6, rel=2e-3)
+    assert time(512.0) == pytest.approx(10e-6 + 7.456e-3 + 14.56e-6, rel=2e-3)  # unpacking once: another row's time
+    # at 2% of the peak a row takes 2 x 4096^2 / 46.08 GFLOP/s = 728.2 us
+    assert time(1.0, row_efficiency=0.02, compute_efficiency=0.02) == pytest.approx(738.2e-6, rel=2e-3)
+
+
+@given(st.floats(1, 4096), st.floats(1.01, 8))
+def test_more_rows_take_longer_and_faster_memory_or_cores_do_not(rows: float, factor: float) -> None:
+    assert time(rows * factor) > time(rows)
+    wide = dataclasses.replace(CPU, memory_bandwidth=CPU.memory_bandwidth * factor)
+    fast = dataclasses.replace(CPU, vector={name: peak * factor for name, peak in CPU.vector.items()})
+    assert time(rows, wide) <= time(rows)
+    assert time(rows, fast) <= time(rows)
+
+
+def tokens_per_s(hardware: Any, scheme: str, prompt: int, threads: int | None = None) -> float:
+    """Throughput of prefill, or on so many threads of decode, of Llama 3.1 8B."""
+    if threads:
+        part = threads / hardware.units
+        vector = {name: part * peak for name, peak in hardware.vector.items()}
+        hardware = dataclasses.replace(hardware, units=threads, vector=vector)
+    precision = parse_precision("fp16", scheme)
+    found = analyze(
+        Scenario(load_model("llama-3.1-8b"), hardware, prompt=prompt, generate=129, precision=precision)
+    ).expected
+    return 1 / float(found.tpot.mid) if threads else prompt / float(found.ttft.mid)
+
+
+PUBLISHED = [
+    ("ryzen-9-7950x", "q8_0", 147.92, 2, 4.95),
+    ("ryzen-9-7950x", "q4_0", 153.52, 2, 11.23),
+    ("ryzen-9-7950x", "q4_k_s", 108.40, 2, 9.57),
+    ("ryzen-9-7950x", "iq3_s", 30.20, 2, 3.71),
+    ("m2-max-cpu", "q8_0", 54.54, 3, 14.04),
+    ("m2-max-cpu", "q4_0", 114.63, 4, 23.89),
+    ("m2-max-cpu", "q6_k", 26.73, 4, 11.62),
+]
+"""tokens/s of pp512 and tg128 of llama.cpp build 4384 (ikawrakow/ik_llama.cpp, discussion 164)."""
+
+
+@pytest.mark.parametrize(("name", "scheme", "prefill", "threads", "decode"), PUBLISHED)
+def test_published_throughputs(name: str, scheme: str, prefill: float, threads: int, decode: float) -> None:
+    hardware = load_hardware(name)
+    assert tokens_per_s(hardware, scheme, 512) == pytest.approx(prefill, rel=0.08)
+    assert tokens_per_s(hardware, scheme, 1, threads) == pytest.approx(decode, rel=0.08)
+
+
+@pytest.mark.parametrize("name", ["ryzen-9-7950x", "epyc-9654", "m2-max-cpu", "core-i9-13900k"])
+def test_cpus_have_the_constants_of_the_engine_and_not_those_of_pytorch(name: str) -> None:
+    hardware, engine = load_hardware(name), load_engine("llama.cpp")
+    chain = load_calibration(hardware, engine=engine.measured_as(hardware)[0], kind=False)
+    match = chain.find("gemm", "ggml_q4_k")
+    assert match is not None
+    assert (match.engine, match.calibration) == ("llama.cpp", "arm" if "m2" in name else "cpu")
+    assert chain.find("gemm", "ggml_q4_1") is not None  # a related format
+
+
+def test_a_calibration_of_pytorch_on_this_cpu_is_not_llama_cpps(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "calibration").mkdir()
+    (tmp_path / "calibration" / "ryzen-9-7950x.yaml").write_text("name: ryzen-9-7950x\nkernels: {}\n")
+    monkeypatch.setenv(SEARCH_PATH, str(tmp_path))
+    assert load_calibration(CPU, engine="llama.cpp", kind=False).name != CPU.name
+    assert load_calibration(CPU).name == CPU.name
+
+
+def test_threads_share_the_work() -> None:
+    rows = np.array([512.0])
+    half = dataclasses.replace(CPU, units=8, vector={name: peak / 2 for name, peak in CPU.vector.items()})
+    assert (time(rows, half) / time(rows)).item() == pytest.approx(2.0, rel=0.01)

@@ -1,0 +1,74 @@
+"""Constants of llama.cpp on CPUs: recovered from simulated passes; messages where the library is missing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import MappingProxyType
+
+import pytest
+from msgspec.structs import replace
+
+from roofline import load_hardware, load_model
+from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
+from roofline.timing.calibration import Calibration
+from roofline.timing.calibration_files import load_calibration, parse_calibration, render
+from roofline.validate.llama_cpp import demo
+from roofline.validate.llama_cpp.fit import Timed, fit, with_fits
+from roofline.validate.llama_cpp.random_model import library, write_random_model
+
+CPU = load_hardware("ryzen-9-7950x")
+MODEL = load_model("qwen2.5-0.5b")
+
+
+def simulated(changes: dict[str, float], prompts: tuple[int, ...] = (64, 512)) -> list[Timed]:
+    """Passes as they take with other constants of Q8_0 than the shipped ones."""
+    chain = load_calibration(CPU, engine="llama.cpp", kind=False)
+    match = chain.find("gemm", "ggml_q8_0")
+    assert match is not None
+    moved = replace(match.fit, parameters=MappingProxyType({**match.fit.parameters, **changes}))
+    calibrations = with_fits({CPU: chain}, {("gemm", "ggml_q8_0"): moved})
+    rows = [Timed(MODEL, CPU, phase, prompt, 1.0, "q8_0") for prompt in prompts for phase in ("prefill", "decode")]
+    return [replace(row, seconds=float(row.expected(calibrations).mid)) for row in rows]
+
+
+def test_a_fit_recovers_other_constants() -> None:
+    changes = {"compute_efficiency": 0.6, "memory_efficiency": 0.6}
+    fits = fit(simulated(changes))
+    found = fits["gemm", "ggml_q8_0"].parameters
+    assert {name: found[name] for name in changes} == pytest.approx(changes, rel=0.05)
+    calibrations = with_fits({CPU: load_calibration(CPU, engine="llama.cpp", kind=False)}, fits)
+    for row in simulated(changes, (200,)):
+        assert float(row.expected(calibrations).mid) == pytest.approx(row.seconds, rel=0.03)
+
+
+def test_fitted_constants_are_written_as_a_calibration_of_the_engine() -> None:
+    fits = fit(simulated({"compute_efficiency": 0.6}))
+    import yaml
+
+    text = render(Calibration("here", "calibrated", fits, engine="llama.cpp"))
+    read = parse_calibration(yaml.safe_load(text), "here.yaml")
+    assert read.engine == "llama.cpp"
+    expected = fits["gemm", "ggml_q8_0"].parameters
+    assert read.fits["gemm", "ggml_q8_0"].parameters == pytest.approx(expected, rel=1e-3)
+
+
+def test_errors_are_those_of_models_that_the_fit_did_not_see() -> None:
+    rows = simulated({"compute_efficiency": 0.6})
+    other = [replace(row, model=replace(MODEL, name="other")) for row in rows]
+    compared, _ = demo.compare([*rows, *other], MODEL.name)
+    assert [row.fitted for row in compared] == [True] * 4 + [False] * 4
+    lines = list(demo.summary(compared))
+    assert lines[0].startswith("prefill: before the fit median")
+    assert "after it, on other models, median 0." in lines[0]
+
+
+def test_a_missing_library_is_one_sentence() -> None:
+    with pytest.raises(RooflineError, match=r"nothing_here is not installed: pip install 'llm-roofline\[llama-cpp\]'"):
+        library("nothing_here")
+
+
+def test_only_dense_models_and_known_formats_are_written(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedError):
+        write_random_model(load_model("mixtral-8x7b"), "q8_0", tmp_path / "a.gguf")
+    with pytest.raises(UnknownNameError, match="format 'q4_k'"):
+        write_random_model(MODEL, "q4_k", tmp_path / "a.gguf")
