@@ -3,12 +3,13 @@
     one pass    u = n k (1 / e_1 - 1 / e) / (peak / 2)             unpacking each weight once for all rows
     units       T_S = u + m n k / (e peak / 2)                     a multiply-add is two FLOP
     memory      T_M = (B + A + C) / (e_B bandwidth)
-    time        t = launch + (T_S^p + T_M^p)^(1/p)                 the launch is a barrier of all threads
+    time        t = barrier S + (T_S^p + T_M^p)^(1/p)              S threads wait for each other
 
 `peak` is the CPU's FP32 vector peak, for integers, too: the kernels of most formats spend their time on unpacking and
 scaling blocks, not on the integer products, so that their rate follows the vector units and not a peak for INT8. e is
 the efficiency of many rows and may exceed 1, e_1 that of a single row. Layers of one mixture of formats have the
-constants of the most frequent one.
+constants of the most frequent one. The barrier includes those of the small operators around a GEMM; with 56 threads
+they are a large part of a decode step.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ import numpy as np
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import Array, Columns, aligned, column, smooth_maximum, storage
+from roofline.timing.kernels.common import Array, Columns, aligned, column, smooth_maximum, storage, units
 
 PREFIX = "ggml_"
 """Of the formats of these kernels; the rest is the format of the weights."""
 
 PARAMETERS = (
-    Parameter("launch", Unit.SECONDS, 0.1e-6, 100e-6, 5e-6, "start of a kernel and barrier of its threads"),
+    Parameter("barrier", Unit.SECONDS, 0.01e-6, 10e-6, 0.5e-6, "barriers of a GEMM and of what is around it, a thread"),
     Parameter("compute_efficiency", Unit.RATIO, 0.01, 10.0, 0.8, "many rows: FLOP/s over the FP32 vector peak"),
     Parameter("row_efficiency", Unit.RATIO, 0.01, 10.0, 0.5, "a single row: FLOP/s over the FP32 vector peak"),
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.9, "achievable fraction of memory bandwidth"),
@@ -42,4 +43,4 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
     on_units = product * (m * many + max(one - many, 0.0))
     traffic = form.bytes * n * k + form.input_bytes * m * k + 4.0 * m * n
     over_memory = traffic / (parameters["memory_efficiency"] * hardware.memory_bandwidth)
-    return parameters["launch"] + smooth_maximum(on_units, over_memory, parameters["sharpness"])
+    return parameters["barrier"] * units(hardware) + smooth_maximum(on_units, over_memory, parameters["sharpness"])

@@ -17,6 +17,7 @@ from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Columns, gated_delta_rule, kernel, top_k
 from roofline.timing.kernels.attention import cached
 from roofline.timing.kernels.common import column, numbers, storage, text, units
+from roofline.timing.kernels.common import units as threads
 from roofline.timing.kernels.elementwise import PASSES, cycle_rate, elements, pages
 from roofline.timing.kernels.gemm import THROTTLING_TIME, weight_only_kernel, weight_passes
 
@@ -112,7 +113,7 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         launch = _launch(constants)
         inside = _given(chosen.name, "x = weight-only kernel: units, memory, conversion by tile", time() - launch.value)
         return [launch, inside, _sum("t = launch + x", launch, inside)]
-    bare = {"launch": 0.0, "throttling": 0.0, "quantise_row": 0.0, "quantise_efficiency": _REMOVED}
+    bare = {"launch": 0.0, "barrier": 0.0, "throttling": 0.0, "quantise_row": 0.0, "quantise_efficiency": _REMOVED}
     bare = {name: value for name, value in bare.items() if name in constants}
     of_ggml = "row_efficiency" in constants
     how = "m n k / (e peak / 2) + unpacking" if of_ggml else "min over tiles and splits of waves x (tile + prologue)"
@@ -126,9 +127,11 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         formula = "memory = (passes B + A + C) / (e_B bandwidth), passes = min(ceil(m / v), 1 + packing)"
     memory = _evaluated("memory", formula, f"({moved}) / {rate}")
     both = _smooth(units.value, memory.value, constants["sharpness"])
-    found = [_launch(constants), units, memory, both]
     if of_ggml:
-        return [*found, _sum("t = launch + x", found[0], both)]
+        count = shown(float(threads(hardware)))
+        waiting = _evaluated("barriers", "barriers = barrier x threads", f"{shown(constants['barrier'])} * {count}")
+        return [waiting, units, memory, both, _sum("t = barriers + x", waiting, both)]
+    found = [_launch(constants), units, memory, both]
     if "throttling" in constants and not form.quantises:
         slower = f"{shown(constants['throttling'])} * {shown(both.value)} / ({shown(both.value)} + {THROTTLING_TIME})"
         hot = units.value > memory.value

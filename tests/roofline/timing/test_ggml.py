@@ -18,7 +18,7 @@ from roofline.timing.kernels import kernel_time
 
 CPU = load_hardware("ryzen-9-7950x")
 CONSTANTS = {
-    "launch": 10e-6,
+    "barrier": 0.625e-6,
     "compute_efficiency": 1.0,
     "row_efficiency": 0.5,
     "memory_efficiency": 0.5,
