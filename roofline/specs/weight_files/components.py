@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 QKV, GATE_UP = ("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj")
 
@@ -63,6 +64,7 @@ SAFETENSORS: Mapping[str, tuple[str, ...]] = {
 """By the module's name in Transformers; an empty entry is the component of that name."""
 
 _BLOCK = re.compile(r"(?:^|\.)(?:blk|layers|h|blocks)\.(\d+)\.")
+_NUMBER = re.compile(r"(?<=\.)\d+(?=\.)")
 _PACKED = re.compile(r"_(?:blocks|scales|bias)$")
 _OTHER_NETWORKS = re.compile(r"(?:^|\.)(?:visual|vision_\w+|audio_\w+|multi_modal_projector|mm_projector|mtp)\.")
 
@@ -92,6 +94,12 @@ def of_gguf(name: str, gated: bool) -> tuple[str, ...]:
 
 def of_safetensors(name: str) -> tuple[str, ...]:
     """The components of a tensor of a safetensors file; () for what is not recognised, or of another network."""
+    return _of_module(_NUMBER.sub("0", name))
+
+
+@lru_cache(maxsize=1024)
+def _of_module(name: str) -> tuple[str, ...]:
+    """The same by the name without the numbers of layers and experts."""
     if _OTHER_NETWORKS.search(name):
         return ()
     parts = name.split(".")

@@ -88,17 +88,17 @@ def read_header(path: Path) -> tuple[list[StoredTensor], int, int]:
 
 def _tensor(name: str, entry: Any, where: str) -> tuple[tuple[int, int], StoredTensor]:
     """The place and the tensor of an entry of the header."""
-    what = f"tensor {quote(name)}"
     if not isinstance(entry, dict):
-        raise SpecError(where, f"{what} must be a mapping")
+        raise SpecError(where, f"tensor {quote(name)} must be a mapping")
     kind, shape, place = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
     if not isinstance(kind, str) or kind not in BITS:
-        raise SpecError(where, f"{what} has the unknown type {quote(kind)}")
+        raise SpecError(where, f"tensor {quote(name)} has the unknown type {quote(kind)}")
     if not _naturals(shape) or len(shape) > 8 or not _naturals(place) or len(place) != 2 or place[0] > place[1]:
-        raise SpecError(where, f"{what} needs a 'shape' and two 'data_offsets'")
+        raise SpecError(where, f"tensor {quote(name)} needs a 'shape' and two 'data_offsets'")
     tensor = StoredTensor(name, kind, tuple(shape), place[1] - place[0])
     if math.prod(shape) * BITS[kind] != 8 * tensor.bytes:
-        raise SpecError(where, f"{what} has {tensor.bytes} bytes, which are not those of its shape in {kind}")
+        problem = f"has {tensor.bytes} bytes, which are not those of its shape in {kind}"
+        raise SpecError(where, f"tensor {quote(name)} {problem}")
     return (place[0], place[1]), tensor
 
 
