@@ -44,7 +44,6 @@ from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.techniques import check_request
 from roofline.techniques.base import Published
 from roofline.timing.intervals import Estimate
-from roofline.whatif.command_line import command_line
 from roofline.whatif.request import Request
 
 Progress = Callable[[str], None]
@@ -86,7 +85,7 @@ class Recommendation(Struct, frozen=True):
     @property
     def command(self) -> str:
         """The command that reproduces its figures."""
-        return command_line(self.trial.request)
+        return self.trial.command
 
     def figure(self, name: str) -> float:
         """A metric after the move."""
@@ -159,6 +158,9 @@ def advise(
     Break-even points are computed for the first `top`. Raises RooflineError if the request itself cannot be simulated.
     """
     goal = (Goal() if goal is None else goal).on(request.hardware)
+    if goal.loaded:  # the static batch that rules and intervals look at
+        running = goal.served(analyze(request.scenario())).outcome.running
+        request = request.with_options(batch=max(1, round(running)))
     trials = Trials(request, goal)
     goal.check(trials.base.analysis)  # fails early
     grid = trials
@@ -295,7 +297,7 @@ def _recommendation(
         tuple(found.text for _, found in concerned if isinstance(found, Caution)),
         check_request(move.name).published if move.kind is Kind.TECHNIQUE else (),
         tuple(name for other in group[1:] for name in other.names),
-        case.break_even.conditions(move) if detailed and move.kind in COMBINED else (),
+        case.break_even.conditions(move) if detailed and move.kind in COMBINED and not case.goal.loaded else (),
     )
 
 
@@ -332,7 +334,9 @@ def _hardware(case: Case, findings: Findings) -> tuple[Recommendation, ...]:
     For consumer hardware only consumer hardware is considered.
     """
     request, present = case.trials.request, case.hardware
-    bound = replace(case.goal, at="bound", limits=replace(case.goal.limits, ttft=None, tpot=None, total=None))
+    limits = replace(case.goal.limits, ttft=None, tpot=None, total=None)
+    objective = Objective.THROUGHPUT if case.goal.loaded else case.goal.objective
+    bound = replace(case.goal, objective=objective, at="bound", limits=limits, demand=None)
     memory = case.base.analysis.memory
     promising, least = [], float(memory.weights + memory.kv_cache) / 2  # no device stores the formats in less
     for name in list_hardware():

@@ -68,7 +68,7 @@ def interactions(case: Case) -> Iterator[Finding]:
 def conflicting_objectives(case: Case) -> Iterator[Finding]:
     """Applies where a larger batch fits: throughput against TPOT, and moves that help at some batches only."""
     largest = case.max_batch
-    if not case.generates or largest == case.batch or not case.fits:
+    if not case.generates or largest == case.batch or not case.fits or case.goal.loaded:
         return
     batches = sorted({1, case.batch, largest})
     before = case.at_batches(case.base, batches)

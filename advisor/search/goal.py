@@ -13,12 +13,14 @@ import numpy as np
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from roofline.advisor.search.goodput import Demand, Served, served
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.extents import spread
 from roofline.scenario.analysis import Analysis
 from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Reading
 from roofline.whatif.metrics import METRICS, Metric, find_metric
+from roofline.whatif.solve.targets import Targets
 
 
 class Objective(StrEnum):
@@ -31,6 +33,7 @@ class Objective(StrEnum):
     MEMORY = "memory"
     COST = "cost"
     ENERGY = "energy"
+    GOODPUT = "goodput"
 
 
 METRIC: Mapping[Objective, str] = {
@@ -41,6 +44,7 @@ METRIC: Mapping[Objective, str] = {
     Objective.MEMORY: "memory",
     Objective.COST: "cost",
     Objective.ENERGY: "energy",
+    Objective.GOODPUT: "goodput",
 }
 """The metric (`roofline.whatif.metrics`) of each objective."""
 
@@ -113,10 +117,15 @@ LIMITED: Mapping[str, str] = MappingProxyType(
 """The metric of each limit."""
 
 
+GOODPUT = Metric("goodput", "requests/s per device within the limits of TTFT and TPOT", "requests/s", 1, lambda _: None)
+"""The metric of a scenario under load; `Goal.served` has its figure."""
+
+
 class Goal(Struct, frozen=True):
     """An objective under limits. Times are read `at` the bound, or at the expected low (p10), mid (p50) or high (p90).
 
-    `vary_batch`: whether the batch may change; None leaves that to the objective. `of` replaces its metric.
+    `vary_batch`: whether the batch may change; None leaves that to the objective. `of` replaces its metric. `demand` is
+    the load of goodput, whose limits of TTFT and TPOT hold at p95 of the requests.
     """
 
     objective: Objective = Objective.TOTAL
@@ -125,6 +134,20 @@ class Goal(Struct, frozen=True):
     at: Reading = "mid"
     vary_batch: bool | None = None
     of: str = ""
+    demand: Demand | None = None
+
+    def __post_init__(self) -> None:
+        if self.demand is not None and not self.loaded:
+            raise RooflineError("a load (--concurrency or --rate) is for --objective goodput")
+        if self.loaded and (self.at == "bound" or self.limits.total is not None or self.vary_batch):
+            raise RooflineError(
+                "goodput is of expected times, with limits of --ttft and --tpot, and of no static batch"
+            )
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the objective is read under load."""
+        return self.objective is Objective.GOODPUT
 
     @property
     def name(self) -> str:
@@ -134,7 +157,12 @@ class Goal(Struct, frozen=True):
     @property
     def metric(self) -> Metric:
         """The objective's metric at the goal's reading of time."""
-        return read(self.name, self.at)
+        return GOODPUT if self.loaded else read(self.name, self.at)
+
+    def served(self, analysis: Analysis) -> Served:
+        """The scenario of an analysis under the load of goodput."""
+        targets = Targets(ttft=self.limits.ttft, tpot=self.limits.tpot, at=self.at)
+        return served(analysis, self.demand or Demand(), targets)
 
     def on(self, hardware: Hardware) -> Goal:
         """The goal with a metric that `hardware` has: without energy figures in its spec, energy is TDP times time."""
@@ -145,7 +173,7 @@ class Goal(Struct, frozen=True):
     @property
     def timed(self) -> bool:
         """Whether the objective is read from expected times."""
-        return self.at != "bound" and self.objective is not Objective.MEMORY
+        return self.at != "bound" and self.objective not in (Objective.MEMORY, Objective.GOODPUT)
 
     @property
     def batch_varies(self) -> bool:
@@ -154,13 +182,21 @@ class Goal(Struct, frozen=True):
 
     def value(self, analysis: Analysis) -> Any:
         """The objective's value, an array for a grid; NaN if the specs lack what it needs."""
-        return figure(analysis, self.name, self.at)
+        return self.figure(analysis, self.name)
+
+    def figure(self, analysis: Analysis, name: str) -> Any:
+        """A metric at the goal's reading of time: under load TTFT and TPOT at p95 of the requests."""
+        if self.loaded and name == "goodput":
+            return self.served(analysis).value
+        if self.loaded and name in ("ttft", "tpot"):
+            return getattr(self.served(analysis).latency(name), self.at)
+        return figure(analysis, name, self.at)
 
     def check(self, analysis: Analysis) -> None:
         """Raises UnsupportedError if the scenario has no value of the objective or of a limited metric."""
         needed = [self.name, *(LIMITED[name] for name in self.limits.given)]
         for name in needed:
-            need = read(name, self.at).needs
+            need = self.metric.needs if name == self.name else read(name, self.at).needs
             if need is not None and not np.all(np.isfinite(figure(analysis, name, self.at))):
                 raise need.missing(analysis.scenario.hardware)
         if analysis.decode is None and self.objective not in _OF_ENCODERS:
@@ -180,7 +216,9 @@ class Goal(Struct, frozen=True):
         """Value over limit for each limit: at most 1 meets it. `capacity` is memory over the device's capacity."""
         found: dict[str, Any] = {"capacity": filled(analysis)}
         for name, limit in self.limits.given.items():
-            found[name] = figure(analysis, LIMITED[name], self.at) / limit
+            found[name] = self.figure(analysis, LIMITED[name]) / limit
+        if self.demand is not None and self.demand.rate is not None:
+            found["rate"] = self.demand.rate / self.served(analysis).rate
         return found
 
 

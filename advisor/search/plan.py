@@ -15,7 +15,6 @@ from roofline.advisor.search.moves import BATCHES, Kind, Move, batch_move, price
 from roofline.advisor.search.outcomes import Choice, Outcomes
 from roofline.advisor.search.trials import NOTHING, Moves, Trial, Trials, better, certain, sure
 from roofline.timing.intervals import Estimate
-from roofline.whatif.command_line import command_line
 from roofline.whatif.request import Request
 
 
@@ -39,7 +38,7 @@ class Step(Struct, frozen=True):
     @property
     def command(self) -> str:
         """The command that reproduces the scenario after the step."""
-        return command_line(self.trial.request)
+        return self.trial.command
 
 
 class Interaction(Struct, frozen=True):

@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from roofline.advisor.search.breakeven import HELPS
-from roofline.advisor.search.goal import Goal, Objective, Price, figure, filled
+from roofline.advisor.search.goal import Goal, Objective, Price, filled
 from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
 from roofline.timing.calibration_files import Calibrations
 from roofline.timing.intervals import Estimate
+from roofline.whatif.command_line import command_line, serve_command
 from roofline.whatif.gain import Timed, gain
 from roofline.whatif.request import Request
 
@@ -89,7 +90,7 @@ class Trial:
     def figure(self, name: str) -> Any:
         """Any metric at the goal's reading; NaN if it is unknown."""
         try:
-            return figure(self.analysis, name, self.goal.at)
+            return self.goal.figure(self.analysis, name)
         except RooflineError:
             return np.nan
 
@@ -114,6 +115,13 @@ class Trial:
         """The objective at each batch, lower is better."""
         value = np.asarray(self.value, float)
         return level(value if self.goal.metric.better < 0 else 1 / value)
+
+    @property
+    def command(self) -> str:
+        """The command that reproduces its figures."""
+        if self.goal.loaded:
+            return serve_command(self.request, self.goal.served(self.analysis).load)
+        return command_line(self.request)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -269,4 +277,5 @@ _TIMED: Mapping[Objective, Timed] = {
     Objective.THROUGHPUT: "total",
     Objective.COST: "total",
     Objective.ENERGY: "total",
+    Objective.GOODPUT: "total",
 }

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Callable, Iterable
 from functools import cached_property
 from typing import Literal
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from roofline.advisor.sizing.bounds import Candidate
 from roofline.advisor.sizing.configurations import Configuration
@@ -20,7 +18,7 @@ from roofline.scenario.energy import tdp_energy
 from roofline.serving.outcome import Outcome
 from roofline.specs.hardware import Hardware
 from roofline.timing.intervals import Estimate
-from roofline.whatif.command_line import command_line
+from roofline.whatif.command_line import serve_command
 from roofline.whatif.gain import Timed
 from roofline.whatif.solve.load import largest, missed, outcomes_at
 
@@ -126,15 +124,7 @@ class Deployment(Struct, frozen=True, dict=True):
     @property
     def command(self) -> str:
         """The `roofline serve` command that reproduces the outcome of a replica."""
-        request, service = self.configuration.request, self.service
-        options = {
-            name: value for name, value in request.options.items() if name not in ("prompt", "prefix", "generate")
-        }
-        load = service.load(self.replicas)
-        words = ["--prompt", service.prompts.written, "--generate", service.answers.written]
-        words += ["--prefix-hits", f"{service.hits!r}"] if service.hits else []
-        words += ["--concurrency", str(load.concurrency)] if load.rate is None else ["--rate", f"{load.rate!r}"]
-        return f"{command_line(replace(request, options=options), 'serve')} {shlex.join(words)}"
+        return serve_command(self.configuration.request, self.service.load(self.replicas))
 
 
 TRIED_REPLICAS = 16

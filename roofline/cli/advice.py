@@ -27,7 +27,9 @@ from roofline.cli.serving import LENGTHS, PrefixHitsOption, rates
 if TYPE_CHECKING:
     from roofline.whatif.request import Request
 
-ObjectiveChoice = StrEnum("ObjectiveChoice", ["TOTAL", "TTFT", "TPOT", "THROUGHPUT", "MEMORY", "COST", "ENERGY"])
+ObjectiveChoice = StrEnum(
+    "ObjectiveChoice", ["TOTAL", "TTFT", "TPOT", "THROUGHPUT", "MEMORY", "COST", "ENERGY", "GOODPUT"]
+)
 QualityChoice = StrEnum("QualityChoice", ["LOSSLESS", "CALIBRATED", "LOSSY", "RETRAIN"])
 
 QualityOption = Annotated[
@@ -64,6 +66,12 @@ def _usd_per_hour(text: str | None) -> float | None:
 def advise(
     request: Request,
     objective: Annotated[ObjectiveChoice, typer.Option(help="The metric to improve.")] = ObjectiveChoice.TOTAL,
+    concurrency: Annotated[
+        int | None, typer.Option(metavar="N", help="Goodput: requests in flight. [default: the largest rate]")
+    ] = None,
+    rate: Annotated[
+        str | None, typer.Option(metavar="N", help="Goodput: requests/s to reach, such as 4 or 4/s.")
+    ] = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     total: TotalOption = None,
@@ -97,10 +105,12 @@ def advise(
     """Recommend changes with simulated gains, and a plan.
 
     Each recommendation has its gain, its requirements and the batch up to which it pays off. Changes without benefit
-    are listed with reasons, and a plan combines those that help.
+    are listed with reasons, and a plan combines those that help. The objective goodput is requests/s per device under
+    load, with --ttft and --tpot at p95.
     """
     from roofline.advisor import Goal, Limits, Objective, Quality
     from roofline.advisor import advise as recommend
+    from roofline.advisor.search.goodput import Demand
     from roofline.core.units import Dimension, parse_quantity
     from roofline.reports.documents import advice as page
     from roofline.reports.output.terminal import progress_line
@@ -113,7 +123,9 @@ def advise(
         gpus=gpus,
         budget=_usd_per_hour(budget),
     )
-    goal = Goal(Objective(objective), limits, Quality(quality), at.value, vary_batch)
+    loaded = concurrency is not None or rate is not None
+    demand = Demand(concurrency, None if rate is None else rates(rate)[0]) if loaded else None
+    goal = Goal(Objective(objective), limits, Quality(quality), at.value, vary_batch, demand=demand)
     with progress_line() as progress:
         advice = recommend(request, goal, research=research, top=top, progress=progress)
         document = page.advice_document(advice, top)

@@ -6,9 +6,12 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from roofline.core.errors import RooflineError
 from roofline.graph.convention import Convention
 from roofline.graph.parallel import RESIDENT, Offload, Parallelism
+from roofline.serving.load import Load
 from roofline.specs.engine import Engine, default_engine
 from roofline.specs.reserve import MEMORY_READINGS
 from roofline.whatif.options import OPTIONS
@@ -32,6 +35,19 @@ def command_words(request: Request, model: bool = True) -> list[str]:
 def command_line(request: Request, command: str = "analyze") -> str:
     """`roofline COMMAND MODEL --hw HW [OPTIONS]`, quoted for a shell."""
     return shlex.join(["roofline", command, *command_words(request)])
+
+
+def serve_command(request: Request, load: Load) -> str:
+    """The `roofline serve` command of a request's deployment under a load of requests in flight, or of a rate."""
+    kept = {name: value for name, value in request.options.items() if name not in OF_A_BATCH}
+    words = ["--prompt", load.prompts.written, "--generate", load.outputs.written]
+    words += ["--prefix-hits", f"{load.hits!r}"] if load.hits else []
+    words += ["--concurrency", str(load.concurrency)] if load.rate is None else ["--rate", f"{load.rate!r}"]
+    return f"{command_line(replace(request, options=kept), 'serve')} {shlex.join(words)}"
+
+
+OF_A_BATCH = ("batch", "prompt", "generate", "context", "prefix")
+"""Options of a static batch, in whose place a load has its own."""
 
 
 def option_words(request: Request) -> Iterator[tuple[str, str | None]]:

@@ -15,7 +15,6 @@ from roofline.core.errors import RooflineError
 from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import finite
 from roofline.timing.intervals import Estimate
-from roofline.whatif.command_line import command_line
 from roofline.whatif.metrics import find_metric
 
 SCHEMA = "roofline.advice/1"
@@ -42,7 +41,8 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
         "at": goal.at,
         "quality": str(goal.quality),
         "limits": dict(goal.limits.given),
-        "command": command_line(advice.case.trials.request),
+        "load": None if not goal.loaded else _load(base),
+        "command": base.command,
         "figures": _figures(base),
         "misses": _missed(base),
         "findings": [
@@ -71,9 +71,19 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
     }
 
 
+def _load(base: Trial) -> dict[str, Any]:
+    load = base.goal.served(base.analysis).load
+    return {"concurrency": load.concurrency, "requests_per_s": load.rate, "prefix_hits": load.hits}
+
+
 def _figures(trial: Trial) -> dict[str, Any]:
-    """All known figures, at the bound and with their intervals."""
+    """All known figures, at the bound and with their intervals; of goodput those under load, TTFT and TPOT at p95."""
     found: dict[str, Any] = {}
+    if trial.goal.loaded:
+        served = trial.goal.served(trial.analysis)
+        found = {name: finite(interval(served.latency(name))) for name in ("ttft", "tpot")}
+        found |= {"tokens_per_s": served.rate * served.load.outputs.mean, "goodput": served.value}
+        return found | {name: value for name in EXACT_FIGURES if (value := _value(trial, name)) is not None}
     for name in FIGURES:
         readings = ("bound",) if trial.goal.at == "bound" else ("bound", "low", "mid", "high")
         values = {reading: _value(trial, f"{name}.{reading}") for reading in readings}

@@ -20,6 +20,7 @@ OBJECTIVES = {
     Objective.MEMORY: "memory per device",
     Objective.COST: "cost per million tokens",
     Objective.ENERGY: "energy per token",
+    Objective.GOODPUT: "goodput per device",
 }
 
 LIMITS = {
@@ -30,6 +31,7 @@ LIMITS = {
     "total": "the total time limit",
     "gpus": "the device limit",
     "budget": "the budget",
+    "rate": "the rate it can serve",
 }
 
 
@@ -146,6 +148,8 @@ def _nearest(plan: Mapping[str, Any]) -> str:
     def feasible(name: str, value: float) -> str:
         if name == "capacity":
             return f"a device would need {value:.3g} times its memory"
+        if name == "rate":
+            return f"the rate asked for is {value:.3g} times what can be served"
         return f"{LIMITS[name]} {'at' if jointly else 'can be'} {_limit(name, value)}{'' if jointly else ' at best'}"
 
     lowest = [feasible(name, value) for name, value in plan["nearest"].items()]
@@ -212,6 +216,9 @@ def _columns(document: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
             columns[document["metric"].rpartition(".")[0]] = ("J/token", "")
         case Objective.TOTAL:
             columns["total"] = _TOTAL
+        case Objective.GOODPUT:
+            columns["goodput"] = ("requests/s", "")
+            columns |= {"ttft": ("TTFT p95", "s"), "tpot": ("TPOT p95", "s")}
         case _:
             return columns
     columns.pop("tokens_per_s", None)
@@ -367,6 +374,9 @@ def _effect(gain: float | None) -> str:
 def _legend(document: Mapping[str, Any]) -> list[str]:
     times = "TTFT: time to first token. TPOT: time per output token after the first. "
     lines = [f"{'' if is_encoder(document['figures']) else times}Memory: of the fullest device."]
+    if document["load"] is not None:
+        kind = "in flight" if document["load"]["requests_per_s"] is None else "of the largest rate within the limits"
+        lines.append(f"Under load (roofline serve), requests {kind}; requests/s: per device.")
     if "cost" in _columns(document):
         lines.append("USD/Mtok: US dollars per million generated tokens.")
     if document["at"] != "bound":

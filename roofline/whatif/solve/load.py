@@ -11,6 +11,7 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError
+from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Arrivals, Load
 from roofline.serving.outcome import Outcome, steady_outcomes
 from roofline.serving.replica import Replica, replica_of
@@ -67,14 +68,20 @@ def _answer(
     if targets.total is not None or targets.tokens_per_second is not None:
         raise RooflineError("a load has targets of --ttft and --tpot only")
     scenario = request.scenario()
-    if scenario.shape:
-        raise RooflineError("a load is of one deployment: lengths must be single numbers")
-    hits = float(scenario.prefix) / float(scenario.prefix + scenario.prompt)
-    prompt, output = float(scenario.prefix + scenario.prompt), float(scenario.generate)
-    load = Load(prompt, output, concurrency=concurrency, rate=rate, hits=hits)
+    load = load_of(scenario, concurrency, rate)
     value, outcome, neighbour = largest(replica_of(scenario, load), load, targets)
     over = missed(neighbour, load, targets) or ("saturation",)
     return LoadAnswer(question, value, unit, over, outcome, neighbour, load)
+
+
+def load_of(scenario: Scenario, concurrency: int | None = None, rate: float | None = None) -> Load:
+    """The load of requests with a scenario's lengths; its cached prefix is in the prefix cache."""
+    if scenario.shape:
+        raise RooflineError("a load is of one deployment: lengths must be single numbers")
+    prompt = float(scenario.prefix + scenario.prompt)
+    return Load(
+        prompt, float(scenario.generate), concurrency=concurrency, rate=rate, hits=float(scenario.prefix) / prompt
+    )
 
 
 def missed(outcome: Outcome, load: Load, targets: Targets, statistic: str = "p95") -> tuple[str, ...]:

@@ -1,0 +1,92 @@
+"""Advice for goodput: figures under load are those of `roofline serve`, and limits hold at p95 there."""
+
+import json
+import shlex
+
+import pytest
+
+from roofline import RooflineError, load_hardware, load_model
+from roofline.advisor import Goal, Limits, Objective, advise
+from roofline.advisor.search.goodput import Demand
+from roofline.advisor.search.trials import Trials
+from roofline.serving import Load, serve
+from roofline.whatif.request import Request
+from roofline.whatif.solve import Targets, max_rate
+
+REQUEST = Request(load_model("llama-3.1-8b"), load_hardware("l40s"), options={"prompt": 1000, "generate": 200})
+
+
+def goal(concurrency: int | None = None, rate: float | None = None, **limits: float) -> Goal:
+    return Goal(Objective.GOODPUT, Limits(**limits), demand=Demand(concurrency, rate))
+
+
+def test_users_in_flight_get_the_throughput_and_the_latencies_of_serve() -> None:
+    request = REQUEST.spread(tensor=2)
+    base = Trials(request, goal(24, ttft=2, tpot=0.05)).base
+    (outcome,) = serve(request.scenario(), Load(1000, 200, concurrency=24)).outcomes
+    assert base.value == pytest.approx(outcome.requests_per_second / 2)
+    assert base.used["ttft"] == pytest.approx(outcome.ttft.p95.mid / 2)
+    assert base.used["tpot"] == pytest.approx(outcome.tpot.p95.mid / 0.05)
+
+
+def test_without_users_it_is_the_largest_rate_within_the_limits() -> None:
+    base = Trials(REQUEST, goal(ttft=1, tpot=0.05)).base
+    assert base.value == pytest.approx(max_rate(REQUEST, Targets(ttft=1, tpot=0.05)).value)
+    assert not base.missed
+    asked = Trials(REQUEST, goal(rate=2 * base.value, ttft=1, tpot=0.05)).base
+    assert asked.missed == ("rate",)
+    assert asked.used["rate"] == pytest.approx(2)
+    never = Trials(REQUEST, goal(tpot=0.001)).base
+    assert never.missed == ("tpot",)
+    assert never.value > base.value  # the largest sustainable rate, whatever its latencies
+
+
+def test_a_plan_meets_the_limits_that_the_request_misses() -> None:
+    """At most 12.5 ms: BF16 weights alone take 19 ms of an L40S's bandwidth."""
+    found = advise(REQUEST, goal(8, tpot=0.0125))
+    assert found.base.missed == ("tpot",)
+    assert found.plan.feasible
+    assert not found.plan.end.missed
+    assert found.plan.end.value > found.base.value
+
+
+def test_commands_reproduce_the_goodput(run) -> None:
+    asked = ("--objective", "goodput", "--concurrency", 16, "--prompt", 900, "--prefix", 300, "--generate", 100)
+    status, out, err = run("advise", "llama-3.1-8b", "--hw", "h100-sxm", *asked, "--tp", 2, "--format", "json")
+    assert (status, err) == (0, "")
+    document = json.loads(out)
+    assert document["load"] == {"concurrency": 16, "requests_per_s": None, "prefix_hits": 0.25}
+    for entry in (document, document["recommendations"][0], document["plan"]["steps"][-1]):
+        status, out, _ = run(*shlex.split(entry["command"])[1:], "--format", "json")
+        assert status == 0
+        (point,) = json.loads(out)["points"]
+        assert entry["figures"]["goodput"] == pytest.approx(point["requests_per_s"] / 2, rel=1e-9)
+        assert entry["figures"]["tpot"] == pytest.approx(point["tpot_s"]["p95"], rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--concurrency", "8"], "is for --objective goodput"),
+        (["--objective", "goodput", "--concurrency", "8", "--rate", "2"], "--concurrency or --rate, not both"),
+        (["--objective", "goodput", "--at", "bound"], "goodput is of expected times"),
+        (["--objective", "goodput", "--total", "3s"], "with limits of --ttft and --tpot"),
+        (["--objective", "goodput", "--concurrency", "0"], "must be an integer from 1"),
+    ],
+)
+def test_user_errors_are_one_sentence(options, said, run) -> None:
+    status, out, err = run("advise", "llama-3.1-8b", "--hw", "h100-sxm", *options)
+    assert (status, out) == (2, "")
+    assert said in err
+    assert len(err.strip().splitlines()) == 1
+
+
+def test_what_does_not_fit_is_told(run) -> None:
+    status, _, err = run("advise", "llama-3.1-70b", "--hw", "h100-sxm", "--objective", "goodput")
+    assert status == 2
+    assert "does not fit" in err
+
+
+def test_goals_without_load_take_none() -> None:
+    with pytest.raises(RooflineError, match="goodput"):
+        Goal(Objective.TPOT, demand=Demand(8))
