@@ -29,7 +29,7 @@ from roofline.specs.weight_files.stored import Stored
 from roofline.techniques.unsupported import unsupported
 from roofline.timing.intervals import Estimate
 from roofline.whatif.metrics import AT, devices, find_metric
-from roofline.whatif.notes import notes
+from roofline.whatif.notes import notes, service_note
 from roofline.whatif.request import Request
 
 ANALYSIS_SCHEMA = "roofline.analysis/1"
@@ -72,8 +72,14 @@ def analysis_document(
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
         "unsupported": list(unsupported(analysis.scenario)),
-        "notes": list(notes(analysis)),
+        "notes": [*notes(analysis), *_service_notes(analysis, request)],
     }
+
+
+def _service_notes(analysis: Analysis, request: Request | None) -> list[str]:
+    """What answers for a service, of a request at expected times."""
+    found = service_note(analysis, request) if request is not None and analysis.times_are_expected else None
+    return [] if found is None else [found]
 
 
 def memory_document(analysis: Analysis, request: Request | None = None) -> dict[str, Any]:

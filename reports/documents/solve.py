@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -10,8 +11,10 @@ from roofline.reports.output.blocks import Block, finite
 from roofline.reports.output.export import rate_columns, time_columns
 from roofline.serving.outcome import Outcome
 from roofline.whatif.command_line import command_line
+from roofline.whatif.notes import is_served, users_command
 from roofline.whatif.request import Request
 from roofline.whatif.solve import Answer, Check, Crossover, LoadAnswer, Targets
+from roofline.whatif.solve.load import load_of
 
 SCHEMA = "roofline.solve/1"
 
@@ -41,10 +44,31 @@ def answer_document(
         "unit": answer.unit,
         "limited_by": list(answer.limited_by),
         "note": answer.note,
+        "under_load": _under_load(answer, request, targets),
         "answer": _check(answer.check),
         "neighbour": None if answer.neighbour is None else _check(answer.neighbour),
         "candidates": [_check(entry) for entry in answer.candidates],
     }
+
+
+def _under_load(answer: Answer, request: Request, targets: Targets) -> str | None:
+    """The command that answers for a service, of a question about the latency of a batch."""
+    limits = {name: getattr(targets, name) for name in ("ttft", "tpot") if getattr(targets, name) is not None}
+    users = int(request.scenario().batch) if is_served(request) else 0
+    words = [word for name, limit in limits.items() for word in (f"--{name}", f"{limit:g}s")]
+    if not limits or not users:
+        return None
+    if answer.question == "max-batch":
+        return " ".join([command_line(request.with_options(batch=1), "solve max-concurrency"), *words])
+    if users == 1:
+        return None
+    if answer.question == "min-gpus":
+        scheme = request.formats.get("scheme")
+        words += ["--hw", request.hardware_name, *(["--quant", scheme] if scheme else [])]
+        load = load_of(request.scenario(), users)
+        words += ["--prompt", load.prompts.written, "--generate", load.outputs.written, "--concurrency", str(users)]
+        return shlex.join(["roofline", "size", request.model_name, *words])
+    return users_command(request, users)
 
 
 def _header(question: str, request: Request) -> dict[str, Any]:
@@ -87,7 +111,11 @@ def answer_blocks(document: Mapping[str, Any]) -> list[Block]:
     header = ("", "value", *(title for titles in columns for title in titles.values()), "memory", "misses")
     title = f"{document['question']}: {document['model']} on {document['hardware']}"
     scenarios = zip((first, second), document.get("scenarios", ()), strict=False)
-    blocks = [Block(title, [_sentence(document), *(f"{label}: {command}" for label, command in scenarios)])]
+    under_load, static = document["under_load"], "A static batch: all prompts are prefilled at once. Under load:"
+    told = [f"{label}: {command}" for label, command in scenarios]
+    blocks = [Block(title, [_sentence(document), *told])]
+    if under_load is not None:
+        blocks.append(Block(lines=[static], commands=[under_load]))
     if document["question"] == "break-even":
         rows += [_row(document, label, entry, *columns) for label, entry in zip((first, second), others, strict=False)]
         return [*blocks, Block(header=header, rows=rows, left=2)]

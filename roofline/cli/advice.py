@@ -8,21 +8,23 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from roofline.cli.options import (
+    LENGTHS,
     AnswerFormat,
     AtChoice,
     AtOption,
     FormatOption,
     ModelArgument,
     OutputOption,
+    PrefixHitsOption,
     TotalOption,
     TpotOption,
     TtftOption,
     print_document,
+    rates,
     rendered,
     seconds,
 )
 from roofline.cli.scenario_options import scenario_command
-from roofline.cli.serving import LENGTHS, PrefixHitsOption, rates
 
 if TYPE_CHECKING:
     from roofline.whatif.request import Request

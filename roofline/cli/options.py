@@ -78,6 +78,9 @@ def _limit(name: str, metric: str) -> Any:
     return Annotated[str | None, typer.Option(name, metavar="TIME", help=f"Maximum {metric}, such as 500ms.")]
 
 
+LENGTHS = "2000, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300, or a CSV file of length,count."
+
+PrefixHitsOption = Annotated[float, typer.Option(help="Fraction of each prompt in the prefix cache.")]
 TtftOption = _limit("--ttft", "TTFT")
 TpotOption = _limit("--tpot", "TPOT")
 TotalOption = _limit("--total", "E2E latency of the batch")
@@ -88,6 +91,16 @@ def seconds(text: str | None) -> float | None:
     from roofline.core.units import Dimension, parse_quantity
 
     return None if text is None else parse_quantity(text, Dimension.TIME).value
+
+
+def rates(text: str) -> list[float]:
+    """The rates of a text such as 4/s or 0.5:8:log9, in requests/s."""
+    from roofline.whatif.axes import axis_of
+    from roofline.whatif.options import Kind, Option
+
+    return [
+        float(value) for value in axis_of(Option("rate", Kind.NUMBER, (), 1e-6, 1e6), text.replace("/s", "")).values
+    ]
 
 
 def print_document(document: dict[str, Any], blocks: list[Any], format: AnswerFormat, output: Path | None) -> None:

@@ -72,7 +72,7 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
             None,
             "-ep",
         ),
-        _count("dp", "Data-parallel replicas that share the batch.", "1"),
+        _count("dp", "Data-parallel replicas that share the batch.", "1", "N", "--data-parallel-size", "-dp"),
         _count("sp", "Sequence-parallel (context-parallel) devices.", "1"),
         _count("nodes", "Nodes that hold the devices. [default: as few as possible]"),
         _count("micro_batches", "Micro-batches that fill the pipeline.", "1"),

@@ -11,12 +11,15 @@ import typer
 
 from roofline.cli.options import (
     FORMAT,
+    LENGTHS,
     OutputFormat,
     OutputOption,
+    PrefixHitsOption,
     TpotOption,
     TtftOption,
     emit,
     print_document,
+    rates,
     seconds,
 )
 from roofline.cli.options import AnswerFormat as Answer
@@ -29,10 +32,6 @@ OF_A_LOAD = frozenset(
     {"batch", "prompt", "generate", "context", "prefix", "images", "image_size", "convention", "memory_reading"}
 )
 """Options of a scenario that a load replaces."""
-
-LENGTHS = "2000, uniform:128:1024, lognormal:mean=512,p95=1500, exponential:mean=300, or a CSV file of length,count."
-
-PrefixHitsOption = Annotated[float, typer.Option(help="Fraction of each prompt in the prefix cache.")]
 
 
 @partial(scenario_command, without=OF_A_LOAD)
@@ -120,13 +119,3 @@ def _values(concurrency: str | None, rate: str | None) -> list[float]:
         option = Option("concurrency", Kind.INTEGER, (), 1, 10**6)
         return [float(value) for value in axis_of(option, concurrency).values]
     return [] if rate is None else rates(rate)
-
-
-def rates(text: str) -> list[float]:
-    """The rates of a text such as 4/s or 0.5:8:log9, in requests/s."""
-    from roofline.whatif.axes import axis_of
-    from roofline.whatif.options import Kind, Option
-
-    return [
-        float(value) for value in axis_of(Option("rate", Kind.NUMBER, (), 1e-6, 1e6), text.replace("/s", "")).values
-    ]

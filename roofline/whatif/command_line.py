@@ -34,7 +34,7 @@ def command_words(request: Request, model: bool = True) -> list[str]:
 
 def command_line(request: Request, command: str = "analyze") -> str:
     """`roofline COMMAND MODEL --hw HW [OPTIONS]`, quoted for a shell."""
-    return shlex.join(["roofline", command, *command_words(request)])
+    return shlex.join(["roofline", *command.split(), *command_words(request)])
 
 
 def serve_command(request: Request, load: Load) -> str:

@@ -4,10 +4,47 @@ from __future__ import annotations
 
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.notes import notes as scenario_notes
+from roofline.specs.reserve import STATIC
 from roofline.techniques.unsupported import note
+from roofline.whatif.command_line import serve_command
+from roofline.whatif.request import Request
+from roofline.whatif.solve.load import load_of
 
 
 def notes(analysis: Analysis) -> tuple[str, ...]:
     """The notes on a single scenario."""
     unsupported = note(analysis.scenario)
     return (*scenario_notes(analysis), *(() if unsupported is None else (unsupported,)))
+
+
+BLOCKED = 4
+"""Decode steps from whose time on the prefill of a batch is noted: in a service, sequences would wait for it."""
+
+
+def service_note(analysis: Analysis, request: Request) -> str | None:
+    """That the prompts of a batch are prefilled at once, and the command that answers for a service under load.
+
+    None for a single sequence of each rank, for a short prefill, and where `roofline serve` takes no such scenario.
+    """
+    scenario = analysis.scenario
+    if scenario.shape or int(scenario.batch) <= analysis.parallel.data or not is_served(request):
+        return None
+    expected = analysis.expected
+    if expected.tpot is None or not expected.ttft.mid >= BLOCKED * expected.tpot.mid:
+        return None
+    users = int(scenario.batch)
+    return f"a static batch: all {users} prompts are prefilled at once. Under load: {users_command(request, users)}"
+
+
+def users_command(request: Request, users: int) -> str:
+    """The `roofline serve` command of some requests in flight."""
+    return serve_command(request, load_of(request.scenario(batch=users), users))
+
+
+def is_served(request: Request) -> bool:
+    """Whether `roofline serve` has an answer for the request's deployment and lengths."""
+    scenario, model = request.scenario(), request.model
+    static = request.settings.get("memory") == STATIC or request.options.get("images") or scenario.shape
+    encoder = model.task != "generate" or model.tower_kind == "encoder"
+    split = scenario.settings.decode_hardware is not None or scenario.convention != "physical"
+    return not (static or encoder or split)

@@ -14,7 +14,12 @@ from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.specs.model import Model
 
 ALIASES: Mapping[str, str] = MappingProxyType(
-    {"tensor_parallel_size": "tp", "pipeline_parallel_size": "pp", "kv_cache_dtype": "kv"}
+    {
+        "tensor_parallel_size": "tp",
+        "pipeline_parallel_size": "pp",
+        "data_parallel_size": "dp",
+        "kv_cache_dtype": "kv",
+    }
 )
 """Options that are one of roofline's under another name."""
 

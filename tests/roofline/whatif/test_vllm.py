@@ -31,6 +31,7 @@ def request(text: str) -> Request:
         (DENSE, "--tensor-parallel-size 4", "--tp 4"),
         (DENSE, "-tp 4 -pp 2", "--tp 4 --pp 2"),
         (DENSE, "--pipeline-parallel-size 2", "--pp 2"),
+        (DENSE, "--data-parallel-size 2 --batch 4", "--dp 2 --batch 4"),
         (DENSE, "--kv-cache-dtype fp8_e4m3", "--kv fp8"),
         (DENSE, "--kv-cache-dtype auto --dtype auto", ""),
         (DENSE, "--quantization awq_marlin", "--quant awq"),
@@ -115,7 +116,12 @@ def test_study_files_know_the_names(tmp_path: Path) -> None:
 
 
 def test_studies_and_axes_know_the_names() -> None:
-    for name, own in (("tensor_parallel_size", "tp"), ("--pipeline-parallel-size", "pp"), ("kv-cache-dtype", "kv")):
+    for name, own in (
+        ("tensor_parallel_size", "tp"),
+        ("--pipeline-parallel-size", "pp"),
+        ("data_parallel_size", "dp"),
+        ("kv-cache-dtype", "kv"),
+    ):
         assert find_option(name) is OPTIONS[own]
     study = make_study({"tensor_parallel_size": "1,2"}, model="llama-3.1-8b", hw="h100-sxm", kv_cache_dtype="auto")
     assert [axis.name for axis in study.axes] == ["tp"]

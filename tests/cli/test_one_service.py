@@ -1,0 +1,83 @@
+"""One question, 50 users of one deployment: every command gives the same answer, or says why not and which does."""
+
+import json
+import re
+import shlex
+
+import pytest
+
+MODEL, LENGTHS = "qwen3-235b-a22b", ("--prompt", 2048, "--generate", 512)
+DEPLOYMENT = ("--hw", "h200-sxm", "--tp", 4, "--quant", "fp8")
+LIMITS = ("--ttft", "2s", "--tpot", "60ms")
+
+
+def document(run, *words) -> dict:
+    status, out, err = run(*words, "--format", "json")
+    assert (status, err) == (0, "")
+    return json.loads(out)
+
+
+def text(run, *words) -> str:
+    status, out, _ = run(*words)
+    assert status == 0
+    return out
+
+
+@pytest.fixture
+def served(run):
+    (point,) = document(run, "serve", MODEL, *DEPLOYMENT, *LENGTHS, "--concurrency", 50)["points"]
+    return point
+
+
+def test_size_has_the_figures_of_serve(run, served) -> None:
+    asked = ("size", MODEL, *DEPLOYMENT, *LENGTHS, *LIMITS, "--concurrency", 50, "--quality", "lossless")
+    best = next(entry["best"] for entry in document(run, *asked)["choices"] if entry["objective"] == "fewest")
+    assert (best["replicas"], best["devices"]) == (1, 4)
+    for name in ("ttft_s", "tpot_s"):
+        assert best[name] == served[name]
+
+
+def test_solve_finds_the_users_whom_serve_meets_the_limits_for(run, served) -> None:
+    found = document(run, "solve", "max-concurrency", MODEL, *DEPLOYMENT, *LENGTHS, *LIMITS)
+    assert served["ttft_s"]["p95"]["mid"] < 2
+    assert served["tpot_s"]["p95"]["mid"] < 0.06
+    assert found["value"] > 50
+    at = document(run, "serve", MODEL, *DEPLOYMENT, *LENGTHS, "--concurrency", f"{found['value']:.0f}")["points"][0]
+    assert at["tpot_s"]["p95"]["mid"] == pytest.approx(found["answer"]["tpot_p95_s"], rel=1e-2)
+
+
+def test_advise_starts_from_the_throughput_of_serve(run, served) -> None:
+    asked = ("--objective", "goodput", "--concurrency", 50, "--quality", "lossless", "--top", 1)
+    base = document(run, "advise", MODEL, *DEPLOYMENT, *LENGTHS, *asked)
+    assert base["figures"]["goodput"] == pytest.approx(served["requests_per_s"] / 4, rel=1e-9)
+    assert base["figures"]["tpot"] == served["tpot_s"]["p95"]
+
+
+def test_analyze_says_that_its_batch_is_static_and_names_the_command_that_serves(run, served) -> None:
+    asked = ("analyze", MODEL, *DEPLOYMENT, *LENGTHS)
+    (note,) = document(run, *asked, "--batch", 50)["notes"]
+    said, command = note.split("Under load: ")
+    assert said == "a static batch: all 50 prompts are prefilled at once. "
+    assert document(run, *shlex.split(command)[1:])["points"] == [served]
+    assert "Under load: roofline serve" in text(run, *asked, "--batch", 50)
+    for batch in (("--batch", 1), ("--batch", 2, "--prompt", 16)):
+        assert "static batch" not in text(run, *asked, *batch)
+
+
+@pytest.mark.parametrize(
+    ("question", "options", "names"),
+    [
+        ("max-batch", (*DEPLOYMENT, *LIMITS), "solve max-concurrency"),
+        ("min-gpus", ("--hw", "h200-sxm", "--quant", "fp8", "--batch", 50, *LIMITS), "size"),
+        ("max-context", (*DEPLOYMENT, "--batch", 50, "--ttft", "2s"), "serve"),
+    ],
+)
+def test_solve_says_that_its_batch_is_static_and_names_the_command_that_serves(run, question, options, names) -> None:
+    asked = ("solve", question, MODEL, *options, *LENGTHS)
+    out = text(run, *asked)
+    assert "A static batch: all prompts are prefilled at once. Under load:" in out
+    command = document(run, *asked)["under_load"]
+    assert re.match(f"roofline {names} {MODEL} ", command)
+    status, _, err = run(*shlex.split(command)[1:])
+    assert (status, err) == (0, "")
+    assert "static batch" not in text(run, "solve", question, MODEL, *DEPLOYMENT, *LENGTHS)
