@@ -63,12 +63,13 @@ def answer(question: Question, specs: Specs) -> dict[str, Any]:
     analysis = analyze(read.request.scenario())
     phases = [phase for phase in (analysis.prefill, analysis.decode) if phase is not None]
     graphs = {phase.name: {"places": (places := kept(phase)), "sections": rows_of(phase, places)} for phase in phases}
+    files = [{"name": file.name, "text": file.text} for file in read.files.values() if file.text is not None]
     return {
         "analysis": analysis_document(analysis, request=read.request),
         "graphs": graphs,
         "roofs": roofs(analysis),
         "hardware": list(quantities(read.request)),
-        "files": [{"name": file.name, "text": file.text} for file in read.files.values()],
+        "files": files,
         "command": read.command(),
         "python": _python(read.values, "analyze(scenario_from(@))", "from roofline import analyze", "scenario_from"),
     }
@@ -194,7 +195,7 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
     }
 
 
-def dropped(question: Question, specs: Specs) -> dict[str, str]:
+def dropped(question: Question, specs: Specs) -> dict[str, str | None]:
     """The option that a dropped file sets, and its spec."""
     option, file = specs.imported(question.name, question.text)
     return {"option": option, "name": file.name, "text": file.text}

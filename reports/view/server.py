@@ -36,6 +36,9 @@ from roofline.reports.view.setups import Specs
 
 LOOPBACK = "127.0.0.1"
 
+MAX_HEAD = 64 << 20
+"""Bytes of the beginning of a dropped checkpoint, which hold the header of a GGUF file with its vocabulary."""
+
 ASSETS: Mapping[str, tuple[str, str]] = {
     "": ("view/page/view.html", "text/html"),
     "view.css": ("view/page/view.css", "text/css"),
@@ -109,23 +112,33 @@ def application(token: str, port: int, specs: Specs, help: Mapping[str, str]) ->
         found = {**ANSWERS, **EXPORTS}.get(request.path_params["name"])
         if found is None:
             return JSONResponse({"error": "there is no such question"}, status_code=404)
-        return await _answered(request, found, specs)
+        return await _answered(request, lambda body: found(msgspec.json.decode(body, type=Question), specs), specs)
+
+    async def checkpoint(request: Request) -> Response:
+        name, size = (request.query_params.get(key, "") for key in ("name", "size"))
+
+        def held(head: bytes) -> dict[str, str]:
+            return specs.checkpoint(name, int(size) if size.isdecimal() else 0, head)
+
+        return await _answered(request, held, specs, MAX_HEAD)
 
     routes = [
         Route("/{token}/", asset),
         Route("/{token}/catalogue", options),
+        Route("/{token}/checkpoint", checkpoint, methods=["POST"]),
         Route("/{token}/{name}", asset),
         Route("/{token}/ask/{name}", document, methods=["POST"]),
     ]
     return Guard(Starlette(routes=routes), token, port)
 
 
-async def _answered(request: Request, found: Callable[[Question, Specs], Any], specs: Specs) -> Response:
-    """The answer to a question as JSON; a user error is a sentence with status 422."""
+async def _answered(
+    request: Request, answer: Callable[[bytes], Any], specs: Specs, most: int = 2 * MAX_BYTES
+) -> Response:
+    """The answer to a body of at most `most` bytes as JSON; a user error is a sentence with status 422."""
     try:
-        question = msgspec.json.decode(await _body(request), type=Question)
-        answer = await run_in_threadpool(found, question, specs)
-        return Response(_json(answer), media_type="application/json")
+        found = await run_in_threadpool(answer, await _body(request, most))
+        return Response(_json(found), media_type="application/json")
     except RooflineError as error:
         message = " ".join(specs.plain(str(error)).split())
     except msgspec.MsgspecError as error:
@@ -143,13 +156,14 @@ def _json(answer: dict[str, Any]) -> str:
         return as_json(answer)  # raises the error that names the figure
 
 
-async def _body(request: Request) -> bytes:
-    body = b""
+async def _body(request: Request, most: int) -> bytes:
+    parts, length = [], 0
     async for part in request.stream():
-        body += part
-        if len(body) > 2 * MAX_BYTES:
+        parts.append(part)
+        length += len(part)
+        if length > most:
             raise RooflineError("the question is too large")
-    return body
+    return b"".join(parts)
 
 
 def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:

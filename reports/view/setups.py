@@ -1,12 +1,14 @@
 """Set-ups of the live page: the options of a scenario as texts, with the specs that a user dropped or edited.
 
-Keys are the names of options; `model.spec` and `hw.spec` hold the text of a spec, `hw.memory.bandwidth` and the like
-change one quantity of a hardware spec. Other keys with a dot belong to the page.
+Keys are the names of options; `model.spec` and `hw.spec` hold the text of a spec, `model.file` names a dropped
+checkpoint that the server holds, `hw.memory.bandwidth` and the like change one quantity of a hardware spec. Other keys
+with a dot belong to the page.
 """
 
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -22,7 +24,7 @@ from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.specs.hardware import Hardware, load_devices
 from roofline.specs.library import spec_path
 from roofline.specs.model import Model
-from roofline.specs.modelspec import load_any, to_spec
+from roofline.specs.modelspec import load_any, load_model, to_spec
 from roofline.whatif.command_line import command_line, option_words
 from roofline.whatif.options import OPTIONS, Kind, find_option, read_options, request_from
 from roofline.whatif.request import Request
@@ -34,6 +36,9 @@ OF_FILES = ("model", "hw", "engine", "host")
 
 TEXTS = (".json", ".yaml", ".yml")
 CHECKPOINTS = (".gguf", ".safetensors")
+
+MAX_CHECKPOINT = 4 << 40
+"""Bytes of the largest checkpoint: larger than any single file of weights."""
 
 EDITABLE = {
     "memory.capacity": "Memory",
@@ -52,10 +57,10 @@ _SOURCE = re.compile(r"\s*\[.*\]\s*", re.DOTALL)
 
 
 class SpecFile(Struct, frozen=True):
-    """A spec that no name stands for: commands need it as a file."""
+    """A spec that no name stands for: commands need it as a file. A checkpoint has no text."""
 
     name: str
-    text: str
+    text: str | None
 
 
 class Read(Struct, frozen=True):
@@ -96,9 +101,12 @@ class Specs:
         """The request of a set-up. Raises RooflineError."""
         options = {name: text for name, text in setup.items() if "." not in name and text.strip()}
         for name in OF_FILES:
-            if f"{name}.spec" not in setup:
+            if setup.keys().isdisjoint({f"{name}.spec", f"{name}.file"}):
                 self._check(options.get(name, ""))
         files = {}
+        if held := setup.get("model.file"):
+            checkpoint = self._held(held)
+            options["model"], files["model"] = str(checkpoint), SpecFile(checkpoint.name, None)
         for option in ("model", "hw"):
             text = setup.get(f"{option}.spec")
             path = None if text is None else self.write(text, _file_name(text, option))
@@ -120,11 +128,33 @@ class Specs:
             path.write_text(text, encoding="utf-8")
         return path
 
+    def checkpoint(self, name: str, size: int, head: bytes) -> dict[str, str]:
+        """The options of a dropped GGUF file of `size` bytes that begins with `head`. Raises RooflineError.
+
+        A sparse file of that size stands for it: only the header is read.
+        """
+        if Path(name).suffix.lower() != ".gguf" or not len(head) <= size <= MAX_CHECKPOINT:
+            raise RooflineError(f"{quote(name)} is no GGUF file")
+        digest = hashlib.sha256(head + str(size).encode()).hexdigest()[:16]
+        path = Path(self._folder.name, digest, _FOLDER, _safe(name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(head)
+        os.truncate(path, size)
+        return {"model": load_model(str(path)).name, "model.file": f"{digest}/{path.name}"}
+
+    def _held(self, text: str) -> Path:
+        """The checkpoint that `model.file` names."""
+        found = re.fullmatch(r"([0-9a-f]{16})/([\w.+-]+)", text)
+        path = None if found is None else Path(self._folder.name, found[1], _FOLDER, found[2])
+        if path is None or not path.is_file():
+            raise RooflineError(f"the server that held {quote(text.rpartition('/')[2])} has ended: drop the file again")
+        return path
+
     def imported(self, name: str, text: str) -> tuple[str, SpecFile]:
         """The option (model or hw) and the spec of a dropped file: a spec or a `config.json`. Raises RooflineError."""
         ending = Path(name).suffix.lower()
         if ending in CHECKPOINTS:
-            raise RooflineError(f"a checkpoint is opened from the command line: roofline view PATH/{_safe(name)}")
+            raise RooflineError(f"{quote(name)} is opened with its folder, from the command line: roofline view FOLDER")
         if ending not in TEXTS:
             raise RooflineError(f"a spec is a .json or .yaml file, and {quote(name)} is neither")
         path = self.write(text, name)

@@ -21,8 +21,11 @@ import yaml
 pytest.importorskip("uvicorn", reason="the live page needs uvicorn and Starlette")
 pytest.importorskip("starlette", reason="the live page needs uvicorn and Starlette")
 
+from roofline import analyze
 from roofline.core.errors import RooflineError
+from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.view.server import HEADERS, Server
+from roofline.whatif.options import scenario_from
 from tests.conftest import Run
 from tests.paths import ROOT
 from tests.reports.hostile import hostile_specs
@@ -185,7 +188,7 @@ def test_dropped_files_become_part_of_the_setup(server: Server, tmp_path: Path) 
         )
         assert all("/" not in file["name"] and "<" not in file["name"] for file in found_hostile["files"])
     for name, content in (
-        ("a.gguf", "GGUF"),
+        ("a.safetensors", "{}"),
         ("a.txt", "name: a"),
         ("a.yaml", "!!python/object/apply:os.system [ls]"),
         ("a.json", "["),
@@ -229,6 +232,39 @@ def test_a_checkpoint_of_the_command_stays_a_file(write_gguf: Write, run: Run) -
         assert found["analysis"] == json.loads(out)
         assert shlex.split(found["command"])[2] == path
         assert ask(server, "answer", {**setup, "model": path.replace("model", "other")})[0] == 422
+
+
+def test_a_dropped_checkpoint_is_read_from_its_header(server: Server, write_gguf: Write) -> None:  # noqa: F811
+    path = llama_2_7b(write_gguf)
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        head = file.read(1 << 20)
+
+    def dropped(name: str, size: object, body: bytes = head) -> tuple[int, dict[str, Any]]:
+        address = f"/{server.token}/checkpoint?name={name}&size={size}"
+        status, _, text = request(server, "POST", address, body)
+        return status, json.loads(text)
+
+    status, options = dropped("..%2Fllama-2-7b.Q4_K_M.gguf", size)
+    assert status == 200
+    setup = {"hw": "rtx-4090", "engine": "llama.cpp", **options}
+    found = answer(server, setup)
+    assert found["analysis"]["generation"] == analysed(path)
+    assert shlex.split(found["command"])[2] == "llama-2-7b.Q4_K_M.gguf"
+    assert found["files"] == []
+    wrong = (("a.gguf", 10), ("a.gguf", "x"), ("a.gguf", 1 << 60), ("a.yaml", size), ("a.gguf", size - 64))
+    assert [dropped(*one)[0] for one in wrong] == [422] * len(wrong)
+    assert dropped("a.gguf", size, b"GGUF")[0] == 422
+    for text in ("../../a", f"{'0' * 16}/a.gguf", f"{'0' * 16}/../a"):
+        status, problem = ask(server, "answer", {**setup, "model.file": text})
+        assert (status, problem["error"].split(":")[-1]) == (422, " drop the file again")
+
+
+def analysed(path: Path) -> dict[str, Any]:
+    """The generation of a checkpoint that is read in place."""
+    scenario = scenario_from({"model": str(path), "hw": "rtx-4090", "engine": "llama.cpp"})
+    found: dict[str, Any] = analysis_document(analyze(scenario))["generation"]
+    return found
 
 
 @pytest.mark.parametrize("kind", ["html", "markdown", "csv"])

@@ -20,6 +20,8 @@ from tests.browser import Opened
 from tests.paths import ROOT
 from tests.reports.hostile import NAMES, hostile_specs
 from tests.reports.live import BASE, ask, serving, stop
+from tests.roofline.specs.weight_files.conftest import Write, write_gguf  # noqa: F401 - the fixture
+from tests.roofline.specs.weight_files.test_gguf import llama_2_7b
 
 WIDTHS = (390, 1280, 2560)
 VIEWS = ("overview", "network", "operators", "compare", "advice", "load")
@@ -283,6 +285,14 @@ def test_a_dropped_config_is_simulated(live: Live, server: Server) -> None:
     assert "hidden: 4096" in setup["model.spec"]
     assert live.figures() == pytest.approx(figures_of(ask(server, "answer", {**BASE, "model": "llama-3.1-8b"})[1]))
     assert "my-" in live.page.locator("#source").inner_text()
+
+
+def test_a_dropped_checkpoint_is_simulated(live: Live, write_gguf: Write) -> None:  # noqa: F811
+    drop(live, llama_2_7b(write_gguf))
+    assert live.page.locator("#title").inner_text() == "model on 4 × h100-sxm"
+    assert live.setups[0]["model.file"].endswith("/model.gguf")
+    live.write("model", "llama-2-7b")
+    assert "model.file" not in live.setups[0]
 
 
 def test_hostile_names_are_text(live: Live, server: Server, tmp_path: Path) -> None:

@@ -210,7 +210,7 @@ const Fields = (() => {
     const model = group(form, "Model");
     combo(model, "model", "Model");
     spec(model, "model");
-    add(model, "button", { type: "button", class: "action" }, "Open a config.json or a spec").addEventListener("click", openFile);
+    add(model, "button", { type: "button", class: "action" }, "Open a config.json, GGUF or spec").addEventListener("click", openFile);
 
     const device = group(form, "Hardware");
     combo(device, "hw", "Device");

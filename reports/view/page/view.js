@@ -53,7 +53,7 @@
 
   function set(name, value, live = false) {
     const setup = { ...active() };
-    if (name === "model") delete setup["model.spec"];
+    if (name === "model") for (const own of ["spec", "file"]) delete setup[`model.${own}`];
     if (name === "hw") for (const key of Object.keys(setup)) if (key.startsWith("hw.")) delete setup[key];
     if (value === null || value.trim() === "") delete setup[name];
     else setup[name] = value.trim();
@@ -75,12 +75,13 @@
 
   const known = new Map();
 
-  async function post(name, question) {
+  const post = (name, question) => sent(`ask/${name}`, JSON.stringify(question));
+  const HEAD = 64 << 20;
+
+  async function sent(path, body) {
     let response;
     try {
-      response = await fetch(`ask/${name}`, {
-        method: "POST", headers: { "content-type": "application/json" }, body: JSON.stringify(question),
-      });
+      response = await fetch(path, { method: "POST", body });
     } catch {
       gone(true);
       throw new Error("the server has ended");
@@ -295,7 +296,7 @@
     const [first, setup] = [state.setups[0], state.setups[index]];
     if (!index) return `${setup.model} · ${setup.hw}`;
     const names = [...new Set([...Object.keys(first), ...Object.keys(setup)])].filter((name) => first[name] !== setup[name]);
-    return names.filter((name) => !/\.spec$|^(load|goal|advice)\./.test(name))
+    return names.filter((name) => !/\.(spec|file)$|^(load|goal|advice)\./.test(name))
       .map((name) => (name === "model" || name === "hw" ? setup[name] : `${name.replace(/^hw\.(\w+\.)*/, "")} ${setup[name] ?? "default"}`))
       .join(" · ") || "the same as A";
   }
@@ -372,9 +373,10 @@
     };
     const box = get("panel");
     const fresh = add(box, "div", { class: "view" });
+    add(fresh, "h2", { class: "unseen" }, Panels.VIEWS[state.tab]);
     for (const old of [...box.children].slice(0, -1)) old.remove();
     const drawn = Panels.draw[state.tab](fresh, page);
-    await drawn?.catch?.((error) => { fresh.replaceChildren(); add(fresh, "p", { class: "failed" }, `${error.message}.`); });
+    await drawn?.catch?.((error) => { fresh.replaceChildren(fresh.firstChild); add(fresh, "p", { class: "failed" }, `${error.message}.`); });
     box.style.minHeight = `${Math.min(900, Math.max(parseFloat(box.style.minHeight) || 0, fresh.offsetHeight))}px`;
     const asked = { compare: setups.length > 1 && "compare", advice: "advice", load: "load" }[state.tab];
     const source = asked ? await page.ask(asked).catch(() => answer) : answer;
@@ -432,13 +434,25 @@
 
   async function read(file) {
     if (!file) return;
-    if (file.size > 4 << 20) return void say(`${file.name} is too large for a spec.`);
     try {
+      if (file.name.toLowerCase().endsWith(".gguf")) return await checkpoint(file);
+      if (file.size > 4 << 20) return say(`${file.name} is too large for a spec.`);
       const { option, name, text } = await post("dropped", { name: file.name, text: await file.text() });
       state.setups[state.active] = { ...active(), [option]: name, [`${option}.spec`]: text };
+      if (option === "model") delete active()["model.file"];
       changed();
       say(`${option === "model" ? "Model" : "Hardware"}: ${name}.`, "Undo", () => history.back());
     } catch (error) { say(`${error.message}.`); }
+  }
+
+  // The server needs only the header of a checkpoint, and its size.
+  async function checkpoint(file) {
+    const name = encodeURIComponent(file.name);
+    const found = await sent(`checkpoint?name=${name}&size=${file.size}`, file.slice(0, HEAD));
+    const { "model.spec": _, ...setup } = active();
+    state.setups[state.active] = { ...setup, ...found };
+    changed();
+    say(`Model: ${found.model}.`, "Undo", () => history.back());
   }
 
   async function exported(kind) {
