@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from roofline.advisor.advice import Advice
 from roofline.core.units import seconds, si
 from roofline.reports.documents.advice import advice_blocks, advice_document
 from roofline.reports.documents.analysis import analysis_document
-from roofline.reports.documents.serving import serving_blocks, serving_document
 from roofline.reports.output.blocks import Block
 from roofline.reports.output.export import op_rows, phase_line, printable, summary_lines
 from roofline.scenario.analysis import Analysis
-from roofline.serving.curve import Curve
 from roofline.whatif.compare import Waterfall
 from roofline.whatif.sweep import Sweep
 
@@ -36,7 +33,7 @@ def html(answer: object) -> str | None:
         return shown
     if isinstance(answer, Analysis) and answer.scenario.shape:
         return None
-    return "\n".join(part for block in BLOCKS[type(answer)](answer) for part in _html(block))
+    return "\n".join(part for block in BLOCKS[type(answer).__name__](answer) for part in _html(block))
 
 
 def _analysis(answer: Analysis) -> Iterator[Block]:
@@ -45,6 +42,12 @@ def _analysis(answer: Analysis) -> Iterator[Block]:
     for name, phase in document["phases"].items():
         header, rows = op_rows(phase)
         yield Block(name.capitalize(), phase_line(phase).split("\n"), header, rows)
+
+
+def _curve(answer: Any) -> list[Block]:
+    from roofline.reports.documents.serving import serving_blocks, serving_document  # needs SciPy, as its curve does
+
+    return serving_blocks(serving_document(answer, (math.inf, math.inf)))
 
 
 def _waterfall(answer: Waterfall) -> Iterator[Block]:
@@ -58,13 +61,13 @@ def _waterfall(answer: Waterfall) -> Iterator[Block]:
     yield Block(title, header=("operator", "before", "after", "share of the change"), rows=rows)
 
 
-BLOCKS: Mapping[type, Callable[[Any], Any]] = {
-    Analysis: _analysis,
-    Advice: lambda answer: advice_blocks(advice_document(answer, TOP)),
-    Waterfall: _waterfall,
-    Curve: lambda answer: serving_blocks(serving_document(answer, (math.inf, math.inf))),
+BLOCKS: Mapping[str, Callable[[Any], Iterable[Block]]] = {
+    "Analysis": _analysis,
+    "Advice": lambda answer: advice_blocks(advice_document(answer, TOP)),
+    "Waterfall": _waterfall,
+    "Curve": _curve,
 }
-"""The blocks of an answer by its class."""
+"""The blocks of an answer by the name of its class."""
 
 
 def _html(block: Block) -> Iterator[str]:

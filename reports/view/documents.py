@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -30,6 +31,7 @@ from roofline.whatif.explain import Explanation
 from roofline.whatif.explain.operators import operator_at
 from roofline.whatif.metrics import find_metric
 from roofline.whatif.options import Kind, Option
+from roofline.whatif.request import Request
 
 BATCHES = tuple(2**power for power in range(11))
 PROMPTS = tuple(2**power for power in range(7, 18))
@@ -78,10 +80,9 @@ def answer(question: Question, specs: Specs) -> dict[str, Any]:
 def curves(question: Question, specs: Specs) -> dict[str, Any]:
     """TTFT, TPOT and throughput against batch and against prompt, each from one analysis of a grid."""
     request = _first(question, specs).request
-    scenario = request.scenario()
-    batch, prompt = int(np.max(scenario.batch)), int(np.max(scenario.prompt))
+    batch, prompt = given(request, "batch"), given(request, "prompt")
     longest = min(request.limits.get("max_model_len", MAX_LENGTH), request.model.max_context or MAX_LENGTH)
-    room = longest - int(np.max(scenario.generate)) - int(np.max(scenario.prefix))
+    room = longest - given(request, "generate") - given(request, "prefix")
     values = {
         "batch": sorted({batch, *(value for value in BATCHES if value <= request.max_batch)}),
         "prompt": sorted({prompt, *(value for value in PROMPTS if value <= room)}),
@@ -89,7 +90,13 @@ def curves(question: Question, specs: Specs) -> dict[str, Any]:
     return {name: _curve(request, name, points) for name, points in values.items()}
 
 
-def _curve(request: Any, name: str, values: list[int]) -> dict[str, Any]:
+def given(request: Request, name: str) -> int:
+    """A count of the request before techniques, which may shorten a prompt or split a batch."""
+    value = request.options.get(name)
+    return int(getattr(request.scenario(), name) if value is None else value)
+
+
+def _curve(request: Request, name: str, values: list[int]) -> dict[str, Any]:
     analysis = analyze(request.with_options(**{name: np.array(values)}).scenario())
     readings = ("bound", "low", "mid", "high") if analysis.times_are_expected else ("bound",)
     rate = "sequences_per_s" if analysis.decode is None else "tokens_per_s"
@@ -99,7 +106,12 @@ def _curve(request: Any, name: str, values: list[int]) -> dict[str, Any]:
 
     names = ["ttft", *(["tpot"] if analysis.decode is not None else []), rate]
     fits = [bool(value) for value in _listed(analysis, "fits", len(values))]
-    return {"values": values, "fits": fits, "figures": {metric: figures(metric) for metric in names}}
+    return {
+        "here": given(request, name),
+        "values": values,
+        "fits": fits,
+        "figures": {metric: figures(metric) for metric in names},
+    }
 
 
 def _listed(analysis: Analysis, metric: str, count: int) -> list[Any]:
@@ -118,8 +130,8 @@ def explain(question: Question, specs: Specs) -> dict[str, Any]:
     subject, lines, margin, kernel = operator_at(analysis, phase, question.place)
     last = lines[-1]
     found = Explanation(subject, "", last.value, last.unit, tuple(lines), margin, kernel, (), ())
-    command = read.command("explain", f"--phase {phase.name}")
-    command = command.replace("roofline explain", f"roofline explain {phase.ops[question.place].name}", 1)
+    name = shlex.quote(phase.ops[question.place].name)
+    command = read.command(f"explain {name}", "--phase", phase.name)
     return {"explanation": explain_document(found, analysis), "command": command}
 
 
@@ -132,10 +144,10 @@ def compare(question: Question, specs: Specs) -> dict[str, Any]:
     labels = [read.command().removeprefix("roofline analyze ") for read in found]
     return {
         "comparison": compare_document(analyses, labels, PARTS),
-        "command": " ".join(["roofline compare", *(f'"{label}"' for label in labels)]),
+        "command": shlex.join(["roofline", "compare", *labels]),
         "python": _python(
             [read.values for read in found],
-            "compare_document([analyze(scenario_from(one)) for one in @], 'AB')",
+            f"compare_document([analyze(scenario_from(one)) for one in @], {labels})",
             "from roofline import analyze\nfrom roofline.reports.documents.compare import compare_document",
             "scenario_from",
         ),
@@ -151,7 +163,7 @@ def advice(question: Question, specs: Specs) -> dict[str, Any]:
     ttft, tpot = _target(setup, "ttft"), _target(setup, "tpot")
     found = advise(read.request, Goal(objective, Limits(ttft=ttft, tpot=tpot), quality), top=TOP)
     trials = {entry.move.name: entry.trial for entry in (*found.recommendations, *found.engines, *found.hardware)}
-    words = [f"--objective {objective} --quality {quality}", *_targets(setup)]
+    words = ["--objective", str(objective), "--quality", str(quality), *_targets(setup)]
     return {
         "advice": advice_document(found, TOP),
         "changes": {name: changes(read.request, trial.request) for name, trial in trials.items()},
@@ -174,21 +186,20 @@ def load(question: Question, specs: Specs) -> dict[str, Any]:
     targets = (_target(first, "ttft") or math.inf, _target(first, "tpot") or math.inf)
     documents = []
     for read in map(specs.read, question.setups):
-        scenario = read.request.scenario()
-        prompt, output = int(np.max(scenario.prompt)), int(np.max(scenario.generate))
+        prompt, output = given(read.request, "prompt"), given(read.request, "generate")
         requests = Load(prompt=prompt, output=output, concurrency=int(values[0]))
-        documents.append(serving_document(serve(scenario, requests, values, targets=targets), targets))
+        documents.append(serving_document(serve(read.request.scenario(), requests, values, targets=targets), targets))
     read = specs.read(first)
     unused = dict.fromkeys(("batch", "prompt", "generate", "prefix", "images", "context"))
     served = replace(read, request=read.request.with_options(**unused))
-    lengths = {name: int(np.max(getattr(read.request.scenario(), name))) for name in ("prompt", "generate")}
-    words = [*(f"--{name} {tokens}" for name, tokens in lengths.items()), f"--concurrency {text}", *_targets(first)]
+    prompt, output = given(read.request, "prompt"), given(read.request, "generate")
+    words = ["--prompt", str(prompt), "--generate", str(output), "--concurrency", text, *_targets(first)]
     return {
         "serving": documents,
         "command": served.command("serve", *words),
         "python": _python(
             read.values,
-            f"serve(scenario_from(@), Load({lengths['prompt']}, {lengths['generate']}, concurrency=1), {values})",
+            f"serve(scenario_from(@), Load({prompt}, {output}, concurrency=1), {values})",
             "from roofline.serving.curve import serve\nfrom roofline.serving.load import Load",
             "scenario_from",
         ),
@@ -219,8 +230,8 @@ def _target(setup: Setup, name: str) -> float | None:
 
 def _targets(setup: Setup) -> list[str]:
     """The targets as options of a command."""
-    given = {name: setup.get(f"goal.{name}", "").strip() for name in ("ttft", "tpot")}
-    return [f"--{name} {text}" for name, text in given.items() if text]
+    texts = {name: setup.get(f"goal.{name}", "").strip() for name in ("ttft", "tpot")}
+    return [word for name, text in texts.items() if text for word in (f"--{name}", text)]
 
 
 def _choice(choices: Any, text: str) -> Any:

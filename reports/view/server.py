@@ -28,10 +28,10 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roofline.core.documents import MAX_BYTES
 from roofline.core.errors import RooflineError
-from roofline.reports.documents.analysis import analysis_document
-from roofline.reports.output.export import as_csv, as_json
+from roofline.reports.output.export import as_json
 from roofline.reports.view.catalogue import catalogue
 from roofline.reports.view.documents import ANSWERS, Question
+from roofline.reports.view.exports import EXPORTS
 from roofline.reports.view.setups import Specs
 
 LOOPBACK = "127.0.0.1"
@@ -164,39 +164,6 @@ async def _body(request: Request, most: int) -> bytes:
         if length > most:
             raise RooflineError("the question is too large")
     return b"".join(parts)
-
-
-def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:
-    try:
-        from roofline.reports.pages.content import content
-        from roofline.reports.pages.figures import of_accuracy
-        from roofline.reports.pages.subjects import Subject
-        from roofline.reports.pages.web import web_page
-        from roofline.reports.pages.write import markdown_page
-    except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
-    requests = [specs.read(setup).request for setup in question.setups]
-    labels = [chr(ord("A") + place) for place in range(len(requests))] if len(requests) > 1 else [""]
-    found = list(map(Subject, requests, labels))
-    sections = content(found, None, True, lambda _: None)
-    if ending == ".html":
-        return {"name": "report.html", "text": web_page(found, sections, list(of_accuracy(found)), None)}
-    return {"name": "report.md", "text": markdown_page(sections, (), "", None)}
-
-
-def _csv(question: Question, specs: Specs) -> dict[str, str]:
-    from roofline import analyze
-
-    read = specs.read(question.setups[0])
-    return {"name": "operators.csv", "text": as_csv(analysis_document(analyze(read.request.scenario())))}
-
-
-EXPORTS: Mapping[str, Callable[[Question, Specs], dict[str, str]]] = {
-    "html": lambda question, specs: _report(question, specs, ".html"),
-    "markdown": lambda question, specs: _report(question, specs, ".md"),
-    "csv": _csv,
-}
-"""Files that the page offers: name and text."""
 
 
 class Server:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,11 +22,12 @@ from msgspec.structs import replace
 
 from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.core.files import write_text
 from roofline.specs.hardware import Hardware, load_devices
 from roofline.specs.library import spec_path
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_any, load_model, to_spec
-from roofline.whatif.command_line import command_line, option_words
+from roofline.whatif.command_line import command_words, option_words
 from roofline.whatif.options import OPTIONS, Kind, find_option, read_options, request_from
 from roofline.whatif.request import Request
 
@@ -77,7 +79,8 @@ class Read(Struct, frozen=True):
 
     def command(self, command: str = "analyze", *more: str) -> str:
         """The command line of a question, with further words behind it."""
-        return " ".join((command_line(self.named, command), *more))
+        name, *rest = shlex.split(command)
+        return shlex.join(["roofline", name, *rest, *command_words(self.named), *more])
 
     @property
     def values(self) -> dict[str, Any]:
@@ -125,7 +128,7 @@ class Specs:
         path = Path(self._folder.name, hashlib.sha256(text.encode()).hexdigest()[:16], _FOLDER, _safe(name))
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text, encoding="utf-8")
+            write_text(path, text)  # whole at once: another question may read it
         return path
 
     def checkpoint(self, name: str, size: int, head: bytes) -> dict[str, str]:

@@ -139,6 +139,14 @@ def test_comparison_load_and_explanation_are_those_of_their_commands(server: Ser
     assert ask(server, "explain", BASE, phase="decode", place=10_000)[0] == 422
 
 
+def test_the_python_of_every_view_runs(server: Server) -> None:
+    shortened = {**BASE, "with": "llmlingua", "goal.ttft": "2 s"}
+    for name in ("answer", "compare", "advice", "load"):
+        names: dict[str, Any] = {}
+        exec(answer(server, shortened, BASE, {**BASE, "kv": "fp8"}, name=name)["python"], names)
+        assert names["answer"]
+
+
 def test_an_advised_change_gains_what_the_advice_says(server: Server) -> None:
     found = answer(server, {**BASE, "advice.quality": "lossy"}, name="advice")
     assert found["advice"]["quality"] == "lossy"

@@ -75,7 +75,7 @@ const Panels = (() => {
     const lines = ["batch", "prompt"].flatMap((axis) => ["times", "rate"].map((what) => [axis, what]));
     let curves = null;
     const later = lines.map(([axis, what]) => chart(grid, `${what}-over-${axis}`, (inner) => {
-      if (curves) curve(inner, axis, what, curves[axis], analysis.scenario[axis]);
+      if (curves) curve(inner, axis, what, curves[axis]);
       else inner.classList.add("waiting");
     }));
     [...drawn, ...later].forEach((one) => one.draw());
@@ -88,7 +88,7 @@ const Panels = (() => {
     }
   }
 
-  function curve(box, axis, what, { values, fits, figures }, here) {
+  function curve(box, axis, what, { values, fits, figures, here }) {
     const over = axis === "batch" ? "batch (sequences)" : "prompt (tokens)";
     const rates = Object.keys(figures).filter((name) => name.endsWith("_per_s"));
     const series = what === "rate" ? [[rates[0], "", "link"]] : figures.tpot
@@ -214,8 +214,9 @@ const Panels = (() => {
       const start = Math.min(x(from), x(to));
       const bar = add(svg, "rect", { class: look, x: start, y, width: Math.max(1.5, Math.abs(x(to) - x(from))), height: 16, rx: 2 });
       add(bar, "title", {}, `${name}: ${seconds(Math.abs(to - from))}`);
-      const most = Math.floor(left / 6.3);
-      add(svg, "text", { x: left - 8, y: y + 12, "text-anchor": "end" }, name.length > most ? `${name.slice(0, most - 1)}…` : name);
+      const fitting = Math.floor(left / 6.3);
+      const short = name.length > fitting ? `${name.slice(0, fitting - 1)}…` : name;
+      add(svg, "text", { x: left - 8, y: y + 12, "text-anchor": "end" }, short);
       const change = whole ? seconds(to) : `${to > from ? "+" : "−"}${seconds(Math.abs(to - from))}`;
       add(svg, "text", { x: Math.max(x(from), x(to)) + 6, y: y + 12, class: "number" }, change);
       if (index) add(svg, "line", { class: "grid", x1: x(from && !whole ? from : to), x2: x(from && !whole ? from : to), y1: y - 10, y2: y });

@@ -4,14 +4,14 @@
   const { add, plain, seconds, si } = Draw;
   const { LETTERS } = Panels;
   const get = (name) => document.getElementById(name);
-  const state = { setups: [{}], active: 0, tab: "overview", phase: "prefill", metric: "total", form: "command" };
-  const PAGE = ["active", "tab", "phase", "metric", "form"];
+  // What is shown of the set-ups, at first.
+  const BEGIN = { active: 0, tab: "overview", phase: "prefill", metric: "total", form: "command" };
+  const PAGE = Object.keys(BEGIN);
+  const state = { setups: [{}], ...BEGIN };
   let showFields = () => {};
   let undoable = 0;
 
   // --- the address ---------------------------------------------------------------------------------------------------
-
-  const BEGIN = { active: 0, tab: "overview", phase: "prefill", metric: "total", form: "command" };
 
   function address() {
     return state.setups.map((setup, index) => {
@@ -110,7 +110,7 @@
     box.hidden = !is;
     document.body.classList.toggle("stopped", is);
     if (is) box.textContent = "The server has ended, and the figures below no longer follow. Run roofline view again; this set-up: " +
-      (shown.source || "the part of the address after #");
+      (reproduced || "the part of the address after #");
   }
 
   async function alive() {
@@ -123,7 +123,7 @@
 
   // --- drawing -------------------------------------------------------------------------------------------------------
 
-  const shown = { source: "" };
+  let reproduced = "";
   let busy = false;
   let again = false;
 
@@ -393,7 +393,7 @@
     }
     add(box, "button", { type: "button", class: "action" }, "Copy").addEventListener("click", () => copy(forms[state.form][1]));
     get("source").textContent = forms[state.form][1];
-    shown.source = command;
+    reproduced = command;
   }
 
   async function openCard(op, phase, setup) {

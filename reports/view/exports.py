@@ -1,0 +1,43 @@
+"""Files that the live page saves: reports of its set-ups, and the operators of one as CSV."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from roofline import analyze
+from roofline.core.errors import RooflineError
+from roofline.reports.documents.analysis import analysis_document
+from roofline.reports.output.export import as_csv
+from roofline.reports.view.documents import Question
+from roofline.reports.view.setups import Specs
+
+
+def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:
+    try:
+        from roofline.reports.pages.content import content
+        from roofline.reports.pages.figures import of_accuracy
+        from roofline.reports.pages.subjects import Subject
+        from roofline.reports.pages.web import web_page
+        from roofline.reports.pages.write import markdown_page
+    except ModuleNotFoundError as error:
+        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
+    requests = [specs.read(setup).request for setup in question.setups]
+    labels = [chr(ord("A") + place) for place in range(len(requests))] if len(requests) > 1 else [""]
+    found = list(map(Subject, requests, labels))
+    sections = content(found, None, True, lambda _: None)
+    if ending == ".html":
+        return {"name": "report.html", "text": web_page(found, sections, list(of_accuracy(found)), None)}
+    return {"name": "report.md", "text": markdown_page(sections, (), "", None)}
+
+
+def _csv(question: Question, specs: Specs) -> dict[str, str]:
+    read = specs.read(question.setups[0])
+    return {"name": "operators.csv", "text": as_csv(analysis_document(analyze(read.request.scenario())))}
+
+
+EXPORTS: Mapping[str, Callable[[Question, Specs], dict[str, str]]] = {
+    "html": lambda question, specs: _report(question, specs, ".html"),
+    "markdown": lambda question, specs: _report(question, specs, ".md"),
+    "csv": _csv,
+}
+"""Files that the page offers: name and text."""
