@@ -193,7 +193,6 @@ const Draw = (() => {
     const highY = Math.max(...all) * (linear ? 1.08 : 1.3);
     const x = logScale(xs[0], xs[xs.length - 1], left + 6, right);
     const y = linear ? (value) => bottom + ((top - bottom) * value) / highY : logScale(lowY, highY, bottom, top);
-    add(svg, "text", { x: left, y: 14, class: "title" }, `${what} over ${axis}`);
     let edge = right;
     for (const { label, look } of lines.filter((line) => line.label).reverse()) {
       add(svg, "text", { x: edge, y: 14, "text-anchor": "end" }, label);
@@ -201,6 +200,8 @@ const Draw = (() => {
       add(svg, "circle", { class: `fill-${look}`, cx: edge + 6, cy: 10, r: 4 });
       edge -= 10;
     }
+    const whole = `${what} over ${axis}`;
+    add(svg, "text", { x: left, y: 14, class: "title" }, 7 * whole.length < edge - left ? whole : what);
     for (const value of linear ? evenTicks(highY) : logTicks(lowY, highY, 6)) {
       add(svg, "line", { class: "grid", x1: left, x2: right, y1: y(value), y2: y(value) });
       add(svg, "text", { x: left - 5, y: y(value) + 4, "text-anchor": "end", class: "faint" }, shown(value, linear ? 2 : 1));

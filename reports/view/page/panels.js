@@ -174,10 +174,12 @@ const Panels = (() => {
     }
     const body = add(box, "div", { class: "charts wide" });
     const { comparison } = await page.ask("compare");
-    for (const fall of comparison.waterfalls.filter(({ metric }) => metric === page.metric)) {
+    // All boxes come first: their number determines their width.
+    const charts = comparison.waterfalls.filter(({ metric }) => metric === page.metric).map((fall) => {
       const title = `${LETTERS[fall.from]} to ${LETTERS[fall.to]}`;
-      chart(body, `from-${title.replaceAll(" ", "-")}`, (inner) => waterfall(inner, fall, title)).draw();
-    }
+      return chart(body, `from-${title.replaceAll(" ", "-")}`, (inner) => waterfall(inner, fall, title));
+    });
+    charts.forEach((one) => one.draw());
     const scope = page.metric === "tpot" ? " of the mean decode step" : "";
     add(box, "p", { class: "note" }, `Expected times${scope}, operator by operator, the largest changes first.`);
   }
@@ -254,18 +256,22 @@ const Panels = (() => {
     const body = add(box, "div", { class: "advice waiting" });
     const { advice: found, changes, plan } = await page.ask("advice");
     body.classList.remove("waiting");
+    const group = (title) => {
+      const part = add(body, "section", { "aria-label": title });
+      add(part, "h2", {}, title);
+      return part;
+    };
     if (found.findings.length) {
-      add(body, "h2", {}, "What limits it");
-      const list = add(body, "ul", { class: "plain-list" });
+      const list = add(group("What limits it"), "ul", { class: "plain-list" });
       for (const { text } of found.findings) add(list, "li", {}, text);
     }
     const steps = found.plan.steps;
     if (steps.length) {
-      add(body, "h2", {}, `Plan: ${found.plan.times_better ? `${times(found.plan.times_better)} in all` : "it fits then"}`);
-      const list = add(body, "ol", { class: "moves" });
+      const part = group(`Plan: ${found.plan.times_better ? `${times(found.plan.times_better)} in all` : "it fits then"}`);
+      const list = add(part, "ol", { class: "moves" });
       steps.forEach((step, index) => move(list, step, page, plan[index], index ? `Apply 1 to ${index + 1}` : "Apply"));
       if (steps.length > 1) {
-        add(body, "button", { type: "button", class: "plain" }, "Apply the whole plan")
+        add(part, "button", { type: "button", class: "plain" }, "Apply the whole plan")
           .addEventListener("click", () => page.apply(plan.at(-1), "the plan"));
       }
     }
@@ -273,13 +279,12 @@ const Panels = (() => {
       ["Single changes", found.recommendations], ["Other engines", found.other_engines], ["Other hardware", found.other_hardware],
     ]) {
       if (!entries.length) continue;
-      add(body, "h2", {}, title);
-      const list = add(body, "ul", { class: "moves" });
+      const list = add(group(title), "ul", { class: "moves" });
       for (const entry of entries) move(list, entry, page, changes[entry.move], "Apply");
     }
     const useless = found.no_benefit.filter(({ reason }) => reason);
     if (useless.length) {
-      const more = add(body, "details", { class: "fold" });
+      const more = add(add(body, "section", { "aria-label": "Without benefit" }), "details", { class: "fold" });
       add(more, "summary", {}, `Without benefit here (${useless.length})`);
       const list = add(more, "ul", { class: "plain-list" });
       for (const { move: name, reason } of useless) add(list, "li", {}, `${name}: ${reason}`);

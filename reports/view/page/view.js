@@ -356,6 +356,7 @@
       const chosen = tab.id === `tab-${state.tab}`;
       tab.setAttribute("aria-selected", chosen);
       tab.tabIndex = chosen ? 0 : -1;
+      if (chosen) box.scrollLeft = Math.max(0, tab.offsetLeft - box.offsetLeft + tab.offsetWidth - box.clientWidth);
     }
     get("panel").setAttribute("aria-labelledby", `tab-${state.tab}`);
   }
