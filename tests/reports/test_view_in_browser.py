@@ -16,6 +16,7 @@ pytest.importorskip("uvicorn", reason="the live page needs uvicorn and Starlette
 pytest.importorskip("starlette", reason="the live page needs uvicorn and Starlette")
 
 from roofline.reports.view.server import Server
+from roofline.whatif.options import OPTIONS
 from tests.browser import Opened
 from tests.paths import ROOT
 from tests.reports.hostile import NAMES, hostile_specs
@@ -354,6 +355,7 @@ def test_everything_has_an_accessible_name(live: Live) -> None:
     assert all(all(names) for names in named.values()), named
     ids = live.page.evaluate("[...document.querySelectorAll('[id]')].map((element) => element.id)")
     assert len(ids) == len(set(ids))
+    assert {f"text-{name}" for name in OPTIONS if name != "with"} <= set(ids)
 
 
 MACHADO = {  # Machado, Oliveira, Fernandes 2009, severity 1, linear RGB
