@@ -127,7 +127,7 @@ def fit(measured: Sequence[Timed]) -> Fits:
         mids = [float(row.expected(calibrations).mid) for row in measured]
         return np.concatenate([(np.log(mids) - times) / NOISE, at])
 
-    solution = least_squares(errors, np.zeros(len(space.names)), diff_step=[1e-3], xtol=1e-3, ftol=1e-3, max_nfev=25)
+    solution = least_squares(errors, np.zeros(len(space.names)), diff_step=[1e-3], xtol=1e-3, ftol=1e-3, max_nfev=40)
     ratios = np.exp(-NOISE * errors(solution.x)[: times.size])
     low, mid, high = (float(value) for value in np.quantile(ratios, (0.1, 0.5, 0.9)))
     residuals = {"all": Residuals(min(low, 0.95), mid, max(high, 1.05), times.size)}

@@ -1,15 +1,15 @@
 """Time of llama.cpp's GEMMs on CPUs: rows of block-scaled integers or 16-bit floats, multiplied on the vector units.
 
-    one pass    u = n k (1 / e_1 - 1 / e) / (peak / 2)             unpacking each weight once for all rows
-    units       T_S = u + m n k / (e peak / 2)                     a multiply-add is two FLOP
+    units       T_S = n k (1 / e_1 + (m - 1) / e) / (peak / 2)     a multiply-add is two FLOP
     memory      T_M = (B + A + C) / (e_B bandwidth)
-    time        t = barrier S + (T_S^p + T_M^p)^(1/p)              S threads wait for each other
+    time        t = barrier S + T_S + T_M                         S threads wait for each other
 
 `peak` is the CPU's FP32 vector peak, for integers, too: the kernels of most formats spend their time on unpacking and
-scaling blocks, not on the integer products, so that their rate follows the vector units and not a peak for INT8. e is
-the efficiency of many rows and may exceed 1, e_1 that of a single row. Layers of one mixture of formats have the
-constants of the most frequent one. The barrier includes those of the small operators around a GEMM; with 56 threads
-they are a large part of a decode step.
+scaling blocks, not on the integer products, so that their rate follows the vector units and not a peak for INT8. e_1 is
+the efficiency of the first row, for which weights are unpacked, e that of the further ones; both may exceed 1. Weights
+are not fetched while others are multiplied: prefill of 32 tokens takes the time of 32 rows and that of reading the
+weights. Layers of one mixture of formats have the constants of the most frequent one. The barrier includes those of the
+small operators around a GEMM; with 56 threads they are a large part of a decode step.
 """
 
 from __future__ import annotations
@@ -20,17 +20,16 @@ import numpy as np
 
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
-from roofline.timing.kernels.common import Array, Columns, aligned, column, smooth_maximum, storage, units
+from roofline.timing.kernels.common import Array, Columns, aligned, column, storage, units
 
 PREFIX = "ggml_"
 """Of the formats of these kernels; the rest is the format of the weights."""
 
 PARAMETERS = (
     Parameter("barrier", Unit.SECONDS, 0.01e-6, 10e-6, 0.5e-6, "barriers of a GEMM and of what is around it, a thread"),
-    Parameter("compute_efficiency", Unit.RATIO, 0.01, 10.0, 0.8, "many rows: FLOP/s over the FP32 vector peak"),
-    Parameter("row_efficiency", Unit.RATIO, 0.01, 10.0, 0.5, "a single row: FLOP/s over the FP32 vector peak"),
+    Parameter("compute_efficiency", Unit.RATIO, 0.01, 10.0, 0.8, "further rows: FLOP/s over the FP32 vector peak"),
+    Parameter("row_efficiency", Unit.RATIO, 0.01, 10.0, 0.5, "the first row: FLOP/s over the FP32 vector peak"),
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.9, "achievable fraction of memory bandwidth"),
-    Parameter("sharpness", Unit.RATIO, 1.0, 20.0, 3.0, "exponent of the smooth maximum of units and memory"),
 )
 
 
@@ -38,9 +37,8 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
     """Seconds for columns `dtype, m, n, k` (the module's formula) and the optional ones of `storage`."""
     form = storage(columns)
     m, n, k = aligned(*(column(columns, name) for name in ("m", "n", "k")))
-    product = 2.0 * n * k / (hardware.vector_peak or np.inf)
-    many, one = 1.0 / parameters["compute_efficiency"], 1.0 / parameters["row_efficiency"]
-    on_units = product * (m * many + max(one - many, 0.0))
+    rows = 1.0 / parameters["row_efficiency"] + (m - 1.0) / parameters["compute_efficiency"]
+    on_units = 2.0 * n * k * rows / (hardware.vector_peak or np.inf)
     traffic = form.bytes * n * k + form.input_bytes * m * k + 4.0 * m * n
     over_memory = traffic / (parameters["memory_efficiency"] * hardware.memory_bandwidth)
-    return parameters["barrier"] * units(hardware) + smooth_maximum(on_units, over_memory, parameters["sharpness"])
+    return parameters["barrier"] * units(hardware) + on_units + over_memory

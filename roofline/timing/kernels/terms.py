@@ -116,7 +116,11 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
     bare = {"launch": 0.0, "barrier": 0.0, "throttling": 0.0, "quantise_row": 0.0, "quantise_efficiency": _REMOVED}
     bare = {name: value for name, value in bare.items() if name in constants}
     of_ggml = "row_efficiency" in constants
-    how = "m n k / (e peak / 2) + unpacking" if of_ggml else "min over tiles and splits of waves x (tile + prologue)"
+    how = (
+        "n k (1 / e_1 + (m - 1) / e) / (peak / 2)"
+        if of_ggml
+        else "min over tiles and splits of waves x (tile + prologue)"
+    )
     units = _given("units", f"units = {how}", time(**bare, memory_efficiency=_REMOVED))
     passes = float(np.max(weight_passes(np.array(m), constants)))
     weights = f"{shown(form.bytes)}*{shown(n)}*{shown(k)}" + (f"*{shown(passes)}" if passes != 1 else "")
@@ -126,11 +130,11 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
     if passes != 1:
         formula = "memory = (passes B + A + C) / (e_B bandwidth), passes = min(ceil(m / v), 1 + packing)"
     memory = _evaluated("memory", formula, f"({moved}) / {rate}")
-    both = _smooth(units.value, memory.value, constants["sharpness"])
     if of_ggml:
         count = shown(float(threads(hardware)))
         waiting = _evaluated("barriers", "barriers = barrier x threads", f"{shown(constants['barrier'])} * {count}")
-        return [waiting, units, memory, both, _sum("t = barriers + x", waiting, both)]
+        return [waiting, units, memory, _sum("t = barriers + units + memory", waiting, units, memory)]
+    both = _smooth(units.value, memory.value, constants["sharpness"])
     found = [_launch(constants), units, memory, both]
     if "throttling" in constants and not form.quantises:
         slower = f"{shown(constants['throttling'])} * {shown(both.value)} / ({shown(both.value)} + {THROTTLING_TIME})"
