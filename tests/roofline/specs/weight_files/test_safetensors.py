@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -18,6 +19,7 @@ from roofline.core.errors import SpecError
 from roofline.scenario.stored import mismatch, stored_notes
 from roofline.specs.engine import load_engine
 from roofline.specs.weight_files.safetensors import read_header
+from tests.paths import ROOT
 
 HIDDEN, WIDTH, HEADS, VOCABULARY = 256, 512, 4, 1000
 
@@ -142,6 +144,41 @@ def test_weights_are_those_of_the_files_to_the_byte(kind: str, tmp_path: Path) -
     assert model.stored is not None
     assert model.stored.bytes == stored
     assert model.stored.header + stored == model.stored.size
+
+
+def test_experts_in_mxfp4_beside_layers_in_bf16(tmp_path: Path) -> None:
+    """The layout of gpt-oss-20b: fused experts as blocks and scales, biases everywhere, a sink a head."""
+    config = (ROOT / "tests/data/configs/gpt-oss-20b.json").read_text()
+    hidden, experts = 2880, 32
+    shapes: dict[str, tuple[int, ...]] = {"model.norm.weight": (hidden,)}
+    shapes |= dict.fromkeys(("model.embed_tokens.weight", "lm_head.weight"), (201088, hidden))
+    for layer in range(24):
+        prefix = f"model.layers.{layer}"
+        for name, width in (("q_proj", 4096), ("k_proj", 512), ("v_proj", 512)):
+            shapes |= {
+                f"{prefix}.self_attn.{name}.weight": (width, hidden),
+                f"{prefix}.self_attn.{name}.bias": (width,),
+            }
+        shapes |= {f"{prefix}.self_attn.o_proj.weight": (hidden, 4096), f"{prefix}.self_attn.o_proj.bias": (hidden,)}
+        shapes |= {f"{prefix}.self_attn.sinks": (64,), f"{prefix}.mlp.router.weight": (experts, hidden)}
+        shapes |= {f"{prefix}.{norm}_layernorm.weight": (hidden,) for norm in ("input", "post_attention")}
+        shapes |= {f"{prefix}.mlp.router.bias": (experts,)}
+        for name, width in (("gate_up_proj", 2 * hidden), ("down_proj", hidden)):
+            shapes |= {f"{prefix}.mlp.experts.{name}_blocks": (experts, width, hidden // 32, 16)}
+            shapes |= {f"{prefix}.mlp.experts.{name}_scales": (experts, width, hidden // 32)}
+            shapes |= {f"{prefix}.mlp.experts.{name}_bias": (experts, width)}
+    header, end = {}, 0
+    for name, shape in shapes.items():
+        packed = name.endswith(("_blocks", "_scales"))
+        start, end = end, end + math.prod(shape) * (1 if packed else 2)
+        header[name] = entry(start, end, shape, "U8" if packed else "BF16")
+    write_raw(tmp_path / "model.safetensors", header)
+    os.truncate(tmp_path / "model.safetensors", (tmp_path / "model.safetensors").stat().st_size + end)
+    (tmp_path / "config.json").write_text(config)
+    model = load_model(str(tmp_path))
+    assert mismatch(model) == ""
+    assert round(analyze(Scenario(model, load_hardware("h100-sxm"), engine="vllm")).memory.weights) == end
+    assert end / 1e9 == pytest.approx(13.76, abs=0.005)  # the size of the repository's files
 
 
 def test_bits_of_awq_are_those_of_its_groups(tmp_path: Path) -> None:
