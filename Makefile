@@ -7,7 +7,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo calibrate-demo engine-demo test lint types lowest bench gallery browser docs check clean
+.PHONY: help demo calibrate-demo engine-demo test fuzz lint types lowest bench gallery browser docs check clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "%-15s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -24,6 +24,9 @@ engine-demo: $(VENV)/llama-cpp ## run llama.cpp on this CPU beside its predictio
 
 test: $(VENV)/dev browser ## install what the tests need and run them
 	$(BIN)/python -m pytest --numprocesses auto
+
+fuzz: $(VENV)/dev ## attack every reader and command with 100,000 mutated inputs (docs/reliability.md)
+	$(BIN)/python -m tests.fuzz
 
 lint: $(VENV)/dev ## ruff: lint and format
 	$(BIN)/ruff check .

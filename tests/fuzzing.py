@@ -6,7 +6,8 @@ import copy
 import datetime
 import random
 import sys
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import yaml
@@ -23,11 +24,18 @@ HOSTILE: tuple[Any, ...] = (
 )
 
 
+outcomes: Counter[str] = Counter()
+"""How many attempts were answered, and how many refused."""
+
+
 def attempt(read: Callable[[], Answer]) -> Answer | None:
     """The result of `read`, or None if it fails with one short sentence; anything else fails the test."""
     try:
-        return read()
+        answer = read()
+        outcomes["answered"] += 1
+        return answer
     except RooflineError as error:
+        outcomes["refused"] += 1
         message = str(error)
         assert message.isprintable(), ascii(message)
         assert 0 < len(message) < 600, message
@@ -52,6 +60,108 @@ def mutants(document: Document, count: int, seed: int = 0) -> Iterator[Document]
         holder, key = places(changed)[index]
         holder[key] = value
         yield changed
+
+
+WORDS = (
+    *("", " ", "0", "-1", "1e999", "nan", "inf", "16 GB", "1e3 TB/s", "9" * 400, "no", "null", "x" * 500, "a,b", "a:b"),
+    *("h100-sxm", "llama-3.2-1b", "bf16", "fp8", "awq", "vllm", "vllm@0.8", "1:3", "1:9:log3", "batch", "ttft", "all"),
+    *(
+        "none",
+        "eagle",
+        "gemm",
+        "silu",
+        "3 x layer",
+        "\x1b[31m",
+        "two\nlines",
+        "=1+1",
+        "\u202e",
+        "\udcff",
+        "..",
+        "own.yaml",
+    ),
+)
+
+TOKENS = (
+    *("name", "a", "b", "- ", ": ", ", ", "? ", "{", "}", "[", "]", "'", '"', "\n", "\n  ", " ", "\t", "|", ">", "#"),
+    *(
+        "&a ",
+        "*a",
+        "<<",
+        "!!bool ",
+        "!!int ",
+        "!!float ",
+        "!!map ",
+        "!!seq ",
+        "!!set ",
+        "!!omap ",
+        "!!pairs ",
+        "!!str ",
+    ),
+    *("!!null ", "!!binary ", "!!timestamp ", "!!python/name:os.system ", "!", "%YAML 9.9", "---\n", "...\n", "~", "="),
+    *("1", "0x", "0b", "1_", "1e999", ".inf", ".nan", "-", "1:60", "2025-99-99", "true", "null", "NaN", "\\u0000"),
+    *("\x00", "\x85", "\u2028", "\ufeff", "\\ud800", "é", "🦙"),
+)
+
+
+def hostile(generator: random.Random) -> Any:
+    """A value that a file may have instead of what it should have."""
+    match generator.randrange(5):
+        case 0:
+            return generator.choice(WORDS)
+        case 1:
+            return generator.choice((1, 2, 3, 8, 64, 4096, 10**6, 10**9, 10**15, 0.1, 1.5, 1e6))
+        case 2:
+            return [hostile(generator) for _ in range(generator.randrange(4))]
+        case 3:
+            return {generator.choice(WORDS): hostile(generator) for _ in range(generator.randrange(3))}
+    return copy.deepcopy(generator.choice(HOSTILE))
+
+
+MUTATIONS = ("replace", "replace", "number", "number", "number", "delete", "rename", "move", "insert")
+
+
+def mutated(document: Document, generator: random.Random, others: Sequence[Any] = ()) -> Document:
+    """A copy of a document with up to three entries replaced, deleted, renamed, moved or added."""
+    content = copy.deepcopy(document)
+    for _ in range(generator.choice((1, 1, 1, 2, 3))):
+        if not (found := places(content)):
+            break
+        holder, key = generator.choice(found)
+        donor, donated = generator.choice(found)
+        value = hostile(generator)
+        if others and generator.random() < 0.3:
+            value = generator.choice(others)
+        match generator.choice(MUTATIONS):
+            case "replace":
+                holder[key] = value
+            case "number" if isinstance(holder[key], (int, float)) and abs(holder[key]) < HUGE:
+                holder[key] = type(holder[key])(holder[key] * generator.choice((-1, 0, 0.5, 2, 10, 1000)))
+            case "delete":
+                del holder[key]
+            case "move":
+                holder[key] = copy.deepcopy(donor[donated])
+            case "rename" if isinstance(holder, dict):
+                holder[generator.choice((*WORDS, str(donated)))] = holder.pop(key)
+            case _ if isinstance(holder, dict):
+                holder[generator.choice((*WORDS, str(donated)))] = value
+            case _:
+                holder.insert(key, value)
+    return content
+
+
+def damaged(raw: bytes, generator: random.Random) -> bytes:
+    """A file with a stretch of it replaced, repeated, flipped or cut off."""
+    start = generator.randrange(len(raw) + 1)
+    end = min(len(raw), start + generator.randrange(40))
+    match generator.randrange(5):
+        case 0:
+            return raw[:start]
+        case 1:
+            return raw[:start] + bytes(byte ^ 1 << generator.randrange(8) for byte in raw[start:end]) + raw[end:]
+        case 2:
+            return raw[:end] + raw[start:end] * generator.randrange(1, 2000) + raw[end:]
+    tokens = "".join(generator.choices(TOKENS, k=generator.randrange(12)))
+    return raw[:start] + tokens.encode("utf-8", "surrogateescape") + raw[end:]
 
 
 def dumped(content: object, write: Callable[[Any], str] = yaml.safe_dump) -> str:

@@ -117,6 +117,13 @@ def parse_lengths(written: float | str | Lengths, what: str = "a length") -> Len
     """The distribution of a number or text; raises RooflineError, which names it `what`."""
     if isinstance(written, Lengths):
         return written
+    try:
+        return _parsed(written, what)
+    except OverflowError:
+        raise RooflineError(f"{what} must be 1 to {MAX_LENGTH} tokens on average, got {quote(written)}") from None
+
+
+def _parsed(written: float | str, what: str) -> Lengths:
     number = as_number(written)
     if number is not None:
         found = Lengths(f"{number:.12g}", number, number**2, lambda share: np.full(np.shape(share), number))

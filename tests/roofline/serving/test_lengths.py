@@ -58,6 +58,14 @@ def test_bad_lengths_are_told_in_a_sentence(text, message) -> None:
         parse_lengths(text)
 
 
+@pytest.mark.parametrize(
+    "text", [1e200, "1e308", "uniform:1:1e300", "lognormal:median=1,p51=1e15", "lognormal:mean=1e300,p95=1e301"]
+)
+def test_lengths_beyond_a_double_are_refused(text) -> None:
+    with pytest.raises(RooflineError, match="--prompt"):
+        parse_lengths(text, "--prompt")
+
+
 def test_invalid_histograms_are_refused(tmp_path) -> None:
     for content, message in (("1,2\n3\n", "row 2 of"), ("1,0\n", "sum to 0"), ("", "sum to 0")):
         file = tmp_path / "bad.csv"
