@@ -226,6 +226,30 @@ def test_columns_of_other_types(frame: pd.DataFrame, tmp_path: Path, cell: str) 
             read(tmp_path / "rows.parquet")
 
 
+@pytest.mark.parametrize(
+    "cell", ["text", "blank", "bytes", "huge text", "infinity", "date", "large", "timedelta", "tiny"]
+)
+@pytest.mark.parametrize("name", ["rows.csv", "rows.parquet"])
+def test_cells_are_refused_with_file_row_and_column(frame: pd.DataFrame, tmp_path: Path, cell: str, name: str) -> None:
+    path, value = tmp_path / name, {**CELLS, "timedelta": pd.Timedelta(1)}[cell]
+    for column in ("m", "n", "k", "latency_us", "bare"):
+        if column == "bare" and cell == "blank":  # a column that may be empty
+            continue
+        changed = frame.assign(**{column: pd.Series([value] * len(frame), dtype=object)})
+        changed.to_csv(path, index=False) if path.suffix == ".csv" else changed.to_parquet(path)
+        with pytest.raises(RooflineError, match=rf"{name}: '{column}' .*\(rows 1, 2, 3, 4, 5 and 19 more\)"):
+            read_measurements(path)
+
+
+@pytest.mark.parametrize("column", ["hardware", "op", "dtype", "kernel", "software", "cache"])
+@pytest.mark.parametrize("cell", ["huge text", "large", "infinity", "truth", "bytes", "date"])
+def test_names_are_short_texts(frame: pd.DataFrame, tmp_path: Path, column: str, cell: str) -> None:
+    changed = frame.assign(**{column: pd.Series([CELLS[cell]] * len(frame), dtype=object)})
+    changed.to_parquet(tmp_path / "rows.parquet")
+    with pytest.raises(RooflineError, match=rf"rows.parquet: .*{column}.*\(rows 1, 2, 3, 4, 5 and 19 more\)"):
+        read_measurements(tmp_path / "rows.parquet")
+
+
 @pytest.mark.parametrize("kind", ["category", "string", "Int64", "float32", "bool", "datetime64[ns]", "int8", "uint64"])
 @pytest.mark.filterwarnings("ignore")
 def test_columns_of_other_dtypes(frame: pd.DataFrame, tmp_path: Path, kind: str) -> None:

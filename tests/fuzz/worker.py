@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import signal
+import socket
 import tempfile
 import time
 import traceback
@@ -33,6 +34,7 @@ def work(pipe: Connection, inputs: range, seed: int) -> None:
     signal.signal(signal.SIGALRM, _alarm)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     warnings.simplefilter("ignore")
+    forbid_connections()
     with tempfile.TemporaryDirectory() as folder:
         for index in inputs:
             name = surface_of(index).__name__
@@ -57,6 +59,16 @@ def work(pipe: Connection, inputs: range, seed: int) -> None:
                 pipe.send(("failed", (index, "memory", f"{memory:.0f} MiB")))
             pipe.send(("done", name, time.monotonic() - start, memory))
     pipe.send(("outcomes", dict(outcomes)))
+
+
+def forbid_connections() -> None:
+    """Make every connection of this process an error."""
+
+    def connect(*where: object) -> None:
+        raise AssertionError(f"a connection to {where[1:]}")
+
+    for name in ("connect", "connect_ex"):
+        setattr(socket.socket, name, connect)
 
 
 def _alarm(*_: object) -> None:

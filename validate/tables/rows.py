@@ -25,6 +25,7 @@ import numpy as np
 from msgspec import Struct
 from numpy.typing import NDArray
 
+from roofline.core.documents import finite_number
 from roofline.core.errors import SpecError, quote, suggest
 from roofline.timing.kernels import KERNELS, Columns, kernel
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
@@ -73,6 +74,10 @@ MICROSECONDS = (1e-6, 1e12)
 
 MAX_EXTENT = 1e15
 """Largest value of a shape column, in bytes of a message or elements: products of a few are doubles."""
+
+
+MAX_TEXT = 300
+"""Longest name, in characters."""
 
 
 class Measurements(Struct, frozen=True):
@@ -287,9 +292,11 @@ def _absent(column: pd.Series[Any]) -> pd.Series[bool]:
 
 def _word(value: object) -> str | None:
     """The text of a cell; a number where one was meant as a name."""
-    if isinstance(value, (str, int, float)) and not isinstance(value, bool):
-        return str(value)
-    return str(value.item()) if isinstance(value, np.number) else None
+    value = value.item() if isinstance(value, np.number) else value
+    if isinstance(value, str):
+        return value if len(value) <= MAX_TEXT else None
+    number = finite_number(value)
+    return str(value) if number is not None and abs(number) <= MAX_EXTENT else None
 
 
 def _number(value: object) -> float:
