@@ -23,6 +23,7 @@ from msgspec.structs import replace
 from roofline.core.documents import MAX_BYTES, read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.core.files import write_text
+from roofline.core.inputs import read_text
 from roofline.specs.hardware import Hardware, load_devices
 from roofline.specs.library import spec_path
 from roofline.specs.model import Model
@@ -193,7 +194,7 @@ def first_setup(options: Mapping[str, Any]) -> dict[str, str]:
 def _text(path: Path, spec: Model | Hardware) -> str:
     """The text of a spec; a `config.json` as the spec that it becomes."""
     if isinstance(spec, Hardware):
-        return path.read_text(encoding="utf-8")
+        return read_text(path, MAX_BYTES)
     return str(yaml.safe_dump(to_spec(spec), sort_keys=False, allow_unicode=True))
 
 

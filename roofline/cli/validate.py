@@ -317,7 +317,7 @@ validate_app.command("server")(server)
 
 
 def _loop() -> Any:
-    """The module that measures this machine; it needs PyTorch and SciPy, which the base install lacks."""
+    """The module that measures this machine; it needs PyTorch, which the base install lacks."""
     from roofline.core.errors import RooflineError
 
     try:

@@ -25,12 +25,11 @@ the prompts ahead fill, and for its own step with all prompts in it.
 from __future__ import annotations
 
 import math
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
-from scipy.stats import qmc
 
 from roofline.serving.load import Arrivals, Load
 from roofline.serving.replica import Replica
@@ -126,6 +125,8 @@ def _prompts(times: Times, rate: Array, number: Array) -> Prompts:
 
 def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     """The chain of waiting prompts, by repeated multiplication from its mean."""
+    from scipy.special import gammaln
+
     decode = times.at(number)
     expected = rate * (decode + times.base(number)) / np.maximum(1 - rate * times.full(number), 0.02)
     unit = np.maximum(times.unit, np.ceil(expected / (STATES / 4)))
@@ -173,7 +174,13 @@ def _front(replica: Replica, step: Array) -> Array:
     return front
 
 
-_SEQUENCE = qmc.Sobol(6, seed=0).random(SAMPLES)
+@cache
+def _cube() -> Array:
+    """Points of the unit cube, one a sample."""
+    from scipy.stats import qmc  # takes half a second to import
+
+    points: Array = qmc.Sobol(6, seed=0).random(SAMPLES)
+    return points
 
 
 def _inverse(share: Array, at: Array) -> NDArray[np.intp]:
@@ -204,19 +211,19 @@ def _waits(times: Times, rate: Array, number: Array, prompts: Prompts) -> tuple[
         part = slice(begin, begin + BLOCK)
         length, share, unit = prompts.length[:, part], prompts.share[:, part], prompts.unit[part]
         weight = share * length
-        state = _inverse(weight, _SEQUENCE[:, :1])
+        state = _inverse(weight, _cube()[:, :1])
         step = np.take_along_axis(length[np.newaxis].repeat(SAMPLES, 0), state[:, np.newaxis], axis=1)[:, 0]
         done = np.minimum(state, np.maximum(times.most / unit, 1.0)) * unit
         ahead = state * unit - done
-        place = _SEQUENCE[:, 1:2]
-        before = _poisson(rate[part] * step * place / unit, _SEQUENCE[:, 2:3]) * unit
-        after = _poisson(rate[part] * step * (1 - place) / unit, _SEQUENCE[:, 3:4]) * unit
+        place = _cube()[:, 1:2]
+        before = _poisson(rate[part] * step * place / unit, _cube()[:, 2:3]) * unit
+        after = _poisson(rate[part] * step * (1 - place) / unit, _cube()[:, 3:4]) * unit
         queue = ahead + before
         full = np.floor(queue / times.most)
         others = np.minimum(queue - full * times.most + after, times.most - 1)
         still = 0.0 if times.alone else times.at(number[part])
         filled = times.adding(times.most, number[part]) + still
-        place_of = np.floor(_SEQUENCE[:, 4:5] * times.lengths)
+        place_of = np.floor(_cube()[:, 4:5] * times.lengths)
         own = times.own.signed(number[part], place_of)
         mine = full * filled + still + times.adding(1 + others, number[part]) + own
         blocks.append((1 - place) * step + mine)
@@ -301,7 +308,7 @@ def _open(replica: Replica, times: Times, points: Array, slots: float, load: Loa
     late = np.maximum(behind - usual, 0.0) * further / np.maximum(1 - rate * further, 0.05)
     step, running = step + late / max(times.steps, 1.0), running + rate * late
     full, slot = tail
-    wait = np.log(np.maximum(full / (1 - _SEQUENCE[:, 5:6]), 1.0)) * slot
+    wait = np.log(np.maximum(full / (1 - _cube()[:, 5:6]), 1.0)) * slot
     samples = samples + wait
     ttft = _summary(samples)
     tpot = _tpot(times, rate, number, step, deviation) / replica.steps.accepted

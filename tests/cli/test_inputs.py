@@ -65,6 +65,8 @@ def test_files_are_opened_in_one_place_only() -> None:
         "reports/tables/spool.py",
         "validate/literature.py",
         "validate/measure/host.py",
+        "validate/llama_cpp/demo.py",
+        "reports/view/server.py",
     )
     writers = ("roofline/core/inputs.py", "roofline/core/files.py", "validate/tables/rowfile.py")
     from_memory = ("validate/tables/text.py", "validate/tables/frames.py")
