@@ -183,23 +183,28 @@ async def run(
     """
     points = list(points)
     total = sum(point.requests for point in points)
-    await load.warm_up()
+    limit = f"the limit of {limits.seconds / 60:g} minutes"
+    try:
+        await load.warm_up()
+    except ServerError as error:
+        raise (error if load.left > 0 else ServerError(f"no load was measured: {limit}")) from None
     for index, point in enumerate(points):
-        left = len(points) - index
+        reason = ""
         if load.sent + point.requests > limits.requests:
-            return Ended(left, f"the limit of {limits.requests} requests")
-        if load.left <= 0:
-            return Ended(left, f"the limit of {limits.seconds / 60:g} minutes")
-        done = sum(earlier.requests for earlier in points[:index]) / total
-        progress(done, f"{point.concurrency} in flight, prompt {point.prompt}")
-        try:
-            keep(await load.measure(point))
-        except ServerError as error:
-            if load.left <= 0:
-                return Ended(left, f"the limit of {limits.seconds / 60:g} minutes")
-            if index == 0:
-                raise
-            return Ended(left, str(error))
+            reason = f"the limit of {limits.requests} requests"
+        elif load.left > 0:
+            done = sum(earlier.requests for earlier in points[:index]) / total
+            progress(done, f"{point.concurrency} in flight, prompt {point.prompt}")
+            try:
+                keep(await load.measure(point))
+            except ServerError as error:
+                reason = str(error) if load.left > 0 else limit
+        else:
+            reason = limit
+        if reason and index == 0:
+            raise ServerError(f"no load was measured: {reason}")
+        if reason:
+            return Ended(len(points) - index, reason)
     return Ended(0, "")
 
 
