@@ -26,6 +26,7 @@ from roofline.reports.view.setups import Read, Setup, Specs, changes, quantities
 from roofline.scenario.scenario import MAX_LENGTH
 from roofline.serving.curve import serve
 from roofline.serving.load import Load
+from roofline.specs.names import taken
 from roofline.whatif.axes import axis_of
 from roofline.whatif.explain import Explanation
 from roofline.whatif.explain.operators import operator_at
@@ -72,6 +73,7 @@ def answer(question: Question, specs: Specs) -> dict[str, Any]:
         "roofs": roofs(analysis),
         "hardware": list(quantities(read.request)),
         "files": files,
+        "taken": list(taken()),
         "command": read.command(),
         "python": _python(read.values, "analyze(scenario_from(@))", "from roofline import analyze", "scenario_from"),
     }

@@ -104,6 +104,16 @@ def test_fifty_random_setups_are_those_of_roofline_analyze(server: Server, run: 
     assert valid >= 20
 
 
+def test_names_of_others_are_read_and_told(server: Server) -> None:
+    for _ in range(2):
+        found = answer(server, {"model": "Qwen/Qwen3-32B-AWQ", "hw": "8xH200"})
+        assert found["analysis"]["parallelism"]["tensor"] == 8
+        assert found["taken"] == [
+            "'Qwen/Qwen3-32B-AWQ' is taken as qwen3-32b (quantization awq)",
+            "'8xH200' is taken as 8 x h200-sxm",
+        ]
+
+
 def test_the_command_and_the_python_of_an_answer_reproduce_it(server: Server, run: Run) -> None:
     found = answer(server, {**BASE, "with": "eagle-3+fp8", "quant": "KV8"})
     _, out, _ = run(*shlex.split(found["command"])[1:], "--format", "json")

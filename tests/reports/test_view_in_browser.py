@@ -258,6 +258,19 @@ def test_a_link_shows_the_same_and_pages_are_independent(browser: Any, live: Liv
     other.page.close()
 
 
+def test_targets_are_those_of_all_setups(live: Live) -> None:
+    live.click("#add")
+    live.click("#tab-load")
+    live.page.get_by_label("TPOT below").fill("20ms")
+    live.page.get_by_label("TPOT below").press("Tab")
+    live.settle()
+    assert [setup.get("goal.tpot") for setup in live.setups] == ["20ms", None]
+    assert live.page.locator("#panel svg[aria-label^=Goodput]").count() == 1
+    live.click("#tab-advice")
+    assert live.page.get_by_label("TPOT below").input_value() == "20ms"
+    assert "--tpot 20ms" in live.page.locator("#source").inner_text()
+
+
 def test_advice_turns_the_field_and_is_undone(live: Live) -> None:
     live.click("#tab-advice")
     before = live.figures()["total"]

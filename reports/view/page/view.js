@@ -51,13 +51,17 @@
 
   const active = () => state.setups[state.active];
 
+  // Targets and loads are those of all set-ups, and stand in the first.
+  const COMMON = /^(goal|load|advice)\./;
+
   function set(name, value, live = false) {
-    const setup = { ...active() };
+    const index = COMMON.test(name) ? 0 : state.active;
+    const setup = { ...state.setups[index] };
     if (name === "model") for (const own of ["spec", "file"]) delete setup[`model.${own}`];
     if (name === "hw") for (const key of Object.keys(setup)) if (key.startsWith("hw.")) delete setup[key];
     if (value === null || value.trim() === "") delete setup[name];
     else setup[name] = value.trim();
-    state.setups[state.active] = setup;
+    state.setups[index] = setup;
     changed(live);
   }
 
@@ -157,7 +161,7 @@
     Draw.memory(emptied("memory"), own.analysis.memory);
     const { fits_with: ways = [] } = own.analysis.memory;
     get("way").textContent = ways.length ? `It fits with ${ways.join(", or ")}.` : "\u00a0";
-    notes(own.analysis);
+    notes(own.analysis, own.taken);
     if (!again && !answers.some(({ value }) => !value)) await panel(own, setups);
   }
 
@@ -282,8 +286,9 @@
     if (at) add(svg, "rect", { class: "mid", x: x(at) - 1.25, y: 1, width: 2.5, height: 10 });
   }
 
-  function notes({ notes: found, unsupported }) {
+  function notes({ notes: found, unsupported }, taken) {
     const list = emptied("note-list");
+    for (const text of taken) add(list, "li", {}, `${text}.`);
     for (const text of unsupported) add(list, "li", {}, `The engine does not run ${text}: times are as if it did.`);
     for (const text of found) add(list, "li", {}, `${text[0].toUpperCase()}${text.slice(1)}.`);
     get("notes").hidden = !list.children.length;
@@ -296,7 +301,7 @@
     const [first, setup] = [state.setups[0], state.setups[index]];
     if (!index) return `${setup.model} · ${setup.hw}`;
     const names = [...new Set([...Object.keys(first), ...Object.keys(setup)])].filter((name) => first[name] !== setup[name]);
-    return names.filter((name) => !/\.(spec|file)$|^(load|goal|advice)\./.test(name))
+    return names.filter((name) => !/\.(spec|file)$/.test(name) && !COMMON.test(name))
       .map((name) => (name === "model" || name === "hw" ? setup[name] : `${name.replace(/^hw\.(\w+\.)*/, "")} ${setup[name] ?? "default"}`))
       .join(" · ") || "the same as A";
   }
@@ -363,7 +368,8 @@
 
   async function panel(answer, setups) {
     if (!(state.phase in answer.analysis.phases)) state.phase = "prefill";
-    const setup = setups[state.active];
+    const common = Object.fromEntries(Object.entries(setups[0]).filter(([name]) => COMMON.test(name)));
+    const setup = { ...setups[state.active], ...common };
     const questions = { compare: setups, load: setups };
     const own = (name) => ({ setups: questions[name] ?? [setup] });
     const page = {
