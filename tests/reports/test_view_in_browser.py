@@ -146,6 +146,17 @@ def test_every_field_leads_to_the_figures_of_its_setup(live: Live, server: Serve
     assert live.page.locator("#source").inner_text().strip() == document["python"].strip()
 
 
+def test_fields_that_are_not_set_have_the_defaults(live: Live, server: Server) -> None:
+    bare = {"model": "llama-68m", "hw": "l4"}
+    live.open(f"{server.address.partition('#')[0]}#model=llama-68m&hw=l4")
+    analysis = ask(server, "answer", bare)[1]["analysis"]
+    degrees = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "dp": "data", "sp": "sequence"}
+    expected = {name: analysis["scenario"][name] for name in ("batch", "prompt", "generate")}
+    expected |= {name: analysis["parallelism"][degree] for name, degree in degrees.items()}
+    for name, value in expected.items():
+        assert live.page.locator(f"#text-{name}").input_value() == str(value)
+
+
 def test_a_slider_draws_while_it_moves_and_is_one_step_to_undo(live: Live) -> None:
     before = live.figures()
     slider = live.page.locator("input[type=range]").first

@@ -430,7 +430,6 @@ const Draw = (() => {
   }
 
   return {
-    add, canvas, card, count, curve, grouped, logScale, logTicks, memory, network, percent, plain, roofline, seconds, si,
-    simpleTable, table, wires,
+    add, canvas, card, count, curve, grouped, memory, network, plain, roofline, seconds, si, simpleTable, table, wires,
   };
 })();

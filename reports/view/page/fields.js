@@ -2,11 +2,10 @@
 "use strict";
 const Fields = (() => {
   const { add } = Draw;
-  const steps = (...values) => values;
   const SLIDERS = {
-    batch: ["Batch", "sequences", steps(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)],
-    prompt: ["Prompt", "tokens", steps(128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144)],
-    generate: ["Generate", "tokens", steps(1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384)],
+    batch: ["Batch", "sequences", [1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024]],
+    prompt: ["Prompt", "tokens", [128, 256, 512, 1024, 2048, 4096, 8192, 16384, 32768, 65536, 131072, 262144]],
+    generate: ["Generate", "tokens", [1, 16, 32, 64, 128, 256, 512, 1024, 2048, 4096, 8192, 16384]],
   };
   const DEFAULTS = { batch: "1", prompt: "512", generate: "128", tp: "1", pp: "1", ep: "1", dp: "1", sp: "1", nodes: "auto" };
   const DEGREES = ["tp", "pp", "ep", "dp", "sp", "nodes"];
