@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
+from roofline.core.errors import RooflineError
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import Block, finite
@@ -14,7 +16,7 @@ from roofline.serving.curve import Curve
 from roofline.serving.load import Arrivals
 from roofline.serving.outcome import Latency, Outcome
 
-SCHEMA = "roofline.serve/1"
+SCHEMA, SWEEP_SCHEMA = "roofline.serve/1", "roofline.serve-sweep/1"
 
 LATENCIES = ("ttft", "tpot", "e2e")
 STATISTICS = ("mean", "p50", "p95", "p99")
@@ -88,33 +90,83 @@ def latencies(latency: Latency) -> dict[str, Any]:
     return {name: finite(interval(getattr(latency, name))) for name in STATISTICS}
 
 
+Labels = Mapping[str, Any]
+"""Values of axes, by name."""
+
+
+def swept(
+    combinations: Iterable[tuple[Labels, Mapping[str, Any]]], served: Callable[[Mapping[str, Any]], Curve]
+) -> tuple[list[tuple[Labels, Curve]], list[tuple[Labels, str]]]:
+    """The curves of combinations of options, and the reasons of those that cannot be served.
+
+    Raises RooflineError where none can.
+    """
+    found, refused = [], []
+    for labels, options in combinations:
+        try:
+            found.append((labels, served(options)))
+        except RooflineError as error:
+            refused.append((labels, str(error)))
+    if not found:
+        raise RooflineError(f"no combination of the axes can be served: {refused[0][1]}")
+    return found, refused
+
+
+def sweep_document(
+    found: Iterable[tuple[Labels, Curve]], refused: Iterable[tuple[Labels, str]], targets: tuple[float, float]
+) -> dict[str, Any]:
+    """The JSON document of the curves of several deployments."""
+    return {
+        "schema": SWEEP_SCHEMA,
+        "deployments": [{"axes": dict(labels), **serving_document(curve, targets)} for labels, curve in found],
+        "refused": [{"axes": dict(labels), "reason": reason} for labels, reason in refused],
+    }
+
+
+def _deployments(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The deployments of a document: of a sweep, or its own."""
+    return list(document.get("deployments", [document]))
+
+
 def as_csv(document: Mapping[str, Any]) -> str:
-    """One row a point: the load, mid values of all latencies, and rates."""
-    first = document["points"][0]
-    name = next(iter(first))
-    header = (name, "stable", *(f"{latency}_{each}_s" for latency in LATENCIES for each in STATISTICS), *RATES)
+    """One row a point: values of axes, the load, mid values of all latencies, and rates."""
+    deployments = _deployments(document)
+    name = next(iter(deployments[0]["points"][0]))
+    times = (f"{latency}_{each}_s" for latency in LATENCIES for each in STATISTICS)
+    header = (*deployments[0].get("axes", ()), name, "stable", *times, *RATES)
     rows = [
         (
+            *deployment.get("axes", {}).values(),
             point[name],
             point["stable"],
             *(point[f"{latency}_s"][each]["mid"] for latency in LATENCIES for each in STATISTICS),
             *(point[key] for key in RATES),
         )
-        for point in document["points"]
+        for deployment in deployments
+        for point in deployment["points"]
     ]
     return csv_text(header, [["" if cell is None else cell for cell in row] for row in rows])
 
 
 def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
-    """The curve as a table, and what limits it."""
-    devices = document["devices"]
-    title = f"{document['model']} on {devices} {document['hardware']}, {document['engine']}"
+    """The curve as a table, and what limits it; of several deployments, their values of the axes first."""
+    header, rows = _table(_deployments(document))
+    if "deployments" in document:
+        first = document["deployments"][0]
+        axes = list(first["axes"])
+        refused = [
+            f"{', '.join(f'{name} {value}' for name, value in entry['axes'].items())}: {entry['reason']}"
+            for entry in document["refused"]
+        ]
+        title = f"{first['model']} over {', '.join(axes)}"
+        block = Block(title, (), header, rows, left=len(axes))
+        return [block, *([Block("Not served", refused)] if refused else [])]
+    title = f"{document['model']} on {document['devices']} {document['hardware']}, {document['engine']}"
     lines = [
         f"Prompt {document['prompt']}, output {document['generate']} tokens; weights {document['weights']}, KV cache"
         f" {document['kv']}",
         _policy(document),
     ]
-    header, rows = _table(document)
     return [Block(title, lines, header, rows, left=1), *_notes(document)]
 
 
@@ -125,17 +177,25 @@ def _policy(document: Mapping[str, Any]) -> str:
     return f"Scheduler: {policy['order']}, {budget}, KV cache of {policy['kv_tokens']:,} tokens; {how}"
 
 
-def _table(document: Mapping[str, Any]) -> tuple[tuple[str, ...], list[list[str]]]:
-    points = document["points"]
-    name = next(iter(points[0]))
-    goodput, cost = (any(point[key] is not None for point in points) for key in RATES[-3:-1])
-    header = [name, "TTFT", "p95", "TPOT", "p95", "E2E p95", "tok/s/GPU", "tok/s/user", "running", "KV", "prefill"]
-    header += ["goodput/s"] if goodput else []
-    header += ["USD/Mtok"] if cost else []
-    return tuple(header), [_row(point, name, goodput, cost) for point in points]
+USE = ("running", "KV", "prefill")
+"""Columns of a single deployment."""
 
 
-def _row(point: Mapping[str, Any], name: str, goodput: bool, cost: bool) -> list[str]:
+def _table(deployments: Sequence[Mapping[str, Any]]) -> tuple[tuple[str, ...], list[list[str]]]:
+    """Header and rows; the values of axes take the place of the columns USE."""
+    points = [(deployment.get("axes", {}), point) for deployment in deployments for point in deployment["points"]]
+    axes = list(points[0][0])
+    name = next(iter(points[0][1]))
+    header = [name, "TTFT", "p95", "TPOT", "p95", "E2E p95", "tok/s/GPU", "tok/s/user", *USE, "goodput/s", "USD/Mtok"]
+    known = dict(
+        zip(header[-2:], (any(point[key] is not None for _, point in points) for key in RATES[-3:-1]), strict=True)
+    )
+    shown = [known.get(title, title not in USE or not axes) for title in header]
+    rows = [[*map(str, values.values()), *compress(_row(point, name), shown)] for values, point in points]
+    return (*axes, *compress(header, shown)), rows
+
+
+def _row(point: Mapping[str, Any], name: str) -> list[str]:
     ttft, tpot, e2e = (point[f"{latency}_s"] for latency in LATENCIES)
     times = (ttft["mean"], ttft["p95"], tpot["mean"], tpot["p95"], e2e["p95"])
     return [
@@ -146,8 +206,8 @@ def _row(point: Mapping[str, Any], name: str, goodput: bool, cost: bool) -> list
         _number(point["running"], "{:.1f}"),
         _number(point["kv_use"], "{:.0%}"),
         _number(point["prefill_share"], "{:.0%}"),
-        *([_number(point["goodput_requests_per_s"], "{:.2f}")] if goodput else []),
-        *([_number(point["usd_per_million_tokens"], "{:.3f}")] if cost else []),
+        _number(point["goodput_requests_per_s"], "{:.2f}"),
+        _number(point["usd_per_million_tokens"], "{:.3f}"),
     ]
 
 

@@ -130,10 +130,16 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
 def scenario_command(command: Callable[..., None], without: Collection[str] = ()) -> Callable[..., None]:
     """`command(..., request, ...)` as a command with the options of a scenario in the place of `request`.
 
-    Options `without` are not offered and have their defaults; the command may have its own of these names.
+    Options `without` are not offered and have their defaults; the command may have its own of these names. A command
+    with axes (`over`) takes the mapping of option values as `request`, of which none is required.
     """
     own = inspect.signature(command, eval_str=True, locals={"Request": Any}).parameters.values()
-    kept = [entry for name, entry in SCENARIO_OPTIONS.items() if name not in without]
+    varied = any(entry.name == "over" for entry in own)
+    kept = [
+        entry.replace(default=None) if varied and name == "hw" else entry
+        for name, entry in SCENARIO_OPTIONS.items()
+        if name not in without
+    ]
 
     @wraps(command)
     def run(**given: Any) -> None:
@@ -141,7 +147,8 @@ def scenario_command(command: Callable[..., None], without: Collection[str] = ()
 
         options = {name: SCENARIO_OPTIONS[name].default for name in without}
         options |= {entry.name: given.pop(entry.name) for entry in kept}
-        command(request=request_from(read_options(options)), **given)
+        read = read_options(options)
+        command(request=read if varied else request_from(read), **given)
 
     spread = [inner for entry in own for inner in (kept if entry.name == "request" else [entry])]
     command_line: Callable[..., None] = with_parameters(run, spread)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,7 +26,9 @@ from roofline.cli.options import AnswerFormat as Answer
 from roofline.cli.scenario_options import scenario_command
 
 if TYPE_CHECKING:
-    from roofline.whatif.request import Request
+    from collections.abc import Mapping
+
+    from roofline.serving.curve import Curve
 
 OF_A_LOAD = frozenset(
     {"batch", "prompt", "generate", "context", "prefix", "images", "image_size", "convention", "memory_reading"}
@@ -36,7 +38,7 @@ OF_A_LOAD = frozenset(
 
 @partial(scenario_command, without=OF_A_LOAD)
 def serve(
-    request: Request,
+    request: Any,
     prompt: Annotated[str, typer.Option(metavar="LENGTH", help=f"Prompt tokens: {LENGTHS}")] = "1024",
     generate: Annotated[str, typer.Option(metavar="LENGTH", help="Generated tokens, written likewise.")] = "256",
     concurrency: Annotated[
@@ -55,6 +57,13 @@ def serve(
     sequences: Annotated[int | None, typer.Option(help="Most running sequences. [default: the engine's]")] = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
+    over: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="AXIS=VALUES",
+            help="An axis of deployments; repeatable: tp=1,2,4, hw=h100-sxm,mi300x, prompt=512,2k.",
+        ),
+    ] = None,
     simulate: Annotated[
         int | None, typer.Option(metavar="N", help="Simulate N requests one by one, at each value.")
     ] = None,
@@ -77,6 +86,8 @@ def serve(
     from roofline.serving.curve import serve as run
     from roofline.serving.load import Load
     from roofline.serving.traces import read_trace
+    from roofline.whatif.axes import combinations
+    from roofline.whatif.options import request_from
 
     if simulate is not None and not 1 <= simulate <= 10**6:
         raise RooflineError(f"--simulate must be between 1 and 1000000, got {simulate}")
@@ -98,12 +109,22 @@ def serve(
         hits=prefix_hits,
         rounds=rounds,
     )
-    scenario = request.scenario()
-    policy = scenario.profile.scheduler
-    policy = replace(policy, tokens=chunk or policy.tokens, sequences=sequences or policy.sequences)
     targets = (seconds(ttft) or math.inf, seconds(tpot) or math.inf)
-    curve = run(scenario, load, values or None, requests=simulate, seed=seed, targets=targets, scheduler=policy)
-    document = page.serving_document(curve, targets)
+
+    def served(values_of_axes: Mapping[str, Any]) -> Curve:
+        lengths = [values_of_axes.get(name, given) for name, given in (("prompt", prompt), ("generate", generate))]
+        varied = {name: value for name, value in values_of_axes.items() if name not in ("prompt", "generate")}
+        scenario = request_from({**request, **varied}).scenario()
+        policy = scenario.profile.scheduler
+        policy = replace(policy, tokens=chunk or policy.tokens, sequences=sequences or policy.sequences)
+        at = replace(load, prompt=lengths[0], output=lengths[1])
+        return run(scenario, at, values or None, requests=simulate, seed=seed, targets=targets, scheduler=policy)
+
+    if over:
+        without = OF_A_LOAD - {"prompt", "generate"}
+        document = page.sweep_document(*page.swept(combinations(over, without), served), targets)
+    else:
+        document = page.serving_document(served({}), targets)
     if format is OutputFormat.CSV:
         emit(page.as_csv(document), output)
         return

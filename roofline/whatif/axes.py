@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -101,6 +102,25 @@ def parse_axes(over: Mapping[str, object]) -> tuple[Axis, ...]:
         if names.count(name) > 1:
             raise RooflineError(f"the axis {name} is given twice")
     return tuple(axes)
+
+
+def combinations(over: Iterable[str], without: Collection[str] = ()) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Every combination of axes written like `tp=1,2`, of options not in `without`: labels and values by option name.
+
+    Raises RooflineError as `parse_axis` does.
+    """
+    given: dict[str, str] = {}
+    for name, values in map(split_assignment, over):
+        if (key := find_option(name).name) in without:
+            raise RooflineError(f"{key} is no option of a load, and no axis of its deployments")
+        if key in given:
+            raise RooflineError(f"the axis {key} is given twice")
+        given[key] = values
+    axes = parse_axes(given)
+    for place in product(*(range(len(axis)) for axis in axes)):
+        chosen = list(zip(axes, place, strict=True))
+        labels = {axis.name: np.asarray(axis.labels[at]).item() for axis, at in chosen}
+        yield labels, {axis.name: axis.values[at] for axis, at in chosen}
 
 
 def split_assignment(text: str) -> tuple[str, str]:

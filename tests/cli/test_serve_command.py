@@ -1,5 +1,6 @@
 """`roofline serve`: curves, formats, traces, and user errors."""
 
+import csv
 import json
 
 import pytest
@@ -97,3 +98,43 @@ def test_a_model_with_an_encoder_is_refused(run) -> None:
     status, _, err = run("serve", "t5-base", "--hw", "h100-sxm", "--concurrency", 4)
     assert status == 2
     assert "decoder-only" in err
+
+
+def test_axes_serve_one_load_on_each_deployment(run) -> None:
+    asked = ("serve", "llama-3.1-8b", "--concurrency", "8,32", "--generate", 200)
+    axes = ("--over", "hw=l40s,h100-sxm", "--over", "prompt=500,1k")
+    status, out, err = run(*asked, *axes, "--format", "json")
+    assert (status, err) == (0, "")
+    document = json.loads(out)
+    assert document["schema"] == "roofline.serve-sweep/1"
+    for found in document["deployments"]:
+        hardware, prompt = found["axes"].values()
+        alone = json.loads(run(*asked, "--hw", hardware, "--prompt", prompt, "--format", "json")[1])
+        assert found == {"axes": found["axes"], **alone}
+    rows = list(csv.DictReader(run(*asked, *axes, "--format", "csv")[1].splitlines()))
+    assert [(row["hw"], row["prompt"], row["concurrency"]) for row in rows] == [
+        (hardware, prompt, users)
+        for hardware in ("l40s", "h100-sxm")
+        for prompt in ("500", "1000")
+        for users in ("8.0", "32.0")
+    ]
+    assert float(rows[3]["tpot_p95_s"]) == document["deployments"][1]["points"][1]["tpot_s"]["p95"]["mid"]
+
+
+def test_deployments_that_cannot_serve_are_told_apart(run) -> None:
+    asked = ("serve", "llama-3.1-70b", "--hw", "h100-sxm", "--concurrency", 8)
+    status, out, _ = run(*asked, "--over", "tp=1,4")
+    assert status == 0
+    assert "Not served\ntp 1: llama-3.1-70b does not fit" in out
+    status, out, err = run(*asked, "--over", "tp=1")
+    assert (status, out) == (2, "")
+    assert "no combination of the axes can be served: llama-3.1-70b does not fit" in err
+    for axis, said in (
+        ("batch=1,2", "batch is no option of a load"),
+        ("tp", "cannot read the axis"),
+        ("tp=x", "tp takes a whole number"),
+        ("size=1", "unknown option"),
+    ):
+        status, _, err = run(*asked, "--over", axis)
+        assert status == 2
+        assert said in err
