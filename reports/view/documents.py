@@ -62,7 +62,7 @@ Answer = Callable[[Question, Specs], Any]
 
 def answer(question: Question, specs: Specs) -> dict[str, Any]:
     """The document of `roofline analyze` for the first set-up, and what its drawings need beside it."""
-    read = _first(question, specs)
+    read = first(question, specs)
     analysis = analyze(read.request.scenario())
     phases = [phase for phase in (analysis.prefill, analysis.decode) if phase is not None]
     graphs = {phase.name: {"places": (places := kept(phase)), "sections": rows_of(phase, places)} for phase in phases}
@@ -81,7 +81,7 @@ def answer(question: Question, specs: Specs) -> dict[str, Any]:
 
 def curves(question: Question, specs: Specs) -> dict[str, Any]:
     """TTFT, TPOT and throughput against batch and against prompt, each from one analysis of a grid."""
-    request = _first(question, specs).request
+    request = first(question, specs).request
     batch, prompt = given(request, "batch"), given(request, "prompt")
     longest = min(request.limits.get("max_model_len", MAX_LENGTH), request.model.max_context or MAX_LENGTH)
     room = longest - given(request, "generate") - given(request, "prefix")
@@ -124,7 +124,7 @@ def _listed(analysis: Analysis, metric: str, count: int) -> list[Any]:
 
 def explain(question: Question, specs: Specs) -> dict[str, Any]:
     """The document of `roofline explain` for one operator of the first set-up."""
-    read = _first(question, specs)
+    read = first(question, specs)
     analysis = analyze(read.request.scenario())
     phase = {"prefill": analysis.prefill, "decode": analysis.decode}.get(question.phase)
     if phase is None or not 0 <= question.place < len(phase.ops):
@@ -158,7 +158,7 @@ def compare(question: Question, specs: Specs) -> dict[str, Any]:
 
 def advice(question: Question, specs: Specs) -> dict[str, Any]:
     """The document of `roofline advise` for the first set-up, and the options that each change sets."""
-    read = _first(question, specs)
+    read = first(question, specs)
     setup = question.setups[0]
     objective = _choice(Objective, setup.get("advice.objective", Objective.TOTAL))
     quality = _choice(Quality, setup.get("advice.quality", Quality.CALIBRATED))
@@ -182,20 +182,20 @@ def advice(question: Question, specs: Specs) -> dict[str, Any]:
 
 def load(question: Question, specs: Specs) -> dict[str, Any]:
     """The documents of `roofline serve` for all set-ups, under the load of the first."""
-    first = question.setups[0] if question.setups else {}
-    text = first.get("load.concurrency") or "1:256:log9"
+    setup: Setup = question.setups[0] if question.setups else {}
+    text = setup.get("load.concurrency") or "1:256:log9"
     values = [float(value) for value in axis_of(CONCURRENCY, text).values]
-    targets = (_target(first, "ttft") or math.inf, _target(first, "tpot") or math.inf)
+    targets = (_target(setup, "ttft") or math.inf, _target(setup, "tpot") or math.inf)
     documents = []
     for read in map(specs.read, question.setups):
         prompt, output = given(read.request, "prompt"), given(read.request, "generate")
         requests = Load(prompt=prompt, output=output, concurrency=int(values[0]))
         documents.append(serving_document(serve(read.request.scenario(), requests, values, targets=targets), targets))
-    read = specs.read(first)
+    read = first(question, specs)
     unused = dict.fromkeys(("batch", "prompt", "generate", "prefix", "images", "context"))
     served = replace(read, request=read.request.with_options(**unused))
     prompt, output = given(read.request, "prompt"), given(read.request, "generate")
-    words = ["--prompt", str(prompt), "--generate", str(output), "--concurrency", text, *_targets(first)]
+    words = ["--prompt", str(prompt), "--generate", str(output), "--concurrency", text, *_targets(setup)]
     return {
         "serving": documents,
         "command": served.command("serve", *words),
@@ -220,7 +220,8 @@ ANSWERS: Mapping[str, Answer] = {
 """The questions by the name in their address."""
 
 
-def _first(question: Question, specs: Specs) -> Read:
+def first(question: Question, specs: Specs) -> Read:
+    """The first set-up of a question. Raises RooflineError, also if there is none."""
     setup: Setup = question.setups[0] if question.setups else {}
     return specs.read(setup)
 

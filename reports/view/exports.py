@@ -8,7 +8,7 @@ from roofline import analyze
 from roofline.core.errors import RooflineError
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.output.export import as_csv
-from roofline.reports.view.documents import Question
+from roofline.reports.view.documents import Question, first
 from roofline.reports.view.setups import Specs
 
 
@@ -21,7 +21,7 @@ def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:
         from roofline.reports.pages.write import markdown_page
     except ModuleNotFoundError as error:
         raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
-    requests = [specs.read(setup).request for setup in question.setups]
+    requests = [specs.read(setup).request for setup in question.setups or [{}]]
     labels = [chr(ord("A") + place) for place in range(len(requests))] if len(requests) > 1 else [""]
     found = list(map(Subject, requests, labels))
     sections = content(found, None, True, lambda _: None)
@@ -31,7 +31,7 @@ def _report(question: Question, specs: Specs, ending: str) -> dict[str, str]:
 
 
 def _csv(question: Question, specs: Specs) -> dict[str, str]:
-    read = specs.read(question.setups[0])
+    read = first(question, specs)
     return {"name": "operators.csv", "text": as_csv(analysis_document(analyze(read.request.scenario())))}
 
 

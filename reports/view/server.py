@@ -118,7 +118,7 @@ def application(token: str, port: int, specs: Specs, help: Mapping[str, str]) ->
         name, size = (request.query_params.get(key, "") for key in ("name", "size"))
 
         def held(head: bytes) -> dict[str, str]:
-            return specs.checkpoint(name, int(size) if size.isdecimal() else 0, head)
+            return specs.checkpoint(name, int(size) if size.isdecimal() and len(size) < 20 else 0, head)
 
         return await _answered(request, held, specs, MAX_HEAD)
 

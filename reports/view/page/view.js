@@ -162,6 +162,7 @@
     const { fits_with: ways = [] } = own.analysis.memory;
     get("way").textContent = ways.length ? `It fits with ${ways.join(", or ")}.` : "\u00a0";
     notes(own.analysis, own.taken);
+    await new Promise((resolve) => setTimeout(resolve)); // the totals may be painted, and a further change come in
     if (!again && !answers.some(({ value }) => !value)) await panel(own, setups);
   }
 
