@@ -127,10 +127,10 @@ const Fields = (() => {
   }
 
   function stepper(parent, name, help, set) {
-    const box = add(parent, "div", { class: "stepper", title: help });
+    const box = add(parent, "div", { class: "stepper" });
     add(box, "label", { for: `text-${name}` }, name === "nodes" ? "Nodes" : name.toUpperCase());
     const less = add(box, "button", { type: "button", "aria-label": `Halve ${name}` }, "−");
-    const text = add(box, "input", { id: `text-${name}`, type: "text", inputmode: "numeric" });
+    const text = add(box, "input", { id: `text-${name}`, type: "text", inputmode: "numeric", title: help });
     const more = add(box, "button", { type: "button", "aria-label": `Double ${name}` }, "+");
     const value = () => readCount(text.value) ?? 1;
     const put = (number) => set(name, String(Math.max(1, Math.floor(number))));
@@ -146,12 +146,13 @@ const Fields = (() => {
   }
 
   function plainText(parent, { name, label, help = "", set, kind = "" }) {
-    const box = add(parent, "div", { class: "text", title: help });
+    const box = add(parent, "div", { class: "text" });
     add(box, "label", { for: `text-${name}` }, label);
     const input = kind === "switch" ? add(box, "select", { id: `text-${name}` }) : add(box, "input", { id: `text-${name}`, type: "text" });
     if (kind === "switch") {
       for (const [value, shown] of [["", "default"], ["true", "on"], ["false", "off"]]) add(input, "option", { value }, shown);
     }
+    input.title = help;
     input.addEventListener("change", () => set(name, input.value));
     return (setup) => { input.value = setup[name] ?? ""; };
   }
@@ -245,7 +246,8 @@ const Fields = (() => {
     const rest = add(folded(form, "More options"), "div", { class: "pairs" });
     for (const name of Object.keys(kinds).filter((one) => !PLACED.includes(one))) {
       const label = name.replaceAll("_", " ");
-      updates.push(plainText(rest, { name, label, help: help[name], set, kind: kinds[name] }));
+      if (choices[name]) combo(rest, name, label).input.title = help[name];
+      else updates.push(plainText(rest, { name, label, help: help[name], set, kind: kinds[name] }));
     }
     form.addEventListener("submit", (event) => event.preventDefault());
     return (setup, answer) => updates.forEach((show) => show(setup, answer));
