@@ -22,10 +22,18 @@ def scenario(model: str = "llama-3.1-8b", hardware: str = "h100-sxm", **parallel
     return Scenario(load_model(model), load_hardware(hardware), settings=settings, engine=engine)
 
 
+def with_kernel_factors(case: Scenario) -> Scenario:
+    """A case whose kernels of prefill and decode differ from the calibration by unlike factors."""
+    profile = case.profile
+    return replace(case, engine=replace(profile, parameters={**profile.parameters, "prefill": 1.3, "decode": 1.7}))
+
+
 DENSE = StepTimes(scenario())
+FACTORED = StepTimes(with_kernel_factors(scenario()))
 
 CASES = [
     scenario(tensor=2),
+    with_kernel_factors(scenario()),
     scenario("deepseek-r1", "b200-sxm", tensor=8),
     scenario("deepseek-r1", "b200-sxm", data=8, expert=8),
     scenario("qwen3-next-80b-a3b", "h200-sxm", tensor=4),
@@ -45,7 +53,7 @@ def test_a_step_of_one_phase_is_the_pass_of_that_phase(case) -> None:
                 context=context,
                 generate=2,
                 settings=case.settings,
-                engine="vllm",
+                engine=case.engine,
             )
         )
         assert run.decode is not None
@@ -53,7 +61,13 @@ def test_a_step_of_one_phase_is_the_pass_of_that_phase(case) -> None:
     for prompt in (1024, 8192):
         run = analyze(
             Scenario(
-                case.model, case.hardware, batch=ranks, prompt=prompt, generate=2, settings=case.settings, engine="vllm"
+                case.model,
+                case.hardware,
+                batch=ranks,
+                prompt=prompt,
+                generate=2,
+                settings=case.settings,
+                engine=case.engine,
             )
         )
         alone = float(steps.seconds(0, 0, prompt))
@@ -110,9 +124,10 @@ def test_arrays_are_evaluated_point_by_point() -> None:
 
 @given(batch=st.integers(0, 500), context=st.integers(0, 30000), chunk=st.integers(1, 9000), prompts=st.integers(1, 9))
 def test_single_steps_are_those_of_arrays(batch, context, chunk, prompts) -> None:
-    for mean in (None, batch + chunk / 8):
-        one = DENSE.single(batch, context, chunk, 100, prompts, mean)
-        assert one == pytest.approx(float(DENSE.seconds(batch, context, chunk, 100, prompts, mean)))
+    for times in (DENSE, FACTORED):
+        for mean in (None, batch + chunk / 8):
+            one = times.single(batch, context, chunk, 100, prompts, mean)
+            assert one == pytest.approx(float(times.seconds(batch, context, chunk, 100, prompts, mean)))
 
 
 def test_models_with_an_encoder_are_refused() -> None:

@@ -136,6 +136,8 @@ def test_without_cuda_graphs_a_small_model_is_launch_bound() -> None:
         ("memory", 0.8, True),
         ("kv_reread", 0.5, True),
         ("prefill", 1.5, True),
+        ("decode", 1.5, True),
+        ("decode", 0.9, False),
         ("gap", 1e-6, True),
         ("memory", 1.2, False),
     ],
