@@ -78,7 +78,7 @@ def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
     if nearest:
         return f"; did you mean {quote(nearest[0])}?"
     if 0 < len(options) <= listed:
-        return f"; known: {', '.join(name if name.isidentifier() else quote(name)[1:-1] for name in options)}"
+        return f"; known: {', '.join(quote(name)[1:-1] for name in options)}"
     return ""
 
 

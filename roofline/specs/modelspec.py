@@ -242,6 +242,8 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
     layers = {name: _layer(spec, blocks[name], name, where) for name in dict.fromkeys(pattern)}
     if spec.tower_kind != "encoder" and any(layer.cross for layer in layers.values()):
         raise SpecError(where, "'cross' attends to an encoder: give a tower with tower_kind: encoder")
+    if spec.positions.kind == "relative" and not any(isinstance(layer.mixer, Attention) for layer in layers.values()):
+        raise SpecError(where, "'positions': relative positions need layers with 'attention'")
     counts = Counter(pattern)
     shared = {key: getattr(spec, key) for key in _SHARED}
     return Model(

@@ -22,7 +22,7 @@ from tests.fuzz.surfaces import attack, surface_of
 from tests.fuzz.worker import MEBIBYTES, work
 
 KILLED = 60
-"""Seconds after which a process is killed that does not even heed its alarm."""
+"""Seconds after which a process is killed that waits, or does not heed its alarm."""
 
 
 class Failure(NamedTuple):
@@ -88,7 +88,7 @@ class Job:
         if time.monotonic() - self.since > KILLED:
             self.process.kill()
             self.process.join()
-            self._replace("hang", f"over {KILLED} seconds, deaf to its alarm")
+            self._replace("hang", f"over {KILLED} seconds")
 
     def _take(self, said: tuple[Any, ...]) -> None:
         self.since = time.monotonic()

@@ -16,7 +16,7 @@ from tests.fuzz.surfaces import attack, surface_of
 from tests.fuzzing import outcomes
 
 SECONDS = 10
-"""Longest time of an input."""
+"""Longest processor time of an input."""
 
 MEBIBYTES = 2048
 """Most memory of a process, its libraries included."""
@@ -31,7 +31,7 @@ class Hang(BaseException):
 
 def work(pipe: Connection, inputs: range, seed: int) -> None:
     """Attack with some inputs, each within its limits."""
-    signal.signal(signal.SIGALRM, _alarm)
+    signal.signal(signal.SIGPROF, _alarm)
     resource.setrlimit(resource.RLIMIT_AS, (ADDRESSES, ADDRESSES))
     warnings.simplefilter("ignore")
     forbid_connections()
@@ -40,8 +40,8 @@ def work(pipe: Connection, inputs: range, seed: int) -> None:
             name = surface_of(index).__name__
             pipe.send(("next", index))
             _reset_peak()
-            start = time.monotonic()
-            signal.setitimer(signal.ITIMER_REAL, SECONDS)
+            start = time.process_time()
+            signal.setitimer(signal.ITIMER_PROF, SECONDS)
             try:
                 attack(seed, index, Path(folder) / "input")
             except Hang:
@@ -53,11 +53,11 @@ def work(pipe: Connection, inputs: range, seed: int) -> None:
                 text = f"{type(error).__name__}: {str(error)[:300]!r} at {Path(place.filename).name}:{place.lineno}"
                 pipe.send(("failed", (index, "error", text)))
             finally:
-                signal.setitimer(signal.ITIMER_REAL, 0)
+                signal.setitimer(signal.ITIMER_PROF, 0)
             memory = _peak()
             if memory > MEBIBYTES:
                 pipe.send(("failed", (index, "memory", f"{memory:.0f} MiB")))
-            pipe.send(("done", name, time.monotonic() - start, memory))
+            pipe.send(("done", name, time.process_time() - start, memory))
     pipe.send(("outcomes", dict(outcomes)))
 
 

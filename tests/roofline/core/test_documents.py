@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.core.documents import MAX_DEPTH, read_mapping
-from roofline.core.errors import SpecError
+from roofline.core.errors import SpecError, UnknownNameError
 from tests.paths import ROOT
 
 SPECS = sorted(path for folder in ("hwspecs", "modelspecs") for path in (ROOT / folder).rglob("*.yaml"))
@@ -119,3 +119,8 @@ def test_depth_is_bounded_also_through_aliases(read: Read) -> None:
         read(make(MAX_DEPTH - 1))
         with pytest.raises(SpecError, match="nested too deeply"):
             read(make(MAX_DEPTH))
+
+
+def test_names_in_messages_are_short() -> None:
+    message = str(UnknownNameError("source", "a" * 500, ["x" * 500, "y"]))
+    assert len(message) < 200

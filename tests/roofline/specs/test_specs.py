@@ -142,6 +142,12 @@ def test_operators_of_a_block_are_few(name: str, section: str, key: str) -> None
             parse_model(spec, "own.yaml")
 
 
+def test_relative_positions_need_attention() -> None:
+    spec = to_spec(load_model("mamba-130m")) | {"positions": {"kind": "relative", "count": 32}}
+    with pytest.raises(SpecError, match="'positions': relative positions need layers with 'attention'"):
+        parse_model(spec, "own.yaml")
+
+
 def test_different_blocks_are_few() -> None:
     spec = to_spec(load_model("llama-3.2-1b"))
     names = [f"b{index}" for index in range(10_000)]
