@@ -37,6 +37,7 @@ def main() -> int:
     """Attack, print a table, and return 1 if a promise was broken."""
     parser = argparse.ArgumentParser(prog="python -m tests.fuzz")
     parser.add_argument("--inputs", type=int, default=100_000)
+    parser.add_argument("--first", type=int, default=0, help="the number of the first input")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)))
     parser.add_argument("--only", type=int, help="the number of one input, whose error is raised")
@@ -46,7 +47,8 @@ def main() -> int:
             attack(options.seed, options.only, Path(folder) / "input")
         return 0
     start = time.monotonic()
-    jobs = [Job(range(first, options.inputs, options.jobs), options.seed) for first in range(options.jobs)]
+    numbers = range(options.first, options.first + options.inputs)
+    jobs = [Job(numbers[job :: options.jobs], options.seed) for job in range(options.jobs)]
     while running := [job for job in jobs if not job.ended]:
         wait([job.pipe for job in running], timeout=5)
         for job in running:
