@@ -62,6 +62,9 @@ def _shown(value: object) -> str:
 
 MAX_COMPLETIONS = 6
 
+MAX_NAME = 100
+"""Characters of an unknown name that are compared with known ones."""
+
 
 def alternatives(options: Sequence[str]) -> str:
     """Options as text: 'a, b or c'."""
@@ -70,7 +73,7 @@ def alternatives(options: Sequence[str]) -> str:
 
 def suggest(name: object, known: Iterable[str], listed: int = 12) -> str:
     """The end of a message about an unknown name: its completions, else the closest name, else all if few."""
-    options, name = sorted(set(known)), name if isinstance(name, str) else _shown(name)
+    options, name = sorted(set(known)), (name if isinstance(name, str) else _shown(name))[:MAX_NAME]
     completions = [quote(option) for option in options if _completes(option.lower(), str(name).lower())]
     if completions:
         return offer(completions)

@@ -24,7 +24,7 @@ Files = tuple[tuple[str, Path], ...]
 """Every spec by name, as of `roofline.specs.library.spec_files`."""
 
 
-PLAIN = re.compile(r"[\w .:/+(),;*×-]+")
+PLAIN = re.compile(r"[\w .:/+(),;*×-]{1,300}")
 """Texts that may be a name."""
 
 

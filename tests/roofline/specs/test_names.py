@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -206,3 +207,12 @@ def test_ones_own_specs_are_found_by_their_repository(tmp_path: Path, monkeypatc
     (tmp_path / "tiny.yaml").write_text(own)
     monkeypatch.setenv("ROOFLINE_SPECS", str(tmp_path))
     assert load_model("me/tiny-model-instruct").name == "tiny"
+
+
+@pytest.mark.parametrize("load", [load_model, load_hardware])
+@pytest.mark.parametrize("name", ["llama-3" * 10_000, "qwen/" + "a1 " * 30_000, "8x" + "h100 " * 20_000, "x" * 10**6])
+def test_endless_names_are_refused_at_once(load: Callable[[str], object], name: str) -> None:
+    start = time.process_time()
+    with pytest.raises(RooflineError):
+        load(name)
+    assert time.process_time() - start < 2
