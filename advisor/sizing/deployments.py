@@ -127,7 +127,7 @@ class Deployment(Struct, frozen=True, dict=True):
         return serve_command(self.configuration.request, self.service.load(self.replicas))
 
 
-TRIED_REPLICAS = 16
+TRIED_REPLICAS = 8
 """Numbers of replicas whose load is evaluated at once, from the fewest that the bounds allow."""
 
 

@@ -64,8 +64,9 @@ class Search:
         made = list(configurations(model, service, hardware, quality, engine, given))
         self.considered = len(made)
         self.divided = [candidate for entry in made if (candidate := candidates.of(entry)) is not None]
+        self.refused = candidates.refused
         if not self.divided:
-            raise candidates.refused or RooflineError("no configuration of this hardware fits the options")
+            raise self.refused or RooflineError("no configuration of this hardware fits the options")
         self.fitting = [entry for entry in self.divided if entry.slots]
         if not given.degrees:
             self.fitting = _within_nodes(self.fitting)
@@ -201,12 +202,15 @@ class Search:
             price, exact = self._price(candidate.configuration), self._exactly(candidate, most)
             try:
                 self.deployments[index, most] = deployed(candidate, self.at, price, exact)
-            except RooflineError:
-                self.deployments[index, most] = None
+            except RooflineError as error:
+                self.deployments[index, most], self.refused = None, error
         return self.deployments[index, most]
 
     def nearest(self) -> tuple[tuple[str, ...], Mapping[str, float]]:
-        """The binding targets where nothing meets all, and the least feasible value of each."""
+        """The binding targets where nothing meets all, and the least feasible value of each.
+
+        Raises RooflineError where no configuration can be simulated.
+        """
         if not self.fitting:
             return ("memory",), {"memory": min(entry.counted.needed for entry in self.divided)}
         asked = [name for name in ("ttft", "tpot") if getattr(self.service, name) is not None]
@@ -214,7 +218,10 @@ class Search:
         alone = {name: value for name, value in found.items() if math.isfinite(value)}
         if alone:
             return tuple(alone), alone
-        return tuple(found), {name: self._reached(name, keep_other=False) for name in found}
+        together = {name: self._reached(name, keep_other=False) for name in found}
+        if not any(map(math.isfinite, together.values())):
+            raise self.refused or RooflineError("no configuration sustains the load")
+        return tuple(found), together
 
     def _reached(self, name: str, keep_other: bool) -> float:
         """The least TTFT or TPOT of all that fits, almost unloaded, with or without the other target."""
@@ -242,7 +249,8 @@ class Search:
                 assert light.saturated_at is not None
                 rate = LEAST * light.saturated_at
             (outcome,) = outcomes_at(replica, load, [rate])
-        except RooflineError:
+        except RooflineError as error:
+            self.refused = error
             return None
         return {name: getattr(getattr(getattr(outcome, name), service.quantile), self.at) for name in ("ttft", "tpot")}
 

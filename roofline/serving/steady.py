@@ -341,16 +341,18 @@ def _sequences(
     weight = np.zeros((states + 1, rate.size))
     weight[0] = 1.0
     carried = np.zeros(rate.size)
-    upward = batches * max(times.steps, 1e-9) / grid[:, np.newaxis]
+    upward, peak = batches * max(times.steps, 1e-9) / grid[:, np.newaxis], weight[0]
     for level in range(states):
         carried = g * carried + weight[level] * step[max(level - 1, 0)]
         weight[level + 1] = upward[level] * carried
         if level % CHECKED == 0:
-            largest = weight[level + 1] > 1e100
-            weight[:, largest] /= 1e100
-            carried[largest] /= 1e100
+            peak = np.maximum(peak, weight[level + 1])
+            if (scale := np.where(peak > 1e100, 1e-100, 1.0)).min() < 1:
+                weight[: level + 2] *= scale
+                carried, peak = carried * scale, peak * scale
             # They fall beyond their largest: none of those that follow counts.
-            if (weight[level + 1] < NEGLIGIBLE * weight.max(axis=0)).all():
+            if (weight[level + 1] < NEGLIGIBLE * peak).all():
+                weight, step, grid = weight[: level + 2], step[: level + 1], grid[: level + 1]
                 break
     counts = np.concatenate([[0.0], grid])[:, np.newaxis]
     ratio = np.minimum(rate * step[-1] * max(times.steps, 1e-9) / grid[-1], 0.999)

@@ -155,6 +155,9 @@ def test_user_errors_are_one_sentence(options, said, run) -> None:
     status, _, err = run("size", "bert-base", "--rate", 1)
     assert status == 2
     assert "only encodes" in err
+    status, _, err = run("size", "t5-base", "--rate", 1, "--hw", "h100-sxm")
+    assert status == 2
+    assert "t5-base has an encoder" in err
 
 
 def test_degrees_and_formats_can_be_told(run) -> None:
