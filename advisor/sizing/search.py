@@ -185,7 +185,8 @@ class Search:
         tpot = bounds.loaded(service, exact or (math.inf if service.rate is not None else replicas))
         rate = service.rate
         if rate is None:
-            rate = min(replicas * float(bounds.rate[-1]), service.amount / (bounds.ttft + service.steps * tpot))
+            fastest = bounds.ttft + service.steps * float(bounds.step[0]) / bounds.accepted
+            rate = min(replicas * float(bounds.rate[-1]), service.amount / fastest)
         return figures_of(candidate, self._price(candidate.configuration), replicas, rate, bounds.ttft, tpot)
 
     def _exactly(self, candidate: Candidate, most: float) -> int | None:
