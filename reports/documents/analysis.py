@@ -292,13 +292,13 @@ def model_document(model: Model, precision: str | None = None) -> dict[str, Any]
 
 def _stored_document(stored: Stored) -> dict[str, Any]:
     """The files of a checkpoint: bytes by format, and bits an element by component, scales included."""
-    shares = {"/".join(names): 8 * share.bytes / share.elements for names, share in stored.components.items()}
+    held = {"/".join(names): share for names, share in stored.components.items() if share.elements}
     return {
         "files": stored.files,
         "file_bytes": stored.size,
         "header_bytes": stored.header,
         "tensor_bytes": {format: share.bytes for format, share in stored.formats.items()},
-        "bits": {name: round(bits, 4) for name, bits in shares.items()},
+        "bits": {name: round(8 * share.bytes / share.elements, 4) for name, share in held.items()},
     }
 
 

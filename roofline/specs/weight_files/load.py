@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -100,6 +101,7 @@ def _file_type(file: Gguf, dominant: str, where: str) -> str | None:
     return chosen or "mxfp4_moe"
 
 
+@lru_cache(maxsize=64)
 def _ggml(name: str) -> Format:
     """The number format of a ggml type."""
     _, block, bytes = next(entry for entry in TYPES.values() if entry[0] == name)
@@ -195,9 +197,13 @@ def _stored(
                 entry.scales += tensor.bytes
             else:
                 entry.formats[format] = entry.formats.get(format, Share()) + own
-    special = {name: _with_scales(entry) for name, entry in found.items() if entry.formats}
+    special = {name: _with_scales(entry) for name, entry in found.items() if _elements(entry)}
     exact = replace(scheme, special=MappingProxyType({**scheme.special, **special}))
     return Stored(str(path), exact, groups, shares(tensors), left_out, 0, 0)
+
+
+def _elements(entry: _Component) -> int:
+    return sum(share.elements for share in entry.formats.values())
 
 
 def _with_scales(entry: _Component) -> Format:
