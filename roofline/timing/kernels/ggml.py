@@ -5,11 +5,13 @@
     time        t = barrier S + T_S + T_M                         S threads wait for each other
 
 `peak` is the CPU's FP32 vector peak, for integers, too: the kernels of most formats spend their time on unpacking and
-scaling blocks, not on the integer products, so that their rate follows the vector units and not a peak for INT8. e_1 is
-the efficiency of the first row, for which weights are unpacked, e that of the further ones; both may exceed 1. Weights
-are not fetched while others are multiplied: prefill of 32 tokens takes the time of 32 rows and that of reading the
-weights. Layers of one mixture of formats have the constants of the most frequent one. The barrier includes those of the
-small operators around a GEMM; with 56 threads they are a large part of a decode step.
+scaling blocks, not on the integer products. Kernels with the widest vectors of the CPU (`wide`: Q4_0, which is
+interleaved as it is loaded, and F16) follow its vector peak for INT8, or four times that for FP32 where it is not
+known: PyTorch's FP32 GEMM, which measures a peak, leaves half of AVX-512 unused on some CPUs. e_1 is the efficiency of
+the first row, for which weights are unpacked, e that of the further ones; both may exceed 1. Weights are not fetched
+while others are multiplied: prefill of 32 tokens takes the time of 32 rows and that of reading the weights. Layers of
+one mixture of formats have the constants of the most frequent one. The barrier includes those of the small operators
+around a GEMM; with 56 threads they are a large part of a decode step.
 """
 
 from __future__ import annotations
@@ -27,9 +29,10 @@ PREFIX = "ggml_"
 
 PARAMETERS = (
     Parameter("barrier", Unit.SECONDS, 0.01e-6, 10e-6, 0.5e-6, "barriers of a GEMM and of what is around it, a thread"),
-    Parameter("compute_efficiency", Unit.RATIO, 0.01, 10.0, 0.8, "further rows: FLOP/s over the FP32 vector peak"),
-    Parameter("row_efficiency", Unit.RATIO, 0.01, 10.0, 0.5, "the first row: FLOP/s over the FP32 vector peak"),
+    Parameter("compute_efficiency", Unit.RATIO, 0.01, 10.0, 0.8, "further rows: FLOP/s over the vector peak"),
+    Parameter("row_efficiency", Unit.RATIO, 0.01, 10.0, 0.5, "the first row: FLOP/s over the vector peak"),
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.9, "achievable fraction of memory bandwidth"),
+    Parameter("wide", Unit.CHOICE, 0, 1, 0, "1: the vector peak is that for INT8, else that for FP32", start=1),
 )
 
 
@@ -38,7 +41,10 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
     form = storage(columns)
     m, n, k = aligned(*(column(columns, name) for name in ("m", "n", "k")))
     rows = 1.0 / parameters["row_efficiency"] + (m - 1.0) / parameters["compute_efficiency"]
-    on_units = 2.0 * n * k * rows / (hardware.vector_peak or np.inf)
+    peak = hardware.vector_peak or np.inf
+    if parameters.get("wide"):
+        peak = hardware.vector.get("int8", 4.0 * peak)
+    on_units = 2.0 * n * k * rows / peak
     traffic = form.bytes * n * k + form.input_bytes * m * k + 4.0 * m * n
     over_memory = traffic / (parameters["memory_efficiency"] * hardware.memory_bandwidth)
     return parameters["barrier"] * units(hardware) + on_units + over_memory
