@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from typing import Any
 
@@ -15,7 +15,6 @@ from roofline.advisor.search.goal import Goal, Objective, Price, filled
 from roofline.advisor.search.moves import Move, price_of
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.scenario.analysis import Analysis, analyze, prefetch_expected
-from roofline.timing.calibration_files import Calibrations
 from roofline.timing.intervals import Estimate
 from roofline.whatif.command_line import command_line, serve_command
 from roofline.whatif.gain import Timed, gain
@@ -54,12 +53,11 @@ class Trial:
     moves: Moves
     request: Request
     goal: Goal
-    calibrations: Calibrations = field(default_factory=Calibrations, repr=False, compare=False)
 
     @cached_property
     def analysis(self) -> Analysis:
         """The simulated scenario."""
-        return analyze(self.request.scenario(), self.calibrations)
+        return analyze(self.request.scenario())
 
     @cached_property
     def value(self) -> Any:
@@ -148,7 +146,6 @@ class Trials:
         self.goal = goal
         self._found: dict[Moves, Trial | RooflineError] = {}
         self._requests: dict[tuple[Move, ...], Request] = {(): request}
-        self._calibrations = Calibrations()
 
     @property
     def base(self) -> Trial:
@@ -216,7 +213,7 @@ class Trials:
 
     def _made(self, moves: Moves) -> Trial:
         _check_engine(self.request, moves)
-        trial = Trial(moves, self._requested(tuple(ordered(moves))), self.goal, self._calibrations)
+        trial = Trial(moves, self._requested(tuple(ordered(moves))), self.goal)
         if moves and not np.any(np.asarray(filled(trial.analysis)) < MAX_OVERCOMMIT):
             raise UnsupportedError(f"it needs more than {MAX_OVERCOMMIT} times the memory of a device")
         return trial

@@ -31,7 +31,6 @@ from roofline.serving.times import MOST
 from roofline.specs.formats import PROMOTIONS
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.reserve import Reserve, visible_memory
-from roofline.timing.calibration_files import Calibrations
 
 Array = NDArray[np.float64]
 
@@ -155,7 +154,6 @@ class Candidate(Struct, frozen=True, dict=True):
     configuration: Configuration
     counted: WorkloadCost
     service: Service
-    calibrations: Calibrations
 
     @property
     def hardware(self) -> Hardware:
@@ -238,7 +236,7 @@ class Candidate(Struct, frozen=True, dict=True):
             "prefix": lengths - computed,
             "context": round(service.context),
         }
-        return analyze(request.with_options(**grid).scenario(), self.calibrations)
+        return analyze(request.with_options(**grid).scenario())
 
     @cached_property
     def _batches(self) -> NDArray[np.int64]:
@@ -274,7 +272,6 @@ class Candidates:
         self.service = service
         self.refused: RooflineError | None = None
         self._costs: dict[Any, WorkloadCost | None] = {}
-        self._calibrations = Calibrations()
 
     def of(self, configuration: Configuration) -> Candidate | None:
         """The candidate of a configuration; None if the model does not allow its parallelism."""
@@ -285,4 +282,4 @@ class Candidates:
             except RooflineError as error:
                 self._costs[key], self.refused = None, error
         counted = self._costs[key]
-        return None if counted is None else Candidate(configuration, counted, self.service, self._calibrations)
+        return None if counted is None else Candidate(configuration, counted, self.service)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Mapping
 from typing import Any
 
-from msgspec.structs import asdict
+from msgspec import Struct
+from msgspec.structs import asdict, fields
 
 from roofline import (
     Analysis,
@@ -304,7 +304,7 @@ def _stored_document(stored: Stored) -> dict[str, Any]:
 
 def hardware_document(hardware: Hardware) -> dict[str, Any]:
     """A hardware spec in base units (bytes, byte/s, FLOP/s, W)."""
-    document = {field.name: _plain(getattr(hardware, field.name)) for field in dataclasses.fields(hardware)}
+    document = {field.name: _plain(getattr(hardware, field.name)) for field in fields(hardware)}
     return {key: value for key, value in document.items() if value is not None and value != {}}
 
 
@@ -313,8 +313,8 @@ def _plain(value: Any) -> Any:
         return {key: _plain(entry) for key, entry in value.items()}
     if isinstance(value, tuple):
         return [_plain(entry) for entry in value]
-    if hasattr(value, "__dataclass_fields__"):
-        entries = {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Struct):
+        entries = {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
         return {key: entry for key, entry in entries.items() if entry is not None}
     if hasattr(value, "isoformat"):
         return value.isoformat()

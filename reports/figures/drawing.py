@@ -27,7 +27,7 @@ from roofline.reports.figures.style import with_title
 from roofline.reports.figures.table import Table
 from roofline.reports.output.export import csv_text
 from roofline.reports.tables.rows import CsvEncoding
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.validate.tables.frames import MAX_BYTES
 from roofline.whatif.frontier import frontier
 from roofline.whatif.options import missing, scenario_from

@@ -57,11 +57,23 @@ SETTINGS = {"compare": {"ignore_unknown_options": True}}
 """Parser settings of single commands."""
 
 
+def _function(name: str) -> Any:
+    """The function of a command, or the Typer of several."""
+    module, attribute = COMMANDS[name]
+    return getattr(import_module(module), attribute)
+
+
+def _summary(name: str) -> str:
+    """The first line of a command's help. Its parser would have it, but takes milliseconds to build."""
+    found = _function(name)
+    text = found.info.help if isinstance(found, typer.Typer) else found.__doc__
+    return str(text).splitlines()[0]
+
+
 @cache
 def _command(name: str) -> Any:
     """The parser of a command."""
-    module, attribute = COMMANDS[name]
-    found = getattr(import_module(module), attribute)
+    found = _function(name)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(rich_markup_mode=None, add_completion=False)
         alone.command(name, context_settings=SETTINGS.get(name))(found)
@@ -97,7 +109,7 @@ class Program(TyperGroup):
         for question, commands in QUESTIONS.items():
             formatter.write(f"\n{question}\n")
             formatter.indent()
-            rows = [(name.ljust(width), self.commands[name].get_short_help_str(limit=1000)) for name in commands]
+            rows = [(name.ljust(width), _summary(name)) for name in commands]
             formatter.write_dl(rows)
             formatter.dedent()
 

@@ -7,7 +7,6 @@ operators of its block plus a simplified lm_head. The code here runs only with `
 
 from __future__ import annotations
 
-import dataclasses
 from enum import StrEnum
 
 from msgspec.structs import replace
@@ -52,10 +51,8 @@ def viewer_inputs(model: Model, precision: Precision) -> tuple[Model, Precision]
     def plain(layer: Layer) -> Layer:
         if not isinstance(layer.mixer, Attention) or not isinstance(layer.feed_forward, Mlp) or layer.cross:
             raise UnsupportedError(f"the llm-viewer convention counts dense attention models only, not {model.name}")
-        mixer = dataclasses.replace(
-            layer.mixer, causal=False, qk_norm=False, qkv_bias=False, output_bias=False, sinks=False
-        )
-        return replace(layer, mixer=mixer, feed_forward=dataclasses.replace(layer.feed_forward, bias=False))
+        mixer = replace(layer.mixer, causal=False, qk_norm=False, qkv_bias=False, output_bias=False, sinks=False)
+        return replace(layer, mixer=mixer, feed_forward=replace(layer.feed_forward, bias=False))
 
     groups = tuple(LayerGroup(group.name, group.count, plain(group.layer)) for group in model.groups)
     linear, kv = precision.weights.format_of("q_proj", precision.base, model.layers), without_scales(precision.kv)

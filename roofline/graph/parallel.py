@@ -7,7 +7,6 @@ parallelism the batch, pipeline parallelism the layers, and sequence parallelism
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Mapping
@@ -379,30 +378,30 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
 
     def attention(spec: Attention) -> Attention:
         heads = _divide(spec.heads, ranks, "attention heads", model)
-        return dataclasses.replace(spec, heads=heads, kv_heads=_kv_heads(spec.kv_heads, ranks, model))
+        return replace(spec, heads=heads, kv_heads=_kv_heads(spec.kv_heads, ranks, model))
 
     mixer = layer.mixer
     match mixer:
         case Attention():
             mixer = attention(mixer)
         case LatentAttention() | Rwkv() | Retention():
-            mixer = dataclasses.replace(mixer, heads=_divide(mixer.heads, ranks, "heads", model))
+            mixer = replace(mixer, heads=_divide(mixer.heads, ranks, "heads", model))
         case Mamba():
-            mixer = dataclasses.replace(mixer, inner=_divide(mixer.inner, ranks, "channels", model))
+            mixer = replace(mixer, inner=_divide(mixer.inner, ranks, "channels", model))
         case Mamba2():
             heads = _divide(mixer.heads, ranks, "heads", model)
-            mixer = dataclasses.replace(mixer, heads=heads, groups=max(1, mixer.groups // ranks))
+            mixer = replace(mixer, heads=heads, groups=max(1, mixer.groups // ranks))
         case DeltaNet():
             keys = _kv_heads(mixer.key_heads, ranks, model)
             values = _divide(mixer.value_heads, ranks, "value heads", model)
-            mixer = dataclasses.replace(mixer, key_heads=keys, value_heads=values)
+            mixer = replace(mixer, key_heads=keys, value_heads=values)
         case Hyena() if ranks > 1:
             raise UnsupportedError(f"--tp is not simulated for the long convolutions of {model}")
     block = layer.feed_forward
     if isinstance(block, Mlp):
-        block = dataclasses.replace(block, width=_divide(block.width, ranks, "MLP channels", model))
+        block = replace(block, width=_divide(block.width, ranks, "MLP channels", model))
     elif isinstance(block, MixtureOfExperts):
-        block = dataclasses.replace(
+        block = replace(
             block,
             experts=_divide(block.experts, parallelism.expert, "experts", model, "--ep"),
             width=_divide(block.width, parallelism.expert_width_ranks, "channels of an expert", model),

@@ -20,7 +20,7 @@ from roofline.scenario.memory import scenario_memory
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass, Schedule
-from roofline.timing.calibration_files import Calibrations
+from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, prefetch, resolve
 from roofline.timing.intervals import Estimate
 
@@ -60,7 +60,7 @@ class Analysis:
 
     _repr_html_ = repr_html
 
-    def __init__(self, scenario: Scenario, calibrations: Calibrations | None = None) -> None:
+    def __init__(self, scenario: Scenario, calibrate: Calibrate = engine_calibration) -> None:
         precision = scenario.run_precision
         assert isinstance(scenario.convention, Convention)
         self.scenario = scenario
@@ -70,8 +70,8 @@ class Analysis:
         build = Build(self.fusions, scenario.convention)
         self.schedule = Schedule(scenario.model, scenario.hardware, precision, build, scenario.settings)
         passes = self.schedule.prefill(scenario.prefill_step, scenario.tower_step)
-        self._calibrations = Calibrations() if calibrations is None else calibrations
-        self.prefill = Phase("prefill", passes, scenario.shape, scenario.profile, self._calibrations)
+        self._calibrate = calibrate
+        self.prefill = Phase("prefill", passes, scenario.shape, scenario.profile, calibrate)
         self.decode: Phase | None = None
         if scenario.model.task == "generate":
             self.decode = self.decode_phase(scenario.decode_step, scenario.shape)
@@ -82,7 +82,7 @@ class Analysis:
 
     def decode_phase(self, step: Step, shape: tuple[int, ...] = ()) -> Phase:
         """A decode iteration at `step`, whose grid has `shape`."""
-        return Phase("decode", self.schedule.decode(step), shape, self.scenario.profile, self._calibrations)
+        return Phase("decode", self.schedule.decode(step), shape, self.scenario.profile, self._calibrate)
 
     @property
     def network(self) -> Network:
@@ -251,8 +251,8 @@ def prefetch_expected(parts: Iterable[Analysis | Phase]) -> None:
     prefetch(part.deferred() for part in parts)
 
 
-def analyze(scenario: Scenario, calibrations: Calibrations | None = None) -> Analysis:
-    """The analysis of `scenario`; `calibrations` reuses those already loaded.
+def analyze(scenario: Scenario, calibrate: Calibrate = engine_calibration) -> Analysis:
+    """The analysis of `scenario`, with the constants of kernels that `calibrate` finds.
 
     >>> from roofline import Scenario, analyze, load_hardware, load_model
     >>> answer = analyze(Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), batch=8, prompt=2048))
@@ -261,4 +261,4 @@ def analyze(scenario: Scenario, calibrations: Calibrations | None = None) -> Ana
 
     Raises UnsupportedError where the hardware cannot compute in the requested formats.
     """
-    return Analysis(scenario, calibrations)
+    return Analysis(scenario, calibrate)

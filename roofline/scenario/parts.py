@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from enum import StrEnum
 
 import numpy as np
@@ -62,7 +61,7 @@ def filtered(graph: Network, part: Part, inside: bool) -> Network:
 def with_network(hardware: Hardware, bandwidth: float) -> Hardware:
     """The hardware with a network of this bandwidth alone."""
     inside = (link for link in hardware.interconnects if link.scope != "network")
-    return dataclasses.replace(hardware, interconnects=(*inside, Interconnect("storage network", "network", bandwidth)))
+    return replace(hardware, interconnects=(*inside, Interconnect("storage network", "network", bandwidth)))
 
 
 def divided(step: Step, overlap: int) -> Step:

@@ -15,7 +15,7 @@ from roofline.graph.op import Op
 from roofline.scenario.schedule import Pass
 from roofline.specs.engine import Engine
 from roofline.timing.calibration import Basis
-from roofline.timing.calibration_files import Calibrations
+from roofline.timing.chains import Calibrate, engine_calibration
 from roofline.timing.evaluation import Deferred, gather, resolve
 from roofline.timing.intervals import Estimate
 from roofline.timing.passes import Provenance, Timing, timing
@@ -108,23 +108,22 @@ class Phase:
         passes: tuple[Pass, ...],
         shape: tuple[int, ...],
         engine: Engine,
-        calibrations: Calibrations | None = None,
+        calibrate: Calibrate = engine_calibration,
     ) -> None:
         self.name = name
         self.passes = passes
         self.engine = engine
         self._shape = shape
         self._expected: Estimate | None = None
-        self._calibrations = Calibrations() if calibrations is None else calibrations
+        self._calibrate = calibrate
 
     def __repr__(self) -> str:
         return f"Phase({self.name}, {len(self.passes)} passes, engine {self.engine.name})"
 
     def timed(self, run: Pass, engine: Engine | None = None) -> Timing:
         """The kernels of a pass, on this phase's engine by default."""
-        engine, hardware = engine or self.engine, run.placement.hardware
-        kind = engine.uses_calibrated_kernels(hardware)
-        return timing(run.placement, engine, self._calibrations[hardware, *engine.measured_as(hardware), kind])
+        engine = engine or self.engine
+        return timing(run.placement, engine, self._calibrate(run.placement.hardware, engine))
 
     @cached_property
     def _values(self) -> list[Any]:

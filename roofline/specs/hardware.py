@@ -5,21 +5,19 @@ from __future__ import annotations
 import datetime
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any, Literal, get_args
 
-from annotated_types import Ge, Le
-from msgspec import Struct
-from pydantic import Strict
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, UnsupportedError, quote, suggest
 from roofline.core.units import Dimension, Quantity, parse_quantity, si
 from roofline.specs.host import Host, load_host
-from roofline.specs.library import as_mapping, check_keys, check_name, modified, spec_files, spec_path, validate
+from roofline.specs.library import as_mapping, check_keys, check_name, modified, spec_files, spec_path
+from roofline.specs.records import record
 
 ARITHMETIC = ("fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "fp6", "fp4", "int8", "int4", "int1")
 """Formats for which a spec may give a peak."""
@@ -32,8 +30,7 @@ KINDS: tuple[str, ...] = get_args(Kind)
 """Hardware kinds."""
 
 
-@dataclass(frozen=True, slots=True)
-class Interconnect:
+class Interconnect(Struct, frozen=True):
     """A link of one device: `bandwidth` per direction (B/s), and `latency` in seconds if documented.
 
     In a `mesh` the bandwidth is split evenly over the links to all other devices; a `switch` gives all of it to any one
@@ -86,8 +83,7 @@ NEIGHBOURS = Span(2, across_nodes=False)
 NETWORK = Span(2, across_nodes=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Price:
+class Price(Struct, frozen=True):
     """A dated price: `rent` in USD/h, `buy` in USD."""
 
     date: datetime.date
@@ -95,8 +91,7 @@ class Price:
     buy: float | None = None
 
 
-@dataclass(frozen=True)
-class EnergyFigures:
+class EnergyFigures(Struct, frozen=True):
     """Energy coefficients: `static` power in watts when ready to run, and dynamic energy in joules.
 
     `memory` is per byte moved to or from memory, `compute` per FLOP by arithmetic format, `link` per byte sent or
@@ -105,12 +100,11 @@ class EnergyFigures:
 
     static: float
     memory: float
-    compute: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    compute: Mapping[str, float] = field(default_factory=dict)
     link: float | None = None
 
 
-@dataclass(frozen=True)
-class Hardware:
+class Hardware(Struct, frozen=True):
     """One accelerator. Peaks are dense, in FLOP/s (OP/s for integers), by arithmetic format.
 
     `tensor` has the peaks of the matrix units (tensor cores), `vector` those of the vector units (CUDA cores);
@@ -125,8 +119,8 @@ class Hardware:
     kind: Kind
     memory_capacity: float
     memory_bandwidth: float
-    tensor: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    vector: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    tensor: Mapping[str, float] = field(default_factory=dict)
+    vector: Mapping[str, float] = field(default_factory=dict)
     memory_kind: str | None = None
     memory_visible: float | None = None
     units: int | None = None
@@ -136,8 +130,8 @@ class Hardware:
     tdp: float | None = None
     energy: EnergyFigures | None = None
     price: Price | None = None
-    released: Annotated[int, Strict(), Ge(1900), Le(2100)] | None = None
-    sources: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    released: Annotated[int, Meta(ge=1900, le=2100)] | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
     host: Host | None = None
 
     def __hash__(self) -> int:
@@ -323,14 +317,6 @@ _KEYS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-@lru_cache(maxsize=1)
-def _adapter() -> Any:
-    """The validator of a hardware file with parsed quantities."""
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(Hardware)
-
-
 def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
     """The hardware that a spec file's mapping describes; `where` names the file in errors."""
     reader = _Reader(where, content.get("sources"))
@@ -352,7 +338,7 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
     price = reader.section(top.get("price"), "price")
     fields: dict[str, Any] = {
         **{key: top[key] for key in ("name", "vendor", "family", "kind") if key in top},
-        "title": top.get("title", top.get("name")),
+        "title": top.get("title", top.get("name", "")),
         "memory_capacity": memory["capacity"],
         "memory_bandwidth": memory["bandwidth"],
         "memory_visible": memory.get("visible"),
@@ -371,11 +357,10 @@ def parse_hardware(content: Mapping[str, Any], where: str) -> Hardware:
         "price": price or None,
         "released": top.get("released"),
         "sources": reader.used,
-        "host": _host(top.get("host"), where),
     }
     if not isinstance(memory.get("kind"), (str, type(None))):
         raise SpecError(where, f"'memory.kind' must be text, got {quote(memory['kind'])}")
-    hardware: Hardware = validate(_adapter(), fields, where, _KEYS)
+    hardware = replace(record(Hardware, fields, where), host=_host(top.get("host"), where))
     if len(hardware.name) > 80 or not hardware.name.strip() or not hardware.name.isprintable():
         raise SpecError(where, "'name' must be 1 to 80 printable characters")
     for key in ("name", "family"):
@@ -454,4 +439,4 @@ class _Reader:
             raise SpecError(self.where, f"{quote(key)}: {error}") from None
         if quantity.source is not None:
             self._cite(key, cited_as, quantity.source, quantity.remark)
-        return quantity.value
+        return int(quantity.value) if dimension is Dimension.COUNT else quantity.value

@@ -9,11 +9,12 @@ devices share, and between sockets.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from roofline.core.documents import finite_number, read_mapping, scalar_text
 from roofline.core.errors import SpecError, UnknownNameError, quote
@@ -31,8 +32,7 @@ MAX_SPREAD = 100.0
 """Largest factor between machines of one kind."""
 
 
-@dataclass(frozen=True)
-class Host:
+class Host(Struct, frozen=True):
     """A host: `all_reduce` has the achieved fraction of the PCIe link by number of devices (RANKS).
 
     `spread`: p10 and p90 of the time of a large message on machines of this kind, over that of these fractions.

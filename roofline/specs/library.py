@@ -1,4 +1,4 @@
-"""Locating spec files (bundled, in `ROOFLINE_SPECS`, or by path) and validating them."""
+"""Locating spec files (bundled, in `ROOFLINE_SPECS`, or by path) and checking their keys."""
 
 from __future__ import annotations
 
@@ -8,14 +8,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, NamedTuple
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, quote, suggest
 from roofline.core.inputs import reason
-
-if TYPE_CHECKING:
-    from pydantic import TypeAdapter, ValidationError
 
 SEARCH_PATH = "ROOFLINE_SPECS"
 """Environment variable: further spec folders or files, separated like PATH; they override the bundled ones."""
@@ -53,39 +50,51 @@ def _extra_files(package: str) -> Iterator[Path]:
         yield from (path for path in candidates if is_hardware(path) == (package == "hwspecs"))
 
 
-def find_file(relative: str, package: str, bundled: bool = False) -> Path | None:
+def find_file(relative: str, package: str) -> Path | None:
     """The file `relative` in a folder of `ROOFLINE_SPECS`, or in its folder `package`, else in the bundled package.
 
-    With `bundled` in the bundled package only. `relative` has names of specs in it, and leads to no other folder.
+    `relative` has names of specs in it, and leads to no other folder.
     """
     if not _INSIDE.fullmatch(relative):
         return None
-    # Strings, not Paths, for speed: every simulated scenario locates its calibration.
-    folders = [] if bundled else [str(folder) for root in _extra_roots() for folder in (root, root / package)]
-    for folder in (*folders, _bundled(package)):
-        path = f"{folder}/{relative}"
-        if os.path.isfile(path):  # noqa: PTH113
-            return _path(path)
-    return None
+    folders = (*_extra_folders(package), bundled_folder(package))
+    return next((path for folder in folders if (path := folder / relative).is_file()), None)
 
 
 _INSIDE = re.compile(r"(?!\.)[^/\\\0]+(/(?!\.)[^/\\\0]+)*")
 """A relative path through folders below, none of them hidden."""
 
 
-@lru_cache(maxsize=256)
-def _path(text: str) -> Path:
-    return Path(text)
+def _extra_folders(package: str) -> Iterator[Path]:
+    return (folder for root in _extra_roots() for folder in (root, root / package))
+
+
+class File(NamedTuple):
+    """A file as it was at a time (ns): equal ones have the same content."""
+
+    path: Path
+    modified: int
+
+
+def files_below(folder: Path) -> dict[str, File]:
+    """The YAML files of a folder and its subfolders, by path in it without `.yaml`."""
+    paths = sorted(folder.glob("**/*.yaml"))
+    return {path.relative_to(folder).as_posix().removesuffix(".yaml"): File(path, modified(path)) for path in paths}
+
+
+def overriding_files(folder: str, package: str) -> dict[str, File]:
+    """The files of `ROOFLINE_SPECS` that `find_file` prefers to those below a folder of a bundled package."""
+    if not os.environ.get(SEARCH_PATH):
+        return {}
+    folders = (extra / folder for extra in _extra_folders(package))
+    own = [extra for extra in folders if not extra.is_relative_to(bundled_folder(package))]
+    return {name: file for extra in reversed(own) for name, file in files_below(extra).items()}
 
 
 @lru_cache(maxsize=8)
-def _bundled(package: str) -> str:
-    return str(files("roofline") / package)
-
-
-def is_bundled(path: Path, package: str = "hwspecs") -> bool:
-    """Whether a file lies in the bundled package."""
-    return str(path).startswith(_bundled(package))
+def bundled_folder(package: str) -> Path:
+    """The folder of a bundled package (hwspecs or modelspecs)."""
+    return Path(str(files("roofline") / package))
 
 
 def modified(path: Path) -> int:
@@ -118,7 +127,7 @@ def spec_path(name: str, package: str) -> Path | None:
     """The spec file of `name`: a path if it looks like one, else the spec of that name; None for any other name."""
     if _is_path(name):
         return Path(name)
-    bundled = Path(_bundled(package), f"{name}.yaml")
+    bundled = bundled_folder(package) / f"{name}.yaml"
     plain = len(name) < 200 and name.replace("-", "").replace(".", "").isalnum()
     if not os.environ.get(SEARCH_PATH) and plain and bundled.is_file():
         return bundled
@@ -145,65 +154,10 @@ def check_keys(content: Mapping[str, Any], known: Iterable[str], where: str, pla
     known = tuple(known)
     for key in content:
         if key not in known:
-            raise SpecError(where, _unknown_key(key, known, place))
+            raise SpecError(where, unknown_key(key, known, place))
 
 
-def _unknown_key(key: str, known: Iterable[str], place: str) -> str:
+def unknown_key(key: str, known: Iterable[str], place: str) -> str:
+    """The error for an unknown key in the section at the key path `place`, with the nearest valid ones."""
     inside = f" in {quote(place)}" if place else ""
     return f"unknown key {quote(key)}{inside}{suggest(key, known, listed=20)}"
-
-
-Record = TypeVar("Record")
-_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
-
-
-def validate(
-    adapter: TypeAdapter[Record],
-    content: object,
-    where: str,
-    known: Mapping[str, Iterable[str]] | None = None,
-    prefix: tuple[str, ...] = (),
-) -> Record:
-    """Validate `content`, the section at the key path `prefix`, as the adapter's type.
-
-    Raises SpecError with the key and, for an unknown key, the nearest valid one.
-    """
-    from pydantic import ValidationError
-
-    try:
-        return adapter.validate_python(content)
-    except ValidationError as error:
-        raise SpecError(where, explain(error, known or {}, prefix)) from None
-    except RecursionError:
-        raise SpecError(where, "is nested too deeply") from None
-
-
-def explain(error: ValidationError, known: Mapping[str, Iterable[str]], prefix: tuple[str, ...] = ()) -> str:
-    """One sentence for the first problem of a validation error; `known` maps sections to their valid keys.
-
-    A misspelt key is reported before the key that is missing because of it.
-    """
-    problems = error.errors(include_url=False, include_context=True)
-    misspelt = (problem for problem in problems if problem["type"] in _UNKNOWN_KEY)
-    first = next(misspelt, problems[0])
-    own = [str(part) for part in first["loc"]]
-    if first["type"] not in _UNKNOWN_KEY:  # an unknown key may be called anything
-        branches = ("function-", "union", "is-instance", "literal[")
-        own = [part for part in own if part != "bool" and not part.startswith(branches)]
-    location = [*prefix, *own]
-    key = ".".join(location)
-    match first["type"]:
-        case kind if kind in _UNKNOWN_KEY:
-            section = location[-2] if len(location) > 1 else ""
-            return _unknown_key(location[-1], known.get(section, ()), ".".join(location[:-1]))
-        case "missing" | "missing_argument":
-            return f"the key {quote(key)} is missing"
-    message = str(first.get("ctx", {}).get("error", "")) or first["msg"][:1].lower() + first["msg"][1:]
-    message = re.sub(" or an instance of .*", "", message)
-    given = first.get("input")
-    shown = (
-        f", got {quote(given)}"
-        if isinstance(given, (str, int, float, bool)) and not first.get("ctx", {}).get("error")
-        else ""
-    )
-    return f"{quote(key)}: {message}{shown}" if key else f"{message}{shown}"

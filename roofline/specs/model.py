@@ -6,16 +6,12 @@ residual stream. `roofline.specs.sublayers` has the records of mixers and feed-f
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Annotated, Literal
 
-from annotated_types import Ge, Le
-from msgspec import Struct
-from pydantic import Strict
+from msgspec import Meta, Struct
 
 from roofline.specs.sublayers import (
-    CLOSED,
     FEED_FORWARDS,
     MIXERS,
     Activation,
@@ -23,7 +19,6 @@ from roofline.specs.sublayers import (
     Count,
     DeltaNet,
     FeedForward,
-    Flag,
     Hyena,
     Indexer,
     LatentAttention,
@@ -42,7 +37,6 @@ from roofline.specs.sublayers import (
 from roofline.specs.weight_files.stored import Stored
 
 __all__ = [
-    "CLOSED",
     "FEED_FORWARDS",
     "MIXERS",
     "Activation",
@@ -52,7 +46,6 @@ __all__ = [
     "Count",
     "DeltaNet",
     "FeedForward",
-    "Flag",
     "Hyena",
     "ImageRule",
     "Indexer",
@@ -76,20 +69,17 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Norm:
+class Norm(Struct, frozen=True, forbid_unknown_fields=True):
     """The norm of sub-layers and its placement.
 
     pre: on the input; post: after the residual addition (BERT); sandwich: on input and output; output: on the output
     only, before the residual addition (OLMo 2).
     """
 
-    __pydantic_config__ = CLOSED
-
     kind: Literal["rmsnorm", "layernorm"]
     placement: Literal["pre", "post", "sandwich", "output"] = "pre"
-    bias: Flag = True
-    weight: Flag = True
+    bias: bool = True
+    weight: bool = True
 
     @property
     def vectors(self) -> int:
@@ -97,50 +87,40 @@ class Norm:
         return self.weight + (self.kind == "layernorm" and self.bias and self.weight)
 
 
-@dataclass(frozen=True, slots=True)
-class Positions:
+class Positions(Struct, frozen=True, forbid_unknown_fields=True):
     """The position encoding: RoPE, ALiBi, a learned table of `count` rows, or none.
 
     "relative" is T5's learned bias by distance: `count` buckets per head, stored once.
     """
 
-    __pydantic_config__ = CLOSED
-
     kind: Literal["rope", "alibi", "learned", "relative", "none"] = "rope"
     count: Count | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Conditioning:
+class Conditioning(Struct, frozen=True, forbid_unknown_fields=True):
     """The conditioning of a diffusion transformer (DiT's adaLN-Zero) on a timestep and one of `classes`.
 
     Both are embedded into one vector per sample, the timestep from `frequencies` sinusoids; each layer projects that
     vector to a shift, a scale and a gate for each of its two sub-layers.
     """
 
-    __pydantic_config__ = CLOSED
-
     classes: Count
     frequencies: Count = 256
 
 
-@dataclass(frozen=True, slots=True)
-class AudioConvolution:
+class AudioConvolution(Struct, frozen=True, forbid_unknown_fields=True):
     """A convolution over time in front of an audio encoder, with a bias and a GELU (Whisper).
 
     `channels` inputs (mel bands in the first one), `kernel` frames wide, every `stride` frames; it has as many outputs
     as the encoder's hidden size.
     """
 
-    __pydantic_config__ = CLOSED
-
     channels: Count
     kernel: Count
     stride: Count = 1
 
 
-@dataclass(frozen=True, slots=True)
-class ImageRule:
+class ImageRule(Struct, frozen=True, forbid_unknown_fields=True):
     """How an image processor turns an image of any size into patches of `patch` x `patch` pixels.
 
     `merge` x `merge` patches become one token, of an image with `min_pixels` to `max_pixels` or sides of at most
@@ -148,15 +128,13 @@ class ImageRule:
     in the `grid` that scales it least or that is closest to its aspect ratio (`roofline.specs.images`).
     """
 
-    __pydantic_config__ = CLOSED
-
     patch: Count
     merge: Count = 1
     min_pixels: Tokens | None = None
     max_pixels: Tokens | None = None
     max_side: Count | None = None
     tile: Count | None = None
-    tiles: Annotated[int, Strict(), Ge(1), Le(256)] | None = None
+    tiles: Annotated[int, Meta(ge=1, le=256)] | None = None
     grid: Literal["scale", "aspect"] = "scale"
 
 

@@ -5,30 +5,25 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Le, Len
-from msgspec import structs
-from pydantic import Strict
+from msgspec import NODEFAULT, Meta, Struct
+from msgspec.structs import asdict, fields, replace
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, UnknownNameError, quote, suggest
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
-from roofline.specs.library import as_mapping, check_keys, is_hardware, modified, spec_files, spec_path, validate
+from roofline.specs.library import as_mapping, check_keys, is_hardware, modified, spec_files, spec_path
 from roofline.specs.model import (
-    CLOSED,
     FEED_FORWARDS,
     MIXERS,
     Attention,
     AudioConvolution,
     Conditioning,
     Count,
-    Flag,
     ImageRule,
-    Indexer,
     Layer,
     LayerGroup,
     MixtureOfExperts,
@@ -39,6 +34,7 @@ from roofline.specs.model import (
     Text,
 )
 from roofline.specs.precision import check_scheme
+from roofline.specs.records import record
 from roofline.specs.weight_files.stored import is_checkpoint
 
 
@@ -57,7 +53,7 @@ def load_model(name: str) -> Model:
     from roofline.specs.model_names import read_model
 
     named = read_model(name)
-    return structs.replace(_load(named.path, modified(named.path)), **named.changes)
+    return replace(_load(named.path, modified(named.path)), **named.changes)
 
 
 @lru_cache(maxsize=256)
@@ -66,7 +62,7 @@ def _load(path: Path, _modified: int) -> Model:
         from roofline.specs.weight_files.load import load_checkpoint
 
         content, stored = load_checkpoint(path)
-        return structs.replace(parse_model(content, str(path)), stored=stored)
+        return replace(parse_model(content, str(path)), stored=stored)
     content = read_mapping(path)
     if path.suffix.lower() == ".json":
         from roofline.specs.huggingface import translate
@@ -105,72 +101,63 @@ MAX_BLOCKS = 200
 """Most different blocks of a model: more than any has layers."""
 
 
-@dataclass(frozen=True, slots=True)
-class _LayersEntry:
-    __pydantic_config__ = CLOSED
-
-    count: Annotated[int, Strict(), Ge(1), Le(10**5)]
-    pattern: Annotated[list[Text], Len(1, 10**5)] | None = None
+class _LayersEntry(Struct, frozen=True, forbid_unknown_fields=True):
+    count: Annotated[int, Meta(ge=1, le=10**5)]
+    pattern: Annotated[list[Text], Meta(min_length=1, max_length=10**5)] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Repository:
+class _Repository(Struct, frozen=True, forbid_unknown_fields=True):
     """What a further repository of the same architecture has otherwise than the spec (`roofline.specs.model_names`)."""
-
-    __pydantic_config__ = CLOSED
 
     dtype: Literal["fp32", "bf16", "fp16"] | None = None
     quantization: Text | None = None
-    max_context: Annotated[int, Strict(), Ge(1), Le(10**9)] | None = None
+    max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Spec:
+class _Spec(Struct, frozen=True, forbid_unknown_fields=True):
     """The top-level keys of a model file, before the blocks are merged."""
 
-    __pydantic_config__ = CLOSED
-
-    name: Annotated[str, Len(1, 80)]
+    name: Annotated[str, Meta(min_length=1, max_length=80)]
     hidden: Count
     layers: _LayersEntry
-    vocabulary: Annotated[int, Strict(), Ge(0), Le(10**7)] = 0
+    vocabulary: Annotated[int, Meta(ge=0, le=10**7)] = 0
     title: Text | None = None
     source: Text | None = None
-    repositories: dict[str, _Repository] | None = None
-    parameters: Annotated[int, Strict(), Ge(1), Le(10**18)] | None = None
-    active_parameters: Annotated[int, Strict(), Ge(1), Le(10**18)] | None = None
+    repositories: dict[str, Any] | None = None
+    parameters: Annotated[int, Meta(ge=1, le=10**18)] | None = None
+    active_parameters: Annotated[int, Meta(ge=1, le=10**18)] | None = None
     task: Literal["generate", "encode"] = "generate"
     dtype: Literal["fp32", "bf16", "fp16"] = "bf16"
     quantization: Text | None = None
     unquantised: list[Literal["attention", "linear_attention", "mlp"]] | None = None
-    max_context: Annotated[int, Strict(), Ge(1), Le(10**9)] | None = None
-    tied_embeddings: Flag = False
+    max_context: Annotated[int, Meta(ge=1, le=10**9)] | None = None
+    tied_embeddings: bool = False
     positions: Positions = ROPE
-    embedding_norm: Flag = False
+    embedding_norm: bool = False
     embedding_width: Count | None = None
     token_types: Natural = 0
     conditioning: Conditioning | None = None
-    final_norm: Flag = True
-    lm_head: Flag = True
-    lm_head_bias: Flag = False
+    final_norm: bool = True
+    lm_head: bool = True
+    lm_head_bias: bool = False
     tower: dict[str, Any] | None = None
     tower_kind: Literal["encoder", "vision"] | None = None
     tower_tokens: Count | None = None
     image: ImageRule | None = None
     projector: list[Count] | None = None
-    projector_bias: Flag = True
-    deepstack: Annotated[int, Strict(), Ge(0), Le(100)] = 0
+    projector_bias: bool = True
+    deepstack: Annotated[int, Meta(ge=0, le=100)] = 0
     patch: Natural = 0
-    patch_bias: Flag = False
-    convolutions: Annotated[list[AudioConvolution], Len(1, 16)] | None = None
+    patch_bias: bool = False
+    convolutions: Annotated[list[AudioConvolution], Meta(min_length=1, max_length=16)] | None = None
     extra_parameters: Natural = 0
     mtp: Natural = 0
-    blocks: dict[str, dict[str, Any]] | None = None
+    blocks: dict[str, Any] | None = None
     norm: dict[str, Any] | None = None
     cross: dict[str, Any] | None = None
     residual: Literal["sequential", "parallel"] = "sequential"
-    shared_norm: Flag = False
-    one_all_reduce: Flag = False
+    shared_norm: bool = False
+    one_all_reduce: bool = False
     attention: dict[str, Any] | None = None
     latent_attention: dict[str, Any] | None = None
     mamba: dict[str, Any] | None = None
@@ -183,35 +170,14 @@ class _Spec:
     moe: dict[str, Any] | None = None
 
 
-def _names(record: type) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(record))
-
-
-_SECTIONS: Mapping[str, type] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm}
+_SECTIONS: Mapping[str, type[Any]] = {**MIXERS, **FEED_FORWARDS, "cross": Attention, "norm": Norm}
 """The parts of a layer, by section key."""
 
 _SWITCHES = ("residual", "shared_norm", "one_all_reduce")
 _LAYER_KEYS = (*_SECTIONS, *_SWITCHES)
-_KEYS: Mapping[str, tuple[str, ...]] = {
-    "": _names(_Spec),
-    "layers": _names(_LayersEntry),
-    "positions": _names(Positions),
-    "conditioning": _names(Conditioning),
-    "convolutions": _names(AudioConvolution),
-    "image": _names(ImageRule),
-    "indexer": _names(Indexer),
-    **{key: _names(record) for key, record in _SECTIONS.items()},
-}
 _CONVERTED = {"convolutions", "name", "norm", "projector", "tower", "unquantised"}
-_SHARED = tuple(key for key in _names(_Spec) if key in Model.__struct_fields__ and key not in _CONVERTED)
+_SHARED = tuple(key for key in _Spec.__struct_fields__ if key in Model.__struct_fields__ and key not in _CONVERTED)
 """Keys that are the same in the file and in `Model`."""
-
-
-@lru_cache(maxsize=32)
-def _adapter(record: type) -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(record)
 
 
 def parse_model(content: Mapping[str, Any], where: str) -> Model:
@@ -221,14 +187,15 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         content["layers"] = {"count": content["layers"]}
     if isinstance(content.get("positions"), str):
         content["positions"] = {"kind": content["positions"]}
-    spec: _Spec = validate(_adapter(_Spec), content, where, _KEYS)
+    spec = record(_Spec, content, where)
     if not spec.name.isprintable():
         raise SpecError(where, f"'name' must be printable characters, got {quote(spec.name)}")
     if (spec.positions.kind in ("learned", "relative")) != (spec.positions.count is not None):
         raise SpecError(where, "'positions': learned and relative positions need a count, other kinds have none")
     if not spec.vocabulary and (spec.lm_head or not (spec.patch or spec.convolutions)):
         raise SpecError(where, "the key 'vocabulary' is missing")
-    for repository, other in (spec.repositories or {}).items():
+    for repository, body in (spec.repositories or {}).items():
+        other = record(_Repository, body, where, f"repositories.{repository}")
         if other.quantization is not None:
             check_scheme(other.quantization, where, f"repositories.{repository}.quantization")
     if spec.quantization is not None:
@@ -271,7 +238,7 @@ def _tower(spec: _Spec, where: str) -> Model | None:
 def _blocks(spec: _Spec, where: str) -> dict[str, dict[str, Any]]:
     blocks = spec.blocks or {"layer": {}}
     for name, overrides in blocks.items():
-        check_keys(overrides, _LAYER_KEYS, where, f"blocks.{name}")
+        check_keys(as_mapping(overrides, where, f"blocks.{name}"), _LAYER_KEYS, where, f"blocks.{name}")
     return blocks
 
 
@@ -331,24 +298,17 @@ def _layer(spec: _Spec, overrides: Mapping[str, Any], name: str, where: str) -> 
         raise SpecError(where, f"the key '{prefix}attention' is missing: a layer needs a mixer or a feed-forward block")
     if (cross := section("cross")) is not None:
         content["cross"] = _record(spec, "cross", {"causal": False, **cross}, prefix, where)
-    path = prefix.split(".")[:-1]
-    content["norm"] = validate(_adapter(Norm), content["norm"], where, _KEYS, (*path, "norm"))
+    content["norm"] = record(Norm, content["norm"], where, f"{prefix}norm")
     switches = {key: overrides.get(key, getattr(spec, key)) for key in _SWITCHES}
-    layer = Layer(**content, **validate(_adapter(_Switches), switches, where, prefix=tuple(path)).as_dict())
+    layer = Layer(**content, **asdict(record(_Switches, switches, where, prefix.rstrip("."))))
     _check_layer(layer, prefix, where)
     return layer
 
 
-@dataclass(frozen=True, slots=True)
-class _Switches:
-    __pydantic_config__ = CLOSED
-
+class _Switches(Struct, frozen=True, forbid_unknown_fields=True):
     residual: Literal["sequential", "parallel"]
-    shared_norm: Flag
-    one_all_reduce: Flag
-
-    def as_dict(self) -> dict[str, Any]:
-        return asdict(self)
+    shared_norm: bool
+    one_all_reduce: bool
 
 
 def _record(spec: _Spec, key: str, section: dict[str, Any], prefix: str, where: str) -> Any:
@@ -362,7 +322,7 @@ def _record(spec: _Spec, key: str, section: dict[str, Any], prefix: str, where: 
                 problem = f"hidden {spec.hidden} is not divisible by {quote(heads)[1:-1]} heads; give a head_dim"
                 raise SpecError(where, f"'{prefix}{key}.heads': {problem}")
             section["head_dim"] = spec.hidden // heads
-    return validate(_adapter(_SECTIONS[key]), section, where, _KEYS, (*prefix.split(".")[:-1], key))
+    return record(_SECTIONS[key], section, where, f"{prefix}{key}")
 
 
 def _check_layer(layer: Layer, prefix: str, where: str) -> None:
@@ -413,8 +373,8 @@ def to_spec(model: Model) -> dict[str, Any]:
         "unquantised": list(model.unquantised) or None,
         "layers": model.layers if plain else {"count": model.layers, "pattern": _runs(model.pattern)},
     }
-    defaults = {field.name: field.default for field in fields(_Spec) if field.default is not MISSING}
-    spec = {key: value for key, value in written.items() if value is not None and value != defaults.get(key, MISSING)}
+    defaults = {field.name: field.default for field in fields(_Spec)}
+    spec = {key: value for key, value in written.items() if value is not None and value != defaults.get(key, NODEFAULT)}
     for key, same in (("positions", "rope"), ("title", model.name)):
         if spec.get(key) == same:
             del spec[key]
@@ -447,9 +407,9 @@ def _layer_spec(layer: Layer) -> dict[str, Any]:
 
 def _section_spec(record: Any) -> dict[str, Any]:
     return {
-        field.name: _section_spec(value) if hasattr(value, "__dataclass_fields__") else value
+        field.name: _section_spec(value) if isinstance(value, Struct) else value
         for field in fields(record)
-        if (value := getattr(record, field.name)) is not None and (field.default is MISSING or value != field.default)
+        if (value := getattr(record, field.name)) is not None and value != field.default
     }
 
 

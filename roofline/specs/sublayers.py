@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Annotated, Literal, TypeAlias
 
-from annotated_types import Ge, Gt, Le, Len
-from pydantic import Strict
+from msgspec import Meta, Struct
 
-Count = Annotated[int, Strict(), Ge(1), Le(10**7)]
-Natural = Annotated[int, Strict(), Ge(0), Le(10**9)]
-Few = Annotated[int, Strict(), Ge(0), Le(100)]
+Count = Annotated[int, Meta(ge=1, le=10**7)]
+Natural = Annotated[int, Meta(ge=0, le=10**9)]
+Few = Annotated[int, Meta(ge=0, le=100)]
 """A number of operators or operands of a block, each of which the simulator holds by itself."""
 
-Tokens = Annotated[int, Strict(), Ge(1), Le(10**9)]
-Flag = Annotated[bool, Strict()]
-Text = Annotated[str, Len(1, 400)]
+Tokens = Annotated[int, Meta(ge=1, le=10**9)]
+Text = Annotated[str, Meta(min_length=1, max_length=400)]
 Activation = Literal["silu", "gelu", "relu", "relu2"]
-CLOSED = {"extra": "forbid"}
 
 
 # --- mixers -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Attention:
+class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     """Softmax attention with `heads` query heads and `kv_heads` KV heads of `head_dim` each (MHA, GQA or MQA).
 
     A query attends to all earlier tokens, or to the last `window` of them (its own included) and `extra` others (global
@@ -39,8 +34,6 @@ class Attention:
     head without learned weights; "keys": the projected keys, normalised, instead of a value projection.
     """
 
-    __pydantic_config__ = CLOSED
-
     heads: Count
     kv_heads: Count
     head_dim: Count
@@ -50,14 +43,14 @@ class Attention:
     selected: Tokens | None = None
     kept: Tokens | None = None
     page: Count | None = None
-    causal: Flag = True
-    qkv_bias: Flag | Literal["query_value"] = False
-    output_bias: Flag = False
-    qk_norm: Flag | Literal["full", "unweighted"] = False
-    sinks: Flag = False
-    gate: Flag = False
-    rotary: Flag | None = None
-    kv_shared: Flag = False
+    causal: bool = True
+    qkv_bias: bool | Literal["query_value"] = False
+    output_bias: bool = False
+    qk_norm: bool | Literal["full", "unweighted"] = False
+    sinks: bool = False
+    gate: bool = False
+    rotary: bool | None = None
+    kv_shared: bool = False
     values: Literal["projected", "normalised", "keys"] = "projected"
 
     @property
@@ -71,31 +64,25 @@ class Attention:
         return bool(self.qkv_bias), self.qkv_bias is True, bool(self.qkv_bias)
 
 
-@dataclass(frozen=True, slots=True)
-class Indexer:
+class Indexer(Struct, frozen=True, forbid_unknown_fields=True):
     """The indexer of DeepSeek sparse attention: `heads` small heads score all keys and select the top `selected`.
 
     `shared`: the layer reuses the selection of an earlier layer's indexer (IndexShare, GLM-5.2).
     """
 
-    __pydantic_config__ = CLOSED
-
     heads: Count
     head_dim: Count
     selected: Tokens
-    shared: Flag = False
+    shared: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LatentAttention:
+class LatentAttention(Struct, frozen=True, forbid_unknown_fields=True):
     """Multi-head latent attention (MLA, DeepSeek-V2): the KV cache holds one latent vector per token.
 
     The cache holds `kv_rank` + `rope_dim` elements per token. The key of a head has `nope_dim` elements projected from
     the latent and a rotary part of `rope_dim` that all heads share; values are `value_dim` wide. `q_rank`: rank of the
     query projection; None projects queries directly.
     """
-
-    __pydantic_config__ = CLOSED
 
     heads: Count
     kv_rank: Count
@@ -111,50 +98,41 @@ class LatentAttention:
         return None if self.indexer is None or self.indexer.shared else self.indexer
 
 
-@dataclass(frozen=True, slots=True)
-class Mamba:
+class Mamba(Struct, frozen=True, forbid_unknown_fields=True):
     """The selective SSM of Mamba: `inner` channels with a state of `state` elements each.
 
     `dt_rank`: rank of the time-step projection. `conv`: length of the causal convolution. `norms`: the time step, B and
     C are normalised (Jamba).
     """
 
-    __pydantic_config__ = CLOSED
-
     inner: Count
     state: Count
     dt_rank: Count
     conv: Count = 4
-    conv_bias: Flag = True
-    bias: Flag = False
-    norms: Flag = False
+    conv_bias: bool = True
+    bias: bool = False
+    norms: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Mamba2:
+class Mamba2(Struct, frozen=True, forbid_unknown_fields=True):
     """The SSM of Mamba-2: `heads` heads of `head_dim` channels, each with a head_dim x `state` state matrix.
 
     The heads of each of `groups` groups share B and C. A gated norm precedes the output projection. Prompts are
     computed in chunks of `chunk` tokens; 256 by default (mamba_ssm, Transformers' Mamba2Config.chunk_size).
     """
 
-    __pydantic_config__ = CLOSED
-
     heads: Count
     head_dim: Count
     state: Count
     groups: Count = 1
     conv: Count = 4
-    conv_bias: Flag = True
-    bias: Flag = False
+    conv_bias: bool = True
+    bias: bool = False
     chunk: Count = 256
 
 
-@dataclass(frozen=True, slots=True)
-class DeltaNet:
+class DeltaNet(Struct, frozen=True, forbid_unknown_fields=True):
     """Gated DeltaNet (Qwen3-Next): `value_heads` heads, each with a key_dim x value_dim state matrix."""
-
-    __pydantic_config__ = CLOSED
 
     key_heads: Count
     value_heads: Count
@@ -163,31 +141,25 @@ class DeltaNet:
     conv: Count = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Retention:
+class Retention(Struct, frozen=True, forbid_unknown_fields=True):
     """Retention (RetNet), or linear attention if not `gated`: `heads` heads with a key_dim x value_dim state.
 
     `norm_weight`: the norm over each head's output has learned weights, shared by the heads.
     """
 
-    __pydantic_config__ = CLOSED
-
     heads: Count
     key_dim: Count
     value_dim: Count
-    gated: Flag = True
-    norm_weight: Flag = False
+    gated: bool = True
+    norm_weight: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Rwkv:
+class Rwkv(Struct, frozen=True, forbid_unknown_fields=True):
     """The time mixing of RWKV `version` 4, 6 or 7, with `heads` heads of `head_dim`.
 
     The state of version 4 is vectors, that of later versions a head_dim x head_dim matrix per head. The ranks are those
     of the low-rank projections for data-dependent mixing and decay.
     """
-
-    __pydantic_config__ = CLOSED
 
     version: Literal[4, 6, 7]
     heads: Count
@@ -199,11 +171,8 @@ class Rwkv:
     gate_rank: Natural = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Hyena:
+class Hyena(Struct, frozen=True, forbid_unknown_fields=True):
     """The Hyena operator of `order`: gated long convolutions whose filters a small network generates."""
-
-    __pydantic_config__ = CLOSED
 
     order: Count = 2
     filter_width: Count = 64
@@ -231,8 +200,7 @@ MIXERS: dict[str, type] = {
 # --- feed-forward blocks ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Mlp:
+class Mlp(Struct, frozen=True, forbid_unknown_fields=True):
     """A dense MLP: up and down projections of `width`, and a gate projection if `gated`.
 
     `active`: fraction of the neurons that a predictor activates per token (contextual sparsity). `receptance`: a
@@ -240,19 +208,16 @@ class Mlp:
     (RWKV's channel mixing).
     """
 
-    __pydantic_config__ = CLOSED
-
     width: Count
-    gated: Flag
+    gated: bool
     activation: Activation
-    bias: Flag = False
-    receptance: Flag = False
+    bias: bool = False
+    receptance: bool = False
     shift: Few = 0
-    active: Annotated[float, Gt(0), Le(1)] = 1.0
+    active: Annotated[float, Meta(gt=0, le=1)] = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class MixtureOfExperts:
+class MixtureOfExperts(Struct, frozen=True, forbid_unknown_fields=True):
     """`experts` routed experts of `width`, of which each token is sent to `top_k`, and optional shared experts.
 
     `shared_width`: total width of the shared experts (0: none). `shared_gate`: a learned gate on their output.
@@ -261,17 +226,15 @@ class MixtureOfExperts:
     2024, section 2.2.2).
     """
 
-    __pydantic_config__ = CLOSED
-
     experts: Count
     top_k: Count
     width: Count
-    gated: Flag
+    gated: bool
     activation: Activation
     shared_width: Natural = 0
-    shared_gate: Flag = False
-    router_bias: Flag = False
-    bias: Flag = False
+    shared_gate: bool = False
+    router_bias: bool = False
+    bias: bool = False
     groups: Count = 1
     top_groups: Count = 1
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 from typing import Any
 
@@ -45,14 +44,12 @@ def _with_window(spec: Attention, window: int, extra: int) -> Attention:
     visible = None if spec.window is None else spec.window + spec.extra
     if visible is not None and visible <= window + extra:
         return spec
-    return dataclasses.replace(spec, window=window, extra=extra)
+    return replace(spec, window=window, extra=extra)
 
 
 def _with_selected(scenario: Scenario, name: str, keys: int) -> Scenario:
     """The scenario with attention to at most `keys` selected keys per query."""
-    return with_attention(
-        scenario, name, lambda spec: dataclasses.replace(spec, selected=min(keys, spec.selected or keys))
-    )
+    return with_attention(scenario, name, lambda spec: replace(spec, selected=min(keys, spec.selected or keys)))
 
 
 def _pattern(name: str, title: str, reference: str, window: int, extra: int, others: str, **rest: Any) -> Technique:
@@ -98,7 +95,7 @@ def _top_k(scenario: Scenario, values: Values) -> Scenario:
     keys = values["keys"]
     return with_attention(
         *(scenario, "top-k-attention"),
-        lambda spec: dataclasses.replace(spec, selected=min(keys, spec.selected or keys), page=1),
+        lambda spec: replace(spec, selected=min(keys, spec.selected or keys), page=1),
     )
 
 
@@ -273,7 +270,7 @@ def _eviction(
     def change(scenario: Scenario, values: Values) -> Scenario:
         require_generation(scenario, name)
         kept = max(1, round(values["budget"] * (1 - values.get("drop", 0.0) / 2)))
-        return with_attention(scenario, name, lambda spec: dataclasses.replace(spec, kept=min(kept, spec.kept or kept)))
+        return with_attention(scenario, name, lambda spec: replace(spec, kept=min(kept, spec.kept or kept)))
 
     return _entry(
         name,
@@ -337,7 +334,7 @@ def _with_kv_heads(scenario: Scenario, name: str, kv_heads: int) -> Scenario:
             return spec
         if spec.heads % kv_heads:
             raise RooflineError(f"{name}: {spec.heads} heads are not divisible by {kv_heads} KV heads")
-        return dataclasses.replace(spec, kv_heads=kv_heads)
+        return replace(spec, kv_heads=kv_heads)
 
     converted = with_attention(scenario, name, changed)
     if converted.model.groups == scenario.model.groups:
@@ -351,7 +348,7 @@ def _sharing(scenario: Scenario, values: Values) -> Scenario:
     def shared(index: int, layer: Layer) -> Layer:
         if index % values["every"] == 0 or not isinstance(layer.mixer, Attention):
             return layer
-        return replace(layer, mixer=dataclasses.replace(layer.mixer, kv_shared=True))
+        return replace(layer, mixer=replace(layer.mixer, kv_shared=True))
 
     return replace(scenario, model=split_layers(scenario.model, "shared", shared))
 

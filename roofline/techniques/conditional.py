@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import partial
 
 from msgspec.structs import replace
@@ -38,14 +37,14 @@ def _into_experts(name: str, block: Mlp, experts: int, top_k: int, width: int) -
 
 def _deja_vu(scenario: Scenario, values: Values) -> Scenario:
     def sparse(block: Mlp) -> Mlp:
-        return dataclasses.replace(block, active=values["active"] * block.active)
+        return replace(block, active=values["active"] * block.active)
 
     return with_rewrite(with_feed_forward(scenario, "deja-vu", Mlp, sparse), "deja-vu", Predictor(values["predictor"]))
 
 
 def _matformer(scenario: Scenario, values: Values) -> Scenario:
     def nested(block: Mlp) -> Mlp:
-        return dataclasses.replace(block, width=scaled(block.width, values["width"]))
+        return replace(block, width=scaled(block.width, values["width"]))
 
     return with_feed_forward(scenario, "matformer", Mlp, nested)
 
@@ -129,7 +128,7 @@ def _upcycled(scenario: Scenario, values: Values) -> Scenario:
 def _expert_pruning(scenario: Scenario, values: Values) -> Scenario:
     def pruned(block: MixtureOfExperts) -> MixtureOfExperts:
         experts = scaled(block.experts, values["kept"])
-        return dataclasses.replace(block, experts=experts, top_k=min(block.top_k, experts))
+        return replace(block, experts=experts, top_k=min(block.top_k, experts))
 
     return with_feed_forward(scenario, "expert-pruning", MixtureOfExperts, pruned)
 
@@ -140,7 +139,7 @@ def _smaller_top_k(scenario: Scenario, values: Values) -> Scenario:
         raise UnsupportedError(f"{name}: {model.name} already routes each token to no more than {top_k} experts")
 
     def reduced(block: MixtureOfExperts) -> MixtureOfExperts:
-        return dataclasses.replace(block, top_k=min(block.top_k, top_k))
+        return replace(block, top_k=min(block.top_k, top_k))
 
     return with_feed_forward(scenario, name, MixtureOfExperts, reduced)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from functools import lru_cache
 
 from msgspec.structs import replace
@@ -107,10 +106,10 @@ def _attention_layer(target: Model, technique: str) -> Layer:
     if layer is None or layer.cross is not None:
         raise UnsupportedError(f"{technique} drafts with a decoder-only attention layer, and {target.name} has none")
     if isinstance(layer.mixer, Attention):
-        return replace(layer, mixer=dataclasses.replace(layer.mixer, kv_shared=False))
+        return replace(layer, mixer=replace(layer.mixer, kv_shared=False))
     if isinstance(layer.mixer, LatentAttention) and layer.mixer.indexer is not None:
-        own = dataclasses.replace(layer.mixer.indexer, shared=False)
-        return replace(layer, mixer=dataclasses.replace(layer.mixer, indexer=own))
+        own = replace(layer.mixer.indexer, shared=False)
+        return replace(layer, mixer=replace(layer.mixer, indexer=own))
     return layer
 
 

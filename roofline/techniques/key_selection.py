@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
+from msgspec.structs import replace
 
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.base import Parameter, Price, Published, Technique, Values, model_technique
@@ -14,7 +14,7 @@ CAVEAT = "The quality loss from tokens that are not attended to is not simulated
 def _snapkv(scenario: Scenario, values: Values) -> Scenario:
     require_generation(scenario, "snapkv")
     kept = values["budget"]
-    return with_attention(scenario, "snapkv", lambda spec: dataclasses.replace(spec, kept=min(kept, spec.kept or kept)))
+    return with_attention(scenario, "snapkv", lambda spec: replace(spec, kept=min(kept, spec.kept or kept)))
 
 
 def _quest(scenario: Scenario, values: Values) -> Scenario:
@@ -23,7 +23,7 @@ def _quest(scenario: Scenario, values: Values) -> Scenario:
     return with_attention(
         scenario,
         "quest",
-        lambda spec: dataclasses.replace(spec, selected=min(budget, spec.selected or budget), page=page),
+        lambda spec: replace(spec, selected=min(budget, spec.selected or budget), page=page),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from msgspec.structs import replace
@@ -78,7 +77,7 @@ def _cold_neurons_on_cpu(scenario: Scenario, values: Values) -> Scenario:
         raise UnsupportedError(f"{name} skips neurons that ReLU sets to zero, and {model.name} has other MLPs")
 
     def sparse(block: Mlp) -> Mlp:
-        return dataclasses.replace(block, active=values["active"])
+        return replace(block, active=values["active"])
 
     return _with_host(
         name,

@@ -6,8 +6,6 @@ without a `change` say which command shows what they would change.
 
 from __future__ import annotations
 
-import dataclasses
-
 from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
@@ -42,7 +40,7 @@ def _over_the_internet(scenario: Scenario, values: Values) -> Scenario:
         latency=parse_quantity(values["rtt"], Dimension.TIME).value / 2 * (stages + 1) / (stages - 1),
     )
     local = tuple(other for other in scenario.hardware.interconnects if other.scope != "network")
-    hardware = dataclasses.replace(scenario.hardware, interconnects=(*local, link))
+    hardware = replace(scenario.hardware, interconnects=(*local, link))
     return with_settings(replace(scenario, hardware=hardware), parallel=parallel)
 
 

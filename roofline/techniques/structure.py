@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from msgspec.structs import replace
@@ -40,23 +39,23 @@ def _with_fewer_layers(model: Model, name: str, fraction: float) -> Model:
 def _with_fewer_heads(spec: Attention, fraction: float) -> Attention:
     """KV heads are pruned together with the query heads of their group."""
     kv_heads = scaled(spec.kv_heads, fraction)
-    return dataclasses.replace(spec, kv_heads=kv_heads, heads=kv_heads * spec.group)
+    return replace(spec, kv_heads=kv_heads, heads=kv_heads * spec.group)
 
 
 def _narrower(block: FeedForward | None, fraction: float) -> FeedForward | None:
     match block:
         case Mlp():
-            return dataclasses.replace(block, width=scaled(block.width, fraction))
+            return replace(block, width=scaled(block.width, fraction))
         case MixtureOfExperts():
             shared = scaled(block.shared_width, fraction) if block.shared_width else 0
-            return dataclasses.replace(block, width=scaled(block.width, fraction), shared_width=shared)
+            return replace(block, width=scaled(block.width, fraction), shared_width=shared)
     return None
 
 
 def _pruned_layer(layer: Layer, heads: float, width: float) -> Layer:
     mixer, cross = layer.mixer, layer.cross
     if isinstance(mixer, LatentAttention):
-        mixer = dataclasses.replace(mixer, heads=scaled(mixer.heads, heads))
+        mixer = replace(mixer, heads=scaled(mixer.heads, heads))
     elif isinstance(mixer, Attention):
         mixer = _with_fewer_heads(mixer, heads)
     cross = _with_fewer_heads(cross, heads) if cross else None

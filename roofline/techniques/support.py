@@ -13,23 +13,22 @@ True
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from roofline.core.documents import read_mapping
+from roofline.core.documents import read_mapping, scalar_text
 from roofline.core.errors import RooflineError, SpecError, quote, suggest
 from roofline.specs.engine import list_engines
 from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware
-from roofline.specs.library import validate
-from roofline.specs.model import CLOSED, Flag, Text
+from roofline.specs.library import as_mapping, check_keys
+from roofline.specs.records import record
 from roofline.techniques import find_technique, techniques
 from roofline.techniques.base import Level, Price, Technique
 
@@ -157,63 +156,38 @@ def load_support() -> Table:
     return parse_support(read_mapping(path), str(path))
 
 
-@dataclass(frozen=True, slots=True)
-class _Document:
-    __pydantic_config__ = CLOSED
+Name = Annotated[str, Meta(min_length=1, max_length=400)]
+Cited = Name | list[Name]
 
-    document: Text
-    version: Text
-    address: Text
+
+class _Document(Struct, frozen=True):
+    document: Name
+    version: Name
+    address: Name
 
     def __str__(self) -> str:
         return f"{self.document}, {self.version}, {self.address}"
 
 
-@dataclass(frozen=True, slots=True)
-class _Limit:
-    __pydantic_config__ = CLOSED
-
-    source: Text | list[Text]
-    families: list[Text]
+class _Limit(Struct, frozen=True):
+    source: Cited
+    families: tuple[Name, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Architectures:
-    __pydantic_config__ = CLOSED
-
-    source: Text | list[Text]
-    features: list[Text]
+class _Architectures(Struct, frozen=True):
+    source: Cited
+    features: tuple[Name, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class _Entry:
-    __pydantic_config__ = CLOSED
-
-    source: Text | list[Text]
-    option: Text = ""
-    parameters: Text = ""
-    default: Flag = False
-    families: list[Text] = field(default_factory=list)
+class _Row(Struct, frozen=True):
+    source: Cited
+    option: Name = ""
+    parameters: Name = ""
+    default: bool = False
+    families: tuple[Name, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class _File:
-    __pydantic_config__ = CLOSED
-
-    sources: dict[str, _Document]
-    techniques: dict[str, dict[str, _Entry]]
-    weights: dict[str, dict[str, _Entry]] = field(default_factory=dict)
-    kv: dict[str, dict[str, _Entry]] = field(default_factory=dict)
-    engines: dict[str, _Limit] = field(default_factory=dict)
-    architectures: dict[str, _Architectures] = field(default_factory=dict)
-    profiles: dict[str, Text] = field(default_factory=dict)
-
-
-@lru_cache(maxsize=1)
-def _adapter() -> Any:
-    from pydantic import TypeAdapter
-
-    return TypeAdapter(_File)
+SECTIONS = ("sources", "profiles", "engines", "architectures", "techniques", "weights", "kv")
 
 
 def parse_support(content: Mapping[str, Any], where: str) -> Table:
@@ -222,61 +196,67 @@ def parse_support(content: Mapping[str, Any], where: str) -> Table:
     Raises SpecError for an unknown key, technique, format, feature, engine or source, and for a source that nothing
     cites.
     """
-    file: _File = validate(_adapter(), content, where, {"": tuple(entry.name for entry in fields(_File))})
-    return _Reader(file, where).table()
+    check_keys(content, SECTIONS, where)
+    return _Reader(content, where).table()
+
+
+Record = TypeVar("Record", bound=Struct)
 
 
 class _Reader:
     """Checks the names of a file and collects the sources that it cites."""
 
-    def __init__(self, file: _File, where: str) -> None:
-        self.file, self.where = file, where
+    def __init__(self, content: Mapping[str, Any], where: str) -> None:
+        self.content, self.where = content, where
         self.engines = list_engines()
+        self.documents = self.section("sources", _Document)
         self.cited: set[str] = set()
 
     def table(self) -> Table:
         """The table; raises SpecError for an unknown name or a source that nothing cites."""
-        file = self.file
-        rows: Mapping[Section, Mapping[str, Mapping[str, Support]]] = {
-            "techniques": self.rows("techniques", file.techniques),
-            "weights": self.rows("weights", file.weights),
-            "kv": self.rows("kv", file.kv),
-        }
-        families = {engine: tuple(limit.families) for engine, limit in file.engines.items()}
-        architectures = {engine: tuple(parts.features) for engine, parts in file.architectures.items()}
-        for engine, limit in file.engines.items():
+        names: tuple[Section, ...] = get_args(Section)
+        rows = MappingProxyType({name: MappingProxyType(dict(self.rows(name))) for name in names})
+        limits, able = self.section("engines", _Limit), self.section("architectures", _Architectures)
+        profiles = {name: scalar_text(engine) or "" for name, engine in self.mapping("profiles").items()}
+        for engine, limit in limits.items():
             self.known(engine, self.engines, "engine", "engines")
             self.sources(limit.source, f"engines.{engine}")
-        for engine, parts in file.architectures.items():
+        for engine, parts in able.items():
             self.known(engine, self.engines, "engine", "architectures")
             self.sources(parts.source, f"architectures.{engine}")
             for feature in parts.features:
                 self.known(feature, FEATURES, "feature", f"architectures.{engine}")
-        for profile, engine in file.profiles.items():
+        for profile, engine in profiles.items():
             self.known(engine, self.engines, "engine", f"profiles.{profile}")
-        for name in file.sources:
+        for name in self.documents:
             if name not in self.cited:
                 raise SpecError(self.where, f"nothing cites the source {quote(name)}")
-        sections = (rows, families, architectures, file.profiles)
-        return Table(*(MappingProxyType(section) for section in sections))
+        families = MappingProxyType({engine: limit.families for engine, limit in limits.items()})
+        architectures = MappingProxyType({engine: parts.features for engine, parts in able.items()})
+        return Table(rows, families, architectures, MappingProxyType(profiles))
 
-    def rows(
-        self, section: Section, content: Mapping[str, Mapping[str, _Entry]]
-    ) -> Mapping[str, Mapping[str, Support]]:
-        """The rows of a section by technique or format and engine."""
-        table = {}
-        for name, rows in content.items():
+    def mapping(self, name: str) -> Mapping[str, Any]:
+        """A section of the file."""
+        return as_mapping(self.content.get(name, {}), self.where, name)
+
+    def section(self, name: str, kind: type[Record]) -> dict[str, Record]:
+        """The records of a section."""
+        return {key: record(kind, body, self.where, f"{name}.{key}") for key, body in self.mapping(name).items()}
+
+    def rows(self, section: Section) -> Iterator[tuple[str, Mapping[str, Support]]]:
+        """The rows of a section: technique or format, and what each engine does."""
+        for name, engines in self.mapping(section).items():
             if section == "techniques":
                 self.known(name, techniques(), "technique", section)
             elif name != "gguf":
                 self.format(name, section)
             found = {}
-            for engine, row in rows.items():
+            for engine, body in as_mapping(engines, self.where, f"{section}.{name}").items():
                 self.known(engine, self.engines, "engine", f"{section}.{name}")
+                row = record(_Row, body, self.where, f"{section}.{name}.{engine}")
                 source = self.sources(row.source, f"{section}.{name}.{engine}")
-                found[engine] = Support(source, row.option, row.parameters, row.default, tuple(row.families))
-            table[name] = MappingProxyType(found)
-        return MappingProxyType(table)
+                found[engine] = Support(source, row.option, row.parameters, row.default, row.families)
+            yield name, MappingProxyType(found)
 
     def sources(self, names: str | list[str], key: str) -> str:
         """The text of the documents that a row cites."""
@@ -284,9 +264,9 @@ class _Reader:
         if not keys:
             raise SpecError(self.where, f"{quote(key)} names no source")
         for name in keys:
-            self.known(name, self.file.sources, "source", key)
+            self.known(name, self.documents, "source", key)
         self.cited.update(keys)
-        return "; ".join(str(self.file.sources[name]) for name in keys)
+        return "; ".join(str(self.documents[name]) for name in keys)
 
     def format(self, name: str, section: str) -> None:
         """Raises SpecError for an unknown format."""

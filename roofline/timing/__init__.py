@@ -4,7 +4,7 @@ In: a placed network, an `Engine` and the fitted constants of `hwspecs/calibrati
 90th percentile, in seconds) and their basis. `kernels/` has one module for each kind of kernel.
 """
 
-from roofline.timing.calibration_files import Calibrations
+from roofline.timing.chains import engine_calibration
 from roofline.timing.intervals import Estimate
 
-__all__ = ["Calibrations", "Estimate"]
+__all__ = ["Estimate", "engine_calibration"]

@@ -150,15 +150,12 @@ class Match(Struct, frozen=True):
         fit = self.fit
         bound, mid = kernel_times(fit.op, columns, hardware, fit.parameters, resident, alone)
         inside = within(fit, columns, mid.shape)
-        index = kernel_regimes(fit.op, columns)
-        exponent = self.widening * np.where(inside, 1.0, OUTSIDE)
-        below, above = (ends[index] * exponent for ends in _spread_by_regime(fit, fit.op))
-        if self.spread:
-            below, above = np.hypot(below, TO_P90 * self.spread), np.hypot(above, TO_P90 * self.spread)
+        below, above = _factors(fit, self.widening, self.spread)
+        index = inside.astype(np.intp), kernel_regimes(fit.op, columns)
         return Expected(
-            low=np.maximum(mid * np.exp(-below), bound),
+            low=np.maximum(mid * below[index], bound),
             mid=mid,
-            high=np.maximum(mid * np.exp(above), mid),
+            high=mid * above[index],
             inside=inside,
             basis=self.basis,
             source=self.origin,
@@ -197,7 +194,7 @@ Fits = Mapping[tuple[str, str], Fit]
 """Fits by op and format."""
 
 
-class Calibration(Struct, frozen=True):
+class Calibration(Struct, frozen=True, eq=False):
     """The constants measured in one place, and the places to look at next (`parents`, nearest first).
 
     `crossed` are the levels between this place and what is asked for.
@@ -210,9 +207,6 @@ class Calibration(Struct, frozen=True):
     parents: tuple[Calibration, ...] = ()
     engine: str = ""
     crossed: tuple[Level, ...] = ()
-
-    def __hash__(self) -> int:
-        return hash((self.name, self.basis, self.engine, self.crossed))
 
     @property
     def chain(self) -> Iterator[Calibration]:
@@ -292,9 +286,11 @@ def within(fit: Fit, columns: Columns, shape: tuple[int, ...]) -> NDArray[np.boo
 
 
 @lru_cache(maxsize=1024)
-def _spread_by_regime(fit: Fit, op: str) -> tuple[Array, Array]:
-    """The logarithms of the factors from p50 down to p10 and up to p90, by regime."""
+def _factors(fit: Fit, widening: float, spread: float) -> tuple[Array, Array]:
+    """The factors from p50 down to p10 and up to p90, (2, regimes): of shapes outside the fitted range, then inside."""
     everywhere = fit.residuals.get("all", Residuals(0.5, 1.0, 2.0, 0))
-    found = [fit.residuals.get(label, everywhere) for label in kernel(op).regimes.labels]
-    low, high = (min(residual.low, 1.0) for residual in found), (max(residual.high, 1.0) for residual in found)
-    return -np.log(list(low)), np.log(list(high))
+    found = [fit.residuals.get(label, everywhere) for label in kernel(fit.op).regimes.labels]
+    ends = [[min(residual.low, 1.0) for residual in found], [max(residual.high, 1.0) for residual in found]]
+    exponents = np.log(ends)[:, np.newaxis] * (widening * np.array([[OUTSIDE], [1.0]]))
+    below, above = np.hypot(exponents, TO_P90 * spread)
+    return np.exp(-below), np.exp(above)

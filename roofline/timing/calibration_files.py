@@ -1,4 +1,4 @@
-"""Calibration files: where they lie, how they are read, and how they are written.
+"""Calibration files: how they are parsed and written.
 
 `hwspecs/calibration/` has a file for each device, family, product line or kind of hardware, and `pooled` for all
 hardware: the constants of kernels that all engines share. Its folders, named after engines, have the same files for the
@@ -8,88 +8,34 @@ kernels of an engine, by version. A family without a file of its own lists its m
 from __future__ import annotations
 
 import datetime
-import hashlib
+import sys
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
-from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol
+from typing import Annotated, Any
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from msgspec.structs import replace
 
-from roofline.core.documents import MAX_BYTES, finite_number, read_mapping, scalar_text
+from roofline.core.documents import finite_number, scalar_text
 from roofline.core.errors import RooflineError, SpecError, quote, suggest
-from roofline.core.inputs import read_bytes
 from roofline.core.parameters import Parameter, Unit
 from roofline.core.units import Dimension, parse_quantity
-from roofline.specs.hardware import Hardware, load_hardware
-from roofline.specs.library import as_mapping, check_keys, check_name, find_file, is_bundled, modified
+from roofline.specs.library import as_mapping, check_keys, check_name
+from roofline.specs.records import record
 from roofline.specs.version import Version, nearest
 from roofline.timing.calibration import Basis, Calibration, Fit, Fits, Residuals, Source
 from roofline.timing.kernels import KERNELS, kernel
-from roofline.timing.levels import Level
-
-ENGINES = ("vllm", "sglang", "tensorrt-llm")
-"""Engines whose kernels were measured, the most measured first: the order in which they stand in for others."""
 
 MAX_RESIDUAL = 1e6
 """Largest ratio of measured and predicted time that a file may hold; hundreds are a fit that failed."""
 
 
-class FileFits(Mapping[tuple[str, str], Fit]):
-    """The fits of one version in a file, read when the first is asked for.
-
-    `version` names the engine's version, "" the newest; with `other`, the nearest version of each kernel but that one.
-    """
-
-    __slots__ = ("_key", "_loaded")
-
-    def __init__(self, path: Path, version: str = "", other: bool = False) -> None:
-        self._key = path, modified(path), version, other
-        self._loaded: Fits | None = None
-
-    @property
-    def _fits(self) -> Fits:
-        if self._loaded is None:
-            path, changed, version, other = self._key
-            document = _parse(path, changed)
-            source, found = str(document.calibration.source), of_version(document.versions, version, other)
-            self._loaded = {key: fit if fit.source else replace(fit, source=source) for key, fit in found.items()}
-        return self._loaded
-
-    def __getitem__(self, key: tuple[str, str]) -> Fit:
-        return self._fits[key]
-
-    def __iter__(self) -> Iterator[tuple[str, str]]:
-        return iter(self._fits)
-
-    def __len__(self) -> int:
-        return len(self._fits)
-
-    @property
-    def digest(self) -> str:
-        """A digest of the version and of the file's content, equal on every machine."""
-        path, changed, version, other = self._key
-        return f"{version} {other} {_digest(path, changed)}"
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, FileFits) and self._key == other._key
-
-    def __hash__(self) -> int:
-        return hash(self._key)
-
-
-@lru_cache(maxsize=128)
-def _digest(path: Path, _modified: int) -> str:
-    return hashlib.sha256(read_bytes(path, MAX_BYTES)).hexdigest()
-
-
-class Document:
+class Document(Struct, frozen=True):
     """The content of a calibration file: fits of any version by version ("" where the file names none)."""
 
-    def __init__(self, calibration: Calibration, versions: Mapping[str, Fits], members: tuple[str, ...]) -> None:
-        self.calibration, self.versions, self.members = calibration, versions, members
+    calibration: Calibration
+    versions: Mapping[str, Fits]
+    members: tuple[str, ...]
 
 
 def of_version(versions: Mapping[str, Fits], version: str = "", other: bool = False) -> Fits:
@@ -118,154 +64,19 @@ def _nearest(version: str, known: Iterable[str]) -> str:
     return ordered[nearest(Version(version), ordered) if version else max(ordered)]
 
 
-def families(hardware: Hardware) -> tuple[str, ...]:
-    """The names of the family calibrations of `hardware`, nearest first.
-
-    The HBM and GDDR members of a family are different chips: `blackwell-gddr` before `blackwell`.
-    """
-    graphics = (hardware.memory_kind or "").upper().startswith("GDDR")
-    return (f"{hardware.family}-gddr", hardware.family) if graphics else (hardware.family,)
+Number = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 
 
-def product_line(hardware: Hardware) -> str:
-    """The calibration name of a vendor's product line of numbered families: `cdna` for `cdna3` and `cdna4`."""
-    return hardware.family.rstrip("0123456789")
-
-
-class Shelf(Protocol):
-    """Where calibrations are looked up by name, such as `h100-sxm`, or `sglang/hopper` for those of an engine."""
-
-    def document(self, name: str) -> Document | None:
-        """The content of a file; None if there is none of this name."""
-
-    def fits(self, name: str, version: str = "", other: bool = False) -> Fits | None:
-        """The fits of a version in a file (see `FileFits`); None if there is none of this name."""
-
-
-class Files(Struct, frozen=True):
-    """The calibration files of the search path, else the bundled ones; of `bundled` names the bundled ones only."""
-
-    bundled: tuple[str, ...] = ()
-
-    def _find(self, name: str) -> Path | None:
-        return find_file(f"calibration/{name}.yaml", "hwspecs", bundled=name in self.bundled)
-
-    def document(self, name: str) -> Document | None:
-        """The content of the file; raises SpecError for an invalid one."""
-        path = self._find(name)
-        return None if path is None else _parse(path, modified(path))
-
-    def fits(self, name: str, version: str = "", other: bool = False) -> Fits | None:
-        """The fits of a version in the file, read at first use."""
-        path = self._find(name)
-        return None if path is None else FileFits(path, version, other)
-
-
-def load_calibration(
-    hardware: Hardware, path: Path | None = None, *, engine: str = "", version: str = "", kind: bool = True
-) -> Calibration:
-    """The calibrations of `hardware` for an engine's version, nearest first.
-
-    Without an engine they are those of the engine with most measurements, without a version of its newest measured one.
-    `kind` includes the calibration of the hardware's kind, such as `cpu`, whose kernels not every engine runs: without
-    it those of the kind in the engine's own folder are included. A file of `ROOFLINE_SPECS`, or the one at `path`,
-    comes first for any engine that runs these kernels. Raises SpecError for an invalid file.
-    """
-    own = path or find_file(f"calibration/{hardware.name}.yaml", "hwspecs")
-    first = [] if own is None or is_bundled(own) or (path is None and not kind) else [_of_file(own)]
-    links = [*first, *calibration_links(hardware, engine, version, kind, Files((hardware.name,) if first else ()))]
-    return _chained(*links) if links else Calibration(hardware.name, "bound")
-
-
-def _of_file(path: Path) -> Calibration:
-    found = _parse(path, modified(path)).calibration
-    return replace(found, fits=FileFits(path))
-
-
-def calibration_links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: Shelf) -> Iterator[Calibration]:
-    """The places on a shelf with constants for an engine's kernels on `hardware`, nearest first."""
-    engine = engine or ENGINES[0]
-    others = [name for name in ENGINES if name != engine]
-    kin = list(_kin(hardware, shelf))
-    if kind:
-        yield from _shared(hardware.name, "calibrated", (), shelf)
-    for name, level in ((hardware.name, ()), *kin):
-        yield from _of_engine(name, engine, version, level, shelf)
-    for name, level in kin:
-        if kind or name != hardware.kind:
-            yield from _shared(name, _BASES[level[0]], level, shelf)
-    if not kind:
-        for name in dict.fromkeys((hardware.family, hardware.kind)):
-            yield from _of_engine(name, engine, version, ("family",), shelf)
-    for name in dict.fromkeys((hardware.family, product_line(hardware), *([hardware.kind] if kind else []))):
-        if name not in (hardware.name, *(relative for relative, _ in kin)):
-            yield from _shared(name, "family", ("family",), shelf)
-    for name, level in ((hardware.name, ()), *kin):
-        for other in others:
-            yield from _of_engine(name, other, "", (*level, "engine"), shelf)
-    yield from _shared("pooled", "pooled", ("pooled",), shelf)
-    yield from _of_engine("pooled", engine, version, ("pooled",), shelf)
-    for other in others:
-        yield from _of_engine("pooled", other, "", ("pooled", "engine"), shelf)
-
-
-def _kin(hardware: Hardware, shelf: Shelf) -> Iterator[tuple[str, tuple[Level, ...]]]:
-    """The family of `hardware` and its measured members, with the level between them and it.
-
-    The chips of a family whose memory is of another kind (HBM, GDDR) are as far as those of another family.
-    """
-    for name in families(hardware):
-        if (document := shelf.document(name)) is None:
-            continue
-        members = [member for member in document.members if member != hardware.name]
-        near = not members or families(load_hardware(members[0]))[0] == families(hardware)[0]
-        level: Level = "family" if near else "pooled"
-        yield from ((relative, (level,)) for relative in (name, *members))
-        return
-
-
-def _shared(name: str, basis: Basis, crossed: tuple[Level, ...], shelf: Shelf) -> Iterator[Calibration]:
-    """The link of a file of kernels that all engines share."""
-    document, fits = shelf.document(name), shelf.fits(name)
-    if document is not None and fits is not None:
-        yield replace(document.calibration, basis=basis, crossed=crossed, fits=fits)
-
-
-_BASES: Mapping[Level, Basis] = {"version": "version", "family": "family", "engine": "engine", "pooled": "pooled"}
-
-
-def _of_engine(name: str, engine: str, version: str, level: tuple[Level, ...], shelf: Shelf) -> Iterator[Calibration]:
-    """The links of an engine's kernels on a device or family: of the version, then of the nearest other one."""
-    for other in (False, True):
-        if (fits := shelf.fits(f"{engine}/{name}", version, other)) is not None:
-            crossed: tuple[Level, ...] = (*level, "version") if other else level
-            basis = next((_BASES[one] for one in ("pooled", "engine", "family", "version") if one in crossed), None)
-            yield Calibration(name, basis or "calibrated", fits, engine=engine, crossed=crossed)
-
-
-class Calibrations(dict[tuple[Hardware, str, str, bool], Calibration]):
-    """Calibrations by hardware, engine, version and `kind` (see `load_calibration`), each loaded once."""
-
-    def __missing__(self, key: tuple[Hardware, str, str, bool]) -> Calibration:
-        hardware, engine, version, kind = key
-        found = self[key] = load_calibration(hardware, engine=engine, version=version, kind=kind)
-        return found
-
-
-@lru_cache(maxsize=256)
-def _chained(first: Calibration, *parents: Calibration) -> Calibration:
-    """`first` with its fallbacks: one object for equal links, so that it can be a cache key."""
-    return replace(first, parents=parents)
-
-
-@lru_cache(maxsize=128)
-def _parse(path: Path, _modified: int) -> Document:
-    return parse_document(read_mapping(path), str(path))
+class _Fit(Struct, frozen=True):
+    parameters: dict[str, Any]
+    rows: Annotated[int, Meta(ge=0)] = 0
+    range: dict[str, tuple[Number, Number]] = {}
+    residuals: dict[str, tuple[Number, Number, Number, Annotated[int, Meta(ge=0)]]] = {}
+    source: str = ""
+    held_out: bool = False
 
 
 _TOP = ("name", "engine", "members", "source", "kernels", "versions")
-_SOURCE = ("repository", "commit", "software", "date", "command")
-_FIT = ("source", "parameters", "rows", "range", "residuals", "held_out")
 
 
 def parse_calibration(content: Mapping[str, Any], where: str, basis: Basis = "calibrated") -> Calibration:
@@ -282,11 +93,9 @@ def parse_document(content: Mapping[str, Any], where: str) -> Document:
         raise SpecError(where, "the key 'name' is missing")
     versions = {"": _kernels(content.get("kernels"), where, "kernels")}
     for version, kernels in as_mapping(content.get("versions", {}), where, "versions").items():
-        named = _words(version, where, "versions")
-        Version(named)
-        versions[named] = {
-            key: replace(fit, version=named) for key, fit in _kernels(kernels, where, f"versions.{named}").items()
-        }
+        Version(version)
+        own = _kernels(kernels, where, f"versions.{version}")
+        versions[version] = {key: replace(fit, version=version) for key, fit in own.items()}
     members = content.get("members", [])
     if not isinstance(members, list):
         raise SpecError(where, "'members' must be a list of devices")
@@ -310,13 +119,13 @@ def _kernels(content: object, where: str, place: str) -> Fits:
         if op not in KERNELS:
             raise SpecError(where, f"unknown kernel {quote(op)} in {quote(place)}{suggest(op, KERNELS)}")
         for format, body in as_mapping(formats, where, f"{place}.{op}").items():
-            fits[op, format] = _fit(op, format, as_mapping(body, where, f"{place}.{op}.{format}"), where)
+            fits[op, format] = _fit(op, format, body, where, f"{place}.{op}.{format}")
     return MappingProxyType(fits)
 
 
 def _source(content: object, where: str) -> Source:
     source = as_mapping(content if content is not None else {}, where, "source")
-    check_keys(source, _SOURCE, where, "source")
+    check_keys(source, Source.__struct_fields__, where, "source")
     date, software = source.get("date"), source.get("software", [])
     if not isinstance(date, (datetime.date, type(None))) or not isinstance(software, list):
         raise SpecError(where, "'source' needs a date such as 2026-11-20 and a list of 'software'")
@@ -332,47 +141,28 @@ def _words(value: object, where: str, key: str) -> str:
     return text
 
 
-def _fit(op: str, format: str, body: Mapping[str, Any], where: str) -> Fit:
-    place = f"kernels.{op}.{format}"
-    check_keys(body, _FIT, where, place)
+def _fit(op: str, format: str, body: object, where: str, place: str) -> Fit:
+    given = record(_Fit, body, where, place)
     try:
         expected = {parameter.name: parameter for parameter in kernel(op).parameters(format)}
     except RooflineError as error:
         raise SpecError(where, f"{quote(place)}: {error}") from None
-    given = as_mapping(body.get("parameters"), where, f"{place}.parameters")
-    check_keys(given, expected, where, f"{place}.parameters")
+    check_keys(given.parameters, expected, where, f"{place}.parameters")
     values = {}
     for name, parameter in expected.items():
         key = f"{place}.parameters.{name}"
-        if name not in given and not parameter.optional:
+        if name not in given.parameters and not parameter.optional:
             raise SpecError(where, f"the key {quote(key)} is missing")
-        values[name] = _value(given[name], parameter, where, key) if name in given else parameter.default
-    residuals = {
-        label: _residuals(entry, where, f"{place}.residuals.{label}")
-        for label, entry in as_mapping(body.get("residuals", {}), where, f"{place}.residuals").items()
-    }
-    ranges = {
-        name: (low, high)
-        for name, entry in as_mapping(body.get("range", {}), where, f"{place}.range").items()
-        for low, high in [_numbers(entry, 2, where, f"{place}.range.{name}")]
-    }
-    rows = _count(body.get("rows", 0), where, f"{place}.rows")
-    source = _words(body.get("source", ""), where, f"{place}.source")
-    held_out = body.get("held_out", False)
-    if not isinstance(held_out, bool):
-        raise SpecError(where, f"{quote(f'{place}.held_out')} must be true or false")
-    evidence = MappingProxyType(residuals), MappingProxyType(ranges)
-    return Fit(op, format, MappingProxyType(values), *evidence, rows, source, held_out=held_out)
-
-
-def _residuals(entry: object, where: str, key: str) -> Residuals:
-    low, mid, high, rows = _numbers(entry, 4, where, key)
-    if not 1 / MAX_RESIDUAL <= low <= mid <= high <= MAX_RESIDUAL or rows < 0:
-        allowed = f"{1 / MAX_RESIDUAL:g} to {MAX_RESIDUAL:g}"
-        raise SpecError(
-            where, f"{quote(key)} must be three ratios of {allowed} in ascending order, and a number of rows"
-        )
-    return Residuals(low, mid, high, int(rows))
+        values[name] = parameter.default
+        if name in given.parameters:
+            values[name] = _value(given.parameters[name], parameter, where, key)
+    residuals = {label: Residuals(*figures) for label, figures in given.residuals.items()}
+    for label, found in residuals.items():
+        if not 1 / MAX_RESIDUAL <= found.low <= found.mid <= found.high <= MAX_RESIDUAL:
+            allowed = f"three ratios of {1 / MAX_RESIDUAL:g} to {MAX_RESIDUAL:g} in ascending order"
+            raise SpecError(where, f"{quote(f'{place}.residuals.{label}')} must be {allowed}, and a number of rows")
+    evidence = MappingProxyType(residuals), MappingProxyType(given.range), given.rows, given.source
+    return Fit(op, format, MappingProxyType(values), *evidence, held_out=given.held_out)
 
 
 def _value(text: object, parameter: Parameter, where: str, key: str) -> float:
@@ -391,19 +181,6 @@ def _value(text: object, parameter: Parameter, where: str, key: str) -> float:
         raise SpecError(
             where, f"{quote(key)}: {value:g} is outside {parameter.low:g} to {parameter.high:g} ({parameter.meaning})"
         )
-    return value
-
-
-def _numbers(entry: object, count: int, where: str, key: str) -> list[float]:
-    found = [number for item in entry if (number := finite_number(item)) is not None] if isinstance(entry, list) else []
-    if not isinstance(entry, list) or not len(entry) == len(found) == count:
-        raise SpecError(where, f"{quote(key)} must be a list of {count} numbers")
-    return found
-
-
-def _count(value: object, where: str, key: str) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or finite_number(value) is None or value < 0:
-        raise SpecError(where, f"{quote(key)} must be a number of rows")
     return value
 
 

@@ -9,7 +9,6 @@ long for a hundred rows as for one).
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from functools import lru_cache
@@ -285,7 +284,7 @@ def kernel_groups(
     """The kernels of a pass in groups of one kind and format; GEMMs of one m besides."""
     hardware = placement.hardware
     if engine["memory"] != 1:
-        hardware = dataclasses.replace(hardware, memory_bandwidth=hardware.memory_bandwidth * engine["memory"])
+        hardware = replace(hardware, memory_bandwidth=hardware.memory_bandwidth * engine["memory"])
     alone = placement.nodes == ONE_NODE
     grouped: dict[Any, list[int]] = {}
     for index, entry in enumerate(kernels):

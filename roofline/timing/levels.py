@@ -29,13 +29,9 @@ FILE = "levels.yaml"
 """The file of `hwspecs/calibration` with the components by kind of kernel."""
 
 
+@lru_cache(maxsize=1024)
 def crossing_spread(op: str, crossed: tuple[Level, ...]) -> float:
     """The standard deviation of the logarithm of measured over predicted time that the levels `crossed` add."""
-    return _spread(op, crossed)
-
-
-@lru_cache(maxsize=1024)
-def _spread(op: str, crossed: tuple[Level, ...]) -> float:
     components = level_components()
     own = components.get(op, components["other"])
     return sqrt(sum(own[level] ** 2 for level in crossed))

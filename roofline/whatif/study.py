@@ -31,7 +31,7 @@ from roofline.specs.engine import default_engine, load_engine
 from roofline.specs.hardware import load_devices
 from roofline.specs.host import load_host
 from roofline.specs.modelspec import load_model
-from roofline.timing.calibration_files import FileFits, load_calibration
+from roofline.timing.chains import FileFits, load_calibration
 from roofline.whatif.axes import Axis, parse_axes, split_assignment
 from roofline.whatif.metrics import AT, NAMES, check_needs, default_metrics, expand, find_metric
 from roofline.whatif.options import NEEDED, OPTIONS, Kind, find_option, missing, read_options

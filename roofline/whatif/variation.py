@@ -5,7 +5,6 @@ They apply after techniques. Fitted kernel constants stay, as fractions of the s
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
@@ -29,31 +28,31 @@ def with_hardware(scenario: Scenario, change: Callable[[Hardware], Hardware]) ->
 
 def scaled_bandwidth(hardware: Hardware, factor: float) -> Hardware:
     """The hardware with its memory bandwidth times `factor`."""
-    return dataclasses.replace(hardware, memory_bandwidth=hardware.memory_bandwidth * factor)
+    return replace(hardware, memory_bandwidth=hardware.memory_bandwidth * factor)
 
 
 def scaled_capacity(hardware: Hardware, factor: float) -> Hardware:
     """The hardware with its memory capacity times `factor`."""
     visible = None if hardware.memory_visible is None else hardware.memory_visible * factor
-    return dataclasses.replace(hardware, memory_capacity=hardware.memory_capacity * factor, memory_visible=visible)
+    return replace(hardware, memory_capacity=hardware.memory_capacity * factor, memory_visible=visible)
 
 
 def scaled_peaks(hardware: Hardware, factor: float) -> Hardware:
     """The hardware with the matrix peaks of all formats times `factor`; vector peaks if it has no matrix unit."""
     if not hardware.tensor:
-        return dataclasses.replace(hardware, vector=_scaled(hardware.vector, factor))
-    return dataclasses.replace(hardware, tensor=_scaled(hardware.tensor, factor))
+        return replace(hardware, vector=_scaled(hardware.vector, factor))
+    return replace(hardware, tensor=_scaled(hardware.tensor, factor))
 
 
 def scaled_vector_peaks(hardware: Hardware, factor: float) -> Hardware:
     """The hardware with the vector peaks of all formats times `factor`."""
-    return dataclasses.replace(hardware, vector=_scaled(hardware.vector, factor))
+    return replace(hardware, vector=_scaled(hardware.vector, factor))
 
 
 def scaled_links(hardware: Hardware, factor: float) -> Hardware:
     """The hardware with the bandwidth of all links (node, host, network) times `factor`."""
-    links = tuple(dataclasses.replace(link, bandwidth=link.bandwidth * factor) for link in hardware.interconnects)
-    return dataclasses.replace(hardware, interconnects=links)
+    links = tuple(replace(link, bandwidth=link.bandwidth * factor) for link in hardware.interconnects)
+    return replace(hardware, interconnects=links)
 
 
 def _scaled(peaks: Mapping[str, float], factor: float) -> Mapping[str, float]:

@@ -9,7 +9,7 @@ from roofline import Analysis, Scenario, analyze, list_hardware, load_hardware, 
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.schedule import Settings
 from roofline.specs.hardware import NEIGHBOURS, Span
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels.collective import collective_bound
 
 A6000, H100 = load_hardware("a6000"), load_hardware("h100-sxm")

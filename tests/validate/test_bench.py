@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import Residuals
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.validate.fit.calibrate import log_errors
 from roofline.validate.kernels import registry
 from roofline.validate.kernels.work import Case

@@ -15,7 +15,8 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError, SpecError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import Calibration, Fit, Residuals, Source
-from roofline.timing.calibration_files import load_calibration, parse_calibration, render
+from roofline.timing.calibration_files import parse_calibration, render
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel, kernel_time
 from roofline.validate.check.measured import load_row_files
 from roofline.validate.fit.calibrate import fit, fit_shared, hold_out
@@ -266,7 +267,8 @@ def test_the_search_path_has_calibrations(tmp_path: Path, monkeypatch: pytest.Mo
     [
         ({"nam": "x"}, "unknown key 'nam'"),
         ({"kernels": {"gem": {}}}, "unknown kernel 'gem'"),
-        ({"kernels": {"gemm": {"bf16": {}}}}, "must be a mapping"),
+        ({"kernels": {"gemm": {"bf16": {}}}}, "the key .kernels.gemm.bf16.parameters. is missing"),
+        ({"kernels": {"gemm": {"bf16": []}}}, "must be a mapping"),
         ({"kernels": {"gemm": {"bf16": {"parameters": {"launch": "4 us"}}}}}, "is missing"),
         ({"kernels": {"gemm": {"fp99": {"parameters": {}}}}}, "unknown kernel format"),
     ],

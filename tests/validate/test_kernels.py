@@ -11,7 +11,7 @@ from roofline.core.errors import RooflineError
 from roofline.core.parameters import Unit
 from roofline.specs.hardware import load_hardware, parse_hardware
 from roofline.timing.calibration import Calibration, Fit
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import KERNELS, kernel, kernel_bound, kernel_regimes, kernel_time
 from roofline.timing.kernels.attention import TILINGS
 from roofline.timing.kernels.elementwise import PASSES

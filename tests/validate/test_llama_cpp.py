@@ -11,7 +11,8 @@ from msgspec.structs import replace
 from roofline import load_hardware, load_model
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.timing.calibration import Calibration
-from roofline.timing.calibration_files import load_calibration, parse_calibration, render
+from roofline.timing.calibration_files import parse_calibration, render
+from roofline.timing.chains import load_calibration
 from roofline.validate.llama_cpp import demo
 from roofline.validate.llama_cpp.fit import Timed, fit, with_fits
 from roofline.validate.llama_cpp.random_model import library, write_random_model
@@ -26,9 +27,9 @@ def simulated(changes: dict[str, float], prompts: tuple[int, ...] = (64, 512)) -
     match = chain.find("gemm", "ggml_q8_0")
     assert match is not None
     moved = replace(match.fit, parameters=MappingProxyType({**match.fit.parameters, **changes}))
-    calibrations = with_fits({CPU: chain}, {("gemm", "ggml_q8_0"): moved})
+    calibrate = with_fits({CPU: chain}, {("gemm", "ggml_q8_0"): moved})
     rows = [Timed(MODEL, CPU, phase, prompt, 1.0, "q8_0") for prompt in prompts for phase in ("prefill", "decode")]
-    return [replace(row, seconds=float(row.expected(calibrations).mid)) for row in rows]
+    return [replace(row, seconds=float(row.expected(calibrate).mid)) for row in rows]
 
 
 def test_a_fit_recovers_other_constants() -> None:
@@ -36,9 +37,9 @@ def test_a_fit_recovers_other_constants() -> None:
     fits = fit(simulated(changes))
     found = fits["gemm", "ggml_q8_0"].parameters
     assert {name: found[name] for name in changes} == pytest.approx(changes, rel=0.05)
-    calibrations = with_fits({CPU: load_calibration(CPU, engine="llama.cpp", kind=False)}, fits)
+    calibrate = with_fits({CPU: load_calibration(CPU, engine="llama.cpp", kind=False)}, fits)
     for row in simulated(changes, (200,)):
-        assert float(row.expected(calibrations).mid) == pytest.approx(row.seconds, rel=0.03)
+        assert float(row.expected(calibrate).mid) == pytest.approx(row.seconds, rel=0.03)
 
 
 def test_fitted_constants_are_written_as_a_calibration_of_the_engine() -> None:

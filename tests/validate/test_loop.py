@@ -17,7 +17,7 @@ from roofline.core.errors import RooflineError, SpecError, UnsupportedError
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.specs.modelspec import load_model
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.validate import loop
 from roofline.validate.kernels import eager
 from roofline.validate.kernels.work import Case

@@ -12,7 +12,7 @@ from roofline.core.errors import RooflineError, SpecError
 from roofline.reports.documents.check import as_markdown, parts
 from roofline.reports.output.terminal import render
 from roofline.specs.hardware import load_hardware
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time
 from roofline.validate.check.check import PREDICTIONS, check, read_predictions
 from roofline.validate.check.measured import FOLDER, geometric_mean, load_row_files, predict_rows

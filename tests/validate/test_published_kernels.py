@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from roofline.core.documents import read_mapping
 from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import Source
-from roofline.timing.calibration_files import load_calibration, parse_calibration
+from roofline.timing.calibration_files import parse_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_time
 from roofline.validate.fit.ship import shared
 from roofline.validate.score.accuracy import Data, load

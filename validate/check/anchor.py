@@ -7,16 +7,12 @@ conditions). A prediction and its bound are in the unit of the published figure.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Callable, Mapping
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from annotated_types import Ge, Gt, Le, Len
-from msgspec import Struct
-from pydantic import ConfigDict, Strict, TypeAdapter
-from pydantic.dataclasses import dataclass as checked
+from msgspec import Meta, Struct
 
 from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.documents import read_mapping
@@ -30,9 +26,9 @@ from roofline.scenario.scenario import DEFAULT_PROMPT, Scenario
 from roofline.scenario.schedule import Settings
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.hardware import load_hardware
-from roofline.specs.library import validate
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision
+from roofline.specs.records import record
 from roofline.techniques import apply_techniques
 from roofline.timing.intervals import Estimate
 
@@ -74,13 +70,12 @@ PER: Mapping[str, Callable[[Scenario], int]] = {
 }
 """Divisors of published rates, by the suffix of the unit."""
 
-Text = Annotated[str, Strict(), Len(1, 2000)]
-Number = Annotated[int, Strict(), Ge(1)]
+Text = Annotated[str, Meta(min_length=1, max_length=2000)]
+Number = Annotated[int, Meta(ge=1)]
 Slug = re.compile(r"[a-z0-9][a-z0-9._-]{1,79}")
 
 
-@checked(frozen=True, config=ConfigDict(extra="forbid"))
-class Conditions:
+class Conditions(Struct, frozen=True, forbid_unknown_fields=True):
     """The conditions of a measurement: keys of a scenario, named like the options of `roofline analyze`.
 
     `utilisation` is the fraction of a device's memory that the engine may fill (for `kv_capacity_tokens` only).
@@ -91,8 +86,8 @@ class Conditions:
     batch: Number = 1
     prompt: Number = DEFAULT_PROMPT
     generate: Number = 1
-    prefix: Annotated[int, Strict(), Ge(0)] = 0
-    context: Annotated[int, Strict(), Ge(0)] | None = None
+    prefix: Annotated[int, Meta(ge=0)] = 0
+    context: Annotated[int, Meta(ge=0)] | None = None
     quant: Text | None = None
     weights: Text | None = None
     activations: Text | None = None
@@ -107,11 +102,10 @@ class Conditions:
     techniques: tuple[Text, ...] = ()
     engine: Text | None = None
     host: Text | None = None
-    utilisation: Annotated[float, Gt(0), Le(1)] | None = None
+    utilisation: Annotated[float, Meta(gt=0, le=1)] | None = None
 
 
-@checked(frozen=True, config=ConfigDict(extra="forbid"))
-class _Entry:
+class _Entry(Struct, frozen=True):
     id: Text
     metric: Text
     value: Text
@@ -121,11 +115,10 @@ class _Entry:
     faster_than_bound: Text | None = None
 
 
-@checked(frozen=True, config=ConfigDict(extra="forbid"))
-class _File:
+class _File(Struct, frozen=True):
     title: Text
     source: Text
-    anchors: Annotated[list[dict[str, Any]], Len(1)]
+    anchors: Annotated[list[dict[str, Any]], Meta(min_length=1)]
     note: Text | None = None
     conditions: dict[str, Any] | None = None
 
@@ -193,24 +186,13 @@ def load_anchors(path: Path = FOLDER) -> list[Anchor]:
 def read_anchors(path: Path) -> list[Anchor]:
     """The anchors of one file."""
     where = str(path)
-    file = validate(_adapter(_File), read_mapping(path), where, _KEYS)
+    file = record(_File, read_mapping(path), where)
     anchors = [_anchor(file, entry, index, where) for index, entry in enumerate(file.anchors)]
     ids = [anchor.id for anchor in anchors]
     twice = next((name for name in ids if ids.count(name) > 1), None)
     if twice is not None:
         raise SpecError(where, f"two anchors are called {quote(twice)}")
     return anchors
-
-
-_KEYS: Mapping[str, Iterable[str]] = {
-    "": tuple(_File.__dataclass_fields__),
-    "conditions": tuple(Conditions.__dataclass_fields__),
-}
-
-
-@lru_cache(maxsize=8)
-def _adapter(record: type) -> TypeAdapter[Any]:
-    return TypeAdapter(record)
 
 
 def _anchor(file: _File, entry: Mapping[str, Any], index: int, where: str) -> Anchor:
@@ -221,8 +203,7 @@ def _anchor(file: _File, entry: Mapping[str, Any], index: int, where: str) -> An
     if not isinstance(own, dict):
         raise SpecError(where, f"'anchors.{label}.conditions': must be a mapping of keys to values")
     content = {"source": file.source, **entry, "conditions": {**(file.conditions or {}), **own}}
-    keys: dict[str, Iterable[str]] = {**_KEYS, label: tuple(_Entry.__dataclass_fields__)}
-    read: _Entry = validate(_adapter(_Entry), content, where, keys, ("anchors", label))
+    read = record(_Entry, content, where, f"anchors.{label}")
     if not Slug.fullmatch(read.id):
         raise SpecError(where, f"'anchors.{label}.id': {quote(read.id)} is not of small letters, digits, '.' and '-'")
     try:

@@ -11,24 +11,20 @@ import csv
 import datetime
 import io
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from annotated_types import Len
-from msgspec import Struct
+from msgspec import Meta, Struct
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Strict, TypeAdapter
-from pydantic.dataclasses import dataclass as checked
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnsupportedError, quote
 from roofline.core.inputs import read_text
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.specs.library import validate
-from roofline.timing.calibration_files import load_calibration
+from roofline.specs.records import record
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
 from roofline.validate.kernels.work import Case
 from roofline.validate.score.kernels import error_statistics
@@ -38,11 +34,10 @@ from roofline.validate.tables.text import MAX_BYTES
 
 FOLDER = Path(str(files("roofline.validate"))) / "measurements"
 
-Text = Annotated[str, Strict(), Len(1, 2000)]
+Text = Annotated[str, Meta(min_length=1, max_length=2000)]
 
 
-@checked(frozen=True, config=ConfigDict(extra="forbid"))
-class Provenance:
+class Provenance(Struct, frozen=True):
     """The provenance of a file of rows.
 
     `hardware` is the name of a bundled spec, or a path relative to the file's folder. `constants` describes the fitted
@@ -57,7 +52,7 @@ class Provenance:
     date: datetime.date
     revision: Text
     load: Text
-    fitted: Annotated[bool, Strict()]
+    fitted: bool
     constants: Text
 
 
@@ -109,15 +104,10 @@ def _read(path: Path) -> MeasurementFile:
     about = path.with_suffix(".yaml")
     if not about.is_file():
         raise SpecError(str(path), f"has no provenance file {about.name}")
-    provenance = validate(_adapter(), read_mapping(about), str(about), {"": tuple(Provenance.__dataclass_fields__)})
+    provenance = record(Provenance, read_mapping(about), str(about))
     named = provenance.hardware
     hardware = load_hardware(str(path.parent / named) if named.endswith(".yaml") else named)
     return MeasurementFile(path.stem, provenance, hardware, tuple(_rows(path, hardware.name)), str(path))
-
-
-@lru_cache(maxsize=1)
-def _adapter() -> TypeAdapter[Provenance]:
-    return TypeAdapter(Provenance)
 
 
 def _rows(path: Path, hardware: str) -> Iterator[Mapping[str, str]]:

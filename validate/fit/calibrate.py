@@ -23,7 +23,8 @@ from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Calibration, Fit, Residuals, Source
-from roofline.timing.calibration_files import load_calibration, render
+from roofline.timing.calibration_files import render
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array, Columns, kernel, kernel_regimes, kernel_time
 from roofline.timing.kernels.attention import TILINGS
 from roofline.validate.tables.believable import believable

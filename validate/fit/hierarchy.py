@@ -26,7 +26,8 @@ from msgspec.structs import replace
 
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Fit
-from roofline.timing.calibration_files import families, of_version
+from roofline.timing.calibration_files import of_version
+from roofline.timing.chains import families
 from roofline.timing.kernels import kernel_regimes
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.validate.fit.calibrate import PRIOR_WIDTH, Start, default_start, fit_rows, log_errors, sample, summarise

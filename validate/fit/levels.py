@@ -16,7 +16,7 @@ import numpy as np
 from roofline.specs.hardware import load_hardware
 from roofline.specs.version import Version, nearest
 from roofline.timing.calibration import RELATIVES, TO_P90, Fit, Match
-from roofline.timing.calibration_files import families
+from roofline.timing.chains import families
 from roofline.timing.kernels import Array
 from roofline.timing.levels import LEVELS, Level
 from roofline.validate.fit.calibrate import sample

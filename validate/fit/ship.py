@@ -29,14 +29,8 @@ from roofline.core.errors import RooflineError
 from roofline.core.files import save_text
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Calibration, Fit, Source
-from roofline.timing.calibration_files import (
-    families,
-    load_calibration,
-    parse_calibration,
-    parse_document,
-    product_line,
-    render,
-)
+from roofline.timing.calibration_files import parse_calibration, parse_document, render
+from roofline.timing.chains import families, load_calibration, product_line
 from roofline.timing.kernels.gated_delta_rule import FUSED
 from roofline.timing.levels import FILE
 from roofline.validate.check.measured import load_row_files

@@ -23,7 +23,8 @@ from roofline.core.units import seconds
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.modelspec import load_model
 from roofline.timing.calibration import Calibration, Fits, Source
-from roofline.timing.calibration_files import load_calibration, render
+from roofline.timing.calibration_files import render
+from roofline.timing.chains import load_calibration
 from roofline.validate.llama_cpp.fit import ENGINE, Timed, fit, with_fits
 from roofline.validate.llama_cpp.measure import time_passes
 from roofline.validate.llama_cpp.random_model import library, write_random_model

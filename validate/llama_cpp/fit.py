@@ -22,7 +22,7 @@ from roofline.specs.checkpoint import precision_of
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.timing.calibration import Calibration, Fit, Fits, Residuals
-from roofline.timing.calibration_files import Calibrations, load_calibration
+from roofline.timing.chains import Calibrate, engine_calibration, load_calibration
 from roofline.timing.intervals import Estimate
 from roofline.timing.kernels import Array, kernel
 from roofline.timing.kernels.ggml import PREFIX
@@ -74,9 +74,9 @@ class Timed(Struct, frozen=True):
         assert scheme.linear is not None
         return PREFIX + scheme.linear.name
 
-    def expected(self, calibrations: Calibrations | None = None) -> Estimate:
+    def expected(self, calibrate: Calibrate = engine_calibration) -> Estimate:
         """The expected seconds."""
-        found = analyze(self.scenario, calibrations).expected
+        found = analyze(self.scenario, calibrate).expected
         time = found.ttft if self.phase == "prefill" else found.tpot
         assert time is not None
         return time
@@ -123,8 +123,8 @@ def fit(measured: Sequence[Timed]) -> Fits:
     times = np.log([row.seconds for row in measured])
 
     def errors(at: Array) -> Array:
-        calibrations = with_fits(chains, space.fits(at))
-        mids = [float(row.expected(calibrations).mid) for row in measured]
+        calibrate = with_fits(chains, space.fits(at))
+        mids = [float(row.expected(calibrate).mid) for row in measured]
         return np.concatenate([(np.log(mids) - times) / NOISE, at])
 
     solution = least_squares(errors, np.zeros(len(space.names)), diff_step=[1e-3], xtol=1e-3, ftol=1e-3, max_nfev=40)
@@ -134,13 +134,13 @@ def fit(measured: Sequence[Timed]) -> Fits:
     return {key: replace(one, residuals=residuals, rows=times.size) for key, one in space.fits(solution.x).items()}
 
 
-def with_fits(chains: Mapping[Hardware, Calibration], fits: Fits) -> Calibrations:
-    """Calibrations in which these constants come before the chains' own."""
-    found = Calibrations()
-    for hardware, chain in chains.items():
-        own = Calibration(hardware.name, "calibrated", MappingProxyType(dict(fits)), engine=ENGINE)
-        found[hardware, ENGINE, "", False] = replace(own, parents=tuple(chain.chain))
-    return found
+def with_fits(chains: Mapping[Hardware, Calibration], fits: Fits) -> Calibrate:
+    """Finds calibrations in which these constants come before the chains' own."""
+    found = {
+        hardware: Calibration(hardware.name, "calibrated", fits, parents=tuple(chain.chain), engine=ENGINE)
+        for hardware, chain in chains.items()
+    }
+    return lambda hardware, _: found[hardware]
 
 
 def _prior(chain: Calibration, formats: Iterable[str]) -> dict[tuple[str, str], Fit]:

@@ -16,7 +16,8 @@ from roofline.specs.engine import render as render_engine
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.library import SEARCH_PATH
 from roofline.timing.calibration import Calibration, Fit
-from roofline.timing.calibration_files import load_calibration, render
+from roofline.timing.calibration_files import render
+from roofline.timing.chains import load_calibration
 from roofline.validate.fit.calibrate import describe, fit, log_errors, percentiles
 from roofline.validate.loop.host import BACKEND, default_dtype, engine_profile
 from roofline.validate.loop.measure import MeasureResult, measure_into, open_benchmarks

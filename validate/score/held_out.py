@@ -20,12 +20,12 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from msgspec.structs import replace
 
 from roofline.core.files import save_text
 from roofline.specs.hardware import load_hardware
-from roofline.timing.calibration import Calibration, Fit, Fits
-from roofline.timing.calibration_files import Document, calibration_links, families, of_version
+from roofline.timing.calibration import Fit, Fits
+from roofline.timing.calibration_files import of_version
+from roofline.timing.chains import calibration_links, chained, families
 from roofline.validate.fit.calibrate import sample
 from roofline.validate.fit.hierarchy import SHARED, Data, Key, Node, Place, fit_all, fit_elsewhere, load, shelved
 from roofline.validate.main import run_command
@@ -48,7 +48,7 @@ class Split(NamedTuple):
 
 
 class NodeShelf:
-    """Fitted nodes as calibrations to look up by name; see `roofline.timing.calibration_files.Shelf`."""
+    """Fitted nodes as calibrations to look up by name; see `roofline.timing.chains.Shelf`."""
 
     def __init__(self, found: Mapping[Key, Sequence[Node]], members: Mapping[str, Sequence[str]]) -> None:
         self._members = members
@@ -56,11 +56,10 @@ class NodeShelf:
             f"{engine}/{place}".lstrip("/"): versions for (place, engine), versions in shelved(found).items()
         }
 
-    def document(self, name: str) -> Document | None:
+    def members(self, family: str) -> tuple[str, ...] | None:
         """The members of a family; None for a name without fits."""
-        if name not in self._versions and name not in self._members:
-            return None
-        return Document(Calibration(name, "calibrated"), {}, tuple(self._members.get(name, ())))
+        found = family in self._versions or family in self._members
+        return tuple(self._members.get(family, ())) if found else None
 
     def fits(self, name: str, version: str = "", other: bool = False) -> Fits | None:
         """The fits of a version."""
@@ -114,8 +113,7 @@ def score(data: Data, found: Mapping[Key, Sequence[Node]], only: Iterable[Split]
 def _predicted(split: Split, place: Place, rows: Measurements, shelf: NodeShelf) -> Iterator[HeldOut]:
     name, (engine, version) = place
     device = load_hardware(name)
-    links = list(calibration_links(device, engine, version, True, shelf))
-    chain = replace(links[0], parents=tuple(links[1:])) if links else Calibration(name, "bound")
+    chain = chained(list(calibration_links(device, engine, version, True, shelf)), name)
     for scored in predict(rows, device, chain):
         yield HeldOut(split, place, scored)
 

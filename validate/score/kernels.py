@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Calibration
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.validate.tables.believable import believable

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from roofline.timing.calibration_files import ENGINES
+from roofline.timing.chains import ENGINES
 from roofline.validate.tables.rows import Measurements
 
 

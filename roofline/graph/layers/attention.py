@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 from msgspec.structs import replace
@@ -47,7 +46,7 @@ def attention(spec: Attention, norm: Norm, rotary: bool, source: Tensor, target:
         if spec.values != "keys":
             ops.append(linear("v_proj", source, made, formats, of_value))
         if spec.values != "projected":
-            ops.append(normalise("v_norm", dataclasses.replace(norm, weight=False), made, value_new, formats))
+            ops.append(normalise("v_norm", replace(norm, weight=False), made, value_new, formats))
     if spec.qk_norm:
         ops.append(_head_norm("q_norm", spec, norm, queries[0], queries[1], formats))
         if not spec.kv_shared:
@@ -121,7 +120,7 @@ def _attend(spec: Attention, query: Tensor, output: Tensor, formats: Formats) ->
 def _head_norm(name: str, spec: Attention, norm: Norm, source: Tensor, target: Tensor, formats: Formats) -> Op:
     """QK norm over each head, or over all heads of a token together."""
     if spec.qk_norm == "unweighted":
-        norm = dataclasses.replace(norm, weight=False)
+        norm = replace(norm, weight=False)
     if spec.qk_norm != "full":
         return normalise(name, norm, source, target, formats)
     *rows, heads, width = source.shape

@@ -8,8 +8,6 @@ elementwise recurrences run on the vector unit.
 
 from __future__ import annotations
 
-import dataclasses
-
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Scan
@@ -204,7 +202,7 @@ def _retention(spec: Retention, norm: Norm, source: Tensor, target: Tensor, form
     ]
     if spec.gated:
         gate = activation("retention_gate", base, heads, spec.value_dim)
-        group_norm = dataclasses.replace(norm, weight=spec.norm_weight)
+        group_norm = replace(norm, weight=spec.norm_weight)
         ops.append(linear("g_proj", source, gate, formats))
         ops.append(_gated_norm("retention_norm", group_norm, read, gate, output, formats))
     return [*ops, linear("o_proj", output, target, formats)]

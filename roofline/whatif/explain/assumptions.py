@@ -8,7 +8,7 @@ from typing import Any
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.energy import device_pools
 from roofline.scenario.notes import caches, fused
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import engine_calibration
 from roofline.whatif.explain.metrics import METRICS
 
 
@@ -39,13 +39,7 @@ def assumptions(analysis: Analysis) -> Iterable[str]:
     yield f"engine {engine.heading}: {'; '.join(engine.sources) or 'no measurements'}"
     if engine.fusions:
         yield f"fused in the engine's kernels: {', '.join(engine.fusions)}"
-    name, version = engine.measured_as(scenario.hardware)
-    calibration = load_calibration(
-        scenario.hardware,
-        engine=name,
-        version=version,
-        kind=engine.uses_calibrated_kernels(scenario.hardware),
-    )
+    calibration = engine_calibration(scenario.hardware, engine)
     chain = ", then ".join(f"{link.name} ({link.basis})" for link in calibration.chain)
     yield f"kernel constants: {chain}"
     if (host := scenario.hardware.host) is not None:

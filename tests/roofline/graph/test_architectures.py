@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import warnings
 from typing import Any
@@ -580,7 +579,7 @@ def test_chunks_run_as_sequences_of_their_own() -> None:
 
     def seconds(chunk: int | None, batch: int, prompt: int) -> float:
         group = dense.groups[0]
-        mixer = dataclasses.replace(group.layer.mixer, chunk=chunk)  # type: ignore[type-var]
+        mixer = replace(group.layer.mixer, chunk=chunk)  # type: ignore[type-var]
         model = replace(dense, groups=(replace(group, layer=replace(group.layer, mixer=mixer)),))
         return float(run(model, batch=batch, prompt=prompt, generate=1).expected.ttft.mid)
 

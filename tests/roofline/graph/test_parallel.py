@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections import Counter
 from math import comb
 
@@ -40,7 +39,7 @@ from roofline.scenario.schedule import Host, Settings
 from roofline.specs.hardware import NETWORK, Span
 from roofline.specs.model import Hyena
 from roofline.techniques import apply_techniques
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound
 
 H100, H200 = load_hardware("h100-sxm"), load_hardware("h200-sxm")
@@ -162,8 +161,8 @@ def test_a_token_is_sent_once_to_a_rank() -> None:
     """Drawing 8 of 128 experts by chance, over 8 ranks of 16 (qwen3-235b-a22b): 5.34 ranks, not 8 copies."""
     spec, draw = load_model("qwen3-235b-a22b").experts[0], np.random.default_rng(27)
     found = np.mean([len(set(draw.choice(128, 8, replace=False) // 16)) for _ in range(20_000)])
-    assert destinations(dataclasses.replace(spec, experts=16), 8, 8) == pytest.approx(found, rel=5e-3)
-    assert 8 / destinations(dataclasses.replace(spec, experts=16), 8, 8) == pytest.approx(1.498, abs=5e-3)
+    assert destinations(replace(spec, experts=16), 8, 8) == pytest.approx(found, rel=5e-3)
+    assert 8 / destinations(replace(spec, experts=16), 8, 8) == pytest.approx(1.498, abs=5e-3)
 
 
 @pytest.mark.parametrize(("ranks", "among"), [(8, 8), (16, 16), (32, 4), (64, 8), (32, 3), (16, 5)])
@@ -178,16 +177,16 @@ def test_group_limited_routing_bounds_the_destinations(ranks: int, among: int) -
         experts = groups[(picked := draw.choice(128, 8, replace=False)) // 32] * 32 + picked % 32
         return len(set(np.searchsorted(cuts, experts, side="right")))
 
-    found = destinations(dataclasses.replace(spec, experts=256 // ranks), ranks, among)
+    found = destinations(replace(spec, experts=256 // ranks), ranks, among)
     assert found == pytest.approx(np.mean([reached() for _ in range(20_000)]), rel=1e-2)
-    assert found < destinations(dataclasses.replace(spec, experts=256 // ranks, groups=1, top_groups=1), ranks, among)
+    assert found < destinations(replace(spec, experts=256 // ranks, groups=1, top_groups=1), ranks, among)
 
 
 def test_deepseek_v3_reaches_at_most_four_nodes_of_eight() -> None:
     """DeepSeek-V3 (2024), section 2.1.2: each token is sent to at most 4 nodes."""
     spec = load_model("deepseek-v3").experts[0]
-    assert 3.5 < destinations(dataclasses.replace(spec, experts=4), 64, 8) <= 4
-    assert destinations(dataclasses.replace(spec, experts=4, groups=1, top_groups=1), 64, 8) > 5
+    assert 3.5 < destinations(replace(spec, experts=4), 64, 8) <= 4
+    assert destinations(replace(spec, experts=4, groups=1, top_groups=1), 64, 8) > 5
 
 
 @pytest.mark.parametrize(("kind", "share"), [(Collective.ALL_REDUCE, 1.5), (Collective.ALL_GATHER, 0.75)])
@@ -234,8 +233,8 @@ def test_published_all_reduces_through_a_switch_are_not_faster_than_the_bound(
 @given(ranks=st.integers(2, 8), size=st.floats(1e3, 1e9))
 def test_a_switch_changes_the_bound_of_all_reduces_alone(ranks: int, size: float) -> None:
     """Its bound is the message over the link, equal to a ring's of two; expected times stay what was fitted."""
-    plain_link = [dataclasses.replace(link, reduction=None) for link in H100.interconnects]
-    ring = dataclasses.replace(H100, interconnects=tuple(plain_link))
+    plain_link = [replace(link, reduction=None) for link in H100.interconnects]
+    ring = replace(H100, interconnects=tuple(plain_link))
     for kind in ("all_reduce", "all_gather", "reduce_scatter", "alltoall"):
         columns = {"collective": kind, "ranks": float(ranks), "bytes": size}
         found, without = (float(kernel_bound("collective", columns, device)) for device in (H100, ring))

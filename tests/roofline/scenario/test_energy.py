@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -55,7 +54,7 @@ def part(found: BatchEnergy | None, name: str) -> float:
 
 def free(hardware: Hardware, **figures: Any) -> Hardware:
     """Hardware with other energy figures and no power limit."""
-    return dataclasses.replace(hardware, energy=EnergyFigures(**figures), tdp=None)
+    return replace(hardware, energy=EnergyFigures(**figures), tdp=None)
 
 
 def test_energy_by_hand() -> None:
@@ -234,7 +233,7 @@ def test_energy_with_disaggregated_decode() -> None:
 
 def test_energy_with_host_compute_and_offloading() -> None:
     hardware = free(H100, static=50.0, memory=1e-11, link=1e-10)
-    host = dataclasses.replace(load_hardware("epyc-9654"), energy=EnergyFigures(30.0, 1e-10), tdp=None)
+    host = replace(load_hardware("epyc-9654"), energy=EnergyFigures(30.0, 1e-10), tdp=None)
     shared = Settings(host=Host(host, 0.5, 0.5))
     found = batch_energy(analyze(Scenario(LLAMA, hardware, settings=shared)), "bound")
     assert found is not None
@@ -282,7 +281,7 @@ def test_formats_without_a_figure_have_the_same_peak_power() -> None:
     hardware = free(H100, static=100.0, memory=1e-11, compute={"bf16": 0.5e-12})
     assert matrix_power(hardware, "bf16") == pytest.approx(989.4e12 * 0.5e-12)
     assert matrix_power(hardware, "fp8") == matrix_power(hardware, "bf16")
-    assert matrix_power(dataclasses.replace(H100, energy=EnergyFigures(100.0, 1e-11)), "bf16") == 600
+    assert matrix_power(replace(H100, energy=EnergyFigures(100.0, 1e-11)), "bf16") == 600
     assert matrix_power(free(H100, static=100.0, memory=1e-11), "bf16") == 0
 
 

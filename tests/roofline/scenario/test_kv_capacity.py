@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -38,7 +36,7 @@ def test_visible_memory_is_less_than_nominal() -> None:
     # torch reports 79.15 to 79.22 GiB of 80 GB cards, 47.54 of an A6000, 44.4 to 44.5 of an L40S (vLLM logs).
     for name, low, high in (("h100-sxm", 79.1, 79.3), ("a6000", 47.4, 47.6), ("l40s", 44.3, 44.6)):
         assert low < visible_memory(load_hardware(name)) / GIB < high
-    stated = dataclasses.replace(H100, memory_visible=70e9)
+    stated = replace(H100, memory_visible=70e9)
     assert visible_memory(stated) == 70e9
     # ROCm reports all 288 GiB of an MI355X (InferenceX pull request 2522), CUDA 121.69 GiB of a DGX Spark.
     assert visible_memory(load_hardware("mi355x")) == 288 * GIB
@@ -181,9 +179,9 @@ def test_a_scenario_fits_as_far_as_the_capacity_goes(engine: str) -> None:
 
 def test_unified_memory_is_what_metal_recommends() -> None:
     """llama.cpp's logs: 51,539.61 MB of 64 GB and 22,906.50 MB of 32 GB."""
-    found = dataclasses.replace(load_hardware("m2-ultra"), memory_capacity=64e9)
+    found = replace(load_hardware("m2-ultra"), memory_capacity=64e9)
     assert visible_memory(found) == pytest.approx(51539.61e6, rel=1e-4)
-    assert visible_memory(dataclasses.replace(found, memory_capacity=32e9)) == pytest.approx(22906.50e6, rel=1e-4)
+    assert visible_memory(replace(found, memory_capacity=32e9)) == pytest.approx(22906.50e6, rel=1e-4)
 
 
 def test_indexer_scores_are_computed_in_parts() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 
 import numpy as np
@@ -87,7 +86,7 @@ def test_flash_attention_is_never_slower(model: Model, hardware: Hardware, batch
 @given(models, devices, batches, lengths)
 def test_gqa_never_costs_more_than_mha(model: Model, hardware: Hardware, batch: int, length: int) -> None:
     def with_full_heads(model: Model) -> Model:
-        return with_attention(model, "mha", lambda attention: dataclasses.replace(attention, kv_heads=attention.heads))
+        return with_attention(model, "mha", lambda attention: replace(attention, kv_heads=attention.heads))
 
     grouped = analyze(Scenario(model, hardware, batch=batch, prompt=length))
     full = analyze(Scenario(with_full_heads(model), hardware, batch=batch, prompt=length))
@@ -103,11 +102,9 @@ def test_better_hardware_is_never_slower(
     model: Model, hardware: Hardware, batch: int, length: int, factor: float, part: str
 ) -> None:
     if part == "bandwidth":
-        better = dataclasses.replace(hardware, memory_bandwidth=hardware.memory_bandwidth * factor)
+        better = replace(hardware, memory_bandwidth=hardware.memory_bandwidth * factor)
     else:
-        better = dataclasses.replace(
-            hardware, **{part: {name: peak * factor for name, peak in getattr(hardware, part).items()}}
-        )
+        better = replace(hardware, **{part: {name: peak * factor for name, peak in getattr(hardware, part).items()}})
     slow = analyze(Scenario(model, hardware, batch=batch, prompt=length))
     fast = analyze(Scenario(model, better, batch=batch, prompt=length))
     for before, after in zip(phases(slow), phases(fast), strict=True):
@@ -233,9 +230,7 @@ def test_generation_is_the_sum_of_its_steps(
 
 @given(dense, batches, lengths, lengths)
 def test_a_window_caps_the_cache(model: Model, batch: int, tokens: int, window: int) -> None:
-    windowed = with_attention(
-        model, f"window-{window}", lambda attention: dataclasses.replace(attention, window=window)
-    )
+    windowed = with_attention(model, f"window-{window}", lambda attention: replace(attention, window=window))
     graph = network(windowed, parse_precision("bf16"))
 
     def cache(tokens: int) -> float:

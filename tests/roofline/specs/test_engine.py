@@ -24,7 +24,7 @@ from roofline.specs.engine import (
     parse_engine,
     render,
 )
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.whatif.explain.assumptions import assumptions
 from roofline.whatif.request import Request
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 from functools import lru_cache
@@ -74,7 +73,7 @@ def kind_of(model: Model) -> tuple[object, ...]:
     """Properties of a model beside sizes that techniques depend on: layer types and flags, tower, task, tables."""
 
     def switches(part: object) -> tuple[object, ...]:
-        values = [getattr(part, name) for name in getattr(part, "__dataclass_fields__", ())]
+        values = [getattr(part, name) for name in getattr(part, "__struct_fields__", ())]
         return (type(part).__name__, *(value for value in values if isinstance(value, (bool, str)) or value is None))
 
     layers = {(switches(group.layer.mixer), switches(group.layer.feed_forward)) for group in model.groups}
@@ -607,7 +606,7 @@ def test_streamingllm_changes_only_attention() -> None:
     after = apply_techniques(before, ["streamingllm"])
     mixer = after.model.groups[0].layer.mixer
     assert isinstance(mixer, Attention)
-    assert dataclasses.replace(mixer, window=None, extra=0) == before.model.groups[0].layer.mixer
+    assert replace(mixer, window=None, extra=0) == before.model.groups[0].layer.mixer
     assert after.precision == before.precision
     assert after.settings == before.settings
     assert find_format("int4").arithmetic == "int4"

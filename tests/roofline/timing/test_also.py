@@ -11,7 +11,7 @@ from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.errors import SpecError
 from roofline.specs.engine import list_engines, load_engine, parse_engine, render
 from roofline.specs.hardware import Hardware
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 
 B200, H100 = load_hardware("b200"), load_hardware("h100-sxm")
 LLAMA = load_model("llama-3.1-8b")

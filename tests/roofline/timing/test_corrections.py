@@ -1,7 +1,5 @@
 """Corrections of kernel times: the closed form of each, and its effect on the expected time."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 from msgspec.structs import replace
@@ -12,7 +10,7 @@ from roofline.graph.network import Build, network
 from roofline.graph.parallel import Parallelism
 from roofline.specs.engine import Engine, load_engine
 from roofline.timing.calibration import Calibration
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.corrections import LAUNCH, Corrections
 from roofline.timing.launches import launches
 
@@ -101,6 +99,6 @@ def test_block_scaled_integers_take_cycles_of_the_units() -> None:
         if op.arithmetic == "int8"
     )
     assert scaling == pytest.approx(cycles / (128 * device.clock), rel=0.01)  # 25 times what the kernels take else
-    unknown = dataclasses.replace(device, clock=None)
+    unknown = replace(device, clock=None)
     quick = analyze(Scenario(LLAMA, unknown, precision=precision, prompt=4096, engine=slow)).prefill.expected.mid
     assert quick < scaling / 5, "a clock that nobody documents is no limit"

@@ -12,7 +12,7 @@ from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.schedule import Settings
 from roofline.specs.engine import load_engine
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_time
 from roofline.timing.kernels.gated_delta_rule import CHUNKED, FUSED, PARAMETERS
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.specs.engine import load_engine
 from roofline.specs.library import SEARCH_PATH
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_time
 
 CPU = load_hardware("ryzen-9-7950x")
@@ -36,8 +36,8 @@ def test_the_terms_add_up() -> None:
 @given(st.floats(1, 4096), st.floats(1.01, 8))
 def test_more_rows_take_longer_and_faster_memory_or_cores_do_not(rows: float, factor: float) -> None:
     assert time(rows * factor) > time(rows)
-    wide = dataclasses.replace(CPU, memory_bandwidth=CPU.memory_bandwidth * factor)
-    fast = dataclasses.replace(CPU, vector={name: peak * factor for name, peak in CPU.vector.items()})
+    wide = replace(CPU, memory_bandwidth=CPU.memory_bandwidth * factor)
+    fast = replace(CPU, vector={name: peak * factor for name, peak in CPU.vector.items()})
     assert time(rows, wide) <= time(rows)
     assert time(rows, fast) <= time(rows)
 
@@ -47,7 +47,7 @@ def tokens_per_s(hardware: Any, scheme: str, prompt: int, threads: int | None = 
     if threads:
         part = threads / hardware.units
         vector = {name: part * peak for name, peak in hardware.vector.items()}
-        hardware = dataclasses.replace(hardware, units=threads, vector=vector)
+        hardware = replace(hardware, units=threads, vector=vector)
     precision = parse_precision("fp16", scheme)
     found = analyze(
         Scenario(load_model("llama-3.1-8b"), hardware, prompt=prompt, generate=129, precision=precision)

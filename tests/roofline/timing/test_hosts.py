@@ -15,7 +15,7 @@ from roofline.scenario.schedule import Settings
 from roofline.specs.hardware import hosted
 from roofline.specs.host import Host, list_hosts, load_host
 from roofline.timing.calibration import Expected
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.hosts import on_host
 from roofline.whatif.explain.assumptions import assumptions
 

@@ -12,7 +12,7 @@ from roofline.bound.roof import place
 from roofline.graph.network import Build, network
 from roofline.specs.engine import load_engine
 from roofline.specs.precision import parse_precision
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.intervals import ACROSS_KINDS, UNMEASURED_KIND, WITHIN_KIND, Intervals, inherited, within_kind
 from roofline.timing.launches import Kernel, launches
 

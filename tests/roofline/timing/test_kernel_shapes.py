@@ -15,7 +15,7 @@ from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware
 from roofline.specs.model import Model
 from roofline.specs.precision import parse_precision
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels.shapes import dtype_of
 from roofline.timing.launches import Kernel, launches
 

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from roofline.core.errors import SpecError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import TO_P90, Calibration, Fit, Fits, Residuals
-from roofline.timing.calibration_files import Document, calibration_links, load_calibration, of_version
+from roofline.timing.calibration_files import of_version
+from roofline.timing.chains import calibration_links, chained, load_calibration
 from roofline.timing.kernels import kernel
 from roofline.timing.levels import LEVELS, crossing_spread, level_components, parse_levels
 
@@ -31,20 +32,17 @@ class Shelf:
     """Fits by name and version."""
 
     def __init__(self, files: Mapping[str, Mapping[str, Fits]], members: tuple[str, ...] = ()) -> None:
-        self.files, self.members = files, members
+        self.files, self._members = files, members
 
-    def document(self, name: str) -> Document | None:
-        if name in self.files or (name == "hopper" and self.members):
-            return Document(Calibration(name, "calibrated"), self.files.get(name, {}), self.members)
-        return None
+    def members(self, family: str) -> tuple[str, ...] | None:
+        return self._members if family in self.files or (family == "hopper" and self._members) else None
 
     def fits(self, name: str, version: str = "", other: bool = False) -> Fits | None:
         return of_version(self.files[name], version, other) if name in self.files else None
 
 
 def found(shelf: Shelf, engine: str = "sglang", version: str = "0.5.10", hardware: str = "h100-sxm") -> Calibration:
-    first, *rest = calibration_links(load_hardware(hardware), engine, version, True, shelf)
-    return Calibration(first.name, first.basis, first.fits, first.source, tuple(rest), first.engine, first.crossed)
+    return chained(list(calibration_links(load_hardware(hardware), engine, version, True, shelf)), hardware)
 
 
 def versions(**efficiencies: float) -> dict[str, Fits]:

@@ -11,7 +11,7 @@ import pytest
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.scenario.schedule import Settings
 from roofline.scenario.speculation import Speculation
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time
 from roofline.timing.kernels.mla import PARAMETERS
 

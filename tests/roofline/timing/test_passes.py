@@ -16,7 +16,7 @@ from roofline.scenario.speculation import Speculation
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.library import spec_files
 from roofline.specs.precision import parse_precision
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.evaluation import resolve
 from roofline.timing.intervals import Estimate
 from roofline.timing.kernels import kernel_time

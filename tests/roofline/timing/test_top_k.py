@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from roofline import Scenario, analyze, load_hardware, load_model
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time
 from roofline.timing.kernels.top_k import PARAMETERS
 

@@ -17,7 +17,7 @@ from roofline.specs.engine import list_engines, load_engine, parse_engine, rende
 from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, kernel_of
 from roofline.techniques import apply_techniques
-from roofline.timing.calibration_files import load_calibration
+from roofline.timing.chains import load_calibration
 from roofline.timing.kernels.gemm import conversion_time, gemm_bound, gemm_time
 from roofline.timing.kernels.terms import terms
 

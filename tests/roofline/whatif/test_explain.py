@@ -1,9 +1,9 @@
 """Explanations: formulas evaluate to their values, and the last line equals the simulation."""
 
 import math
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from roofline import RooflineError, UnknownNameError, analyze, load_hardware, load_model
 from roofline.whatif.explain import METRICS, Explanation, explain

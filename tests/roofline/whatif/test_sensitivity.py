@@ -1,11 +1,11 @@
 """Elasticities: against finite differences and closed forms, and their sums."""
 
 import math
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from roofline import RooflineError, analyze, load_hardware, load_model
 from roofline.whatif.request import Request

@@ -1,6 +1,5 @@
 """Inverse questions: against brute force over grids, at edges, and verdicts never and always."""
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -36,7 +35,7 @@ from roofline.whatif.solve import (
 from roofline.whatif.solve.targets import figures, ratios, used
 from roofline.whatif.variation import scaled_bandwidth, scaled_peaks, with_hardware
 
-SMALL = dataclasses.replace(load_hardware("rtx-4090"), memory_capacity=8e9)
+SMALL = replace(load_hardware("rtx-4090"), memory_capacity=8e9)
 MODEL = load_model("gpt2-xl")
 PLAIN = Request(MODEL, SMALL, options={"prompt": 100, "generate": 20})
 
@@ -103,10 +102,10 @@ def test_throughput_target_is_met_by_the_largest_batch(share: float, at: Any) ->
 def test_answer_meets_the_targets_and_its_neighbour_misses() -> None:
     batch, plain = 37, replace(PLAIN, settings={"memory": "static"})
     need = float(analyze(plain.scenario(batch=batch)).memory.total)
-    exact = plain.on(dataclasses.replace(SMALL, memory_capacity=need))
+    exact = plain.on(replace(SMALL, memory_capacity=need))
     answer = max_batch(exact, Targets())
     assert (answer.verdict, answer.value, answer.limited_by) == ("found", batch, ("memory",))
-    below = plain.on(dataclasses.replace(SMALL, memory_capacity=float(np.nextafter(need, 0))))
+    below = plain.on(replace(SMALL, memory_capacity=float(np.nextafter(need, 0))))
     assert max_batch(below, Targets()).value == batch - 1
     edge = float(figures(analyze(PLAIN.scenario(batch=batch)), "mid").tpot)
     assert max_batch(PLAIN, Targets(tpot=edge)).value >= batch
@@ -115,16 +114,13 @@ def test_answer_meets_the_targets_and_its_neighbour_misses() -> None:
 
 def test_verdicts_never_and_always() -> None:
     assert max_batch(PLAIN, Targets(ttft=1e-7)).verdict == "never"
-    assert max_batch(PLAIN.on(dataclasses.replace(SMALL, memory_capacity=1e6)), Targets()).limited_by == ("memory",)
+    assert max_batch(PLAIN.on(replace(SMALL, memory_capacity=1e6)), Targets()).limited_by == ("memory",)
     assert max_batch(PLAIN, Targets(tokens_per_second=1e9)).verdict == "never"
     always = max_batch(PLAIN, Targets(total=1e6, fits=False))
     assert (always.verdict, always.neighbour) == ("always", None)
     assert min_bandwidth(PLAIN, Targets(tpot=1e-9), chips=()).verdict == "never"
     assert min_bandwidth(PLAIN, Targets(tpot=1e5), chips=()).verdict == "always"
-    assert (
-        min_bandwidth(PLAIN.on(dataclasses.replace(SMALL, memory_capacity=1e6)), Targets(tpot=1), chips=()).verdict
-        == "never"
-    )
+    assert min_bandwidth(PLAIN.on(replace(SMALL, memory_capacity=1e6)), Targets(tpot=1), chips=()).verdict == "never"
     assert max_bits(PLAIN, Targets(tpot=1e-9)).verdict == "never"
     assert min_gpus(PLAIN, Targets(tpot=1e-9)).verdict == "never"
 
@@ -161,7 +157,7 @@ def test_minimum_memory_is_the_total() -> None:
     exact = min_memory(static, Targets(), chips=("h100-sxm", "a6000"))
     assert exact.value == pytest.approx(analyze(static.scenario()).memory.total, rel=1e-6)
     answer = min_memory(PLAIN, Targets(), chips=("h100-sxm", "a6000"))
-    device = dataclasses.replace(PLAIN.hardware, memory_capacity=answer.value)
+    device = replace(PLAIN.hardware, memory_capacity=answer.value)
     fitted = analyze(PLAIN.on(device).scenario()).memory
     assert fitted.total == pytest.approx(fitted.budget, rel=1e-6)
     assert answer.check.meets
@@ -263,7 +259,7 @@ def test_break_even_equals_brute_force() -> None:
     assert break_even(request, slower, Targets()).verdict == "always"
     assert break_even(slower, request, Targets()).verdict == "never"
     with pytest.raises(RooflineError, match="does not fit"):
-        break_even(request.on(dataclasses.replace(SMALL, memory_capacity=1e6)), request, Targets())
+        break_even(request.on(replace(SMALL, memory_capacity=1e6)), request, Targets())
 
 
 def test_crossovers_equal_single_workloads() -> None:

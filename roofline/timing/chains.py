@@ -1,0 +1,220 @@
+"""Chains of calibrations: where the constants of an engine's kernels on a device are looked up, nearest first.
+
+The files (`roofline.timing.calibration_files`) are found and read here, each when a kernel first needs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Protocol
+
+from msgspec.structs import replace
+
+from roofline.core.documents import MAX_BYTES, parse_mapping
+from roofline.core.inputs import read_text
+from roofline.specs.engine import Engine
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.library import File, bundled_folder, files_below, modified, overriding_files
+from roofline.timing.calibration import Basis, Calibration, Fit, Fits
+from roofline.timing.calibration_files import Document, of_version, parse_document
+from roofline.timing.levels import Level
+
+ENGINES = ("vllm", "sglang", "tensorrt-llm")
+"""Engines whose kernels were measured, the most measured first: the order in which they stand in for others."""
+
+FOLDER = "calibration"
+"""The folder of `hwspecs` with the calibration files."""
+
+
+Calibrate = Callable[[Hardware, Engine], Calibration]
+"""Finds the constants of an engine's kernels on hardware, as `engine_calibration` does."""
+
+
+class FileFits(Mapping[tuple[str, str], Fit]):
+    """The fits of one version in a file, parsed when a kernel that its text mentions is first asked for.
+
+    `version` names the engine's version, "" the newest; with `other`, the nearest version of each kernel but that one.
+    """
+
+    def __init__(self, file: File, version: str = "", other: bool = False) -> None:
+        self._key = file, version, other
+
+    @cached_property
+    def _fits(self) -> Fits:
+        file, version, other = self._key
+        document = _parse(file)
+        source, found = str(document.calibration.source), of_version(document.versions, version, other)
+        return {key: fit if fit.source else replace(fit, source=source) for key, fit in found.items()}
+
+    def __getitem__(self, key: tuple[str, str]) -> Fit:
+        text = _text(self._key[0])
+        if key[0] not in text and "\\" not in text:  # parsing takes milliseconds, and a chain has dozens of files
+            raise KeyError(key)
+        return self._fits[key]
+
+    def __iter__(self) -> Iterator[tuple[str, str]]:
+        return iter(self._fits)
+
+    def __len__(self) -> int:
+        return len(self._fits)
+
+    @property
+    def digest(self) -> str:
+        """A digest of the version and of the file's content, equal on every machine."""
+        file, version, other = self._key
+        return f"{version} {other} {hashlib.sha256(_text(file).encode()).hexdigest()}"
+
+
+_file_fits = lru_cache(maxsize=512)(FileFits)
+"""One object for equal arguments, so that each file is parsed once."""
+
+
+@lru_cache(maxsize=128)
+def _text(file: File) -> str:
+    return read_text(file.path, MAX_BYTES)
+
+
+@lru_cache(maxsize=128)
+def _parse(file: File) -> Document:
+    return parse_document(parse_mapping(_text(file), file.path), str(file.path))
+
+
+def families(hardware: Hardware) -> tuple[str, ...]:
+    """The names of the family calibrations of `hardware`, nearest first.
+
+    The HBM and GDDR members of a family are different chips: `blackwell-gddr` before `blackwell`.
+    """
+    graphics = (hardware.memory_kind or "").upper().startswith("GDDR")
+    return (f"{hardware.family}-gddr", hardware.family) if graphics else (hardware.family,)
+
+
+def product_line(hardware: Hardware) -> str:
+    """The calibration name of a vendor's product line of numbered families: `cdna` for `cdna3` and `cdna4`."""
+    return hardware.family.rstrip("0123456789")
+
+
+class Shelf(Protocol):
+    """Where calibrations are looked up by name, such as `h100-sxm`, or `sglang/hopper` for those of an engine."""
+
+    def members(self, family: str) -> tuple[str, ...] | None:
+        """The measured devices of a family; None if there is no calibration of this name."""
+
+    def fits(self, name: str, version: str = "", other: bool = False) -> Fits | None:
+        """The fits of a version (see `FileFits`); None if there is no calibration of this name."""
+
+
+class Files(dict[str, File]):
+    """Calibration files by name."""
+
+    def members(self, family: str) -> tuple[str, ...] | None:
+        """The members that the family's file lists; raises SpecError for an invalid one."""
+        return _parse(self[family]).members if family in self else None
+
+    def fits(self, name: str, version: str = "", other: bool = False) -> Fits | None:
+        """The fits of a version in the file of this name."""
+        return _file_fits(self[name], version, other) if name in self else None
+
+
+def engine_calibration(hardware: Hardware, engine: Engine) -> Calibration:
+    """The calibrations of `hardware` for an engine; see `load_calibration`."""
+    name, version = engine.measured_as(hardware)
+    return load_calibration(hardware, engine=name, version=version, kind=engine.uses_calibrated_kernels(hardware))
+
+
+def load_calibration(
+    hardware: Hardware, path: Path | None = None, *, engine: str = "", version: str = "", kind: bool = True
+) -> Calibration:
+    """The calibrations of `hardware` for an engine's version, nearest first.
+
+    Without an engine they are those of the engine with most measurements, without a version of its newest measured one.
+    `kind` includes the calibration of the hardware's kind, such as `cpu`, whose kernels not every engine runs: without
+    it those of the kind in the engine's own folder are included. A file of `ROOFLINE_SPECS`, or the one at `path`,
+    comes first for any engine that runs these kernels. Raises SpecError for an invalid file.
+    """
+    own = overriding_files(FOLDER, "hwspecs")
+    first = own.pop(hardware.name, None) if kind else None
+    if path is not None:
+        first = File(path, modified(path))
+    return _load(hardware, first, engine, version, kind, tuple(own.items()))
+
+
+@lru_cache(maxsize=1024)
+def _load(
+    hardware: Hardware, first: File | None, engine: str, version: str, kind: bool, own: tuple[tuple[str, File], ...]
+) -> Calibration:
+    links = [] if first is None else [replace(_parse(first).calibration, fits=FileFits(first))]
+    links += calibration_links(hardware, engine, version, kind, Files({**_bundled_files(), **dict(own)}))
+    return chained(links, hardware.name)
+
+
+@lru_cache(maxsize=1)
+def _bundled_files() -> dict[str, File]:
+    return files_below(bundled_folder("hwspecs") / FOLDER)
+
+
+def chained(links: list[Calibration], name: str) -> Calibration:
+    """The first of some links with the others as its fallbacks; an empty calibration of this name without any."""
+    return replace(links[0], parents=tuple(links[1:])) if links else Calibration(name, "bound")
+
+
+def calibration_links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: Shelf) -> Iterator[Calibration]:
+    """The places on a shelf with constants for an engine's kernels on `hardware`, nearest first."""
+    engine = engine or ENGINES[0]
+    others = [name for name in ENGINES if name != engine]
+    kin = list(_kin(hardware, shelf))
+    if kind:
+        yield from _shared(hardware.name, "calibrated", (), shelf)
+    for name, level in ((hardware.name, ()), *kin):
+        yield from _of_engine(name, engine, version, level, shelf)
+    for name, level in kin:
+        if kind or name != hardware.kind:
+            yield from _shared(name, _BASES[level[0]], level, shelf)
+    if not kind:
+        for name in dict.fromkeys((hardware.family, hardware.kind)):
+            yield from _of_engine(name, engine, version, ("family",), shelf)
+    for name in dict.fromkeys((hardware.family, product_line(hardware), *([hardware.kind] if kind else []))):
+        if name not in (hardware.name, *(relative for relative, _ in kin)):
+            yield from _shared(name, "family", ("family",), shelf)
+    for name, level in ((hardware.name, ()), *kin):
+        for other in others:
+            yield from _of_engine(name, other, "", (*level, "engine"), shelf)
+    yield from _shared("pooled", "pooled", ("pooled",), shelf)
+    yield from _of_engine("pooled", engine, version, ("pooled",), shelf)
+    for other in others:
+        yield from _of_engine("pooled", other, "", ("pooled", "engine"), shelf)
+
+
+def _kin(hardware: Hardware, shelf: Shelf) -> Iterator[tuple[str, tuple[Level, ...]]]:
+    """The family of `hardware` and its measured members, with the level between them and it.
+
+    The chips of a family whose memory is of another kind (HBM, GDDR) are as far as those of another family.
+    """
+    for name in families(hardware):
+        if (listed := shelf.members(name)) is None:
+            continue
+        members = [member for member in listed if member != hardware.name]
+        near = not members or families(load_hardware(members[0]))[0] == families(hardware)[0]
+        level: Level = "family" if near else "pooled"
+        yield from ((relative, (level,)) for relative in (name, *members))
+        return
+
+
+def _shared(name: str, basis: Basis, crossed: tuple[Level, ...], shelf: Shelf) -> Iterator[Calibration]:
+    """The link of the kernels that all engines share."""
+    if (fits := shelf.fits(name)) is not None:
+        yield Calibration(name, basis, fits, crossed=crossed)
+
+
+_BASES: Mapping[Level, Basis] = {"version": "version", "family": "family", "engine": "engine", "pooled": "pooled"}
+
+
+def _of_engine(name: str, engine: str, version: str, level: tuple[Level, ...], shelf: Shelf) -> Iterator[Calibration]:
+    """The links of an engine's kernels on a device or family: of the version, then of the nearest other one."""
+    for other in (False, True):
+        if (fits := shelf.fits(f"{engine}/{name}", version, other)) is not None:
+            crossed: tuple[Level, ...] = (*level, "version") if other else level
+            basis = next((_BASES[one] for one in ("pooled", "engine", "family", "version") if one in crossed), None)
+            yield Calibration(name, basis or "calibrated", fits, engine=engine, crossed=crossed)
