@@ -25,7 +25,8 @@ from roofline import RooflineError, Scenario, analyze, load_hardware, load_model
 from roofline.core.documents import finite_number, read_mapping
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.output.export import as_json
-from roofline.specs.engine import load_engine, parse_engine
+from roofline.specs.engine import load_engine
+from roofline.specs.engine_files import parse_engine
 from roofline.timing.calibration_files import parse_calibration
 from roofline.validate.check.anchor import FOLDER, read_anchors
 from roofline.validate.check.check import PREDICTIONS, read_predictions

@@ -22,7 +22,8 @@ from roofline.core.errors import RooflineError, SpecError
 from roofline.core.inputs import read_bytes
 from roofline.serving.lengths import parse_lengths
 from roofline.serving.traces import read_trace
-from roofline.specs.engine import load_engine, parse_engine
+from roofline.specs.engine import load_engine
+from roofline.specs.engine_files import parse_engine
 from roofline.specs.hardware import load_hardware
 from roofline.specs.library import find_file
 from roofline.specs.modelspec import load_model

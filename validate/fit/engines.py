@@ -32,7 +32,8 @@ from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.files import save_text
 from roofline.core.parameters import Parameter
 from roofline.scenario.generation import NODES, WEIGHTS
-from roofline.specs.engine import DEFAULTS, PARAMETERS, Engine, load_engine, render
+from roofline.specs.engine import DEFAULTS, PARAMETERS, Engine, load_engine
+from roofline.specs.engine_files import render
 from roofline.validate.main import run_command
 from roofline.validate.score.end_to_end import Case, Predicted, PublishedRow, Quantity, map_rows, predict, read_all
 

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from roofline.core.errors import RooflineError, SpecError
-from roofline.specs.engine import Engine, render
+from roofline.specs.engine import Engine
+from roofline.specs.engine_files import render
 from roofline.validate.score.end_to_end import Case as StaticCase
 from roofline.validate.score.end_to_end import map_rows, predict, read_rows
 from roofline.validate.score.serving import Predictor, estimate_of, read_cases

@@ -25,7 +25,8 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from roofline.core.files import save_text
-from roofline.specs.engine import Engine, load_engine, render
+from roofline.specs.engine import Engine, load_engine
+from roofline.specs.engine_files import render
 from roofline.specs.scheduler import Scheduler
 from roofline.validate.main import run_command
 from roofline.validate.score.serving import Predictor, predict, read_cases

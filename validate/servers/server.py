@@ -16,7 +16,7 @@ from roofline.core.errors import RooflineError, quote
 from roofline.core.files import write_text
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Load as ServingLoad
-from roofline.specs.engine import render
+from roofline.specs.engine_files import render
 from roofline.validate.fit.own import OwnProfile, fit_own
 from roofline.validate.measure.bench import Progress, bar
 from roofline.validate.score.end_to_end import COLUMNS

@@ -11,7 +11,8 @@ from roofline import Scenario, SpecError, UnknownNameError, analyze, load_hardwa
 from roofline.cli.scenario_options import parse_scenarios
 from roofline.core.errors import RooflineError
 from roofline.specs.checkpoint import precision_of
-from roofline.specs.engine import load_engine, parse_engine, render
+from roofline.specs.engine import load_engine
+from roofline.specs.engine_files import parse_engine, render
 from roofline.specs.formats import find_format
 from roofline.specs.huggingface import translate
 from roofline.specs.modelspec import parse_model, to_spec

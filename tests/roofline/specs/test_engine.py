@@ -21,9 +21,8 @@ from roofline.specs.engine import (
     default_engine,
     list_engines,
     load_engine,
-    parse_engine,
-    render,
 )
+from roofline.specs.engine_files import parse_engine, render
 from roofline.timing.chains import load_calibration
 from roofline.whatif.explain.assumptions import assumptions
 from roofline.whatif.request import Request

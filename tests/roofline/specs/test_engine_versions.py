@@ -10,7 +10,8 @@ from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.scenario.notes import notes
-from roofline.specs.engine import list_engines, load_engine, parse_engine
+from roofline.specs.engine import list_engines, load_engine
+from roofline.specs.engine_files import parse_engine
 from roofline.specs.engine_versions import split_name
 
 MINE = """

@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.errors import SpecError
-from roofline.specs.engine import list_engines, load_engine, parse_engine, render
+from roofline.specs.engine import list_engines, load_engine
+from roofline.specs.engine_files import parse_engine, render
 from roofline.specs.hardware import Hardware
 from roofline.timing.chains import load_calibration
 
