@@ -6,6 +6,6 @@ cache capacity, energy and cost.
 
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 
 __all__ = ["Analysis", "Scenario", "Settings", "analyze"]

@@ -17,7 +17,7 @@ from roofline.core.errors import RooflineError
 from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import resolve_engine
 from roofline.specs.hardware import Hardware

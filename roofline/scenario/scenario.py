@@ -14,7 +14,7 @@ from roofline.core.errors import RooflineError, quote
 from roofline.graph.convention import Convention
 from roofline.graph.extents import Step
 from roofline.graph.fusion import check_fusions
-from roofline.scenario.schedule import PLAIN_SETTINGS, Settings
+from roofline.scenario.settings import PLAIN_SETTINGS, Settings
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import Engine, default_engine, resolve_engine
 from roofline.specs.formats import find_format

@@ -6,7 +6,7 @@ from typing import Any
 
 from roofline.core.errors import UnsupportedError
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Cascade
+from roofline.scenario.settings import Cascade
 from roofline.techniques.base import (
     SURVEY,
     Change,

@@ -9,7 +9,7 @@ from roofline.graph.parallel import SINGLE
 from roofline.graph.tensor import Role
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Host
+from roofline.scenario.settings import Host
 from roofline.specs.formats import UNQUANTISED_FORMATS
 from roofline.specs.hardware import load_hardware
 from roofline.techniques.base import Parameter, Published, Technique, Values, system_technique

@@ -14,7 +14,7 @@ from roofline.graph.parallel import NAMES, RESIDENT, SINGLE, Offload, rank_model
 from roofline.graph.tensor import Role
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Host
+from roofline.scenario.settings import Host
 from roofline.specs.hardware import NETWORK, Hardware, load_hardware
 from roofline.specs.model import Mlp
 from roofline.techniques.base import (

@@ -10,7 +10,7 @@ import numpy as np
 from roofline.core.errors import UnsupportedError
 from roofline.core.units import Dimension, parse_quantity
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Fetch
+from roofline.scenario.settings import Fetch
 from roofline.techniques.base import (
     GENERATIVE_SURVEY,
     TABLE_6,

@@ -19,7 +19,7 @@ from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.analysis import analyze
 from roofline.scenario.scenario import MAX_BATCH, Scenario
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.checkpoint import RELEASED_OVERRIDES, precision_of
 from roofline.specs.engine import Engine, default_engine, resolve_engine
 from roofline.specs.hardware import Hardware

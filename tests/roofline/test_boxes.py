@@ -7,7 +7,7 @@ import pytest
 
 from roofline import Analysis, Scenario, analyze, list_hardware, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.hardware import NEIGHBOURS, Span
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels.collective import collective_bound

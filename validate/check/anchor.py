@@ -23,7 +23,7 @@ from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.scenario import DEFAULT_PROMPT, Scenario
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.hardware import load_hardware
 from roofline.specs.modelspec import load_model

@@ -27,7 +27,7 @@ from roofline import Scenario, analyze
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import kv_capacity, waves
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.engine import Engine, load_engine
 from roofline.timing.intervals import Estimate
 from roofline.validate.score.kernels import error_statistics

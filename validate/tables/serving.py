@@ -28,7 +28,7 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError, quote
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.serving.load import Load
 from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import load_engine

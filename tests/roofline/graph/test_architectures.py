@@ -25,7 +25,7 @@ from roofline import (
     state_bytes_per_sequence,
 )
 from roofline.scenario.phase import OpFigures
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.huggingface import translate
 from roofline.specs.model import Attention, LatentAttention, MixtureOfExperts
 from roofline.specs.modelspec import parse_model

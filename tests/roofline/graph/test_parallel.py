@@ -35,7 +35,7 @@ from roofline.graph.parallel import (
     parse_offload,
     stages,
 )
-from roofline.scenario.schedule import Host, Settings
+from roofline.scenario.settings import Host, Settings
 from roofline.specs.hardware import NETWORK, Span
 from roofline.specs.model import Hyena
 from roofline.techniques import apply_techniques

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from roofline import Analysis, RooflineError, Scenario, analyze, load_hardware, load_model, parameters, parse_precision
 from roofline.scenario.phase import OpFigures
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 
 A100, H100 = load_hardware("a100-sxm-80gb"), load_hardware("h100-sxm")
 

@@ -15,7 +15,7 @@ from roofline import Analysis, Scenario, analyze, load_hardware, load_model
 from roofline.graph.extents import AttentionMask, Step, extents
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.chunks import chunks
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.techniques import apply_techniques
 
 H100 = load_hardware("h100-sxm")

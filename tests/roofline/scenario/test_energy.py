@@ -27,7 +27,7 @@ from roofline import (
 from roofline.graph.parallel import Offload, Parallelism
 from roofline.scenario.cost import batch_cost, generated_tokens, hourly_rent, processed_tokens
 from roofline.scenario.energy import BatchEnergy, Reading, batch_energy, energy_at_tdp, matrix_power, times
-from roofline.scenario.schedule import Host, Settings
+from roofline.scenario.settings import Host, Settings
 from roofline.scenario.speculation import Speculation
 from roofline.specs.hardware import EnergyFigures, parse_hardware
 from roofline.specs.library import spec_files

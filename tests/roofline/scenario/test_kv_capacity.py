@@ -12,7 +12,7 @@ from roofline.core.errors import RooflineError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import Capacity, kv_capacity, waves
 from roofline.scenario.memory import SAMPLER_BYTES
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.engine import load_engine
 from roofline.specs.reserve import GIB, Reserve, visible_memory
 

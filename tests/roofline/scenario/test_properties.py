@@ -28,7 +28,7 @@ from roofline.graph.fusion import FUSIONS
 from roofline.graph.network import network
 from roofline.graph.tensor import Role
 from roofline.scenario.phase import Phase
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.model import Attention, Hyena, Mamba2
 
 models = st.sampled_from(list_models()).map(load_model)

@@ -135,7 +135,7 @@ def test_a_trace_arrives_when_it_says() -> None:
 
 def test_data_parallel_ranks_compute_prompts_side_by_side() -> None:
     from roofline.graph.parallel import Parallelism
-    from roofline.scenario.schedule import Settings
+    from roofline.scenario.settings import Settings
 
     model, hardware = load_model("deepseek-r1"), load_hardware("b200-sxm")
     ranked = Scenario(model, hardware, settings=Settings(parallel=Parallelism(data=8, expert=8)), engine="vllm")

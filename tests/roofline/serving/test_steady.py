@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from roofline import Scenario, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.serving.load import Load
 from roofline.serving.replica import Replica
 from roofline.serving.simulation import simulate

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.core.errors import UnsupportedError
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.serving.steps import StepTimes
 from roofline.specs.engine import load_engine
 from roofline.specs.scheduler import PLAIN_SCHEDULER

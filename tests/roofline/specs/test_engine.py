@@ -12,7 +12,7 @@ from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, UnknownNameError
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.phase import Phase
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.engine import (
     PARAMETERS,
     ROUTED_EXPERTS,

@@ -19,7 +19,7 @@ from roofline import (
     load_model,
     parse_precision,
 )
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.techniques import apply_techniques
 from roofline.techniques.data import SHORTER_PROMPTS
 

@@ -8,7 +8,7 @@ import pytest
 
 from roofline import RooflineError, Scenario, UnsupportedError, analyze, load_hardware, load_model, parse_precision
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.techniques import apply_techniques, find_technique
 from roofline.techniques.scheduling import TECHNIQUES
 

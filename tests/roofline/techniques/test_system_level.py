@@ -27,7 +27,7 @@ from roofline import (
 from roofline.bound.memory import weight_bytes
 from roofline.graph.network import network
 from roofline.graph.parallel import Offload, Parallelism
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.model import Attention, Hyena
 from roofline.techniques import Level, Price, Technique, apply_techniques, techniques
 from roofline.techniques.drafts import eagle_layer, medusa_heads, prediction_module

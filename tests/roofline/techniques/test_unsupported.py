@@ -11,7 +11,7 @@ from roofline.graph.parallel import Parallelism
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.documents.compare import compare_document
 from roofline.reports.output.export import summary_lines
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.techniques import apply_techniques
 from roofline.techniques.support import FEATURES
 from roofline.techniques.unsupported import features, note, unsupported

@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.engine import load_engine
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_time

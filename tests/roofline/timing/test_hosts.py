@@ -11,7 +11,7 @@ from roofline import Scenario, analyze, load_hardware, load_model, parse_precisi
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.notes import notes
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.hardware import hosted
 from roofline.specs.host import Host, list_hosts, load_host
 from roofline.timing.calibration import Expected

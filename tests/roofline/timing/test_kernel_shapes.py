@@ -9,7 +9,7 @@ import pytest
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.graph.extents import Step, extents
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.engine import load_engine
 from roofline.specs.formats import find_format
 from roofline.specs.hardware import Hardware

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from roofline import Scenario, analyze, load_hardware, load_model
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import Speculation
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.graph.extents import Step
 from roofline.graph.parallel import Offload, Parallelism
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import Speculation
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.library import spec_files

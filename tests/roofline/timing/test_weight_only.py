@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.core.errors import SpecError
 from roofline.graph.parallel import Parallelism
-from roofline.scenario.schedule import Settings
+from roofline.scenario.settings import Settings
 from roofline.specs.engine import list_engines, load_engine
 from roofline.specs.engine_files import parse_engine, render
 from roofline.specs.hardware import Hardware
