@@ -6,9 +6,7 @@ from roofline.scenario.analysis import Analysis
 from roofline.scenario.notes import notes as scenario_notes
 from roofline.specs.reserve import STATIC
 from roofline.techniques.unsupported import note
-from roofline.whatif.command_line import serve_command
 from roofline.whatif.request import Request
-from roofline.whatif.solve.load import load_of
 
 
 def notes(analysis: Analysis) -> tuple[str, ...]:
@@ -38,6 +36,10 @@ def service_note(analysis: Analysis, request: Request) -> str | None:
 
 def users_command(request: Request, users: int) -> str:
     """The `roofline serve` command of some requests in flight."""
+    # Not at the top: most analyses have no such note, and the serving room takes milliseconds to import.
+    from roofline.whatif.command_line import serve_command
+    from roofline.whatif.solve.load import load_of
+
     return serve_command(request, load_of(request.scenario(batch=users), users))
 
 
