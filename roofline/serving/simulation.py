@@ -29,6 +29,9 @@ Array = NDArray[np.float64]
 CONTEXTS = 48
 """Contexts at which decode steps are tabulated."""
 
+GATHERED = 0.9
+"""Fraction of a step's budget with which prompts stop waiting for others (`gather` of the scheduler)."""
+
 
 class Served(NamedTuple):
     """What a simulation observed: times of each finished request in seconds, and shares of the whole run.
@@ -55,12 +58,12 @@ class Served(NamedTuple):
 class _Sequence:
     """A request inside the engine."""
 
-    __slots__ = ("arrival", "base", "ends", "first", "generated", "left", "output", "prompt", "started", "version")
+    __slots__ = ("arrival", "base", "first", "generated", "left", "output", "prompt", "rank", "started", "version")
 
     def __init__(self, arrival: float, prompt: int, output: int, base: int) -> None:
         self.arrival, self.prompt, self.output, self.base = arrival, prompt, output, base
         self.left, self.generated, self.first = prompt, 0, math.nan
-        self.started, self.ends, self.version = 0, 0, 0
+        self.started, self.version, self.rank = 0, 0, 0
 
 
 class Simulation:
@@ -73,7 +76,8 @@ class Simulation:
         self.budget, self.most, self.room = replica.budget, replica.sequences, replica.kv_tokens
         self.whole, self.reserved, self.lag = scheduler.whole, scheduler.reserved, round(scheduler.lag)
         self.poll, self.polled = scheduler.poll, 0
-        self.balance = scheduler.balance if replica.data > 1 else 0
+        self.gather, self.gathered = scheduler.gather, GATHERED * replica.budget
+        self.stream = scheduler.stream
         self.latency, self.each, self.per_token = scheduler.latency, scheduler.request, scheduler.prompt_token
         self.front_free = -math.inf
         self.tokens, self.accepted, self.data = replica.steps.decode_tokens, replica.steps.accepted, replica.data
@@ -83,10 +87,11 @@ class Simulation:
         self.sequences: dict[int, _Sequence] = {}
         self.order: list[int] = []
         self.prefilling: deque[int] = deque()
-        self.waiting: deque[tuple[int, int]] = deque()  # (step from which it may be admitted, index)
+        # By data-parallel rank: (step from which it may be admitted, index), the requests, and those that decode.
+        self.queues: list[deque[tuple[int, int]]] = [deque() for _ in range(replica.data)]
+        self.waiting, self.held, self.decoding = 0, [0] * replica.data, [0] * replica.data
         self.coming: list[tuple[float, int]] = []  # (time in the queue, index)
         self.running, self.sent = 0, 0
-        self.first: dict[int, float] = {}
         self.done: list[tuple[float, float, float, int]] = []
         self.area = [0.0, 0.0, 0.0]
         self.prefill_time, self.preemptions, self.steps, self.prompt_tokens = 0.0, 0, 0, 0
@@ -109,14 +114,18 @@ class Simulation:
             elif self.running:
                 self._decode_steps()
             elif self.waiting:
-                self._let_pass()
+                self._let_pass(self._next())
             else:
                 self._pass_time(max(self.coming[0][0] - self.now, 0.0))
         return self._served()
 
-    def _let_pass(self) -> None:
+    def _next(self) -> tuple[int, int]:
+        """The waiting request that may be admitted first: the step, and the index."""
+        return min(queue[0] for queue in self.queues if queue)
+
+    def _let_pass(self, entry: tuple[int, int]) -> None:
         """Nothing runs and the first waiting request may not be admitted yet, or never."""
-        ready, index = self.waiting[0]
+        ready, index = entry
         if ready > self.step:
             self.step = ready
             return
@@ -143,39 +152,51 @@ class Simulation:
             if self.running and not self.prefilling and self.step > self.polled:
                 ready = max(ready, self.polled + self.poll)
             index = heapq.heappop(self.coming)[1]
-            self.waiting.append((ready, index))
-            self.area[1] += self.now - self.sequences[index].arrival
+            sequence = self.sequences[index]
+            sequence.rank = self.held.index(min(self.held))
+            self.held[sequence.rank] += 1
+            self.queues[sequence.rank].append((ready, index))
+            self.waiting += 1
+            self.area[1] += self.now - sequence.arrival
 
     def _pieces(self) -> list[tuple[int, int, int]]:
         """The chunks of the next step: (index, tokens, tokens before)."""
-        ranks = self.data
-        decode = 0 if self.alone else self.running * self.tokens
-        left = self.budget * ranks - decode
         found: list[tuple[int, int, int]] = []
+        left = [self.budget - (0 if self.alone else number * self.tokens) for number in self.decoding]
         for index in self.prefilling:
-            left = self._take(index, left, found)
-        while (
-            self.waiting and left > 0 and self.running + len(self.prefilling) < self.most and not self._gathering(found)
-        ):
-            ready, index = self.waiting[0]
+            rank = self.sequences[index].rank
+            left[rank] = self._take(index, left[rank], found)
+        if self.waiting and not self._gathering(found):
+            for rank, queue in enumerate(self.queues):
+                self._admit(queue, left[rank], found)
+        return found
+
+    def _admit(self, queue: deque[tuple[int, int]], left: int, found: list[tuple[int, int, int]]) -> None:
+        """Requests of a data-parallel rank that fit in its budget of the step, a sequence slot and the KV cache."""
+        some = False
+        while queue and left > 0 and self.running + len(self.prefilling) < self.most:
+            ready, index = queue[0]
             sequence = self.sequences[index]
             need = sequence.base + sequence.prompt + self.reserved * sequence.output
             if ready > self.step or self.context + self.promised + need > self.room:
-                break
-            if self.whole and found and sequence.left > left:
-                break
-            self.waiting.popleft()
+                return
+            if self.whole and some and sequence.left > left:
+                return
+            queue.popleft()
+            self.waiting -= 1
             self.prefilling.append(index)
             self.context += sequence.base
             self.promised += need - sequence.base
-            left = self._take(index, left, found)
-        return found
+            left, some = self._take(index, left, found), True
 
     def _gathering(self, found: list[tuple[int, int, int]]) -> bool:
-        """Whether prompts wait for others, so that every data-parallel rank has one."""
-        if not self.balance or found or not self.running or len(self.waiting) >= self.data:
+        """Whether prompts wait for others: until every data-parallel rank has one, or one rank a full step."""
+        if not self.gather or found or not self.running or self.step >= self._next()[0] + self.gather:
             return False
-        return self.step < self.waiting[0][0] + self.balance
+        if len(self.queues) > 1:
+            return not all(self.queues)
+        tokens = sum(self.sequences[index].left for _, index in self.queues[0])
+        return tokens + self.running * self.tokens < self.gathered
 
     def _take(self, index: int, left: int, found: list[tuple[int, int, int]]) -> int:
         """Put tokens of a prompt into the step; a prompt runs on one rank, within its budget."""
@@ -185,17 +206,25 @@ class Simulation:
             found.append((index, tokens, sequence.base + sequence.prompt - sequence.left))
         return left - tokens
 
+    def _busiest(self, pieces: list[tuple[int, int, int]]) -> tuple[int, int, int]:
+        """Decoding sequences, tokens of prompts and prompts of the data-parallel rank with the most tokens."""
+        chunks, counts = [0] * self.data, [0] * self.data
+        for index, tokens, _ in pieces:
+            rank = self.sequences[index].rank
+            chunks[rank] += tokens
+            counts[rank] += 1
+        decoding = [0] * self.data if self.alone else self.decoding
+        most = max(range(self.data), key=lambda rank: decoding[rank] * self.tokens + chunks[rank])
+        return decoding[most], chunks[most], counts[most]
+
     def _mixed_step(self, pieces: list[tuple[int, int, int]]) -> None:
         """One step with chunks of prompts."""
         decoding = 0 if self.alone else self.running
-        ranks = self.data
-        count, chunk = len(pieces), sum(tokens for _, tokens, _ in pieces)
-        busiest = math.ceil(count / ranks)
-        most = chunk / count * busiest
+        chunk = sum(tokens for _, tokens, _ in pieces)
         before = sum(tokens * cached for _, tokens, cached in pieces) / chunk
-        batch = math.ceil(decoding / ranks)
-        mean = None if ranks == 1 else (decoding * self.tokens + chunk) / ranks
-        seconds = self.replica.steps.single(batch, self._mean_context(), most, before, busiest, mean)
+        batch, most, prompts = (decoding, chunk, len(pieces)) if self.data == 1 else self._busiest(pieces)
+        mean = None if self.data == 1 else (decoding * self.tokens + chunk) / self.data
+        seconds = self.replica.steps.single(batch, self._mean_context(), most, before, prompts, mean)
         self.prefill_time += seconds
         self.prompt_tokens += chunk
         self._pass_time(seconds)
@@ -220,10 +249,11 @@ class Simulation:
         sequence.generated += 1
         left = sequence.output - sequence.generated
         sequence.started = self.iteration
-        sequence.ends = self.iteration + math.ceil(left / self.accepted - 1e-9)
+        ends = self.iteration + math.ceil(left / self.accepted - 1e-9)
         self.running += 1
+        self.decoding[sequence.rank] += 1
         self.order.append(index)
-        heapq.heappush(self.heap, (sequence.ends, index, sequence.version))
+        heapq.heappush(self.heap, (ends, index, sequence.version))
 
     def _decode_steps(self) -> None:
         """A run of steps without prompts: until a sequence ends, a request arrives, or the KV cache is full."""
@@ -235,9 +265,9 @@ class Simulation:
             return
         if self.reserved < 1:
             number = min(number, max(int(free / grown), 1))
-        if self.waiting and (later := self.waiting[0][0] + self.balance) > self.step:
+        if self.waiting and (later := self._next()[0] + self.gather) > self.step:
             number = min(number, later - self.step)
-        context, batch = self._mean_context(), math.ceil(self.running / self.data)
+        context, batch = self._mean_context(), max(self.decoding)
         if self.coming and number:
             each = self._step_seconds(batch, context)
             number = min(number, max(1, math.ceil((self.coming[0][0] - self.now) / each - 1e-9)))
@@ -269,8 +299,11 @@ class Simulation:
             over = self.reserved * sequence.output - steps * self.accepted * min(self.reserved, 1.0)
             self.promised = max(self.promised - max(over, 0.0), 0.0)
             self.running -= 1
+            self.decoding[sequence.rank] -= 1
+            self.held[sequence.rank] -= 1
             del self.sequences[index]
-            self.done.append((sequence.arrival, sequence.first, self.now, sequence.output))
+            first = sequence.first + (self.now - sequence.first) * min((self.stream - 1) / max(steps, 1), 1.0)
+            self.done.append((sequence.arrival, first, self.now, sequence.output))
             if self.concurrency is not None and self.sent < len(self.requests.arrival):
                 self._send(self.now)
         if not self.running:
@@ -284,9 +317,7 @@ class Simulation:
         while self.order and self.order[-1] not in self.sequences:
             self.order.pop()
         if self.running <= 1:
-            index = self.order[-1]
-            self.waiting.appendleft((self.step, index))
-            self._let_pass()
+            self._let_pass((self.step, self.order[-1]))
         index = self.order.pop()
         sequence = self.sequences[index]
         steps = self.iteration - sequence.started
@@ -300,8 +331,10 @@ class Simulation:
         self.heap = [entry for entry in self.heap if entry[1] != index]
         heapq.heapify(self.heap)
         self.running -= 1
+        self.decoding[sequence.rank] -= 1
         self.preemptions += 1
-        self.waiting.appendleft((self.step, index))
+        self.waiting += 1
+        self.queues[sequence.rank].appendleft((self.step, index))
 
     def _mean_context(self) -> float:
         return self.context / (self.running + len(self.prefilling)) if self.running else 0.0
@@ -319,7 +352,7 @@ class Simulation:
         self.now += seconds
         area = self.area
         area[0] += seconds * (self.running + len(self.prefilling))
-        area[1] += seconds * len(self.waiting)
+        area[1] += seconds * self.waiting
         area[2] += seconds * self.context
 
     def _served(self) -> Served:

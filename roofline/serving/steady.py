@@ -170,7 +170,7 @@ def steady(replica: Replica, load: Load, values: Any) -> Steady:
 def _front(replica: Replica, step: Array) -> Array:
     """Seconds outside the scheduler, and steps that are scheduled ahead or between two polls."""
     policy = replica.scheduler
-    front: Array = policy.latency + policy.request + (policy.lag + (policy.poll - 1) / 2) * step
+    front: Array = policy.latency + policy.request + (policy.lag + policy.stream - 1 + (policy.poll - 1) / 2) * step
     return front
 
 

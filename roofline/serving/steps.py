@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable
+from copy import copy
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -34,6 +35,7 @@ from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.phase import Phase
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.schedule import Pass
+from roofline.specs.engine import Engine
 from roofline.timing.evaluation import resolve
 from roofline.timing.intervals import Estimate
 from roofline.timing.passes import Timing
@@ -279,6 +281,13 @@ class StepTimes:
         issue = engine["issue"] * ("prefill" not in engine.graphs)
         return max(issue, engine.scheduler.dispatch) * self.kernels
 
+    def of(self, engine: Engine) -> StepTimes:
+        """The same kernels with the host times of another profile."""
+        found = copy(self)
+        found.engine = engine
+        found.__dict__.pop("single", None)
+        return found
+
     @cached_property
     def single(self) -> SingleStep:
         """The same for one step at a time, of plain numbers, without the overhead of arrays."""
@@ -323,8 +332,9 @@ class SingleStep:
         kernels += self._experts(tokens if mean is None else mean)
         if batch > 0:
             kernels += self._decode(batch, context)
-        kernels += prompts * self._prefill(chunk / prompts, cached)
-        share, (decode, prefill) = chunk / (decoded + chunk), self._slower
+        if prompts > 0:
+            kernels += prompts * self._prefill(chunk / prompts, cached)
+        share, (decode, prefill) = chunk / max(decoded + chunk, 1e-9), self._slower
         busy = max(kernels * ((1 - share) * decode + share * prefill) + self._gap, self._issued)
         host = self._sequence * (batch + prompts)
         wait = max(host - busy, 0.0) if self._overlap else host

@@ -27,13 +27,15 @@ class Scheduler(Struct, frozen=True):
     chunks. `reserved`: the part of a request's output that has room in the KV cache before the request is admitted;
     with less than 1, sequences are preempted where it runs out. `lag`: steps that are already scheduled when a request
     arrives. `poll`: decode steps from one look for new requests to the next (SGLang's --scheduler-recv-interval).
-    `balance`: with data-parallel attention, steps that prompts wait until there is one for each rank (timeout_iters of
-    TensorRT-LLM's attention_dp_config). `latency`: seconds from client to scheduler and back (HTTP, queues). `request`,
-    `prompt_token`: seconds of the front end a request and a token of its prompt (tokenizer), one request after the
-    other. `dispatch`: host seconds of each kernel of a step with prompts, which no CUDA graph replays: a step takes at
-    least that long. `step`, `sequence`: host seconds of a step and of a sequence in it, of a
-    server that streams to its clients (0: the profile's own). `spread_tpot`, `spread_ttft`: the
-    distances of p10 and p90 from p50 of a latency under load, over those of the step times.
+    `gather`: steps that prompts wait for others while sequences decode: with data-parallel attention until there is one
+    for each rank (timeout_iters of TensorRT-LLM's attention_dp_config), else until they fill a step
+    (batch_wait_timeout_iters). `stream`: decode steps from one message to the client to the next, the first included.
+    `latency`: seconds from client to scheduler and back (HTTP, queues). `request`, `prompt_token`: seconds of the front
+    end a request and a token of its prompt (tokenizer), one request after the other. `dispatch`: host seconds of each
+    kernel of a step with prompts, which no CUDA graph replays: a step takes at least that long. `step`, `sequence`:
+    host seconds of a step and of a sequence in it, of a server that streams to its clients (0: the profile's own).
+    `spread_tpot`, `spread_ttft`: the distances of p10 and p90 from p50 of a latency under load, over those of the step
+    times.
     """
 
     order: str = MIXED
@@ -43,7 +45,8 @@ class Scheduler(Struct, frozen=True):
     reserved: float = 0.0
     lag: int = 0
     poll: int = 1
-    balance: int = 0
+    gather: int = 0
+    stream: int = 1
     latency: float = 0.0
     request: float = 0.0
     prompt_token: float = 0.0
@@ -56,7 +59,7 @@ class Scheduler(Struct, frozen=True):
 
 PLAIN_SCHEDULER = Scheduler()
 
-_COUNTS = ("tokens", "sequences", "lag", "poll", "balance")
+_COUNTS = ("tokens", "sequences", "lag", "poll", "gather", "stream")
 MAX_COUNT = 10**9
 _FRACTIONS = {"reserved": 1.0}
 _TIMES = ("latency", "request", "prompt_token", "dispatch", "step", "sequence")
@@ -88,7 +91,7 @@ def _value(name: str, value: object, where: str) -> Any:
             raise SpecError(where, f"'{key}' must be true or false")
         return value
     if name in _COUNTS:
-        least = 0 if name in ("lag", "balance") else 1
+        least = 0 if name in ("lag", "gather") else 1
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
             raise SpecError(where, f"'{key}' must be an integer from {least} to {MAX_COUNT}")
         return value

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from roofline.core.errors import SpecError
+from roofline.specs.scheduler import MIXED, PREFILL_FIRST, Scheduler
 from roofline.validate.fit import serving as fitting
 from roofline.validate.score.serving import Predictor, read_cases, rows_of, score_serving, summarise
 from roofline.validate.tables.names import Unmapped
@@ -121,6 +122,29 @@ def test_loads_are_those_of_the_benchmarks() -> None:
     assert not to_case(line(isl=2048, osl=128)).load.prompts.varies
 
 
+def test_budgets_and_waits_are_those_of_the_benchmarks_scripts() -> None:
+    def scheduler(**cells: object) -> Scheduler:
+        return to_case(line(**{"system": "b200_sxm", **cells})).scheduler
+
+    def tensorrt_llm(**cells: object) -> Scheduler:
+        return scheduler(**{"backend": "trtllm", "backend_version": "1.1.0rc2.post2", **cells})
+
+    llama = tensorrt_llm(tp_size=4)
+    deepseek = {"model_path": "deepseek-ai/DeepSeek-R1", "precision": "fp8", "tp_size": 8}
+    assert (llama.tokens, llama.gather) == (1024 + 1024 + 200, 20)
+    assert tensorrt_llm(tp_size=8).gather == 0
+    assert tensorrt_llm(tp_size=4, osl=8192).gather == 0
+    assert (tensorrt_llm(**deepseek).tokens, tensorrt_llm(**deepseek).stream) == (8192, 10)
+    assert tensorrt_llm(**{**deepseek, "isl": 8192}).tokens == 8320
+    assert tensorrt_llm(**deepseek, backend_version="1.2.0rc6").stream == 1
+    ranks = {**deepseek, "tp_size": 1, "attention_dp_size": 8, "moe_ep_size": 8}
+    assert tensorrt_llm(**ranks, concurrency=128, batch_size=16).gather == 60
+    constant = {"isl": 4000, "osl": 500}
+    assert tensorrt_llm(**constant).tokens == 4000 + 1500 + 16
+    old, new = (scheduler(backend="sglang", backend_version=text, **constant) for text in ("0.5.1.post1", "0.5.6"))
+    assert (old.order, new.order, new.tokens) == (PREFILL_FIRST, MIXED, 5500)
+
+
 def written(tmp_path, lines):
     path = tmp_path / "rows.csv.gz"
     text = "\n".join([",".join(COLUMNS), *(",".join(each.cells[name] for name in COLUMNS) for each in lines)])
@@ -164,14 +188,11 @@ def test_benchmarks_at_a_rate(tmp_path) -> None:
 
 
 def test_a_fit_finds_the_parameters_that_made_its_times(tmp_path) -> None:
-    made = {"latency": 0.1, "request": 2e-3, "prompt_token": 1e-6, "dispatch": 40e-6, "step": 1e-3, "sequence": 20e-6}
-    rows = [
-        line(concurrency=count, batch_size=count, osl=128, isl=tokens)
-        for count in (1, 4, 16, 32)
-        for tokens in (256, 2048)
-    ]
-    cases = [to_case(row) for row in rows]
-    logs, labels, _ = fitting.logarithms(cases, {"vllm": made})
+    made = {"latency": 0.05, "request": 2e-3, "prompt_token": 1e-6, "dispatch": 40e-6, "step": 1e-3, "sequence": 20e-6}
+    sizes = [(count, tokens) for count in (1, 4, 16, 32) for tokens in (256, 2048)]
+    rows = [line(concurrency=count, batch_size=count, osl=128, isl=tokens) for count, tokens in sizes]
+    cases = [to_case(Line(number, row.file, row.cells)) for number, row in enumerate(rows)]
+    logs, labels, _ = fitting.logarithms(cases, {"vllm": made}, Predictor())
     times = {
         (id(case), metric): getattr(case, metric) * float(np.exp(value))
         for value, (case, metric) in zip(logs, labels, strict=True)
@@ -181,5 +202,5 @@ def test_a_fit_finds_the_parameters_that_made_its_times(tmp_path) -> None:
     truth = [replace(case, ttft=times[id(case), "ttft"], tpot=times[id(case), "tpot"]) for case in cases]
     values, found = fitting.fitted(truth)
     assert np.abs(found.value).mean() < 0.05
-    assert values["vllm"]["latency"] == pytest.approx(0.1, rel=0.3)
+    assert values["vllm"]["latency"] == pytest.approx(0.05, rel=0.3)
     assert "all" in "\n".join(fitting.report(found))

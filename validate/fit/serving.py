@@ -6,7 +6,8 @@ A few parameters of each engine are fitted: the front end's latency and its time
 time of kernels in steps with prompts, of a step, and of a sequence in it. The loss is the error of predicted over
 measured TTFT and TPOT (its logarithm where they are below) in a robust form, and the distance from priors in units of
 STIFFNESS: that of all engines together from PRIORS, and that of each engine from all together. The event simulation
-gives residuals and their derivatives; the loss is minimised on the linear model of both, twice. Scores hold out each
+gives residuals and their derivatives at the profiles' parameters; the loss is minimised on the linear model of both,
+twice. Scores hold out each
 model, and each version of an engine, in turn; the spread of a profile is that of the residuals of held-out models.
 """
 
@@ -47,12 +48,12 @@ FITTED = (*PRIORS, *HOST)
 
 STIFFNESS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
-        "latency": (0.7, 0.7),
-        "request": (0.7, 0.5),
-        "prompt_token": (0.7, 0.5),
-        "step": (0.3, 0.3),
-        "sequence": (0.5, 0.4),
-        "dispatch": (0.7, 0.5),
+        "latency": (0.7, 0.35),
+        "request": (0.7, 0.25),
+        "prompt_token": (0.7, 0.25),
+        "step": (0.3, 0.15),
+        "sequence": (0.5, 0.2),
+        "dispatch": (0.7, 0.25),
     }
 )
 """Standard deviations of the logarithm of a parameter: of all engines around the prior, of an engine around all."""
@@ -61,7 +62,7 @@ RESIDUAL = 0.15
 """Standard deviation of the logarithm of a time around a good prediction."""
 
 OUTLIER = 2.0
-"""Residuals beyond so many deviations count less (soft L1)."""
+"""Residuals beyond so many deviations count less (Cauchy's loss): some rows err for other reasons than schedulers."""
 
 CORRELATED = 0.05
 """Weight of a row: benchmarks of one engine, model and device err together."""
@@ -80,11 +81,13 @@ TENTH = 0.1
 class Residuals(NamedTuple):
     """Logarithms of predicted over measured times, their derivatives by the engine's parameters, and labels.
 
-    `below` and `above` are the relative distances of p10 and p90 of the step times from p50.
+    `place` are the logarithms of the parameters over their priors at which both are. `below` and `above` are the
+    relative distances of p10 and p90 of the step times from p50.
     """
 
     value: Array
     slope: Array
+    place: Array
     engine: NDArray[np.str_]
     model: NDArray[np.str_]
     version: NDArray[np.str_]
@@ -104,7 +107,17 @@ Values = dict[str, dict[str, float]]
 
 def starting(engines: Iterable[str]) -> Values:
     """The priors of each engine."""
-    return {name: {**PRIORS, **{key: max(load_engine(name)[key], 1e-7) for key in HOST}} for name in engines}
+    hosts = {name: {key: max(load_engine(name)[key], 1e-7) for key in HOST} for name in engines}
+    return {name: {**PRIORS, **host} for name, host in hosts.items()}
+
+
+def shipped(engines: Iterable[str]) -> Values:
+    """The parameters of each engine's profile, or the priors."""
+    schedulers = {name: load_engine(name).scheduler for name in engines}
+    return {
+        name: {key: getattr(schedulers[name], key) or prior for key, prior in priors.items()}
+        for name, priors in starting(schedulers).items()
+    }
 
 
 def applied(case: ServingCase, values: Mapping[str, float]) -> ServingCase:
@@ -119,13 +132,15 @@ def applied(case: ServingCase, values: Mapping[str, float]) -> ServingCase:
     return replace(changed, decode=(replace(case.decode[0], engine=engine), case.decode[1]))
 
 
-def logarithms(cases: Sequence[ServingCase], values: Values) -> tuple[Array, list[tuple[ServingCase, str]], Array]:
+def logarithms(
+    cases: Sequence[ServingCase], values: Values, predictor: Predictor
+) -> tuple[Array, list[tuple[ServingCase, str]], Array]:
     """Logarithms of predicted over measured times (NaN where a case cannot be simulated), and the steps' intervals.
 
     Intervals are the relative distances of p10 and p90 from p50 (rows, 2).
     """
     changed = [applied(case, values[case.scenario.profile.profile]) for case in cases]
-    found, _ = predict(changed, Predictor())
+    found, _ = predict(changed, predictor)
     outcomes = {case.line.number: outcome for case, outcome in found}
     logs, labels, ends = [], [], []
     for case in cases:
@@ -139,23 +154,26 @@ def logarithms(cases: Sequence[ServingCase], values: Values) -> tuple[Array, lis
     return np.array(logs), labels, np.array(ends)
 
 
-def residuals_of(cases: Sequence[ServingCase], values: Values) -> Residuals:
+def residuals_of(cases: Sequence[ServingCase], values: Values, predictor: Predictor) -> Residuals:
     """Residuals and derivatives at some parameters."""
-    value, labels, ends = logarithms(cases, values)
+    value, labels, ends = logarithms(cases, values, predictor)
     slopes = []
     for name in FITTED:
         moved = {engine: {**given, name: given[name] * float(np.exp(DIFFERENCE))} for engine, given in values.items()}
-        slopes.append((logarithms(cases, moved)[0] - value) / DIFFERENCE)
+        slopes.append((logarithms(cases, moved, predictor)[0] - value) / DIFFERENCE)
     rows = [(case.labels, metric) for case, metric in labels]
     engine, model, version = (np.array([label[key] for label, _ in rows]) for key in ("engine", "model", "version"))
+    priors = starting(values)
+    places = [[np.log(values[name][key] / priors[name][key]) for key in FITTED] for name in engine.tolist()]
     known = np.isfinite(value)
     slope = np.nan_to_num(np.stack(slopes, axis=1))
     metrics = np.array([metric for _, metric in rows])
-    return Residuals(value, slope, engine, model, version, metrics, ends[:, 0], ends[:, 1]).chosen(known)
+    labelled = (engine, model, version, metrics)
+    return Residuals(value, slope, np.array(places), *labelled, ends[:, 0], ends[:, 1]).chosen(known)
 
 
 def solve(found: Residuals, engines: Sequence[str]) -> dict[str, Array]:
-    """The changes of the logarithms of each engine's parameters that minimise the loss of these rows."""
+    """The logarithms of each engine's parameters over their priors that minimise the loss of these rows."""
     size = len(FITTED)
     place = np.array([list(engines).index(name) for name in found.engine])
     counts = dict(zip(*np.unique(place, return_counts=True), strict=True))
@@ -166,31 +184,31 @@ def solve(found: Residuals, engines: Sequence[str]) -> dict[str, Array]:
         return vector[:size] + vector[size:].reshape(len(engines), size)
 
     def loss(vector: Array) -> Array:
-        moved = found.value + (found.slope * changes(vector)[place]).sum(axis=1)
+        moved = found.value + (found.slope * (changes(vector)[place] - found.place)).sum(axis=1)
         scaled = np.where(moved > 0, np.expm1(np.minimum(moved, 3.0)), moved) / (RESIDUAL * OUTLIER)
-        soft = np.sign(scaled) * np.sqrt(2 * (np.sqrt(1 + scaled**2) - 1)) * OUTLIER
+        soft = np.sign(scaled) * np.sqrt(np.log1p(scaled**2)) * OUTLIER
         return np.concatenate([weight * soft, vector[:size] / wide, vector[size:] / np.tile(narrow, len(engines))])
 
     solution = least_squares(loss, np.zeros(size * (1 + len(engines)))).x
     return dict(zip(engines, changes(solution), strict=True))
 
 
-def moved(values: Values, by: Mapping[str, Array]) -> Values:
-    """Parameters after a change of their logarithms."""
+def moved(by: Mapping[str, Array]) -> Values:
+    """The parameters of each engine at these logarithms over their priors."""
     return {
         engine: {name: value * float(np.exp(by[engine][FITTED.index(name)])) for name, value in given.items()}
-        for engine, given in values.items()
+        for engine, given in starting(by).items()
     }
 
 
 def fitted(cases: Sequence[ServingCase]) -> tuple[Values, Residuals]:
     """The parameters of every engine, and the residuals at the last point of linearisation."""
     engines = sorted({case.scenario.profile.profile for case in cases})
-    values = starting(engines)
+    values, predictor = shipped(engines), Predictor()
     for _ in range(ROUNDS):
-        found = residuals_of(cases, values)
-        values = moved(values, solve(found, engines))
-    return values, residuals_of(cases, values)
+        found = residuals_of(cases, values, predictor)
+        values = moved(solve(found, engines))
+    return values, residuals_of(cases, values, predictor)
 
 
 def held_out(found: Residuals, by: NDArray[np.str_]) -> Array:
@@ -201,7 +219,7 @@ def held_out(found: Residuals, by: NDArray[np.str_]) -> Array:
         inside = by == name
         change = solve(found.chosen(~inside), engines) if (~inside).any() else dict.fromkeys(engines, 0.0)
         moves = np.stack([np.broadcast_to(change[engine], len(FITTED)) for engine in found.engine[inside]])
-        left[inside] = found.value[inside] + (found.slope[inside] * moves).sum(axis=1)
+        left[inside] = found.value[inside] + (found.slope[inside] * (moves - found.place[inside])).sum(axis=1)
     return left
 
 

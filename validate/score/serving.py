@@ -102,12 +102,12 @@ class Predictor:
             self._steps[key] = _replica(scenario, load, scheduler)
         found = self._steps[key]
         tokens = scheduler.tokens or budget_of(scenario, scheduler)
-        return Replica(found.steps, replace(scheduler, tokens=tokens), found.kv_tokens)
+        return Replica(found.steps.of(scenario.profile), replace(scheduler, tokens=tokens), found.kv_tokens)
 
     def outcome(self, scenario: Scenario, load: Load, scheduler: Scheduler) -> Outcome:
         """The outcome of a deployment; raises RooflineError."""
         replica = self.replica(scenario, load, scheduler)
-        lengths = (load.prompts.written, load.outputs.written, load.hits, load.ramp)
+        lengths = (load.prompts.written, load.outputs.written, load.hits, load.ramp, load.rounds)
         key = (_key(scenario), replica.scheduler, load.concurrency, load.rate, load.offline, *lengths)
         if key not in self._outcomes:
             self._outcomes[key] = outcome_of(replica, load, simulate(replica, load))

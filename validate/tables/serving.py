@@ -9,9 +9,7 @@ moe_quant_mode. What they leave open is read from how the benchmarks run:
               parallelism that is not written is the ranks that the experts have beyond tp_size.
 * requests    InferenceX (1024 or 8192 to 1024 or 8192 tokens) draws lengths from 0.8 to 1 of those written and sends
               ten requests for each in flight; others send the written lengths.
-* steps       InferenceX gives TensorRT-LLM a budget of one prompt and one token for each request in flight, and with
-              data-parallel attention 60 steps to wait for a prompt on every rank; SGLang on Blackwell looks for new
-              requests every 10 steps, 30 from 16 in flight on (its benchmark scripts).
+* steps       `roofline.validate.tables.harness`
 * cache       FP8 where the weights are quantized, with vLLM, TensorRT-LLM, and SGLang on Blackwell.
 * MTP         DeepSeek-R1 on the versions of TensorRT-LLM whose TPOT is half of DeepSeek-V3's in the same rows.
 """
@@ -39,6 +37,7 @@ from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision, parse_precision
 from roofline.specs.scheduler import Scheduler
 from roofline.techniques import apply_techniques
+from roofline.validate.tables.harness import NODE, scheduler_of
 from roofline.validate.tables.loads import parse_load
 from roofline.validate.tables.names import (
     NVFP4_BLOCKS,
@@ -84,14 +83,8 @@ MTP: frozenset[tuple[str, str]] = frozenset({("trtllm", "1.1.0rc2.post2"), ("trt
 MTP_TECHNIQUES = ("multi-token-prediction:length=3,acceptance=0.65", "multi-token-prediction:length=1,acceptance=0.75")
 """Three draft tokens with tensor parallelism, one with data-parallel attention (InferenceX's scripts)."""
 
-BALANCE = 60
-"""Steps that TensorRT-LLM waits for a prompt on every rank (timeout_iters in InferenceX's scripts)."""
-
 SQUARED = 4
 """Least n of rows that state n devices as n squared."""
-
-NODE = 8
-"""Devices of a node, of which most rows have one."""
 
 
 class ServingCase(Struct, frozen=True):
@@ -332,7 +325,7 @@ def to_case(line: Line) -> ServingCase:
         scenario = apply_techniques(scenario, (MTP_TECHNIQUES[parallel.data > 1],))
         assumed = "speculative decoding with MTP, which no column states"
     concurrency, load = _load(line, parallel)
-    scheduler = _scheduler(load_engine(engine).scheduler, engine, hardware, parallel, load, concurrency)
+    scheduler = scheduler_of(load_engine(engine).scheduler, scenario, load, concurrency, version)
     ttft, tpot = _milliseconds(line, "silicon_ttft_ms"), _milliseconds(line, "silicon_tpot_ms")
     decode = decode_workers(scenario, load, apart) if apart else None
     return ServingCase(line, scenario, load, scheduler, ttft, tpot, assumed, decode)
@@ -357,20 +350,6 @@ def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
         return concurrency, Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
     ramp = 0.0 if line.cells["backend"].strip().lower() == "sglang" else RAMP
     return concurrency, Load(prompt=prompt, output=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp)
-
-
-def _scheduler(
-    policy: Scheduler, engine: str, hardware: Hardware, parallel: Parallelism, load: Load, concurrency: int
-) -> Scheduler:
-    """The engine's policy, with what InferenceX's scripts set."""
-    if not load.prompts.varies:
-        return policy
-    if engine == "tensorrt-llm":
-        budget = -(-int(concurrency + load.prompts.quantile(1.0) + 64) // 64) * 64
-        return replace(policy, tokens=budget, balance=BALANCE if parallel.data > 1 else 0)
-    if engine == "sglang" and hardware.family == "blackwell":
-        return replace(policy, poll=10 if concurrency < 16 else 30)
-    return policy
 
 
 def _milliseconds(line: Line, name: str) -> float | None:

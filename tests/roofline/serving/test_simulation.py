@@ -54,6 +54,8 @@ POLICIES = st.fixed_dictionaries(
         "reserved": st.sampled_from([0.0, 0.4, 1.0]),
         "lag": st.sampled_from([0, 1]),
         "poll": st.sampled_from([1, 10]),
+        "gather": st.sampled_from([0, 20]),
+        "stream": st.sampled_from([1, 10]),
     }
 )
 
@@ -117,6 +119,25 @@ def test_polls_delay_the_first_token_by_half_their_interval() -> None:
     step = float(STEPS.seconds(16, 450))
     later = float((seldom.first - seldom.arrival).mean() - (often.first - often.arrival).mean())
     assert later == pytest.approx(9.5 * step, rel=0.35)
+
+
+def test_prompts_that_gather_wait_for_others_while_sequences_decode() -> None:
+    decoding = Trace(arrival=(0.0, 1.0), prompt=(1000, 1000), output=(1000, 10))
+    step = float(STEPS.seconds(1, 1200))
+    at_once, later = (simulate(replica(gather=steps), Load(trace=decoding)) for steps in (0, 20))
+    waited = np.sort(later.first - later.arrival)[::-1] - np.sort(at_once.first - at_once.arrival)[::-1]
+    assert waited == pytest.approx([20 * step, 0.0], rel=0.1, abs=step / 10)
+    full = Trace(arrival=(0.0, *[1.0] * 8), prompt=(1000,) * 9, output=(1000, *[10] * 8))
+    together = simulate(replica(gather=20), Load(trace=full))
+    assert np.max(together.first - together.arrival) < 20 * step + float(STEPS.seconds(1, 1200, 8000, 0, 8))
+
+
+def test_the_first_token_reaches_the_client_with_the_first_message() -> None:
+    load = Load(prompt=1000, output=100, concurrency=1, rounds=1)
+    at_once, later = (simulate(replica(stream=steps), load) for steps in (1, 10))
+    step = float((at_once.last - at_once.first)[0]) / 99
+    assert later.first - at_once.first == pytest.approx(9 * step)
+    assert later.last == pytest.approx(at_once.last)
 
 
 def test_the_front_end_serves_one_request_after_the_other() -> None:

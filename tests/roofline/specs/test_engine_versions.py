@@ -79,9 +79,9 @@ def test_without_a_version_nothing_is_said(mine: str) -> None:
 
 
 def test_an_engine_with_one_profile_takes_any_version() -> None:
-    engine = load_engine("tensorrt-llm@1.3.0rc10")
-    assert (engine.heading, engine.profile) == ("TensorRT-LLM 1.3.0rc10", "tensorrt-llm")
-    assert engine.version_note == "TensorRT-LLM 1.3.0rc10: the profile is the same for all versions"
+    engine = load_engine("lmdeploy@0.6.1")
+    assert (engine.heading, engine.profile) == ("LMDeploy (TurboMind) 0.6.1", "lmdeploy")
+    assert engine.version_note == "LMDeploy (TurboMind) 0.6.1: the profile is the same for all versions"
 
 
 def test_aliases_are_versions() -> None:

@@ -1,0 +1,74 @@
+"""What the scripts of serving benchmarks set of an engine's scheduler, beyond its defaults.
+
+InferenceX (lengths drawn from 0.8 to 1 of those written) gives TensorRT-LLM a budget of a prompt and a token for each
+request in flight, but at least 8,192 (Llama: the model length), and with data-parallel attention 60 steps to wait for a
+prompt on every rank. With 1024 to 1024 tokens, prompts of Llama on fewer than 8 devices wait 20 steps to fill one.
+SGLang on Blackwell looks for new requests every 10 steps, from 16 in flight on every 30.
+
+Benchmarks of constant lengths run what AIConfigurator's generator writes: a budget of the prompt and 1,500 tokens, with
+TensorRT-LLM a token for each sequence more, and chunks in SGLang's decode steps since 0.5.3.
+"""
+
+from __future__ import annotations
+
+import re
+
+from msgspec.structs import replace
+
+from roofline.scenario.scenario import Scenario
+from roofline.serving.load import Load
+from roofline.specs.scheduler import MIXED, Scheduler
+
+NODE = 8
+"""Devices of a node, of which most rows have one."""
+
+BALANCE, GATHER_LLAMA = 60, 20
+"""Steps that TensorRT-LLM waits for a prompt on every rank (timeout_iters in InferenceX's scripts), and for further
+prompts of Llama (batch_wait_timeout_iters)."""
+
+STREAM, FIRST_AT_ONCE = 10, (1, 2)
+"""Steps between messages to the client (stream_interval of DeepSeek in InferenceX's scripts), and the version of
+TensorRT-LLM from which the first token does not wait for them (from the TTFT of its rows)."""
+
+SHORT, SPARE, LEAST_BUDGET = 1024, 200, 8192
+"""Tokens of prompts and outputs of which prompts of Llama wait for others, of a model's length beyond both, and of the
+smallest budget (InferenceX's scripts)."""
+
+MARGIN = 1500
+"""Tokens of a step's budget beyond the prompt in benchmarks of constant lengths (AIConfigurator's generator)."""
+
+MIXED_CHUNKS = (0, 5, 3)
+"""Version of SGLang from which these benchmarks set --enable-mixed-chunk."""
+
+
+def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load, concurrency: int, version: str) -> Scheduler:
+    """The engine's policy, with what a benchmark's scripts set."""
+    engine, parallel = scenario.profile.profile, scenario.settings.parallel
+    if not load.prompts.varies:
+        prompt = int(load.prompts.mean) + MARGIN
+        if engine == "tensorrt-llm":
+            return replace(policy, tokens=prompt + max(1, round(concurrency / parallel.data)))
+        if engine == "sglang":
+            return replace(policy, tokens=prompt, order=MIXED if _numbers(version) >= MIXED_CHUNKS else policy.order)
+        return policy
+    if engine == "tensorrt-llm":
+        return _tensorrt_llm(policy, scenario, load, concurrency, version)
+    if engine == "sglang" and scenario.hardware.family == "blackwell":
+        return replace(policy, poll=10 if concurrency < 16 else 30)
+    return policy
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The first three numbers of a version."""
+    return tuple(int(number) for number in re.findall(r"\d{1,9}", version)[:3])
+
+
+def _tensorrt_llm(policy: Scheduler, scenario: Scenario, load: Load, concurrency: int, version: str) -> Scheduler:
+    model, parallel = scenario.model, scenario.settings.parallel
+    prompt, output = load.prompts.quantile(1.0), load.outputs.quantile(1.0)
+    if model.name.startswith("llama"):
+        short = max(prompt, output) <= SHORT and parallel.tensor < NODE
+        return replace(policy, tokens=int(prompt + output + SPARE), gather=GATHER_LLAMA if short else 0)
+    budget = max(-(-int(concurrency + prompt + 64) // 64) * 64, LEAST_BUDGET)
+    stream = STREAM if "deepseek" in model.name and _numbers(version) < FIRST_AT_ONCE else 1
+    return replace(policy, tokens=budget, stream=stream, gather=BALANCE if parallel.data > 1 else 0)
