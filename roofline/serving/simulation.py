@@ -89,6 +89,7 @@ class Simulation:
         self.prefilling: deque[int] = deque()
         # By data-parallel rank: (step from which it may be admitted, index), the requests, and those that decode.
         self.queues: list[deque[tuple[int, int]]] = [deque() for _ in range(replica.data)]
+        self.blocked = False  # nothing is admitted after a preemption, until a sequence ends
         self.waiting, self.held, self.decoding = 0, [0] * replica.data, [0] * replica.data
         self.coming: list[tuple[float, int]] = []  # (time in the queue, index)
         self.running, self.sent = 0, 0
@@ -166,7 +167,7 @@ class Simulation:
         for index in self.prefilling:
             rank = self.sequences[index].rank
             left[rank] = self._take(index, left[rank], found)
-        if self.waiting and not self._gathering(found):
+        if self.waiting and not self.blocked and not self._gathering(found):
             for rank, queue in enumerate(self.queues):
                 self._admit(queue, left[rank], found)
         return found
@@ -306,7 +307,9 @@ class Simulation:
             self.done.append((sequence.arrival, first, self.now, sequence.output))
             if self.concurrency is not None and self.sent < len(self.requests.arrival):
                 self._send(self.now)
+            self.blocked = False
         if not self.running:
+            self.blocked = False
             self.heap.clear()
             self.order.clear()
             if not self.prefilling:
@@ -333,6 +336,7 @@ class Simulation:
         self.running -= 1
         self.decoding[sequence.rank] -= 1
         self.preemptions += 1
+        self.blocked = True
         self.waiting += 1
         self.queues[sequence.rank].appendleft((self.step, index))
 

@@ -43,6 +43,9 @@ STATES, ROUNDS, BLOCK = 28, 40, 256
 REFINEMENTS = 3
 """Rounds in which a closed loop's throughput is refined by the chain of waiting prompts."""
 
+BEYOND = 1.1
+"""The largest throughput of a closed loop over that of full steps, whose times are interpolated."""
+
 ITERATIONS = 40
 """Halvings of the interval in which the throughput of a closed loop lies."""
 
@@ -80,8 +83,10 @@ class Steady(NamedTuple):
 def saturation_of(times: Times, slots: float) -> float:
     """The largest stable rate: with some number of sequences, the steps yield tokens as fast as requests ask for them.
 
-    Below the rate of full steps, prompts come in smaller batches that take more of the time.
+    Below the rate of full steps, prompts come in smaller batches that take more of the time. Where prompts share steps
+    with decode, at most k come for each step, and k G sequences run.
     """
+    slots = slots if times.alone else min(slots, max(times.most * times.steps, 1.0))
     number = np.minimum(np.arange(1.0, times.decode.size + 1), slots)
     most = float(np.max(number / (times.steps * times.decode + number * times.full(number))))
     if not times.steps:
@@ -130,20 +135,24 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     decode = times.at(number)
     expected = rate * (decode + times.base(number)) / np.maximum(1 - rate * times.full(number), 0.02)
     unit = np.maximum(times.unit, np.ceil(expected / (STATES / 4)))
-    most = np.maximum(times.most / unit, 1.0)
+    most = times.most / unit
     state = np.arange(float(STATES))[:, np.newaxis]
-    added = times.adding(np.maximum(np.minimum(state, most) * unit, 1.0), number)
+    added = times.adding(np.minimum(state, most) * unit, number)
     length = np.where(state > 0, added + (0.0 if times.alone else decode), decode)
     arriving = np.maximum(rate / unit * length, 1e-300)
     log = np.log(arriving)
     left = np.maximum(state - most, 0.0)
     share = np.zeros((STATES, rate.size))
     share[0] = 1.0
-    # transition[j, i]: from state i to j; arrivals beyond the last state stay in it.
+    # transition[j, i]: from state i to j; arrivals beyond the last state stay in it. A prompt of which a part is left
+    # is left whole with the probability of that part.
     more = state[:, np.newaxis] - np.floor(left)[np.newaxis]
     transition = np.where(
         more >= 0, np.exp(more * log[np.newaxis] - arriving[np.newaxis] - gammaln(np.maximum(more, 0) + 1)), 0.0
     )
+    part = (left - np.floor(left))[np.newaxis]
+    transition[1:] = (1 - part) * transition[1:] + part * transition[:-1]
+    transition[:1] *= 1 - part
     transition[-1] += np.maximum(1 - transition.sum(axis=0), 0.0)
     transition = np.moveaxis(transition, 2, 0)
     vector = np.moveaxis(share, 1, 0)[..., np.newaxis]
@@ -213,22 +222,28 @@ def _waits(times: Times, rate: Array, number: Array, prompts: Prompts) -> tuple[
         weight = share * length
         state = _inverse(weight, _cube()[:, :1])
         step = np.take_along_axis(length[np.newaxis].repeat(SAMPLES, 0), state[:, np.newaxis], axis=1)[:, 0]
-        done = np.minimum(state, np.maximum(times.most / unit, 1.0)) * unit
+        done = np.minimum(state, times.most / unit) * unit
         ahead = state * unit - done
         place = _cube()[:, 1:2]
         before = _poisson(rate[part] * step * place / unit, _cube()[:, 2:3]) * unit
         after = _poisson(rate[part] * step * (1 - place) / unit, _cube()[:, 3:4]) * unit
         queue = ahead + before
-        full = np.floor(queue / times.most)
-        others = np.minimum(queue - full * times.most + after, times.most - 1)
+        steps = np.ceil((queue + 1) / times.most - 1e-9)
+        others = np.minimum(after, steps * times.most - (queue + 1))
         still = 0.0 if times.alone else times.at(number[part])
-        filled = times.adding(times.most, number[part]) + still
         place_of = np.floor(_cube()[:, 4:5] * times.lengths)
         own = times.own.signed(number[part], place_of)
-        mine = full * filled + still + times.adding(1 + others, number[part]) + own
+        mine = steps * still + times.adding(queue + 1 + others, number[part]) + own
         blocks.append((1 - place) * step + mine)
-        behind.append((queue - full * times.most + after - others + rate[part] * mine).mean(axis=0))
+        behind.append((after - others + rate[part] * mine).mean(axis=0))
     return np.concatenate(blocks, axis=1), np.concatenate(behind)
+
+
+def _prefilling(prompts: Prompts) -> Array:
+    """The share of time in steps with prompts."""
+    spent = prompts.share * prompts.length
+    found: Array = 1 - spent[0] / np.maximum(spent.sum(axis=0), 1e-12)
+    return found
 
 
 def _summary(samples: Array) -> Array:
@@ -250,16 +265,18 @@ def _closed(replica: Replica, times: Times, points: Array, slots: float) -> Stea
         number, step, ttft = _mean_field(replica, times, rate, inside)
         over = rate * (ttft + times.steps * step) > inside
         low, high = np.where(over, low, rate), np.where(over, rate, high)
-    rate = low
+    most = BEYOND * inside / (times.steps * times.at(inside) + inside * times.full(inside))
+    rate = np.minimum(low, most)
     for _ in range(REFINEMENTS):
         number = np.clip(rate * times.steps * _mean_step(times, rate, inside), 1.0, inside)
         prompts = _prompts(times, rate, number)
         samples, _ = _waits(times, rate, number, prompts)
         samples = samples + _front(replica, prompts.mean)
-        rate = np.sqrt(rate * inside / (samples.mean(axis=0) + times.steps * prompts.mean))
+        ratio = inside / (samples.mean(axis=0) + times.steps * prompts.mean) / rate
+        rate = np.minimum(rate * np.sqrt(ratio), most)
     samples = samples + np.maximum(points - slots, 0.0) / rate
     tpot = _tpot(times, rate, number, prompts.mean, np.zeros(points.size)) / replica.steps.accepted
-    prefilling = np.where(prompts.share[0] < 1, 1 - prompts.share[0] * prompts.length[0] / prompts.mean, 0.0)
+    prefilling = _prefilling(prompts)
     saturation = saturation_of(times, slots)
     return Steady(_summary(samples), tpot, rate, inside, points - inside, prefilling, saturation, slots, samples)
 
@@ -312,7 +329,7 @@ def _open(replica: Replica, times: Times, points: Array, slots: float, load: Loa
     samples = samples + wait
     ttft = _summary(samples)
     tpot = _tpot(times, rate, number, step, deviation) / replica.steps.accepted
-    prefilling = 1 - prompts.share[0] * prompts.length[0] / prompts.mean
+    prefilling = _prefilling(prompts)
     parts = (ttft, tpot, running, full * slot * rate, prefilling)
     ttft, tpot, running, waiting, prefilling = (np.where(stable, part, np.inf) for part in parts)
     return Steady(ttft, tpot, np.minimum(points, saturation), running, waiting, prefilling, saturation, slots, samples)

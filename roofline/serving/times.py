@@ -142,7 +142,7 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     added = np.maximum.accumulate(spread.mean(axis=2), axis=1)
     own = spread[:, 0] - added[:, :1]
     if counts.size == 1:
-        counts, added = np.append(counts, counts + 1), np.concatenate([added, 2 * added], axis=1)
+        counts, added = np.append(counts, 2 * counts), np.concatenate([added, 2 * added], axis=1)
     if sizes.size == 1:
         sizes, added, own = np.append(sizes, sizes + 1), np.concatenate([added, added]), np.concatenate([own, own])
     length = Table(
