@@ -271,8 +271,17 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
     _, link, fit, crossed = best
     if fit.held_out:
         crossed = tuple(level for level in crossed if level not in ("family", "pooled"))
+    if "engine" in crossed:
+        fit = without_host(fit)
     spread = crossing_spread(op, crossed)
     return Match(fit, link.basis, link.name, fit.source or str(link.source), 1.0, link.engine, link.crossed, spread)
+
+
+def without_host(fit: Fit) -> Fit:
+    """The fit without the host time of its engine's benchmark, which is not that of another engine's."""
+    if not any(name.startswith("host") for name in fit.parameters):
+        return fit
+    return replace(fit, parameters={key: value for key, value in fit.parameters.items() if not key.startswith("host")})
 
 
 def within(fit: Fit, columns: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:

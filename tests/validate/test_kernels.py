@@ -105,8 +105,8 @@ def test_benchmark_gaps_are_not_predicted() -> None:
     constants["host"] = 60e-6
     wide = {**constants, "host_gap": constants["host_gap"] + 20e-6}
     alone, benchmarked = (
-        [float(kernel_time("gemm", columns, H100, found, resident)) for found in (constants, wide)]
-        for resident in (False, True)
+        [float(kernel_time("gemm", columns, H100, found, replayed, replayed)) for found in (constants, wide)]
+        for replayed in (False, True)
     )
     assert alone[0] == alone[1]
     assert benchmarked[1] - benchmarked[0] == pytest.approx(20e-6, rel=1e-3)
@@ -124,7 +124,8 @@ def test_block_scaled_gemms_without_graphs_have_the_launch_of_those_with(name: s
         assert blocks.fit.parameters["launch"] <= plain.fit.parameters["launch"] * (1 + 1e-3)
     columns = {"dtype": "fp8_block", "m": 16.0, "n": 4096.0, "k": 4096.0}
     served, timed = (
-        float(load_calibration(device).expected("gemm", columns, device, resident).mid) for resident in (False, True)
+        float(load_calibration(device).expected("gemm", columns, device, replayed, replayed).mid)
+        for replayed in (False, True)
     )
     assert served < 35e-6 < timed
 

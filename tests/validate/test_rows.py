@@ -181,3 +181,34 @@ def test_the_cache_column(tmp_path: Path) -> None:
     (part,) = read_measurements(path)
     assert part.resident.all()
     assert part.alone.all()
+
+
+def test_heads_that_a_table_divides_twice(tmp_path: Path) -> None:
+    """128 heads on 1, 2, 4, 8 and 16 ranks, and 64 on 2: a table that divides a rank's heads by the ranks once more."""
+    table = pd.DataFrame({"heads": [128, 32, 8, 2, 0, 16]}).assign(
+        hardware="h100-sxm",
+        op="mla_decode",
+        dtype="bf16",
+        kv_dtype="bf16",
+        batch=1,
+        q_len=1,
+        kv_len=64,
+        latency_us=20.0,
+    )
+    table.to_csv(tmp_path / "twice.csv", index=False)
+    (part,) = read_measurements(tmp_path / "twice.csv")
+    assert part.frame["heads"].tolist() == [128, 64, 32, 16, 32]
+    assert part.empty == 1
+    table[table["heads"] > 0].to_csv(tmp_path / "once.csv", index=False)
+    (part,) = read_measurements(tmp_path / "once.csv")
+    assert part.frame["heads"].tolist() == [128, 32, 8, 2, 16]
+
+
+def test_attention_without_the_kernel_that_writes_the_cache(tmp_path: Path) -> None:
+    table = pd.DataFrame({"software": ["vLLM 0.22.0", "vLLM 0.24.0"]}).assign(
+        hardware="h100-sxm", op="attention_decode", dtype="bf16", kv_dtype="bf16", batch=1, q_len=1, kv_len=64
+    )
+    table = table.assign(heads=32, kv_heads=8, head_dim=128, window=0, latency_us=8.0)
+    table.to_csv(tmp_path / "attention.csv", index=False)
+    (part,) = read_measurements(tmp_path / "attention.csv")
+    assert part.frame["bare"].tolist() == [1, 0]

@@ -46,7 +46,7 @@ RESTARTS = 3
 MIN_ROWS = 20
 """Least rows of a fit with a prior; without one the least is three for each constant."""
 
-FREE_CHOICE = 400
+FREE_CHOICE = 300
 """Rows from which choices are fitted, not taken from the prior."""
 
 HALVED = 40
@@ -54,6 +54,12 @@ HALVED = 40
 
 HEADLINE_SHARE = 0.85
 """Fraction of headline rows among a fit's rows."""
+
+TOLERANCE = 1e-4
+"""Relative change of the loss and of the constants (in factors of e) at which a search ends."""
+
+CHOICE_MARGIN = 1.02
+"""A choice other than the prior's must lower the loss by more than this factor."""
 
 HIDDEN = ("launch", "odd_rows", "l2_share")
 """Constants that the host time of a benchmark without CUDA graphs hides: they stay as they start."""
@@ -209,14 +215,15 @@ def fit_rows(
     parts: _Parts,
     start: Start,
     seed: int = 0,
-    free: bool = False,
+    free: bool | None = None,
     hosted: bool = False,
     folds: bool = True,
     least: int = MIN_ROWS,
 ) -> Fit:
     """One set of constants for the measurements of one format, on one accelerator or on several together.
 
-    With `free` choices are fitted for any number of rows: for libraries other than the prior's. `hosted` rows are of a
+    With `free` choices are fitted for any number of rows: for libraries other than the prior's; without, those of the
+    start are kept; by default FREE_CHOICE rows decide. `hosted` rows are of a
     benchmark without CUDA graphs. The residuals are cross-validated over `folds`: halves of the shapes, or
     accelerators.
     """
@@ -227,7 +234,8 @@ def fit_rows(
     required = least if start.informed else 3 * len(_fitted_parameters(op, format, rows))
     if count < required:
         raise RooflineError(f"{count} rows of {op} in {format} are too few to fit; at least {required} are needed")
-    parameters = _search(op, format, rows, start, free or count >= FREE_CHOICE or not start.informed)
+    chosen = count >= FREE_CHOICE if free is None else free
+    parameters = _search(op, format, rows, start, chosen or not start.informed)
     errors, labels = [], []
     for held, fitted in _folds(parts, seed) if folds else [(parts, [])]:
         refitted = parameters
@@ -312,6 +320,8 @@ def _search(op: str, format: str, rows: Sequence[_Rows], start: Start, free: boo
         if any(row.hosted for row in rows):
             chosen |= {name: start.parameters[name] for name in HIDDEN if name in start.parameters}
         loss, found = _minimise(op, parameters, rows, start, chosen)
+        if start.informed and any(start.parameters[name] != value for name, value in chosen.items()):
+            loss *= CHOICE_MARGIN
         if best is None or loss < best[0]:
             best = loss, found
     assert best is not None
@@ -373,6 +383,8 @@ def _minimise(
             loss="soft_l1",
             f_scale=ERROR_SCALE,
             max_nfev=60,
+            ftol=TOLERANCE,
+            xtol=TOLERANCE,
             diff_step=[3e-3] * len(initial),
         )
         constants = named(solution.x)
@@ -397,7 +409,7 @@ def fit_shared(
     seed: int = 0,
     source: Source | None = None,
     min_rows: int = MIN_ROWS,
-    free: bool = False,
+    free: bool | None = None,
 ) -> Calibration:
     """One calibration for several accelerators: a family, or all of them (pooled).
 

@@ -8,7 +8,8 @@ it, with a prior around the constants of its parent (`roofline.validate.fit.cali
         engine, family      one version on the devices of a family, where several were measured
           engine, device    one version on one device
 
-So a node with few rows stays near its parent, one with many follows its rows. Kernels that engines share (`SHARED`: the
+So a node with few rows stays near its parent, one with many follows its rows; the devices of a family share the
+choices of a version, such as its tiles. Kernels that engines share (`SHARED`: the
 rows of all engines agree within noise) have one node a device, below one for all. Constants of the kernel mean the same
 in every table: the host time of tables without CUDA graphs has parameters of its own, and such a node takes what it
 cannot tell (`launch`) from tables of the same device with graphs.
@@ -24,11 +25,12 @@ from typing import NamedTuple
 import numpy as np
 from msgspec.structs import replace
 
+from roofline.core.parameters import Unit
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Fit
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import families
-from roofline.timing.kernels import kernel_regimes
+from roofline.timing.kernels import kernel, kernel_regimes
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.validate.fit.calibrate import PRIOR_WIDTH, Start, default_start, fit_rows, log_errors, sample, summarise
 from roofline.validate.tables.believable import believable
@@ -46,10 +48,10 @@ SHARED: Mapping[tuple[str, str], str] = {
 SGLang's all-reduce is that of vLLM: on every device their times are equal.
 """
 
-LEAF_ROWS = 600
+LEAF_ROWS = 300
 """Most rows of one version on one device; more do not improve a dozen constants."""
 
-POOLED_ROWS = 2400
+POOLED_ROWS = 1000
 """Most rows of a node above, in equal parts from those below."""
 
 LEAST_ROWS = 12
@@ -131,8 +133,9 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
                 parent = fitted(places, Start(top.parameters, WIDTH, informed=True), hosted=hosted[places[0]])
                 nodes.append(Node(families(hardware[places[0][0]])[0], places[0][1], parent))
             for place in places:
-                start = _with_graphs(place, parent, leaves, hosted)
-                leaves[place] = fitted([place], Start(start, WIDTH, informed=True), hosted=hosted[place], leaf=True)
+                start = Start(_with_graphs(place, parent, leaves, hosted), WIDTH, informed=True)
+                free = None if len(places) == 1 else False
+                leaves[place] = fitted([place], start, hosted=hosted[place], leaf=True, free=free)
                 nodes.append(Node(*place, leaves[place]))
     return nodes
 
@@ -147,17 +150,17 @@ def _fitted(
     start: Start,
     hosted: bool,
     leaf: bool = False,
+    free: bool | None = None,
 ) -> Fit:
     """The fit of the rows of some places; residuals are cross-validated on a single one (`leaf`)."""
     if leaf:
         ((name, origin),) = places
-        found = fit_rows(
-            op, format, [(rows[name, origin], hardware[name])], start, seed, hosted=hosted, least=LEAST_ROWS
-        )
+        part = rows[name, origin], hardware[name]
+        found = fit_rows(op, format, [part], start, seed, free, hosted, least=LEAST_ROWS)
         return replace(found, version=origin.version)
     share = max(24, POOLED_ROWS // len(places))
     parts = [(sample(rows[place], share, seed), hardware[place[0]]) for place in places]
-    found = fit_rows(op, format, parts, start, seed, hosted=hosted, folds=False, least=LEAST_ROWS)
+    found = fit_rows(op, format, parts, start, seed, free, hosted, folds=False, least=LEAST_ROWS)
     errors = np.concatenate([-log_errors(part, device, found.parameters) for part, device in parts])
     regimes = np.concatenate([kernel_regimes(op, part.columns) for part, _ in parts])
     versions = {origin.version for _, origin in places}
@@ -177,13 +180,18 @@ def _by_family(places: Sequence[Place], hardware: Mapping[str, Hardware]) -> Ite
 def _with_graphs(
     place: Place, parent: Fit, leaves: Mapping[Place, Fit], hosted: Mapping[Place, bool]
 ) -> Mapping[str, float]:
-    """The start of a leaf: its parent's constants; without CUDA graphs those of the device's tables with graphs."""
+    """The start of a leaf: its parent's constants; without CUDA graphs those of the device's tables with graphs.
+
+    Choices are the parent's: other engines run other kernels.
+    """
     name, _ = place
     if not hosted[place]:
         return parent.parameters
     others = [fit for (device, _), fit in leaves.items() if device == name and not hosted[device, _]]
-    kernel = others[-1].parameters if others else {}
-    return {**parent.parameters, **{key: value for key, value in kernel.items() if not key.startswith("host")}}
+    if not others:
+        return parent.parameters
+    own = {one.name for one in kernel(parent.op).parameters(parent.format) if one.host or one.unit is Unit.CHOICE}
+    return {**parent.parameters, **{key: value for key, value in others[-1].parameters.items() if key not in own}}
 
 
 def fit_all(data: Data, run: Callable[..., Iterable[list[Node]]] = map) -> dict[Key, list[Node]]:
@@ -230,7 +238,7 @@ def _split_gaps(versions: dict[str, dict[Key, Fit]]) -> None:
 def fit_elsewhere(key: Key, table: Table, engine: str, family: str, start: Fit, seed: int = 0) -> Fit | None:
     """The constants of an engine from the devices of all families but one; None without any.
 
-    `start` sets the initial constants and the choices, with a prior too wide to hold them.
+    `start`, the engine's fit on all, sets the choices and the initial constants, with a prior too wide to hold them.
     """
     hardware = {name: load_hardware(name) for name, _ in table}
     places = [
@@ -243,4 +251,4 @@ def fit_elsewhere(key: Key, table: Table, engine: str, family: str, start: Fit, 
     rows = {place: sample(table[place], LEAF_ROWS, seed) for place in places}
     hosted = is_ungraphed(rows[places[0]], places[0][1], key[1])
     wide = Start(start.parameters, PRIOR_WIDTH["none"], informed=True)
-    return _fitted(*key, rows, hardware, seed, places, wide, hosted=hosted)
+    return _fitted(*key, rows, hardware, seed, places, wide, hosted=hosted, free=False)

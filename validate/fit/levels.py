@@ -15,7 +15,7 @@ import numpy as np
 
 from roofline.specs.hardware import load_hardware
 from roofline.specs.version import Version, nearest
-from roofline.timing.calibration import RELATIVES, TO_P90, Fit, Match
+from roofline.timing.calibration import RELATIVES, TO_P90, Fit, Match, without_host
 from roofline.timing.chains import families
 from roofline.timing.kernels import Array
 from roofline.timing.levels import LEVELS, Level
@@ -23,7 +23,7 @@ from roofline.validate.fit.calibrate import sample
 from roofline.validate.fit.hierarchy import Data, Key, Node, Place, fit_elsewhere
 from roofline.validate.tables.rows import Measurements
 
-SAMPLE = 400
+SAMPLE = 250
 """Rows of a version on a device that are predicted."""
 
 COVERAGE = 0.8
@@ -62,15 +62,16 @@ def crossings(data: Data, found: Mapping[Key, Sequence[Node]], seed: int = 1) ->
     leaves = {key: {(node.place, node.origin): node.fit for node in nodes} for key, nodes in found.items()}
     for key, table in data.tables.items():
         own = {place: fit for place, fit in leaves.get(key, {}).items() if place in table}
+        together = {node.origin.engine: node.fit for node in found.get(key, ()) if node.place == "pooled"}
         elsewhere: dict[tuple[str, str], Fit | None] = {}
         for place, fitted in own.items():
             rows = sample(table[place], SAMPLE, seed)
             for level, fits in _across(key, place, own, leaves).items():
                 for fit in fits:
-                    yield _crossing(key, place, level, fit, rows)
+                    yield _crossing(key, place, level, without_host(fit) if level == "engine" else fit, rows)
             outside = place[1].engine, families(load_hardware(place[0]))[0]
             if outside not in elsewhere:
-                elsewhere[outside] = fit_elsewhere(key, table, *outside, fitted)
+                elsewhere[outside] = fit_elsewhere(key, table, *outside, together.get(place[1].engine, fitted))
             if (pooled := elsewhere[outside]) is not None:
                 yield _crossing(key, place, "pooled", pooled, rows)
 

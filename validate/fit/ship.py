@@ -112,9 +112,10 @@ def lines_and_families(data: Data, source: Source) -> Iterator[Calibration]:
     RooflineError where there is no pooled calibration.
     """
     members: list[Member] = [(load_hardware(name), list(parts.values())) for name, parts in data.items()]
-    pooled = next((link for link in load_calibration(members[0][0]).chain if link.basis == "pooled"), None)
-    if pooled is None:
+    links = [link for link in load_calibration(members[0][0]).chain if link.basis == "pooled"]
+    if not links:
         raise RooflineError("--families requires a pooled calibration; fit without --families first")
+    pooled = replace(links[0], parents=tuple(links[1:]))
     lines: dict[str, list[Member]] = {}
     for member in members:
         lines.setdefault(product_line(member[0]), []).append(member)
@@ -123,7 +124,7 @@ def lines_and_families(data: Data, source: Source) -> Iterator[Calibration]:
         if len(own) > 1:
             found = fit_shared(name, together, pooled, source=_with_software(source, together), free=True)
             yield (line := _improving(found, pooled, together))
-            prior = replace(line, parents=(pooled,))
+            prior = replace(line, parents=tuple(pooled.chain))
         min_rows = MIN_ROWS_WITH_LINE if prior is not pooled else MIN_ROWS
         for family, part in own.items():
             found = fit_shared(family, part, prior, source=_with_software(source, part), min_rows=min_rows, free=True)

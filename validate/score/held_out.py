@@ -32,7 +32,7 @@ from roofline.validate.main import run_command
 from roofline.validate.score.kernels import Scored, error_statistics, predict
 from roofline.validate.tables.rows import Measurements
 
-TEST = 600
+TEST = 300
 """Rows of a version on a device that are predicted."""
 
 Held = Callable[[Place], bool]

@@ -3,7 +3,7 @@
 Public measurements time a module (`roofline.validate.tables.rows.MODULES`): projections, norms, the two GEMMs of the
 absorbed weights, and the attention between them. Only the attention depends on the number of keys, so its time is that
 of the module less that of the same module with the fewest keys, plus `LAUNCH` (`roofline.timing.kernels.mla`); the
-median over the formats of the projections counts.
+median over the formats of the projections counts. The difference has no host time, so the rows are `warm` ones.
 """
 
 from __future__ import annotations
@@ -38,5 +38,5 @@ def mla_decode_rows(part: Measurements) -> Measurements | None:
     rows = long.groupby([*kept, "kv_len"])["latency_us"].median().reset_index()
     if rows.empty:
         return None
-    rows = rows.assign(op="mla_decode", latency_us=rows["latency_us"] + LAUNCH * 1e6, **RANKS)
+    rows = rows.assign(op="mla_decode", cache="warm", latency_us=rows["latency_us"] + LAUNCH * 1e6, **RANKS)
     return Measurements("mla_decode", rows, part.where)

@@ -24,7 +24,11 @@ NONE = Origin("", "")
 
 _SOFTWARE = re.compile(r"(\S+) v?(\d\S*)")
 
-UNGRAPHED: tuple[tuple[str, str, str], ...] = (("vllm", "gemm", "fp8_block"), ("vllm", "mla_decode", ""))
+UNGRAPHED: tuple[tuple[str, str, str], ...] = (
+    ("vllm", "gemm", "fp8_block"),
+    ("vllm", "mla_prefill", ""),
+    ("vllm", "mla_decode", ""),
+)
 """Engine, op and format (all where empty) of public rows without CUDA graphs: host time hides that of short kernels.
 
 Block-scaled GEMMs of one shape take 10 us in the tables of SGLang and TensorRT-LLM and 160 in vLLM's, whatever m.

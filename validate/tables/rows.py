@@ -55,6 +55,12 @@ DTYPES = {"sq": "int8"}
 MLA_RANKS = {"latent": 512, "rope": 64}
 """Elements of the latent and of the rotary key where a table of MLA names none: those of DeepSeek-V3."""
 
+WITHOUT_KV_WRITE = ("vLLM 0.22.0",)
+"""Software whose public tables time attention without the kernel that writes the KV cache."""
+
+MLA_HEADS = (64, 128)
+"""Query heads of the models in public tables of MLA: Kimi K2, DeepSeek-V3."""
+
 OPTIONAL = {"bare": 0.0, "causal": 1.0}
 """Optional columns of the formulas, with their defaults."""
 
@@ -234,11 +240,15 @@ def _named(frame: pd.DataFrame, op: str) -> pd.DataFrame:
     columns: dict[str, Any] = {}
     if "dtype" in frame:
         columns["dtype"] = frame["dtype"].replace(DTYPES)
+    if op in ("attention_prefill", "attention_decode") and "software" in frame and "bare" not in frame:
+        columns["bare"] = frame["software"].isin(WITHOUT_KV_WRITE).astype(np.float64)
     if op == "moe" and {"dtype", "kernel"} <= set(frame):
         fast = (frame["dtype"] == "nvfp4") & frame["kernel"].fillna("").astype(str).str.endswith("_min_latency")
         columns["dtype"] = frame["dtype"].mask(fast, MIN_LATENCY)
     if op == "mla_decode":
         columns |= {name: rank for name, rank in MLA_RANKS.items() if name not in frame or frame[name].isna().all()}
+    if op in ("mla_prefill", "mla_decode") and "heads" in frame and (frame["heads"] == 0).any():
+        columns["heads"] = _of_rank(frame["heads"])
     if op == "collective" and {"collective", "kernel"} <= set(frame):
         kernels, names = frame["kernel"].fillna("").astype(str), frame["collective"]
         reducing = names == "all_reduce"
@@ -246,6 +256,19 @@ def _named(frame: pd.DataFrame, op: str) -> pd.DataFrame:
             names = names.mask(reducing & kernels.str.contains(part, regex=False, case=False), own)
         columns["collective"] = names.mask((names == OWN_ALL_REDUCES[0]) & kernels.str.endswith("_eager"), EAGER)
     return frame.assign(**columns)
+
+
+def _of_rank(heads: pd.Series[float]) -> pd.Series[float]:
+    """The heads of a rank from the model's heads over the square of the ranks: some tables of MLA divide them twice.
+
+    Their zeros show it: 128 heads on 16 ranks are 8 a rank. The heads of a rank are the root of the table's times the
+    model's, for the model (`MLA_HEADS`) with which it is whole; zeros stay, since they stand for several.
+    """
+    found = heads
+    for total in MLA_HEADS:
+        local = (total * heads) ** 0.5
+        found = found.where(local != local.round(), local)
+    return found
 
 
 def _without_empty(frame: pd.DataFrame, op: str) -> tuple[pd.DataFrame, int]:

@@ -180,7 +180,7 @@ KERNELS: Mapping[str, Kernel] = {
             "mla_prefill",
             attention.mla_prefill_time,
             attention.mla_prefill_bound,
-            _always(attention.PREFILL),
+            _always(attention.MLA_PREFILL),
             Regimes(_product("q_len"), (256, 1024, 4096), ("q<=256", "q<=1024", "q<=4096", "q>4096")),
             ("dtype", "kv_dtype", "batch", "q_len", "kv_len", "heads"),
             ("batch", "q_len", "kv_len", "heads"),
@@ -324,5 +324,12 @@ def kernel_times(
         launch = chosen.launch_in_step(parameters)
         parameters, graph = {**parameters, "launch": launch}, parameters["launch"] - launch
     bound = chosen.bound(columns, hardware, resident)
-    time = chosen.time(columns, hardware, parameters, resident) + graph * np.asarray(alone)
+    time = graph * np.asarray(alone)
+    if "host" in parameters and not np.all(alone):
+        without = {name: value for name, value in parameters.items() if not name.startswith("host")}
+        served = chosen.time(columns, hardware, without, resident)
+        hosted = chosen.time(columns, hardware, parameters, resident) if np.any(alone) else served
+        time = time + np.where(alone, hosted, served)
+    else:
+        time = time + chosen.time(columns, hardware, parameters, resident)
     return bound, np.maximum(time, bound)

@@ -12,6 +12,9 @@ b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m;
     KV write   T_W = (K + V of new tokens, read and written) / (e_B bw)        appending to the cache
     time       t   = launch + (T_S^p + T_M^p)^(1/p) + T_W + token batch q_len
 
+MLA prefill is the same over keys and values that are expanded to all heads, or over latents with one KV head (SGLang's
+tables of Hopper), with 3.4 times the FLOPs.
+
 Decode (split KV: "Flash-Decoding", Dao et al., 2023). One work item is a KV head of a sequence, with at most 64 query
 heads; its keys may be split in s parts that are combined afterwards:
 
@@ -43,8 +46,10 @@ from roofline.timing.kernels.common import (
     Columns,
     Mask,
     aligned,
+    benchmarked,
     ceil_div,
     column,
+    host_parameter,
     is_bare,
     l2_bytes,
     numbers,
@@ -64,6 +69,10 @@ KEY_BLOCK = 64.0
 GROUP_ROWS = 64.0
 """Query heads of one KV head in a matrix-unit tile in decode."""
 
+
+KV_WRITE_LAUNCH = 2.8e-6
+"""Seconds of launch of the kernel that writes the KV cache: the difference between the shortest rows of public tables
+with and without it (vLLM 0.24 and 0.22) on H200 and B200."""
 
 GROUPED = (0.0, 32.0, np.inf)
 """Values of the parameter `grouped`: the largest group of query heads that one item of a decode kernel serves.
@@ -253,30 +262,41 @@ def prefill_time(
     bandwidth = parameters["memory_efficiency"] * hardware.memory_bandwidth
     kernel = smooth_maximum(on_units, slowness * traffic / bandwidth, parameters["sharpness"])
     if is_bare(columns):
-        return np.asarray(parameters["launch"] + kernel)
+        return np.asarray(_launch_alone(parameters) + kernel)
     writing = slowness * shape.kv_write_traffic / bandwidth
     return parameters["launch"] + kernel + writing + parameters["token"] * shape.batch * shape.queries
 
 
-MLA_DIM = 160.0
-"""Mean head dimension of MLA's expanded keys (128 + 64) and values (128)."""
+MLA_PREFILL = (
+    *PREFILL,
+    Parameter("absorbed", Unit.CHOICE, 0, 1, 0, "1: queries attend to latents, as in decode", start=0),
+    host_parameter(1e-3, 150e-6),
+)
+
+MLA_DIMS, LATENT_DIMS = (128 + 64 + 128) / 2, (512 + 64 + 512) / 2
+"""Mean dimension of DeepSeek's keys and values: of each head's expanded ones, and of the latents of all heads."""
 
 
 def mla_prefill_time(
     columns: Columns, hardware: Hardware, parameters: Mapping[str, float], resident: Mask = False
 ) -> Array:
-    """Seconds of MLA prefill over expanded keys and values, for columns `..., batch, q_len, kv_len, heads`."""
-    return prefill_time(_expanded(columns), hardware, parameters, resident)
+    """Seconds of MLA prefill for columns `..., batch, q_len, kv_len, heads`.
+
+    Keys and values are expanded to every head, or `absorbed`: all heads attend to latents, with 3.4 times the FLOPs.
+    """
+    absorbed = {**columns, "kv_heads": 1.0, "head_dim": LATENT_DIMS}
+    chosen = absorbed if parameters.get("absorbed", 0.0) > 0 else _expanded(columns)
+    return benchmarked(prefill_time(chosen, hardware, parameters, resident), parameters, resident)
 
 
 def mla_prefill_bound(columns: Columns, hardware: Hardware, resident: Mask = False) -> Array:
-    """The bound in seconds of `mla_prefill_time`."""
+    """The bound in seconds of `mla_prefill_time`, over expanded keys and values."""
     return attention_bound(_expanded(columns), hardware, resident)
 
 
 def _expanded(columns: Columns) -> Columns:
     """The columns of attention with a KV head for each query head."""
-    return {**columns, "kv_heads": columns["heads"], "head_dim": MLA_DIM}
+    return {**columns, "kv_heads": columns["heads"], "head_dim": MLA_DIMS}
 
 
 def _tile_keys(shape: _Shape, positions: Array, tiles: Array, tiling: Tiling) -> tuple[Array, Array]:
@@ -323,7 +343,13 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
     regrouping = np.where(grouped & (shape.batch > 1), parameters["regroup"], 0.0)
-    return parameters["launch"] + kernel + parameters["sequence"] * shape.batch + regrouping
+    launch = _launch_alone(parameters) if is_bare(columns) else parameters["launch"]
+    return launch + kernel + parameters["sequence"] * shape.batch + regrouping
+
+
+def _launch_alone(parameters: Mapping[str, float]) -> float:
+    """The launch of attention in a table without the kernel that writes the KV cache."""
+    return max(parameters["launch"] - KV_WRITE_LAUNCH, parameters["launch"] / 4)
 
 
 def best_split(parts: Array, partial: Array, allowed: Array, splits: Array, parameters: Mapping[str, float]) -> Array:

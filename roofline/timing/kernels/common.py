@@ -191,9 +191,12 @@ def host_parameter(high: float, start: float) -> Parameter:
     return Parameter("host", Unit.SECONDS, NO_HOST, high, NO_HOST, meaning, start=start, host=True)
 
 
-def benchmarked(time: Array, host: Array | float, resident: Mask) -> Array:
-    """Seconds in a benchmark (`resident` rows) that launches the kernel anew each time: the longer of both."""
-    return np.where(resident, smooth_maximum(time, np.asarray(host), 8.0), time)
+def benchmarked(time: Array, parameters: Mapping[str, float], resident: Mask, growth: Array | float = 1.0) -> Array:
+    """Seconds in a benchmark (`resident` rows) that launches the kernel anew each time: no less than the host's."""
+    host = parameters.get("host", NO_HOST)
+    if host <= NO_HOST or not np.any(resident):
+        return time
+    return np.where(resident, smooth_maximum(time, np.asarray(host * growth), 8.0), time)
 
 
 def resident_share(footprint: Array, cache: float, exponent: float) -> Array:

@@ -47,7 +47,6 @@ from roofline.specs.hardware import Hardware
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS, WeightOnlyKernel
 from roofline.timing.kernels import ggml
 from roofline.timing.kernels.common import (
-    NO_HOST,
     Array,
     Columns,
     Mask,
@@ -224,9 +223,7 @@ def _time(
     if not np.any(resident):
         return time
     gaps = np.where(resident, parameters.get("host_gap", 0.0), 0.0)
-    if parameters.get("host", NO_HOST) <= NO_HOST:
-        return np.asarray(time + gaps)
-    return benchmarked(time + gaps, _host_time(m, parameters), resident)
+    return benchmarked(time + gaps, parameters, resident, _host_growth(m, parameters))
 
 
 def weight_only_kernel(columns: Columns) -> WeightOnlyKernel | None:
@@ -279,11 +276,10 @@ def weight_passes(m: Array, parameters: Mapping[str, float]) -> Array | float:
     return np.minimum(ceil_div(m, parameters["vector_rows"]), 1.0 + packing)
 
 
-def _host_time(m: Array, parameters: Mapping[str, float]) -> Array:
-    """Host seconds of separate launches: the measured time of short GEMMs without CUDA graphs."""
-    path = np.where(m < 32, parameters["host_few_rows"], 1.0)
-    time: Array = parameters["host"] * path * (1.0 + parameters["host_padding"] * (m % 4 != 0))
-    return time
+def _host_growth(m: Array, parameters: Mapping[str, float]) -> Array:
+    """The host time of separate launches over that of most m: the measured time of short GEMMs without CUDA graphs."""
+    path = np.where(m < 32, parameters.get("host_few_rows", 1.0), 1.0)
+    return np.asarray(path * (1.0 + parameters.get("host_padding", 0.0) * (m % 4 != 0)))
 
 
 @lru_cache(maxsize=16)

@@ -1,11 +1,12 @@
 """Time of MLA decode (multi-head latent attention, absorbed): one latent a token serves as KV of all query heads.
 
 A latent has d_c + d_r elements (512 and 64 of DeepSeek); scores use all of it, the weighted sum its first d_c. Tiles
-have 64 rows of query heads, full or not, and the keys of a sequence are split in s parts that are combined afterwards.
-S is the number of multiprocessors, L the keys rounded up to blocks of 64, b the bytes of a latent's element:
+have R rows of query heads (`rows`: 16 or 64), full or not. The keys of a sequence are split in s parts that are
+combined afterwards, unless `split` is 0: TensorRT-LLM's kernels for Ampere and Ada, and for Blackwell with GDDR. S is
+the number of multiprocessors, L the keys rounded up to blocks of 64, b the bytes of a latent's element:
 
-    tiles      U   = batch ceil(q_len heads / 64)
-    one key    T_k = max(2 64 (2 d_c + d_r) / (e_F peak / S), (d_c + d_r) b / unit_bandwidth)
+    tiles      U   = batch ceil(q_len heads / R)
+    one key    T_k = max(2 R (2 d_c + d_r) / (e_F peak / S), (d_c + d_r) b / unit_bandwidth)
     units      T_S = min over s of  w(U s) (T_k L / s + tile_prologue) + combine log2(s) / 3
                                     + 8 s batch q_len heads d_c / bw
     memory     T_M = batch keys (d_c + d_r) b / (e_B bw)
@@ -30,7 +31,6 @@ from roofline.core.parameters import Parameter, Unit
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels.attention import KEY_BLOCK, SPLITS, best_split, cached, from_memory
 from roofline.timing.kernels.common import (
-    NO_HOST,
     Array,
     Columns,
     Mask,
@@ -44,8 +44,8 @@ from roofline.timing.kernels.common import (
     units,
 )
 
-ROWS = 64.0
-"""Query heads of a tile: FlashMLA's, and of a warp group in FlashAttention-3 and FlashInfer."""
+ROWS = (16.0, 64.0)
+"""Query heads of a tile: of Triton's kernel; of FlashMLA's, and of a warp group in FlashAttention-3 and FlashInfer."""
 
 LAUNCH = 5e-6
 """Seconds of launch in a measurement; see the module."""
@@ -53,7 +53,7 @@ LAUNCH = 5e-6
 PARAMETERS = (
     Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, LAUNCH, "launch of the kernel"),
     Parameter("compute_efficiency", Unit.RATIO, 0.02, 1.0, 0.6, "matrix unit's achievable fraction of its peak"),
-    Parameter("memory_efficiency", Unit.RATIO, 0.1, 1.0, 0.85, "achievable fraction of memory bandwidth"),
+    Parameter("memory_efficiency", Unit.RATIO, 0.03, 1.0, 0.85, "achievable fraction of memory bandwidth"),
     Parameter("unit_bandwidth", Unit.BANDWIDTH, 2e9, 1500e9, 60e9, "latents into one multiprocessor"),
     Parameter("tile_prologue", Unit.SECONDS, 0.05e-6, 20e-6, 2e-6, "start and end of one work item"),
     Parameter("combine", Unit.SECONDS, 0.05e-6, 40e-6, 3e-6, "combining eight splits (three doublings)"),
@@ -61,6 +61,8 @@ PARAMETERS = (
     Parameter("wave_quantisation", Unit.RATIO, 0.01, 1.0, 0.3, "fraction of the kernel that runs in whole waves"),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's latents"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
+    Parameter("rows", Unit.CHOICE, 0, 1, 1, "query heads of a tile", start=1),
+    Parameter("split", Unit.CHOICE, 0, 1, 1, "1: the keys of a sequence are split", start=1),
     host_parameter(1e-3, 150e-6),
 )
 
@@ -87,16 +89,17 @@ def mla_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
     width, arithmetic = cached(columns, hardware)
     count, bandwidth = units(hardware), hardware.memory_bandwidth
     splits = SPLITS.reshape(-1, *(1 for _ in batch.shape))
-    waves = batch * ceil_div(queries * heads, ROWS) * splits / count
-    multiply = 2.0 * ROWS * (2.0 * latent + rope) * count
+    rows = ROWS[int(parameters.get("rows", 1.0))]
+    waves = batch * ceil_div(queries * heads, rows) * splits / count
+    multiply = 2.0 * rows * (2.0 * latent + rope) * count
     multiply = multiply / (parameters["compute_efficiency"] * hardware.matrix_peak(arithmetic))
     per_key = np.maximum(multiply, (latent + rope) * width / parameters["unit_bandwidth"])
     one = KEY_BLOCK * ceil_div(keys, KEY_BLOCK * splits) * per_key + parameters["tile_prologue"]
     partial = 8.0 * splits * batch * queries * heads * latent / bandwidth
-    allowed = (splits == 1) | (keys >= KEY_BLOCK * splits)
+    allowed = (splits == 1) | ((keys >= KEY_BLOCK * splits) & (parameters.get("split", 1.0) > 0))
     parts = rounds(waves, parameters["wave_quantisation"]) * one
     on_units = best_split(parts, partial, allowed, splits, parameters)
     moved = from_memory(batch * keys * (latent + rope) * width, resident, hardware, parameters)
     over_memory = moved / (parameters["memory_efficiency"] * bandwidth)
     time: Array = parameters["launch"] + smooth_maximum(on_units, over_memory, parameters["sharpness"])
-    return benchmarked(time, parameters["host"], resident) if parameters.get("host", NO_HOST) > NO_HOST else time
+    return benchmarked(time, parameters, resident)

@@ -1,7 +1,7 @@
 """Time of the routed experts of one layer: two grouped GEMMs over the experts that tokens reach, and token permutation.
 
 One device holds E' = experts / ep experts of width I' = intermediate / tp, and computes P = tokens top_k / ep pairs of
-a token and an expert (more on the busiest device where routing is skewed). With n_j tokens at expert j:
+a token and an expert (more on the busiest device of a benchmark). With n_j tokens at expert j:
 
     tiles      N_g = sum over experts of ceil(n_j / b_m) ceil(width_g / b_n),     g: up (and gate) GEMM, down GEMM
     units      T_S = min over b_m, b_n of the sum over g of waves(N_g) (tile_g + tile_prologue)       as for one GEMM
@@ -11,13 +11,19 @@ a token and an expert (more on the busiest device where routing is skewed). With
 
 The last term is the kernels that sort and permute tokens, apply the activation, and add the experts' results; some
 process all pairs of the batch, on whichever device: P' = (1 - g) P + g tokens top_k, with g = `whole_batch`.
-Routing: `balanced` gives each expert equal tokens; `uniform` draws experts at random (1 - e^-n of them are reached);
-`power_law_a` gives loads with a density falling as x^-a, from 1 to 0.8 tokens, sorted into equal parts here.
+`uniform` routing draws experts at random (1 - e^-n of them are reached), as in a served model. The others are those
+of public benchmarks, which time the busiest of `ep` devices: under `balanced` tokens take turns, so the first device
+has the most; under `power_law_a` the loads of experts are drawn from a density falling as x^-a, from 1 to 0.8 tokens,
+or from 0.01 to 2 where there are fewer pairs than experts. Some of them compute a fraction `remote` of the pairs that
+the tokens here have with experts elsewhere; a served model computes none.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
+from math import ceil
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -46,7 +52,18 @@ TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
 """Tiles of grouped GEMMs: tokens of one expert, columns."""
 
 PARTS = 16
-"""Number of equal parts of the experts, sorted by load."""
+"""Number of equal parts of a device's experts, sorted by load."""
+
+DRAWS = 4
+"""Draws of a benchmark's routing that are averaged."""
+
+REPLAYED_DRAWS = 5.0
+"""Draws that the public benchmark cycles through: the weights of all of them compete for the L2."""
+
+MOST = 4096
+"""Most experts of a benchmark."""
+
+_UNIFORM = np.random.default_rng(0).random((DRAWS, MOST))
 
 PARAMETERS = (
     Parameter("launch", Unit.SECONDS, 1e-6, 150e-6, 25e-6, "launch of all kernels of the layer"),
@@ -59,7 +76,9 @@ PARAMETERS = (
     Parameter("permute_efficiency", Unit.RATIO, 0.02, 1.0, 0.5, "token permutation: fraction of memory bandwidth"),
     Parameter("whole_batch", Unit.RATIO, 0.001, 1.0, 0.1, "fraction of it done for other devices' pairs, too"),
     Parameter("unaligned", Unit.RATIO, 0.001, 2.0, 0.1, "slowdown of units where the width is no multiple of 16"),
-    Parameter("imbalance", Unit.RATIO, 0.05, 3.0, 0.7, "excess load of the busiest device, in standard deviations"),
+    Parameter(
+        "remote", Unit.RATIO, 1e-3, 1.0, 1e-3, "fraction of pairs elsewhere that a benchmark computes, too", start=0.1
+    ),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's weights"),
 )
 
@@ -75,30 +94,76 @@ def routing_exponent(routing: str) -> float | None:
         raise UnsupportedError(message) from None
 
 
-def expert_loads(
-    tokens: Array, top_k: Array, experts: Array, ep: Array, routing: str, imbalance: float
-) -> tuple[Array, Array]:
-    """Tokens of an expert on the busiest device, and the fraction of experts reached; both (parts, rows).
+class Loads(NamedTuple):
+    """Tokens of an expert that is reached, and the fraction of experts that is, both (parts, rows) of one device.
 
-    A density x^-a from 1 to X = 0.8 tokens has the quantiles (1 + u (X^(1-a) - 1))^(1/(1-a)). The busiest of `ep`
-    devices with E' experts each exceeds the mean by about sqrt((cv^2 + 1/n) 2 ln ep / E'): cv is the variation of one
-    expert's expected load, 1/n that of counting n tokens.
+    `remote` are pairs with experts of other devices, of tokens that have one here; known of benchmarks only.
     """
-    mean = tokens * top_k / experts
-    exponent = routing_exponent(routing)
-    if exponent is None:
-        reached = np.minimum(1.0, mean) if routing == "balanced" else -np.expm1(-mean)
-        return np.maximum(mean / reached, 1.0)[None], reached[None]
-    quantiles = (np.arange(PARTS)[:, None] + 0.5) / PARTS
-    largest, power = np.maximum(0.8 * tokens, 1.0001), 1.0 - exponent
-    shape = (1.0 + quantiles * (largest**power - 1.0)) ** (1.0 / power)
-    shape = shape / shape.mean(axis=0)
-    local = np.maximum(experts / ep, 1.0)
-    variance = shape.var(axis=0) + 1.0 / mean
-    excess = 1.0 + imbalance * np.sqrt(variance * 2.0 * np.log(ep) / local)
-    loads = np.minimum(mean * shape * excess, tokens)
-    reached = np.minimum(1.0, loads)
-    return np.maximum(loads, 1.0), reached
+
+    tokens: Array
+    reached: Array
+    remote: Array | float = 0.0
+
+
+def expert_loads(tokens: Array, top_k: Array, experts: Array, ep: Array, routing: str) -> Loads:
+    """The loads of the busiest of `ep` devices."""
+    if routing == "uniform":
+        mean = tokens * top_k / experts
+        reached = -np.expm1(-mean)
+        return Loads(np.maximum(mean / reached, 1.0)[None], reached[None])
+    rows = np.stack([tokens, top_k, experts, ep]).astype(np.int64)
+    return _benchmarked(rows.tobytes(), routing_exponent(routing))
+
+
+@lru_cache(maxsize=512)
+def _benchmarked(rows: bytes, exponent: float | None) -> Loads:
+    """The loads of rows (tokens, top_k, experts, ep) of a benchmark; `exponent` None is balanced routing."""
+    found = [_device(*row, exponent) for row in np.frombuffer(rows, dtype=np.int64).reshape(4, -1).T.tolist()]
+    tokens, reached, remote = (np.array(column).T for column in zip(*found, strict=True))
+    return Loads(tokens, reached, remote)
+
+
+@lru_cache(maxsize=65536)
+def _device(tokens: int, top_k: int, experts: int, ep: int, exponent: float | None) -> tuple[Array, Array, float]:
+    """The loads of one device in a benchmark."""
+    experts = min(experts, MOST)
+    local = max(1, experts // ep)
+    shape = tokens, top_k, experts, local
+    counts = _dealt(*shape) if exponent is None else _drawn(*shape, exponent)
+    each = PARTS * ceil(local / PARTS)
+    parts = counts[:, np.arange(each) * local // each].reshape(len(counts), PARTS, -1)
+    reached = np.mean(parts > 0, axis=(0, 2))
+    loads = np.maximum(np.mean(parts, axis=(0, 2)) / np.maximum(reached, 1e-9), 1.0)
+    here = counts.sum(axis=1)
+    some = 1.0 if exponent is None else 1.0 - np.prod(1.0 - counts / tokens, axis=1)
+    touching = np.minimum(here, tokens * some)
+    return loads, reached, float(np.mean(np.maximum(touching * top_k - here, 0.0)))
+
+
+def _dealt(tokens: int, top_k: int, experts: int, local: int) -> Array:
+    """Tokens of the first device's experts where tokens take turns: one goes to every `stride`th expert; (1, local)."""
+    stride = ceil(experts / top_k)
+    turn = np.arange(local, dtype=np.float64)[None] % stride
+    if tokens >= stride:
+        return np.asarray(tokens // stride + (turn < tokens % stride), dtype=np.float64)
+    first, last = np.ceil(turn * tokens / stride), np.ceil((turn + 1.0) * tokens / stride)
+    return np.asarray(np.minimum(last - first, 1.0))
+
+
+def _drawn(tokens: int, top_k: int, experts: int, local: int, exponent: float) -> Array:
+    """Tokens of the busiest device's experts, most first, drawn from a power law DRAWS times; (DRAWS, local)."""
+    low, high = (1.0, 0.8 * tokens) if tokens * top_k > experts else (0.01, 2.0)
+    power = 1.0 - exponent
+    drawn = (low**power + _UNIFORM[:, :experts] * (high**power - low**power)) ** (1.0 / power)
+    share = drawn / drawn.sum(axis=1, keepdims=True) * tokens * top_k
+    counts = np.minimum(np.round(share), tokens)
+    for row, most in zip(counts, np.argsort(-share, axis=1), strict=True):  # rounding loses some, a full expert others
+        while (left := tokens * top_k - row.sum()) >= 1 and (free := most[row[most] < tokens]).size:
+            row[free[: int(left)]] += max(1.0, left // len(free))
+            np.minimum(row, tokens, out=row)
+    devices = counts[:, : experts // local * local].reshape(DRAWS, -1, local)
+    busiest = devices[np.arange(DRAWS), devices.sum(axis=2).argmax(axis=1)]
+    return -np.sort(-busiest, axis=1)
 
 
 def _sizes(columns: Columns) -> tuple[Array, ...]:
@@ -154,7 +219,8 @@ def _time(
     bandwidth = hardware.memory_bandwidth
     tokens, hidden, width, top_k, experts, tp, ep, gated = sizes
     width, local = width / tp, np.maximum(experts / ep, 1.0)
-    loads, reached = expert_loads(tokens, top_k, experts, ep, routing, parameters["imbalance"])
+    loads, reached, remote = expert_loads(tokens, top_k, experts, ep, routing)
+    remote = np.where(resident, parameters.get("remote", 0.0) * remote, 0.0)
     given = np.isfinite(touched)
     if given.any():
         counted = np.clip(np.where(given, touched / local, 1.0), 1e-9, 1.0)
@@ -163,15 +229,17 @@ def _time(
     up = (hidden, (1.0 + gated) * width)
     down = (width, hidden)
     peak = hardware.matrix_peak(form.arithmetic)
-    on_units = _units_time(loads, reached, local, (up, down), form.bytes, peak, hardware, parameters)
+    on_units = _units_time(loads, reached, local, remote, (up, down), form.bytes, peak, hardware, parameters)
     on_units = on_units * (1.0 + parameters["unaligned"] * (width % 16 != 0))
     weights = reached.mean(axis=0) * local * (2.0 + gated) * hidden * width * form.bytes
-    pairs = (loads * reached).mean(axis=0) * local
+    pairs = (loads * reached).mean(axis=0) * local + remote
     activations = 2.0 * pairs * (2.0 * hidden + (2.0 + gated) * width)
     missing = weights
     if np.any(resident):
         stored = local * (2.0 + gated) * hidden * width * form.bytes
-        missing = weights * (1.0 - resident * resident_share(stored, parameters["l2_share"] * l2_bytes(hardware), 8.0))
+        replayed = np.minimum(weights * (1.0 if routing == "balanced" else REPLAYED_DRAWS), stored)
+        cache = parameters["l2_share"] * l2_bytes(hardware)
+        missing = weights * (1.0 - resident * resident_share(replayed, cache, 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
     if bare:
@@ -187,6 +255,7 @@ def _units_time(
     loads: Array,
     reached: Array,
     local: Array,
+    remote: Array,
     gemms: tuple[tuple[Array, Array], ...],
     width: float,
     peak: float,
@@ -196,7 +265,7 @@ def _units_time(
     """Seconds on the multiprocessors for both GEMMs, with the best tile."""
     count, whole = units(hardware), parameters["wave_quantisation"]
     rows, columns = np.asarray(TILES, dtype=np.float64).T[:, :, None]
-    row_tiles = (reached * ceil_div(loads, rows[:, None])).mean(axis=1) * local
+    row_tiles = (reached * ceil_div(loads, rows[:, None])).mean(axis=1) * local + remote / rows
     multiply = 2.0 * rows * columns * count / (parameters["compute_efficiency"] * peak)
     one_step = np.maximum(multiply, (rows + columns) * width / parameters["tile_bandwidth"])
     total = np.zeros(row_tiles.shape)

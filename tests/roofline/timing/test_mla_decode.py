@@ -13,6 +13,7 @@ from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import Speculation
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound, kernel_time
+from roofline.timing.kernels.attention import MLA_PREFILL
 from roofline.timing.kernels.mla import PARAMETERS
 
 H200, H800 = load_hardware("h200-sxm"), load_hardware("h800-sxm")
@@ -40,6 +41,37 @@ def test_tiles_have_64_heads() -> None:
     assert two == pytest.approx(2 * one, rel=0.05)
     drafts = rows(132, 65536.0, 16, q_len=4.0)
     assert float(kernel_time("mla_decode", drafts, H200, constants)) == pytest.approx(one, rel=0.01)
+
+
+def test_unsplit_sequences_take_as_long_as_one_unit_needs() -> None:
+    constants = {**DEFAULTS, "split": 0.0, "sharpness": 20.0}
+    one, two, many = (
+        float(kernel_time("mla_decode", rows(batch, keys, 64), H200, constants)) - constants["launch"]
+        for batch, keys in ((1, 65536.0), (1, 131072.0), (100, 65536.0))
+    )
+    assert two == pytest.approx(2 * one, rel=0.01)
+    assert many == pytest.approx(one, rel=0.01)
+    assert one > 20 * float(kernel_time("mla_decode", rows(1, 65536.0, 64), H200, DEFAULTS))
+
+
+def test_host_time_is_that_of_benchmarks_without_graphs() -> None:
+    constants = {**DEFAULTS, "host": 150e-6}
+    hosted, warm, served = (
+        float(kernel_time("mla_decode", rows(1, 4096.0, 64), H200, constants, resident, alone))
+        for resident, alone in ((True, True), (True, False), (False, False))
+    )
+    assert hosted == pytest.approx(150e-6, rel=0.01)
+    assert warm < 50e-6
+    assert served < 50e-6
+
+
+def test_prefill_over_latents_multiplies_more() -> None:
+    constants = {**{parameter.name: parameter.default for parameter in MLA_PREFILL}, "sharpness": 20.0}
+    columns = {"dtype": "bf16", "batch": 1.0, "q_len": 32768.0, "kv_len": 32768.0, "heads": 128.0}
+    expanded, absorbed = (
+        float(kernel_time("mla_prefill", columns, H200, {**constants, "absorbed": chosen})) for chosen in (0.0, 1.0)
+    )
+    assert absorbed / expanded == pytest.approx((2 * 512 + 64) / (2 * 128 + 64), rel=0.03)
 
 
 def test_a_cache_in_eight_bits_is_half_the_bytes() -> None:

@@ -1,0 +1,74 @@
+"""Loads of experts: the routing of public benchmarks, the busiest device, and pairs with experts elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from roofline import load_hardware
+from roofline.timing.kernels import Array, kernel_time
+from roofline.timing.kernels.moe import PARAMETERS, Loads, expert_loads
+
+H100 = load_hardware("h100-sxm")
+DEFAULTS = {parameter.name: parameter.default for parameter in PARAMETERS}
+ROUTINGS = ("balanced", "power_law_1.01", "power_law_1.2")
+
+
+def loads(tokens: int, top_k: int, experts: int, ep: int, routing: str) -> Loads:
+    return expert_loads(*(np.array([float(size)]) for size in (tokens, top_k, experts, ep)), routing)
+
+
+def pairs(found: Loads, experts: int) -> float:
+    return float((found.tokens * found.reached).mean() * experts)
+
+
+@given(st.integers(1, 20480), st.sampled_from((1, 2, 8)), st.sampled_from((8, 16, 128, 256)), st.sampled_from(ROUTINGS))
+def test_one_device_computes_every_pair(tokens: int, top_k: int, experts: int, routing: str) -> None:
+    found = loads(tokens, top_k, experts, 1, routing)
+    assert pairs(found, experts) == pytest.approx(tokens * top_k, rel=0.02, abs=1)
+    assert float(found.tokens.max()) <= tokens
+    assert float(np.max(found.remote)) == pytest.approx(0, abs=tokens * top_k * 0.02 + 1)
+
+
+@given(st.integers(1, 300), st.sampled_from((1, 2, 8)), st.sampled_from((8, 64, 256)), st.sampled_from((1, 2, 8)))
+def test_balanced_tokens_take_turns(tokens: int, top_k: int, experts: int, ep: int) -> None:
+    stride, counts = experts // top_k, np.zeros(experts)
+    for token in range(tokens):
+        first = token if tokens >= stride else token * stride // tokens
+        counts[[(first + turn * stride) % experts for turn in range(top_k)]] += 1
+    local = counts[: experts // ep]
+    found = loads(tokens, top_k, experts, ep, "balanced")
+    assert pairs(found, experts // ep) == pytest.approx(local.sum(), rel=1e-9)
+    assert float(found.reached.mean()) == pytest.approx((local > 0).mean())
+
+
+@pytest.mark.parametrize("routing", ["power_law_1.01", "power_law_1.2"])
+def test_the_busiest_device_has_more_than_its_share(routing: str) -> None:
+    shares = [pairs(loads(4096, 8, 256, ep, routing), 256 // ep) / (4096 * 8 / ep) for ep in (1, 8, 64, 256)]
+    assert shares == sorted(shares)
+    assert shares[-1] > 3
+
+
+def test_remote_pairs_are_those_of_tokens_with_an_expert_here() -> None:
+    """Of 320 tokens with 8 of 256 experts, a tenth meets the first of 64 devices, each with one of its experts."""
+    assert loads(320, 8, 256, 64, "balanced").remote == pytest.approx(40 * 7)
+
+
+def seconds(resident: bool, **constants: float) -> Array:
+    columns: dict[str, Any] = {"tokens": 4096.0, "hidden": 7168.0, "intermediate": 2048.0, "top_k": 8.0}
+    columns |= {"dtype": "bf16", "experts": 256.0, "ep": 64.0, "routing": "balanced"}
+    return kernel_time("moe", columns, H100, {**DEFAULTS, **constants}, resident)
+
+
+def test_remote_pairs_take_time_in_benchmarks_only() -> None:
+    assert seconds(True, remote=1.0) > 3 * seconds(True, remote=1e-3)
+    assert seconds(False, remote=1.0) == seconds(False, remote=1e-3)
+
+
+def test_impossible_sizes_are_computed() -> None:
+    assert np.isfinite(loads(10**15, 8, 10**14, 7, "power_law_1.2").tokens).all()
+    assert np.isfinite(loads(10**15, 10**6, 10**14, 10**9, "balanced").tokens).all()
