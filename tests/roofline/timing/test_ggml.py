@@ -79,7 +79,7 @@ def test_published_throughputs(
 
 def test_wide_kernels_follow_the_peak_for_int8() -> None:
     assert time(512.0, wide=1.0) < time(512.0)
-    unknown = dataclasses.replace(CPU, vector={"fp32": CPU.vector["fp32"]})
+    unknown = replace(CPU, vector={"fp32": CPU.vector["fp32"]})
     slow = {"compute_efficiency": 0.2, "row_efficiency": 0.2, "wide": 1.0}  # no faster than the FP32 peak
     assert time(512.0, unknown, **slow) == pytest.approx(time(512.0, **slow))  # Zen 4: four times FP32
 
