@@ -189,7 +189,7 @@ def test_benchmarks_at_a_rate(tmp_path) -> None:
 
 def test_a_fit_finds_the_parameters_that_made_its_times(tmp_path) -> None:
     made = {"latency": 0.05, "request": 2e-3, "prompt_token": 1e-6, "dispatch": 40e-6, "step": 1e-3, "sequence": 20e-6}
-    sizes = [(count, tokens) for count in (1, 4, 16, 32) for tokens in (256, 2048)]
+    sizes = [(count, tokens) for count in (1, 2, 4, 8, 16, 32, 64) for tokens in (256, 1024, 2048)]
     rows = [line(concurrency=count, batch_size=count, osl=128, isl=tokens) for count, tokens in sizes]
     cases = [to_case(Line(number, row.file, row.cells)) for number, row in enumerate(rows)]
     logs, labels, _ = fitting.logarithms(cases, {"vllm": made}, Predictor())

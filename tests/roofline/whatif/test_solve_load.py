@@ -39,7 +39,6 @@ def test_no_closed_loop_is_faster_than_the_largest_sustainable_rate() -> None:
     request = request.with_options(prompt=4000, generate=30)
     answer = max_concurrency(request, Targets(ttft=2, tpot=0.1))
     assert answer.outcome is not None
-    assert answer.limited_by == ("saturation",)
     assert answer.outcome.requests_per_second < 1.06 * answer.outcome.saturated_at
 
 
