@@ -179,17 +179,17 @@ def test_few_bits_cost_quality_whatever_the_method() -> None:
 
 
 def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
-    experts = advise(asked("qwen3-30b-a3b", "h100-sxm", batch=8, prompt=2048, generate=256), Goal(Objective.TTFT))
-    narrower = experts.recommendation("fp8")
-    assert narrower is not None
-    assert not narrower.certain
+    crowded = advise(asked("gpt-oss-20b", "h100-sxm", batch=128, prompt=512, generate=64), Goal())
+    drafts = crowded.recommendation("eagle-3")
+    assert drafts is not None
+    assert not drafts.certain
     advice = advise(asked(), Goal(Objective.TPOT))
     assert advice.recommendations[0].certain
     assert any(found.tied for found in (*advice.recommendations, *advice.hardware))
 
 
 def test_a_plan_that_may_be_no_better_is_not_sure() -> None:
-    advice = advise(asked("gpt-oss-20b", "l40s", batch=256, prompt=32, generate=512), Goal(), top=0)
+    advice = advise(asked("gpt-oss-20b", "h100-sxm", batch=128, prompt=512, generate=64), Goal(), top=0)
     assert advice.plan.steps
     assert advice.plan.better.low < 1 < advice.plan.better.high
     assert not advice.plan.sure
