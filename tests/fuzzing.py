@@ -10,6 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
+import pandas as pd
 import yaml
 
 from roofline import RooflineError
@@ -198,3 +200,23 @@ def _bound(document: Document, name: str) -> float | None:
     plain = name.removeprefix("expected_")
     names = ("bound_time_s", "total_s") if name == "expected_time_s" else (plain,) if plain != name else ()
     return next((document[key] for key in names if isinstance(document.get(key), float)), None)
+
+
+def measured_gemms(rows: int) -> pd.DataFrame:
+    """A faultless table of measured GEMMs."""
+    return pd.DataFrame(
+        {
+            "hardware": "h100-sxm",
+            "op": "gemm",
+            "dtype": "bf16",
+            "m": 2 ** (np.arange(rows) % 12),
+            "n": 4096,
+            "k": 1024 * (1 + np.arange(rows)),
+            "latency_us": 10.0 + np.arange(rows),
+            "kernel": "torch",
+            "software": "torch 2.9",
+            "cache": "cold",
+            "bare": 0.0,
+            "remark": "none",
+        }
+    )

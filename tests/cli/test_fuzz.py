@@ -21,7 +21,7 @@ from roofline.reports.output.export import as_csv, as_json, as_markdown
 from roofline.specs.hardware import parse_hardware
 from roofline.specs.huggingface import translate
 from roofline.specs.modelspec import parse_model, to_spec
-from tests.fuzzing import Document, attempt, disordered, places
+from tests.fuzzing import TOKENS, Document, attempt, disordered, places
 from tests.paths import ROOT
 
 HARDWARE_FILES = [ROOT / "hwspecs" / f"{name}.yaml" for name in ("a100-sxm-80gb", "m2-ultra", "tpu-v5e", "epyc-9654")]
@@ -127,26 +127,6 @@ def damaged(draw: st.DrawFn, texts: list[str]) -> str:
     return text[:start] + draw(tokens) + text[start + draw(st.integers(0, 40)) :]
 
 
-TOKENS = [
-    *("name", "a", "b", "- ", ": ", ", ", "? ", "{", "}", "[", "]", "'", '"', "\n", "\n  ", " ", "\t", "|", ">", "#"),
-    *(
-        "&a ",
-        "*a",
-        "<<",
-        "!!bool ",
-        "!!int ",
-        "!!float ",
-        "!!map ",
-        "!!seq ",
-        "!!set ",
-        "!!omap ",
-        "!!pairs ",
-        "!!str ",
-    ),
-    *("!!null ", "!!binary ", "!!timestamp ", "!!python/name:os.system ", "!", "%YAML 9.9", "---\n", "...\n", "~", "="),
-    *("1", "0x", "0b", "1_", "1e999", ".inf", ".nan", "-", "1:60", "2025-99-99", "true", "null", "NaN", "\\u0000"),
-    *("\x00", "\x85", "\u2028", "\ufeff", "\\ud800", "é", "🦙"),
-]
 tokens = st.lists(st.sampled_from(TOKENS), max_size=12).map("".join)
 
 

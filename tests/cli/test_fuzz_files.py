@@ -35,7 +35,7 @@ from roofline.validate.score.kernels import score_file
 from roofline.validate.tables.rows import read_measurements
 from roofline.whatif.study import read_study
 from tests.conftest import Run
-from tests.fuzzing import HUGE, attempt, disordered, dumped, mutants
+from tests.fuzzing import HUGE, attempt, disordered, dumped, measured_gemms, mutants
 from tests.paths import ROOT
 
 
@@ -181,23 +181,7 @@ CELLS: dict[str, Any] = {
 
 @pytest.fixture
 def frame() -> pd.DataFrame:
-    rows = 24
-    return pd.DataFrame(
-        {
-            "hardware": "h100-sxm",
-            "op": "gemm",
-            "dtype": "bf16",
-            "m": 2 ** (np.arange(rows) % 12),
-            "n": 4096,
-            "k": 1024 * (1 + np.arange(rows)),
-            "latency_us": 10.0 + np.arange(rows),
-            "kernel": "torch",
-            "software": "torch 2.9",
-            "cache": "cold",
-            "bare": 0.0,
-            "remark": "none",
-        }
-    )
+    return measured_gemms(24)
 
 
 def read(path: Path) -> None:

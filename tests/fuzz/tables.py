@@ -10,7 +10,6 @@ from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from roofline.reports.output.export import as_json
@@ -31,7 +30,7 @@ from roofline.validate.tables.rowfile import COLUMNS, RowFile, case_of, read_row
 from roofline.validate.tables.rows import read_measurements
 from roofline.validate.tables.serving import COLUMNS as SERVING
 from tests.fuzz.files import raws
-from tests.fuzzing import attempt, damaged, dumped, hostile, mutated
+from tests.fuzzing import attempt, damaged, dumped, hostile, measured_gemms, mutated
 
 CELLS: tuple[Any, ...] = (
     *(
@@ -58,23 +57,7 @@ CELLS: tuple[Any, ...] = (
 
 def measurements(generator: random.Random, folder: Path) -> None:
     """A table of kernels, scored and now and then fitted."""
-    rows = 12
-    frame = pd.DataFrame(
-        {
-            "hardware": "h100-sxm",
-            "op": "gemm",
-            "dtype": "bf16",
-            "m": 2 ** np.arange(rows),
-            "n": 4096,
-            "k": 1024 * (1 + np.arange(rows)),
-            "latency_us": 10.0 + np.arange(rows),
-            "kernel": "torch",
-            "software": "torch 2.9",
-            "cache": "cold",
-            "bare": 0.0,
-            "remark": "none",
-        }
-    ).astype(object)
+    frame = measured_gemms(12).astype(object)
     for _ in range(generator.randint(1, 3)):
         name, value = generator.choice(list(frame)), generator.choice(CELLS)
         whole = generator.random() < 0.5

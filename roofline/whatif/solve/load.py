@@ -31,7 +31,7 @@ SATURATED = 1.05
 """Throughput of a closed loop over the largest sustainable rate from which its steady state does not hold.
 
 Long prompts wait for each other there, more of them than `roofline.serving.steady` tells apart: gpt-oss-120b on two
-H100 with 128 requests of 4,000 + 30 tokens in flight completes 19 requests/s simulated one by one, 35 in steady state.
+H100 with 128 requests of 4,000 + 30 tokens in flight completes 19 requests/s simulated one by one, 23 in steady state.
 """
 
 
