@@ -23,24 +23,14 @@ def test_all_six_methods_are_compared(speculation: dict[str, Row]) -> None:
 
 @pytest.mark.parametrize("method", ACCEPTED)
 def test_the_gain_is_below_the_tokens_per_step(method: str, speculation: dict[str, Row]) -> None:
-    low, high = speculation[method].simulated
-    assert low <= ACCEPTED[method][0]
-    assert high <= ACCEPTED[method][1]
+    assert speculation[method].simulated[1] <= sum(ACCEPTED[method]) / 2 * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("method", ACCEPTED)
-def test_the_middle_of_a_simulated_range_is_within_the_published_one(method: str, speculation: dict[str, Row]) -> None:
-    """LADE is fitted to the table; of SpD the smaller draft is within it, the larger one is too slow at 4 tokens."""
-    row = speculation[method]
-    low, high = row.measured
-    assert low < sum(row.simulated) / 2 < high
-
-
-@pytest.mark.parametrize("method", ["SSD", "LADE", "Medusa-1", "Eagle"])
 def test_the_simulated_range_is_within_the_published_one(method: str, speculation: dict[str, Row]) -> None:
     row = speculation[method]
-    assert row.measured[0] <= row.simulated[0]
-    assert row.simulated[1] <= row.measured[1] + 0.005  # the table has two decimals
+    low, high = (round(value, 2) for value in row.simulated)  # the table has two decimals
+    assert row.measured[0] <= low <= high <= row.measured[1]
 
 
 def test_the_ranking_of_the_methods(speculation: dict[str, Row]) -> None:
