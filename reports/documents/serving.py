@@ -7,11 +7,15 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import compress
 from typing import Any
 
+from msgspec.structs import replace
+
 from roofline.core.errors import RooflineError
 from roofline.core.units import seconds, si
 from roofline.reports.documents.analysis import interval
 from roofline.reports.output.blocks import Block, finite
 from roofline.reports.output.export import csv_text
+from roofline.scenario.analysis import analyze
+from roofline.scenario.notes import notes
 from roofline.serving.curve import Curve
 from roofline.serving.load import Arrivals
 from roofline.serving.outcome import Latency, Outcome
@@ -54,8 +58,16 @@ def serving_document(curve: Curve, targets: tuple[float, float]) -> dict[str, An
             "kv_tokens": curve.replica.kv_tokens,
         },
         "targets": {"ttft_s": finite(targets[0]), "tpot_s": finite(targets[1])},
+        "notes": list(_scenario_notes(curve)),
         "points": [_point(curve, value, found) for value, found in zip(curve.values, curve.outcomes, strict=True)],
     }
+
+
+def _scenario_notes(curve: Curve) -> tuple[str, ...]:
+    """The notes on the longest request alone."""
+    output = max(round(curve.load.means[1]), 1)
+    prompt = max(round(curve.load.longest) - output, 1)
+    return notes(analyze(replace(curve.scenario, batch=1, prompt=prompt, generate=output)))
 
 
 def _point(curve: Curve, value: float, found: Outcome) -> dict[str, Any]:
@@ -166,8 +178,9 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         f"Prompt {document['prompt']}, output {document['generate']} tokens; weights {document['weights']}, KV cache"
         f" {document['kv']}",
         _policy(document),
+        *(f"note: {note}" for note in document["notes"]),
     ]
-    return [Block(title, lines, header, rows, left=1), *_notes(document)]
+    return [Block(title, lines, header, rows, left=1), *_limits(document)]
 
 
 def _policy(document: Mapping[str, Any]) -> str:
@@ -219,7 +232,7 @@ def _number(value: float | None, form: str) -> str:
     return "-" if value is None else form.format(value)
 
 
-def _notes(document: Mapping[str, Any]) -> Iterator[Block]:
+def _limits(document: Mapping[str, Any]) -> Iterator[Block]:
     points = document["points"]
     over = [point for point in points if not point["stable"]]
     if over:

@@ -83,7 +83,7 @@ def spreads(replica: Replica, batch: float, context: float, chunk: float) -> tup
         (low_prefill, high_prefill, (chunk, context), scheduler.spread_ttft),
         (low_decode, high_decode, (each, context), scheduler.spread_tpot),
     ):
-        below, above = 1 - float(low(*at)), float(high(*at)) - 1
+        below, above = 1 - float(low.nearest(*at)), float(high.nearest(*at)) - 1
         found.append((max(1 - own[0] * below, LEAST), 1 + own[1] * above))
     return tuple(found)
 

@@ -109,6 +109,11 @@ class Table(NamedTuple):
         """Seconds at rows and columns that broadcast, at least 0."""
         return np.maximum(self.signed(row, column), 0.0)
 
+    def nearest(self, row: Any, column: Any) -> Array:
+        """Values at rows and columns; beyond the grid, those of its edge."""
+        inside = ((place, axis[0], axis[-1]) for place, axis in ((row, self.rows), (column, self.columns)))
+        return self.signed(*(np.clip(*each) for each in inside))
+
     def signed(self, row: Any, column: Any) -> Array:
         """The same of differences of times, which may be below 0."""
         row, column = np.asarray(row, float), np.asarray(column, float)

@@ -16,8 +16,9 @@ def test_a_curve_has_a_line_for_each_concurrency(run) -> None:
     assert "tok/s/user" in out
 
 
-def test_json_has_every_statistic_with_its_interval(run) -> None:
-    status, out, _ = run(*ASKED, "--rate", "1/s", "--ttft", "1s", "--format", "json")
+@pytest.mark.parametrize("prompt", [10, 1000, 100_000, 200_000])
+def test_json_has_every_statistic_with_its_interval(run, prompt) -> None:
+    status, out, _ = run(*ASKED, "--prompt", prompt, "--rate", "0.05/s", "--ttft", "60s", "--format", "json")
     assert status == 0
     document = json.loads(out)
     assert document["schema"] == "roofline.serve/1"
@@ -28,6 +29,14 @@ def test_json_has_every_statistic_with_its_interval(run) -> None:
             assert 0 < found["low"] <= found["mid"] <= found["high"]
     assert 0 < point["goodput_requests_per_s"] <= 1
     assert point["usd_per_million_tokens"] > 0
+
+
+def test_notes_of_the_longest_request_are_printed(run) -> None:
+    asked = (*ASKED, "--concurrency", 2, "--engine", "vllm@0.31")
+    _, out, _ = run(*asked, "--prompt", "uniform:1000:140000")
+    assert "note: the sequences grow beyond the model's maximum context" in out
+    assert "note: vLLM 0.31: the profile is the newest one" in out
+    assert "maximum context" not in run(*asked)[1]
 
 
 def test_csv_and_markdown(run) -> None:
