@@ -23,34 +23,13 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError, quote
 from roofline.scenario.scenario import Scenario
 from roofline.techniques.base import Level, Parameter, Price, Published, Technique
+from roofline.techniques.entries import bundled_entries
 
 
 @lru_cache(maxsize=1)
 def techniques() -> Mapping[str, Technique]:
-    """The catalogue by name, in the order of application; distillation comes first, since it replaces the model."""
-    from roofline.techniques import (
-        attention,
-        compression,
-        conditional,
-        data,
-        hybrid,
-        kernels,
-        key_selection,
-        kv_cache,
-        low_precision,
-        placement,
-        scheduling,
-        self_speculation,
-        serving,
-        speculation,
-        structure,
-        weight_only,
-    )
-
-    model = (structure, attention, key_selection, weight_only, low_precision, kv_cache, compression, conditional)
-    system = (kernels, serving, speculation, self_speculation, placement, hybrid, scheduling)
-    entries = (entry for module in (*model, data, *system) for entry in module.TECHNIQUES)
-    return MappingProxyType({entry.name: entry for entry in entries})
+    """The catalogue by name, in the order of application."""
+    return MappingProxyType({entry.name: entry for entry in bundled_entries()})
 
 
 @lru_cache(maxsize=1)

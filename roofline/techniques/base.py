@@ -1,10 +1,11 @@
-"""The catalogue entry: a technique as a function from a scenario to a scenario, with its published effects."""
+"""The catalogue entry: what a technique is, its parameters, its published effects, and the function that applies it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import StrEnum
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from msgspec import Struct
@@ -12,12 +13,6 @@ from msgspec import Struct
 from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import parse_count
 from roofline.scenario.scenario import Scenario
-
-SURVEY = "Zhou et al. 2024"
-TABLE_6 = f"{SURVEY}, Table 6"
-GENERATIVE_SURVEY = "Miao et al. 2023"
-UNVEILED = "Yuan et al. 2024, LLM Inference Unveiled"
-ACCELERATORS = "Park et al. 2024, Inference Optimization on AI Accelerators"
 
 
 class Level(StrEnum):
@@ -44,18 +39,18 @@ class Parameter(Struct, frozen=True):
     """
 
     name: str
-    default: float | int | str | None
     meaning: str
-    low: float | None = None
-    high: float | None = None
+    default: float | int | str | None = None
+    low: float | int | None = None
+    high: float | int | None = None
 
 
 class Published(Struct, frozen=True):
     """A published effect with its conditions and source."""
 
     effect: str
-    conditions: str
-    source: str
+    conditions: str = ""
+    source: str = ""
 
 
 Values = Mapping[str, Any]
@@ -66,8 +61,11 @@ class Technique(Struct, frozen=True):
     """One entry of the catalogue.
 
     `covers` lists the systems and methods of the literature that the entry represents. Two techniques with the same
-    `slot` exclude each other. `change` is None for techniques that roofline does not simulate; `caveat` gives the
-    reason, or what a simulation omits. `same_as` names the entry that has the same simulation, with other defaults.
+    `slot` exclude each other. `function` names the function that applies the technique, as module.function of this
+    room; its arguments are the scenario, the technique's name, the `constants` and the values of the `parameters`. It
+    is "" for techniques that roofline does not simulate; `caveat` gives the reason, or what a simulation omits.
+    `requires` names what the model must have, of `roofline.techniques.changes.REQUIREMENTS`. `same_as` names the entry
+    that has the same simulation, with other defaults.
     """
 
     name: str
@@ -77,12 +75,19 @@ class Technique(Struct, frozen=True):
     reference: str
     effect: str
     slot: str
-    change: Change | None
+    function: str = ""
+    constants: Mapping[str, Any] = {}
+    requires: tuple[str, ...] = ()
     covers: tuple[str, ...] = ()
     parameters: tuple[Parameter, ...] = ()
     published: tuple[Published, ...] = ()
     caveat: str = ""
     same_as: str = ""
+
+    @property
+    def change(self) -> Change | None:
+        """The technique as a function of a scenario and the values of its parameters; None if it is not simulated."""
+        return partial(_changed, self) if self.function else None
 
     def values(self, given: Mapping[str, str]) -> dict[str, Any]:
         """All parameters, `given` or default; raises RooflineError for an unknown key or a value out of range."""
@@ -98,7 +103,7 @@ class Technique(Struct, frozen=True):
             if parameter.default is None and low is None:
                 raise RooflineError(f"{self.name} needs {parameter.name}: {parameter.meaning}")
             return parameter.default
-        if low is None:
+        if low is None or high is None:
             return text
         integer = isinstance(parameter.default, int)
         try:
@@ -106,9 +111,10 @@ class Technique(Struct, frozen=True):
         except ValueError:
             kind = "an integer" if integer else "a number"
             raise RooflineError(f"{self.name}: {parameter.name} must be {kind}, got {quote(text)}") from None
-        if not low <= value <= (float("inf") if high is None else high):
-            bounds = f"at least {low:g}" if high is None else f"between {low:g} and {high:g}"
-            raise RooflineError(f"{self.name}: {parameter.name} must be {bounds}, got {quote(text)}")
+        if not low <= value <= high:
+            raise RooflineError(
+                f"{self.name}: {parameter.name} must be between {low:g} and {high:g}, got {quote(text)}"
+            )
         return value
 
 
@@ -120,26 +126,12 @@ def _whole(text: str) -> int:
     return int(number)
 
 
-def _entry(
-    name: str,
-    title: str,
-    reference: str,
-    effect: str,
-    slot: str,
-    change: Change | None,
-    *parameters: Parameter,
-    level: Level,
-    price: Price,
-    covers: tuple[str, ...] = (),
-    published: tuple[Published, ...] = (),
-    caveat: str = "",
-    same_as: str = "",
-) -> Technique:
-    described = (name, title, level, price, reference, effect, slot)
-    rest = (change, covers, parameters, published, caveat, "" if same_as == name else same_as)
-    return Technique(*described, *rest)
+def _changed(technique: Technique, scenario: Scenario, values: Values) -> Scenario:
+    from roofline.techniques.changes import REQUIREMENTS
 
-
-data_technique = partial(_entry, level=Level.DATA, price=Price.LOSSY)
-model_technique = partial(_entry, level=Level.MODEL)
-system_technique = partial(_entry, level=Level.SYSTEM, price=Price.LOSSLESS)
+    for requirement in technique.requires:
+        REQUIREMENTS[requirement](scenario, technique.name)
+    module, _, function = technique.function.rpartition(".")
+    apply = getattr(import_module(f"roofline.techniques.{module}"), function)
+    changed: Scenario = apply(scenario, technique.name, **technique.constants, **values)
+    return changed

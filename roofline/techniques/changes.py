@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 import numpy as np
@@ -77,6 +78,26 @@ def require_feed_forward(scenario: Scenario, name: str, kind: type[Mlp] | type[M
         blocks = "dense feed-forward blocks" if kind is Mlp else "MoE layers"
         raise UnsupportedError(f"{name} applies to {blocks}, and {scenario.model.name} has none")
 
+
+def _require_dense_blocks(scenario: Scenario, name: str) -> None:
+    require_feed_forward(scenario, name, Mlp)
+
+
+def _require_experts(scenario: Scenario, name: str) -> None:
+    require_feed_forward(scenario, name, MixtureOfExperts)
+
+
+REQUIREMENTS: Mapping[str, Callable[[Scenario, str], None]] = MappingProxyType(
+    {
+        "generation": require_generation,
+        "causal prompt": require_causal_prompt,
+        "KV cache": require_kv_cache,
+        "softmax attention": require_softmax_attention,
+        "MLP": _require_dense_blocks,
+        "MoE": _require_experts,
+    }
+)
+"""What a technique may require of a model: functions that raise UnsupportedError for a model without."""
 
 # --- workload ---------------------------------------------------------------------------------------------------------
 

@@ -1,47 +1,29 @@
-"""Speculative decoding: a draft proposes tokens, and the model verifies them in one pass."""
+"""Speculative decoding: a draft proposes tokens, and the model verifies them in one pass.
+
+The keyword arguments `yields` of a function are `accept`, the tokens per iteration including the model's own, and for
+some techniques `acceptance`, the probability that a draft token is accepted, which overrides it.
+"""
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Mapping
 from math import ceil
-from typing import Any
+from types import MappingProxyType
 
 from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.graph.network import EMBEDDING, HEAD
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.speculation import Speculation, accepted_tokens
-from roofline.specs.model import Attention, LatentAttention
-from roofline.techniques.acceptance import TASKS, as_published, published_acceptance
-from roofline.techniques.base import (
-    GENERATIVE_SURVEY,
-    SURVEY,
-    Change,
-    Parameter,
-    Price,
-    Published,
-    Technique,
-    Values,
-    system_technique,
-)
-from roofline.techniques.changes import require_generation, with_settings
-from roofline.techniques.drafts import draft_model
+from roofline.specs.model import Attention, LatentAttention, Model
+from roofline.techniques.acceptance import published_acceptance
+from roofline.techniques.changes import with_settings
+from roofline.techniques.drafts import draft_model, eagle_3_layer, eagle_layer, medusa_heads, prediction_module
 
-TABLE_5 = f"{SURVEY}, Table 5"
-_CONDITIONS = (
-    "Vicuna 7B, 13B and 33B, LLaMA-2 7B and 13B, Vicuna-80 prompts; GPU, batch, precision and draft length not stated"
-)
-INPUT = "The accepted tokens per iteration depend on texts and models and are an input, not a prediction."
-
-OF_ANOTHER = (
-    "Accepted tokens are those published for the model and the task, or for another model where it has none; drafts of"
-    " other training differ."
-)
-
-entry = partial(system_technique, caveat=INPUT)
+Yields = Mapping[str, float | None]
 
 
-def speculate(scenario: Scenario, name: str, speculation: Speculation, tree: bool = False) -> Scenario:
+def _speculate(scenario: Scenario, name: str, speculation: Speculation, tree: bool = False) -> Scenario:
     """The scenario with speculative decoding; raises RooflineError where more tokens are accepted than drafted."""
-    require_generation(scenario, name)
     model = scenario.model
     if speculation.accepted > speculation.length + 1:
         raise RooflineError(
@@ -53,310 +35,146 @@ def speculate(scenario: Scenario, name: str, speculation: Speculation, tree: boo
     return with_settings(scenario, speculation=speculation)
 
 
-def as_measured(scenario: Scenario, name: str, values: Values, length: int, tree: bool = False) -> tuple[float, str]:
-    """Tokens per iteration as given, else as published for the model and the task, and where those were measured."""
-    row = published_acceptance(name, scenario.model.name, values["task"], tree)
-    if row is None or not {values["accept"], values["acceptance"]} <= {None}:
-        return accepted_of(name, values, length), ""
-    return row.of_length(length), f"{row.where} ({row.source})"
-
-
-def accepted_of(name: str, values: Values, length: int) -> float:
+def _accepted(name: str, length: int, yields: Yields) -> float:
     """Tokens per iteration: from the acceptance rate if there is one, else `accept`."""
-    if values.get("acceptance") is not None:
-        return accepted_tokens(values["acceptance"], length)
-    if values.get("accept") is None:
-        other = " or acceptance" if "acceptance" in values else ""
+    rate, tokens = yields.get("acceptance"), yields.get("accept")
+    if rate is not None:
+        return accepted_tokens(rate, length)
+    if tokens is None:
+        other = " or acceptance" if "acceptance" in yields else ""
         raise RooflineError(f"{name} needs accept{other}: no published mean holds in general")
-    return float(values["accept"])
+    return float(tokens)
 
 
-def accept(default: float | None = None, source: str = "no default is published") -> Parameter:
-    """The parameter for tokens per iteration; `source` says where its default comes from."""
-    return Parameter("accept", default, f"tokens per iteration, including the model's own ({source})", 1, 1000)
-
-
-def lowest_in_table_5(default: float) -> Parameter:
-    """The same with the lowest tokens of a method in Table 5 of the survey."""
-    return accept(default, f"the lowest in {TABLE_5}")
-
-
-def acceptance(default: float | None = None, note: str = "overrides accept") -> Parameter:
-    """The parameter for the acceptance rate of a draft token."""
-    return Parameter(
-        "acceptance", default, f"acceptance rate: probability that a draft token is accepted; {note}", 0, 1
-    )
-
-
-def task() -> Parameter:
-    """The parameter for the task whose published acceptance is used."""
-    return Parameter("task", TASKS[0], f"task of the published acceptance: {', '.join(TASKS)}")
-
-
-BY_MODEL = accept(None, "that published for the model and the task")
-
-
-def draft_length(default: int, source: str) -> Parameter:
-    """The parameter for draft tokens in a row."""
-    return Parameter("length", default, f"draft tokens per iteration ({source})", 1, 100)
-
-
-def tree_size(default: int, source: str) -> Parameter:
-    """The parameter for the tokens of a tree."""
-    return Parameter("tree", default, f"tokens of the verified tree ({source})", 1, 4096)
-
-
-def from_table_5(accepted: str, gain: str) -> tuple[Published, ...]:
-    """The published effect of a method in Table 5 of the survey."""
-    return (Published(f"{accepted} tokens a step, {gain} times as fast", _CONDITIONS, TABLE_5),)
+def _accepted_as_published(
+    scenario: Scenario, name: str, task: str, length: int, yields: Yields, tree: bool = False
+) -> tuple[float, str]:
+    """Tokens per iteration as given, else as published for the model and the task, and where those were measured."""
+    row = published_acceptance(name, scenario.model.name, task, tree)
+    if row is None or any(value is not None for value in yields.values()):
+        return _accepted(name, length, yields), ""
+    return row.of_length(length), f"{row.where} ({row.source})"
 
 
 # --- a draft model ----------------------------------------------------------------------------------------------------
 
 
-def _draft_model(name: str) -> Change:
-    """A smaller model drafts one or more sequences or a tree; `draft_accept` is its own speculative decoding."""
-
-    def change(scenario: Scenario, values: Values) -> Scenario:
-        length, width = values["length"], values.get("sequences", 1)
-        accepted = min(accepted_of(name, values, length) * values.get("gain", 1.0), length + 1)
-        own = values.get("draft_accept", 1.0)
-        speculation = Speculation(
-            length=length,
-            accepted=accepted,
-            verified=values.get("tree", length * width),
-            draft=draft_model(values["draft"], scenario.model, name),
-            draft_width=max(width, ceil(values.get("tree", length) / length), ceil(own)),
-            draft_passes=ceil(length / own),
-        )
-        return speculate(scenario, name, speculation, tree=speculation.verified > length)
-
-    return change
-
-
-FOUR = draft_length(4, "as in Chen et al. 2023")
-_SAME_VOCABULARY = f"{INPUT} Both models must have the same vocabulary, which is not checked."
-
-
-def _with_draft_model(
+def with_draft_model(
+    scenario: Scenario,
     name: str,
-    title: str,
-    reference: str,
-    effect: str,
-    *parameters: Parameter,
-    caveat: str = _SAME_VOCABULARY,
-    **rest: Any,
-) -> Technique:
-    draft = Parameter("draft", None, "draft model with the same vocabulary")
-    change = _draft_model(name)
-    return entry(
-        name, title, reference, effect, "speculative decoding", change, draft, *parameters, caveat=caveat, **rest
+    *,
+    draft: str,
+    length: int,
+    tree: int | None = None,
+    sequences: int = 1,
+    gain: float = 1.0,
+    draft_accept: float = 1.0,
+    **yields: float | None,
+) -> Scenario:
+    """A smaller model drafts `sequences` of `length` tokens, or a tree of that depth and `tree` tokens.
+
+    `gain` multiplies the accepted tokens. `draft_accept`: tokens per pass of the draft model, which speculates itself.
+    """
+    speculation = Speculation(
+        length=length,
+        accepted=min(_accepted(name, length, yields) * gain, length + 1),
+        verified=length * sequences if tree is None else tree,
+        draft=draft_model(draft, scenario.model, name),
+        draft_width=max(sequences, ceil((length if tree is None else tree) / length), ceil(draft_accept)),
+        draft_passes=ceil(length / draft_accept),
     )
-
-
-WITH_DRAFT_MODEL = (
-    _with_draft_model(
-        "speculative-decoding",
-        "Speculative decoding with a draft model",
-        "Leviathan et al. 2023; Chen et al. 2023",
-        "A small model drafts tokens one by one, and one pass of the model verifies all of them: more FLOPs, weights"
-        " read once for several tokens.",
-        FOUR,
-        lowest_in_table_5(1.77),
-        acceptance(),
-        covers=("SpD", "speculative sampling", "draft-model", "speculative decoding"),
-        published=(
-            *from_table_5("1.77-2.02", "1.05-1.77"),
-            Published("(1 - a^(g+1)) / (1 - a) tokens an iteration", "closed form", "Leviathan et al. 2023"),
-        ),
-        caveat=f"{_SAME_VOCABULARY} Training the draft of Table 5 took 275 GPU hours.",
-    ),
-    _with_draft_model(
-        "distillspec",
-        "DistillSpec: a draft model distilled from its target",
-        "Zhou et al. 2023, DistillSpec",
-        "A draft model trained on the target's outputs has a higher acceptance rate; the passes stay the same.",
-        FOUR,
-        lowest_in_table_5(1.77),
-        acceptance(),
-        Parameter("gain", 1.1, "factor on the tokens per iteration", 1, 10),
-        covers=("OSD", "Online SD", "online speculative decoding"),
-        published=(
-            Published("10-45% faster than with the undistilled draft", "not stated", "Yuan et al. 2024, section 4.2.1"),
-        ),
-        caveat=f"{_SAME_VOCABULARY} The published gain is in latency; here it multiplies the accepted tokens.",
-    ),
-    _with_draft_model(
-        "specinfer",
-        "SpecInfer: token tree verification",
-        "Miao et al. 2023, SpecInfer",
-        "Drafts branch into a tree that one pass verifies: more tokens verified, a longer accepted path.",
-        draft_length(8, "depth of the tree, as SpecInfer's expansion 1,1,3,1,1,1,1,1"),
-        tree_size(20, "the size of that expansion"),
-        accept(),
-        covers=("tree attention", "LLMCad"),
-        caveat=f"{_SAME_VOCABULARY} Several draft models in parallel are simulated as one wider draft step.",
-    ),
-    _with_draft_model(
-        "sequoia",
-        "Sequoia: token trees shaped for the hardware",
-        "Chen et al. 2024, Sequoia",
-        "The size and depth of the verified tree fit the hardware: large trees where bandwidth is scarce.",
-        draft_length(6, "an example"),
-        tree_size(64, "an example"),
-        accept(),
-        caveat=f"{_SAME_VOCABULARY} The search for the best tree is not simulated.",
-    ),
-    _with_draft_model(
-        "spectr",
-        "SpecTr: several draft sequences",
-        "Sun et al. 2023, SpecTr",
-        "The draft model samples several sequences; one pass verifies all and accepts the longest prefix.",
-        FOUR,
-        Parameter("sequences", 4, "draft sequences (an example)", 1, 64),
-        accept(),
-    ),
-    _with_draft_model(
-        "staged-speculation",
-        "Staged speculative decoding: the draft model speculates too",
-        "Spector and Re 2023, staged speculative decoding",
-        "The draft model uses speculative decoding itself, so that it needs fewer passes for the same tokens.",
-        FOUR,
-        Parameter("draft_accept", 2.0, "tokens per pass of the draft model (an example)", 1, 100),
-        accept(),
-        covers=("Stage Spec. Decoding", "CS Drafting", "cascade speculative drafting"),
-        caveat=f"{_SAME_VOCABULARY} The draft of the draft model costs nothing, like n-grams.",
-    ),
-    _with_draft_model(
-        "big-little-decoder",
-        "Big Little Decoder: a small model with fallback to a large one",
-        "Kim et al. 2023, Big Little Decoder",
-        "A small model generates until its confidence is low; one pass of the large model then checks and corrects.",
-        draft_length(10, "tokens between two fallbacks, an example"),
-        accept(),
-        acceptance(0.9, "overrides accept (an example)"),
-        price=Price.LOSSY,
-        covers=("fallback", "BiLD"),
-    ),
-)
+    return _speculate(scenario, name, speculation, tree=speculation.verified > length)
 
 
 # --- drafts without a network -----------------------------------------------------------------------------------------
 
 
-def _lookup(name: str) -> Change:
-    """Drafts that cost nothing: a sequence of `length`, or a tree of that depth and `tree` tokens."""
-
-    def change(scenario: Scenario, values: Values) -> Scenario:
-        length = values["length"]
-        accepted = accepted_of(name, values, length)
-        verified = values.get("tree", length)
-        return speculate(scenario, name, Speculation(length, accepted, verified), tree=verified > length)
-
-    return change
+def look_up(scenario: Scenario, name: str, *, length: int, tree: int | None = None, **yields: float | None) -> Scenario:
+    """Drafts that cost nothing: a sequence of `length` tokens, or a tree of that depth and `tree` tokens."""
+    verified = length if tree is None else tree
+    speculation = Speculation(length, _accepted(name, length, yields), verified)
+    return _speculate(scenario, name, speculation, tree=verified > length)
 
 
-def _prompt_lookup(scenario: Scenario, values: Values) -> Scenario:
-    name, length = "prompt-lookup", values["length"]
-    accepted, measured = as_measured(scenario, name, values, length)
-    return speculate(scenario, name, Speculation(length, accepted, length, measured=measured))
+def look_up_prompt(scenario: Scenario, name: str, *, length: int, task: str, **yields: float | None) -> Scenario:
+    """Drafts copied from the prompt, with the published acceptance of the model on a task."""
+    accepted, measured = _accepted_as_published(scenario, name, task, length, yields)
+    return _speculate(scenario, name, Speculation(length, accepted, length, measured=measured))
 
 
-def _lookahead(scenario: Scenario, values: Values) -> Scenario:
-    name, size = "lookahead", values["ngram"]
-    accepted = accepted_of(name, values, size - 1)
-    # Each position of the window and each guess takes size - 1 tokens; the current token is one of them.
-    tokens = (values["window"] + values["guesses"]) * (size - 1)
-    speculation = Speculation(size - 1, accepted, tokens - 1, slowdown=values["slowdown"])
-    return speculate(scenario, name, speculation, tree=True)
+def look_ahead(
+    scenario: Scenario, name: str, *, window: int, ngram: int, guesses: int, slowdown: float, **yields: float | None
+) -> Scenario:
+    """Lookahead decoding: every pass extends the n-grams of a window and verifies `guesses` others."""
+    # Each position of the window and each guess takes ngram - 1 tokens; the current token is one of them.
+    tokens = (window + guesses) * (ngram - 1)
+    speculation = Speculation(ngram - 1, _accepted(name, ngram - 1, yields), tokens - 1, slowdown=slowdown)
+    return _speculate(scenario, name, speculation, tree=True)
 
 
-def _refined(scenario: Scenario, values: Values) -> Scenario:
+def refine_groups(scenario: Scenario, name: str, *, tokens: int, refinements: int) -> Scenario:
     """Groups of tokens that are recomputed `refinements` times: tokens / refinements a pass."""
-    name, tokens = "non-autoregressive", values["tokens"]
-    if values["refinements"] > tokens:
-        raise RooflineError(f"{name}: {values['refinements']} refinements of {tokens} tokens are slower than decoding")
-    return speculate(scenario, name, Speculation(tokens - 1, tokens / values["refinements"], tokens - 1), tree=True)
+    if refinements > tokens:
+        raise RooflineError(f"{name}: {refinements} refinements of {tokens} tokens are slower than decoding")
+    return _speculate(scenario, name, Speculation(tokens - 1, tokens / refinements, tokens - 1), tree=True)
 
 
-WITHOUT_NETWORK = (
-    entry(
-        "rest",
-        "REST: drafts retrieved from a datastore",
-        "He et al. 2023, REST",
-        "Continuations of the last tokens in a datastore form a tree that one pass verifies; drafts cost nothing.",
-        "speculative decoding",
-        _lookup("rest"),
-        draft_length(10, "depth of the tree, an example"),
-        tree_size(64, "at most, as released"),
-        lowest_in_table_5(2.18),
-        covers=("retrieval-based drafting",),
-        published=from_table_5("2.18-2.31", "1.72-2.27"),
-        caveat=f"{INPUT} Retrieval on the CPU is not counted.",
-    ),
-    entry(
-        "prompt-lookup",
-        "Prompt lookup: n-gram drafts copied from the context",
-        "Yang et al. 2023, LLMA; Ge et al. 2022, aggressive decoding",
-        "The tokens after an earlier occurrence of the last tokens are verified as a draft; drafts cost nothing.",
-        "speculative decoding",
-        _prompt_lookup,
-        draft_length(10, "as released by Saxena 2023, prompt lookup decoding"),
-        task(),
-        BY_MODEL,
-        acceptance(),
-        covers=("LLMA", "aggressive decoding"),
-        published=as_published("prompt-lookup"),
-        caveat=f"{OF_ANOTHER} Matching n-grams on the CPU is not counted.",
-    ),
-    entry(
-        "lookahead",
-        "Lookahead decoding: n-grams from Jacobi iterations",
-        "Fu et al. 2024, lookahead decoding",
-        "Every pass extends n-grams in a window and verifies others: many more tokens per pass.",
-        "speculative decoding",
-        _lookahead,
-        Parameter("window", 7, "positions of the lookahead branch, as released", 1, 1000),
-        Parameter("ngram", 5, "length of the n-grams, as released", 2, 32),
-        Parameter("guesses", 7, "n-grams verified, as released", 1, 1000),
-        lowest_in_table_5(1.92),
-        Parameter(
-            "slowdown", 1.65, f"time of an iteration over that of its pass (2.14 tokens over 1.30, {TABLE_5})", 1, 10
-        ),
-        covers=("LADE", "lookahead-decoding"),
-        published=(
-            *from_table_5("1.92-2.14", "1.12-1.30"),
-            Published("1.63 times as fast at 1.69 tokens a step", "Vicuna-7B, MT-Bench", "Li et al. 2024, EAGLE-2"),
-        ),
-        caveat=f"{INPUT} The slowdown is that of the released PyTorch code, which keeps its n-grams on the CPU, in the"
-        " survey's measurement; EAGLE-2's authors measured next to none, and kernels that build the drafts have none"
-        " (slowdown=1). It is in expected times only.",
-    ),
-    entry(
-        "jacobi",
-        "Jacobi decoding: parallel fixed-point iteration",
-        "Santilli et al. 2023; Song et al. 2021",
-        "A block of draft tokens is recomputed in parallel until it converges; the converged prefix is accepted.",
-        "speculative decoding",
-        _lookup("jacobi"),
-        draft_length(8, "tokens of the block, an example"),
-        accept(1.0, "1: no gain, since language models report hardly any"),
-        covers=("parallel decoding", "Gauss-Seidel", "parallel-decoding"),
-    ),
-    entry(
-        "non-autoregressive",
-        "Non-autoregressive decoding",
-        f"Gu et al. 2018; Ghazvininejad et al. 2019; {GENERATIVE_SURVEY}, section 3.1.1",
-        "A model trained for it predicts all output tokens, or groups of them, in a few parallel passes.",
-        "speculative decoding",
-        _refined,
-        Parameter("tokens", 30, "output tokens predicted together (an example: a sentence)", 1, 4096),
-        Parameter("refinements", 10, "passes until they are final (Ghazvininejad et al. 2019: 4 to 10)", 1, 4096),
-        price=Price.RETRAINING,
-        covers=("NAT", "non-autoregressive decoding", "semi-autoregressive decoding", "iterative refinement"),
-        caveat="The model is one of the same shape that was trained for it: its tokens attend to all others of the"
-        " group, of which half are counted. Quality falls with fewer refinements and is not simulated.",
-    ),
+# --- drafts of the model itself ---------------------------------------------------------------------------------------
+
+
+def draft_with_layers(scenario: Scenario, name: str, *, depth: float, length: int, **yields: float | None) -> Scenario:
+    """A fraction of the model's own layers drafts tokens one by one."""
+    speculation = Speculation(length, _accepted(name, length, yields), verified=length, draft_depth=depth)
+    return _speculate(scenario, name, speculation)
+
+
+def draft_in_one_pass(scenario: Scenario, name: str, *, length: int, **yields: float | None) -> Scenario:
+    """PaSS: one pass of the model over lookahead tokens drafts all tokens, and a second one verifies them."""
+    accepted = _accepted(name, length, yields)
+    speculation = Speculation(length, accepted, length, draft_depth=1.0, draft_width=length + 1, draft_passes=1)
+    return _speculate(scenario, name, speculation)
+
+
+def draft_with_heads(
+    scenario: Scenario, name: str, *, heads: int, tree: int | None = None, **yields: float | None
+) -> Scenario:
+    """Extra output heads draft a sequence in one pass, or a tree of `tree` tokens with its root."""
+    verified = heads if tree is None else tree - 1
+    draft = medusa_heads(scenario.model, heads)
+    speculation = Speculation(heads, _accepted(name, heads, yields), verified, draft, draft_passes=1)
+    return _speculate(scenario, name, speculation, tree=tree is not None)
+
+
+EAGLE_DRAFTS: Mapping[str, tuple[Callable[[Model], Model], tuple[str, ...]]] = MappingProxyType(
+    {"eagle": (eagle_layer, (EMBEDDING, HEAD)), "eagle-3": (eagle_3_layer, (EMBEDDING,))}
 )
+"""Draft networks of EAGLE, and the sections that they share with the model."""
 
-TECHNIQUES: tuple[Technique, ...] = (*WITH_DRAFT_MODEL, *WITHOUT_NETWORK)
+
+def draft_with_eagle(
+    scenario: Scenario, name: str, *, draft: str, length: int, tree: int, topk: int, task: str, **yields: float | None
+) -> Scenario:
+    """A decoder layer drafts a chain of `length` tokens, or a tree of that depth and `tree` tokens (0: a chain).
+
+    The draft continues `topk` tokens of a level of the tree.
+    """
+    network, shared_ends = EAGLE_DRAFTS[draft]
+    accepted, measured = _accepted_as_published(scenario, name, task, length, yields, tree=bool(tree))
+    speculation = Speculation(
+        length,
+        accepted,
+        verified=max(tree, length),
+        draft=network(scenario.model),
+        draft_width=topk if tree else 1,
+        shared_ends=shared_ends,
+        measured=measured,
+    )
+    return _speculate(scenario, name, speculation, tree=bool(tree))
+
+
+def draft_with_mtp(scenario: Scenario, name: str, *, length: int, **yields: float | None) -> Scenario:
+    """MTP modules of the checkpoint draft the next tokens."""
+    if not scenario.model.mtp:
+        raise UnsupportedError(f"{name} needs MTP modules in the checkpoint, and {scenario.model.name} has none")
+    draft, accepted = prediction_module(scenario.model), _accepted(name, length, yields)
+    return _speculate(scenario, name, Speculation(length, accepted, length, draft, shared_ends=(EMBEDDING, HEAD)))

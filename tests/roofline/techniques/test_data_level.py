@@ -20,8 +20,7 @@ from roofline import (
     parse_precision,
 )
 from roofline.scenario.settings import Settings
-from roofline.techniques import apply_techniques
-from roofline.techniques.data import SHORTER_PROMPTS
+from roofline.techniques import apply_techniques, techniques
 
 H100 = load_hardware("h100-sxm")
 LLAMA = load_model("llama-3.1-8b")
@@ -38,6 +37,9 @@ def plain(**workload: Any) -> Scenario:
 
 def run(*requests: str, **workload: Any) -> Analysis:
     return analyze(apply_techniques(plain(**workload), requests))
+
+
+SHORTER_PROMPTS = [entry for entry in techniques().values() if entry.function == "data.shorter_prompt"]
 
 
 @pytest.mark.parametrize("entry", SHORTER_PROMPTS, ids=lambda entry: entry.name)

@@ -1,0 +1,68 @@
+"""The entries of the catalogue, read from catalogue/*.yaml.
+
+A file has three keys. `techniques` has the entries by name, in the order in which they apply, with the keys of
+`Technique`; parameters are a mapping by name. Entries that differ in constants alone name a `mechanism`, which has the
+keys that they share: an entry's own keys come before those, and before the `defaults` of the file. Parameters are
+merged one by one, and a parameter with a single value, such as `bits: 4`, takes the rest from the mechanism.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from msgspec.structs import replace
+
+from roofline.core.documents import read_mapping
+from roofline.core.errors import SpecError, quote, suggest
+from roofline.specs.library import as_mapping, check_keys
+from roofline.specs.records import record
+from roofline.techniques.acceptance import as_published
+from roofline.techniques.base import Technique
+
+MODEL = ("structure", "attention", "quantisation", "compression", "conditional")
+SYSTEM = ("kernels", "serving", "speculation", "placement", "scheduling")
+FILES = (*MODEL, "data", *SYSTEM)
+"""In the order in which techniques apply; distillation comes first, since it replaces the model."""
+
+
+def bundled_entries() -> Iterator[Technique]:
+    """The bundled entries in the order of application."""
+    folder = Path(str(files("roofline.techniques") / "catalogue"))
+    for path in (folder / f"{name}.yaml" for name in FILES):
+        yield from read_entries(read_mapping(path), str(path))
+
+
+def read_entries(content: Mapping[str, Any], where: str) -> Iterator[Technique]:
+    """The entries in the content of a file; `where` names it in errors. Raises SpecError."""
+    check_keys(content, ("defaults", "mechanisms", "techniques"), where)
+    defaults, mechanisms, entries = (
+        as_mapping(content.get(key, {}), where, key) for key in ("defaults", "mechanisms", "techniques")
+    )
+    for name, body in entries.items():
+        place = f"techniques.{name}"
+        own = dict(as_mapping(body, where, place))
+        mechanism = own.pop("mechanism", None)
+        if mechanism is not None and mechanism not in mechanisms:
+            problem = f"unknown mechanism {quote(mechanism)}{suggest(mechanism, mechanisms)}"
+            raise SpecError(where, f"{quote(place)}: {problem}")
+        shared = as_mapping(mechanisms[mechanism], where, f"mechanisms.{mechanism}") if mechanism else {}
+        entry = record(Technique, {"name": name, **_merged(defaults, shared, own)}, where, place)
+        same_as = (
+            "" if entry.same_as == name else entry.same_as
+        )  # the entry that a mechanism's others are compared with
+        yield replace(entry, same_as=same_as, published=(*entry.published, *as_published(name)))
+
+
+def _merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """The keys of all layers, of which later ones take precedence."""
+    merged: dict[str, Any] = {}
+    parameters: dict[str, dict[str, Any]] = {}
+    for layer in layers:
+        merged.update(layer)
+        for name, body in layer.get("parameters", {}).items():
+            given = body if isinstance(body, Mapping) else {"default": body}
+            parameters[name] = {**parameters.get(name, {}), **given}
+    return {**merged, "parameters": [{"name": name, **body} for name, body in parameters.items()]}
