@@ -66,6 +66,7 @@ def test_the_sdist_builds_the_same_wheel(wheels: dict[str, list[str]]) -> None:
         "roofline/modelspecs/*.yaml",
         "roofline/specs/engines/*.yaml",
         "roofline/techniques/*.yaml",
+        "roofline/techniques/catalogue/*.yaml",
         "roofline/validate/anchors/*.yaml",
         "roofline/validate/measurements/*.csv",
         "roofline/reports/pages/templates/*",
