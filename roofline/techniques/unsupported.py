@@ -91,7 +91,7 @@ def features(model: Model) -> set[str]:
 
 def _parts(scenario: Scenario) -> Iterator[str]:
     table = load_support()
-    able = table.architectures[table.engine(scenario.profile.name)]
+    able = table.architectures[table.engine(scenario.profile.name)].features
     has = features(scenario.model) | ({"vision"} if np.any(scenario.images) else set())
     yield from (title for name, title in FEATURES.items() if name in has and name not in able)
 

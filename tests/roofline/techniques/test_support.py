@@ -2,45 +2,30 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import pytest
 
 from roofline import list_hardware, load_hardware
-from roofline.core.documents import read_mapping
-from roofline.core.errors import SpecError, UnknownNameError
-from roofline.techniques import check_request, find_technique
+from roofline.core.errors import UnknownNameError
+from roofline.specs.engine import list_engines
+from roofline.specs.formats import find_format
+from roofline.techniques import check_request, find_technique, techniques
 from roofline.techniques.support import (
+    FEATURES,
     Support,
     documented_engines,
     engines_with,
     is_documented,
     load_support,
-    parse_support,
     runs,
     support,
 )
-from tests.paths import ROOT
 
-FILE = ROOT / "roofline" / "techniques" / "support.yaml"
 ENGINES = ("vllm", "sglang", "tensorrt-llm", "llama.cpp", "gpt-fast", "hf-eager", "lmdeploy")
 ROWS = [
     pytest.param(technique, engine, row, id=f"{technique}-{engine}")
-    for technique, rows in load_support().rows["techniques"].items()
+    for technique, rows in load_support().techniques.items()
     for engine, row in rows.items()
 ]
-
-
-@pytest.fixture
-def content() -> dict[str, Any]:
-    """A small file without mistakes."""
-    return copy.deepcopy(
-        {
-            "sources": {"docs": {"document": "Docs", "version": "1", "address": "https://docs"}},
-            "techniques": {"awq": {"vllm": {"source": "docs", "option": "--quantization awq", "families": ["ada"]}}},
-        }
-    )
 
 
 def families() -> set[str]:
@@ -58,23 +43,23 @@ def test_rows_can_be_acted_upon(technique: str, engine: str, row: Support) -> No
 
 def test_every_engine_has_rows_and_every_technique_an_engine() -> None:
     table = load_support()
-    assert {engine for rows in table.rows["techniques"].values() for engine in rows} == set(ENGINES)
-    assert all(table.rows["techniques"].values())
+    assert {engine for rows in table.techniques.values() for engine in rows} == set(ENGINES)
+    assert all(table.techniques.values())
 
 
 def test_families_are_those_of_the_hardware() -> None:
     table = load_support()
-    named = {family for limit in table.families.values() for family in limit}
-    named |= {family for rows in table.rows["techniques"].values() for row in rows.values() for family in row.families}
+    named = {family for limit in table.engines.values() for family in limit.families}
+    named |= {family for rows in table.techniques.values() for row in rows.values() for family in row.families}
     assert named <= families()
 
 
 def test_a_limit_is_within_what_the_engine_runs_on() -> None:
     table = load_support()
-    for technique, rows in table.rows["techniques"].items():
+    for technique, rows in table.techniques.items():
         for engine, row in rows.items():
-            if engine in table.families:
-                assert set(row.families) <= set(table.families[engine]), (technique, engine)
+            if engine in table.engines:
+                assert set(row.families) <= set(table.engines[engine].families), (technique, engine)
 
 
 def test_an_engine_settles_nothing_twice_by_default() -> None:
@@ -82,7 +67,7 @@ def test_an_engine_settles_nothing_twice_by_default() -> None:
     for engine in ENGINES:
         slots = [
             find_technique(technique).slot
-            for technique, rows in load_support().rows["techniques"].items()
+            for technique, rows in load_support().techniques.items()
             if engine in rows and rows[engine].default
         ]
         assert len(slots) == len(set(slots)), engine
@@ -149,38 +134,19 @@ def test_an_engine_of_ones_own_is_not_known() -> None:
     assert not runs("awq", "mine.yaml", load_hardware("h100-sxm"))
 
 
-def test_the_bundled_file_is_what_is_read() -> None:
-    assert parse_support(read_mapping(FILE), str(FILE)) == load_support()
-
-
-def test_a_small_file(content: dict[str, Any]) -> None:
-    row = parse_support(content, "file").rows["techniques"]["awq"]["vllm"]
-    assert row == Support("Docs, 1, https://docs", "--quantization awq", families=("ada",))
-
-
-@pytest.mark.parametrize(
-    ("path", "value", "message"),
-    [
-        (("techniques", "awqq"), {"vllm": {"source": "docs"}}, "unknown technique 'awqq'.*did you mean 'awq'"),
-        (("techniques", "awq", "vlm"), {"source": "docs"}, "unknown engine 'vlm'.*did you mean 'vllm'"),
-        (("techniques", "awq", "vllm", "source"), "doc", "unknown source 'doc'.*did you mean 'docs'"),
-        (("techniques", "awq", "vllm", "source"), [], "names no source"),
-        (("techniques", "awq", "vllm", "default"), "yes", "techniques.awq.vllm.default"),
-        (("techniques", "awq", "vllm", "sauce"), "docs", "unknown key 'sauce'"),
-        (("sources", "docs", "address"), "", "sources.docs.address"),
-        (("sources", "more"), {"document": "A", "version": "1", "address": "b"}, "nothing cites the source 'more'"),
-        (("engines",), {"vlm": {"source": "docs", "families": ["ada"]}}, "unknown engine 'vlm'"),
-        (("architectures",), {"vllm": {"source": "docs", "features": ["hyna"]}}, "did you mean 'hyena'"),
-        (("profiles",), {"vllm-v0": "vlm"}, "unknown engine 'vlm'"),
-        (("kv",), {"fp9": {"vllm": {"source": "docs"}}}, "'kv'.*'fp9'"),
-        (("techniques",), [], "techniques"),
-        (("technique",), {}, "unknown key 'technique'.*did you mean 'techniques'"),
-    ],
-)
-def test_mistakes_in_the_file(content: dict[str, Any], path: tuple[str, ...], value: object, message: str) -> None:
-    place = content
-    for key in path[:-1]:
-        place = place[key]
-    place[path[-1]] = value
-    with pytest.raises(SpecError, match=message):
-        parse_support(content, "file")
+def test_names_in_the_file_exist_and_every_source_is_cited() -> None:
+    table, engines = load_support(), set(list_engines())
+    rows = [row for section in (table.techniques, table.weights, table.kv) for row in section.values()]
+    assert set(table.techniques) <= set(techniques())
+    assert {
+        *table.engines,
+        *table.architectures,
+        *table.profiles.values(),
+        *(name for row in rows for name in row),
+    } <= engines
+    assert {feature for able in table.architectures.values() for feature in able.features} <= set(FEATURES)
+    for name in {*table.weights, *table.kv} - {"gguf"}:
+        find_format(name)
+    found = [*table.engines.values(), *table.architectures.values(), *(entry for row in rows for entry in row.values())]
+    assert all(entry.sources for entry in found)
+    assert {key for entry in found for key in entry.sources} == set(table.sources)
