@@ -139,26 +139,42 @@ class Config:
 Reader: TypeAlias = Callable[[Config], Spec]
 
 
-def base_spec(config: Config, tied: bool, **parts: Any) -> Spec:
-    """The top-level keys that nearly all files share; `tied` is the class default of tied embeddings."""
+def base_spec(config: Config, *, tied: bool = False, **parts: Any) -> Spec:
+    """The top-level keys that nearly all files share, and `parts`; `tied` is the class default of tied embeddings."""
     return {
         "hidden": config.integer("hidden_size"),
         "vocabulary": config.integer("vocab_size"),
         "layers": config.integer("num_hidden_layers", most=10**5),
         "max_context": config.tokens("max_position_embeddings"),
         "tied_embeddings": config.flag("tie_word_embeddings", tied),
+        "norm": RMS,
         **parts,
     }
 
 
-def attention_section(config: Config, **parts: Any) -> Spec:
-    """The attention section; by default MHA with heads of hidden / heads elements."""
+ATTENTION_BIAS = ("attention_bias", False)
+"""The usual key of the biases of all four projections, and its class default."""
+
+
+def attention_section(
+    config: Config,
+    bias: tuple[str, bool] | None = None,
+    head_dim: int | None = None,
+    kv_heads: int | None = None,
+    **parts: Any,
+) -> Spec:
+    """The attention section: the sizes of the file, and `parts`.
+
+    `head_dim` and `kv_heads` are class defaults; without, heads have hidden / heads elements, and as many KV heads as
+    query heads. `bias`: the key of the biases of all four projections, and its class default.
+    """
     heads = config.integer("num_attention_heads")
-    head_dim = config.integer("head_dim", default=None)
+    width = config.integer("head_dim", default=head_dim)
     return {
         "heads": heads,
-        "kv_heads": config.integer("num_key_value_heads", default=heads),
-        **({"head_dim": head_dim} if head_dim else {}),
+        "kv_heads": config.integer("num_key_value_heads", default=kv_heads or heads),
+        **({"head_dim": width} if width else {}),
+        **({} if bias is None else dict.fromkeys(("qkv_bias", "output_bias"), config.flag(*bias))),
         **parts,
     }
 

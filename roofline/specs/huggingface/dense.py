@@ -7,6 +7,7 @@ from typing import Any
 
 from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import (
+    ATTENTION_BIAS,
     LAYER_NORM,
     RMS,
     Config,
@@ -26,21 +27,19 @@ _NO_POSITIONS: Spec = {"attention": {"rotary": False}}
 
 
 def _llama(config: Config) -> Spec:
-    biased = config.flag("attention_bias", False)
-    return base_spec(
-        config,
-        tied=False,
-        attention=attention_section(config, qkv_bias=biased, output_bias=biased),
-        mlp=gated_mlp(config, config.flag("mlp_bias", False)),
-        norm=RMS,
-    )
+    attention = attention_section(config, ATTENTION_BIAS)
+    return base_spec(config, attention=attention, mlp=gated_mlp(config, config.flag("mlp_bias", False)))
+
+
+def _phi3(config: Config) -> Spec:
+    attention = attention_section(config, window=config.tokens("sliding_window"))
+    return base_spec(config, attention=attention, mlp=gated_mlp(config))
 
 
 def _mistral(config: Config) -> Spec:
-    window = 4096 if "sliding_window" not in config.content else config.tokens("sliding_window")
-    return base_spec(
-        config, tied=False, attention=attention_section(config, window=window), mlp=gated_mlp(config), norm=RMS
-    )
+    """A window of null is none, a missing one the class default."""
+    given = "sliding_window" in config.content
+    return _phi3(config if given else config.with_defaults({"sliding_window": 4096}))
 
 
 def qwen_windows(config: Config, spec: Spec) -> Spec:
@@ -59,27 +58,23 @@ def qwen_windows(config: Config, spec: Spec) -> Spec:
 
 
 def _qwen2(config: Config) -> Spec:
-    spec = base_spec(
-        config, tied=False, attention=attention_section(config, qkv_bias=True), mlp=gated_mlp(config), norm=RMS
-    )
-    return qwen_windows(config, spec)
+    attention = attention_section(config, qkv_bias=True)
+    return qwen_windows(config, base_spec(config, attention=attention, mlp=gated_mlp(config)))
 
 
 def _qwen3(config: Config) -> Spec:
-    biased = config.flag("attention_bias", False)
-    attention = {"head_dim": 128, **attention_section(config, qk_norm=True, qkv_bias=biased, output_bias=biased)}
-    return qwen_windows(config, base_spec(config, tied=False, attention=attention, mlp=gated_mlp(config), norm=RMS))
+    attention = attention_section(config, ATTENTION_BIAS, head_dim=128, qk_norm=True)
+    return qwen_windows(config, base_spec(config, attention=attention, mlp=gated_mlp(config)))
 
 
 def _gemma2(config: Config) -> Spec:
-    biased = config.flag("attention_bias", False)
     layers = config.layers()
     return base_spec(
         config,
         tied=True,
         layers={"count": layers, "pattern": layer_types(config, WINDOWED) or ["local", "global"]},
         blocks={"local": {"attention": {"window": config.tokens("sliding_window", default=4096)}}, "global": {}},
-        attention={"head_dim": 256, **attention_section(config, qkv_bias=biased, output_bias=biased)},
+        attention=attention_section(config, ATTENTION_BIAS, head_dim=256),
         mlp={**gated_mlp(config), "activation": config.activation("hidden_activation", default="gelu")},
         norm={"kind": "rmsnorm", "placement": "sandwich"},
     )
@@ -148,13 +143,6 @@ def _gemma4(config: Config) -> Spec:
     return _gemma4_text(config.section("text_config"))
 
 
-def _phi3(config: Config) -> Spec:
-    window = config.tokens("sliding_window")
-    return base_spec(
-        config, tied=False, attention=attention_section(config, window=window), mlp=gated_mlp(config), norm=RMS
-    )
-
-
 def _chatglm(config: Config) -> Spec:
     heads, biased = config.integer("num_attention_heads"), config.flag("add_bias_linear", False)
     grouped = config.flag("multi_query_attention", False)
@@ -181,31 +169,26 @@ def _baichuan(config: Config) -> Spec:
     attention = attention_section(config)
     return base_spec(
         config,
-        tied=False,
         max_context=config.tokens("model_max_length", "max_position_embeddings"),
         attention=attention,
         mlp=gated_mlp(config),
-        norm=RMS,
         # The files do not say it: the 7B models rotate, the 13B ones (40 heads) use ALiBi.
         positions="alibi" if attention["heads"] == 40 else "rope",
     )
 
 
 def _internlm(config: Config) -> Spec:
-    biased = config.flag("bias", True)
-    attention = attention_section(config, qkv_bias=biased, output_bias=biased)
-    return base_spec(config, tied=False, attention=attention, mlp=gated_mlp(config), norm=RMS)
+    return base_spec(config, attention=attention_section(config, ("bias", True)), mlp=gated_mlp(config))
 
 
 def _cohere(config: Config) -> Spec:
     """Command-R: one norm without bias feeds attention and MLP in parallel; tied unless the file says otherwise."""
     config.reject("use_qk_norm")
-    biased = config.flag("attention_bias", False)
     return base_spec(
         config,
         tied=True,
         max_context=config.tokens("model_max_length", "max_position_embeddings", default=8192),
-        attention=attention_section(config, qkv_bias=biased, output_bias=biased),
+        attention=attention_section(config, ATTENTION_BIAS),
         mlp=gated_mlp(config),
         norm={"kind": "layernorm", "bias": False},
         residual="parallel",
@@ -213,15 +196,12 @@ def _cohere(config: Config) -> Spec:
     )
 
 
+_NORM_OF_OUTPUT: Spec = {"kind": "rmsnorm", "placement": "output"}
+
+
 def _olmo2(config: Config) -> Spec:
-    biased = config.flag("attention_bias", False)
-    return base_spec(
-        config,
-        tied=False,
-        attention=attention_section(config, qk_norm="full", qkv_bias=biased, output_bias=biased),
-        mlp=gated_mlp(config),
-        norm={"kind": "rmsnorm", "placement": "output"},
-    )
+    attention = attention_section(config, ATTENTION_BIAS, qk_norm="full")
+    return base_spec(config, attention=attention, mlp=gated_mlp(config), norm=_NORM_OF_OUTPUT)
 
 
 def _windowed_but_every_fourth(config: Config, base: Spec, rotates: bool) -> Spec:
@@ -248,13 +228,8 @@ def _ernie4_5(config: Config) -> Spec:
 
 def _exaone4(config: Config) -> Spec:
     """EXAONE 4.0; without `sliding_window`, as in its 1.2B model, no layer has a window and all rotate."""
-    base = base_spec(
-        config,
-        tied=False,
-        attention=attention_section(config, qk_norm=True),
-        mlp=gated_mlp(config),
-        norm={"kind": "rmsnorm", "placement": "output"},
-    )
+    attention = attention_section(config, qk_norm=True)
+    base = base_spec(config, attention=attention, mlp=gated_mlp(config), norm=_NORM_OF_OUTPUT)
     return base if config.tokens("sliding_window") is None else _windowed_but_every_fourth(config, base, rotates=False)
 
 
@@ -265,13 +240,8 @@ def _olmo3(config: Config) -> Spec:
 def _seed_oss(config: Config) -> Spec:
     """The output projection has a bias of its own key, and q, k and v have one by default."""
     biased, output = config.flag("attention_bias", True), config.flag("attention_out_bias", False)
-    return base_spec(
-        config,
-        tied=False,
-        attention={"head_dim": 128, **attention_section(config, qkv_bias=biased, output_bias=output)},
-        mlp=gated_mlp(config, config.flag("mlp_bias", False)),
-        norm=RMS,
-    )
+    attention = attention_section(config, head_dim=128, qkv_bias=biased, output_bias=output)
+    return base_spec(config, attention=attention, mlp=gated_mlp(config, config.flag("mlp_bias", False)))
 
 
 def _smollm3(config: Config) -> Spec:
@@ -288,15 +258,9 @@ def _smollm3(config: Config) -> Spec:
 
 def _stablelm(config: Config) -> Spec:
     config.reject("qk_layernorm")
-    parallel = config.flag("use_parallel_residual", False)
-    return base_spec(
-        config,
-        tied=False,
-        attention=attention_section(config, qkv_bias=config.flag("use_qkv_bias", False)),
-        mlp=gated_mlp(config),
-        norm=LAYER_NORM,
-        **({"residual": "parallel", "shared_norm": True} if parallel else {}),
-    )
+    attention = attention_section(config, qkv_bias=config.flag("use_qkv_bias", False))
+    residual = {"residual": "parallel", "shared_norm": True} if config.flag("use_parallel_residual", False) else {}
+    return base_spec(config, attention=attention, mlp=gated_mlp(config), norm=LAYER_NORM, **residual)
 
 
 READERS: Mapping[str, Reader] = {

@@ -42,7 +42,6 @@ def _absolute_bert(config: Config, offset: int = 0, unused: int = 0, **view: Any
     heads = config.integer("num_attention_heads")
     return base_spec(
         config,
-        tied=False,
         task="encode",
         tied_embeddings=False,
         max_context=rows - offset,

@@ -34,7 +34,6 @@ def _phi(config: Config) -> Spec:
     config.reject("qk_layernorm")
     return base_spec(
         config,
-        tied=False,
         attention=attention_section(config, qkv_bias=True, output_bias=True),
         mlp=plain_mlp(config, config.integer("intermediate_size")),
         norm=LAYER_NORM,
@@ -134,7 +133,6 @@ def _gpt_neox(config: Config) -> Spec:
     biased = config.flag("attention_bias", True)
     return base_spec(
         config,
-        tied=False,
         attention={"heads": config.integer("num_attention_heads"), "qkv_bias": biased, "output_bias": biased},
         mlp=plain_mlp(config, config.integer("intermediate_size")),
         norm=LAYER_NORM,

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from roofline.core.errors import SpecError, quote
 from roofline.specs.huggingface.config import (
-    RMS,
+    ATTENTION_BIAS,
     Config,
     Reader,
     Spec,
@@ -38,11 +38,10 @@ def _jamba(config: Config) -> Spec:
     expert_period = config.integer("expert_layer_period", default=2)
     expert_offset = config.natural("expert_layer_offset", default=1)
     window = config.tokens("sliding_window")
-    kv_heads = config.integer("num_key_value_heads", default=8)
     return spec_with_pattern(
-        base_spec(config, tied=False, norm=RMS, positions="none"),
+        base_spec(config, positions="none"),
         {
-            "attention": {"attention": attention_section(config, kv_heads=kv_heads, window=window)},
+            "attention": {"attention": attention_section(config, kv_heads=8, window=window)},
             "mamba": {"mamba": mamba},
             "moe": {"moe": moe_section(config, experts=16, top_k=2)},
             "dense": {"mlp": gated_mlp(config)},
@@ -101,7 +100,7 @@ def _nemotron_h(config: Config) -> Spec:
         shared = config.natural("moe_shared_expert_intermediate_size") * config.natural("n_shared_experts", default=1)
         moe = moe_section(config, "moe_intermediate_size", shared_width=shared, router_bias=True)
         parts["moe"] = {"moe": {**moe, "gated": False, "activation": activation}}
-    base = base_spec(config.with_defaults({"num_hidden_layers": len(kinds)}), tied=False, norm=RMS, positions="none")
+    base = base_spec(config.with_defaults({"num_hidden_layers": len(kinds)}), positions="none")
     return spec_with_pattern(base, parts, kinds)
 
 
@@ -133,7 +132,7 @@ def _granitemoehybrid(config: Config) -> Spec:
     else:
         feed = {"mlp": {**gated_mlp(config), "width": shared}}
     rotates = config.text("position_embedding_type", "rope") == "rope"
-    base = base_spec(config, tied=True, norm=RMS, positions="rope" if rotates else "none", **feed)
+    base = base_spec(config, tied=True, positions="rope" if rotates else "none", **feed)
     return spec_with_pattern(
         base, {"mamba": {"mamba2": mamba2}, "attention": {"attention": attention_section(config)}}, kinds
     )
@@ -144,8 +143,8 @@ def _qwen_hybrid(config: Config) -> tuple[dict[str, Spec], list[str]]:
     layers = config.layers()
     period = config.integer("full_attention_interval", default=4)
     kinds = layer_types(config, {"linear_attention": "linear", "full_attention": "full"})
-    biased = config.flag("attention_bias", False)
-    attention = {"head_dim": 256, **attention_section(config, qk_norm=True, qkv_bias=biased, output_bias=biased)}
+    gate = config.flag("attn_output_gate", True)
+    attention = attention_section(config, ATTENTION_BIAS, head_dim=256, qk_norm=True, gate=gate)
     delta = {
         "key_heads": config.integer("linear_num_key_heads", default=16),
         "value_heads": config.integer("linear_num_value_heads", default=32),
@@ -153,8 +152,7 @@ def _qwen_hybrid(config: Config) -> tuple[dict[str, Spec], list[str]]:
         "value_dim": config.integer("linear_value_head_dim", default=128),
         "conv": config.integer("linear_conv_kernel_dim", default=4),
     }
-    gate = config.flag("attn_output_gate", True)
-    mixers = {"linear": {"delta_net": delta}, "full": {"attention": {**attention, "gate": gate}}}
+    mixers = {"linear": {"delta_net": delta}, "full": {"attention": attention}}
     return mixers, kinds or ["linear" if (index + 1) % period else "full" for index in range(layers)]
 
 
@@ -169,20 +167,20 @@ def _qwen3_next(config: Config) -> Spec:
     """The checkpoint has a prediction module for which the file has no key."""
     config.reject("use_sliding_window")
     mixers, kinds = _qwen_hybrid(config)
-    base = base_spec(config, tied=False, norm=RMS, mtp=1)
+    base = base_spec(config, mtp=1)
     return moe_spec(config, base, qwen_sparse(config), _qwen_experts(config, 512, 10), kinds, **mixers)
 
 
 def _qwen3_5_text(config: Config) -> Spec:
     mixers, kinds = _qwen_hybrid(config)
     mtp = config.natural("mtp_num_hidden_layers")
-    return spec_with_pattern(base_spec(config, tied=False, norm=RMS, mlp=gated_mlp(config), mtp=mtp), mixers, kinds)
+    return spec_with_pattern(base_spec(config, mlp=gated_mlp(config), mtp=mtp), mixers, kinds)
 
 
 def _qwen3_5_moe_text(config: Config) -> Spec:
     mixers, kinds = _qwen_hybrid(config)
     mtp = config.natural("mtp_num_hidden_layers")
-    base = base_spec(config, tied=False, norm=RMS, moe=_qwen_experts(config, 256, 8), mtp=mtp)
+    base = base_spec(config, moe=_qwen_experts(config, 256, 8), mtp=mtp)
     return spec_with_pattern(base, mixers, kinds)
 
 

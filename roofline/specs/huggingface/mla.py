@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Any
 
 from roofline.core.errors import SpecError, quote
-from roofline.specs.huggingface.config import RMS, Config, Reader, Spec, base_spec, gated_mlp
+from roofline.specs.huggingface.config import Config, Reader, Spec, base_spec, gated_mlp
 from roofline.specs.huggingface.moe import moe_section, moe_spec, sparse_layers
 
 
@@ -59,7 +59,7 @@ def _deepseek(
     counted = [index >= first and index % period == 0 for index in range(config.layers())]
     sparse = sparse_layers(config, counted)
     mtp = config.natural("num_nextn_predict_layers")
-    base = base_spec(config, tied=False, latent_attention=latent, norm=RMS, mtp=mtp)
+    base = base_spec(config, latent_attention=latent, mtp=mtp)
     return moe_spec(config, base, sparse, moe, *mixers, **parts)
 
 
@@ -118,7 +118,7 @@ def _minicpm3(config: Config) -> Spec:
     """Dense; values are hidden / heads wide, and the embedding is tied, where the file does not say so."""
     value_dim = config.integer("hidden_size") // config.integer("num_attention_heads")
     latent = _mla_section(config, v_head_dim=value_dim)
-    return base_spec(config, tied=True, latent_attention=latent, mlp=gated_mlp(config), norm=RMS)
+    return base_spec(config, tied=True, latent_attention=latent, mlp=gated_mlp(config))
 
 
 READERS: Mapping[str, Reader] = {

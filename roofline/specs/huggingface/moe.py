@@ -7,8 +7,8 @@ from typing import Any
 
 from roofline.core.errors import SpecError
 from roofline.specs.huggingface.config import (
+    ATTENTION_BIAS,
     LAYER_NORM,
-    RMS,
     Config,
     Reader,
     Spec,
@@ -58,22 +58,13 @@ def sparse_layers(config: Config, otherwise: list[bool]) -> list[bool]:
 
 
 def _mixtral(config: Config) -> Spec:
-    window = config.tokens("sliding_window")
-    kv_heads = config.integer("num_key_value_heads", default=8)
-    return base_spec(
-        config,
-        tied=False,
-        attention=attention_section(config, kv_heads=kv_heads, window=window),
-        moe=moe_section(config, experts=8, top_k=2),
-        norm=RMS,
-    )
+    attention = attention_section(config, kv_heads=8, window=config.tokens("sliding_window"))
+    return base_spec(config, attention=attention, moe=moe_section(config, experts=8, top_k=2))
 
 
 def _qwen2_moe(config: Config) -> Spec:
     config.reject("use_sliding_window")
-    base = base_spec(
-        config, tied=False, attention=attention_section(config, qkv_bias=config.flag("qkv_bias", True)), norm=RMS
-    )
+    base = base_spec(config, attention=attention_section(config, qkv_bias=config.flag("qkv_bias", True)))
     shared = config.integer("shared_expert_intermediate_size", default=5632)
     moe = moe_section(config, "moe_intermediate_size", experts=60, top_k=4, shared_width=shared, shared_gate=True)
     return moe_spec(config, base, qwen_sparse(config), moe)
@@ -82,28 +73,20 @@ def _qwen2_moe(config: Config) -> Spec:
 def _qwen3_moe(config: Config) -> Spec:
     """`qkv_bias` and `shared_expert_intermediate_size` stand in some files without effect."""
     config.reject("use_sliding_window")
-    biased = config.flag("attention_bias", False)
-    attention = attention_section(config, qk_norm=True, qkv_bias=biased, output_bias=biased)
+    base = base_spec(config, attention=attention_section(config, ATTENTION_BIAS, qk_norm=True))
     moe = moe_section(config, "moe_intermediate_size", experts=128, top_k=8)
-    return moe_spec(config, base_spec(config, tied=False, attention=attention, norm=RMS), qwen_sparse(config), moe)
+    return moe_spec(config, base, qwen_sparse(config), moe)
 
 
 def _gpt_oss(config: Config) -> Spec:
     """Every other layer has a window, the first one included; biases everywhere, a sink a head."""
-    biased = config.flag("attention_bias", True)
-    attention = {
-        "head_dim": 64,
-        **attention_section(config, kv_heads=config.integer("num_key_value_heads", default=8)),
-        "qkv_bias": biased,
-        "output_bias": biased,
-        "sinks": True,
-    }
+    attention = attention_section(config, ("attention_bias", True), head_dim=64, kv_heads=8, sinks=True)
     # The activation is a clamped variant of SiLU; the router's bias and the experts' have no key.
     moe = moe_section(config, experts=128, top_k=4, router_bias=True, bias=True)
     layers = config.layers()
     kinds = layer_types(config, WINDOWED) or (["local", "global"] * layers)[:layers]
     window = config.tokens("sliding_window", default=128)
-    base = base_spec(config, tied=False, attention=attention, moe=moe, norm=RMS)
+    base = base_spec(config, attention=attention, moe=moe)
     return spec_with_pattern(base, {"local": {"attention": {"window": window}}, "global": {}}, kinds)
 
 
@@ -123,8 +106,7 @@ def _llama4_text(config: Config) -> Spec:
     kinds = ["local" if turns else "global" for turns in rotating]
     if (layer_types(config, {"chunked_attention": "local", "full_attention": "global"}) or kinds) != kinds:
         raise SpecError(config.where, "'layer_types': chunks elsewhere than in rotating layers are not supported")
-    biased = config.flag("attention_bias", False)
-    attention = {"head_dim": 128, **attention_section(config, qkv_bias=biased, output_bias=biased)}
+    attention = attention_section(config, ATTENTION_BIAS, head_dim=128)
     chunk = config.integer("attention_chunk_size", default=8192)
     normed = {"qk_norm": "unweighted"} if config.flag("use_qk_norm", True) else {}
     dense = {**gated_mlp(config), "width": config.integer("intermediate_size_mlp", default=16384)}
@@ -137,7 +119,7 @@ def _llama4_text(config: Config) -> Spec:
     if "moe" in feeds:
         width = config.integer("intermediate_size")
         parts["moe"] = {"moe": moe_section(config, experts=16, top_k=1, shared_width=width)}
-    return spec_with_pattern(base_spec(config, tied=False, attention=attention, norm=RMS), parts, feeds, kinds)
+    return spec_with_pattern(base_spec(config, attention=attention), parts, feeds, kinds)
 
 
 def _glm4_moe(config: Config) -> Spec:
@@ -151,7 +133,7 @@ def _glm4_moe(config: Config) -> Spec:
     dense = config.natural("first_k_dense_replace", default=1)
     sparse = sparse_layers(config, [index >= dense for index in range(config.layers())])
     mtp = config.natural("num_nextn_predict_layers")
-    return moe_spec(config, base_spec(config, tied=False, attention=attention, norm=RMS, mtp=mtp), sparse, moe)
+    return moe_spec(config, base_spec(config, attention=attention, mtp=mtp), sparse, moe)
 
 
 def _minimax_m2(config: Config) -> Spec:
@@ -159,26 +141,16 @@ def _minimax_m2(config: Config) -> Spec:
     config.reject("shared_intermediate_size")
     if any(kind != 1 for kind in config.integers("attn_type_list")):
         raise SpecError(config.where, "'attn_type_list': the linear attention of MiniMax (0) is not supported")
-    return base_spec(
-        config,
-        tied=False,
-        attention={
-            "head_dim": 128,
-            **attention_section(config, qk_norm="full" if config.flag("use_qk_norm", True) else False),
-        },
-        moe=moe_section(config, router_bias=config.flag("use_routing_bias", True)),
-        norm=RMS,
-    )
+    attention = attention_section(config, head_dim=128, qk_norm="full" if config.flag("use_qk_norm", True) else False)
+    moe = moe_section(config, router_bias=config.flag("use_routing_bias", True))
+    return base_spec(config, attention=attention, moe=moe)
 
 
 def _phimoe(config: Config) -> Spec:
-    biased = config.flag("attention_bias", False)
     window = config.tokens("sliding_window")
-    kv_heads = config.integer("num_key_value_heads", default=8)
     return base_spec(
         config,
-        tied=False,
-        attention=attention_section(config, kv_heads=kv_heads, window=window, qkv_bias=biased, output_bias=biased),
+        attention=attention_section(config, ATTENTION_BIAS, kv_heads=8, window=window),
         moe=moe_section(config, experts=16, top_k=2),
         norm=LAYER_NORM,
         lm_head_bias=config.flag("lm_head_bias", False),
@@ -186,14 +158,8 @@ def _phimoe(config: Config) -> Spec:
 
 
 def _olmoe(config: Config) -> Spec:
-    biased = config.flag("attention_bias", False)
-    return base_spec(
-        config,
-        tied=False,
-        attention=attention_section(config, qk_norm="full", qkv_bias=biased, output_bias=biased),
-        moe=moe_section(config, experts=64, top_k=8),
-        norm=RMS,
-    )
+    attention = attention_section(config, ATTENTION_BIAS, qk_norm="full")
+    return base_spec(config, attention=attention, moe=moe_section(config, experts=64, top_k=8))
 
 
 def _dbrx(config: Config) -> Spec:
@@ -230,24 +196,16 @@ def _grok(config: Config) -> Spec:
 
 def _granitemoe(config: Config) -> Spec:
     """The multipliers of the file scale what is there anyway."""
-    biased = config.flag("attention_bias", False)
-    return base_spec(
-        config,
-        tied=False,
-        attention=attention_section(config, qkv_bias=biased, output_bias=biased),
-        moe=moe_section(config, experts=8, top_k=2),
-        norm=RMS,
-    )
+    attention = attention_section(config, ATTENTION_BIAS)
+    return base_spec(config, attention=attention, moe=moe_section(config, experts=8, top_k=2))
 
 
 def _ernie4_5_moe(config: Config) -> Spec:
     """ERNIE 4.5: experts from `moe_layer_start_index` to `moe_layer_end_index`, the router's bias selects them."""
     config.reject("use_bias")
     layers = config.layers()
-    start, end = (
-        config.natural("moe_layer_start_index", default=1),
-        config.integer("moe_layer_end_index", default=-1, least=-1),
-    )
+    start = config.natural("moe_layer_start_index", default=1)
+    end = config.integer("moe_layer_end_index", default=-1, least=-1)
     every = config.integer("moe_layer_interval", default=1)
     last = layers - 1 if end == -1 else end
     counted = [start <= index <= last and (index + 1) % every == 0 for index in range(layers)]
@@ -263,14 +221,13 @@ def _ernie4_5_moe(config: Config) -> Spec:
         shared_width=shared,
         router_bias=config.flag("moe_use_aux_free", True),
     )
-    base = base_spec(config, tied=True, attention=attention_section(config), norm=RMS)
+    base = base_spec(config, tied=True, attention=attention_section(config))
     return moe_spec(config, base, sparse_layers(config, counted), moe)
 
 
 def _hunyuan_v1_moe(config: Config) -> Spec:
     """Hunyuan-A13B: counts of experts are lists by layer in its own files, and numbers in Transformers'."""
     config.reject("use_cla")
-    biased, normed = config.flag("attention_bias", False), config.flag("use_qk_norm", True)
     width = _of_all_layers(config, "moe_intermediate_size", config.integer("intermediate_size"))
     shared = _of_all_layers(config, "num_shared_expert", 1) if config.flag("use_mixed_mlp_moe", True) else 0
     same = {
@@ -281,10 +238,8 @@ def _hunyuan_v1_moe(config: Config) -> Spec:
     plain = Config({**config.content, **same}, config.where, config.read)
     return base_spec(
         config,
-        tied=False,
-        attention=attention_section(config, qk_norm=normed, qkv_bias=biased, output_bias=biased),
+        attention=attention_section(config, ATTENTION_BIAS, qk_norm=config.flag("use_qk_norm", True)),
         moe=moe_section(plain, "moe_intermediate_size", shared_width=shared * width),
-        norm=RMS,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from roofline.core.errors import SpecError
-from roofline.specs.huggingface.config import LAYER_NORM, RMS, Config, Reader, Spec, base_spec, spec_with_pattern
+from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, base_spec, spec_with_pattern
 
 
 def _mamba(config: Config) -> Spec:
@@ -24,7 +24,6 @@ def _mamba(config: Config) -> Spec:
             "conv_bias": config.flag("use_conv_bias", True),
             "bias": config.flag("use_bias", False),
         },
-        norm=RMS,
         positions="none",
     )
 
@@ -36,7 +35,6 @@ def _mamba2(config: Config) -> Spec:
         raise SpecError(config.where, f"'num_heads': {heads} heads of {head_dim} do not make expand * hidden = {inner}")
     return base_spec(
         config,
-        tied=False,
         mamba2={
             "heads": heads,
             "head_dim": head_dim,
@@ -47,7 +45,6 @@ def _mamba2(config: Config) -> Spec:
             "bias": config.flag("use_bias", False),
             "chunk": config.integer("chunk_size", default=256),
         },
-        norm=RMS,
         positions="none",
     )
 
@@ -56,7 +53,6 @@ def _rwkv_frame(config: Config, rwkv: Spec, width: int, **mlp: object) -> Spec:
     """What the versions of RWKV share: layer norms with biases, one more after the embedding, squared ReLU."""
     return base_spec(
         config,
-        tied=False,
         max_context=config.tokens("context_length", "max_position_embeddings"),
         rwkv=rwkv,
         mlp={"width": width, "gated": False, "activation": "relu2", **mlp},
@@ -115,7 +111,6 @@ def _retnet(config: Config) -> Spec:
     width = config.integer("intermediate_size", default=256 * -(-int(hidden * ratio * 2 / 3) // 256))
     return base_spec(
         config,
-        tied=False,
         retention={
             "heads": heads,
             "key_dim": int(hidden * config.factor("expand_k", 1)) // heads,
@@ -124,7 +119,6 @@ def _retnet(config: Config) -> Spec:
             "norm_weight": config.flag("elementwise_affine", True),
         },
         mlp={"width": width, "gated": True, "activation": config.activation("hidden_act", default="silu")},
-        norm=RMS,
     )
 
 
