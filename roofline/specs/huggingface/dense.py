@@ -259,7 +259,9 @@ def _smollm3(config: Config) -> Spec:
 def _stablelm(config: Config) -> Spec:
     config.reject("qk_layernorm")
     attention = attention_section(config, qkv_bias=config.flag("use_qkv_bias", False))
-    residual = {"residual": "parallel", "shared_norm": True} if config.flag("use_parallel_residual", False) else {}
+    residual: Spec = {}
+    if config.flag("use_parallel_residual", False):
+        residual = {"residual": "parallel", "shared_norm": True}
     return base_spec(config, attention=attention, mlp=gated_mlp(config), norm=LAYER_NORM, **residual)
 
 
