@@ -23,10 +23,10 @@ from functools import cached_property, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError
@@ -124,17 +124,17 @@ class Engine(Struct, frozen=True, dict=True):
     kernels' own intervals. `sources`: the data that the profile was fitted to.
     """
 
-    name: str
+    name: Annotated[str, Meta(min_length=1)]
     title: str = ""
     fusions: tuple[str, ...] = ()
     graphs: tuple[str, ...] = PHASES
     parameters: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
-    spread: tuple[float, float] = (1.0, 1.0)
+    spread: tuple[Annotated[float, Meta(ge=1e-3, le=1)], Annotated[float, Meta(ge=1, le=1e3)]] = (1.0, 1.0)
     sources: tuple[str, ...] = ()
     int8_activations: tuple[str, ...] = ()
     checkpoints: Mapping[str, str] | None = None
     overlap: bool = False
-    shared_stream: int = 0
+    shared_stream: Annotated[int, Meta(ge=0, le=10**9)] = 0
     all_reduce: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     gated_delta_rule: str = CHUNKED
     own_kernels: tuple[str, ...] = ()

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec.structs import replace
 
-from roofline.core.documents import finite_number, scalar_text
-from roofline.core.errors import RooflineError, SpecError, quote, suggest
+from roofline.core.documents import finite_number
+from roofline.core.errors import SpecError, quote, suggest
 from roofline.core.parameters import Parameter, Unit
-from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.engine import (
     ALL_REDUCES,
     CHUNKED,
@@ -23,7 +21,9 @@ from roofline.specs.engine import (
 )
 from roofline.specs.engine_versions import KEYS, aliases_of, merged, versions_of
 from roofline.specs.hardware import KINDS
+from roofline.specs.library import as_mapping, check_keys
 from roofline.specs.precision import check_scheme
+from roofline.specs.records import record, seconds
 from roofline.specs.reserve import parse_reserve, render_reserve
 from roofline.specs.scheduler import parse_scheduler, render_scheduler
 from roofline.specs.version import Version, nearest
@@ -46,155 +46,46 @@ def parse_engine(content: Mapping[str, Any], where: str, version: str = "") -> E
 
 
 def _parse(content: Mapping[str, Any], where: str) -> Engine:
-    for key in content:
-        if key not in _KEYS:
-            raise SpecError(where, f"unknown key {quote(key)}{suggest(key, _KEYS)}")
-    name = content.get("name")
-    if not isinstance(name, str) or not name:
-        raise SpecError(where, "the key 'name' is missing")
-    return Engine(
-        name=name,
-        title=_words(content.get("title", ""), "title", where),
-        fusions=_names(content.get("fusions", []), FUSIONS, "fusions", where),
-        graphs=_names(content.get("graphs", []), PHASES, "graphs", where),
-        parameters=_parameters(content.get("parameters", {}), where),
-        spread=_spread(content.get("spread", [1, 1]), where),
-        sources=_texts(content.get("sources", []), "sources", where),
-        int8_activations=_texts(content.get("int8_activations", []), "int8_activations", where),
-        checkpoints=_checkpoints(content.get("checkpoints"), where),
-        overlap=_flag(content.get("overlap", False), "overlap", where),
-        shared_stream=_tokens(content.get("shared_stream", 0), "shared_stream", where),
-        all_reduce=_all_reduce(content.get("all_reduce", {}), where),
-        weight_only=_weight_only(content.get("weight_only", {}), where),
-        kernels_of=_words(content.get("kernels_of", ""), "kernels_of", where),
-        also=_also(content.get("also", {}), where),
-        own_kernels=_names(content.get("own_kernels", []), KINDS, "own_kernels", where),
-        memory=parse_reserve(content.get("memory", {}), where),
-        scheduler=parse_scheduler(content.get("scheduler", {}), where),
-        gated_delta_rule=_names(
-            [content.get("gated_delta_rule", CHUNKED)], GATED_DELTA_RULE_KERNELS, "gated_delta_rule", where
-        )[0],
-    )
+    check_keys(content, _KEYS, where)
+    parts = {
+        "parameters": _parameters(content.get("parameters", {}), where),
+        "memory": parse_reserve(content.get("memory", {}), where),
+        "scheduler": parse_scheduler(content.get("scheduler", {}), where),
+    }
+    plain = {key: value for key, value in content.items() if key not in (*parts, *KEYS)}
+    engine = replace(record(Engine, {"graphs": [], **plain}, where), **parts)
+    for key, names, known in (
+        ("fusions", engine.fusions, FUSIONS),
+        ("graphs", engine.graphs, PHASES),
+        ("own_kernels", engine.own_kernels, KINDS),
+        ("all_reduce", engine.all_reduce.values(), ALL_REDUCES),
+        ("gated_delta_rule", [engine.gated_delta_rule], GATED_DELTA_RULE_KERNELS),
+        ("weight_only", engine.weight_only.values(), WEIGHT_ONLY_KERNELS),
+    ):
+        for name in names:
+            if name not in known:
+                raise SpecError(where, f"unknown name {quote(name)} in {quote(key)}{suggest(name, known)}")
+    for schemes in (engine.checkpoints or {}).items():
+        for scheme in schemes:
+            check_scheme(scheme, where, "checkpoints")
+    return engine
 
 
-MAX_TOKENS = 10**9
-"""Most tokens of a pass that a profile may name."""
-
-MAX_SPREAD = 1e3
-"""Largest factor of a profile's interval."""
-
-
-def _words(content: object, key: str, where: str) -> str:
-    text = scalar_text(content)
-    if text is None:
-        raise SpecError(where, f"{quote(key)} must be text, got {quote(content)}")
-    return text
-
-
-def _texts(content: object, key: str, where: str) -> tuple[str, ...]:
-    return tuple(_words(entry, key, where) for entry in _list(content, key, where))
-
-
-def _flag(content: object, key: str, where: str) -> bool:
-    if not isinstance(content, bool):
-        raise SpecError(where, f"{quote(key)} must be true or false")
-    return content
-
-
-def _tokens(content: object, key: str, where: str) -> int:
-    if not isinstance(content, int) or isinstance(content, bool) or not 0 <= content <= MAX_TOKENS:
-        raise SpecError(where, f"{quote(key)} must be a number of tokens, 0 to {MAX_TOKENS}")
-    return content
-
-
-def _all_reduce(content: object, where: str) -> Mapping[str, str]:
-    if not isinstance(content, Mapping):
-        raise SpecError(where, "'all_reduce' must map kinds of links to kernels")
-    for kernel in content.values():
-        _names([kernel], ALL_REDUCES, "all_reduce", where)
-    return MappingProxyType({str(kind): str(kernel) for kind, kernel in content.items()})
-
-
-def _also(content: object, where: str) -> Mapping[str, Mapping[str, str]]:
-    found = {}
-    for family, kinds in (content if isinstance(content, Mapping) else {"": content}).items():
-        if not isinstance(kinds, Mapping):
-            raise SpecError(where, "'also' must map families to kinds of kernels and engines")
-        found[str(family)] = MappingProxyType(
-            {str(kind): _words(engine, "also", where) for kind, engine in kinds.items()}
-        )
-    return MappingProxyType(found)
-
-
-def _list(content: object, key: str, where: str) -> list[Any]:
-    if not isinstance(content, list):
-        raise SpecError(where, f"{quote(key)} must be a list")
-    return content
-
-
-def _names(content: object, known: Iterable[str], key: str, where: str) -> tuple[str, ...]:
-    known = tuple(known)
-    for name in (names := _list(content, key, where)):
-        if name not in known:
-            raise SpecError(where, f"unknown name {quote(name)} in {quote(key)}{suggest(name, known)}")
-    return tuple(names)
-
-
-def _checkpoints(content: object, where: str) -> Mapping[str, str] | None:
-    if content is None:
-        return None
-    if not isinstance(content, Mapping):
-        raise SpecError(where, "'checkpoints' must map schemes to schemes")
-    schemes = {_words(key, "checkpoints", where): _words(run, "checkpoints", where) for key, run in content.items()}
-    for name in (*schemes.keys(), *schemes.values()):
-        check_scheme(name, where, "checkpoints")
-    return MappingProxyType(schemes)
-
-
-def _weight_only(content: object, where: str) -> Mapping[str, str]:
-    if not isinstance(content, Mapping):
-        raise SpecError(where, "'weight_only' must map weight formats to kernels")
-    for kernel in content.values():
-        _names([kernel], WEIGHT_ONLY_KERNELS, "weight_only", where)
-    return MappingProxyType({str(name): str(kernel) for name, kernel in content.items()})
-
-
-def _parameters(content: object, where: str) -> Mapping[str, float]:
-    if not isinstance(content, Mapping):
-        raise SpecError(where, "'parameters' must map names to values")
+def _parameters(content: object, where: str) -> dict[str, float]:
     known = {parameter.name: parameter for parameter in PARAMETERS}
-    values = {}
-    for name, text in content.items():
-        if name not in known:
-            raise SpecError(where, f"unknown key {quote(name)} in 'parameters'{suggest(name, known)}")
-        values[name] = _value(text, known[name], f"parameters.{name}", where)
-    return MappingProxyType(values)
+    given = as_mapping(content, where, "parameters")
+    check_keys(given, known, where, "parameters")
+    return {name: _value(value, known[name], f"parameters.{name}", where) for name, value in given.items()}
 
 
-def _value(text: object, parameter: Parameter, key: str, where: str) -> float:
-    key = quote(key)
-    number = finite_number(text)
-    try:
-        if number is not None and (parameter.unit is Unit.RATIO or number == 0):
-            value = number
-        elif parameter.unit is Unit.SECONDS:
-            value = parse_quantity(text, Dimension.TIME).value
-        else:
-            raise RooflineError(f"expected a number, got {quote(text)}")
-    except RooflineError as error:
-        raise SpecError(where, f"{key}: {error}") from None
+def _value(given: object, parameter: Parameter, key: str, where: str) -> float:
+    value = seconds(given, key, where) if parameter.unit is Unit.SECONDS else finite_number(given)
+    if value is None:
+        raise SpecError(where, f"{quote(key)}: expected a number, got {quote(given)}")
     if not parameter.low <= value <= parameter.high:
         allowed = f"{parameter.low:g} to {parameter.high:g}"
-        raise SpecError(where, f"{key}: {value:g} is outside {allowed} ({parameter.meaning})")
+        raise SpecError(where, f"{quote(key)}: {value:g} is outside {allowed} ({parameter.meaning})")
     return value
-
-
-def _spread(content: object, where: str) -> tuple[float, float]:
-    match [finite_number(entry) for entry in _list(content, "spread", where)]:
-        case [float(low), float(high)] if 1 / MAX_SPREAD <= low <= 1 <= high <= MAX_SPREAD:
-            return low, high
-    first, second = f"{1 / MAX_SPREAD:g} to 1", f"1 to {MAX_SPREAD:g}"
-    raise SpecError(where, f"'spread' must be two numbers, the first of {first}, the second of {second}")
 
 
 def render(engine: Engine) -> str:

@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from msgspec import Struct, field
+from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
-from roofline.core.documents import finite_number, read_mapping, scalar_text
-from roofline.core.errors import SpecError, UnknownNameError, quote
-from roofline.specs.library import as_mapping, check_keys, find_file, modified
+from roofline.core.documents import read_mapping
+from roofline.core.errors import UnknownNameError
+from roofline.specs.library import find_file, modified
+from roofline.specs.records import record
 
 RANKS = (2, 4, 8)
 """Numbers of devices that a host has fractions for."""
@@ -26,10 +28,15 @@ RANKS = (2, 4, 8)
 DEFAULT_HOST = "pcie-server"
 """The host of devices for which none is named."""
 
-_KEYS = ("name", "title", "all_reduce", "spread", "sources")
+Fraction = Annotated[float, Meta(ge=0.01, le=1)]
 
-MAX_SPREAD = 100.0
-"""Largest factor between machines of one kind."""
+
+class _Fractions(Struct, frozen=True):
+    """The key `all_reduce` of a file: fractions of the link by number of devices."""
+
+    of_2: Fraction = field(name="2")
+    of_4: Fraction = field(name="4")
+    of_8: Fraction = field(name="8")
 
 
 class Host(Struct, frozen=True):
@@ -38,10 +45,10 @@ class Host(Struct, frozen=True):
     `spread`: p10 and p90 of the time of a large message on machines of this kind, over that of these fractions.
     """
 
-    name: str
+    name: Annotated[str, Meta(min_length=1)]
     title: str = ""
     all_reduce: Mapping[int, float] = field(default_factory=dict)
-    spread: tuple[float, float] = (1.0, 1.0)
+    spread: tuple[Annotated[float, Meta(ge=0.01, le=1)], Annotated[float, Meta(ge=1, le=100)]] = (1.0, 1.0)
     sources: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
@@ -71,26 +78,6 @@ def _load(path: Path, _modified: int) -> Host:
 
 def parse_host(content: Mapping[str, Any], where: str) -> Host:
     """The host that a file's mapping describes; `where` names the file in errors."""
-    check_keys(content, _KEYS, where)
-    name, title = content.get("name"), scalar_text(content.get("title", ""))
-    if not isinstance(name, str) or not name:
-        raise SpecError(where, "the key 'name' is missing")
-    given = as_mapping(content.get("all_reduce"), where, "all_reduce")
-    check_keys(given, map(str, RANKS), where, "all_reduce")
-    fractions = {ranks: finite_number(given.get(str(ranks))) for ranks in RANKS}
-    checked = {ranks: value for ranks, value in fractions.items() if value is not None and 0.01 <= value <= 1}
-    for ranks in RANKS:
-        if ranks not in checked:
-            raise SpecError(where, f"'all_reduce.{ranks}' must be a fraction of the link, 0.01 to 1")
-    sources = content.get("sources", [])
-    if title is None or not isinstance(sources, list) or not all(isinstance(text, str) for text in sources):
-        raise SpecError(where, f"{quote('title' if title is None else 'sources')} must be text")
-    return Host(name, title, checked, _spread(content.get("spread", [1, 1]), where), tuple(sources))
-
-
-def _spread(content: object, where: str) -> tuple[float, float]:
-    match [finite_number(entry) for entry in content] if isinstance(content, list) else None:
-        case [float(low), float(high)] if 1 / MAX_SPREAD <= low <= 1 <= high <= MAX_SPREAD:
-            return low, high
-    allowed = f"the first of {1 / MAX_SPREAD:g} to 1, the second of 1 to {MAX_SPREAD:g}"
-    raise SpecError(where, f"'spread' must be two numbers, {allowed}")
+    host = record(Host, {**content, "all_reduce": {}}, where)
+    fractions = record(_Fractions, content.get("all_reduce"), where, "all_reduce")
+    return replace(host, all_reduce={ranks: getattr(fractions, f"of_{ranks}") for ranks in RANKS})

@@ -8,7 +8,9 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, ValidationError, convert, inspect
 
-from roofline.core.errors import SpecError, quote
+from roofline.core.documents import finite_number
+from roofline.core.errors import RooflineError, SpecError, quote
+from roofline.core.units import Dimension, parse_quantity
 from roofline.specs.library import as_mapping, check_keys, unknown_key
 
 Record = TypeVar("Record", bound=Struct)
@@ -17,11 +19,19 @@ Record = TypeVar("Record", bound=Struct)
 def record(kind: type[Record], content: object, where: str, key: str = "") -> Record:
     """`content`, the section at the key path `key` of the file `where`, as a `kind`; raises SpecError."""
     body = as_mapping(content, where, key)
-    check_keys(body, kind.__struct_fields__, where, key)
+    check_keys(body, kind.__struct_encode_fields__, where, key)
     try:
         return convert(body, kind)
     except ValidationError as error:
         raise SpecError(where, _explained(str(error), kind, body, key)) from None
+
+
+def seconds(text: object, key: str, where: str) -> float:
+    """The seconds of a time such as `3 ms`, or 0; raises SpecError."""
+    try:
+        return 0.0 if finite_number(text) == 0 else parse_quantity(text, Dimension.TIME).value
+    except RooflineError as error:
+        raise SpecError(where, f"{quote(key)}: {error}") from None
 
 
 def _explained(message: str, kind: type[Struct], body: object, key: str) -> str:

@@ -8,15 +8,15 @@ runtime. A profile states its settings under `memory` (`Reserve`); without them 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from msgspec import Struct
+from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
-from roofline.core.errors import RooflineError, SpecError, quote, suggest
+from roofline.core.errors import RooflineError, quote
 from roofline.specs.hardware import Hardware
+from roofline.specs.records import record
 
 GIB = 2.0**30
 
@@ -50,19 +50,24 @@ def check_memory(reading: str) -> None:
         raise RooflineError(f"--memory-reading must be {' or '.join(MEMORY_READINGS)}, got {quote(reading)}")
 
 
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+Natural = Annotated[int, Meta(ge=0, le=10**9)]
+Size = Annotated[float, Meta(ge=0, le=1024)]
+
+
 class LargeDevice(Struct, frozen=True):
     """Other `tokens` and `sequences` on devices of at least `memory` bytes, but for names that start like `except_`."""
 
-    tokens: int
-    sequences: int
-    memory: float
-    except_: tuple[str, ...] = ()
+    tokens: Count
+    sequences: Count
+    memory: Annotated[float, Meta(ge=0, le=1e6)]
+    except_: tuple[Annotated[str, Meta(min_length=1)], ...] = field(default=(), name="except")
 
 
 class Reserve(Struct, frozen=True):
     """An engine's memory settings.
 
-    `utilization`: usable fraction of device memory, or of `free` memory beside weights, activations and context.
+    `utilization`: usable fraction `of` device memory, or of what is free beside weights, activations and context.
     `block`: tokens per KV cache block. `tokens`: the most tokens of one pass (None: all prompts of a batch at once);
     models whose maximum context is at most `whole` run it as one pass. `sequences`: the most that run, and are sampled,
     at once (0: no limit, and sampling takes no more than a pass). `profiles`: a pass of that many tokens and sequences
@@ -71,23 +76,16 @@ class Reserve(Struct, frozen=True):
     engine counts them) on a single device; `group_context`: the same with communication buffers.
     """
 
-    utilization: float = 1.0
-    free: bool = False
-    block: int = 1
-    tokens: int | None = None
-    whole: int = 0
-    sequences: int = 0
+    utilization: Annotated[float, Meta(gt=0, le=1)] = 1.0
+    of: Literal["device", "free"] = "device"
+    block: Count = 1
+    tokens: Count | None = None
+    whole: Natural = 0
+    sequences: Natural = 0
     large_device: LargeDevice | None = None
-    context: float = 0.0
-    group_context: float = 0.0
+    context: Size = 0.0
+    group_context: Size = 0.0
     profiles: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 < self.utilization <= 1:
-            raise RooflineError(f"the memory utilization must be above 0 and at most 1, got {self.utilization}")
-        for name in ("block", *(() if self.tokens is None else ("tokens",))):
-            if getattr(self, name) < 1:
-                raise RooflineError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     def on(self, hardware: Hardware) -> Reserve:
         """The settings on a device: those of a large one where it is."""
@@ -113,7 +111,7 @@ class Reserve(Struct, frozen=True):
 
     def budget(self, visible: float, weights: float, activations: Any, context: float) -> Any:
         """Bytes that weights, KV cache, states, activations and context may take together."""
-        if self.free:
+        if self.of == "free":
             left = np.maximum(visible - weights - activations - context, 0.0)
             return visible - (1 - self.utilization) * left
         if self.profiles or self.utilization == 1:
@@ -138,73 +136,27 @@ def visible_memory(hardware: Hardware) -> float:
     return share * (ECC_SHARE if hardware.name in ECC_CARDS else 1.0) * nominal
 
 
-_COUNTS = ("block", "tokens", "whole", "sequences")
-_SIZES = ("context", "group_context")
-_KEYS = ("utilization", "of", *_COUNTS, *_SIZES, "large_device", "profiles")
-
-
 def parse_reserve(content: object, where: str) -> Reserve:
-    """The settings under a profile's key 'memory'; `where` names the file in errors. Sizes are in GiB."""
-    fields = _mapping(content, _KEYS, "memory", where)
-    values: dict[str, Any] = {key: _count(fields[key], f"memory.{key}", where) for key in _COUNTS if key in fields}
-    values |= {key: _number(fields[key], f"memory.{key}", where, 1024) * GIB for key in _SIZES if key in fields}
-    if "utilization" in fields:
-        values["utilization"] = _number(fields["utilization"], "memory.utilization", where, 1)
-    if fields.get("of", "device") not in ("device", "free"):
-        raise SpecError(where, f"'memory.of' must be 'device' or 'free', got {quote(str(fields['of']))}")
-    if not isinstance(fields.get("profiles", False), bool):
-        raise SpecError(where, "'memory.profiles' must be true or false")
-    values |= {"free": fields.get("of") == "free", "profiles": fields.get("profiles", False)}
-    if "large_device" in fields:
-        values["large_device"] = _large(fields["large_device"], where)
-    try:
-        return Reserve(**values)
-    except RooflineError as error:
-        raise SpecError(where, f"'memory': {error}") from None
-
-
-def _large(content: object, where: str) -> LargeDevice:
-    key = "memory.large_device"
-    fields = _mapping(content, ("tokens", "sequences", "memory", "except"), key, where)
-    for name in ("tokens", "sequences", "memory"):
-        if name not in fields:
-            raise SpecError(where, f"the key '{key}.{name}' is missing")
-    names = fields.get("except", [])
-    if not isinstance(names, list) or not all(isinstance(name, str) and name for name in names):
-        raise SpecError(where, f"'{key}.except' must be a list of names")
-    tokens, sequences = (_count(fields[name], f"{key}.{name}", where) for name in ("tokens", "sequences"))
-    return LargeDevice(tokens, sequences, _number(fields["memory"], f"{key}.memory", where, 1e6) * GIB, tuple(names))
-
-
-def _mapping(content: object, known: tuple[str, ...], key: str, where: str) -> Mapping[str, Any]:
-    if not isinstance(content, Mapping):
-        raise SpecError(where, f"{quote(key)} must map names to values")
-    for name in content:
-        if name not in known:
-            raise SpecError(where, f"unknown key {quote(str(name))} in {quote(key)}{suggest(str(name), known)}")
-    return content
-
-
-def _count(value: object, key: str, where: str) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 10**9:
-        raise SpecError(where, f"{quote(key)} must be an integer from 1 to 1000000000")
-    return value
-
-
-def _number(value: object, key: str, where: str, most: float) -> float:
-    if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value <= most:
-        raise SpecError(where, f"{quote(key)} must be a number from 0 to {most:g}")
-    return float(value)
+    """The settings under a profile's key 'memory', where sizes are in GiB; `where` names the file in errors."""
+    found = record(Reserve, content, where, "memory")
+    large = found.large_device
+    return replace(
+        found,
+        large_device=None if large is None else replace(large, memory=large.memory * GIB),
+        context=found.context * GIB,
+        group_context=found.group_context * GIB,
+    )
 
 
 def render_reserve(reserve: Reserve) -> list[str]:
     """The lines of a profile's key 'memory'; `parse_reserve` reads them back."""
     if reserve == NO_RESERVE:
         return []
-    lines = [f"  utilization: {reserve.utilization:.4g}", *(["  of: free"] if reserve.free else [])]
-    counts = ((name, getattr(reserve, name)) for name in _COUNTS)
+    lines = [f"  utilization: {reserve.utilization:.4g}", *(["  of: free"] if reserve.of == "free" else [])]
+    counts = ((name, getattr(reserve, name)) for name in ("block", "tokens", "whole", "sequences"))
     lines += [f"  {name}: {value}" for name, value in counts if value]
-    lines += [f"  {name}: {getattr(reserve, name) / GIB:.4g}  # GiB" for name in _SIZES if getattr(reserve, name)]
+    sizes = ((name, getattr(reserve, name) / GIB) for name in ("context", "group_context"))
+    lines += [f"  {name}: {value:.4g}  # GiB" for name, value in sizes if value]
     if (large := reserve.large_device) is not None:
         names = f", except: [{', '.join(large.except_)}]" if large.except_ else ""
         size = f"{large.memory / GIB:.4g}"

@@ -6,17 +6,23 @@ its policy under `scheduler`. The budget is by default that of the engine's memo
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from typing import Annotated, Any, Final, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 
-from roofline.core.documents import finite_number
-from roofline.core.errors import RooflineError, SpecError, quote, suggest
-from roofline.core.units import Dimension, parse_quantity
+from roofline.specs.library import as_mapping
+from roofline.specs.records import record, seconds
 
-ORDERS = MIXED, PREFILL_FIRST = ("mixed", "prefill first")
+MIXED: Final = "mixed"
+PREFILL_FIRST: Final = "prefill first"
 """Chunks of prompts and decode tokens share a step (vLLM, TensorRT-LLM), or prompts have steps of their own, first."""
+
+ORDERS = (MIXED, PREFILL_FIRST)
+
+Count = Annotated[int, Meta(ge=1, le=10**9)]
+Natural = Annotated[int, Meta(ge=0, le=10**9)]
+Time = Annotated[float, Meta(ge=0, le=10)]
+Distance = Annotated[float, Meta(ge=0, le=100)]
 
 
 class Scheduler(Struct, frozen=True):
@@ -38,97 +44,46 @@ class Scheduler(Struct, frozen=True):
     times.
     """
 
-    order: str = MIXED
-    tokens: int | None = None
-    sequences: int = 0
+    order: Literal["mixed", "prefill first"] = MIXED
+    tokens: Count | None = None
+    sequences: Natural = 0
     whole: bool = False
-    reserved: float = 0.0
-    lag: int = 0
-    poll: int = 1
-    gather: int = 0
-    stream: int = 1
-    latency: float = 0.0
-    request: float = 0.0
-    prompt_token: float = 0.0
-    dispatch: float = 0.0
-    step: float = 0.0
-    sequence: float = 0.0
-    spread_tpot: tuple[float, float] = (1.0, 1.0)
-    spread_ttft: tuple[float, float] = (1.0, 1.0)
+    reserved: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    lag: Natural = 0
+    poll: Count = 1
+    gather: Natural = 0
+    stream: Count = 1
+    latency: Time = 0.0
+    request: Time = 0.0
+    prompt_token: Time = 0.0
+    dispatch: Time = 0.0
+    step: Time = 0.0
+    sequence: Time = 0.0
+    spread_tpot: tuple[Distance, Distance] = (1.0, 1.0)
+    spread_ttft: tuple[Distance, Distance] = (1.0, 1.0)
 
 
 PLAIN_SCHEDULER = Scheduler()
 
-_COUNTS = ("tokens", "sequences", "lag", "poll", "gather", "stream")
-MAX_COUNT = 10**9
-_FRACTIONS = {"reserved": 1.0}
 _TIMES = ("latency", "request", "prompt_token", "dispatch", "step", "sequence")
 _SPREADS = ("spread_tpot", "spread_ttft")
-_MAX_TIME = 10.0
-MAX_SPREAD = 100
-_KEYS = Scheduler.__struct_fields__
 
 
 def parse_scheduler(content: object, where: str) -> Scheduler:
     """The policy under a profile's key 'scheduler'; `where` names the file in errors."""
-    if not isinstance(content, Mapping):
-        raise SpecError(where, "'scheduler' must map names to values")
-    for name in content:
-        if name not in _KEYS:
-            raise SpecError(where, f"unknown key {quote(str(name))} in 'scheduler'{suggest(str(name), _KEYS)}")
-    values: dict[str, Any] = {name: _value(name, value, where) for name, value in content.items()}
-    return Scheduler(**values)
-
-
-def _value(name: str, value: object, where: str) -> Any:
-    key = f"scheduler.{name}"
-    if name == "order":
-        if value not in ORDERS:
-            raise SpecError(where, f"'{key}' must be {' or '.join(map(repr, ORDERS))}, got {quote(str(value))}")
-        return value
-    if name == "whole":
-        if not isinstance(value, bool):
-            raise SpecError(where, f"'{key}' must be true or false")
-        return value
-    if name in _COUNTS:
-        least = 0 if name in ("lag", "gather") else 1
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= MAX_COUNT:
-            raise SpecError(where, f"'{key}' must be an integer from {least} to {MAX_COUNT}")
-        return value
-    if name in _TIMES:
-        return _seconds(value, key, where)
-    if name in _SPREADS:
-        return _spread(value, key, where)
-    number, most = finite_number(value), _FRACTIONS[name]
-    if number is None or not 0 <= number <= most:
-        raise SpecError(where, f"'{key}' must be a number from 0 to {most:g}")
-    return number
-
-
-def _seconds(value: object, key: str, where: str) -> float:
-    try:
-        seconds = 0.0 if finite_number(value) == 0 else parse_quantity(value, Dimension.TIME).value
-    except RooflineError as error:
-        raise SpecError(where, f"'{key}': {error}") from None
-    if not 0 <= seconds <= _MAX_TIME:
-        raise SpecError(where, f"'{key}' must be at most {_MAX_TIME:g} s")
-    return seconds
-
-
-def _spread(value: object, key: str, where: str) -> tuple[float, float]:
-    ends = [finite_number(entry) for entry in value] if isinstance(value, list) else []
-    match ends:
-        case [float(low), float(high)] if 0 <= low <= MAX_SPREAD and 0 <= high <= MAX_SPREAD:
-            return low, high
-    raise SpecError(where, f"'{key}' must be two numbers from 0 to {MAX_SPREAD}")
+    fields = dict(as_mapping(content, where, "scheduler"))
+    for name in fields.keys() & _TIMES:
+        fields[name] = seconds(fields[name], f"scheduler.{name}", where)
+    return record(Scheduler, fields, where, "scheduler")
 
 
 def render_scheduler(scheduler: Scheduler) -> list[str]:
     """The lines of a profile's key 'scheduler'; `parse_scheduler` reads them back."""
     if scheduler == PLAIN_SCHEDULER:
         return []
-    changed = {name: value for name in _KEYS if (value := getattr(scheduler, name)) != getattr(PLAIN_SCHEDULER, name)}
-    return ["scheduler:", *(f"  {name}: {_written(name, value)}" for name, value in changed.items())]
+    values = ((name, getattr(scheduler, name)) for name in Scheduler.__struct_fields__)
+    changed = ((name, value) for name, value in values if value != getattr(PLAIN_SCHEDULER, name))
+    return ["scheduler:", *(f"  {name}: {_written(name, value)}" for name, value in changed)]
 
 
 def _written(name: str, value: Any) -> str:

@@ -14,7 +14,7 @@ from roofline.scenario.kv_capacity import Capacity, kv_capacity, waves
 from roofline.scenario.memory import SAMPLER_BYTES
 from roofline.scenario.settings import Settings
 from roofline.specs.engine import load_engine
-from roofline.specs.reserve import GIB, Reserve, visible_memory
+from roofline.specs.reserve import GIB, parse_reserve, visible_memory
 
 VLLM_SYNC, VLLM_V0 = (load_engine(name).memory for name in ("vllm-sync", "vllm-v0"))
 SGLANG, TENSORRT_LLM = (load_engine(name).memory for name in ("sglang", "tensorrt-llm"))
@@ -110,15 +110,16 @@ def test_model_without_kv_cache_has_no_capacity() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"utilization": 0.0}, "memory utilization"),
-        ({"utilization": 1.5}, "1.5"),
-        ({"block": 0}, "block"),
-        ({"tokens": 0}, "tokens"),
+        ({"utilization": 0.0}, "'memory.utilization': expected a number > 0"),
+        ({"utilization": 1.5}, "expected a number <= 1.0, got '1.5'"),
+        ({"block": 0}, "'memory.block': expected a whole number >= 1"),
+        ({"tokens": 0}, "'memory.tokens'"),
+        ({"of": "host"}, "'memory.of': must be 'device' or 'free', got 'host'"),
     ],
 )
 def test_invalid_reserve(settings: dict[str, float], message: str) -> None:
     with pytest.raises(RooflineError, match=message):
-        Reserve(**settings)  # type: ignore[arg-type]
+        parse_reserve(settings, "file")
 
 
 def test_utilization_of_the_remaining_memory() -> None:

@@ -39,17 +39,17 @@ def test_all_fields_are_read() -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "'scheduler' must map names to values"),
+        ([], "'scheduler' must be a mapping"),
         ({"budget": 3}, "unknown key 'budget' in 'scheduler'"),
-        ({"order": "fair"}, "'scheduler.order' must be 'mixed' or 'prefill first', got 'fair'"),
-        ({"tokens": 0}, "'scheduler.tokens' must be an integer from 1"),
-        ({"tokens": True}, "'scheduler.tokens' must be an integer"),
-        ({"whole": 1}, "'scheduler.whole' must be true or false"),
-        ({"reserved": 2}, "'scheduler.reserved' must be a number from 0 to 1"),
+        ({"order": "fair"}, "'scheduler.order': must be 'mixed' or 'prefill first', got 'fair'"),
+        ({"tokens": 0}, "'scheduler.tokens': expected a whole number >= 1, got '0'"),
+        ({"tokens": True}, "'scheduler.tokens': expected a whole number"),
+        ({"whole": 1}, "'scheduler.whole': expected true or false"),
+        ({"reserved": 2}, "'scheduler.reserved': expected a number <= 1"),
         ({"latency": 3}, "'scheduler.latency'"),
-        ({"latency": "11 s"}, "'scheduler.latency' must be at most 10 s"),
-        ({"spread_tpot": [2, -1]}, "'scheduler.spread_tpot' must be two numbers"),
-        ({"poll": 10**400}, "'scheduler.poll' must be an integer"),
+        ({"latency": "11 s"}, "'scheduler.latency': expected a number <= 10"),
+        ({"spread_tpot": [2, -1]}, "'scheduler.spread_tpot.1': expected a number >= 0"),
+        ({"poll": 10**400}, "'scheduler.poll': expected a whole number <= 1000000000"),
     ],
 )
 def test_bad_values_are_told(content, message) -> None:
