@@ -64,43 +64,52 @@ def _usd_per_hour(text: str | None) -> float | None:
     return value
 
 
+ObjectiveOption = Annotated[ObjectiveChoice, typer.Option(help="The metric to improve.")]
+VaryOption = Annotated[
+    bool | None,
+    typer.Option(
+        "--vary-batch/--keep-batch",
+        help="Consider other batch sizes, or keep it. [default: vary for throughput, cost and energy]",
+    ),
+]
+ResearchOption = Annotated[
+    bool, typer.Option("--research", help="Include techniques without documented support in the engine.")
+]
+TopOption = Annotated[int, typer.Option(min=1, help="Number of single changes to show.")]
+RulesOption = Annotated[
+    bool, typer.Option("--list-rules", help="List the advisor's rules and exit.", callback=_list_rules, is_eager=True)
+]
+InFlightOption = Annotated[
+    int | None, typer.Option(metavar="N", help="Goodput: requests in flight. [default: the largest rate]")
+]
+ReachedRateOption = Annotated[
+    str | None, typer.Option(metavar="N", help="Goodput: requests/s to reach, such as 4 or 4/s.")
+]
+MemoryLimitOption = Annotated[str | None, typer.Option(metavar="SIZE", help="Maximum memory per device, such as 80GB.")]
+GpusOption = Annotated[
+    int | None, typer.Option(min=1, help="Maximum number of devices. [default: those of the scenario]")
+]
+BudgetOption = Annotated[str | None, typer.Option(metavar="USD/h", help="Maximum rent of all devices, such as 20/h.")]
+
+
 @scenario_command
 def advise(
     request: Request,
-    objective: Annotated[ObjectiveChoice, typer.Option(help="The metric to improve.")] = ObjectiveChoice.TOTAL,
-    concurrency: Annotated[
-        int | None, typer.Option(metavar="N", help="Goodput: requests in flight. [default: the largest rate]")
-    ] = None,
-    rate: Annotated[
-        str | None, typer.Option(metavar="N", help="Goodput: requests/s to reach, such as 4 or 4/s.")
-    ] = None,
+    objective: ObjectiveOption = ObjectiveChoice.TOTAL,
+    concurrency: InFlightOption = None,
+    rate: ReachedRateOption = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     total: TotalOption = None,
-    memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Maximum memory per device, such as 80GB.")] = None,
-    gpus: Annotated[
-        int | None, typer.Option(min=1, help="Maximum number of devices. [default: those of the scenario]")
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="USD/h", help="Maximum rent of all devices, such as 20/h.")
-    ] = None,
+    memory: MemoryLimitOption = None,
+    gpus: GpusOption = None,
+    budget: BudgetOption = None,
     quality: QualityOption = QualityChoice.CALIBRATED,
     at: AtOption = AtChoice.MID,
-    vary_batch: Annotated[
-        bool | None,
-        typer.Option(
-            "--vary-batch/--keep-batch",
-            help="Consider other batch sizes, or keep it. [default: vary for throughput, cost and energy]",
-        ),
-    ] = None,
-    research: Annotated[
-        bool, typer.Option("--research", help="Include techniques without documented support in the engine.")
-    ] = False,
-    top: Annotated[int, typer.Option(min=1, help="Number of single changes to show.")] = 5,
-    list_rules: Annotated[  # noqa: ARG001 - handled by its callback
-        bool,
-        typer.Option("--list-rules", help="List the advisor's rules and exit.", callback=_list_rules, is_eager=True),
-    ] = False,
+    vary_batch: VaryOption = None,
+    research: ResearchOption = False,
+    top: TopOption = 5,
+    list_rules: RulesOption = False,  # noqa: ARG001 - handled by its callback
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
@@ -141,58 +150,70 @@ class SizeAt(StrEnum):
     HIGH = "high"
 
 
+RateOption = Annotated[str | None, typer.Option(metavar="N", help="Requests/s, such as 4 or 4/s. [default: one user]")]
+UsersOption = Annotated[int | None, typer.Option(metavar="N", help="Requests in flight: users who each have one.")]
+PromptOption = Annotated[str, typer.Option(metavar="LENGTH", help=f"Prompt tokens: {LENGTHS}")]
+GenerateOption = Annotated[str, typer.Option(metavar="LENGTH", help="Generated tokens, written likewise.")]
+QuantileOption = Annotated[
+    str, typer.Option(metavar="FRACTION", help="Fraction of requests within the targets: 0.5, 0.95, 0.99 or mean.")
+]
+HardwareNamesOption = Annotated[
+    str | None,
+    typer.Option(metavar="NAMES", help="Hardware to choose from. [default: all; for one user consumer hardware]"),
+]
+PricesOption = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=USD", help="USD/h of a device (one user: purchase price); repeatable."),
+]
+EngineOption = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Engine. [default: vllm; llama.cpp on CPUs and Apple silicon]")
+]
+TpOption = Annotated[
+    int | None,
+    typer.Option("--tp", "--tensor-parallel-size", "-tp", min=1, help="Tensor-parallel devices. [default: 1 to 8]"),
+]
+PpOption = Annotated[
+    int | None,
+    typer.Option("--pp", "--pipeline-parallel-size", "-pp", min=1, help="Pipeline stages. [default: as needed]"),
+]
+EpOption = Annotated[
+    int | None,
+    typer.Option(min=1, help="Expert-parallel devices; beyond --tp, attention is data-parallel. [default: varied]"),
+]
+DpOption = Annotated[
+    int | None, typer.Option("--dp", "--data-parallel-size", "-dp", min=1, help="Ranks of attention. [default: varied]")
+]
+QuantOption = Annotated[
+    str | None, typer.Option(metavar="SCHEME", help="Quantization. [default: all that the engine runs there]")
+]
+WithOption = Annotated[
+    list[str] | None,
+    typer.Option("--with", metavar="NAME[:KEY=VALUE,...]", help="A technique, such as eagle-3; repeatable."),
+]
+SizeAtOption = Annotated[SizeAt, typer.Option(help="Expected times that meet the targets: p50, p90.")]
+
+
 def size(
     model: ModelArgument,
-    rate: Annotated[
-        str | None, typer.Option(metavar="N", help="Requests/s, such as 4 or 4/s. [default: one user]")
-    ] = None,
-    concurrency: Annotated[
-        int | None, typer.Option(metavar="N", help="Requests in flight: users who each have one.")
-    ] = None,
-    prompt: Annotated[str, typer.Option(metavar="LENGTH", help=f"Prompt tokens: {LENGTHS}")] = "512",
-    generate: Annotated[str, typer.Option(metavar="LENGTH", help="Generated tokens, written likewise.")] = "128",
+    rate: RateOption = None,
+    concurrency: UsersOption = None,
+    prompt: PromptOption = "512",
+    generate: GenerateOption = "128",
     prefix_hits: PrefixHitsOption = 0.0,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
-    quantile: Annotated[
-        str, typer.Option(metavar="FRACTION", help="Fraction of requests within the targets: 0.5, 0.95, 0.99 or mean.")
-    ] = "0.95",
-    hw: Annotated[
-        str | None,
-        typer.Option(metavar="NAMES", help="Hardware to choose from. [default: all; for one user consumer hardware]"),
-    ] = None,
-    price: Annotated[
-        list[str] | None,
-        typer.Option(metavar="NAME=USD", help="USD/h of a device (one user: purchase price); repeatable."),
-    ] = None,
+    quantile: QuantileOption = "0.95",
+    hw: HardwareNamesOption = None,
+    price: PricesOption = None,
     quality: QualityOption = QualityChoice.CALIBRATED,
-    engine: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Engine. [default: vllm; llama.cpp on CPUs and Apple silicon]")
-    ] = None,
-    tp: Annotated[
-        int | None,
-        typer.Option("--tp", "--tensor-parallel-size", "-tp", min=1, help="Tensor-parallel devices. [default: 1 to 8]"),
-    ] = None,
-    pp: Annotated[
-        int | None,
-        typer.Option("--pp", "--pipeline-parallel-size", "-pp", min=1, help="Pipeline stages. [default: as needed]"),
-    ] = None,
-    ep: Annotated[
-        int | None,
-        typer.Option(min=1, help="Expert-parallel devices; beyond --tp, attention is data-parallel. [default: varied]"),
-    ] = None,
-    dp: Annotated[
-        int | None,
-        typer.Option("--dp", "--data-parallel-size", "-dp", min=1, help="Ranks of attention. [default: varied]"),
-    ] = None,
-    quant: Annotated[
-        str | None, typer.Option(metavar="SCHEME", help="Quantization. [default: all that the engine runs there]")
-    ] = None,
-    with_: Annotated[
-        list[str] | None,
-        typer.Option("--with", metavar="NAME[:KEY=VALUE,...]", help="A technique, such as eagle-3; repeatable."),
-    ] = None,
-    at: Annotated[SizeAt, typer.Option(help="Expected times that meet the targets: p50, p90.")] = SizeAt.MID,
+    engine: EngineOption = None,
+    tp: TpOption = None,
+    pp: PpOption = None,
+    ep: EpOption = None,
+    dp: DpOption = None,
+    quant: QuantOption = None,
+    with_: WithOption = None,
+    at: SizeAtOption = SizeAt.MID,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
@@ -212,25 +233,14 @@ def size(
     from roofline.specs.hardware import hardware_name
     from roofline.whatif.options import find_option, names_in
 
-    service = Service(
-        None if rate is None else rates(rate)[0],
-        prompt,
-        generate,
-        seconds(ttft),
-        seconds(tpot),
-        quantile,
-        concurrency,
-        prefix_hits,
-    )
+    requests = None if rate is None else rates(rate)[0]
+    times = seconds(ttft), seconds(tpot)
+    service = Service(requests, prompt, generate, *times, quantile, concurrency, prefix_hits)
     hardware = None if hw is None else list(map(hardware_name, names_in(hw)))
     prices = page.prices(price or [], service.alone)
     degrees = {"tensor": tp, "pipeline": pp, "expert": ep, "data": dp}
-    given = Given(
-        {name: count for name, count in degrees.items() if count is not None},
-        find_option("quant").read(quant),
-        tuple(find_option("with").read(with_)),
-        model,
-    )
+    chosen = {name: count for name, count in degrees.items() if count is not None}
+    given = Given(chosen, find_option("quant").read(quant), tuple(find_option("with").read(with_)), model)
     with progress_line() as progress:
         report = lambda done, every: progress(f"configuration {done} of {every}")  # noqa: E731
         found = search_deployments(

@@ -87,29 +87,37 @@ class Question(StrEnum):
     CROSSOVER = "crossover"
 
 
+QuestionArgument = Annotated[Question, typer.Argument(metavar="QUESTION", help=f"{', '.join(Question)}.")]
+ThroughputOption = Annotated[float | None, typer.Option(help="Minimum tokens/s of all sequences.")]
+IgnoreMemoryOption = Annotated[bool, typer.Option("--ignore-memory", help="Allow more than the device memory.")]
+AgainstOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="OPTIONS",
+        help="break-even: the other scenario, as the options that differ, such as '--quant awq --with none'; ''"
+        " is the plain one, without --with, formats, fusions and --offload.",
+    ),
+]
+ComparedOption = Annotated[MetricChoice, typer.Option(help="break-even: the metric to compare.")]
+ChipsOption = Annotated[
+    bool, typer.Option("--chips/--no-chips", help="min-memory, -bandwidth, -peak: list hardware that suffices.")
+]
+
+
 @scenario_command
 def solve(
     context_: typer.Context,
-    question: Annotated[Question, typer.Argument(metavar="QUESTION", help=f"{', '.join(Question)}.")],
+    question: QuestionArgument,
     request: Request,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
     total: TotalOption = None,
-    tokens_per_s: Annotated[float | None, typer.Option(help="Minimum tokens/s of all sequences.")] = None,
-    ignore_memory: Annotated[bool, typer.Option("--ignore-memory", help="Allow more than the device memory.")] = False,
+    tokens_per_s: ThroughputOption = None,
+    ignore_memory: IgnoreMemoryOption = False,
     at: AtOption = AtChoice.MID,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            metavar="OPTIONS",
-            help="break-even: the other scenario, as the options that differ, such as '--quant awq --with none'; ''"
-            " is the plain one, without --with, formats, fusions and --offload.",
-        ),
-    ] = None,
-    metric: Annotated[MetricChoice, typer.Option(help="break-even: the metric to compare.")] = MetricChoice.TOTAL,
-    chips: Annotated[
-        bool, typer.Option("--chips/--no-chips", help="min-memory, -bandwidth, -peak: list hardware that suffices.")
-    ] = True,
+    against: AgainstOption = None,
+    metric: ComparedOption = MetricChoice.TOTAL,
+    chips: ChipsOption = True,
     format: FormatOption = AnswerFormat.TABLE,
     output: OutputOption = None,
 ) -> None:
