@@ -21,8 +21,9 @@ from numpy.typing import NDArray
 from roofline.core.errors import UnsupportedError
 from roofline.graph.extents import Step, extents
 from roofline.graph.network import Network
+from roofline.graph.offload import RESIDENT, Offload
 from roofline.graph.op import Op
-from roofline.graph.parallel import ONE_NODE, RESIDENT, Nodes, Offload, over_link
+from roofline.graph.parallel import ONE_NODE, Nodes, over_link
 from roofline.graph.size import ZERO, Monomial, Size
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import DEQUANTISE_FLOPS, PROMOTIONS, WIDTH

@@ -7,7 +7,8 @@ from typing import Any
 from msgspec import Struct
 
 from roofline.core.errors import RooflineError
-from roofline.graph.parallel import RESIDENT, SINGLE, Offload, Parallelism
+from roofline.graph.offload import RESIDENT, Offload
+from roofline.graph.parallel import SINGLE, Parallelism
 from roofline.graph.rewrite import Rewrite
 from roofline.scenario.parts import Part
 from roofline.scenario.speculation import Speculation

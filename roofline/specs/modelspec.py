@@ -15,6 +15,7 @@ from msgspec.structs import asdict, fields, replace
 from roofline.core.documents import read_mapping
 from roofline.core.errors import SpecError, UnknownNameError, quote, suggest
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
+from roofline.specs.layer_checks import check_layer
 from roofline.specs.library import as_mapping, check_keys, is_hardware, modified, spec_files, spec_path
 from roofline.specs.model import (
     FEED_FORWARDS,
@@ -26,7 +27,6 @@ from roofline.specs.model import (
     ImageRule,
     Layer,
     LayerGroup,
-    MixtureOfExperts,
     Model,
     Natural,
     Norm,
@@ -301,7 +301,7 @@ def _layer(spec: _Spec, overrides: Mapping[str, Any], name: str, where: str) -> 
     content["norm"] = record(Norm, content["norm"], where, f"{prefix}norm")
     switches = {key: overrides.get(key, getattr(spec, key)) for key in _SWITCHES}
     layer = Layer(**content, **asdict(record(_Switches, switches, where, prefix.rstrip("."))))
-    _check_layer(layer, prefix, where)
+    check_layer(layer, prefix, where)
     return layer
 
 
@@ -323,39 +323,6 @@ def _record(spec: _Spec, key: str, section: dict[str, Any], prefix: str, where: 
                 raise SpecError(where, f"'{prefix}{key}.heads': {problem}")
             section["head_dim"] = spec.hidden // heads
     return record(_SECTIONS[key], section, where, f"{prefix}{key}")
-
-
-def _check_layer(layer: Layer, prefix: str, where: str) -> None:
-    for key, attention in (("attention", layer.mixer), ("cross", layer.cross)):
-        if isinstance(attention, Attention) and attention.heads % attention.kv_heads:
-            problem = f"{attention.heads} heads are not divisible by {attention.kv_heads} kv_heads"
-            raise SpecError(where, f"'{prefix}{key}.kv_heads': {problem}")
-        if isinstance(attention, Attention) and attention.chunk and (attention.window or not attention.causal):
-            raise SpecError(where, f"'{prefix}{key}.chunk': attention in chunks is causal and has no window")
-    experts = layer.feed_forward
-    if isinstance(experts, MixtureOfExperts) and experts.top_k > experts.experts:
-        problem = f"{experts.top_k} of {experts.experts} experts cannot be selected"
-        raise SpecError(where, f"'{prefix}moe.top_k': {problem}")
-    if isinstance(experts, MixtureOfExperts):
-        _check_groups(experts, f"{prefix}moe", where)
-    for key in ("shared_norm", "one_all_reduce"):
-        if getattr(layer, key) and layer.residual != "parallel":
-            raise SpecError(where, f"'{prefix}{key}' needs residual: parallel")
-    if layer.residual == "parallel" and layer.norm.placement != "pre":
-        raise SpecError(where, f"'{prefix}norm.placement': a parallel residual takes pre norms only")
-    if layer.residual == "parallel" and (layer.mixer is None or layer.feed_forward is None or layer.cross):
-        raise SpecError(where, f"'{prefix}residual': parallel needs a mixer and a feed-forward block, and no cross")
-
-
-def _check_groups(spec: MixtureOfExperts, key: str, where: str) -> None:
-    """Raises SpecError where the groups of group-limited routing do not divide the experts or hold too few."""
-    if spec.experts % spec.groups:
-        raise SpecError(where, f"'{key}.groups': {spec.experts} experts are not divisible into {spec.groups} groups")
-    if spec.top_groups > spec.groups:
-        raise SpecError(where, f"'{key}.top_groups': {spec.top_groups} of {spec.groups} groups cannot be selected")
-    if (held := spec.top_groups * spec.experts // spec.groups) < spec.top_k:
-        problem = f"{spec.top_groups} groups hold {held} experts, fewer than the {spec.top_k} of top_k"
-        raise SpecError(where, f"'{key}.top_groups': {problem}")
 
 
 def to_spec(model: Model) -> dict[str, Any]:

@@ -10,7 +10,8 @@ from roofline.bound.memory import stored_tensors
 from roofline.core.errors import RooflineError, UnsupportedError, quote
 from roofline.core.units import Dimension, parse_quantity
 from roofline.graph.network import network
-from roofline.graph.parallel import NAMES, RESIDENT, SINGLE, Offload, rank_model
+from roofline.graph.offload import RESIDENT, Offload
+from roofline.graph.parallel import NAMES, SINGLE, rank_model
 from roofline.graph.tensor import Role
 from roofline.scenario.parts import Part
 from roofline.scenario.scenario import Scenario

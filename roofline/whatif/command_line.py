@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.graph.convention import Convention
-from roofline.graph.parallel import RESIDENT, Offload, Parallelism
+from roofline.graph.offload import RESIDENT, Offload
+from roofline.graph.parallel import Parallelism
 from roofline.serving.load import Load
 from roofline.specs.engine import Engine, default_engine
 from roofline.specs.reserve import MEMORY_READINGS

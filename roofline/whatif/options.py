@@ -19,7 +19,8 @@ from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.core.units import parse_count
 from roofline.graph.convention import Convention
 from roofline.graph.fusion import check_fusions
-from roofline.graph.parallel import MAX_DEVICES, Parallelism, parse_offload
+from roofline.graph.offload import parse_offload
+from roofline.graph.parallel import MAX_DEVICES, Parallelism
 from roofline.scenario.scenario import MAX_BATCH, MAX_LENGTH, MAX_PRICE, Scenario
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import load_devices

@@ -18,7 +18,7 @@ from roofline.core.documents import read_mapping
 from roofline.core.units import Dimension, parse_quantity
 from roofline.reports.documents.analysis import analysis_document, hardware_document, model_document
 from roofline.reports.output.export import as_csv, as_json, as_markdown
-from roofline.specs.hardware import parse_hardware
+from roofline.specs.hardware_files import parse_hardware
 from roofline.specs.huggingface import translate
 from roofline.specs.modelspec import parse_model, to_spec
 from tests.fuzzing import TOKENS, Document, attempt, disordered, places

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roofline import Analysis, analyze, load_hardware, load_model
-from roofline.graph.parallel import parse_offload
+from roofline.graph.offload import parse_offload
 from roofline.whatif.request import Request
 
 

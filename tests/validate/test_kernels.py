@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from roofline.core.errors import RooflineError
 from roofline.core.parameters import Unit
-from roofline.specs.hardware import load_hardware, parse_hardware
+from roofline.specs.hardware import load_hardware
+from roofline.specs.hardware_files import parse_hardware
 from roofline.timing.calibration import Calibration, Fit
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import KERNELS, kernel, kernel_bound, kernel_regimes, kernel_time

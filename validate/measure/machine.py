@@ -18,7 +18,8 @@ from msgspec import Struct, field
 
 from roofline.core.errors import UnknownNameError
 from roofline.core.units import si
-from roofline.specs.hardware import Hardware, load_hardware, parse_hardware
+from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.hardware_files import parse_hardware
 from roofline.validate.kernels.benchmark import torch_dtype
 from roofline.validate.measure.device import Call, Cpu, Cuda, Device, is_out_of_memory
 from roofline.validate.measure.host import cpu_field, total_memory

@@ -25,14 +25,13 @@ from roofline import (
 )
 from roofline.graph.layers.mlp import destinations
 from roofline.graph.network import Build, _stage
+from roofline.graph.offload import Offload, parse_offload
 from roofline.graph.parallel import (
     Collective,
     Nodes,
-    Offload,
     Parallelism,
     bus_factor,
     imbalance,
-    parse_offload,
     stages,
 )
 from roofline.scenario.settings import Host, Settings

@@ -24,12 +24,14 @@ from roofline import (
     load_model,
     parse_precision,
 )
-from roofline.graph.parallel import Offload, Parallelism
+from roofline.graph.offload import Offload
+from roofline.graph.parallel import Parallelism
 from roofline.scenario.cost import batch_cost, generated_tokens, hourly_rent, processed_tokens
 from roofline.scenario.energy import BatchEnergy, Reading, batch_energy, energy_at_tdp, matrix_power, times
 from roofline.scenario.settings import Host, Settings
 from roofline.scenario.speculation import Speculation
-from roofline.specs.hardware import EnergyFigures, parse_hardware
+from roofline.specs.hardware import EnergyFigures
+from roofline.specs.hardware_files import parse_hardware
 from roofline.specs.library import spec_files
 from roofline.techniques import apply_techniques
 from roofline.whatif.metrics import find_metric

@@ -26,7 +26,8 @@ from roofline import (
 )
 from roofline.bound.memory import weight_bytes
 from roofline.graph.network import network
-from roofline.graph.parallel import Offload, Parallelism
+from roofline.graph.offload import Offload
+from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.specs.model import Attention, Hyena
 from roofline.techniques import Level, Price, Technique, apply_techniques, techniques

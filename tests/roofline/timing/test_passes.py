@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model
 from roofline.graph.extents import Step
-from roofline.graph.parallel import Offload, Parallelism
+from roofline.graph.offload import Offload
+from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import Speculation
 from roofline.specs.engine import Engine, load_engine

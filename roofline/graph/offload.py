@@ -1,0 +1,49 @@
+"""Offloading: weights and KV cache that are stored off the device and streamed to it."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.core.units import Dimension, parse_quantity
+
+
+class Offload(Struct, frozen=True):
+    """The fractions of weights and KV cache that are stored off the device and streamed to it in every pass.
+
+    They are streamed over the host link, or at `bandwidth` (B/s) from slower storage such as an SSD.
+    """
+
+    weights: float = 0.0
+    kv: float = 0.0
+    bandwidth: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("weights", "kv"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RooflineError(f"--offload {name} must be between 0 and 1, got {getattr(self, name)}")
+
+
+RESIDENT = Offload()
+
+
+def parse_offload(text: str | None) -> Offload:
+    """The offload that `weights=0.5,kv=1,bandwidth=7GB/s` describes; None keeps everything on the device."""
+    if text is None:
+        return RESIDENT
+    given: dict[str, float] = {}
+    for part in text.split(","):
+        key, _, value = part.partition("=")
+        key = key.strip()
+        if key not in ("weights", "kv", "bandwidth"):
+            raise UnknownNameError("part to offload", key, ("weights", "kv", "bandwidth"))
+        if key in given:
+            raise RooflineError(f"--offload names {key} twice")
+        if key == "bandwidth":
+            given[key] = parse_quantity(value, Dimension.BANDWIDTH).value
+            continue
+        try:
+            given[key] = float(value)
+        except ValueError:
+            raise RooflineError(f"--offload: {quote(part)} is not a fraction; write it like weights=0.5") from None
+    return Offload(**given)
