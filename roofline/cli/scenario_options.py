@@ -24,17 +24,25 @@ class ConventionChoice(StrEnum):
 
 
 def _option(
-    name: str, type_: Any, help: str, default: Any = None, metavar: str | None = None, *also: str
+    name: str, help: str, *flags: str, default: Any = None, metavar: str | None = None, type_: Any = str
 ) -> inspect.Parameter:
-    """An option of a command. `with_` is `--with`, a switch has `--no-` as well; `also` are further flags."""
+    """An option of a command; `flags` are further ones. `with_` is `--with`, a switch has `--no-` as well."""
     flag = name.removesuffix("_").replace("_", "-")
-    flags = f"--{flag}/--no-{flag}" if type_ is bool else f"--{flag}"
-    annotation = Annotated[type_ | None, typer.Option(flags, *also, help=help, metavar=metavar)]
+    own = f"--{flag}/--no-{flag}" if type_ is bool else f"--{flag}"
+    annotation = Annotated[type_ | None, typer.Option(own, *flags, help=help, metavar=metavar)]
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _count(name: str, help: str, default: str | None = None, metavar: str = "N", *also: str) -> inspect.Parameter:
-    return _option(name, str, help, default, metavar, *also)
+def _count(name: str, help: str, *flags: str, default: str | None = None) -> inspect.Parameter:
+    return _option(name, help, *flags, default=default, metavar="N")
+
+
+def _tokens(name: str, help: str, default: str | None = None) -> inspect.Parameter:
+    return _option(name, help, default=default, metavar="TOKENS")
+
+
+def _format(name: str, help: str, *flags: str) -> inspect.Parameter:
+    return _option(name, help, *flags, metavar="FORMAT")
 
 
 SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
@@ -42,86 +50,81 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
     for option in (
         inspect.Parameter("model", inspect.Parameter.KEYWORD_ONLY, annotation=ModelArgument),
         inspect.Parameter("hw", inspect.Parameter.KEYWORD_ONLY, annotation=HardwareOption),
-        _count("batch", "Sequences in the batch.", "1"),
-        _count("prompt", "Prompt tokens per sequence, such as 512, 32k or 128K. [default: 512]", None, "TOKENS"),
-        _count("generate", "Tokens to generate per sequence.", "128", "TOKENS"),
-        _count(
-            "context", "Tokens in the KV cache at the decode step shown. [default: prefix + prompt]", None, "TOKENS"
-        ),
-        _count("prefix", "Cached prefix tokens, before those of --prompt.", "0", "TOKENS"),
+        _count("batch", "Sequences in the batch.", default="1"),
+        _tokens("prompt", "Prompt tokens per sequence, such as 512, 32k or 128K. [default: 512]"),
+        _tokens("generate", "Tokens to generate per sequence.", "128"),
+        _tokens("context", "Tokens in the KV cache at the decode step shown. [default: prefix + prompt]"),
+        _tokens("prefix", "Cached prefix tokens, before those of --prompt.", "0"),
         _option(
-            "quant", str, "W4, W8A8, W4A16KV8, KV8, fp8, awq, nvfp4, q4_k_m, ... [default: as released]", None, "SCHEME"
+            "quant", "W4, W8A8, W4A16KV8, KV8, fp8, awq, nvfp4, q4_k_m, ... [default: as released]", metavar="SCHEME"
         ),
-        _option("weights", str, "Format of the weights alone.", None, "FORMAT"),
-        _option("activations", str, "Format of linear layers' inputs.", None, "FORMAT"),
-        _option("kv", str, "Format of the KV cache alone.", None, "FORMAT", "--kv-cache-dtype"),
-        _option("dtype", str, "16- or 32-bit format of what is not quantized, as vLLM's.", None, "FORMAT"),
-        _option("quantization", str, "--quant by vLLM's names: awq_marlin, fp8, modelopt_fp4, ...", None, "METHOD"),
-        _option("flash", bool, "FlashAttention. [default: flash; no-flash under the llm-viewer convention]"),
-        _option("fuse", list[str], "More fusions: qkv, gate_up, gate_up_act, residual_norm.", None, "NAME"),
-        _count("images", "Images per sequence, for vision-language models.", "0"),
-        _option("image_size", str, "Size of the images in pixels. [default: that of the model's spec]", None, "WxH"),
-        _count("tp", "Tensor-parallel devices.", "1", "N", "--tensor-parallel-size", "-tp"),
-        _count("pp", "Pipeline stages.", "1", "N", "--pipeline-parallel-size", "-pp"),
-        _count("ep", "Expert-parallel devices; beyond --tp, attention is data-parallel.", "1"),
-        _option(
-            "enable_expert_parallel",
-            bool,
-            "Expert-parallel over all devices of --tp and --dp.",
-            None,
-            None,
-            "-ep",
-        ),
-        _count("dp", "Data-parallel replicas that share the batch.", "1", "N", "--data-parallel-size", "-dp"),
-        _count("sp", "Sequence-parallel (context-parallel) devices.", "1"),
+        _format("weights", "Format of the weights alone."),
+        _format("activations", "Format of linear layers' inputs."),
+        _format("kv", "Format of the KV cache alone.", "--kv-cache-dtype"),
+        _format("dtype", "16- or 32-bit format of what is not quantized, as vLLM's."),
+        _option("quantization", "--quant by vLLM's names: awq_marlin, fp8, modelopt_fp4, ...", metavar="METHOD"),
+        _option("flash", "FlashAttention. [default: flash; no-flash under the llm-viewer convention]", type_=bool),
+        _option("fuse", "More fusions: qkv, gate_up, gate_up_act, residual_norm.", metavar="NAME", type_=list[str]),
+        _count("images", "Images per sequence, for vision-language models.", default="0"),
+        _option("image_size", "Size of the images in pixels. [default: that of the model's spec]", metavar="WxH"),
+        _count("tp", "Tensor-parallel devices.", "--tensor-parallel-size", "-tp", default="1"),
+        _count("pp", "Pipeline stages.", "--pipeline-parallel-size", "-pp", default="1"),
+        _count("ep", "Expert-parallel devices; beyond --tp, attention is data-parallel.", default="1"),
+        _option("enable_expert_parallel", "Expert-parallel over all devices of --tp and --dp.", "-ep", type_=bool),
+        _count("dp", "Data-parallel replicas that share the batch.", "--data-parallel-size", "-dp", default="1"),
+        _count("sp", "Sequence-parallel (context-parallel) devices.", default="1"),
         _count("nodes", "Nodes that hold the devices. [default: as few as possible]"),
-        _count("micro_batches", "Micro-batches that fill the pipeline.", "1"),
-        _option("expert_skew", str, "Skew of expert routing: popularity ~ rank^-SKEW; 0 is uniform.", "0", "SKEW"),
+        _count("micro_batches", "Micro-batches that fill the pipeline.", default="1"),
+        _option(
+            "expert_skew",
+            "Skew of expert routing: popularity ~ rank^-SKEW; 0 is uniform.",
+            default="0",
+            metavar="SKEW",
+        ),
         _option(
             "offload",
-            str,
             "Fractions kept in CPU memory and streamed: weights=0.5,kv=1[,bandwidth=7GB/s].",
-            None,
-            "FRACTIONS",
+            metavar="FRACTIONS",
         ),
         _option(
-            "with_", list[str], "A technique (see `roofline techniques`); repeatable.", None, "NAME[:KEY=VALUE,...]"
+            "with_",
+            "A technique (see `roofline techniques`); repeatable.",
+            metavar="NAME[:KEY=VALUE,...]",
+            type_=list[str],
         ),
         _option(
             "engine",
-            str,
             "Engine of expected times: vllm, tensorrt-llm, sglang, lmdeploy, llama.cpp, gpt-fast, hf-eager, ideal"
             " (kernels alone), or a file; a version as in vllm@0.11. [default: vllm; llama.cpp on CPUs and Apple"
             " silicon]",
-            None,
-            "NAME[@VERSION]",
+            metavar="NAME[@VERSION]",
         ),
         _option(
             "host",
-            str,
             "Server that holds PCIe devices: pcie-server, pcie-switch (peer-to-peer among all), pcie-isolated (slow),"
             " or a file. [default: pcie-server, with an interval that covers all]",
-            None,
-            "NAME",
+            metavar="NAME",
         ),
         _option(
             "memory_reading",
-            str,
             "Memory as the engine reserves it, or static: all prompts in one pass.",
-            "engine",
-            "engine|static",
+            default="engine",
+            metavar="engine|static",
         ),
         _option(
             "gpu_memory_utilization",
-            str,
             "Fraction of device memory that the engine may use. [default: the engine's]",
-            None,
-            "FRACTION",
+            metavar="FRACTION",
         ),
-        _count("max_model_len", "Most tokens of a sequence, as vLLM's. [default: the model's]", None, "TOKENS"),
+        _tokens("max_model_len", "Most tokens of a sequence, as vLLM's. [default: the model's]"),
         _count("max_num_seqs", "Most sequences at once of a data-parallel rank, as vLLM's."),
-        _option("price", str, "Price of a device in USD/h. [default: the dated price in its spec]", None, "USD"),
-        _option("convention", ConventionChoice, "How FLOPs and bytes are counted.", ConventionChoice.PHYSICAL),
+        _option("price", "Price of a device in USD/h. [default: the dated price in its spec]", metavar="USD"),
+        _option(
+            "convention",
+            "How FLOPs and bytes are counted.",
+            default=ConventionChoice.PHYSICAL,
+            type_=ConventionChoice,
+        ),
     )
 }
 """The options of a scenario as parameters of a command, by name; `roofline.whatif.options` reads their values."""
