@@ -66,7 +66,7 @@ def apply_techniques(scenario: Scenario, requests: Iterable[str]) -> Scenario:
             raise UnsupportedError(f"{name} cannot be simulated: {requested.technique.caveat}")
         chosen[name] = requested
         slots[slot] = name
-    for name in techniques():
+    for name in techniques() if chosen else ():
         if name in chosen:
             scenario = _applied(scenario, chosen[name])
     return scenario

@@ -140,13 +140,18 @@ def is_documented(engine: str) -> bool:
 
 def support(technique: str, engine: str) -> Support | None:
     """The documented support of a technique by an engine, or None; raises UnknownNameError for an unknown technique."""
-    table = load_support()
-    return table.techniques.get(find_technique(technique).name, {}).get(table.engine(engine))
+    return _rows(technique).get(load_support().engine(engine))
 
 
 def engines_with(technique: str) -> tuple[str, ...]:
     """The engines that are known to run a technique, in the file's order; raises UnknownNameError."""
-    return tuple(load_support().techniques.get(find_technique(technique).name, ()))
+    return tuple(_rows(technique))
+
+
+def _rows(technique: str) -> Mapping[str, Support]:
+    """The rows of a technique by engine; a name of the table needs no look-up in the catalogue, whose files take time."""
+    rows = load_support().techniques
+    return rows[technique] if technique in rows else rows.get(find_technique(technique).name, {})
 
 
 def runs(technique: str, engine: str, hardware: Hardware) -> bool:
