@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -79,22 +80,14 @@ def require_feed_forward(scenario: Scenario, name: str, kind: type[Mlp] | type[M
         raise UnsupportedError(f"{name} applies to {blocks}, and {scenario.model.name} has none")
 
 
-def _require_dense_blocks(scenario: Scenario, name: str) -> None:
-    require_feed_forward(scenario, name, Mlp)
-
-
-def _require_experts(scenario: Scenario, name: str) -> None:
-    require_feed_forward(scenario, name, MixtureOfExperts)
-
-
 REQUIREMENTS: Mapping[str, Callable[[Scenario, str], None]] = MappingProxyType(
     {
         "generation": require_generation,
         "causal prompt": require_causal_prompt,
         "KV cache": require_kv_cache,
         "softmax attention": require_softmax_attention,
-        "MLP": _require_dense_blocks,
-        "MoE": _require_experts,
+        "MLP": partial(require_feed_forward, kind=Mlp),
+        "MoE": partial(require_feed_forward, kind=MixtureOfExperts),
     }
 )
 """What a technique may require of a model: functions that raise UnsupportedError for a model without."""

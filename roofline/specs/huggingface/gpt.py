@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from roofline.specs.huggingface.config import LAYER_NORM, Config, Reader, Spec, attention_section, base_spec, plain_mlp
 
@@ -71,62 +72,41 @@ def _falcon(config: Config) -> Spec:
     }
 
 
-def _gpt_names(config: Config) -> tuple[int, int, int]:
-    """Hidden size, layers and heads under the names of the GPT-2 generation or today's."""
-    return (
-        config.integer("n_embd", "n_embed", "hidden_size"),
-        config.integer("n_layer", "num_hidden_layers"),
-        config.integer("n_head", "num_attention_heads"),
-    )
+def _gpt_spec(config: Config, *, tied: bool, biased: bool, **parts: Any) -> Spec:
+    """What GPT-2, GPT-J and BLOOM share, under the names of their generation or today's; `biased`: attention."""
+    hidden = config.integer("n_embd", "n_embed", "hidden_size")
+    return {
+        "hidden": hidden,
+        "vocabulary": config.integer("vocab_size"),
+        "layers": config.integer("n_layer", "num_hidden_layers"),
+        "tied_embeddings": config.flag("tie_word_embeddings", tied),
+        "attention": {
+            "heads": config.integer("n_head", "num_attention_heads"),
+            **({"qkv_bias": True, "output_bias": True} if biased else {}),
+        },
+        "mlp": plain_mlp(config, config.integer("n_inner", default=4 * hidden)),
+        "norm": LAYER_NORM,
+        **parts,
+    }
 
 
 def _gptj(config: Config) -> Spec:
-    hidden, layers, heads = _gpt_names(config)
-    return {
-        "hidden": hidden,
-        "vocabulary": config.integer("vocab_size"),
-        "layers": layers,
-        "max_context": config.tokens("n_positions", "max_position_embeddings", default=2048),
-        "tied_embeddings": config.flag("tie_word_embeddings", False),
-        "attention": {"heads": heads},
-        "mlp": plain_mlp(config, config.integer("n_inner", default=4 * hidden)),
-        "norm": LAYER_NORM,
-        "residual": "parallel",
-        "shared_norm": True,
-        "lm_head_bias": True,
-    }
+    context = config.tokens("n_positions", "max_position_embeddings", default=2048)
+    parallel = {"residual": "parallel", "shared_norm": True}
+    return _gpt_spec(config, tied=False, biased=False, max_context=context, lm_head_bias=True, **parallel)
 
 
 def _gpt2(config: Config) -> Spec:
-    hidden, layers, heads = _gpt_names(config)
     context = config.tokens("n_positions", "max_position_embeddings", default=1024)
-    return {
-        "hidden": hidden,
-        "vocabulary": config.integer("vocab_size"),
-        "layers": layers,
-        "max_context": context,
-        "tied_embeddings": config.flag("tie_word_embeddings", True),
-        "attention": {"heads": heads, "qkv_bias": True, "output_bias": True},
-        "mlp": plain_mlp(config, config.integer("n_inner", default=4 * hidden)),
-        "norm": LAYER_NORM,
-        "positions": {"kind": "learned", "count": context},
-    }
+    positions = {"kind": "learned", "count": context}
+    return _gpt_spec(config, tied=True, biased=True, max_context=context, positions=positions)
 
 
 def _bloom(config: Config) -> Spec:
-    hidden, layers, heads = _gpt_names(config)
-    return {
-        "hidden": hidden,
-        "vocabulary": config.integer("vocab_size"),
-        "layers": layers,
-        "max_context": config.tokens("seq_length", default=2048),
-        "tied_embeddings": config.flag("tie_word_embeddings", True),
-        "attention": {"heads": heads, "qkv_bias": True, "output_bias": True},
-        "mlp": plain_mlp(config, 4 * hidden),
-        "norm": LAYER_NORM,
-        "positions": "alibi",
-        "embedding_norm": True,
-    }
+    """Blocks are four times as wide as the model, whatever `n_inner` says."""
+    context = config.tokens("seq_length", default=2048)
+    spec = _gpt_spec(config, tied=True, biased=True, max_context=context, positions="alibi", embedding_norm=True)
+    return {**spec, "mlp": plain_mlp(config, 4 * spec["hidden"])}
 
 
 def _gpt_neox(config: Config) -> Spec:
