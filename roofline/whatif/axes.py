@@ -109,13 +109,10 @@ def combinations(over: Iterable[str], without: Collection[str] = ()) -> Iterator
 
     Raises RooflineError as `parse_axis` does.
     """
-    given: dict[str, str] = {}
-    for name, values in map(split_assignment, over):
-        if (key := find_option(name).name) in without:
-            raise RooflineError(f"{key} is no option of a load, and no axis of its deployments")
-        if key in given:
-            raise RooflineError(f"the axis {key} is given twice")
-        given[key] = values
+    given = assigned(over)
+    for name in given:
+        if name in without:
+            raise RooflineError(f"{name} is no option of a load, and no axis of its deployments")
     axes = parse_axes(given)
     for place in product(*(range(len(axis)) for axis in axes)):
         chosen = list(zip(axes, place, strict=True))
@@ -123,12 +120,20 @@ def combinations(over: Iterable[str], without: Collection[str] = ()) -> Iterator
         yield labels, {axis.name: axis.values[at] for axis, at in chosen}
 
 
-def split_assignment(text: str) -> tuple[str, str]:
-    """The name and the values of a text such as `batch=1:256:log16`; raises RooflineError."""
-    name, separator, values = text.partition("=")
-    if not separator or not name.strip() or not values.strip():
-        raise RooflineError(f"cannot read the axis {quote(text)}; write it like batch=1:256:log16")
-    return name.strip(), values.strip()
+def assigned(over: Iterable[str]) -> dict[str, str]:
+    """The values of axes written like `batch=1:256:log16`, by option name.
+
+    Raises RooflineError for another form, an unknown option, and one that is given twice.
+    """
+    found: dict[str, str] = {}
+    for text in over:
+        name, separator, values = text.partition("=")
+        if not separator or not name.strip() or not values.strip():
+            raise RooflineError(f"cannot read the axis {quote(text)}; write it like batch=1:256:log16")
+        if (key := find_option(name).name) in found:
+            raise RooflineError(f"the axis {key} is given twice")
+        found[key] = values.strip()
+    return found
 
 
 def _split(text: str, option: Option) -> list[Any]:

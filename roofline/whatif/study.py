@@ -32,7 +32,7 @@ from roofline.specs.hardware import load_devices
 from roofline.specs.host import load_host
 from roofline.specs.modelspec import load_model
 from roofline.timing.chains import FileFits, load_calibration
-from roofline.whatif.axes import Axis, parse_axes, split_assignment
+from roofline.whatif.axes import Axis, assigned, parse_axes
 from roofline.whatif.metrics import AT, NAMES, check_needs, default_metrics, expand, find_metric
 from roofline.whatif.options import NEEDED, OPTIONS, Kind, find_option, missing, read_options
 from roofline.whatif.selection import Selection
@@ -267,14 +267,10 @@ def assemble(name: str | None, over: Iterable[str], fixed: Mapping[str, Any], qu
         file = read_study(Path(name))
     elif name is not None:
         given["model"] = name
-    axes: dict[str, object] = {}
-    for axis, values in map(split_assignment, over):
-        key = find_option(axis).name
-        if key in axes:
-            raise RooflineError(f"the axis {key} is given twice")
+    axes = assigned(over)
+    for key in axes:
         if key in given:
             raise RooflineError(f"{key} is an axis and cannot be fixed as well")
-        axes[key] = values
     varied = {find_option(key).name: values for key, values in file.pop("over", {}).items()}
     varied = {key: values for key, values in varied.items() if key not in given} | axes
     kept = {key: value for key, value in file.items() if key not in axes}

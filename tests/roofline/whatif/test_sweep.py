@@ -18,7 +18,7 @@ from roofline import analyze, list_models
 from roofline.core.errors import RooflineError
 from roofline.techniques import techniques
 from roofline.techniques.unsupported import unsupported
-from roofline.whatif.axes import parse_axis, split_assignment
+from roofline.whatif.axes import assigned, parse_axis
 from roofline.whatif.metrics import NAMES, find_metric
 from roofline.whatif.options import OPTIONS, scenario_from
 from roofline.whatif.selection import Rows, Selection, front
@@ -139,7 +139,7 @@ def test_invalid_axis(name: str, given: object, words: list[str]) -> None:
 @pytest.mark.parametrize("text", ["batch", "=3", "batch=", ""])
 def test_axis_without_values(text: str) -> None:
     with pytest.raises(RooflineError, match="batch=1:256:log16"):
-        split_assignment(text)
+        assigned([text])
 
 
 # Studies
