@@ -119,11 +119,15 @@ class WeightScheme(Struct, frozen=True):
         return hash((self.name, self.linear))
 
 
-def _gguf(name: str, base: str, output: str, **special: Choice) -> WeightScheme:
+def _choice(given: Choice | str) -> Choice:
+    return FORMATS[given] if isinstance(given, str) else given
+
+
+def _gguf(name: str, base: str, output: str, **special: Choice | str) -> WeightScheme:
     """A llama.cpp file type: vectors in fp32, the embedding quantised, the output matrix in its own format."""
-    kept = {"norm": FORMATS["fp32"], "bias": FORMATS["fp32"], "router": FORMATS["fp32"]}
-    mixtures: dict[str, Choice] = {**kept, "lm_head": FORMATS[output], **special}
-    return WeightScheme(name, FORMATS[base], MappingProxyType(mixtures), frozenset())
+    chosen = {"norm": "fp32", "bias": "fp32", "router": "fp32", "lm_head": output, **special}
+    choices = {component: _choice(given) for component, given in chosen.items()}
+    return WeightScheme(name, FORMATS[base], MappingProxyType(choices), frozenset())
 
 
 def _mixed(base: str, better: str, rule: Callable[[int, int], bool] = _more_bits) -> Mixture:
@@ -142,15 +146,15 @@ def _grouped(few: str, many: str) -> ByGroup:
     return ByGroup(FORMATS[few], FORMATS[many])
 
 
-def _deep(usual: Choice, deep: Choice = FORMATS["q5_k"]) -> ByDepth:
+def _deep(usual: Choice | str, deep: Choice | str = "q5_k") -> ByDepth:
     """The format of V: with GQA V is small, so models of 80 layers store Q3_K and Q4_K as Q5_K."""
-    return ByDepth(usual, deep)
+    return ByDepth(_choice(usual), _choice(deep))
 
 
-def _tiny(name: str, base: str, small: str, **special: Choice) -> WeightScheme:
+def _tiny(name: str, base: str, small: str, **special: Choice | str) -> WeightScheme:
     """The 1- and 2-bit file types: V, the first eighth of down_proj and the embedding have more bits."""
     v, down = _grouped(small, "q4_k"), _mixed(base, small, _first_eighth)
-    return _gguf(name, base, "q5_k", embedding=FORMATS[small], v_proj=v, down_proj=down, **special)
+    return _gguf(name, base, "q5_k", embedding=small, v_proj=v, down_proj=down, **special)
 
 
 MXFP4_BLOCKS = Format("mxfp4", 17 * 8 / 32, "int8")
@@ -191,31 +195,26 @@ GGUF = (
     _gguf("q4_0", "q4_0", "q6_k"),
     _gguf("iq4_nl", "iq4_nl", "q6_k", v_proj=_grouped("iq4_nl", "q5_k")),
     _gguf("iq4_xs", "iq4_xs", "q6_k", v_proj=_grouped("iq4_xs", "q5_k")),
-    _gguf("q3_k_l", "q3_k", "q6_k", v_proj=FORMATS["q5_k"], down_proj=FORMATS["q5_k"], o_proj=FORMATS["q5_k"]),
+    _gguf("q3_k_l", "q3_k", "q6_k", v_proj="q5_k", down_proj="q5_k", o_proj="q5_k"),
     _gguf(
         "q3_k_m",
         "q3_k",
         "q6_k",
         v_proj=_deep(_mixed("q4_k", "q5_k", lambda layer, _: layer < 2)),
         down_proj=_mixed("q4_k", "q5_k", lambda layer, layers: layer < layers // 16),
-        o_proj=FORMATS["q4_k"],
+        o_proj="q4_k",
     ),
-    _gguf("q3_k_s", "q3_k", "q6_k", v_proj=_deep(FORMATS["q3_k"])),
+    _gguf("q3_k_s", "q3_k", "q6_k", v_proj=_deep("q3_k")),
     _gguf(
-        "iq3_m",
-        "iq3_s",
-        "q6_k",
-        v_proj=_deep(FORMATS["q4_k"]),
-        down_proj=_mixed("iq3_s", "q4_k", _first_eighth),
-        o_proj=FORMATS["q4_k"],
+        "iq3_m", "iq3_s", "q6_k", v_proj=_deep("q4_k"), down_proj=_mixed("iq3_s", "q4_k", _first_eighth), o_proj="q4_k"
     ),
     _gguf("iq3_s", "iq3_s", "q6_k", v_proj=_deep(_grouped("iq3_s", "q4_k"))),
     _gguf(
         "iq3_xs",
         "iq3_s",
         "q6_k",
-        q_proj=FORMATS["iq3_xxs"],
-        k_proj=FORMATS["iq3_xxs"],
+        q_proj="iq3_xxs",
+        k_proj="iq3_xxs",
         v_proj=_deep(_grouped("iq3_s", "q4_k")),
         gate_proj=_mixed("iq3_s", "iq3_xxs", _middle),
         up_proj=_mixed("iq3_s", "iq3_xxs", _middle),
@@ -224,20 +223,13 @@ GGUF = (
         "iq3_xxs",
         "iq3_xxs",
         "q5_k",
-        embedding=FORMATS["iq3_s"],
-        q_proj=FORMATS["iq2_s"],
-        k_proj=FORMATS["iq2_s"],
+        embedding="iq3_s",
+        q_proj="iq2_s",
+        k_proj="iq2_s",
         v_proj=_deep(_grouped("iq3_xxs", "q4_k")),
-        o_proj=FORMATS["iq3_s"],
+        o_proj="iq3_s",
     ),
-    _gguf(
-        "q2_k",
-        "q2_k",
-        "q6_k",
-        v_proj=_deep(_grouped("q3_k", "q4_k")),
-        down_proj=FORMATS["q3_k"],
-        o_proj=FORMATS["q3_k"],
-    ),
+    _gguf("q2_k", "q2_k", "q6_k", v_proj=_deep(_grouped("q3_k", "q4_k")), down_proj="q3_k", o_proj="q3_k"),
     _gguf(
         "q2_k_s",
         "q2_k",
@@ -245,12 +237,12 @@ GGUF = (
         v_proj=_deep(_grouped("q2_k", "q4_k")),
         down_proj=_mixed("q2_k", "q4_k", _first_eighth),
     ),
-    _tiny("iq2_m", "iq2_s", "iq3_s", o_proj=FORMATS["iq3_s"]),
-    _tiny("iq2_s", "iq2_xs", "iq3_s", o_proj=FORMATS["iq3_s"]),
+    _tiny("iq2_m", "iq2_s", "iq3_s", o_proj="iq3_s"),
+    _tiny("iq2_s", "iq2_xs", "iq3_s", o_proj="iq3_s"),
     _tiny("iq2_xs", "iq2_xs", "q2_k"),
     _tiny("iq2_xxs", "iq2_xxs", "q2_k"),
-    _tiny("iq1_m", "iq1_m", "q2_k", o_proj=FORMATS["iq2_xxs"]),
-    _tiny("iq1_s", "iq1_s", "q2_k", o_proj=FORMATS["iq2_xxs"]),
+    _tiny("iq1_m", "iq1_m", "q2_k", o_proj="iq2_xxs"),
+    _tiny("iq1_s", "iq1_s", "q2_k", o_proj="iq2_xxs"),
 )
 
 WEIGHT_SCHEMES: Mapping[str, WeightScheme] = MappingProxyType(
