@@ -134,7 +134,7 @@ def _replica(scenario: Scenario, load: Load, scheduler: Scheduler) -> Replica:
 
 def _all_memory(scenario: Scenario) -> Scenario:
     profile = scenario.profile
-    memory = replace(profile.memory, utilization=ALL, free=False, profiles=False, group_context=0.0)
+    memory = replace(profile.memory, utilization=ALL, of="device", profiles=False, group_context=0.0)
     return replace(scenario, engine=replace(profile, memory=memory))
 
 
