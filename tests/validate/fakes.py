@@ -9,7 +9,7 @@ import numpy as np
 
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.kernels import kernel, kernel_time
-from roofline.validate.kernels.benchmark import Backend, Benchmark, Tensors
+from roofline.validate.kernels.benchmark import Benchmark, Tensors
 from roofline.validate.kernels.work import Case
 from roofline.validate.measure.device import Call, Device, Sample
 
@@ -83,10 +83,7 @@ class FakeBenchmark(Benchmark):
     def __init__(self, op: str, error: Exception | None = None) -> None:
         self.op = op
         self.error = error
-
-    @property
-    def backends(self) -> Mapping[str, Backend]:
-        return {"triton": self.run, "torch": self.run}
+        self.backends = {"triton": self.run, "torch": self.run}
 
     def run(self, case: Case, inputs: Tensors, outputs: Tensors) -> None:
         if self.error is not None and case.dtype == "fp8":

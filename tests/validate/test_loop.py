@@ -19,7 +19,7 @@ from roofline.specs.hardware import list_hardware, load_hardware
 from roofline.specs.modelspec import load_model
 from roofline.timing.chains import load_calibration
 from roofline.validate import loop
-from roofline.validate.kernels import eager
+from roofline.validate.kernels.registry import benchmarks
 from roofline.validate.kernels.work import Case
 from roofline.validate.loop import device_drift as drifting
 from roofline.validate.loop import host, whole_model
@@ -162,7 +162,7 @@ HEADS = {"batch": 2, "heads": 6, "kv_heads": 2, "head_dim": 16}
 @pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_pytorch_kernels_are_correct(op: str, shape: dict[str, int], dtype: str, torch: Any) -> None:
     stored = {"kv_dtype": dtype} if op.startswith("attention") else {}
-    case, benchmark = Case(op, {"dtype": dtype, **stored, **shape}), eager.BENCHMARKS[op]
+    case, benchmark = Case(op, {"dtype": dtype, **stored, **shape}), benchmarks("cpu")[op]
     assert benchmark.refusal(case, "torch", "cpu") is None
     inputs, outputs = benchmark.inputs(case, "cpu", 1), benchmark.outputs(case, "cpu")
     assert all(tensor.isnan().all() for tensor in outputs.values())
@@ -176,20 +176,20 @@ def test_attention_is_the_textbook_one(torch: Any) -> None:
     case = Case(
         "attention_prefill", {"dtype": "fp32", "kv_dtype": "fp32", **HEADS, "q_len": 4, "kv_len": 9, "window": 0}
     )
-    inputs = eager.BENCHMARKS["attention_prefill"].inputs(case, "cpu", 0)
+    inputs = benchmarks("cpu")["attention_prefill"].inputs(case, "cpu", 0)
     query, keys, values = (inputs[name].double() for name in ("query", "keys", "values"))
     keys, values = (tensor.repeat_interleave(3, dim=1) for tensor in (keys, values))
     scores = query @ keys.transpose(-1, -2) / 4.0
     hidden = torch.arange(9)[None] > torch.arange(5, 9)[:, None]
     expected = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ values
-    torch.testing.assert_close(eager.BENCHMARKS["attention_prefill"].reference(case, inputs)["output"], expected)
+    torch.testing.assert_close(benchmarks("cpu")["attention_prefill"].reference(case, inputs)["output"], expected)
 
 
 def test_plain_kernels_refuse_what_they_cannot() -> None:
     case = Case("attention_decode", {"dtype": "bf16", "kv_dtype": "fp8", **HEADS, "q_len": 1, "kv_len": 9, "window": 0})
-    assert "fp8" in (eager.BENCHMARKS["attention_decode"].refusal(case, "torch", "cpu") or "")
+    assert "fp8" in (benchmarks("cpu")["attention_decode"].refusal(case, "torch", "cpu") or "")
     window = Case("attention_prefill", {**case.columns, "kv_dtype": "bf16", "q_len": 9, "window": 4})
-    assert "window" in (eager.BENCHMARKS["attention_prefill"].refusal(window, "torch", "cpu") or "")
+    assert "window" in (benchmarks("cpu")["attention_prefill"].refusal(window, "torch", "cpu") or "")
 
 
 # --- the decoder ---

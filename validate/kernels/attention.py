@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
-from roofline.validate.kernels.benchmark import Backend, Benchmark, Tensors, torch_dtype
-from roofline.validate.kernels.eager import visible
+from roofline.validate.kernels.benchmark import Benchmark, Tensors, torch_dtype
+from roofline.validate.kernels.eager import attend, visible
 from roofline.validate.kernels.tools import (
     Random,
     assign,
@@ -50,12 +50,7 @@ class AttentionBenchmark(Benchmark):
         shape = (case["batch"], case["q_len"], case["heads"], case["head_dim"])
         return {"output": poisoned(*shape, dtype=case.dtype, device=device)}
 
-    def refusal(self, case: Case, backend: str, device: str) -> str | None:
-        """Why a backend cannot run the case (format, shape, no Triton), in a few words; None if it can."""
-        if reason := super().refusal(case, backend, device):
-            return reason
-        if case.dtype not in self.dtypes:
-            return f"no kernel for {case.dtype}"
+    def _refusal(self, case: Case, backend: str, device: str) -> str | None:
         if case.kv_dtype not in (case.dtype, "fp8"):
             return "the cache must have the queries' format, or fp8"
         if case.kv_dtype != case.dtype and backend == "torch":
@@ -80,10 +75,8 @@ class Prefill(AttentionBenchmark):
 
     op = "attention_prefill"
 
-    @property
-    def backends(self) -> Mapping[str, Backend]:
-        """FlashAttention in Triton, and PyTorch's attention."""
-        return {"triton": _triton_prefill, "torch": _torch_prefill}
+    def __init__(self) -> None:
+        self.backends = {"triton": _triton_prefill, "torch": _torch_prefill}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Normal queries, keys and values; with a window also what PyTorch needs for it."""
@@ -119,11 +112,7 @@ class Decode(AttentionBenchmark):
 
     def __init__(self, page: int = PAGE_SIZE) -> None:
         self.page = page
-
-    @property
-    def backends(self) -> Mapping[str, Backend]:
-        """FlashDecoding in Triton, and PyTorch's attention over the gathered cache."""
-        return {"triton": _triton_decode, "torch": _torch_decode}
+        self.backends = {"triton": _triton_decode, "torch": _torch_decode}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Operands for sequences of one length."""
@@ -163,11 +152,56 @@ class Decode(AttentionBenchmark):
             sequences.append(attention_reference(query, keys, values, case["window"]))
         return {"output": torch.stack(sequences)}
 
-    def refusal(self, case: Case, backend: str, device: str) -> str | None:
-        """Why a backend cannot run the case or the page size, in a few words; None if it can."""
+    def _refusal(self, case: Case, backend: str, device: str) -> str | None:
         if self.page & (self.page - 1):
             return "a page must be a power of two"
-        return super().refusal(case, backend, device)
+        return super()._refusal(case, backend, device)
+
+
+class EagerAttention(Benchmark):
+    """Attention as `measure.decoder` runs it, over a cache that already holds the new keys: the benchmark on CPUs.
+
+    Inputs `query` (batch, heads, q_len, head_dim), `keys` and `values` (batch, kv_heads, kv_len, head_dim); output
+    `output`, like `query`.
+    """
+
+    dtypes = ("fp32", "bf16", "fp16")
+
+    def __init__(self, op: str) -> None:
+        self.op = op
+        self.backends = {"torch": _attend}
+
+    def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
+        """Normal queries, keys and values."""
+        random, batch, width = Random(device, seed), case["batch"], case["head_dim"]
+        heads = {"query": ("heads", "q_len"), "keys": ("kv_heads", "kv_len"), "values": ("kv_heads", "kv_len")}
+        return {
+            name: random.normal(batch, case[count], case[tokens], width, dtype=case.dtype)
+            for name, (count, tokens) in heads.items()
+        }
+
+    def outputs(self, case: Case, device: str) -> dict[str, torch.Tensor]:
+        """The poisoned output."""
+        shape = (case["batch"], case["heads"], case["q_len"], case["head_dim"])
+        return {"output": poisoned(*shape, dtype=case.dtype, device=device)}
+
+    def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
+        """Attention in float64, one sequence and head at a time."""
+        sequences = zip(*heads_first(inputs["query"], inputs["keys"], inputs["values"]), strict=True)
+        exact = [attention_reference(query, keys, values, case["window"]) for query, keys, values in sequences]
+        return {"output": torch.stack(exact).transpose(1, 2)}
+
+    def _refusal(self, case: Case, backend: str, device: str) -> str | None:
+        del backend, device
+        if case.kv_dtype != case.dtype:
+            return f"PyTorch has no attention over a cache in {case.kv_dtype}"
+        if case["window"] and case["q_len"] > 1:
+            return "PyTorch has no attention that skips the keys before a window"
+        return None
+
+
+def _attend(case: Case, inputs: Tensors, outputs: Tensors) -> None:
+    outputs["output"].copy_(attend(inputs["query"], inputs["keys"], inputs["values"], case["window"]))
 
 
 def _padded_mask(case: Case, length: int, device: str) -> torch.Tensor:

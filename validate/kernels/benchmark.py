@@ -7,8 +7,8 @@ Outputs are poisoned before a backend runs, so that an element that it does not 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
 
 from roofline.validate.kernels.work import Case
 
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Tensors: TypeAlias = "Mapping[str, torch.Tensor]"
 """Operands by name."""
+
+Backend: TypeAlias = Callable[[Case, Tensors, Tensors], None]
+"""One implementation of a benchmark: reads the inputs, fills the outputs, returns once the work is launched."""
 
 _TORCH_NAMES = {
     "fp32": "float32",
@@ -36,29 +39,17 @@ def torch_dtype(format: str) -> torch.dtype:
     return dtype
 
 
-class Backend(Protocol):
-    """One implementation of a benchmark: reads the inputs, fills the outputs, returns once the work is launched."""
-
-    def __call__(self, case: Case, inputs: Tensors, outputs: Tensors) -> None:
-        """Compute `case`."""
-
-
 class Benchmark(ABC):
-    """The benchmark of one op of the measurement schema."""
+    """The benchmark of one `op` of the measurement schema, with its implementations by name.
+
+    `dtypes` are the number formats that it has kernels for, `mixed` pairs of a format and another one of the KV cache:
+    `bf16/fp8`.
+    """
 
     op: str
-    """The op of the schema."""
-
+    backends: Mapping[str, Backend]
     dtypes: tuple[str, ...]
-    """The number formats that it has kernels for."""
-
     mixed: tuple[str, ...] = ()
-    """Pairs of a format and another one of the KV cache: `bf16/fp8`."""
-
-    @property
-    @abstractmethod
-    def backends(self) -> Mapping[str, Backend]:
-        """The implementations, by name."""
 
     @abstractmethod
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
@@ -74,5 +65,13 @@ class Benchmark(ABC):
 
     def refusal(self, case: Case, backend: str, device: str) -> str | None:
         """Why `backend` cannot compute the case on the device, in a few words; None if it can."""
-        del case, device
-        return None if backend in self.backends else f"there is no backend {backend}"
+        if backend not in self.backends:
+            return f"there is no backend {backend}"
+        if case.dtype not in self.dtypes:
+            return f"no kernel for {case.dtype}"
+        return self._refusal(case, backend, device)
+
+    def _refusal(self, case: Case, backend: str, device: str) -> str | None:
+        """What the backend or the device lacks for the sizes and formats of a case."""
+        del case, backend, device
+        return None

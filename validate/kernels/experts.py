@@ -11,13 +11,10 @@ int32, which `Work` does not count (4 bytes for each pair of a token and an expe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 import torch
 from torch.nn.functional import silu
 
-from roofline.validate.kernels.benchmark import Backend, Benchmark, Tensors, torch_dtype
+from roofline.validate.kernels.benchmark import Benchmark, Tensors, torch_dtype
 from roofline.validate.kernels.tools import Random, format_refusal, poisoned, triton_refusal
 from roofline.validate.kernels.work import Case
 
@@ -30,19 +27,16 @@ class Experts(Benchmark):
 
     Inputs: input (tokens, hidden); expert_ids and routing_weights (tokens, top_k); gate_weight and up_weight
     (experts / ep, width, hidden), down_weight (experts / ep, hidden, width). Output: output (tokens, hidden).
+
+    `triton` sorts pairs by expert and runs grouped GEMMs. `torch` loops over the experts and reads the tokens of each
+    back to the CPU: PyTorch calls no vendor library for a grouped GEMM with gathered rows.
     """
 
     op = "moe"
     dtypes = ("bf16", "fp16")
 
-    @property
-    def backends(self) -> Mapping[str, Backend]:
-        """`triton` sorts pairs by expert and runs grouped GEMMs; `torch` loops over the experts.
-
-        The loop reads the tokens of every expert back to the CPU: PyTorch calls no vendor library for a grouped GEMM
-        with gathered rows.
-        """
-        return MappingProxyType({"triton": _triton, "torch": _torch})
+    def __init__(self) -> None:
+        self.backends = {"triton": _triton, "torch": _torch}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
         """Random operands; results of experts have a standard deviation of at most about one for all widths."""
@@ -76,10 +70,8 @@ class Experts(Benchmark):
             output.index_add_(0, tokens, results * inputs["routing_weights"][tokens, slots, None].double())
         return {"output": output}
 
-    def refusal(self, case: Case, backend: str, device: str) -> str | None:
-        """What Triton or the device lacks for the case, or which sizes contradict each other."""
-        if case.dtype not in self.dtypes:
-            return f"there are no {case.dtype} experts here"
+    def _refusal(self, case: Case, backend: str, device: str) -> str | None:
+        """Which sizes contradict each other, or what Triton or the device lacks."""
         if case["experts"] % case["ep"]:
             return "ep must divide experts"
         if case["intermediate"] % case["tp"]:
@@ -88,8 +80,7 @@ class Experts(Benchmark):
             return "top_k is more than the experts"
         if case.columns["routing"] not in ROUTINGS:
             return f"routing must be {' or '.join(ROUTINGS)}"
-        reason = super().refusal(case, backend, device) or format_refusal(case.dtype, device)
-        return reason or (triton_refusal(device) if backend == "triton" else None)
+        return format_refusal(case.dtype, device) or (triton_refusal(device) if backend == "triton" else None)
 
 
 def _select_experts(case: Case, random: Random) -> torch.Tensor:

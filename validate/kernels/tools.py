@@ -15,6 +15,9 @@ from roofline.validate.kernels.eager import visible
 MIN_CAPABILITY = {"bf16": (8, 0), "fp8": (8, 9)}
 """The lowest NVIDIA compute capability whose tensor cores multiply a format; the other formats have no minimum here."""
 
+RANDOM_BLOCK = 1 << 18
+"""Normal numbers drawn for an operand; repeating them costs a copy, drawing all of a large one on a CPU a minute."""
+
 _INTERPRETER_MULTIPROCESSORS = 4
 """The number of multiprocessors assumed in the interpreter, where sizes are small."""
 
@@ -64,10 +67,11 @@ class Random:
         self._generator = torch.Generator(device=device).manual_seed(seed)
 
     def normal(self, *shape: int, dtype: str, mean: float = 0.0, deviation: float = 1.0) -> torch.Tensor:
-        """Normally distributed numbers, drawn in `dtype` so that large tensors fit (8-bit formats: in fp32)."""
-        target = torch_dtype(dtype)
-        drawn = torch.empty(shape, dtype=torch.float32 if target.itemsize == 1 else target, device=self.device)
-        return drawn.normal_(mean, deviation, generator=self._generator).to(target)
+        """Normally distributed numbers; a large tensor repeats `RANDOM_BLOCK` of them."""
+        count = math.prod(shape)
+        block = torch.empty(min(count, RANDOM_BLOCK), device=self.device)
+        block = block.normal_(mean, deviation, generator=self._generator).to(torch_dtype(dtype))
+        return block.repeat(-(-count // len(block)))[:count].view(shape)
 
     def uniform(self, *shape: int, low: float = 0.0, high: float = 1.0) -> torch.Tensor:
         """Uniformly distributed fp32 numbers in [low, high)."""

@@ -135,8 +135,9 @@ def measure(
 
 
 def _backends(case: Case, plan: Plan, benchmark: Benchmark, device: str) -> Iterable[str]:
-    """The backends to measure a case with, PyTorch's first: calibrations are fitted to it."""
-    available = sorted(benchmark.backends, key=lambda name: (name != "torch", name))
+    """The backends to measure a case with, PyTorch's first: calibrations are fitted to it. A CPU has no other."""
+    backends = ["torch"] if device == "cpu" else benchmark.backends
+    available = sorted(backends, key=lambda name: (name != "torch", name))
     if plan.preferred is not None:
         ordered = sorted(available, key=lambda name: name != plan.preferred)
         return [name for name in ordered if benchmark.refusal(case, name, device) is None][:1] or ordered[:1]

@@ -20,7 +20,7 @@ from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel_bound
 from roofline.validate.kernels.benchmark import Benchmark
 from roofline.validate.kernels.experts import EXPERTS
-from roofline.validate.kernels.gemm import GEMM, WEIGHT_ONLY
+from roofline.validate.kernels.gemm import GEMM
 from roofline.validate.kernels.tools import interpreted
 from roofline.validate.kernels.work import Case, work_of
 
@@ -30,6 +30,7 @@ if find_spec("triton") is None:
 from roofline.validate.kernels.triton_kernels import experts, gemm, weight_only  # noqa: E402
 
 DEVICE = "cuda" if torch.cuda.is_available() and not interpreted() else "cpu"
+FORMATS = [dtype for dtype in GEMM.dtypes if dtype != "int4_wo"]
 needs_gpu = pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU: tiles and sizes that only a device runs")
 ERRORS = {"fp32": 1e-5, "fp16": 1e-2, "bf16": 1e-2, "int8": 3e-3, "fp8": 1e-2, "int4_wo": 3e-3}
 """Relative norm of the error, by format."""
@@ -124,7 +125,7 @@ def moe_case(
 # ---- gemm
 
 
-@pytest.mark.parametrize("dtype", GEMM.dtypes)
+@pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize("shape", [(1, 1, 1), (17, 24, 48), (33, 48, 16), (70, 40, 96)])
 def test_gemm_against_float64(dtype: str, shape: tuple[int, int, int]) -> None:
     case = gemm_case(dtype, *shape)
@@ -136,7 +137,7 @@ def test_gemm_against_float64(dtype: str, shape: tuple[int, int, int]) -> None:
 
 @settings(max_examples=18)
 @given(
-    dtype=st.sampled_from(GEMM.dtypes),
+    dtype=st.sampled_from(FORMATS),
     m=st.integers(1, 40),
     n=st.integers(1, 70),
     k=st.one_of(st.integers(1, 80), st.integers(500, 1200)),
@@ -220,11 +221,11 @@ def test_gemm_is_deterministic() -> None:
 @pytest.mark.parametrize("shape", [(1, 1, 128), (3, 70, 384), (33, 48, 256), (66, 17, 128)])
 def test_weight_only_gemm_against_float64(shape: tuple[int, int, int]) -> None:
     case = gemm_case("int4_wo", *shape)
-    computed(WEIGHT_ONLY, case, "triton")
-    inputs, outputs = WEIGHT_ONLY.inputs(case, DEVICE, 0), WEIGHT_ONLY.outputs(case, DEVICE)
-    WEIGHT_ONLY.backends["torch"](case, inputs, outputs)
+    computed(GEMM, case, "triton")
+    inputs, outputs = GEMM.inputs(case, DEVICE, 0), GEMM.outputs(case, DEVICE)
+    GEMM.backends["torch"](case, inputs, outputs)
     # PyTorch rounds the weights to bf16 before it multiplies.
-    assert error(outputs["output"], WEIGHT_ONLY.reference(case, inputs)["output"]) < ERRORS["bf16"]
+    assert error(outputs["output"], GEMM.reference(case, inputs)["output"]) < ERRORS["bf16"]
 
 
 @settings(max_examples=8)
@@ -237,11 +238,11 @@ def test_weight_only_gemm_against_float64(shape: tuple[int, int, int]) -> None:
 )
 def test_weight_only_gemm_with_split_k(m: int, n: int, groups: int, splits: int, seed: int) -> None:
     case = gemm_case("int4_wo", m, n, 128 * groups)
-    inputs, outputs = WEIGHT_ONLY.inputs(case, DEVICE, seed), WEIGHT_ONLY.outputs(case, DEVICE)
+    inputs, outputs = GEMM.inputs(case, DEVICE, seed), GEMM.outputs(case, DEVICE)
     operands = inputs["input"], inputs["weight"], inputs["scales"]
     with poisoned_allocations():
         weight_only.weight_only_gemm(*operands, outputs["output"], splits=splits, config=weight_only.configs_for(m)[-1])
-    check(case, outputs, WEIGHT_ONLY.reference(case, inputs))
+    check(case, outputs, GEMM.reference(case, inputs))
 
 
 def test_weight_only_gemm_unpacks_every_integer() -> None:
@@ -372,11 +373,10 @@ def test_tile_rows_follow_expert_load() -> None:
 # ---- the same work as the simulator's
 
 
-@pytest.mark.parametrize("dtype", [*GEMM.dtypes, "int4_wo"])
+@pytest.mark.parametrize("dtype", GEMM.dtypes)
 def test_gemm_operands_have_the_bytes_of_the_work(dtype: str) -> None:
     case = gemm_case(dtype, 7, 96, 256)
-    benchmark: Benchmark = WEIGHT_ONLY if dtype == "int4_wo" else GEMM
-    inputs, outputs = benchmark.inputs(case, DEVICE, 0), benchmark.outputs(case, DEVICE)
+    inputs, outputs = GEMM.inputs(case, DEVICE, 0), GEMM.outputs(case, DEVICE)
     apart = [inputs.pop(name) for name in ("row_scales", "column_scales") if name in inputs]
     assert sum(tensor.nbytes for tensor in (*inputs.values(), *outputs.values())) == work_of(case).bytes
     assert sum(tensor.nbytes for tensor in apart) == (4 * (7 + 96) if dtype in ("int8", "fp8") else 0)
@@ -419,7 +419,7 @@ def test_expert_parallel_rank_has_its_fraction_of_pairs() -> None:
     ("kind", "case"),
     [
         (GEMM, gemm_case("fp8", 5, 33, 40)),
-        (WEIGHT_ONLY, gemm_case("int4_wo", 5, 33, 256)),
+        (GEMM, gemm_case("int4_wo", 5, 33, 256)),
         (EXPERTS, moe_case(5, 16, 8, 2, 3)),
     ],
     ids=["gemm", "weight_only", "experts"],
@@ -437,8 +437,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     case = gemm_case("bf16", 5, 33, 40)
     assert GEMM.refusal(case, "cutlass", DEVICE) == "there is no backend cutlass"
     assert "mxfp4" in (GEMM.refusal(gemm_case("mxfp4", 1, 1, 32), "triton", DEVICE) or "")
-    assert "bf16" in (WEIGHT_ONLY.refusal(case, "triton", DEVICE) or "")
-    assert "128" in (WEIGHT_ONLY.refusal(gemm_case("int4_wo", 1, 8, 100), "torch", DEVICE) or "")
+    assert "128" in (GEMM.refusal(gemm_case("int4_wo", 1, 8, 100), "torch", DEVICE) or "")
     assert "ep" in (EXPERTS.refusal(moe_case(1, 8, 8, 1, 3, ep=2), "triton", DEVICE) or "")
     assert "tp" in (EXPERTS.refusal(moe_case(1, 8, 9, 1, 2, tp=2), "triton", DEVICE) or "")
     assert "top_k" in (EXPERTS.refusal(moe_case(1, 8, 8, 3, 2), "triton", DEVICE) or "")
@@ -447,7 +446,7 @@ def test_refusals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TRITON_INTERPRET", "0")
     for benchmark, own in (
         (GEMM, case),
-        (WEIGHT_ONLY, gemm_case("int4_wo", 1, 8, 128)),
+        (GEMM, gemm_case("int4_wo", 1, 8, 128)),
         (EXPERTS, moe_case(1, 8, 8, 1, 2)),
     ):
         assert benchmark.refusal(own, "triton", "cpu") == "triton needs a GPU, or TRITON_INTERPRET=1"
@@ -487,7 +486,7 @@ def test_kernels_compile_for_hopper(tmp_path: Path) -> None:
 
 
 @needs_gpu
-@pytest.mark.parametrize("dtype", GEMM.dtypes)
+@pytest.mark.parametrize("dtype", FORMATS)
 @pytest.mark.parametrize(
     "shape", [(1, 4096, 4096), (16, 4096, 14336), (50, 2880, 5120), (300, 4104, 4096), (777, 999, 333)]
 )
@@ -511,11 +510,11 @@ def test_every_gemm_config_on_the_gpu(dtype: str, shape: tuple[int, int, int]) -
 )
 def test_every_weight_only_config_on_the_gpu(shape: tuple[int, int, int]) -> None:
     case = gemm_case("int4_wo", *shape)
-    inputs = WEIGHT_ONLY.inputs(case, DEVICE, 8)
-    exact = WEIGHT_ONLY.reference(case, inputs)
+    inputs = GEMM.inputs(case, DEVICE, 8)
+    exact = GEMM.reference(case, inputs)
     operands = inputs["input"], inputs["weight"], inputs["scales"]
     for tile in weight_only.configs_for(case["m"]):
-        outputs = WEIGHT_ONLY.outputs(case, DEVICE)
+        outputs = GEMM.outputs(case, DEVICE)
         with skip_oversized_tiles():
             weight_only.weight_only_gemm(*operands, outputs["output"], config=tile)
             check(case, outputs, exact)
@@ -540,8 +539,8 @@ def test_every_moe_config_on_the_gpu(dtype: str, tokens: int) -> None:
 @pytest.mark.parametrize("backend", ["triton", "torch"])
 def test_tuned_kernels_on_the_gpu(backend: str) -> None:
     cases: list[tuple[Benchmark, Case]] = [
-        *((GEMM, gemm_case(dtype, m, 4096, 4096)) for dtype in GEMM.dtypes for m in (8, 2048)),
-        *((WEIGHT_ONLY, gemm_case("int4_wo", m, 4096, 4096)) for m in (8, 2048)),
+        *((GEMM, gemm_case(dtype, m, 4096, 4096)) for dtype in FORMATS for m in (8, 2048)),
+        *((GEMM, gemm_case("int4_wo", m, 4096, 4096)) for m in (8, 2048)),
         *((EXPERTS, moe_case(tokens, 2048, 768, 8, 128)) for tokens in (8, 2048)),
     ]
     for benchmark, case in cases:

@@ -116,6 +116,17 @@ def _attend_pages(
     return accumulator, row_max, row_sum
 
 
+@triton.jit
+def _mean_and_lse(accumulator: tl.tensor, row_max: tl.tensor, row_sum: tl.tensor) -> Any:
+    """Mean of values and LSE of a softmax; zeros and minus infinity for rows without keys.
+
+    Those are rows of an empty split, or past the causal edge.
+    """
+    some = row_sum > 0
+    whole = tl.where(some, row_sum, 1.0)
+    return accumulator / whole[:, None], tl.where(some, row_max + tl.log2(whole), float("-inf"))
+
+
 @triton.autotune(
     configs=CONFIGS,
     key=["batch", "q_len", "heads", "kv_heads", "table_width", "window", "splits", "HEAD_DIM", "PAGE", "CONVERT"],
@@ -155,7 +166,7 @@ def _decode(
     sequence = tl.program_id(0) // kv_heads // tiles
     split = tl.program_id(1)
 
-    # Long for its 25 arguments. Rows are (query, head of the group): heads of a group are neighbours in memory.
+    # Rows are (query, head of the group): heads of a group are neighbours in memory.
     row = tile * BLOCK_M + tl.arange(0, BLOCK_M)
     column = tl.arange(0, HEAD_PAD)
     row_mask = row < q_len * group
@@ -174,12 +185,9 @@ def _decode(
         query.dtype.element_ty, HEAD_DIM, HEAD_PAD, PAGE, WINDOWED, CONVERT, UPCAST, BLOCK_M, BLOCK_N,
     )  # fmt: skip
 
-    # Rows without keys, in an empty split or past the causal edge: zeros, and an LSE of minus infinity.
-    some = row_sum > 0
-    mean = accumulator / tl.where(some, row_sum, 1.0)[:, None]
+    mean, row_lse = _mean_and_lse(accumulator, row_max, row_sum)
     if SPLIT:
         offset = offset * splits + split
-        row_lse = tl.where(some, row_max + tl.log2(tl.where(some, row_sum, 1.0)), float("-inf"))
         tl.store(lse + offset, row_lse, mask=row_mask)
         tl.store(partial + offset[:, None] * HEAD_DIM + column[None, :], mean, mask=mask)
     else:
