@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from scipy.stats.qmc import Halton
 
 from roofline.core.errors import UnknownNameError
 from roofline.validate.kernels.work import Case, work_of
-from roofline.validate.measure.design import AXES, Limits, case_at, design, fits, halton, memory_bytes
+from roofline.validate.measure.design import AXES, Limits, case_at, design, fits, memory_bytes
 from roofline.validate.tables.rows import TEXT, shape_names
 
 LIMITS = Limits(memory=4e9, flops=5e12, traffic=3e9)
@@ -41,7 +42,7 @@ def test_fifty_points_fill_the_box() -> None:
     assert len(cases) == 50
     points = np.log([[case[name] for name in "mnk"] for case in cases])
     points = (points - points.min(0)) / np.ptp(points, axis=0)
-    probes = halton(500, 3)
+    probes = Halton(3, scramble=False).random(500)
     farthest = np.sqrt(((probes[:, None] - points[None]) ** 2).sum(-1)).min(1).max()
     assert farthest < 0.45
 

@@ -192,7 +192,7 @@ def test_assumed_variants_are_reported() -> None:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("H100/H200 SXM", "more than one"),
+        ("H100/H200 SXM", "not the name of one accelerator"),
         ("Voodoo 2", "no bundled spec of 'Voodoo 2'"),
         ("Apple M3 Max (30-core GPU)", "is not 'Apple M3 Max"),
         ("Apple M9", "no bundled spec"),

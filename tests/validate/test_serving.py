@@ -10,8 +10,8 @@ from roofline.core.errors import SpecError
 from roofline.specs.scheduler import MIXED, PREFILL_FIRST, Scheduler
 from roofline.validate.fit import serving as fitting
 from roofline.validate.score.serving import Predictor, read_cases, rows_of, score_serving, summarise
-from roofline.validate.tables.names import Unmapped
-from roofline.validate.tables.serving import COLUMNS, find_checkpoint, find_profile, to_case
+from roofline.validate.tables.names import Unmapped, find_model
+from roofline.validate.tables.serving import COLUMNS, find_profile, to_case
 from roofline.validate.tables.text import Line
 
 ROW = {
@@ -97,7 +97,7 @@ def test_many_devices_have_decode_apart() -> None:
     ],
 )
 def test_repositories_have_the_architecture_of_a_bundled_model(path, name) -> None:
-    assert find_checkpoint(path).name == name
+    assert find_model(path).name == name
 
 
 def test_what_is_unknown_is_told() -> None:

@@ -12,24 +12,21 @@ from roofline.validate.imports.fields import Fields
 from roofline.validate.imports.result import Result
 from roofline.validate.tables.loads import benchmark_load
 
-MODEL = ("endpoint.model_names", "model_names", "model", "models.items.name", "models")
-CONCURRENCY = (
-    "loadgen.concurrency",
-    "concurrency",
-    "perf_analyzer.stimulus.concurrency",
-    "phases.profiling.concurrency",
-)
-RATE = ("loadgen.request_rate", "request_rate", "perf_analyzer.stimulus.request_rate", "phases.profiling.rate")
-
-
-def is_profile(fields: Fields) -> bool:
-    """Whether a document is an export of AIPerf or GenAI-Perf."""
-    return fields.has("request_latency.avg", "request_latency.unit", "input_config")
+OPTIONS = {
+    "model": ("endpoint.model_names", "model_names", "model", "models.items.name", "models"),
+    "concurrency": (
+        *("loadgen.concurrency", "concurrency", "perf_analyzer.stimulus.concurrency"),
+        "phases.profiling.concurrency",
+    ),
+    "rate": ("loadgen.request_rate", "request_rate", "perf_analyzer.stimulus.request_rate", "phases.profiling.rate"),
+}
+"""Where `input_config` has an option of the run, by the versions of the tools."""
 
 
 def profile(fields: Fields) -> Result:
     """An export of AIPerf or GenAI-Perf: means over the requests."""
-    concurrency, rate = (_option(fields, paths) for paths in (CONCURRENCY, RATE))
+    places = {name: [f"input_config.{path}" for path in paths] for name, paths in OPTIONS.items()}
+    concurrency, rate = fields.number(*places["concurrency"]), fields.number(*places["rate"])
     requests = fields.count("request_count.avg")
     batch = ""
     if concurrency or rate:
@@ -42,15 +39,11 @@ def profile(fields: Fields) -> Result:
             "e2e_mean": _milliseconds(fields, "request_latency"),
             "output_throughput_total": fields.number("output_token_throughput.avg"),
         },
-        model=fields.text(*(f"input_config.{path}" for path in MODEL)),
+        model=fields.text(*places["model"]),
         batch=batch,
         prompt=fields.number("input_sequence_length.avg"),
         output=fields.number("output_sequence_length.avg"),
     )
-
-
-def _option(fields: Fields, paths: tuple[str, ...]) -> float | None:
-    return fields.number(*(f"input_config.{path}" for path in paths))
 
 
 def _milliseconds(fields: Fields, metric: str) -> float | None:

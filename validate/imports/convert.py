@@ -18,23 +18,23 @@ from roofline.validate.score.end_to_end import COLUMNS
 Read = Callable[[Fields], Result | Iterable[Result]]
 ReadText = Callable[[Content], Result | Iterable[Result]]
 
-READERS: tuple[tuple[Callable[[Fields], bool], Read], ...] = (
-    (vllm.is_serve, vllm.serve),
-    (vllm.is_latency, vllm.latency),
-    (vllm.is_throughput, vllm.throughput),
-    (sglang.is_run, sglang.run),
-    (guidellm.is_report, guidellm.report),
-    (aiperf.is_profile, aiperf.profile),
-    (trtllm.is_report, trtllm.report),
-    (llama_bench.is_test, llama_bench.test),
+READERS: tuple[tuple[Read, tuple[str, ...]], ...] = (
+    (vllm.serve, ("model_id", "tokenizer_id", "request_throughput", "total_output_tokens")),
+    (vllm.latency, ("avg_latency", "latencies", "percentiles")),
+    (vllm.throughput, ("elapsed_time", "num_requests", "total_num_tokens", "tokens_per_second")),
+    (sglang.run, ("backend", "total_output_tokens", "mean_e2e_latency_ms", "median_ttft_ms")),
+    (guidellm.report, ("benchmarks",)),
+    (aiperf.profile, ("request_latency.avg", "request_latency.unit", "input_config")),
+    (trtllm.report, ("engine.version", "world_info.world_size", "request_info.num_requests", "performance")),
+    (llama_bench.test, ("build_number", "model_type", "n_prompt", "n_gen", "avg_ts")),
 )
-"""Readers of documents: what recognises one, and what reads it."""
+"""Readers of documents, each with the fields by which one is recognised."""
 
-TEXT_READERS: tuple[tuple[Callable[[Content], bool], ReadText], ...] = (
-    (tgi.is_output, tgi.output),
-    (mlperf.is_summary, mlperf.summary),
+TEXT_READERS: tuple[tuple[ReadText, tuple[str, ...]], ...] = (
+    (tgi.output, ("| Sequence Length", "| Decode (token)")),
+    (mlperf.summary, ("MLPerf Results Summary",)),
 )
-"""Readers of texts that are neither JSON nor CSV."""
+"""Readers of texts that are neither JSON nor CSV, each with the words by which one is recognised."""
 
 TOOLS = (
     "vllm bench serve, latency and throughput, sglang.bench_serving, GuideLLM, AIPerf, GenAI-Perf, trtllm-bench,"
@@ -83,14 +83,14 @@ def _check_given(results: Sequence[Result], given: Given, where: str) -> None:
 
 def _results(content: Content) -> Iterator[Result]:
     """The results in a file."""
-    for recognises_text, read_text in TEXT_READERS:
-        if recognises_text(content):
+    for read_text, words in TEXT_READERS:
+        if all(word in content.text for word in words):
             yield from _several(read_text(content))
             return
     for index, document in enumerate(content.documents, 1):
         where = content.where if len(content.documents) == 1 else f"{content.where}: result {index}"
         fields = Fields(document, where)
-        reader = next((read for recognises, read in READERS if recognises(fields)), None)
+        reader = next((read for read, names in READERS if fields.has(*names)), None)
         if reader is None:
             raise SpecError(where, f"is no result of {TOOLS}")
         yield from _several(reader(fields))

@@ -11,21 +11,15 @@ from roofline.validate.imports.result import Result
 from roofline.validate.tables.loads import benchmark_load
 
 
-def is_report(fields: Fields) -> bool:
-    """Whether a document is a report of GuideLLM."""
-    benchmarks = fields.value("benchmarks")[1]
-    return isinstance(benchmarks, list) and bool(benchmarks) and all(map(_is_benchmark, benchmarks))
-
-
-def _is_benchmark(entry: object) -> bool:
-    return isinstance(entry, dict) and Fields(entry, "").has(
-        "metrics.time_to_first_token_ms", "metrics.request_latency"
-    )
-
-
 def report(fields: Fields) -> list[Result]:
     """The benchmarks of a report of GuideLLM; means over the successful requests."""
-    return [_result(fields.within(entry)) for entry in fields.value("benchmarks")[1]]
+    entries = fields.value("benchmarks")[1]
+    parts = [
+        fields.within(entry) for entry in (entries if isinstance(entries, list) else []) if isinstance(entry, dict)
+    ]
+    if not parts or not all(part.has("metrics.time_to_first_token_ms", "metrics.request_latency") for part in parts):
+        raise SpecError(fields.where, "'benchmarks' must be benchmarks of GuideLLM, with their metrics")
+    return [_result(part) for part in parts]
 
 
 def _result(fields: Fields) -> Result:

@@ -15,11 +15,6 @@ FILE_TYPE = re.compile(r"(?:I?Q\d_?\w*|F16|BF16|F32|MXFP4\w*)", re.IGNORECASE)
 _MIX = re.compile(r"\b(I?Q\d)_K - (Small|Medium|Large)\b", re.IGNORECASE)
 
 
-def is_test(fields: Fields) -> bool:
-    """Whether a document is a test of `llama-bench`."""
-    return fields.has("build_number", "model_type", "n_prompt", "n_gen", "avg_ts")
-
-
 def test(fields: Fields) -> Result:
     """A test of `llama-bench`: tokens/s of a prompt, of a generation, or of a prompt and a generation together."""
     prompt, generated = fields.count("n_prompt"), fields.count("n_gen")

@@ -16,11 +16,6 @@ from roofline.validate.tables.loads import benchmark_load
 _LINE = re.compile(r"^([^:=\n]{1,80}?)\s*:\s*(.{0,200})$", re.MULTILINE)
 
 
-def is_summary(content: Content) -> bool:
-    """Whether a text is a summary of MLPerf's load generator."""
-    return "MLPerf Results Summary" in content.text
-
-
 def summary(content: Content) -> Result:
     """A summary of the Offline or the Server scenario; a run that is not valid is an error."""
     fields = Fields({name.strip(): value.strip() for name, value in _LINE.findall(content.text)}, content.where)

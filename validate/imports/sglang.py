@@ -15,11 +15,6 @@ ENGINES = {"sglang": "SGLang", "sglang-native": "SGLang", "sglang-oai": "SGLang"
 ENGINES |= {"vllm": "vLLM", "vllm-chat": "vLLM", "trt": "TensorRT-LLM", "lmdeploy": "LMDeploy"}
 
 
-def is_run(fields: Fields) -> bool:
-    """Whether a document is a run of `sglang.bench_serving`."""
-    return fields.has("backend", "total_output_tokens", "mean_e2e_latency_ms", "median_ttft_ms")
-
-
 def run(fields: Fields) -> Result:
     """A run of `sglang.bench_serving`."""
     completed = fields.count("completed")

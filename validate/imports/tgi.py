@@ -17,11 +17,6 @@ from roofline.validate.imports.result import Result
 METRICS = {"Prefill": "ttft", "Decode (token)": "tpot", "Decode (total)": None}
 
 
-def is_output(content: Content) -> bool:
-    """Whether a text holds the tables of TGI's benchmark."""
-    return "| Sequence Length" in content.text and "| Decode (token)" in content.text
-
-
 def output(content: Content) -> Iterator[Result]:
     """The latencies of TGI's benchmark, one result a batch and step."""
     rows = [[cell.strip() for cell in line.strip().strip("|").split("|")] for line in content.text.splitlines()]

@@ -15,11 +15,6 @@ ALGORITHMS = {"NVFP4": "nvfp4", "FP8": "fp8", "FP8_BLOCK_SCALES": "fp8_block", "
 """Schemes by TensorRT-LLM's names; others are as released."""
 
 
-def is_report(fields: Fields) -> bool:
-    """Whether a document is a report of `trtllm-bench`."""
-    return fields.has("engine.version", "world_info.world_size", "request_info.num_requests", "performance")
-
-
 def report(fields: Fields) -> Result:
     """A report of `trtllm-bench`."""
     return Result(

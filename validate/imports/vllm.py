@@ -15,11 +15,6 @@ ENGINES = {"vllm": "vLLM", "openai": "vLLM", "openai-chat": "vLLM", "sglang": "S
 """The engine by the endpoint type that the client used; servers with an OpenAI endpoint are vLLM itself by default."""
 
 
-def is_serve(fields: Fields) -> bool:
-    """Whether a document is of `vllm bench serve`."""
-    return fields.has("model_id", "tokenizer_id", "request_throughput", "total_output_tokens")
-
-
 def serve(fields: Fields) -> Result:
     """A document of `vllm bench serve`."""
     completed = fields.count("completed")
@@ -41,20 +36,10 @@ def serve(fields: Fields) -> Result:
     )
 
 
-def is_latency(fields: Fields) -> bool:
-    """Whether a document is of `vllm bench latency`."""
-    return fields.has("avg_latency", "latencies", "percentiles")
-
-
 def latency(fields: Fields) -> Result:
     """A document of `vllm bench latency`: a static batch, of which the median is the figure."""
     seconds = fields.number("percentiles.50", "avg_latency")
     return Result("vllm bench latency", {"batch_latency": seconds and 1e3 * seconds}, engine="vLLM")
-
-
-def is_throughput(fields: Fields) -> bool:
-    """Whether a document is of `vllm bench throughput`."""
-    return fields.has("elapsed_time", "num_requests", "total_num_tokens", "tokens_per_second")
 
 
 def throughput(fields: Fields) -> Result:

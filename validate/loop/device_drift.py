@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from msgspec import Struct
@@ -16,7 +15,7 @@ from roofline.timing.kernels.elementwise import PASSES
 from roofline.validate.kernels.benchmark import Benchmark
 from roofline.validate.kernels.registry import benchmarks
 from roofline.validate.kernels.work import work_of
-from roofline.validate.measure.bench import bar, measure_case
+from roofline.validate.measure.bench import Progress, bar, measure_case
 from roofline.validate.measure.device import Device, open_device
 from roofline.validate.tables.rowfile import case_of, read_rows
 
@@ -108,7 +107,7 @@ def drift_on(
     rows: Sequence[Mapping[str, str]],
     path: Path,
     points: int = POINTS,
-    progress: Any = None,
+    progress: Progress = lambda _fraction, _label: None,
 ) -> DriftResult:
     """Measure the rows with the smallest spread again on `device`, of every op and of each bound."""
     limits = _limits(rows, str(path))
@@ -123,8 +122,7 @@ def drift_on(
     left_out = 0
     for done, index in enumerate(picked):
         row = rows[index]
-        if progress:
-            progress(done / len(picked), row["op"])
+        progress(done / len(picked), row["op"])
         case = case_of(row, str(path))
         benchmark = known.get(case.op)
         sample = (

@@ -10,11 +10,11 @@ import datetime
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -51,16 +51,8 @@ class Outcome(Struct):
     refused: Counter[str] = field(default_factory=Counter)
 
 
-class Progress(Protocol):
-    """A callback for the fraction of a run that is done, and the label of the next point."""
-
-    def __call__(self, fraction: float, label: str) -> None:
-        """Show the progress."""
-
-
-def silent(fraction: float, label: str) -> None:
-    """Show no progress."""
-    del fraction, label
+Progress = Callable[[float, str], None]
+"""Called with the fraction of a run that is done, and the label of the next point."""
 
 
 @contextmanager
@@ -70,11 +62,8 @@ def bar() -> Iterator[Progress]:
     from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
     console = Console(stderr=True)
-    if not console.is_terminal:
-        yield silent
-        return
     columns = (BarColumn(), TimeRemainingColumn(), TextColumn("{task.description}"))
-    with Progress(*columns, console=console, transient=True) as shown:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as shown:
         task = shown.add_task("", total=1.0)
         yield lambda fraction, label: shown.update(task, completed=min(fraction, 1.0), description=label)
 
@@ -105,7 +94,7 @@ def measure(
     hardware: str,
     benchmarks: Mapping[str, Benchmark],
     file: RowFile,
-    progress: Progress = silent,
+    progress: Progress = lambda _fraction, _label: None,
 ) -> Outcome:
     """Measure the rows of a plan that the file does not have yet, as rows of `hardware`.
 

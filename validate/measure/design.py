@@ -25,8 +25,6 @@ from roofline.validate.kernels.work import Case, work_of
 CANDIDATES = 600
 """Candidate points of the Halton sequence."""
 
-PRIMES = (2, 3, 5, 7, 11, 13, 17)
-
 SHARES: Mapping[str, int] = MappingProxyType(
     {"gemm": 3, "attention_prefill": 2, "attention_decode": 2, "moe": 2, "norm": 1}
 )
@@ -151,10 +149,12 @@ def _diagonal_ends(op: str, format: str, limits: Limits) -> Iterator[NDArray[np.
 
 def _unit_box_points(dimensions: int) -> Iterator[NDArray[np.float64]]:
     """Positions in the unit box: both ends of its diagonal, then farthest points alternating with Halton's."""
+    from scipy.stats.qmc import Halton  # takes a second to import
+
     corners = np.array(
         [[(index >> axis) & 1 for axis in range(dimensions)] for index in range(2**dimensions)], dtype=np.float64
     )
-    inside = halton(CANDIDATES, dimensions)
+    inside = Halton(dimensions, scramble=False).random(CANDIDATES + 1)[1:]  # the first is a corner
     points = np.concatenate([corners, inside])
     order, left = [0, len(corners) - 1], np.ones(len(points), dtype=bool)
     distance = np.full(len(points), np.inf)
@@ -171,18 +171,6 @@ def _unit_box_points(dimensions: int) -> Iterator[NDArray[np.float64]]:
         left[chosen] = False
         distance = np.minimum(distance, np.linalg.norm(points - points[chosen], axis=1))
         yield points[chosen]
-
-
-def halton(count: int, dimensions: int) -> NDArray[np.float64]:
-    """The first points of the Halton sequence in the unit box: radical inverses of the index, a prime base an axis."""
-    points = np.zeros((count, dimensions))
-    for axis, base in enumerate(PRIMES[:dimensions]):
-        index, weight = np.arange(1, count + 1), 1.0
-        while index.any():
-            weight /= base
-            points[:, axis] += weight * (index % base)
-            index = index // base
-    return points
 
 
 def case_at(op: str, format: str, point: Sequence[float] | NDArray[np.float64]) -> Case:

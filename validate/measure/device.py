@@ -20,6 +20,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 from msgspec import Struct, field
 
 from roofline.core.errors import RooflineError, UnknownNameError
@@ -62,10 +63,7 @@ class Sample(Struct, frozen=True):
 
     def percentile(self, fraction: float) -> float:
         """The percentile of the samples, interpolated: 0.5 is the median."""
-        position = fraction * (len(self.seconds) - 1)
-        below = int(position)
-        above = min(below + 1, len(self.seconds) - 1)
-        return self.seconds[below] + (position - below) * (self.seconds[above] - self.seconds[below])
+        return float(np.quantile(self.seconds, fraction))
 
     @property
     def median(self) -> float:

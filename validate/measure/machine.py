@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime
 import platform
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -289,33 +289,32 @@ def slug(title: str) -> str:
 def _rendered(content: Mapping[str, Any]) -> str:
     """The text of a hardware file."""
     date = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
-    return "\n".join(_spec_lines(content, date)) + "\n"
-
-
-def _spec_lines(content: Mapping[str, Any], date: str) -> Iterator[str]:
     precise = partial(si, digits=5)
-    for key in ("name", "title", "vendor", "family", "kind"):
-        yield f"{key}: {_text(content[key])}"
-    yield "memory:"
-    yield f"  capacity: {precise(content['capacity'], 'B')} [system]"
-    yield f"  bandwidth: {precise(content['bandwidth'], 'B/s')} [measured; the fastest of a copy, a triad and a sum]"
-    yield "compute:"
-    yield f"  units: {content['units']} [system]"
-    if content["clock"]:
-        yield f"  clock: {precise(content['clock'], 'Hz')} [system]"
-    for unit in ("tensor", "vector"):
-        if content[unit]:
-            yield f"  {unit}:"
-            for format, peak in content[unit].items():
-                rate = precise(peak, "OP/s" if format.startswith("int") else "FLOP/s")
-                yield f"    {format}: {rate} [measured; achieved in large GEMMs]"
-    if content["l2"]:
-        yield "cache:"
-        yield f"  l2: {precise(content['l2'], 'B')} [system; the last level]"
-    yield "sources:"
-    yield f"  measured: measured by roofline validate measure on {date}"
-    yield f"  system: reported by the operating system and the driver, {date}"
-
-
-def _text(value: str) -> str:
-    return "'" + "".join(letter if letter.isprintable() else " " for letter in value).replace("'", "''") + "'"
+    measured = {
+        unit: {
+            format: f"{precise(peak, 'OP/s' if format.startswith('int') else 'FLOP/s')}"
+            " [measured; achieved in large GEMMs]"
+            for format, peak in content[unit].items()
+        }
+        for unit in ("tensor", "vector")
+    }
+    compute = {
+        "units": f"{content['units']} [system]",
+        "clock": content["clock"] and f"{precise(content['clock'], 'Hz')} [system]",
+        **measured,
+    }
+    cache = content["l2"] and {"l2": f"{precise(content['l2'], 'B')} [system; the last level]"}
+    document = {
+        **{key: content[key] for key in ("name", "title", "vendor", "family", "kind")},
+        "memory": {
+            "capacity": f"{precise(content['capacity'], 'B')} [system]",
+            "bandwidth": f"{precise(content['bandwidth'], 'B/s')} [measured; the fastest of a copy, a triad and a sum]",
+        },
+        "compute": {key: value for key, value in compute.items() if value},
+        **({"cache": cache} if cache else {}),
+        "sources": {
+            "measured": f"measured by roofline validate measure on {date}",
+            "system": f"reported by the operating system and the driver, {date}",
+        },
+    }
+    return yaml.safe_dump(document, sort_keys=False, allow_unicode=True, width=1000)

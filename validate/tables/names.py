@@ -17,7 +17,6 @@ from roofline.core.errors import RooflineError, quote
 from roofline.specs.checkpoint import default_base, precision_of
 from roofline.specs.formats import FORMATS, Format, find_cache_format, grouped
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.specs.library import spec_path
 from roofline.specs.model import Model
 from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision, parse_precision
@@ -38,16 +37,13 @@ class ResolvedHardware(Struct, frozen=True):
 MODELS: Mapping[str, str] = MappingProxyType(
     {
         "deepseek-v3/r1-671b": "deepseek-v3",
-        "deepseek-r1-671b": "deepseek-r1",
         "llama-1-7b": "llama-7b",
         "llama-1-13b": "llama-13b",
         "llama-1-33b": "llama-30b",  # Meta's 33B is published as llama-30b
-        "llama-2-7b-chat": "llama-2-7b",
-        "mistral-7b-instruct": "mistral-7b",
         "qwen3-coder-30b-a3b": "qwen3-30b-a3b",  # the same architecture
     }
 )
-"""Models by their names in files, where they differ from the spec's."""
+"""Models by their names in files, where `roofline.specs` does not know these."""
 
 FORM_FACTOR = "the file does not say which form factor: SXM"
 LARGEST = "the file does not say how many GPU cores: the largest configuration"
@@ -59,28 +55,15 @@ HARDWARE: Mapping[str, tuple[str, str]] = MappingProxyType(
         "h100 80gb": ("h100-sxm", FORM_FACTOR),
         "h100 80 gb": ("h100-sxm", FORM_FACTOR),
         "tesla v100": ("v100-sxm2-16gb", "the file does not say which form factor and memory: SXM2, 16 GB"),
-        "tesla t4": ("t4", ""),
-        "rtx a6000": ("a6000", ""),
-        "rtx a6000 48gb": ("a6000", ""),
-        "rtx a5000": ("a5000", ""),
-        "rtx a4000": ("a4000", ""),
         "rtx 3060": ("rtx-3060", "the file does not say which memory: 12 GB"),
         "rtx 3080": ("rtx-3080", "the file does not say which memory: 10 GB"),
         "rtx 4060 ti": ("rtx-4060-ti-16gb", "the file does not say which memory: 16 GB"),
-        "rtx 3090 24gb": ("rtx-3090", ""),
-        "rtx 4090 24gb": ("rtx-4090", ""),
         "rtx pro 6000 blackwell": ("rtx-pro-6000-workstation", "the file does not say which edition: workstation"),
-        "rx 7900 xtx": ("radeon-rx-7900-xtx", ""),
         "jetson agx orin": ("jetson-agx-orin-64gb", "the file does not say which memory: 64 GB"),
-        "dgx spark gb10": ("dgx-spark", ""),
-        "intel arc pro b60": ("arc-b60", ""),
-        "b200 180gb": ("b200-sxm", ""),
-        "h200 sxm": ("h200-sxm", ""),
-        "h800 sxm": ("h800-sxm", ""),
         "m4 max 64gb": ("m4-max", ""),
     }
 )
-"""Accelerators by their names in files, with the assumption where a name leaves the variant open."""
+"""Accelerators whose names in files leave the variant open, with the assumption."""
 
 _APPLE = re.compile(r"apple (m\d(?: (?:pro|max|ultra))?)(?: \((\d+)-core gpu\))?")
 
@@ -104,41 +87,37 @@ _RELEASE = re.compile(r"\s+v?(\d+(?:\.\d+)+(?:[.-]?(?:dev|a|b|rc|post)\d*)*)")
 
 
 def find_model(text: str) -> Model:
-    """The bundled model that a file calls `text`; raises Unmapped."""
+    """The bundled model that a file calls `text`, also by its repository; raises Unmapped."""
     plain = re.sub(r"\s*\([^)]*\)", "", text).strip().lower()
     name = re.sub(r"\s+", "-", plain)
-    name = MODELS.get(name, name)
-    if "/" in name or name.endswith((".yaml", ".yml", ".json")):
+    name = MODELS.get(name) or name.rsplit("/", 1)[-1]
+    if name.endswith((".yaml", ".yml", ".json", ".gguf")):
         raise Unmapped(f"expected the name of a model, not a file: {quote(text)}")
-    if spec_path(name, "modelspecs") is None:
-        raise Unmapped(f"no bundled model is {quote(text)}")
-    return load_model(name)
+    try:
+        return load_model(name)
+    except RooflineError:
+        raise Unmapped(f"no bundled model is {quote(text)}") from None
 
 
 def find_hardware(text: str) -> ResolvedHardware:
     """The bundled accelerator that a file calls `text`; raises Unmapped."""
-    plain = re.sub(r"^(nvidia|amd radeon) ", "", text.strip().lower())
+    plain = re.sub(r"^nvidia ", "", text.strip().lower())
     if match := _APPLE.fullmatch(plain):
-        return _apple(match[1].replace(" ", "-"), match[2], text)
-    name, assumed = HARDWARE.get(plain, (re.sub(r"\s+", "-", plain), ""))
-    if "/" in name or name.count("."):
-        raise Unmapped(f"{quote(text)} is more than one accelerator" if "/" in name else f"no spec of {quote(text)}")
-    return ResolvedHardware(_spec(name, text), assumed)
+        hardware, cores = _bundled(match[1].replace(" ", "-"), text), match[2]
+        if cores is not None and hardware.units != int(cores):
+            raise Unmapped(f"the bundled {hardware.title} is not {quote(text)}")
+        return ResolvedHardware(hardware, "" if cores else LARGEST)
+    name, assumed = HARDWARE.get(plain, (plain, ""))
+    return ResolvedHardware(_bundled(name, text), assumed)
 
 
-def _spec(name: str, text: str) -> Hardware:
-    if spec_path(name, "hwspecs") is None:
-        raise Unmapped(f"no bundled spec of {quote(text)}")
-    return load_hardware(name)
-
-
-def _apple(name: str, cores: str | None, text: str) -> ResolvedHardware:
-    hardware = _spec(name, text)
-    if cores is None:
-        return ResolvedHardware(hardware, LARGEST)
-    if hardware.units != int(cores):
-        raise Unmapped(f"the bundled {hardware.title} is not {quote(text)}")
-    return ResolvedHardware(hardware)
+def _bundled(name: str, text: str) -> Hardware:
+    if "/" in name or name.endswith((".yaml", ".yml")):
+        raise Unmapped(f"{quote(text)} is not the name of one accelerator")
+    try:
+        return load_hardware(name)
+    except RooflineError:
+        raise Unmapped(f"no bundled spec of {quote(text)}") from None
 
 
 def find_engine(text: str) -> str:

@@ -33,7 +33,6 @@ from roofline.specs.engine import load_engine
 from roofline.specs.formats import find_cache_format
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.specs.model import Model
-from roofline.specs.modelspec import load_model
 from roofline.specs.precision import Precision, parse_precision
 from roofline.specs.scheduler import Scheduler
 from roofline.techniques import apply_techniques
@@ -54,12 +53,6 @@ COLUMNS = (
     *("tp_size", "pp_size", "attention_dp_size", "moe_tp_size", "moe_ep_size", "gemm_quant_mode", "moe_quant_mode"),
     *("silicon_ttft_ms", "silicon_tpot_ms"),
 )
-
-SUFFIXES = re.compile(
-    r"-(instruct|chat|it|hf|fp8|nvfp4|fp4|mxfp4|int4|awq|bf16|w4afp8|dynamic|block|v2|v0\.1|preview|thinking|base"
-    r"|0528|0324|0711|0905|2507|\d{4})(?=-|$)"
-)
-"""Parts of a repository's name that do not change the architecture."""
 
 NAMED = re.compile(r"(?<=-)(?:nvfp4|fp4|fp8|mxfp4|int4)(?=-|$)")
 """Formats in the name of a repository, where no column states one."""
@@ -176,18 +169,6 @@ def _loaded_case(line: Line, times: Mapping[str, float]) -> ServingCase:
     return replace(ServingCase(line, scenario, load, load_engine(engine).scheduler, None, None), **times)
 
 
-def find_checkpoint(path: str) -> Model:
-    """The bundled model with the architecture of a repository; raises Unmapped."""
-    name = path.strip().rsplit("/", 1)[-1].lower()
-    short = SUFFIXES.sub("", SUFFIXES.sub("", name))
-    for candidate in (name, short):
-        try:
-            return load_model(candidate)
-        except RooflineError:
-            continue
-    raise Unmapped(f"no bundled model is {quote(path)}")
-
-
 def find_profile(backend: str, version: str) -> str:
     """The engine profile of a backend's version; raises Unmapped."""
     match backend.strip().lower():
@@ -301,7 +282,7 @@ def _count(line: Line, name: str) -> int:
 def to_case(line: Line) -> ServingCase:
     """A row as a scenario under a load; raises RooflineError, mostly Unmapped, with the reason where it cannot be."""
     cells = line.cells
-    model, engine = find_checkpoint(cells["model_path"]), find_profile(cells["backend"], cells["backend_version"])
+    model, engine = find_model(cells["model_path"]), find_profile(cells["backend"], cells["backend_version"])
     system = cells["system"].strip().lower()
     if system not in SYSTEMS:
         raise Unmapped(f"no bundled spec of {quote(system)}")

@@ -184,7 +184,6 @@ def _decode(
         queries, key_cache, value_cache, table, begin, end, position, window, kv_head, kv_heads, scale,
         query.dtype.element_ty, HEAD_DIM, HEAD_PAD, PAGE, WINDOWED, CONVERT, UPCAST, BLOCK_M, BLOCK_N,
     )  # fmt: skip
-
     mean, row_lse = _mean_and_lse(accumulator, row_max, row_sum)
     if SPLIT:
         offset = offset * splits + split

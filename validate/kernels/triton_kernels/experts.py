@@ -80,13 +80,7 @@ def tile_rows(pairs: int, experts: int) -> int:
 
 
 @triton.jit
-def _count(
-    expert_ids,
-    counts,
-    expert_starts,
-    pairs,
-    BLOCK: tl.constexpr,
-):
+def _count(expert_ids, counts, expert_starts, pairs, BLOCK: tl.constexpr):
     """The number of pairs of an expert, and of all experts before it."""
     expert = tl.program_id(0)
     index = tl.arange(0, BLOCK)
@@ -102,19 +96,9 @@ def _count(
 
 @triton.jit
 def _sort(
-    expert_ids,
-    counts,
-    expert_starts,
-    order,
-    tile_experts,
-    tile_starts,
-    tile_count,
-    pairs,
-    experts,
-    EXPERTS: tl.constexpr,
-    ROWS: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    expert_ids, counts, expert_starts, order, tile_experts, tile_starts, tile_count, pairs, experts,
+    EXPERTS: tl.constexpr, ROWS: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """Write an expert's pairs in order to `order`, and its tiles to `tile_experts` and `tile_starts`.
 
     The last expert writes the number of tiles. `EXPERTS` is a power of two that is at least `experts`.
@@ -246,17 +230,7 @@ def _down(
 
 
 @triton.jit
-def _combine(
-    rows,
-    expert_ids,
-    routing_weights,
-    c,
-    experts,
-    top_k,
-    n,
-    UPCAST: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+def _combine(rows, expert_ids, routing_weights, c, experts, top_k, n, UPCAST: tl.constexpr, BLOCK: tl.constexpr):
     """`BLOCK` elements of a token: its experts' rows times their weights, added in order."""
     token = tl.program_id(0).to(tl.int64)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

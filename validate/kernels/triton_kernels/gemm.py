@@ -173,17 +173,9 @@ def _gemm(
 
 @triton.jit
 def _reduce_splits(
-    partial,
-    c,
-    row_scales,
-    column_scales,
-    n,
-    size,
-    splits,
-    SCALED: tl.constexpr,
-    UPCAST: tl.constexpr,
-    BLOCK: tl.constexpr,
-):
+    partial, c, row_scales, column_scales, n, size, splits,
+    SCALED: tl.constexpr, UPCAST: tl.constexpr, BLOCK: tl.constexpr,
+):  # fmt: skip
     """`BLOCK` of the `size` elements of C: the splits of k added in order, then scaled."""
     index = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = index < size
