@@ -1,4 +1,4 @@
-"""Encoding of rows of a sweep as CSV, JSON lines, Arrow and Parquet, batch by batch."""
+"""Encoding of rows of a sweep as CSV, JSON lines and Parquet, batch by batch."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from importlib import import_module
 from itertools import repeat
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO
 
 import numpy as np
 
@@ -21,15 +21,6 @@ from roofline.whatif.selection import Rows
 from roofline.whatif.study import ERROR
 
 Columns = Mapping[str, Type]
-
-
-class Encoding(Protocol):
-    """An encoding of rows as bytes, with a header."""
-
-    head: bytes
-
-    def encode(self, rows: Rows) -> bytes:
-        """The rows as bytes, to be appended to the rows before."""
 
 
 class CsvEncoding:
@@ -66,8 +57,7 @@ class JsonLinesEncoding:
         for name, kind in self._columns.items():
             values = [record[name] for record in records]
             if kind is Type.NUMBER:
-                whole = name in OPTIONS and OPTIONS[name].kind.counts
-                columns[name] = np.array(values, dtype=np.int64 if whole else np.float64)
+                columns[name] = np.array(values, dtype=np.int64 if _counts(name) else np.float64)
             else:
                 columns[name] = np.array([value or "" for value in values] if kind is Type.TEXT else values)
         return Rows(columns, len(records))
@@ -119,53 +109,6 @@ def arrow() -> Any:
         raise RooflineError("Parquet needs pyarrow: pip install 'llm-roofline[fit]'; CSV and jsonl do not") from None
 
 
-class ArrowEncoding:
-    """Arrow record batches, each a stream of its own, so that they can be concatenated later."""
-
-    def __init__(self, columns: Columns) -> None:
-        self._arrow = arrow()
-        self._columns = columns
-        self.head = b""
-        kinds = {Type.NUMBER: self._arrow.float64(), Type.TRUTH: self._arrow.bool_()}
-        text = self._arrow.dictionary(self._arrow.int32(), self._arrow.string())
-        self.schema = self._arrow.schema(
-            (name, self._arrow.int64() if _counts(name) else kinds.get(kind, text)) for name, kind in columns.items()
-        )
-
-    def batch(self, rows: Rows) -> Any:
-        """The rows as a record batch."""
-        arrays = [self._array(rows, name, kind) for name, kind in self._columns.items()]
-        return self._arrow.RecordBatch.from_arrays(arrays, schema=self.schema)
-
-    def encode(self, rows: Rows) -> bytes:
-        """A stream of one record batch."""
-        sink = self._arrow.BufferOutputStream()
-        with self._arrow.ipc.new_stream(sink, self.schema) as writer:
-            writer.write_batch(self.batch(rows))
-        return bytes(sink.getvalue())
-
-    def decode(self, data: bytes) -> Any:
-        """The record batch that `encode` wrote."""
-        return self._arrow.ipc.open_stream(data).read_next_batch()
-
-    def _array(self, rows: Rows, name: str, kind: Type) -> Any:
-        column = rows.columns[name]
-        if kind is not Type.TEXT:
-            values = rows.array(name)
-            whole = np.int64 if _counts(name) else np.float64
-            if kind is Type.TRUTH:
-                return self._arrow.array(values.astype(bool), mask=broken_rows(rows, name))
-            return self._arrow.array(values.astype(whole, copy=False), from_pandas=True)
-        texts, which = [column], np.zeros(rows.count, dtype=np.int32)
-        if isinstance(column, np.ndarray):
-            found, inverse = np.unique(column.astype(str), return_inverse=True)
-            texts, which = found.tolist(), inverse.astype(np.int32)
-        indices = self._arrow.array(which, mask=np.array([not text for text in texts], dtype=bool)[which])
-        return self._arrow.DictionaryArray.from_arrays(
-            indices, self._arrow.array(list(map(visible, texts)), self._arrow.string())
-        )
-
-
 def _counts(name: str) -> bool:
     return name in OPTIONS and OPTIONS[name].kind.counts
 
@@ -175,20 +118,48 @@ ROW_GROUP = 1 << 18
 
 
 class ParquetFile:
-    """Writer of record batches to a Parquet file by row groups. A context manager: it closes after the last batch."""
+    """Writer of rows to a Parquet file by row groups; null if there is no figure.
 
-    def __init__(self, file: BinaryIO, encoding: ArrowEncoding) -> None:
+    A context manager: it closes after the last rows.
+    """
+
+    def __init__(self, file: BinaryIO, columns: Columns) -> None:
         self._arrow = arrow()
-        self._writer = self._arrow.parquet.ParquetWriter(file, encoding.schema, compression="zstd")
+        self._columns = columns
+        kinds = {Type.NUMBER: self._arrow.float64(), Type.TRUTH: self._arrow.bool_()}
+        text = self._arrow.dictionary(self._arrow.int32(), self._arrow.string())
+        self._schema = self._arrow.schema(
+            (name, self._arrow.int64() if _counts(name) else kinds.get(kind, text)) for name, kind in columns.items()
+        )
+        self._writer = self._arrow.parquet.ParquetWriter(file, self._schema, compression="zstd")
         self._waiting: list[Any] = []
         self._rows = 0
 
-    def add(self, batch: Any) -> None:
-        """Adds a record batch."""
-        self._waiting.append(batch)
-        self._rows += batch.num_rows
+    def write(self, rows: Rows) -> None:
+        """Adds rows."""
+        arrays = [self._array(rows, name, kind) for name, kind in self._columns.items()]
+        self._waiting.append(self._arrow.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._rows += rows.count
         if self._rows >= ROW_GROUP:
             self._flush()
+
+    def _array(self, rows: Rows, name: str, kind: Type) -> Any:
+        column = rows.columns[name]
+        if kind is Type.TRUTH:
+            return self._arrow.array(rows.array(name).astype(bool), mask=broken_rows(rows, name))
+        if kind is Type.NUMBER:
+            values = rows.array(name)
+            return self._arrow.array(
+                values.astype(np.int64 if _counts(name) else np.float64, copy=False), mask=~np.isfinite(values)
+            )
+        texts, which = [column], np.zeros(rows.count, dtype=np.int32)
+        if isinstance(column, np.ndarray):
+            found, inverse = np.unique(column.astype(str), return_inverse=True)
+            texts, which = found.tolist(), inverse.astype(np.int32)
+        indices = self._arrow.array(which, mask=np.array([not text for text in texts], dtype=bool)[which])
+        return self._arrow.DictionaryArray.from_arrays(
+            indices, self._arrow.array(list(map(visible, texts)), self._arrow.string())
+        )
 
     def _flush(self) -> None:
         if self._waiting:

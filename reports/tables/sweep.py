@@ -23,15 +23,7 @@ from roofline.core.expressions import Type
 from roofline.core.files import whole_file
 from roofline.core.units import seconds, si
 from roofline.reports.output.terminal import render, table
-from roofline.reports.tables.rows import (
-    ArrowEncoding,
-    CsvEncoding,
-    Encoding,
-    JsonLinesEncoding,
-    ParquetFile,
-    broken_rows,
-    sliced,
-)
+from roofline.reports.tables.rows import CsvEncoding, JsonLinesEncoding, ParquetFile, broken_rows, sliced
 from roofline.reports.tables.spool import Spool
 from roofline.whatif.executors import Pool
 from roofline.whatif.metrics import find_metric
@@ -141,9 +133,8 @@ def _write_chosen(rows: Rows, write: Callable[[Rows], None]) -> int:
 def _writer(question: Question, format: SweepFormat, file: BinaryIO) -> Iterator[Callable[[Rows], None]]:
     """A function that writes rows in a format; the header comes with the first rows, so no rows give an empty file."""
     if format is SweepFormat.PARQUET:
-        encoding = ArrowEncoding(question.columns)
-        with ParquetFile(file, encoding) as parquet:
-            yield lambda rows: parquet.add(encoding.batch(rows)) if rows.count else None
+        with ParquetFile(file, question.columns) as parquet:
+            yield lambda rows: parquet.write(rows) if rows.count else None
         return
     text = _encoding(question, format)
     heads = [text.head]
@@ -156,29 +147,26 @@ def _writer(question: Question, format: SweepFormat, file: BinaryIO) -> Iterator
     file.flush()
 
 
-def _encoding(question: Question, format: SweepFormat) -> Encoding:
-    if format is SweepFormat.PARQUET:
-        return ArrowEncoding(question.columns)
-    return (JsonLinesEncoding if format is SweepFormat.JSON_LINES else CsvEncoding)(question.columns)
+def _encoding(question: Question, format: SweepFormat) -> CsvEncoding | JsonLinesEncoding:
+    return (CsvEncoding if format is SweepFormat.CSV else JsonLinesEncoding)(question.columns)
 
 
 def _write_resumable(study: Study, format: SweepFormat, output: Path, run: Run) -> Tally:
     """Writes chunks to a partial file that a later run resumes, and then the output.
 
-    Text without a selection is the output itself; Parquet and selections are converted at the end.
+    Text without a selection is the output itself; for Parquet and selections the chunks are JSON lines, converted at
+    the end.
     """
     question = study.question
     grows = question.selection.everything and format is not SweepFormat.PARQUET
-    parquet = format is SweepFormat.PARQUET and question.selection.everything
-    encoding = _encoding(question, format) if grows or parquet else JsonLinesEncoding(question.columns)
-    key = f"{study.key} {run.chunk} {format if grows or parquet else 'chosen'}"
+    encoding = _encoding(question, format if grows else SweepFormat.JSON_LINES)
     tally = Tally()
-    with Spool(output, key, encoding.head) as spool:
+    with Spool(output, f"{study.key} {run.chunk} {format if grows else 'chosen'}", encoding.head) as spool:
         for entry in spool.done:
             tally.count(entry.points, entry.rows, entry.reasons)
         for answer in _watched(study, run, len(spool.done)):
             tally.add(answer)
-            data = encoding.encode(answer.rows) if answer.rows.count else b""
+            data = encoding.encode(answer.rows)
             spool.append(data, answer.number, answer.points, answer.rows.count, answer.reasons)
         if not tally.rows:
             spool.discard()
@@ -186,28 +174,19 @@ def _write_resumable(study: Study, format: SweepFormat, output: Path, run: Run) 
         if grows:
             spool.become_output()
             return tally
-        with whole_file(output) as file:
-            if isinstance(encoding, ArrowEncoding):
-                _convert(spool, encoding, file)
+        assert isinstance(encoding, JsonLinesEncoding)
+        chunks = (encoding.decode(piece) for piece in spool.pieces() if piece)
+        with whole_file(output) as file, _writer(question, format, file) as write:
+            if question.selection.everything:
+                for rows in chunks:
+                    write(rows)
             else:
-                assert isinstance(encoding, JsonLinesEncoding)
-                with _writer(question, format, file) as write:
-                    tally.rows = _write_chosen(_chosen(spool, encoding, question), write)
+                collector = Collector(question.selection)
+                for rows in chunks:
+                    collector.add(rows)
+                tally.rows = _write_chosen(collector.rows, write)
         spool.discard()
     return tally
-
-
-def _convert(spool: Spool, encoding: ArrowEncoding, file: BinaryIO) -> None:
-    with ParquetFile(file, encoding) as parquet:
-        for piece in filter(None, spool.pieces()):
-            parquet.add(encoding.decode(piece))
-
-
-def _chosen(spool: Spool, encoding: JsonLinesEncoding, question: Question) -> Rows:
-    collector = Collector(question.selection)
-    for piece in filter(None, spool.pieces()):
-        collector.add(encoding.decode(piece))
-    return collector.rows
 
 
 def _watched(study: Study, run: Run, start: int) -> Iterator[Answer]:
