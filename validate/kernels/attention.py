@@ -7,16 +7,14 @@ PyTorch reads a contiguous copy that is gathered when the inputs are made: the g
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.nn.functional import scaled_dot_product_attention
 
 from roofline.validate.kernels.benchmark import Benchmark, Tensors, torch_dtype
-from roofline.validate.kernels.eager import attend, visible
+from roofline.validate.kernels.eager import attend
 from roofline.validate.kernels.tools import (
     Random,
     assign,
@@ -30,6 +28,8 @@ from roofline.validate.kernels.work import Case
 
 MAX_HEAD_DIM = 256
 """The largest head dimension of the Triton kernels."""
+
+UNWINDOWED = "PyTorch has no attention that skips the keys before a window"
 
 PAGE_SIZE = 16
 """Tokens of a page, vLLM's default."""
@@ -55,6 +55,8 @@ class AttentionBenchmark(Benchmark):
             return "the cache must have the queries' format, or fp8"
         if case.kv_dtype != case.dtype and backend == "torch":
             return f"PyTorch's attention reads no {case.kv_dtype} cache"
+        if backend == "torch" and case["q_len"] > 1 and 0 < case["window"] < case["kv_len"]:
+            return UNWINDOWED
         if case["heads"] % case["kv_heads"]:
             return "heads must be a multiple of kv_heads"
         if case["q_len"] > case["kv_len"]:
@@ -70,26 +72,21 @@ class Prefill(AttentionBenchmark):
     """Prefill attention over a contiguous cache.
 
     Inputs `query` (batch, q_len, heads, head_dim), `keys` and `values` (batch, kv_len, kv_heads, head_dim); output
-    `output`, like `query`. With a window there is a mask, or the start of each sequence, for PyTorch alone.
+    `output`, like `query`.
     """
 
     op = "attention_prefill"
 
     def __init__(self) -> None:
-        self.backends = {"triton": _triton_prefill, "torch": _torch_prefill}
+        self.backends = {"triton": _triton_prefill, "torch": _torch}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
-        """Normal queries, keys and values; with a window also what PyTorch needs for it."""
+        """Normal queries, keys and values."""
         random, head_dim = Random(device, seed), case["head_dim"]
         operands = {"query": random.normal(case["batch"], case["q_len"], case["heads"], head_dim, dtype=case.dtype)}
         for name in ("keys", "values"):
             drawn = random.normal(case["batch"], case["kv_len"], case["kv_heads"], head_dim, dtype=case.dtype)
             operands[name] = drawn.to(torch_dtype(case.kv_dtype))
-        if _window_hides_keys(case) and device.startswith("cuda") and _varlen_attention() is not None:
-            for name, length in (("query_starts", case["q_len"]), ("key_starts", case["kv_len"])):
-                operands[name] = torch.arange(case["batch"] + 1, dtype=torch.int32, device=device) * length
-        elif _window_hides_keys(case):
-            operands["mask"] = visible(case["q_len"], case["kv_len"], case["window"], device)
         return operands
 
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
@@ -103,45 +100,34 @@ class Decode(AttentionBenchmark):
 
     Inputs `query` (batch, q_len, heads, head_dim); `key_cache` and `value_cache` (pages, page, kv_heads, head_dim);
     `block_table` (batch, pages a sequence) and `lengths` (batch) of int32; output `output`, like `query`. For PyTorch
-    alone: `keys` and `values` (batch, kv_len, kv_heads, head_dim), gathered, and a `mask` where lengths differ. Beyond
-    the operands of the schema a kernel reads the block table and the lengths, 4 bytes a page and sequence, and the last
-    page of a sequence may hold unused slots.
+    alone: `keys` and `values` (batch, kv_len, kv_heads, head_dim), gathered. Beyond the operands of the schema a kernel
+    reads the block table and the lengths, 4 bytes a page and sequence, and the last page of a sequence may hold unused
+    slots, which are poisoned.
     """
 
     op = "attention_decode"
 
     def __init__(self, page: int = PAGE_SIZE) -> None:
         self.page = page
-        self.backends = {"triton": _triton_decode, "torch": _torch_decode}
+        self.backends = {"triton": _triton_decode, "torch": _torch}
 
     def inputs(self, case: Case, device: str, seed: int) -> dict[str, torch.Tensor]:
-        """Operands for sequences of one length."""
-        return self.ragged_inputs(case, [case["kv_len"]] * case["batch"], device, seed)
-
-    def ragged_inputs(self, case: Case, lengths: Sequence[int], device: str, seed: int) -> dict[str, torch.Tensor]:
-        """Operands for sequences of the given lengths, each from 0 to kv_len; slots without a token are poisoned."""
+        """Operands for sequences of one length, on shuffled pages."""
         random, batch, kv_len = Random(device, seed), case["batch"], case["kv_len"]
         pages = math.ceil(kv_len / self.page)
         table = random.permutation(batch * pages).view(batch, pages)
-        counts = torch.tensor(lengths, dtype=torch.int32, device=device)
-        empty = torch.arange(pages * self.page, device=device).view(pages, self.page) >= counts[:, None, None]
-        partly = empty.any(-1)
         operands = {
             "query": random.normal(batch, case["q_len"], case["heads"], case["head_dim"], dtype=case.dtype),
             "block_table": table.to(torch.int32),
-            "lengths": counts,
+            "lengths": torch.full((batch,), kv_len, dtype=torch.int32, device=device),
         }
         shape = (batch * pages, self.page, case["kv_heads"], case["head_dim"])
         for cache, gathered in (("key_cache", "keys"), ("value_cache", "values")):
             stored = random.normal(*shape, dtype=case.dtype)
-            stored[table[partly]] = stored[table[partly]].masked_fill(empty[partly][:, :, None, None], math.nan)
+            stored[table[:, -1], kv_len - (pages - 1) * self.page :] = math.nan
             operands[cache] = stored.to(torch_dtype(case.kv_dtype))
             if case.kv_dtype == case.dtype:
                 operands[gathered] = stored[table].flatten(1, 2)[:, :kv_len].contiguous()
-        if "keys" in operands and any(length != kv_len for length in lengths):
-            for gathered in ("keys", "values"):
-                operands[gathered].nan_to_num_(0.0)
-            operands["mask"] = torch.stack([_padded_mask(case, length, device) for length in lengths])[:, None]
         return operands
 
     def reference(self, case: Case, inputs: Tensors) -> dict[str, torch.Tensor]:
@@ -196,7 +182,7 @@ class EagerAttention(Benchmark):
         if case.kv_dtype != case.dtype:
             return f"PyTorch has no attention over a cache in {case.kv_dtype}"
         if case["window"] and case["q_len"] > 1:
-            return "PyTorch has no attention that skips the keys before a window"
+            return UNWINDOWED
         return None
 
 
@@ -204,50 +190,10 @@ def _attend(case: Case, inputs: Tensors, outputs: Tensors) -> None:
     outputs["output"].copy_(attend(inputs["query"], inputs["keys"], inputs["values"], case["window"]))
 
 
-def _padded_mask(case: Case, length: int, device: str) -> torch.Tensor:
-    """Which of a sequence's padded keys its queries see: (q_len, kv_len) of bool."""
-    mask = torch.zeros(case["q_len"], case["kv_len"], dtype=torch.bool, device=device)
-    mask[:, :length] = visible(case["q_len"], length, case["window"], device)
-    return mask
-
-
-def _window_hides_keys(case: Case) -> bool:
-    """Whether the window is shorter than the keys."""
-    return 0 < case["window"] < case["kv_len"]
-
-
-def _varlen_attention() -> Any:
-    """PyTorch's variable-length FlashAttention, if this version has one with windows and GQA."""
-    try:
-        from torch.nn.attention.varlen import varlen_attn
-    except ImportError:
-        return None
-    parameters = inspect.signature(varlen_attn).parameters
-    return varlen_attn if {"window_size", "enable_gqa"} <= parameters.keys() else None
-
-
 def _triton_prefill(case: Case, inputs: Tensors, outputs: Tensors) -> None:
     from roofline.validate.kernels.triton_kernels.prefill import prefill
 
     prefill(inputs["query"], inputs["keys"], inputs["values"], outputs["output"], case["window"])
-
-
-def _torch_prefill(case: Case, inputs: Tensors, outputs: Tensors) -> None:
-    """PyTorch's fastest path for the mask: causal, causal aligned to the last key, windowed, else an explicit mask."""
-    query, keys, values = heads_first(inputs["query"], inputs["keys"], inputs["values"])
-    gqa = case["heads"] != case["kv_heads"]
-    if "mask" in inputs:
-        result = scaled_dot_product_attention(query, keys, values, attn_mask=inputs["mask"], enable_gqa=gqa)
-    elif "query_starts" in inputs:
-        assign(outputs["output"], _windowed(case, inputs))
-        return
-    elif case["q_len"] == case["kv_len"]:
-        result = scaled_dot_product_attention(query, keys, values, is_causal=True, enable_gqa=gqa)
-    elif case["q_len"] == 1:
-        result = scaled_dot_product_attention(query, keys, values, enable_gqa=gqa)
-    else:
-        result = _causal_lower_right(query, keys, values)
-    assign(outputs["output"], result.transpose(1, 2))
 
 
 def _causal_lower_right(query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor) -> torch.Tensor:
@@ -259,20 +205,6 @@ def _causal_lower_right(query: torch.Tensor, keys: torch.Tensor, values: torch.T
     return scaled_dot_product_attention(query, keys, values, attn_mask=bias, enable_gqa=gqa)
 
 
-def _windowed(case: Case, inputs: Tensors) -> torch.Tensor:
-    """PyTorch's variable-length attention over equal lengths: (batch, q_len, heads, head_dim)."""
-    result: torch.Tensor = _varlen_attention()(
-        *(inputs[name].flatten(0, 1) for name in ("query", "keys", "values")),
-        inputs["query_starts"],
-        inputs["key_starts"],
-        case["q_len"],
-        case["kv_len"],
-        window_size=(case["window"] - 1, 0),
-        enable_gqa=case["heads"] != case["kv_heads"],
-    )
-    return result.view(inputs["query"].shape)
-
-
 def _triton_decode(case: Case, inputs: Tensors, outputs: Tensors) -> None:
     from roofline.validate.kernels.triton_kernels.decode import decode
 
@@ -280,21 +212,16 @@ def _triton_decode(case: Case, inputs: Tensors, outputs: Tensors) -> None:
     decode(inputs["query"], *cache, inputs["block_table"], inputs["lengths"], outputs["output"], case["window"])
 
 
-def _torch_decode(case: Case, inputs: Tensors, outputs: Tensors) -> None:
-    """PyTorch's attention over the contiguous copy; for a single query, a window is a slice of it."""
+def _torch(case: Case, inputs: Tensors, outputs: Tensors) -> None:
+    """PyTorch's fastest path: for a single query a window is a slice of the keys, several are causal."""
     query, keys, values = heads_first(inputs["query"], inputs["keys"], inputs["values"])
     gqa, window = case["heads"] != case["kv_heads"], case["window"]
-    if "mask" in inputs:
-        result = scaled_dot_product_attention(query, keys, values, attn_mask=inputs["mask"], enable_gqa=gqa)
-        # PyTorch's kernels differ in what they return for a query that sees nothing.
-        result = result.masked_fill(~inputs["mask"].any(-1, keepdim=True), 0.0)
-    elif case["q_len"] == 1:
-        if _window_hides_keys(case):
+    if case["q_len"] == 1:
+        if window:
             keys, values = keys[:, :, -window:], values[:, :, -window:]
         result = scaled_dot_product_attention(query, keys, values, enable_gqa=gqa)
-    elif _window_hides_keys(case):
-        mask = visible(case["q_len"], case["kv_len"], window, query.device)
-        result = scaled_dot_product_attention(query, keys, values, attn_mask=mask, enable_gqa=gqa)
+    elif case["q_len"] == case["kv_len"]:
+        result = scaled_dot_product_attention(query, keys, values, is_causal=True, enable_gqa=gqa)
     else:
         result = _causal_lower_right(query, keys, values)
     assign(outputs["output"], result.transpose(1, 2))

@@ -74,27 +74,6 @@ def test_softmax_of_large_and_hidden_scores() -> None:
         assert torch.allclose(output.double(), scores.double().softmax(-1), rtol=1e-5, atol=1e-9)
 
 
-@needs_triton
-def test_norm_alone_and_halves_of_a_row() -> None:
-    """What a layer needs beside the schema: a norm without residual, and operands that are parts of wider rows."""
-    from roofline.validate.kernels.triton_kernels.streaming import norm, rope, swiglu
-
-    for width in (64, 300):
-        wide = torch.randn(5, 2 * width, device=DEVICE)
-        left, right = wide.chunk(2, dim=1)
-        weight, output = torch.randn(width, device=DEVICE), torch.full((5, width), float("nan"), device=DEVICE)
-        norm(right, None, weight, None, output, 1e-5)
-        expected = torch.nn.functional.rms_norm(right, (width,), weight, 1e-5)
-        assert torch.allclose(output, expected, rtol=1e-5, atol=1e-6)
-        swiglu(left, right, output)
-        assert torch.allclose(output, torch.nn.functional.silu(left) * right, rtol=1e-5, atol=1e-6)
-        angles = torch.rand(5, 2, device=DEVICE)
-        rope(right, angles.cos(), angles.sin(), output)
-        pairs = torch.view_as_complex(right.reshape(5, -1, 2, 2).transpose(2, 3).contiguous())
-        turned = torch.view_as_real(pairs * torch.exp(1j * angles)[:, None]).transpose(2, 3).reshape(5, width)
-        assert torch.allclose(output, turned, rtol=1e-5, atol=1e-5)
-
-
 @pytest.mark.parametrize("op", ["norm", "softmax", "activation", "rope", "copy"])
 @pytest.mark.parametrize("dtype", TOLERANCES)
 def test_operands_have_the_bytes_that_are_counted(op: str, dtype: str) -> None:

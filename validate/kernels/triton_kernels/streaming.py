@@ -28,13 +28,12 @@ MIN_PROGRAMS = 1 if interpreted() else 256
 
 
 @triton.jit
-def _load_sum(source, residual, summed, offset, mask, ADD: tl.constexpr, STORE: tl.constexpr):  # type: ignore[no-untyped-def]
-    """A block of `source` (+ `residual`), stored in `summed` where `STORE`; both at `offset`."""
-    value = tl.load(source, mask=mask, other=0.0).to(tl.float32)
-    if ADD:
-        value += tl.load(residual + offset, mask=mask, other=0.0).to(tl.float32)
-        if STORE:
-            tl.store(summed + offset, value.to(summed.dtype.element_ty), mask=mask)
+def _load_sum(source, residual, summed, offset, mask, STORE: tl.constexpr):  # type: ignore[no-untyped-def]
+    """A block of `source` + `residual` at `offset`, stored in `summed` where `STORE`."""
+    value = tl.load(source + offset, mask=mask, other=0.0).to(tl.float32)
+    value += tl.load(residual + offset, mask=mask, other=0.0).to(tl.float32)
+    if STORE:
+        tl.store(summed + offset, value.to(summed.dtype.element_ty), mask=mask)
     return value
 
 
@@ -54,9 +53,7 @@ def _norm(
     output: tl.tensor,
     rows: tl.tensor,
     columns: tl.tensor,
-    stride: tl.tensor,
     epsilon: tl.tensor,
-    ADD: tl.constexpr,
     LOOP: tl.constexpr,
     ROWS: tl.constexpr,
     BLOCK: tl.constexpr,
@@ -65,24 +62,23 @@ def _norm(
     inside = tl.arange(0, BLOCK)
     row_mask = (row < rows)[:, None]
     start_of = tl.cast(row, tl.int64)[:, None] * columns
-    source += tl.cast(row, tl.int64)[:, None] * stride
     if LOOP:
         squares = tl.zeros([ROWS, BLOCK], tl.float32)
         for start in range(0, columns, BLOCK):
             column = (start + inside)[None, :]
             mask = row_mask & (column < columns)
-            value = _load_sum(source + column, residual, summed, start_of + column, mask, ADD, True)
+            value = _load_sum(source, residual, summed, start_of + column, mask, True)
             squares += value * value
         factor = tl.rsqrt(tl.sum(squares, 1) / columns + epsilon)[:, None]
         for start in range(0, columns, BLOCK):
             column = (start + inside)[None, :]
             mask = row_mask & (column < columns)
-            value = _load_sum(source + column, residual, summed, start_of + column, mask, ADD, False)
+            value = _load_sum(source, residual, summed, start_of + column, mask, False)
             _store_scaled(output, start_of + column, value, factor, weight, column, columns, mask)
     else:
         column = inside[None, :]
         mask = row_mask & (column < columns)
-        value = _load_sum(source + column, residual, summed, start_of + column, mask, ADD, True)
+        value = _load_sum(source, residual, summed, start_of + column, mask, True)
         factor = tl.rsqrt(tl.sum(value * value, 1) / columns + epsilon)[:, None]
         _store_scaled(output, start_of + column, value, factor, weight, column, columns, mask)
 
@@ -133,18 +129,14 @@ def _swiglu(
     gate: tl.tensor,
     up: tl.tensor,
     output: tl.tensor,
-    blocks: tl.tensor,
-    columns: tl.tensor,
-    stride: tl.tensor,
+    count: tl.tensor,
     BLOCK: tl.constexpr,
 ) -> None:
-    row = tl.cast(tl.program_id(0) // blocks, tl.int64)
-    column = tl.cast(tl.program_id(0) % blocks, tl.int64) * BLOCK + tl.arange(0, BLOCK)
-    mask = column < columns
-    gated = tl.load(gate + row * stride + column, mask=mask, other=0.0).to(tl.float32)
-    value = tl.load(up + row * stride + column, mask=mask, other=0.0).to(tl.float32)
+    offset = tl.cast(tl.program_id(0), tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    gated = tl.load(gate + offset, mask=offset < count, other=0.0).to(tl.float32)
+    value = tl.load(up + offset, mask=offset < count, other=0.0).to(tl.float32)
     value = gated / (1.0 + tl.exp(-gated)) * value
-    tl.store(output + row * columns + column, value.to(output.dtype.element_ty), mask=mask)
+    tl.store(output + offset, value.to(output.dtype.element_ty), mask=offset < count)
 
 
 @triton.jit
@@ -156,7 +148,6 @@ def _rope(
     blocks: tl.tensor,
     heads: tl.tensor,
     half: tl.tensor,
-    stride: tl.tensor,
     HEADS: tl.constexpr,
     BLOCK: tl.constexpr,
 ) -> None:
@@ -169,10 +160,10 @@ def _rope(
         mask = (head < heads)[:, None] & valid[None, :]
         cos = tl.load(cosine + row * half + index, mask=valid, other=0.0)[None, :]
         sin = tl.load(sine + row * half + index, mask=valid, other=0.0)[None, :]
-        offset = head[:, None] * (2 * half) + index[None, :]
-        first = tl.load(source + row * stride + offset, mask=mask, other=0.0).to(tl.float32)
-        second = tl.load(source + row * stride + offset + half, mask=mask, other=0.0).to(tl.float32)
-        target = output + row * heads * (2 * half) + offset
+        offset = (row * heads + head)[:, None] * (2 * half) + index[None, :]
+        first = tl.load(source + offset, mask=mask, other=0.0).to(tl.float32)
+        second = tl.load(source + offset + half, mask=mask, other=0.0).to(tl.float32)
+        target = output + offset
         tl.store(target, (first * cos - second * sin).to(output.dtype.element_ty), mask=mask)
         tl.store(target + half, (second * cos + first * sin).to(output.dtype.element_ty), mask=mask)
 
@@ -216,33 +207,25 @@ def _tile(rows: int, columns: int) -> tuple[bool, int, int]:
     return False, max(1, min(SHORT_ROWS_BLOCK // block, triton.next_power_of_2(rows) // MIN_PROGRAMS)), block
 
 
-def _check(*tensors: torch.Tensor | None, rows: tuple[torch.Tensor, ...] = ()) -> None:
-    """Assert what the kernels assume: `tensors` are contiguous, and so is each row of `rows`."""
-    assert all(tensor is None or tensor.is_contiguous() for tensor in tensors)
-    assert all(tensor.shape[1] == 1 or tensor.stride(1) == 1 for tensor in rows)
+def _check(*tensors: torch.Tensor) -> None:
+    """Assert what the kernels assume: contiguous tensors."""
+    assert all(tensor.is_contiguous() for tensor in tensors)
 
 
 def norm(
     source: torch.Tensor,
-    residual: torch.Tensor | None,
+    residual: torch.Tensor,
     weight: torch.Tensor,
-    summed: torch.Tensor | None,
+    summed: torch.Tensor,
     output: torch.Tensor,
     epsilon: float,
 ) -> None:
-    """RMSNorm of `source` + `residual`, a sum that is written to `summed`; of `source` alone without `residual`.
-
-    All (rows, columns); rows of `source` may lie further apart than their width, the others are contiguous and
-    distinct tensors. `weight` (columns).
-    """
-    _check(residual, weight, summed, output, rows=(source,))
+    """RMSNorm of `source` + `residual`, a sum that is written to `summed`: all (rows, columns); `weight` (columns)."""
+    _check(source, residual, weight, summed, output)
     rows, columns = source.shape
     loop, together, block = _tile(rows, columns)
-    added = residual is not None and summed is not None
     _norm[(triton.cdiv(rows, together),)](
-        *(source, residual if added else source, weight, summed if added else output, output),
-        *(rows, columns, source.stride(0), epsilon),
-        ADD=added,
+        *(source, residual, weight, summed, output, rows, columns, epsilon),
         LOOP=loop,
         ROWS=together,
         BLOCK=block,
@@ -265,25 +248,18 @@ def softmax(source: torch.Tensor, output: torch.Tensor) -> None:
 
 
 def swiglu(gate: torch.Tensor, up: torch.Tensor, output: torch.Tensor) -> None:
-    """silu(gate) * up; all (rows, columns). `gate` and `up` may be halves of one wider tensor; `output` contiguous."""
-    _check(output, rows=(gate, up))
-    rows, columns = gate.shape
-    if gate.is_contiguous() and up.is_contiguous():
-        rows, columns = 1, rows * columns
-    block = min(FLAT_BLOCK, triton.next_power_of_2(columns))
-    blocks = triton.cdiv(columns, block)
-    assert rows == 1 or gate.stride(0) == up.stride(0)
-    stride = gate.stride(0) if rows > 1 else columns
-    _swiglu[(rows * blocks,)](gate, up, output, blocks, columns, stride, BLOCK=block, num_warps=_warps(block))
+    """silu(gate) * up, of one shape."""
+    _check(gate, up, output)
+    count = output.numel()
+    _swiglu[(triton.cdiv(count, FLAT_BLOCK),)](gate, up, output, count, BLOCK=FLAT_BLOCK, num_warps=_warps(FLAT_BLOCK))
 
 
 def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output: torch.Tensor) -> None:
     """Rotate each head of each row: its first half against its second.
 
-    `source` and `output` (rows, columns); rows of `source` may lie further apart than their width. `cosine` and
-    `sine` (rows, half of a head) of fp32.
+    `source` and `output` (rows, columns); `cosine` and `sine` (rows, half of a head) of fp32.
     """
-    _check(cosine, sine, output, rows=(source,))
+    _check(source, cosine, sine, output)
     rows, columns = source.shape
     half = cosine.shape[1]
     heads = columns // (2 * half)
@@ -291,7 +267,7 @@ def rope(source: torch.Tensor, cosine: torch.Tensor, sine: torch.Tensor, output:
     together = min(triton.next_power_of_2(heads), max(1, SHORT_ROWS_BLOCK // (2 * block)))
     blocks = triton.cdiv(heads, together)
     _rope[(rows * blocks,)](
-        *(source, cosine, sine, output, blocks, heads, half, source.stride(0)),
+        *(source, cosine, sine, output, blocks, heads, half),
         HEADS=together,
         BLOCK=block,
         num_warps=_warps(2 * together * block),
