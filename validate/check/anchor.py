@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -18,19 +19,15 @@ from roofline.bound.memory import kv_bytes_per_token
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
 from roofline.core.units import Dimension, parse_quantity
-from roofline.graph.parallel import Parallelism
 from roofline.scenario.analysis import Analysis, analyze
 from roofline.scenario.kv_capacity import kv_capacity
 from roofline.scenario.memory import memory_reserve
 from roofline.scenario.scenario import DEFAULT_PROMPT, Scenario
-from roofline.scenario.settings import Settings
-from roofline.specs.checkpoint import precision_of
-from roofline.specs.hardware import load_hardware
-from roofline.specs.modelspec import load_model
+from roofline.specs.library import unknown_key
 from roofline.specs.precision import Precision
 from roofline.specs.records import record
-from roofline.techniques import apply_techniques
 from roofline.timing.intervals import Estimate
+from roofline.whatif.options import OPTIONS, read_options, scenario_from
 
 FOLDER = Path(str(files("roofline.validate"))) / "anchors"
 
@@ -71,45 +68,21 @@ PER: Mapping[str, Callable[[Scenario], int]] = {
 """Divisors of published rates, by the suffix of the unit."""
 
 Text = Annotated[str, Meta(min_length=1, max_length=2000)]
-Number = Annotated[int, Meta(ge=1)]
 Slug = re.compile(r"[a-z0-9][a-z0-9._-]{1,79}")
 
 
-class Conditions(Struct, frozen=True, forbid_unknown_fields=True):
-    """The conditions of a measurement: keys of a scenario, named like the options of `roofline analyze`.
+DEFAULTS: Mapping[str, Any] = {"batch": 1, "prompt": DEFAULT_PROMPT, "generate": 1, "prefix": 0}
+"""Conditions of an anchor that states none."""
 
-    `utilisation` is the fraction of a device's memory that the engine may fill (for `kv_capacity_tokens` only).
-    """
-
-    model: Text
-    hw: Text
-    batch: Number = 1
-    prompt: Number = DEFAULT_PROMPT
-    generate: Number = 1
-    prefix: Annotated[int, Meta(ge=0)] = 0
-    context: Annotated[int, Meta(ge=0)] | None = None
-    quant: Text | None = None
-    weights: Text | None = None
-    activations: Text | None = None
-    kv: Text | None = None
-    tp: Number = 1
-    pp: Number = 1
-    ep: Number = 1
-    dp: Number = 1
-    sp: Number = 1
-    nodes: Number | None = None
-    micro_batches: Number = 1
-    techniques: tuple[Text, ...] = ()
-    engine: Text | None = None
-    host: Text | None = None
-    utilisation: Annotated[float, Meta(gt=0, le=1)] | None = None
+RENAMED = {"techniques": "with", "utilisation": "gpu_memory_utilization"}
+"""Conditions that are called otherwise than the option of `roofline analyze`."""
 
 
 class _Entry(Struct, frozen=True):
     id: Text
     metric: Text
     value: Text
-    conditions: Conditions
+    conditions: dict[str, Any]
     source: Text
     note: Text | None = None
     faster_than_bound: Text | None = None
@@ -132,11 +105,12 @@ class Value(Struct, frozen=True):
     per: str
 
 
-class Anchor(Struct, frozen=True):
+class Anchor(Struct, frozen=True, dict=True):
     """A published figure.
 
-    `group` is the title of its source, `where` its file. `faster_than_bound` explains a measurement that is faster than
-    the bound; without it, such a measurement is an error in the anchor, the spec or the simulator.
+    `conditions` are options of a scenario, as of `roofline analyze`. `group` is the title of its source, `where` its
+    file. `faster_than_bound` explains a measurement that is faster than the bound; without it, such a measurement is an
+    error in the anchor, the spec or the simulator.
     """
 
     id: str
@@ -144,10 +118,15 @@ class Anchor(Struct, frozen=True):
     metric: str
     value: Value
     source: str
-    conditions: Conditions
+    conditions: Mapping[str, Any]
     where: str
     note: str | None
     faster_than_bound: str | None
+
+    @cached_property
+    def options(self) -> Mapping[str, Any]:
+        """The values of the conditions and of `DEFAULTS`; raises RooflineError for an invalid one."""
+        return {**DEFAULTS, **read_options(self.conditions)}
 
 
 class Prediction(Struct, frozen=True):
@@ -206,15 +185,16 @@ def _anchor(file: _File, entry: Mapping[str, Any], index: int, where: str) -> An
     read = record(_Entry, content, where, f"anchors.{label}")
     if not Slug.fullmatch(read.id):
         raise SpecError(where, f"'anchors.{label}.id': {quote(read.id)} is not of small letters, digits, '.' and '-'")
+    conditions = {RENAMED.get(name, name): value for name, value in read.conditions.items()}
+    if unknown := sorted(conditions.keys() - OPTIONS.keys()):
+        raise SpecError(where, unknown_key(unknown[0], (*OPTIONS, *RENAMED), f"anchors.{label}.conditions"))
     try:
         metric = find_metric(read.metric)
         value = parse_value(read.value, metric)
     except RooflineError as error:
         raise SpecError(where, f"the anchor {quote(read.id)}: {error}") from None
     note = " ".join(filter(None, (file.note, read.note))) or None
-    return Anchor(
-        read.id, file.title, read.metric, value, read.source, read.conditions, where, note, read.faster_than_bound
-    )
+    return Anchor(read.id, file.title, read.metric, value, read.source, conditions, where, note, read.faster_than_bound)
 
 
 def find_metric(name: str) -> Metric:
@@ -260,45 +240,9 @@ def parse_value(text: str, metric: Metric) -> Value:
 def scenario_of(anchor: Anchor) -> Scenario:
     """The scenario of an anchor's conditions; raises SpecError naming file and anchor if they are invalid."""
     try:
-        return _scenario(anchor.conditions)
+        return scenario_from(anchor.options)
     except RooflineError as error:
         raise SpecError(anchor.where, f"the anchor {quote(anchor.id)}: {error}") from None
-
-
-def _scenario(given: Conditions) -> Scenario:
-    model, hardware = load_model(given.model), load_hardware(given.hw)
-    precision = precision_of(
-        model,
-        hardware,
-        given.engine,
-        scheme=given.quant,
-        weights=given.weights,
-        activations=given.activations,
-        kv=given.kv,
-    )
-    parallel = Parallelism(
-        tensor=given.tp,
-        pipeline=given.pp,
-        expert=given.ep,
-        data=given.dp,
-        sequence=given.sp,
-        nodes=given.nodes,
-        micro_batches=given.micro_batches,
-    )
-    scenario = Scenario(
-        model,
-        hardware,
-        batch=given.batch,
-        prompt=given.prompt,
-        generate=given.generate,
-        prefix=given.prefix,
-        context=given.context,
-        precision=precision,
-        settings=Settings(parallel=parallel, utilization=given.utilisation),
-        engine=given.engine,
-        host=given.host,
-    )
-    return apply_techniques(scenario, given.techniques)
 
 
 def predict(anchor: Anchor) -> Prediction:
@@ -342,16 +286,15 @@ def _figures(anchor: Anchor, scenario: Scenario) -> Prediction:
 
 def _timed(anchor: Anchor, scenario: Scenario) -> tuple[str, float]:
     """The time that a metric is computed from, and the tokens that a rate counts in it."""
-    given = anchor.conditions
-    decode = "tpot" if given.context is None else "decode"
-    useful = scenario.settings.useful
+    given, useful = anchor.options, scenario.settings.useful
+    decode = "tpot" if given.get("context") is None else "decode"
     return {
         "ttft": ("ttft", 0.0),
         "tpot": (decode, 0.0),
         "total": ("total", 0.0),
-        "tokens_per_s": ("total", given.batch * given.generate * useful),
-        "decode_tokens_per_s": (decode, given.batch * useful),
-        "prefill_tokens_per_s": ("ttft", float(given.batch * given.prompt)),
+        "tokens_per_s": ("total", given["batch"] * given["generate"] * useful),
+        "decode_tokens_per_s": (decode, given["batch"] * useful),
+        "prefill_tokens_per_s": ("ttft", float(given["batch"] * given["prompt"])),
     }[anchor.metric]
 
 
@@ -387,7 +330,7 @@ def _stored(anchor: Anchor, answer: Analysis) -> float:
 def _capacity(anchor: Anchor, answer: Analysis) -> float:
     """The KV cache capacity in tokens with the engine's reserve, at `utilisation` of the device."""
     scenario = answer.scenario
-    if anchor.conditions.utilisation is None:
+    if anchor.options.get("gpu_memory_utilization") is None:
         raise RooflineError("kv_capacity_tokens needs the condition 'utilisation'")
     reserve = memory_reserve(scenario)
     found = kv_capacity(scenario.model, scenario.hardware, answer.precision, answer.parallel, reserve)

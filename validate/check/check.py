@@ -355,18 +355,18 @@ def _row(anchor: Anchor, prediction: Prediction) -> dict[str, Any]:
 
 def conditions_text(anchor: Anchor) -> str:
     """The conditions of an anchor in one line."""
-    given, scenario = anchor.conditions, scenario_of(anchor)
-    devices = scenario.settings.parallel.devices
+    given, scenario = anchor.options, scenario_of(anchor)
+    devices, context = scenario.settings.parallel.devices, given.get("context")
     names = ("tp", "pp", "ep", "dp", "sp")
-    degrees = " ".join(f"{name.upper()}{getattr(given, name)}" for name in names if getattr(given, name) > 1)
-    place = f"{devices} x {given.hw} ({degrees})" if devices > 1 else given.hw
-    parts = [f"{given.model} on {place}", precision_text(scenario.run_precision)]
+    degrees = " ".join(f"{name.upper()}{given[name]}" for name in names if given.get(name, 1) > 1)
+    place = f"{devices} x {given['hw']} ({degrees})" if devices > 1 else given["hw"]
+    parts = [f"{given['model']} on {place}", precision_text(scenario.run_precision)]
     if METRICS[anchor.metric].kind in TIMED:
-        parts += [f"batch {given.batch}", f"{given.prompt} in" if given.context is None else f"context {given.context}"]
-        parts += [f"{given.prefix} cached"] if given.prefix else []
-        parts += [f"{given.generate} out"] if given.generate > 1 and given.context is None else []
-        parts += [given.engine] if given.engine else []
-    return ", ".join([*parts, *given.techniques])
+        parts += [f"batch {given['batch']}", f"{given['prompt']} in" if context is None else f"context {context}"]
+        parts += [f"{given['prefix']} cached"] if given["prefix"] else []
+        parts += [f"{given['generate']} out"] if given["generate"] > 1 and context is None else []
+        parts += [given["engine"]] if given.get("engine") else []
+    return ", ".join([*parts, *given.get("with", ())])
 
 
 def _summary(rows: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
