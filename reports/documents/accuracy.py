@@ -60,17 +60,10 @@ def _table(document: Mapping[str, Any]) -> tuple[int, tuple[str, ...], list[list
     """Number of key columns, header and rows; only the keys that groups differ by; of whole models their total."""
     keys, groups, figures = _keys(document), list(document["groups"]), _figures(document)
     keys = tuple(key for key in keys if any(group[key] != "all" for group in groups)) or keys[:1]
-    if "total" in document:
-        groups += [document["total"]] if len(groups) > 1 else []
-    elif "totals" in document:
-        keys = tuple(key for key in keys if any(group[key] != "all" for group in groups)) or keys[:1]
-        groups += document["totals"] if len(groups) > len(document["totals"]) else []
+    totals = document.get("totals") or ([document["total"]] if "total" in document else [])
+    groups += totals if len(groups) > len(totals) else []
     rows = [
-        [
-            *(str(group[name]) for name in keys),
-            *(_figure(name, group[name]) for name in figures),
-        ]
-        for group in groups
+        [*(str(group[name]) for name in keys), *(_figure(name, group[name]) for name in figures)] for group in groups
     ]
     return len(keys), (*keys, *(TITLES[name] for name in figures)), rows
 

@@ -40,6 +40,7 @@ def analysis_document(
 ) -> dict[str, Any]:
     """The JSON document of an analysis of a single workload; with its request also what would make it fit."""
     generation, speculation = analysis.generation, analysis.scenario.settings.speculation
+    served = service_note(analysis, request) if request is not None and analysis.times_are_expected else None
     return {
         "schema": ANALYSIS_SCHEMA,
         "model": analysis.scenario.model.name,
@@ -72,14 +73,8 @@ def analysis_document(
         "energy": energy_document(analysis),
         "cost": cost_document(analysis),
         "unsupported": list(unsupported(analysis.scenario)),
-        "notes": [*notes(analysis), *_service_notes(analysis, request)],
+        "notes": [*notes(analysis), *([] if served is None else [served])],
     }
-
-
-def _service_notes(analysis: Analysis, request: Request | None) -> list[str]:
-    """What answers for a service, of a request at expected times."""
-    found = service_note(analysis, request) if request is not None and analysis.times_are_expected else None
-    return [] if found is None else [found]
 
 
 def memory_document(analysis: Analysis, request: Request | None = None) -> dict[str, Any]:
@@ -105,14 +100,15 @@ def rates_document(analysis: Analysis) -> dict[str, Any]:
 
 def energy_document(analysis: Analysis) -> dict[str, Any]:
     """Joules per token and watts per device, at the bound and at expected times; None if the spec lacks figures."""
-    return {
-        **_read(analysis, "energy", "j_per_token"),
-        **_read(analysis, "energy.prefill", "prefill_j_per_prompt_token"),
-        **_read(analysis, "energy.decode", "decode_j_per_token"),
-        **_read(analysis, "power", "power_w"),
-        **_read(analysis, "energy.tdp", "tdp_j_per_token"),
-        **_read(analysis, "energy.tdp.prefill", "tdp_prefill_j_per_prompt_token"),
+    keys = {
+        "energy": "j_per_token",
+        "energy.prefill": "prefill_j_per_prompt_token",
+        "energy.decode": "decode_j_per_token",
+        "power": "power_w",
+        "energy.tdp": "tdp_j_per_token",
+        "energy.tdp.prefill": "tdp_prefill_j_per_prompt_token",
     }
+    return {key: value for name, own in keys.items() for key, value in _read(analysis, name, own).items()}
 
 
 def cost_document(analysis: Analysis) -> dict[str, Any] | None:
@@ -220,6 +216,12 @@ def phase_expectation(phase: Phase) -> dict[str, Any]:
     }
 
 
+WORK = (
+    *("flops", "bytes", "link_bytes", "weight_bytes", "activation_bytes", "kv_bytes", "state_bytes", "upcast_flops"),
+)
+"""FLOPs and bytes of an operator: names of its figures and keys of its document."""
+
+
 def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any]:
     """One operator: figures per instance, and how many instances a phase takes in a row.
 
@@ -232,20 +234,13 @@ def op_document(op: OpFigures, expectation: Expectation | None) -> dict[str, Any
         "count": op.count,
         "busy": op.busy,
         "arithmetic": op.arithmetic,
-        "flops": number(op.flops),
-        "bytes": number(op.bytes),
-        "link_bytes": number(op.link_bytes),
-        "weight_bytes": number(op.weight_bytes),
-        "activation_bytes": number(op.activation_bytes),
-        "kv_bytes": number(op.kv_bytes),
-        "state_bytes": number(op.state_bytes),
-        "upcast_flops": number(op.upcast_flops),
+        **{name: number(getattr(op, name)) for name in WORK},
         "intensity": op.intensity,
         "ridge": op.ridge,
         "attainable_flops_per_s": op.attainable,
         "bound": str(op.bound),
         "bound_time_s": op.bound_time,
-        **(op_expectation(expectation) if expectation is not None else {}),
+        **({} if expectation is None else op_expectation(expectation)),
         "share": op.share,
         "tensors": [
             {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from msgspec.structs import asdict
 from rich.text import Text
 
 from roofline.reports.output.terminal import table
@@ -33,19 +34,10 @@ def technique_document(technique: Technique) -> dict[str, Any]:
         "reference": technique.reference,
         "covers": list(technique.covers),
         "parameters": [
-            {
-                "name": parameter.name,
-                "default": parameter.default,
-                "meaning": parameter.meaning,
-                "low": parameter.low,
-                "high": parameter.high,
-            }
+            {name: getattr(parameter, name) for name in ("name", "default", "meaning", "low", "high")}
             for parameter in technique.parameters
         ],
-        "published": [
-            {"effect": figure.effect, "conditions": figure.conditions, "source": figure.source}
-            for figure in technique.published
-        ],
+        "published": [asdict(figure) for figure in technique.published],
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from msgspec.structs import asdict
 
 from roofline.advisor.advice import Advice, Recommendation
 from roofline.advisor.rules import rules
@@ -46,13 +47,7 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
         "figures": _figures(base),
         "misses": _missed(base),
         "findings": [
-            {
-                "rule": rule,
-                "text": entry.text,
-                "share": finite(entry.share),
-                "of": entry.of,
-                "evidence": dict(entry.evidence),
-            }
+            {"rule": rule, **finite({name: getattr(entry, name) for name in ("text", "share", "of", "evidence")})}
             for rule, entry in advice.bottlenecks
         ],
         "recommendations": [_recommendation(entry, base) for entry in advice.recommendations],
@@ -129,10 +124,7 @@ def _recommendation(entry: Recommendation, base: Trial) -> dict[str, Any]:
         ],
         "reasons": [{"rule": rule, "text": text} for rule, text in entry.reasons],
         "cautions": list(entry.cautions),
-        "published": [
-            {"effect": found.effect, "conditions": found.conditions, "source": found.source}
-            for found in entry.published
-        ],
+        "published": [asdict(found) for found in entry.published],
         "source": entry.move.source,
         "figures": _figures(entry.trial),
         "misses": _missed(entry.trial),
