@@ -60,7 +60,9 @@ def curves(table: Table, metrics: Sequence[str], x: str | None = None, title: st
         for panel, metric in zip(panels, metrics, strict=True):
             y = table.numbers(metric)[rows]
             panel.plot(values[rows], y, color=colour, linestyle=style, marker=marker, markersize=4, label=label)
-            _band(panel, table, metric, rows, values[rows], colour)
+            if (interval := table.interval(metric)) is not None:
+                low, high = (end[rows] for end in interval)
+                panel.fill_between(values[rows], low, high, color=colour, alpha=0.13, linewidth=0)
             unfit = rows[~table.fits[rows]][:: max(1, rows.size // 16)]
             panel.plot(
                 *(values[unfit], table.numbers(metric)[unfit]),
@@ -104,13 +106,6 @@ def _panels(metrics: Sequence[str], title: str, height: float) -> tuple[Figure, 
     if not 1 <= len(metrics) <= MAX_PANELS:
         raise RooflineError(f"a figure shows 1 to {MAX_PANELS} metrics side by side, not {len(metrics)}")
     return new_figure(title, len(metrics), ((9.0, 11.0, 14.0)[len(metrics) - 1], height))
-
-
-def _band(panel: Axes, table: Table, metric: str, rows: NDArray[np.int64], x: NDArray[np.float64], colour: str) -> None:
-    ends = [table.reading(metric, end) for end in ("low", "high")]
-    if all(end in table.study.question.columns for end in ends):
-        low, high = (table.column(str(end))[rows].astype(float) for end in ends)
-        panel.fill_between(x, low, high, color=colour, alpha=0.13, linewidth=0)
 
 
 def _scales(panel: Axes, table: Table, along: Axis, metric: str) -> None:
@@ -183,16 +178,13 @@ def _bars(
     panel: Axes, table: Table, metric: str, spots: NDArray[np.float64], height: float, colours: NDArray[np.str_]
 ) -> None:
     values, fits, unit = table.numbers(metric), table.fits, table.unit(metric)
-    ends = [table.reading(metric, end) for end in ("low", "high")]
-    banded = all(end in table.study.question.columns for end in ends)
     reach = values.copy()
     for row in np.flatnonzero(np.isfinite(values)).tolist():
         look = {"color": colours[row], "alpha": 0.85} if fits[row] else {"facecolor": "0.85", "edgecolor": colours[row]}
         panel.barh(spots[row], values[row], height * 0.9, hatch=None if fits[row] else "xxx", linewidth=0.8, **look)
-    if banded:
-        low, high = (table.column(str(end)).astype(float) for end in ends)
-        panel.hlines(spots, low, high, color=BLACK, linewidth=1.1)
-        reach = np.fmax(reach, high)
+    if (interval := table.interval(metric)) is not None:
+        panel.hlines(spots, *interval, color=BLACK, linewidth=1.1)
+        reach = np.fmax(reach, interval[1])
     widest = float(np.nanmax(reach))
     for row in np.flatnonzero(np.isfinite(values)).tolist():
         text = escaped(format_value(float(values[row]), unit))

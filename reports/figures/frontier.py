@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from matplotlib.figure import Figure
@@ -12,26 +12,25 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.reports.figures.style import (
-    AWAY,
     CATEGORIES,
     MARKERS,
     escaped,
     evenly_spaced,
     format_ticks,
     new_figure,
-    number_handle,
-    number_points,
+    number_front,
     styled,
 )
 from roofline.reports.figures.table import Table, describe, labels
-from roofline.whatif.frontier import Frontier, deployment_axes
+from roofline.whatif.axes import Axis
+from roofline.whatif.frontier import Frontier, FrontierPoint, deployment_axes
 from roofline.whatif.selection import Rows
 
 COST = "cost"
 """The metric that shows USD per million output tokens instead of tokens/s of a device."""
 
 NAMED = 12
-"""Points of fronts that are named in the legend."""
+"""Points of all fronts that are named in the legend, as many of each, evenly spaced."""
 
 HEAD = ("concurrency", "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_output_tokens")
 TAIL = ("ttft_p50_s", "tpot_p50_s", "ttft_p95_s", "tpot_p95_s", "front")
@@ -54,12 +53,6 @@ def frontier_figure(found: Frontier, cost: bool = False, title: str | None = Non
         label = escaped(name or "Pareto front")
         handles.append(Line2D([], [], color=colour, marker=marker, label=label))
         marked.append(best)
-    numbered = _numbered(marked)
-    for number, row in enumerate(numbered, 1):
-        point = found.points[row]
-        text = describe(axes, list(point.place)) if axes else ""
-        requests = f"{point.concurrency:.0f} request{'' if point.concurrency == 1 else 's'} in flight"
-        handles.append(number_handle(number, f"{text}, {requests}" if text else requests))
     panel.set(xscale="log", yscale="log", xlabel=across, ylabel=up)
     for axis in (panel.xaxis, panel.yaxis):
         axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
@@ -67,12 +60,18 @@ def frontier_figure(found: Frontier, cost: bool = False, title: str | None = Non
         format_ticks(axis, "")
     if cost:
         panel.yaxis.set_major_formatter("{x:g}")
-    panel.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
-    figure.draw_without_rendering()
-    towards = -45.0 if cost else 45.0
-    places = [(float(user[row]), float(other[row])) for row in numbered]
-    number_points(figure, panel, places, [towards + turn for turn in AWAY])
+    each = max(2, NAMED // max(len(marked), 1))
+    numbered = [row for rows in marked for row in evenly_spaced(rows, each)]
+    points = [(float(user[row]), float(other[row])) for row in numbered]
+    named = [_named(found.points[row], axes) for row in numbered]
+    number_front(figure, panel, handles, points, named, better=-45.0 if cost else 45.0)
     return figure
+
+
+def _named(point: FrontierPoint, axes: Sequence[Axis]) -> str:
+    """A point in the legend: its deployment and its requests in flight."""
+    requests = f"{point.concurrency:.0f} request{'' if point.concurrency == 1 else 's'} in flight"
+    return f"{describe(axes, list(point.place))}, {requests}" if axes else requests
 
 
 def frontier_rows(found: Frontier) -> tuple[list[str], list[list[object]]]:
@@ -108,9 +107,3 @@ def _fronts(found: Frontier, cost: bool) -> Iterator[tuple[str, NDArray[np.intp]
         chosen = places == index
         if chosen.any():
             yield f"{axes[first].name} {name}", found.front(chosen, cost), chosen
-
-
-def _numbered(fronts: list[NDArray[np.intp]]) -> list[int]:
-    """The named points: as many of each front, evenly spaced."""
-    each = max(2, NAMED // max(len(fronts), 1))
-    return [row for rows in fronts for row in evenly_spaced(rows, each)]

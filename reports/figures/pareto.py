@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
 from roofline.reports.figures.style import (
-    AWAY,
     BLACK,
     CATEGORIES,
     MARKERS,
@@ -20,8 +19,7 @@ from roofline.reports.figures.style import (
     evenly_spaced,
     format_ticks,
     new_figure,
-    number_handle,
-    number_points,
+    number_front,
     styled,
 )
 from roofline.reports.figures.table import Table, describe, display_name, labels, tick_unit
@@ -74,18 +72,14 @@ def pareto(table: Table, columns: tuple[tuple[str, int], ...], title: str | None
         zorder=4,
     )
     handles.append(Line2D([], [], color=BLACK, marker="o", fillstyle="none", label=f"Pareto front: {best.size} points"))
-    marked = evenly_spaced(best, NAMED)
     varied = [axis for axis in table.study.axes if len(axis) > 1] or list(table.study.axes)
     places = [table.places(axis) for axis in varied]
-    for index, row in enumerate(marked, 1):
-        label = describe(varied, [column[row] for column in places])
-        handles.append(number_handle(index, label))
     _scales(panel, table, (across, x[fits]), (up, y[fits]))
     _direction(panel, columns)
-    panel.legend(handles=handles, fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0)
-    figure.draw_without_rendering()
-    towards = math.degrees(math.atan2(columns[1][1], columns[0][1]))
-    number_points(figure, panel, [(float(x[row]), float(y[row])) for row in marked], [towards + turn for turn in AWAY])
+    marked = evenly_spaced(best, NAMED)
+    named = [describe(varied, [column[row] for column in places]) for row in marked]
+    points = [(float(x[row]), float(y[row])) for row in marked]
+    number_front(figure, panel, handles, points, named, math.degrees(math.atan2(columns[1][1], columns[0][1])))
     return figure
 
 

@@ -151,10 +151,27 @@ def evenly_spaced(rows: NDArray[np.intp], most: int) -> list[int]:
     return found
 
 
-def number_handle(number: int, label: str) -> Line2D:
-    """The entry of a numbered point in a legend."""
-    size = 5 if number < 10 else 9
-    return Line2D([], [], linestyle="", marker=f"${number}$", markersize=size, color=BLACK, label=escaped(label))
+def number_front(
+    figure: Figure,
+    panel: Axes,
+    handles: Sequence[Line2D],
+    points: Sequence[tuple[float, float]],
+    labels: Sequence[str],
+    better: float,
+) -> None:
+    """Number points of a front and list their `labels` after `handles` in the legend, right of the panel.
+
+    `better` is the direction in degrees of the better side of the front, which has no points. Axes must be final.
+    """
+    numbered = [
+        Line2D([], [], linestyle="", marker=f"${number}$", markersize=5 if number < 10 else 9, color=BLACK, label=label)
+        for number, label in enumerate(map(escaped, labels), 1)
+    ]
+    panel.legend(
+        handles=[*handles, *numbered], fontsize=8, loc="upper left", bbox_to_anchor=(1.01, 1.0), borderaxespad=0
+    )
+    figure.draw_without_rendering()
+    number_points(figure, panel, points, [better + turn for turn in AWAY])
 
 
 def number_points(

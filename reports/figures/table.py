@@ -110,6 +110,14 @@ class Table(Struct, frozen=True):
         other = f"{name}.{end}"
         return other if self.study.question.at == "expected" and other in METRICS else None
 
+    def interval(self, metric: str) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """The ends of the 80% interval of an expected time or rate, one per row; None if the study has none."""
+        ends = [self.reading(metric, end) for end in ("low", "high")]
+        if not all(end in self.study.question.columns for end in ends):
+            return None
+        low, high = (self.column(str(end)).astype(np.float64) for end in ends)
+        return low, high
+
     def subject(self, times: bool = True) -> str:
         """Model, hardware, fixed options and the kind of `times`, for the line under the title."""
         fixed = dict(self.study.question.fixed)
