@@ -300,8 +300,8 @@ def test_other_files_are_refused(text: bytes, message: str, tmp_path: Path) -> N
         ("model_id", ["a", "b"] * 10, "names the model 'a'"),
         ("model_id", {"a": 1}, "'model_id' must be a short text"),
         ("model_id", "x" * 1000, "'model_id' must be a short text"),
-        ("model_id", "/etc/passwd", "names the model 'passwd', which is not bundled: give --model"),
-        ("model_id", "./config.json", "names the model 'config', which is not bundled"),
+        ("model_id", "/etc/passwd", "names the model '/etc/passwd', which is not bundled: give --model"),
+        ("model_id", "./config.json", "names the model './config.json', which is not bundled"),
     ],
 )
 def test_a_wrong_value_is_named(key: str, value: object, message: str, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_every_card_of_the_list_is_bundled() -> None:
-    assert {spec for _, spec in machine.GPUS} <= set(list_hardware())
+    assert set(machine.GPUS.values()) <= set(list_hardware())
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,8 @@ def test_every_card_of_the_list_is_bundled() -> None:
         ("NVIDIA H100 80GB HBM3", 85.0e9, 132, "h100-sxm"),
         ("NVIDIA H100 PCIe", 85.0e9, 114, "h100-pcie"),
         ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 10.4e9, 16, None),
-        ("NVIDIA H100 NVL", 100e9, 132, None),
+        ("NVIDIA H100 NVL", 100e9, 132, "h100-nvl"),
+        ("NVIDIA GB10", 128e9, 48, "dgx-spark"),
         ("NVIDIA H200", 150.0e9, 132, "h200-sxm"),
         ("NVIDIA A100-SXM4-80GB", 85.0e9, 108, "a100-sxm-80gb"),
         ("NVIDIA A100-SXM4-40GB", 42.3e9, 108, "a100-sxm-40gb"),

@@ -17,7 +17,7 @@ from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.specs.hardware import load_devices
 from roofline.specs.modelspec import load_model
 from roofline.validate.score.end_to_end import COLUMNS
-from roofline.validate.tables.names import AS_RELEASED, find_engine
+from roofline.validate.tables.names import AS_RELEASED, find_engine, find_model
 
 STATIC: Mapping[str, str] = MappingProxyType(
     {
@@ -115,18 +115,12 @@ def _stated(value: object, what: str, option: str, where: str) -> object:
     return value
 
 
-_LOCAL = re.compile(r"^[./~]|\.(ya?ml|json|gguf)$|^(?:[^/]*/){2,}", re.IGNORECASE)
-"""A name in a file that is a path: only its last part is looked up, and never as a file of this machine."""
-
-
 def _model(result: Result, given: Given, where: str) -> str:
     if given.model is not None:
         return load_model(given.model).name
     named = str(_stated(result.model, "model", "--model", where))
-    if _LOCAL.search(named):
-        named = re.sub(r"\.(ya?ml|json)$", "", named.rstrip("/").rsplit("/", 1)[-1])
     try:
-        return load_model(named).name
+        return find_model(re.sub(r"(\.(ya?ml|json|gguf))?/?$", "", named)).name
     except RooflineError:
         raise SpecError(where, f"names the model {quote(named)}, which is not bundled: give --model") from None
 

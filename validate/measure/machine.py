@@ -24,49 +24,8 @@ from roofline.validate.kernels.benchmark import torch_dtype
 from roofline.validate.measure.device import Call, Cpu, Cuda, Device, is_out_of_memory
 from roofline.validate.measure.host import cpu_field, total_memory
 
-GPUS: tuple[tuple[str, str], ...] = (
-    (r"GH200 144GB", "gh200-144gb"),
-    (r"GH200", "gh200"),
-    (r"GB300", "gb300"),
-    (r"GB200", "gb200"),
-    (r"B300", "b300-sxm"),
-    (r"B200", "b200-sxm"),
-    (r"H800$|H800 SXM", "h800-sxm"),
-    (r"H200$|H200 SXM", "h200-sxm"),
-    (r"H100 PCIe", "h100-pcie"),
-    (r"H100 80GB HBM3|H100 SXM", "h100-sxm"),
-    (r"H20$|H20 ", "h20"),
-    (r"A800-SXM", "a800-sxm-80gb"),
-    (r"A100-SXM4-80GB|A100-SXM-80GB", "a100-sxm-80gb"),
-    (r"A100-SXM4-40GB", "a100-sxm-40gb"),
-    (r"A100[- ]80GB PCIe|A100-PCIE-80GB", "a100-pcie-80gb"),
-    (r"A100-PCIE-40GB", "a100-pcie-40gb"),
-    (r"RTX PRO 6000 Blackwell Server", "rtx-pro-6000-server"),
-    (r"RTX PRO 6000 Blackwell Workstation", "rtx-pro-6000-workstation"),
-    (r"RTX A6000", "a6000"),
-    (r"RTX 5090$", "rtx-5090"),
-    (r"RTX 4090$", "rtx-4090"),
-    (r"RTX 3090$", "rtx-3090"),
-    (r"NVIDIA GB10", "dgx-spark"),
-    (r"V100-SXM2-16GB", "v100-sxm2-16gb"),
-    (r"V100-SXM2-32GB", "v100-sxm2-32gb"),
-    (r"V100-PCIE-16GB", "v100-pcie-16gb"),
-    (r"\bL40S$", "l40s"),
-    (r"\bL40$", "l40"),
-    (r"\bL4$", "l4"),
-    (r"\bA40$", "a40"),
-    (r"\bA30$", "a30"),
-    (r"\bA10$", "a10"),
-    (r"\bT4$", "t4"),
-    (r"MI355X", "mi355x"),
-    (r"MI350X", "mi350x"),
-    (r"MI325X", "mi325x"),
-    (r"MI300X", "mi300x"),
-    (r"MI300A", "mi300a"),
-    (r"MI250X", "mi250x"),
-    (r"MI210", "mi210"),
-)
-"""Patterns of GPU names in drivers, and the bundled specs."""
+GPUS = {"NVIDIA GH200 480GB": "gh200", "NVIDIA B300 SXM6 AC": "b300-sxm", "NVIDIA GB10": "dgx-spark"}
+"""Bundled specs by names in drivers that name the hardware otherwise."""
 
 FAMILIES = {
     (7, 0): "volta",
@@ -157,16 +116,13 @@ def bundled(name: str, memory: float, units: int | None) -> Hardware | None:
 
     A MIG instance has fewer units and less memory than the GPU, and is no bundled hardware.
     """
-    for pattern, spec in GPUS:
-        if re.search(pattern, name.strip()):
-            try:
-                hardware = load_hardware(spec)
-            except UnknownNameError:  # pragma: no cover - a test checks that all are bundled
-                return None
-            same = abs(memory / hardware.memory_capacity - 1) < MEMORY_TOLERANCE
-            whole = units is None or hardware.units is None or units == hardware.units
-            return hardware if same and whole else None
-    return None
+    try:
+        hardware = load_hardware(GPUS.get(name, name))
+    except UnknownNameError:
+        return None
+    same = abs(memory / hardware.memory_capacity - 1) < MEMORY_TOLERANCE
+    whole = units is None or hardware.units is None or units == hardware.units
+    return hardware if same and whole else None
 
 
 def formats_of(device: Device) -> tuple[str, ...]:
