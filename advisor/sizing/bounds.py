@@ -206,7 +206,6 @@ class Candidate(Struct, frozen=True, dict=True):
         rate = np.minimum(rate, counts * self.counted.accepted / (service.steps * step))
         prompt = max(prompt / self.ranks, policy.dispatch * kernels) + host
         ttft = max(ttft / self.ranks, policy.dispatch * kernels) + host + policy.latency + policy.request
-        ttft += (policy.lag + (policy.poll - 1) / 2) * float(step[0])
         return Bounds(counts, step, np.maximum.accumulate(rate), prompt, ttft, self.counted.accepted)
 
     def _times(self, flops: Array, moved: Array) -> tuple[Array, Array]:

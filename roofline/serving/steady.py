@@ -15,8 +15,10 @@ n that runs changes by batches of mean B, at level n upwards as often as downwar
 
 with c slots: the sequences that the engine runs at most, or that fit in the KV cache. TPOT is the mean of T over the
 sequences, and those beyond c wait for a slot, E[(n - c)+] / L on average (Little). The largest stable rate is that of
-full steps, c / (G s(c) + c (X(c, k) - s(c)) / k). In a closed loop of C requests n is fixed and L the root of
-C = L (TTFT + G T).
+full steps, c / (G s(c) + c (X(c, k) - s(c)) / k). In a closed loop of C requests L is the root of C = L (TTFT + G T),
+where a request sees the prompts of the C - 1 others (arrival theorem; Reiser and Lavenberg 1980), but at most the
+largest stable rate, at which the others wait. Phases are taken as independent: where all outputs have one length, the
+requests of a burst stay together, which `roofline.serving.simulation` shows.
 
 TTFT. A request arrives in a step with probability proportional to its length, waits for its rest, for the steps that
 the prompts ahead fill, and for its own step with all prompts in it.
@@ -40,14 +42,11 @@ Array = NDArray[np.float64]
 STATES, ROUNDS, BLOCK = 28, 40, 256
 """Waiting prompts that are told apart, multiplications that find their distribution, and points at once."""
 
-REFINEMENTS = 3
-"""Rounds in which a closed loop's throughput is refined by the chain of waiting prompts."""
-
-BEYOND = 1.1
-"""The largest throughput of a closed loop over that of full steps, whose times are interpolated."""
+REFINEMENTS = 4
+"""Rounds that find the throughput of a closed loop."""
 
 ITERATIONS = 40
-"""Halvings of the interval in which the throughput of a closed loop lies."""
+"""Rounds that find the running sequences of an open loop."""
 
 QUANTILES = (0.5, 0.95, 0.99)
 
@@ -80,8 +79,14 @@ class Steady(NamedTuple):
     samples: Array
 
 
-def saturation_of(times: Times, slots: float) -> float:
-    """The largest stable rate: with some number of sequences, the steps yield tokens as fast as requests ask for them.
+def saturation_of(replica: Replica, load: Load, times: Times, slots: float) -> float:
+    """The largest stable rate: of the steps, with some number of sequences, and of the front end."""
+    each = front_seconds(replica, load)
+    return min(_stable(times, slots), 1 / each if each else math.inf)
+
+
+def _stable(times: Times, slots: float) -> float:
+    """The largest rate at which, with some number of sequences, steps yield tokens as fast as requests ask for them.
 
     Below the rate of full steps, prompts come in smaller batches that take more of the time. Where prompts share steps
     with decode, at most k come for each step, and k G sequences run.
@@ -147,9 +152,8 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
     # transition[j, i]: from state i to j; arrivals beyond the last state stay in it. A prompt of which a part is left
     # is left whole with the probability of that part.
     more = state[:, np.newaxis] - np.floor(left)[np.newaxis]
-    transition = np.where(
-        more >= 0, np.exp(more * log[np.newaxis] - arriving[np.newaxis] - gammaln(np.maximum(more, 0) + 1)), 0.0
-    )
+    come = np.maximum(more, 0.0)
+    transition = np.where(more >= 0, np.exp(come * log[np.newaxis] - arriving[np.newaxis] - gammaln(come + 1)), 0.0)
     part = (left - np.floor(left))[np.newaxis]
     transition[1:] = (1 - part) * transition[1:] + part * transition[:-1]
     transition[:1] *= 1 - part
@@ -168,19 +172,25 @@ def steady(replica: Replica, load: Load, values: Any) -> Steady:
     """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s."""
     points = np.atleast_1d(np.asarray(values, float))
     slots = slots_of(replica, load)
-    closed = load.arrivals is Arrivals.CLOSED
-    limit = min(slots, float(points.max())) if closed else slots
-    times = times_of(replica, load, max(2, math.ceil(limit)))
-    if closed:
-        return _closed(replica, times, points, slots)
-    return _open(replica, times, points, slots, load)
+    times = times_of(replica, load, max(2, math.ceil(slots)))
+    found = _closed if load.arrivals is Arrivals.CLOSED else _open
+    return found(replica, load, times, points, slots)
 
 
-def _front(replica: Replica, step: Array) -> Array:
-    """Seconds outside the scheduler, and steps that are scheduled ahead or between two polls."""
-    policy = replica.scheduler
-    front: Array = policy.latency + policy.request + (policy.lag + policy.stream - 1 + (policy.poll - 1) / 2) * step
-    return front
+def _front(replica: Replica, load: Load, rate: Array, step: Array, busy: Array) -> Array:
+    """Seconds outside the scheduler, and steps that are scheduled ahead or between two polls while others run.
+
+    The front end takes one request after the other (M/D/1).
+    """
+    policy, each = replica.scheduler, front_seconds(replica, load)
+    used = np.minimum(rate * each, 0.95)
+    front: Array = policy.latency + each * (1 + used / (1 - used) / 2)
+    return front + (busy * (policy.lag + (policy.poll - 1) / 2) + policy.stream - 1) * step
+
+
+def front_seconds(replica: Replica, load: Load) -> float:
+    """Seconds that the front end takes for a request."""
+    return replica.scheduler.request + replica.scheduler.prompt_token * load.means[0]
 
 
 @cache
@@ -213,8 +223,11 @@ def _poisson(mean: Array, at: Array) -> Array:
     return found
 
 
-def _waits(times: Times, rate: Array, number: Array, prompts: Prompts) -> tuple[Array, Array]:
-    """Samples of TTFT without front end and slots, (samples, points), and the prompts that wait behind on average."""
+def _waits(times: Times, rate: Array, number: Array, prompts: Prompts, busy: Array) -> tuple[Array, Array]:
+    """Samples of TTFT without front end and slots, (samples, points), and the prompts that wait behind on average.
+
+    `busy` is the probability that some sequence decodes.
+    """
     blocks, behind = [], []
     for begin in range(0, rate.size, BLOCK):
         part = slice(begin, begin + BLOCK)
@@ -234,7 +247,7 @@ def _waits(times: Times, rate: Array, number: Array, prompts: Prompts) -> tuple[
         place_of = np.floor(_cube()[:, 4:5] * times.lengths)
         own = times.own.signed(number[part], place_of)
         mine = steps * still + times.adding(queue + 1 + others, number[part]) + own
-        blocks.append((1 - place) * step + mine)
+        blocks.append((1 - place) * step * np.where(state > 0, 1.0, busy[part]) + mine)
         behind.append((after - others + rate[part] * mine).mean(axis=0))
     return np.concatenate(blocks, axis=1), np.concatenate(behind)
 
@@ -257,39 +270,36 @@ def _tpot(times: Times, rate: Array, number: Array, step: Array, deviation: Arra
     return np.stack([step, *(step + z * spread for z in (0.0, 1.645, 2.326))])
 
 
-def _closed(replica: Replica, times: Times, points: Array, slots: float) -> Steady:
+def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: float) -> Steady:
+    """A closed loop. A request sees the prompts of the others: their rate is (C - 1) / C of the throughput."""
     inside = np.minimum(points, slots)
-    low, high = np.full(points.size, 1e-9), 1 / times.full(np.maximum(inside, 1.0))
-    for _ in range(ITERATIONS):
-        rate = np.sqrt(low * high)
-        number, step, ttft = _mean_field(replica, times, rate, inside)
-        over = rate * (ttft + times.steps * step) > inside
-        low, high = np.where(over, low, rate), np.where(over, rate, high)
-    most = BEYOND * inside / (times.steps * times.at(inside) + inside * times.full(inside))
-    rate = np.minimum(low, most)
+    others = 1 - 1 / np.maximum(inside, 1.0)
+    saturation = saturation_of(replica, load, times, slots)
+    decoding = inside if times.alone else np.minimum(inside, max(times.most * times.steps, 1.0))
+    most = np.minimum(saturation, decoding / (times.steps * times.at(decoding) + decoding * times.full(decoding)))
+    rate = most
     for _ in range(REFINEMENTS):
-        number = np.clip(rate * times.steps * _mean_step(times, rate, inside), 1.0, inside)
-        prompts = _prompts(times, rate, number)
-        samples, _ = _waits(times, rate, number, prompts)
-        samples = samples + _front(replica, prompts.mean)
-        ratio = inside / (samples.mean(axis=0) + times.steps * prompts.mean) / rate
+        seen = others * rate
+        number = np.clip(rate * times.steps * _mean_step(times, seen, inside), 1.0, inside)
+        prompts = _prompts(times, seen, number)
+        step = prompts.mean
+        busy = -np.expm1(-seen * times.steps * step)
+        samples, _ = _waits(times, seen, number, prompts, busy)
+        samples = samples + _front(replica, load, seen, step, busy)
+        ratio = inside / (samples.mean(axis=0) + times.steps * step) / rate
         rate = np.minimum(rate * np.sqrt(ratio), most)
-    samples = samples + np.maximum(points - slots, 0.0) / rate
-    tpot = _tpot(times, rate, number, prompts.mean, np.zeros(points.size)) / replica.steps.accepted
-    prefilling = _prefilling(prompts)
-    saturation = saturation_of(times, slots)
-    return Steady(_summary(samples), tpot, rate, inside, points - inside, prefilling, saturation, slots, samples)
-
-
-def _mean_field(replica: Replica, times: Times, rate: Array, inside: Array) -> tuple[Array, Array, Array]:
-    """Sequences that decode, mean step and mean TTFT at a rate of completions, from the mean of the chain."""
-    number = inside
-    for _ in range(3):
-        step = _mean_step(times, rate, np.maximum(number, 1.0))
-        number = np.clip(rate * times.steps * step, 1.0, inside)
-    still = 0.0 if times.alone else times.at(number)
-    ttft = step / 2 + still + times.base(number) + times.slope(number) * (1 + rate * step) + _front(replica, step)
-    return number, step, ttft
+    # What is left of C = L (TTFT + G T) at saturation (Little). Steps take more prompts, until they are full or all
+    # sequences decode; the others wait.
+    left = points / rate - samples.mean(axis=0)
+    full = np.inf if times.alone else times.at(decoding) + times.most * times.full(decoding)
+    spent = np.minimum(left, np.minimum(inside / rate, times.steps * full))
+    step = np.maximum(step, spent / max(times.steps, 1e-9))
+    queued = np.maximum(left - times.steps * step, 0.0)
+    samples = samples + queued
+    waiting = np.maximum(points - inside, np.where(rate < most, 0.0, np.minimum(queued * rate, points)))
+    tpot = _tpot(times, rate, number, step, np.zeros(points.size)) / replica.steps.accepted
+    running, prefilling = points - waiting, _prefilling(prompts)
+    return Steady(_summary(samples), tpot, rate, running, waiting, prefilling, saturation, slots, samples)
 
 
 def _mean_step(times: Times, rate: Array, number: Array) -> Array:
@@ -304,9 +314,9 @@ def _mean_step(times: Times, rate: Array, number: Array) -> Array:
     return step
 
 
-def _open(replica: Replica, times: Times, points: Array, slots: float, load: Load) -> Steady:
+def _open(replica: Replica, load: Load, times: Times, points: Array, slots: float) -> Steady:
     """An open loop: the distribution of the running sequences at each rate."""
-    saturation = saturation_of(times, slots)
+    saturation = saturation_of(replica, load, times, slots)
     stable = points < saturation
     rate = np.where(stable, points, saturation * 0.5)
     number = np.ones(rate.size)
@@ -317,8 +327,9 @@ def _open(replica: Replica, times: Times, points: Array, slots: float, load: Loa
         level, tail = _sequences(times, rate, number, prompts, slots, load)
         number = np.sqrt(number * np.maximum(level[0], 1.0))
     running, step, deviation = level
-    samples, behind = _waits(times, rate, number, prompts)
-    samples = samples + _front(replica, prompts.mean)
+    busy = -np.expm1(-running)
+    samples, behind = _waits(times, rate, number, prompts, busy)
+    samples = samples + _front(replica, load, rate, prompts.mean, busy)
     # A sequence begins where others wait: their prompts, and those that arrive meanwhile, delay its first steps.
     usual = rate * prompts.mean
     further = times.slope(number)

@@ -27,13 +27,6 @@ LEAST = 1e-3
 
 READINGS = ("low", "mid", "high")
 
-SATURATED = 1.05
-"""Throughput of a closed loop over the largest sustainable rate from which its steady state does not hold.
-
-Long prompts wait for each other there, more of them than `roofline.serving.steady` tells apart: gpt-oss-120b on two
-H100 with 128 requests of 4,000 + 30 tokens in flight completes 19 requests/s simulated one by one, 23 in steady state.
-"""
-
 
 class LoadAnswer(Struct, frozen=True):
     """The largest load, its outcome and that of the next larger value tried; `value` 0 if none meets the targets.
@@ -97,8 +90,7 @@ def missed(outcome: Outcome, load: Load, targets: Targets, statistic: str = "p95
     Without a target of TTFT, no request of a closed loop may wait for a slot.
     """
     waits = load.arrivals is Arrivals.CLOSED and targets.ttft is None and outcome.waiting >= 1
-    most = outcome.saturated_at
-    if not outcome.stable or waits or (most is not None and outcome.requests_per_second > SATURATED * most):
+    if not outcome.stable or waits:
         return ("saturation",)
     at = targets.at if targets.at in READINGS else "mid"
     over = (name for name in ("ttft", "tpot") if getattr(targets, name) is not None)

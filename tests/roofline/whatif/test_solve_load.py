@@ -37,10 +37,10 @@ def test_the_most_requests_in_flight_are_a_whole_number_next_to_a_miss() -> None
 def test_no_closed_loop_is_faster_than_the_largest_sustainable_rate() -> None:
     request = Request(load_model("gpt-oss-120b"), load_hardware("h100-sxm"), degrees={"tensor": 2})
     request = request.with_options(prompt=4000, generate=30)
-    answer = max_concurrency(request, Targets(ttft=5, tpot=0.5))
+    answer = max_concurrency(request, Targets(tpot=0.5))
     assert answer.outcome is not None
     assert answer.limited_by == ("saturation",)
-    assert answer.outcome.requests_per_second < 1.06 * answer.outcome.saturated_at
+    assert answer.outcome.requests_per_second <= answer.outcome.saturated_at
 
 
 def test_looser_targets_never_lower_the_answer() -> None:
