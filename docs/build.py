@@ -198,6 +198,7 @@ def _signature(value: Any) -> str:
         return ""
     text = re.sub(r"<factory>|<[\w.]+ object at 0x\w+>|<function .+? at 0x\w+>", "...", text)
     text = re.sub(r"\b(?:roofline|advisor|validate|typing|pathlib|collections\.abc|numpy)(?:\.\w+)*\.(?=\w)", "", text)
+    text = re.sub(r"Annotated\[([\w.]+), msgspec\.Meta\([^()]*\)\]", r"\1", text)  # the type without its range
     text = re.sub(r"<(\w+)\.(\w+): [^>]+>", r"\1.\2", text).replace("'", "").replace('"', "")
     text = text.removesuffix(" -> None").replace("(self, ", "(").replace("(self)", "()")
     if len(text) <= 90:
