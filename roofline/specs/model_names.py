@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ _HUB = re.compile(r"(?:https?://)?(?:huggingface\.co|hf\.co|ollama\.com)/", re.I
 _REPOSITORY = re.compile(r"[\w.-]+/([\w.-]+(?::[\w.-]+)?)", re.ASCII)
 
 
-class _Entry(Struct, frozen=True):
+class _Entry(Struct, frozen=True, dict=True):
     """What a model spec is known by."""
 
     name: str
@@ -59,7 +59,7 @@ class _Entry(Struct, frozen=True):
         """The words without those that do not tell architectures apart."""
         return tuple(word for word in spelled if word not in self.tuned)
 
-    @property
+    @cached_property
     def known(self) -> tuple[Words, ...]:
         """The stripped words of the name and of the source's repository."""
         return tuple(map(self.stripped, self.spelled))
@@ -112,12 +112,13 @@ def read_model(text: str) -> Named:
 @lru_cache(maxsize=256)
 def _read(text: str, files: Files) -> Named:
     entries, makers = _index(files)
+    may_name = PLAIN.fullmatch(text) is not None
     plain = _HUB.sub("", text.strip())
-    if (listed := _listed(plain.lower(), entries)) is not None:
+    if may_name and (listed := _listed(plain.lower(), entries)) is not None:
         return listed
     repository = _REPOSITORY.fullmatch(plain)
     plain = repository[1] if repository else plain
-    found = _words(plain) if PLAIN.fullmatch(text) else []
+    found = _words(plain) if may_name else []
     for cut in range(len(found), 0, -1):
         tail = _tail(plain[found[cut].start() :]) if cut < len(found) else _Tail()
         if tail is None:
