@@ -18,7 +18,7 @@ from roofline.graph.extents import Step
 from roofline.graph.network import EMBEDDING, HEAD, Build, Network, Section, network
 from roofline.graph.op import Op
 from roofline.graph.parallel import SINGLE, Parallelism, stages
-from roofline.graph.size import Size, total
+from roofline.graph.size import ZERO, Size, total
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
 from roofline.specs.model import Model
@@ -185,11 +185,11 @@ def state_bytes_per_sequence(model: Model, precision: Precision) -> float:
 
 
 @lru_cache(maxsize=1024)
-def _live(ops: tuple[Op, ...], without: str = "") -> Work:
+def _live(ops: tuple[Op, ...], without: str = "", held: Size = ZERO) -> Work:
     """Bytes of live activations during each operator of a section, but for the tensor named `without`.
 
-    A tensor is live from the operator that writes it (the first, for inputs of the section) to the last that reads it
-    (the last of the section, for outputs).
+    `held` are those of other sections. A tensor is live from the operator that writes it (the first, for inputs of the
+    section) to the last that reads it (the last of the section, for outputs).
     """
     born: dict[str, int] = {}
     last: dict[str, int] = {}
@@ -205,9 +205,9 @@ def _live(ops: tuple[Op, ...], without: str = "") -> Work:
     first = np.array([born[name] for name in tensors])
     final = np.array([last[name] if name in read else len(ops) - 1 for name in tensors])
     running = np.arange(len(ops))[:, np.newaxis]
-    sizes = [tensor.bytes for tensor in tensors.values()]
+    sizes = [*(tensor.bytes for tensor in tensors.values()), held]
     monomials = monomials_of(sizes)
-    alive = ((first <= running) & (running <= final)).astype(float)
+    alive = np.column_stack([(first <= running) & (running <= final), np.ones(len(ops))])
     return Work(monomials, (alive @ coefficient_rows(sizes, monomials))[np.newaxis])
 
 
@@ -221,7 +221,7 @@ def _activation_rows(graph: Network, by_block: bool, without: str = "") -> tuple
         ]
         monomials = monomials_of(sizes)
         return monomials, coefficient_rows(sizes, monomials)
-    alive = concatenate([_live(section.ops, without) for section in graph.sections])
+    alive = concatenate([_live(section.ops, without, section.held) for section in graph.sections])
     return alive.monomials, alive.rows[0]
 
 

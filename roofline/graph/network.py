@@ -15,9 +15,11 @@ from roofline.graph.layers.basic import Formats, activation, collective
 from roofline.graph.layers.embedding import embedding, head
 from roofline.graph.layers.layer import layer_ops
 from roofline.graph.layers.mlp import neurons_of, pool_of
+from roofline.graph.layers.unet import unet_blocks
 from roofline.graph.op import Op, shared
 from roofline.graph.parallel import SINGLE, Collective, Parallelism, check_stages, rank_model
 from roofline.graph.rewrite import Rewrite
+from roofline.graph.size import ZERO, Size
 from roofline.graph.tensor import Tensor
 from roofline.specs.formats import Format
 from roofline.specs.model import Attention, Hyena, LatentAttention, Layer, Mamba2, MixtureOfExperts, Mlp, Model
@@ -28,11 +30,15 @@ OVERLAP_BATCHES = 2
 
 
 class Section(Struct, frozen=True):
-    """A sequence of operators that runs `count` times: one kind of layer, or one end of the network."""
+    """A sequence of operators that runs `count` times: one kind of layer, or one end of the network.
+
+    `held`: bytes of activations of other sections that are in memory meanwhile (skip connections).
+    """
 
     name: str
     count: float
     ops: tuple[Op, ...]
+    held: Size = ZERO
 
 
 class Network(Struct, frozen=True, dict=True):
@@ -160,6 +166,11 @@ def _sections(model: Model, formats: Formats, build: Build) -> Iterator[Section]
     layer_build = Build(build.fusions, build.convention, rewrites=build.rewrites)
     end_build, end_formats = _end_build(build), formats.without_cache.without_experts
     dense_formats = formats.without_experts
+    if model.unet is not None:
+        for block in unet_blocks(model.unet, model.norm, dense_formats):
+            block_build = end_build if block.name in ENDS else layer_build
+            yield Section(block.name, block.count, _transformed(block.ops, model.hidden, block_build), block.held)
+        return
     yield Section(EMBEDDING, 1, _embedding(model, end_formats, end_build))
     for group in model.groups:
         routed = isinstance(group.layer.feed_forward, MixtureOfExperts)

@@ -36,6 +36,7 @@ from roofline.specs.model import (
     Model,
     Retention,
     Rwkv,
+    UNet,
 )
 
 MAX_DEVICES = 1_000_000
@@ -290,7 +291,8 @@ def link_steps(collective: Collective, ranks: int) -> int:
 def check_stages(model: Model, parallelism: Parallelism) -> None:
     """Raises RooflineError if there are more pipeline stages than layers."""
     if parallelism.pipeline > model.layers:
-        raise RooflineError(f"--pp {parallelism.pipeline}: {model.name} has only {model.layers} layers")
+        layers = f"{model.layers} layers" if model.layers > 1 else "one layer"
+        raise RooflineError(f"--pp {parallelism.pipeline}: {model.name} has only {layers}")
 
 
 @lru_cache(maxsize=512)
@@ -353,8 +355,8 @@ def _rank_layer(layer: Layer, model: str, parallelism: Parallelism) -> Layer:
             keys = _kv_heads(mixer.key_heads, ranks, model)
             values = _divide(mixer.value_heads, ranks, "value heads", model)
             mixer = replace(mixer, key_heads=keys, value_heads=values)
-        case Hyena() if ranks > 1:
-            raise UnsupportedError(f"--tp is not simulated for the long convolutions of {model}")
+        case Hyena() | UNet() if ranks > 1:
+            raise UnsupportedError(f"--tp is not simulated for the convolutions of {model}")
     block = layer.feed_forward
     if isinstance(block, Mlp):
         block = replace(block, width=_divide(block.width, ranks, "MLP channels", model))

@@ -25,7 +25,8 @@ def _plain_linear(op: Op) -> tuple[Tensor, Tensor] | None:
     if op.kind is not Kind.GEMM or len(op.operands) != 2:
         return None
     source, weight = op.operands
-    return (source, weight) if weight.role is Role.WEIGHT and len(weight.shape) == 2 and weight.stored is None else None
+    plain = weight.role is Role.WEIGHT and len(weight.shape) == 2 and weight.stored is None
+    return (source, weight) if plain and source in op.reads else None  # a convolution reads no windows
 
 
 def _factors(op: Op, source: Tensor, weight: Tensor, rank: int) -> list[Op]:

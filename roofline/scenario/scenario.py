@@ -161,11 +161,11 @@ class Scenario(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def _default_prompt(self) -> int:
-        """512 tokens, the maximum context of a shorter encoder, or an encoder's fixed length (Whisper)."""
+        """512 tokens, the maximum context of a shorter encoder or a U-Net, or an encoder's fixed length (Whisper)."""
         if self._encoder and self.model.tower_tokens:
             return self.model.tower_tokens
         longest = self.model.max_context if self.model.task == "encode" else None
-        return min(DEFAULT_PROMPT, longest or DEFAULT_PROMPT)
+        return longest if longest and self.model.unet else min(DEFAULT_PROMPT, longest or DEFAULT_PROMPT)
 
     def _check_model(self, settings: dict[str, Any]) -> None:
         model = self.model

@@ -33,6 +33,7 @@ from roofline.specs.sublayers import (
     Rwkv,
     Text,
     Tokens,
+    UNet,
 )
 from roofline.specs.weight_files.stored import Stored
 
@@ -66,6 +67,7 @@ __all__ = [
     "Rwkv",
     "Text",
     "Tokens",
+    "UNet",
 ]
 
 
@@ -241,6 +243,12 @@ class Model(Struct, frozen=True, dict=True):
     def uses_mla(self) -> bool:
         """Whether any layer has MLA."""
         return any(isinstance(group.layer.mixer, LatentAttention) for group in self.groups)
+
+    @property
+    def unet(self) -> UNet | None:
+        """The U-Net, if the model is one."""
+        first = self.groups[0].layer.mixer
+        return first if isinstance(first, UNet) else None
 
     @property
     def image_tokens(self) -> int:

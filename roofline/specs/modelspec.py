@@ -32,6 +32,7 @@ from roofline.specs.model import (
     Norm,
     Positions,
     Text,
+    UNet,
 )
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record
@@ -166,6 +167,7 @@ class _Spec(Struct, frozen=True, forbid_unknown_fields=True):
     retention: dict[str, Any] | None = None
     rwkv: dict[str, Any] | None = None
     hyena: dict[str, Any] | None = None
+    unet: dict[str, Any] | None = None
     mlp: dict[str, Any] | None = None
     moe: dict[str, Any] | None = None
 
@@ -192,7 +194,7 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
         raise SpecError(where, f"'name' must be printable characters, got {quote(spec.name)}")
     if (spec.positions.kind in ("learned", "relative")) != (spec.positions.count is not None):
         raise SpecError(where, "'positions': learned and relative positions need a count, other kinds have none")
-    if not spec.vocabulary and (spec.lm_head or not (spec.patch or spec.convolutions)):
+    if not spec.vocabulary and (spec.lm_head or not (spec.patch or spec.convolutions or spec.unet)):
         raise SpecError(where, "the key 'vocabulary' is missing")
     for repository, body in (spec.repositories or {}).items():
         other = record(_Repository, body, where, f"repositories.{repository}")
@@ -209,6 +211,11 @@ def parse_model(content: Mapping[str, Any], where: str) -> Model:
     layers = {name: _layer(spec, blocks[name], name, where) for name in dict.fromkeys(pattern)}
     if spec.tower_kind != "encoder" and any(layer.cross for layer in layers.values()):
         raise SpecError(where, "'cross' attends to an encoder: give a tower with tower_kind: encoder")
+    for layer in layers.values():
+        if isinstance(layer.mixer, UNet) and (spec.task, len(pattern), layer.feed_forward) != ("encode", 1, None):
+            raise SpecError(
+                where, "'unet' is a whole model: it needs task: encode and layers: 1, and has no 'mlp' or 'moe'"
+            )
     if spec.positions.kind == "relative" and not any(isinstance(layer.mixer, Attention) for layer in layers.values()):
         raise SpecError(where, "'positions': relative positions need layers with 'attention'")
     counts = Counter(pattern)
@@ -374,7 +381,11 @@ def _layer_spec(layer: Layer) -> dict[str, Any]:
 
 def _section_spec(record: Any) -> dict[str, Any]:
     return {
-        field.name: _section_spec(value) if isinstance(value, Struct) else value
+        field.name: _section_spec(value)
+        if isinstance(value, Struct)
+        else list(value)
+        if isinstance(value, tuple)
+        else value
         for field in fields(record)
         if (value := getattr(record, field.name)) is not None and value != field.default
     }

@@ -70,7 +70,7 @@ def _more_bits(layer: int, layers: int) -> bool:
     return layer < eighth or layer >= 7 * layers // 8 or (layer - eighth) % 3 == 2
 
 
-UNQUANTISED = frozenset({"embedding", "positions", "lm_head", "norm", "bias", "router"})
+UNQUANTISED = frozenset({"embedding", "positions", "lm_head", "norm", "bias", "router", "convolution"})
 """Components that quantised checkpoints usually leave unquantised."""
 
 PARTS: Mapping[str, frozenset[str]] = MappingProxyType(
@@ -125,7 +125,7 @@ def _choice(given: Choice | str) -> Choice:
 
 def _gguf(name: str, base: str, output: str, **special: Choice | str) -> WeightScheme:
     """A llama.cpp file type: vectors in fp32, the embedding quantised, the output matrix in its own format."""
-    chosen = {"norm": "fp32", "bias": "fp32", "router": "fp32", "lm_head": output, **special}
+    chosen = {"norm": "fp32", "bias": "fp32", "router": "fp32", "convolution": "fp16", "lm_head": output, **special}
     choices = {component: _choice(given) for component, given in chosen.items()}
     return WeightScheme(name, FORMATS[base], MappingProxyType(choices), frozenset())
 

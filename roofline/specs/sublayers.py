@@ -30,7 +30,8 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     head without learned weights ("unweighted"). `sinks`: a learned logit per head. `gate`: a query-sized
     projection gates the output. `rotary` (default: as the model's positions) disables RoPE for single layers.
     `qkv_bias`: biases of the three projections, or "query_value": none of the key's (Whisper).
-    `kv_shared`: keys and values are those of an earlier layer. `values`: "projected"; "normalised": also normalised per
+    `kv_shared`: keys and values are those of an earlier layer. `source_width`: that of what cross-attention reads, if
+    not the model's (the text of a U-Net). `values`: "projected"; "normalised": also normalised per
     head without learned weights; "keys": the projected keys, normalised, instead of a value projection.
     """
 
@@ -51,6 +52,7 @@ class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     gate: bool = False
     rotary: bool | None = None
     kv_shared: bool = False
+    source_width: Count | None = None
     values: Literal["projected", "normalised", "keys"] = "projected"
 
     @property
@@ -181,8 +183,41 @@ class Hyena(Struct, frozen=True, forbid_unknown_fields=True):
     conv: Count = 3
 
 
+class UNet(Struct, frozen=True, forbid_unknown_fields=True):
+    """The U-Net of a latent diffusion model (Stable Diffusion): a whole model, which predicts the noise of an image.
+
+    Level i has `channels[i]` channels at 1/4^i of the positions of the latent image. On the way down it has `blocks`
+    residual blocks, on the way up one more, each before `depths[i]` transformer blocks (0: none) of `heads[i]` heads;
+    between both ways, at the last level, `middle` of them are between two residual blocks. Cross-attention is to
+    `text_tokens` vectors of `text_width`. `inputs` and `outputs` are the channels of the latent image; `added` is the
+    width of a condition that is embedded beside the timestep (SDXL: pooled text and sizes; 0: none).
+    """
+
+    channels: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=10)]
+    depths: tuple[Few, ...]
+    heads: tuple[Count, ...]
+    middle: Few
+    text_width: Count
+    text_tokens: Count = 77
+    blocks: Annotated[int, Meta(ge=1, le=20)] = 2
+    inputs: Count = 4
+    outputs: Count = 4
+    added: Natural = 0
+
+    def __post_init__(self) -> None:
+        if not len(self.channels) == len(self.depths) == len(self.heads):
+            raise ValueError("channels, depths and heads have one entry for each level")
+        if any(width % heads for width, heads in zip(self.channels, self.heads, strict=True)):
+            raise ValueError("the channels of each level are divisible by its heads")
+
+    @property
+    def time_width(self) -> int:
+        """The width of the embedded timestep: four times the channels of the first level."""
+        return 4 * self.channels[0]
+
+
 Recurrent: TypeAlias = Mamba | Mamba2 | DeltaNet | Retention | Rwkv | Hyena
-Mixer: TypeAlias = Attention | LatentAttention | Recurrent
+Mixer: TypeAlias = Attention | LatentAttention | Recurrent | UNet
 
 MIXERS: dict[str, type] = {
     "attention": Attention,
@@ -193,6 +228,7 @@ MIXERS: dict[str, type] = {
     "retention": Retention,
     "rwkv": Rwkv,
     "hyena": Hyena,
+    "unet": UNet,
 }
 """Token mixers by their section key in a spec file."""
 

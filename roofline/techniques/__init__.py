@@ -25,6 +25,9 @@ from roofline.scenario.scenario import Scenario
 from roofline.techniques.base import Level, Parameter, Price, Published, Technique
 from roofline.techniques.entries import bundled_entries
 
+OF_ANY_WEIGHTS = frozenset({"weight format", "weight sparsity", "rank", "adapter"})
+"""Slots of techniques that change weights, whatever the network."""
+
 
 @lru_cache(maxsize=1)
 def techniques() -> Mapping[str, Technique]:
@@ -76,6 +79,11 @@ def _applied(scenario: Scenario, requested: RequestedTechnique) -> Scenario:
     """The scenario with one more technique, cached in the scenario."""
     found = scenario.technique_cache.get(requested.written)
     if found is None:
+        technique = requested.technique
+        if scenario.model.unet and technique.level is not Level.SYSTEM and technique.slot not in OF_ANY_WEIGHTS:
+            raise UnsupportedError(
+                f"{technique.name} changes a transformer or its prompt, and {scenario.model.name} is a U-Net"
+            )
         assert requested.technique.change is not None
         changed = requested.technique.change(scenario, requested.values)
         found = replace(changed, techniques=(*scenario.techniques, requested.written))

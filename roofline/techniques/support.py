@@ -38,6 +38,7 @@ FEATURES: Mapping[str, str] = MappingProxyType(
         "rwkv": "RWKV",
         "retention": "RetNet",
         "hyena": "Hyena",
+        "unet": "U-Nets",
         "encoder": "encoder-only models",
         "text_encoder": "encoder-decoder models of text",
         "speech": "encoder-decoder models of speech",

@@ -80,7 +80,7 @@ def features(model: Model) -> set[str]:
     found = {names[type(group.layer.mixer)] for group in model.groups if group.layer.mixer is not None}
     if model.conditioning is not None:
         found.add("diffusion")
-    elif model.task == "encode":
+    elif model.task == "encode" and model.unet is None:
         found.add("encoder")
         if any(attention.extra for attention in model.attentions):
             found.add("global_tokens")

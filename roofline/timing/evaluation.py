@@ -107,7 +107,7 @@ class KernelGroup(Struct, frozen=True):
             empty = columns["m"] <= 0
             columns = {**columns, "m": np.maximum(columns["m"], 1.0)}
         if "kv_len" in columns:
-            columns = {**columns, "kv_len": np.maximum(columns["kv_len"], columns["q_len"])}
+            columns = {**columns, "kv_len": keys_of(columns)}
         found = self.match.expected(columns, self.hardware)
         if self.other is not None:
             found = _faster(found, self.other.expected(columns, self.hardware))
@@ -118,6 +118,11 @@ class KernelGroup(Struct, frozen=True):
             return found
         low, mid, high = (np.broadcast_to(factor * time, shape) for time in found[:3])
         return found._replace(low=low, mid=mid, high=high, inside=np.broadcast_to(found.inside, shape))
+
+
+def keys_of(columns: Mapping[str, Any]) -> Any:
+    """The keys of attention: at least those of the queries themselves, but in cross-attention, which has no mask."""
+    return np.maximum(columns["kv_len"], columns["q_len"] if columns.get("causal", 1.0) else 1.0)
 
 
 _ALL_POINTS = slice(None)

@@ -37,7 +37,7 @@ from roofline.specs.engine import ROUTED_EXPERTS, SHARED_EXPERTS, Engine
 from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Basis, Calibration, Match
 from roofline.timing.corrections import Corrections
-from roofline.timing.evaluation import Counts, Deferred, Target, conversion_time, evaluate_all, kernel_groups
+from roofline.timing.evaluation import Counts, Deferred, Target, conversion_time, evaluate_all, kernel_groups, keys_of
 from roofline.timing.intervals import Estimate, Intervals
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.elementwise import PASSES
@@ -144,7 +144,7 @@ class Timing:
             if "m" in one:
                 one["m"] = np.maximum(one["m"], 1.0)
             if "kv_len" in one:
-                one["kv_len"] = np.maximum(one["kv_len"], one["q_len"])
+                one["kv_len"] = keys_of(one)
             match, hardware = group.match, group.hardware
             if group.other is not None:
                 mids = [found.expected(one, hardware).mid for found in (match, group.other)]

@@ -181,7 +181,7 @@ ENCODING = symbol("encoding")
 def cross_attention(spec: Attention, source: Tensor, target: Tensor, formats: Formats) -> list[Op]:
     """Cross attention to the encoder output, whose keys and values the first pass projects and caches."""
     heads, kv_heads, width = spec.heads, spec.kv_heads, spec.head_dim
-    hidden = source.shape[-1]
+    hidden = spec.source_width or source.shape[-1]
     encoded = Tensor("encoder_output", Role.ACTIVATION, (BATCH, ENCODED, hidden), formats.base)
     query = activation("cross_query", formats.attention, heads, width)
     output = activation("cross_output", formats.activations, heads, width)
@@ -197,7 +197,7 @@ def cross_attention(spec: Attention, source: Tensor, target: Tensor, formats: Fo
     ]
 
 
-def _changed(op: Op, change: Callable[[Tensor], Tensor]) -> Op:
+def with_tensors(op: Op, change: Callable[[Tensor], Tensor]) -> Op:
     """`op` with every tensor changed."""
     reads, writes, operands = (tuple(map(change, tensors)) for tensors in (op.reads, op.writes, op.operands))
     return replace(op, reads=reads, writes=writes, operands=operands)
@@ -211,7 +211,7 @@ def _projected_once(op: Op) -> Op:
             return tensor
         return replace(tensor, shape=(ENCODING, *tensor.shape), stored=tensor.stored_shape)
 
-    return _changed(op, read_if_encoding)
+    return with_tensors(op, read_if_encoding)
 
 
 def _named_cross(op: Op) -> Op:
@@ -220,4 +220,4 @@ def _named_cross(op: Op) -> Op:
     def named(tensor: Tensor) -> Tensor:
         return tensor if tensor.name.startswith("cross_") else replace(tensor, name=f"cross_{tensor.name}")
 
-    return replace(_changed(op, named), name=f"cross_{op.name}")
+    return replace(with_tensors(op, named), name=f"cross_{op.name}")

@@ -111,6 +111,18 @@ def linear(
     )
 
 
+def convolution(name: str, source: Tensor, target: Tensor, taps: int, formats: Formats) -> Op:
+    """An implicit GEMM with a bias: 2 * positions * taps * inputs * outputs FLOPs for windows of `taps` positions.
+
+    A kernel reads each element of the source once, however many windows it is in.
+    """
+    inputs = source.shape[-1]
+    assert isinstance(inputs, int)
+    windows = replace(source, shape=(*target.shape[:-1], taps * inputs))
+    gemm = linear(name, windows, target, formats, True, "convolution")
+    return replace(gemm, reads=(source, *gemm.reads[1:]))
+
+
 def _fixed(size: Size) -> int:
     """The value of a size that does not depend on the workload."""
     return int(size.evaluate({}))

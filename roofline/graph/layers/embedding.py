@@ -7,7 +7,15 @@ import math
 from msgspec.structs import replace
 
 from roofline.graph.extents import BATCH, QUERIES
-from roofline.graph.layers.basic import Formats, activation, collective, elementwise, linear, normalise
+from roofline.graph.layers.basic import (
+    Formats,
+    activation,
+    collective,
+    convolution,
+    elementwise,
+    linear,
+    normalise,
+)
 from roofline.graph.layers.layer import modulated
 from roofline.graph.op import Kind, Op
 from roofline.graph.parallel import Collective
@@ -86,11 +94,7 @@ CONVOLUTION_ACTIVATION_FLOPS = 8  # GELU, as in a projector
 
 
 def _convolved(model: Model, target: Tensor, formats: Formats) -> list[Op]:
-    """Convolutions over time, each an implicit GEMM with a bias: 2 * frames * kernel * channels * hidden FLOPs.
-
-    A position of `target` stands for as many input frames as the product of the strides. Each input frame is read once,
-    however many windows it is in.
-    """
+    """Convolutions over time: a position of `target` stands for as many input frames as the product of the strides."""
     ops: list[Op] = []
     for index, part in enumerate(model.convolutions):
         after = math.prod(later.stride for later in model.convolutions[index + 1 :])
@@ -98,12 +102,10 @@ def _convolved(model: Model, target: Tensor, formats: Formats) -> list[Op]:
         name, last = f"convolution_{index}", index == len(model.convolutions) - 1
         read = ops[-1].writes[0].name if ops else "audio_frames"
         frames = Tensor(read, Role.ACTIVATION, (BATCH, QUERIES * (after * part.stride), part.channels), formats.base)
-        windows = replace(frames, shape=(*shape, part.kernel * part.channels))
         output = Tensor(name, Role.ACTIVATION, (*shape, model.hidden), formats.base)
-        gemm = linear(name, windows, output, formats, True, "embedding")
         acted = target if last else replace(output, name=f"{name}_activated")
         flops = CONVOLUTION_ACTIVATION_FLOPS * output.elements
-        ops.append(replace(gemm, reads=(frames, *gemm.reads[1:])))
+        ops.append(convolution(name, frames, output, part.kernel, formats))
         ops.append(elementwise(f"{name}_act", Kind.ACTIVATION, (output,), acted, flops))
     return ops
 

@@ -16,7 +16,17 @@ from roofline.graph.layers.recurrent import recurrent
 from roofline.graph.op import Kind, Link, Op, shared
 from roofline.graph.parallel import Collective, grid_traffic
 from roofline.graph.tensor import Role, Tensor
-from roofline.specs.model import Attention, FeedForward, LatentAttention, Layer, Mixer, MixtureOfExperts, Mlp, Norm
+from roofline.specs.model import (
+    Attention,
+    FeedForward,
+    LatentAttention,
+    Layer,
+    Mixer,
+    MixtureOfExperts,
+    Mlp,
+    Norm,
+    UNet,
+)
 
 Part: TypeAlias = Mixer | FeedForward
 """The spec of a sub-layer."""
@@ -96,6 +106,7 @@ def _body(
         case LatentAttention():
             ops = latent_attention(part, norm, source, target, formats, formats.decode)
         case _:
+            assert not isinstance(part, UNet)  # a whole network (`roofline.graph.layers.unet`)
             ops = recurrent(part, norm, source, target, formats)
     return tuple(map(shared, ops))
 

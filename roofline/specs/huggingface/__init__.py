@@ -13,6 +13,7 @@ from roofline.specs.huggingface import moe as experts
 from roofline.specs.huggingface.config import Config, Reader, Spec
 from roofline.specs.huggingface.model_wide import complete_spec, reject_drafts
 from roofline.specs.huggingface.quantization import quantization
+from roofline.specs.huggingface.unet import CLASS, unet_spec
 
 READERS: Mapping[str, Reader] = {
     **dense.READERS,
@@ -60,6 +61,8 @@ def translate(content: Mapping[str, Any], where: str, name: str) -> Spec:
     that a spec cannot express.
     """
     config = Config(content, where)
+    if config.text("_class_name", None) == CLASS:
+        return {"name": (name or "unet")[:80], **unet_spec(config)}
     reject_drafts(config)
     model_type = config.text("model_type")
     if model_type in UNSUPPORTED_FEATURES:

@@ -262,7 +262,7 @@ def prefill_time(
     bandwidth = parameters["memory_efficiency"] * hardware.memory_bandwidth
     kernel = smooth_maximum(on_units, slowness * traffic / bandwidth, parameters["sharpness"])
     if is_bare(columns):
-        return np.asarray(_launch_alone(parameters) + kernel)
+        return np.asarray(launch_alone(parameters) + kernel)
     writing = slowness * shape.kv_write_traffic / bandwidth
     return parameters["launch"] + kernel + writing + parameters["token"] * shape.batch * shape.queries
 
@@ -343,11 +343,11 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
     regrouping = np.where(grouped & (shape.batch > 1), parameters["regroup"], 0.0)
-    launch = _launch_alone(parameters) if is_bare(columns) else parameters["launch"]
+    launch = launch_alone(parameters) if is_bare(columns) else parameters["launch"]
     return launch + kernel + parameters["sequence"] * shape.batch + regrouping
 
 
-def _launch_alone(parameters: Mapping[str, float]) -> float:
+def launch_alone(parameters: Mapping[str, float]) -> float:
     """The launch of attention in a table without the kernel that writes the KV cache."""
     return max(parameters["launch"] - KV_WRITE_LAUNCH, parameters["launch"] / 4)
 

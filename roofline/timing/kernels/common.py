@@ -27,13 +27,14 @@ class Numbers(Struct, frozen=True):
     """A kernel's storage of operands (bytes an element, scales included) and the arithmetic that multiplies them.
 
     `bytes` are those of weights, and of activations without `activation_bytes`. `quantises`: a separate kernel converts
-    16-bit activations first.
+    16-bit activations first. `input_share`: elements of the activations that are read from memory, over m * k.
     """
 
     arithmetic: str
     bytes: float
     quantises: bool = False
     activation_bytes: float | None = None
+    input_share: float = 1.0
 
     @property
     def input_bytes(self) -> float:
@@ -85,13 +86,16 @@ def numbers(dtype: str) -> Numbers:
 def storage(columns: Columns) -> Numbers:
     """The storage and arithmetic of the rows' `dtype`.
 
-    Optional columns override it for unmeasured kernels: `weight_bytes` (an element, scales included) and `arithmetic`,
-    where older hardware runs a 16-bit kernel in another arithmetic.
+    Optional columns override it for unmeasured kernels: `weight_bytes` (an element, scales included), `arithmetic`,
+    where older hardware runs a 16-bit kernel in another arithmetic, and `input_share`, where a convolution's windows
+    overlap.
     """
     form = numbers(text(columns, "dtype"))
     if "weight_bytes" in columns:
         own = float(text(columns, "weight_bytes"))
         form = replace(form, bytes=own, activation_bytes=form.input_bytes)
+    if "input_share" in columns:
+        form = replace(form, input_share=float(text(columns, "input_share")))
     return replace(form, arithmetic=text(columns, "arithmetic")) if "arithmetic" in columns else form
 
 

@@ -18,7 +18,8 @@ rows as GEMVs, v rows for each pass over the weights, and more rows in blocks, f
 (Goto and van de Geijn, 2008): that reads, writes and reads them again. On accelerators there is one pass. The tile
 model is that of CUTLASS's documentation ("Efficient GEMM in CUDA") and of Stream-K (Osama et al., 2023); constants are
 fitted (`roofline.validate.fit.calibrate`). A benchmark that replays its buffers keeps B in the L2 cache: the memory
-term then counts the misses only.
+term then counts the misses only. A convolution is an implicit GEMM, whose windows of A overlap: the memory term counts
+each element of its input once.
 
 A weight-only kernel (`roofline.specs.weight_only`) reads packed weights and converts each tile of them, in c seconds a
 weight for all units, before the matrix units multiply it:
@@ -203,7 +204,7 @@ def _time(
 ) -> Array:
     bandwidth = hardware.memory_bandwidth
     on_units = _units_time(m, n, k, form, hardware, parameters)
-    weights, activations = form.bytes * n * k, form.input_bytes * m * k + 2.0 * m * n
+    weights, activations = form.bytes * n * k, form.input_share * form.input_bytes * m * k + 2.0 * m * n
     missing = weights * weight_passes(m, parameters)
     if np.any(resident):
         footprint = REPLAYED_COPIES.get(dtype, 6.0) * weights + activations

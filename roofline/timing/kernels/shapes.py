@@ -140,7 +140,15 @@ def _gemm(parts: Sequence[Op], arithmetic: str | None) -> KernelShape | None:
     texts = dtype_of(arithmetic, weight.format)
     if density != 1 or any(tensor.format != weight.format for tensor in weights):
         texts["weight_bytes"] = _mean_bytes(weights) / density
-    return KernelShape("gemm", texts, {"m": _rows(parts[0].operands[0]), "n": columns, "k": depth})
+    source, windows = parts[0].reads[0], parts[0].operands[0]
+    if windows not in parts[0].reads:  # a convolution
+        texts["input_share"] = _per_element(source) / _per_element(windows)
+    return KernelShape("gemm", texts, {"m": _rows(windows), "n": columns, "k": depth})
+
+
+def _per_element(tensor: Tensor) -> float:
+    """The elements of a tensor at extents of one."""
+    return sum(tensor.elements.terms.values())
 
 
 def _mean_bytes(weights: Sequence[Tensor]) -> float:
@@ -174,6 +182,8 @@ def _attention(op: Op) -> KernelShape | None:
     _, seen, kv_heads, _ = keys.shape
     dim = (as_size(width) + as_size(values.shape[-1])) / 2
     texts = {**_cached(query, keys), "causal": float(op.mask.causal)}
+    if keys.role is Role.ACTIVATION and not op.mask.causal:
+        texts["bare"] = 1.0  # there is no KV cache to write (U-Nets)
     window = op.mask.reach or 0
     if op.mask.chunk is not None:  # each chunk is a sequence of its own
         batch, queries, window = product((batch, op.mask.pieces)), op.mask.piece_queries, 0

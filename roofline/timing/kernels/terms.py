@@ -15,8 +15,8 @@ import numpy as np
 
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Columns, gated_delta_rule, kernel, top_k
-from roofline.timing.kernels.attention import cached
-from roofline.timing.kernels.common import column, numbers, storage, text, units
+from roofline.timing.kernels.attention import cached, launch_alone
+from roofline.timing.kernels.common import column, is_bare, numbers, storage, text, units
 from roofline.timing.kernels.common import units as threads
 from roofline.timing.kernels.elementwise import PASSES, cycle_rate, elements, pages
 from roofline.timing.kernels.gemm import THROTTLING_TIME, weight_only_kernel, weight_passes
@@ -124,7 +124,8 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
     units = _given("units", f"units = {how}", time(**bare, memory_efficiency=_REMOVED))
     passes = float(np.max(weight_passes(np.array(m), constants)))
     weights = f"{shown(form.bytes)}*{shown(n)}*{shown(k)}" + (f"*{shown(passes)}" if passes != 1 else "")
-    moved = f"{weights} + {shown(form.input_bytes)}*{shown(m)}*{shown(k)} + {4 if of_ggml else 2}*{shown(m)}*{shown(n)}"
+    inputs = f"{shown(form.input_share * form.input_bytes)}*{shown(m)}*{shown(k)}"
+    moved = f"{weights} + {inputs} + {4 if of_ggml else 2}*{shown(m)}*{shown(n)}"
     rate = f"({shown(constants['memory_efficiency'])} * {shown(hardware.memory_bandwidth)})"
     formula = "memory = (B + A + C) / (e_B bandwidth)"
     if passes != 1:
@@ -187,11 +188,15 @@ def _prefill(columns: Columns, hardware: Hardware, constants: Constants, time: A
     formula = "units = max(all tiles / units, longest tile)"
     units = _given("units", formula, time(launch=0.0, token=0.0, memory_efficiency=_REMOVED))
     memory = _evaluated("memory", "memory = (K + V + Q + O) / (e_B bandwidth)", f"({cache} + {own}) / {rate}")
+    both = _smooth(units.value, memory.value, constants["sharpness"])
+    if is_bare(columns):
+        launch = _given("launch", "launch without that of the KV write", launch_alone(constants))
+        return [launch, units, memory, both, _sum("t = launch + x", launch, both)]
     new = "*".join(map(shown, (2, shape.batch, shape.queries, shape.kv_heads, shape.dim, shape.bytes + shape.kv_bytes)))
     writing = _evaluated("KV write", "KV write = new K and V, read and written, / (e_B bandwidth)", f"{new} / {rate}")
     tokens = "*".join(map(shown, (constants["token"], shape.batch, shape.queries)))
     preparing = _evaluated("tokens", "tokens = token batch queries", tokens)
-    launch, both = _launch(constants), _smooth(units.value, memory.value, constants["sharpness"])
+    launch = _launch(constants)
     whole = _sum("t = launch + x + KV write + tokens", launch, both, writing, preparing)
     return [launch, units, memory, both, writing, preparing, whole]
 

@@ -36,7 +36,7 @@ from roofline.graph.parallel import (
 )
 from roofline.scenario.settings import Host, Settings
 from roofline.specs.hardware import NETWORK, Span
-from roofline.specs.model import Hyena
+from roofline.specs.model import Hyena, UNet
 from roofline.techniques import apply_techniques
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound
@@ -368,8 +368,8 @@ def test_hardware_without_links_is_refused() -> None:
 @pytest.mark.parametrize("name", list_models())
 def test_every_model_runs_on_two_devices_or_is_refused(name: str) -> None:
     model = load_model(name)
-    odd = any(getattr(group.layer.mixer, "heads", 2) % 2 for group in model.groups)
-    if odd or any(isinstance(group.layer.mixer, Hyena) for group in model.groups):
+    mixers = [group.layer.mixer for group in model.groups]
+    if any(isinstance(mixer, Hyena | UNet) or getattr(mixer, "heads", 2) % 2 for mixer in mixers):
         with pytest.raises(RooflineError, match=name):
             run(model, parallel(tensor=2), batch=2)
         return

@@ -1,0 +1,216 @@
+"""The U-Net of a latent diffusion model (Rombach et al. 2022; SDXL: Podell et al. 2023), as diffusers computes it.
+
+The queries of a pass are the positions of the latent image; level i has 1/4^i of them. Operators are built for the
+first level, and placed at level i by the extents of a pass of QUERIES / 4^i tokens beside a text of fixed length.
+Transformer blocks are ordinary layers (`roofline.graph.layers.layer`). One pass is one denoising step, in which the
+keys and values of the text are projected again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from roofline.graph.extents import BATCH, QUERIES, AttentionMask, Step, extents
+from roofline.graph.layers.attention import with_tensors
+from roofline.graph.layers.basic import Formats, activation, add, convolution, elementwise, linear, normalise
+from roofline.graph.layers.layer import layer_ops
+from roofline.graph.layers.mlp import ACTIVATION_FLOPS
+from roofline.graph.op import Kind, Op
+from roofline.graph.size import Dim, Size, as_size, total
+from roofline.graph.tensor import Role, Tensor
+from roofline.specs.model import Attention, Layer, Mlp, Norm, UNet
+
+TAPS = 9
+"""Positions of a 3 x 3 window."""
+
+FEED_FORWARD = 4
+"""The width of a transformer block's GEGLU over its channels."""
+
+MASKS = (AttentionMask(causal=False), AttentionMask(causal=False, cross=True))
+
+
+class Block(Struct, frozen=True):
+    """Operators that run `count` times in a pass, beside `held` bytes of activations that other blocks read."""
+
+    name: str
+    count: int
+    ops: tuple[Op, ...]
+    held: Size
+
+
+def unet_blocks(spec: UNet, norm: Norm, formats: Formats) -> list[Block]:
+    """The distinct blocks of a denoising step in the order of their first runs, with the most that each has held."""
+    found: dict[str, Block] = {}
+    for block in _Builder(spec, norm, formats).blocks():
+        known = found.get(block.name, replace(block, count=0))
+        held = max(known.held, block.held, key=lambda size: sum(size.terms.values()))
+        found[block.name] = replace(known, count=known.count + block.count, held=held)
+    return list(found.values())
+
+
+class _Builder:
+    """The blocks of one pass. `skips` are the skip connections still to be read: the level and channels of each."""
+
+    def __init__(self, spec: UNet, norm: Norm, formats: Formats) -> None:
+        self.spec, self.norm, self.formats = spec, norm, formats
+        self.skips: list[tuple[int, int]] = []
+
+    def blocks(self) -> Iterator[Block]:
+        """All blocks, in the order in which they run."""
+        spec, last, width = self.spec, len(self.spec.channels) - 1, self.spec.channels[0]
+        yield self._block("embedding", 0, self._entry())
+        self.skips.append((0, width))
+        for level, channels in enumerate(spec.channels):
+            for _ in range(spec.blocks):
+                yield self._block(*self._residual(level, width, channels), self.skips[:-1])
+                yield from self._transformer(level, spec.depths[level])
+                self.skips.append((level, channels))
+                width = channels
+            if level < last:
+                yield self._block(f"level_{level}_down", level, self._down(channels), self.skips[:-1])
+                self.skips.append((level + 1, channels))
+        yield self._block(*self._residual(last, width, width), self.skips[:-1])
+        yield from self._transformer(last, spec.middle)
+        yield self._block(*self._residual(last, width, width), self.skips)
+        for level, channels in reversed(list(enumerate(spec.channels))):
+            for _ in range(spec.blocks + 1):
+                _, skip = self.skips.pop()
+                yield self._block(*self._residual(level, width + skip, channels, skip), self.skips)
+                yield from self._transformer(level, spec.depths[level])
+                width = channels
+            if level:
+                yield self._block(f"level_{level}_up", level - 1, self._up(channels), self.skips)
+        yield self._block("head", 0, self._exit())
+
+    def _block(
+        self, name: str, level: int, ops: list[Op], held: Sequence[tuple[int, int]] = (), count: int = 1
+    ) -> Block:
+        """Operators placed at a level, beside activations of other blocks, each given by its level and channels."""
+        text = self.spec.text_tokens
+        values = extents(Step(BATCH, QUERIES * 0.25**level, 0, text, text), MASKS)
+        kept = total(BATCH * QUERIES * (0.25**at * channels * self.formats.base.bytes) for at, channels in held)
+        return Block(name, count, tuple(_placed(op, values) for op in ops), kept)
+
+    def _map(self, name: str, channels: int) -> Tensor:
+        """A feature map of the level."""
+        return activation(name, self.formats.base, channels)
+
+    def _vector(self, name: str, width: int | None = None) -> Tensor:
+        """A vector of each image, by default of the condition's width."""
+        return Tensor(name, Role.ACTIVATION, (BATCH, width or self.spec.time_width), self.formats.base)
+
+    def _entry(self) -> list[Op]:
+        """The condition of all residual blocks, from the timestep and an added condition, and the first convolution."""
+        spec, ops = self.spec, self._embedded("time", self.spec.channels[0])
+        if spec.added:
+            both = self._vector("time_and_added")
+            ops += [
+                *self._embedded("added", spec.added),
+                add("added_add", ops[-1].writes[0], self._vector("added"), both),
+            ]
+        ops.append(_silu("condition_act", ops[-1].writes[0], self._vector("condition")))
+        latent, hidden = self._map("latent", spec.inputs), self._map("hidden_out", spec.channels[0])
+        return [*ops, convolution("convolution_in", latent, hidden, TAPS, self.formats)]
+
+    def _embedded(self, name: str, width: int) -> list[Op]:
+        """An embedding by two linear layers with SiLU between."""
+        hidden, acted, target = (self._vector(part) for part in (f"{name}_hidden", f"{name}_activated", name))
+        return [
+            linear(f"{name}_in_proj", self._vector(f"{name}_given", width), hidden, self.formats, True, "embedding"),
+            _silu(f"{name}_act", hidden, acted),
+            linear(f"{name}_out_proj", acted, target, self.formats, True, "embedding"),
+        ]
+
+    def _exit(self) -> list[Op]:
+        norm, noise = (
+            self._normed("out", self._map("hidden", self.spec.channels[0])),
+            self._map("noise", self.spec.outputs),
+        )
+        return [norm, convolution("convolution_out", norm.writes[0], noise, TAPS, self.formats)]
+
+    def _normed(self, name: str, source: Tensor) -> Op:
+        """GroupNorm and SiLU in one kernel, as ONNX Runtime, TensorRT and AITemplate have."""
+        op = normalise(f"{name}_norm", self.norm, source, replace(source, name=f"{name}_normed"), self.formats)
+        return replace(op, vector_flops=op.vector_flops + ACTIVATION_FLOPS["silu"] * source.elements)
+
+    def _residual(self, level: int, inputs: int, outputs: int, skip: int = 0) -> tuple[str, int, list[Op]]:
+        """A residual block: two convolutions, the condition added between; `skip` of the inputs are concatenated."""
+        ops, source = list[Op](), self._map("hidden", inputs)
+        if skip:
+            parts, source = (self._map("hidden", inputs - skip), self._map("skip", skip)), self._map("joined", inputs)
+            ops.append(elementwise("concatenate", Kind.ELEMENTWISE, parts, source))
+        first, shifted, second = (self._map(name, outputs) for name in ("convolved", "shifted", "convolved_twice"))
+        shift = self._vector("shift", outputs)
+        ops.append(self._normed("first", source))
+        ops.append(convolution("first_convolution", ops[-1].writes[0], first, TAPS, self.formats))
+        ops.append(linear("condition_proj", self._vector("condition"), shift, self.formats, True))
+        ops.append(add("condition_add", first, shift, shifted))
+        ops.append(self._normed("second", shifted))
+        ops.append(convolution("second_convolution", ops[-1].writes[0], second, TAPS, self.formats))
+        if inputs != outputs:
+            ops.append(convolution("shortcut", source, self._map("shortcut", outputs), 1, self.formats))
+            source = ops[-1].writes[0]
+        ops.append(add("residual_add", source, second, self._map("hidden_out", outputs)))
+        joined = "_with_skip" if skip else ""
+        return f"level_{level}_residual_{inputs}_{outputs}{joined}", level, ops
+
+    def _transformer(self, level: int, depth: int) -> Iterator[Block]:
+        """A norm and a projection, `depth` transformer blocks, and a projection that is added to the feature map."""
+        if not depth:
+            return
+        spec, width, name = self.spec, self.spec.channels[level], f"level_{level}_transformer"
+        hidden, normed, tokens, updated = (self._map(part, width) for part in ("hidden", "normed", "tokens", "updated"))
+        entering = [
+            normalise("transformer_norm", self.norm, hidden, normed, self.formats),
+            linear("transformer_in_proj", normed, tokens, self.formats, True),
+        ]
+        leaving = [
+            linear("transformer_out_proj", tokens, updated, self.formats, True),
+            add("transformer_add", hidden, updated, self._map("hidden_out", width)),
+        ]
+        heads = spec.heads[level]
+        attention = Attention(heads, heads, width // heads, causal=False, output_bias=True)
+        feed_forward = Mlp(FEED_FORWARD * width, gated=True, activation="gelu", bias=True)
+        layer = Layer(self.norm, attention, feed_forward, replace(attention, source_width=spec.text_width))
+        ops = layer_ops(layer, width, False, self.formats)
+        yield self._block(f"{name}_in", level, entering, self.skips)
+        yield self._block(name, level, ops, [*self.skips, (level, width)], depth)
+        yield self._block(f"{name}_out", level, leaving, self.skips)
+
+    def _down(self, channels: int) -> list[Op]:
+        """A convolution with stride 2, from the level to the next."""
+        target = Tensor("hidden_out", Role.ACTIVATION, (BATCH, QUERIES * 0.25, channels), self.formats.base)
+        return [convolution("downsample", self._map("hidden", channels), target, TAPS, self.formats)]
+
+    def _up(self, channels: int) -> list[Op]:
+        """Every position four times and a convolution, to the level from the next."""
+        source = Tensor("hidden", Role.ACTIVATION, (BATCH, QUERIES * 0.25, channels), self.formats.base)
+        upsampled, target = self._map("upsampled", channels), self._map("hidden_out", channels)
+        copied = elementwise("upsample", Kind.ELEMENTWISE, (source,), upsampled)
+        return [copied, convolution("upsample_convolution", upsampled, target, TAPS, self.formats)]
+
+
+def _silu(name: str, source: Tensor, target: Tensor) -> Op:
+    return elementwise(name, Kind.ACTIVATION, (source,), target, ACTIVATION_FLOPS["silu"] * source.elements)
+
+
+def _placed(op: Op, values: Mapping[str, Any]) -> Op:
+    """`op` with these extents in place of those of the pass, and keys and values that no cache keeps."""
+
+    def at(size: Size) -> Size:
+        return as_size(size.evaluate(values))
+
+    def shape(dims: tuple[Dim, ...] | None) -> tuple[Dim, ...] | None:
+        return None if dims is None else tuple(dim if isinstance(dim, int) else at(dim) for dim in dims)
+
+    def tensor(of: Tensor) -> Tensor:
+        if of.role is Role.KV:
+            of = replace(of, name=of.name.removesuffix("_cache"), role=Role.ACTIVATION, stored=None)
+        return replace(of, shape=shape(of.shape), stored=shape(of.stored))
+
+    flops = {"matrix_flops": at(op.matrix_flops), "vector_flops": at(op.vector_flops)}
+    return replace(with_tensors(op, tensor), **flops)
