@@ -199,9 +199,20 @@ def test_heads_that_a_table_divides_twice(tmp_path: Path) -> None:
     (part,) = read_measurements(tmp_path / "twice.csv")
     assert part.frame["heads"].tolist() == [128, 64, 32, 16, 32]
     assert part.empty == 1
-    table[table["heads"] > 0].to_csv(tmp_path / "once.csv", index=False)
+    table[table["heads"] > 0].to_csv(tmp_path / "without-zeros.csv", index=False)
+    (part,) = read_measurements(tmp_path / "without-zeros.csv")
+    assert part.frame["heads"].tolist() == [128, 64, 32, 16, 32]
+
+
+@pytest.mark.parametrize("heads", [[128, 32, 8], [128, 64, 32, 16, 8], [64, 16, 4], [16, 8, 4, 2]])
+def test_heads_that_a_table_may_divide_once(heads: list[int], tmp_path: Path) -> None:
+    """128 or 64 heads on up to 16 ranks, and DeepSeek-V2-Lite's 16 on up to 8: nothing shows a second division."""
+    table = pd.DataFrame({"heads": heads}).assign(
+        hardware="h100-sxm", op="mla_decode", dtype="bf16", kv_dtype="bf16", batch=1, q_len=1, kv_len=64, latency_us=9.0
+    )
+    table.to_csv(tmp_path / "once.csv", index=False)
     (part,) = read_measurements(tmp_path / "once.csv")
-    assert part.frame["heads"].tolist() == [128, 32, 8, 2, 16]
+    assert part.frame["heads"].tolist() == heads
 
 
 def test_attention_without_the_kernel_that_writes_the_cache(tmp_path: Path) -> None:

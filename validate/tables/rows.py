@@ -31,6 +31,7 @@ from roofline.timing.kernels import KERNELS, Columns, kernel
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
 from roofline.timing.kernels.common import MIN_LATENCY
 from roofline.validate.tables.frames import read_frame
+from roofline.validate.tables.mla_heads import heads_of_rank
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,9 +58,6 @@ MLA_RANKS = {"latent": 512, "rope": 64}
 
 WITHOUT_KV_WRITE = ("vLLM 0.22.0",)
 """Software whose public tables time attention without the kernel that writes the KV cache."""
-
-MLA_HEADS = (64, 128)
-"""Query heads of the models in public tables of MLA: Kimi K2, DeepSeek-V3."""
 
 OPTIONAL = {"bare": 0.0, "causal": 1.0}
 """Optional columns of the formulas, with their defaults."""
@@ -247,8 +245,8 @@ def _named(frame: pd.DataFrame, op: str) -> pd.DataFrame:
         columns["dtype"] = frame["dtype"].mask(fast, MIN_LATENCY)
     if op == "mla_decode":
         columns |= {name: rank for name, rank in MLA_RANKS.items() if name not in frame or frame[name].isna().all()}
-    if op in ("mla_prefill", "mla_decode") and "heads" in frame and (frame["heads"] == 0).any():
-        columns["heads"] = _of_rank(frame["heads"])
+    if op in ("mla_prefill", "mla_decode") and "heads" in frame:
+        columns["heads"] = heads_of_rank(frame["heads"])
     if op == "collective" and {"collective", "kernel"} <= set(frame):
         kernels, names = frame["kernel"].fillna("").astype(str), frame["collective"]
         reducing = names == "all_reduce"
@@ -256,19 +254,6 @@ def _named(frame: pd.DataFrame, op: str) -> pd.DataFrame:
             names = names.mask(reducing & kernels.str.contains(part, regex=False, case=False), own)
         columns["collective"] = names.mask((names == OWN_ALL_REDUCES[0]) & kernels.str.endswith("_eager"), EAGER)
     return frame.assign(**columns)
-
-
-def _of_rank(heads: pd.Series[float]) -> pd.Series[float]:
-    """The heads of a rank from the model's heads over the square of the ranks: some tables of MLA divide them twice.
-
-    Their zeros show it: 128 heads on 16 ranks are 8 a rank. The heads of a rank are the root of the table's times the
-    model's, for the model (`MLA_HEADS`) with which it is whole; zeros stay, since they stand for several.
-    """
-    found = heads
-    for total in MLA_HEADS:
-        local = (total * heads) ** 0.5
-        found = found.where(local != local.round(), local)
-    return found
 
 
 def _without_empty(frame: pd.DataFrame, op: str) -> tuple[pd.DataFrame, int]:
