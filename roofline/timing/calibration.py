@@ -32,6 +32,7 @@ from roofline.timing.kernels import (
     kernel_regimes,
     kernel_times,
 )
+from roofline.timing.kernels.common import FORMATS
 from roofline.timing.levels import Level, crossing_spread
 
 Basis = Literal["calibrated", "version", "family", "engine", "pooled", "unmeasured", "bound"]
@@ -197,7 +198,8 @@ Fits = Mapping[tuple[str, str], Fit]
 class Calibration(Struct, frozen=True, eq=False):
     """The constants measured in one place, and the places to look at next (`parents`, nearest first).
 
-    `crossed` are the levels between this place and what is asked for.
+    `crossed` are the levels between this place and what is asked for, `unit_peaks` the FLOP in a clock cycle of a
+    multiprocessor there over those here, by arithmetic, where they are fewer here (`on_units`).
     """
 
     name: str
@@ -207,6 +209,7 @@ class Calibration(Struct, frozen=True, eq=False):
     parents: tuple[Calibration, ...] = ()
     engine: str = ""
     crossed: tuple[Level, ...] = ()
+    unit_peaks: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     @property
     def chain(self) -> Iterator[Calibration]:
@@ -273,6 +276,7 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
         crossed = tuple(level for level in crossed if level not in ("family", "pooled"))
     if "engine" in crossed:
         fit = without_host(fit)
+    fit = on_units(fit, link.unit_peaks)
     spread = crossing_spread(op, crossed)
     return Match(fit, link.basis, link.name, fit.source or str(link.source), 1.0, link.engine, link.crossed, spread)
 
@@ -282,6 +286,22 @@ def without_host(fit: Fit) -> Fit:
     if not any(name.startswith("host") for name in fit.parameters):
         return fit
     return replace(fit, parameters={key: value for key, value in fit.parameters.items() if not key.startswith("host")})
+
+
+def on_units(fit: Fit, unit_peaks: Mapping[str, float]) -> Fit:
+    """The fit for another device of the family, whose multiprocessors are the same but for fewer FLOP in a cycle.
+
+    What a multiprocessor does beside multiplying takes as long there, so a larger fraction e of the peak is achieved:
+
+        1 / e' = 1 + (1 / e - 1) / r        r: FLOP in a cycle of the measured multiprocessor over those of this one
+    """
+    stored = FORMATS.get(fit.format.rpartition("/")[2])
+    ratio = unit_peaks.get(stored.arithmetic, 1.0) if stored is not None else 1.0
+    efficiency = fit.parameters.get("compute_efficiency")
+    if ratio == 1.0 or efficiency is None:
+        return fit
+    carried = 1.0 / (1.0 + (1.0 / efficiency - 1.0) / ratio)
+    return replace(fit, parameters={**fit.parameters, "compute_efficiency": carried})
 
 
 def within(fit: Fit, columns: Columns, shape: tuple[int, ...]) -> NDArray[np.bool_]:

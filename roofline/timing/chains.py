@@ -29,6 +29,9 @@ FOLDER = "calibration"
 """The folder of `hwspecs` with the calibration files."""
 
 
+FEWER = 1.25
+"""Least ratio of FLOP in a cycle at which a sibling's matrix units count as fewer, beyond rounded clocks and peaks."""
+
 Calibrate = Callable[[Hardware, Engine], Calibration]
 """Finds the constants of an engine's kernels on hardware, as `engine_calibration` does."""
 
@@ -85,10 +88,11 @@ def _parse(file: File) -> Document:
 def families(hardware: Hardware) -> tuple[str, ...]:
     """The names of the family calibrations of `hardware`, nearest first.
 
-    The HBM and GDDR members of a family are different chips: `blackwell-gddr` before `blackwell`.
+    Members with HBM, GDDR and LPDDR are different chips: `blackwell-gddr` before `blackwell`.
     """
-    graphics = (hardware.memory_kind or "").upper().startswith("GDDR")
-    return (f"{hardware.family}-gddr", hardware.family) if graphics else (hardware.family,)
+    memory = (hardware.memory_kind or "").upper()
+    kind = next((name for name in ("gddr", "lpddr") if memory.startswith(name.upper())), "")
+    return (f"{hardware.family}-{kind}", hardware.family) if kind else (hardware.family,)
 
 
 def product_line(hardware: Hardware) -> str:
@@ -162,7 +166,11 @@ def chained(links: list[Calibration], name: str) -> Calibration:
 
 def calibration_links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: Shelf) -> Iterator[Calibration]:
     """The places on a shelf with constants for an engine's kernels on `hardware`, nearest first."""
-    engine = engine or ENGINES[0]
+    for link in _links(hardware, engine or ENGINES[0], version, kind, shelf):
+        yield replace(link, unit_peaks=_unit_peaks(link.name, hardware, shelf)) if "family" in link.crossed else link
+
+
+def _links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: Shelf) -> Iterator[Calibration]:
     others = [name for name in ENGINES if name != engine]
     kin = list(_kin(hardware, shelf))
     if kind:
@@ -190,7 +198,7 @@ def calibration_links(hardware: Hardware, engine: str, version: str, kind: bool,
 def _kin(hardware: Hardware, shelf: Shelf) -> Iterator[tuple[str, tuple[Level, ...]]]:
     """The family of `hardware` and its measured members, with the level between them and it.
 
-    The chips of a family whose memory is of another kind (HBM, GDDR) are as far as those of another family.
+    The chips of a family whose memory is of another kind are as far as those of another family.
     """
     for name in families(hardware):
         if (listed := shelf.members(name)) is None:
@@ -200,6 +208,29 @@ def _kin(hardware: Hardware, shelf: Shelf) -> Iterator[tuple[str, tuple[Level, .
         level: Level = "family" if near else "pooled"
         yield from ((relative, (level,)) for relative in (name, *members))
         return
+
+
+def _unit_peaks(name: str, hardware: Hardware, shelf: Shelf) -> Mapping[str, float]:
+    """FLOP in a cycle of the multiprocessors of a family or its member over those of `hardware`, where they are more.
+
+    Such hardware has the multiprocessors of its family with fewer or slower matrix units: H20, GeForce. More FLOP are
+    another chip's. Without both clocks, they count as equal.
+    """
+    listed = next((found for family in families(hardware) if (found := shelf.members(family)) is not None), ())
+    members = [member for member in listed if member != hardware.name]
+    if not members or name not in (*families(hardware), *members):
+        return {}
+    measured = load_hardware(name if name in members else members[0])
+    if not (hardware.units and measured.units):
+        return {}
+    clocks = (measured.clock, hardware.clock) if measured.clock and hardware.clock else (1.0, 1.0)
+    counts = measured.units * clocks[0], hardware.units * clocks[1]
+    ratios = {
+        arithmetic: peak / counts[0] / (hardware.tensor[arithmetic] / counts[1])
+        for arithmetic, peak in measured.tensor.items()
+        if arithmetic in hardware.tensor
+    }
+    return {arithmetic: ratio for arithmetic, ratio in ratios.items() if ratio > FEWER}
 
 
 def _shared(name: str, basis: Basis, crossed: tuple[Level, ...], shelf: Shelf) -> Iterator[Calibration]:

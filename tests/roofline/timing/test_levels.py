@@ -28,6 +28,9 @@ def fit(efficiency: float = 0.8, format: str = "fp8", version: str = "") -> Fit:
     return Fit("gemm", format, constants, {"all": Residuals(0.8, 1.0, 1.25, 100)}, version=version)
 
 
+FAMILIES = ("hopper", "ada-gddr", "blackwell")
+
+
 class Shelf:
     """Fits by name and version."""
 
@@ -35,7 +38,7 @@ class Shelf:
         self.files, self._members = files, members
 
     def members(self, family: str) -> tuple[str, ...] | None:
-        return self._members if family in self.files or (family == "hopper" and self._members) else None
+        return self._members if family in self.files or (family in FAMILIES and self._members) else None
 
     def fits(self, name: str, version: str = "", other: bool = False) -> Fits | None:
         return of_version(self.files[name], version, other) if name in self.files else None
@@ -81,6 +84,25 @@ def test_a_member_stands_for_a_family_without_constants_of_its_own() -> None:
         "sglang",
         "v0.5.10",
     )
+
+
+@pytest.mark.parametrize(
+    ("hardware", "member", "efficiency"),
+    [
+        ("h20", "h100-sxm", 0.798),  # 15.0 TFLOP/s a multiprocessor in FP8 against 3.8: 1 / (1 + 1 / 3.95)
+        ("h100-pcie", "h100-sxm", 0.5),  # a lower clock slows everything else down, too
+        ("rtx-4090", "l40s", 2 / 3),  # GeForce: half the FLOP in a cycle
+        ("b300-sxm", "b200-sxm", 0.5),
+    ],
+)
+def test_siblings_with_fewer_flop_in_a_cycle_achieve_more_of_them(
+    hardware: str, member: str, efficiency: float
+) -> None:
+    """The time that a multiprocessor does not multiply stays: published FP8 prefill on H20 reaches 86% of the bound."""
+    shelf = Shelf({f"sglang/{member}": versions(v0_5_10=0.5)}, members=(member,))
+    match = found(shelf, hardware=hardware).find("gemm", "fp8")
+    assert match is not None
+    assert match.fit.parameters["compute_efficiency"] == pytest.approx(efficiency, abs=0.002)
 
 
 def test_without_a_version_the_newest_of_each_kernel_is_used() -> None:
