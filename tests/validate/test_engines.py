@@ -16,19 +16,17 @@ from roofline.validate.fit.engines import (
     PARAMETER,
     PRIORS,
     STIFFNESS,
-    TABULATED,
     Fitted,
     described,
     errors,
     fit_engine,
     main,
-    passes_of,
     prior,
     space,
     spread,
-    tabulate,
     weights_of,
 )
+from roofline.validate.fit.pass_times import TABULATED, passes_of, tabulate
 from roofline.validate.score.end_to_end import COLUMNS, Case, Predicted, map_rows, predict, read_rows
 
 TRUE = {"step": 0.9e-3, "sequence": 40e-6, "launch": 1.5, "prefill": 1.15}

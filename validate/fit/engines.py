@@ -6,10 +6,8 @@ The loss of an engine's parameters is the logarithm of predicted over measured t
 plus the distance from a prior, PRIORS, in units of STIFFNESS. A model is scored with parameters fitted to other models
 (accelerators are held out for an engine that was measured on a single model).
 
-A pass takes  max(prefill K + gap N, [no CUDA graph] issue N) + step + sequence batch  with N kernels that take K; with
-overlap scheduling the last term is in the maximum (`roofline.specs.engine`). K depends on the kernel parameters through
-every kernel, so it is tabulated for each row along each parameter, the others at a centre, and the differences are
-added. The table is exact at its centre, which moves to the fitted values; scores come from the simulator itself.
+Times come from a table (`roofline.validate.fit.pass_times`), which is exact at its centre; the centre moves to the
+fitted values, and scores come from the simulator itself.
 """
 
 from __future__ import annotations
@@ -24,20 +22,16 @@ from types import MappingProxyType
 import numpy as np
 from msgspec import Struct
 from msgspec.structs import replace
-from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
-from roofline import Analysis, analyze
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.files import save_text
 from roofline.core.parameters import Parameter
-from roofline.scenario.generation import NODES, WEIGHTS
 from roofline.specs.engine import DEFAULTS, PARAMETERS, Engine, load_engine
 from roofline.specs.engine_files import render
+from roofline.validate.fit.pass_times import Array, Table, changed, passes_of, tabulate
 from roofline.validate.main import run_command
-from roofline.validate.score.end_to_end import Case, Predicted, PublishedRow, Quantity, map_rows, predict, read_all
-
-Array = NDArray[np.float64]
+from roofline.validate.score.end_to_end import Case, Predicted, PublishedRow, map_rows, predict, read_all
 
 PRIORS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {
@@ -86,19 +80,6 @@ LINEAR = frozenset({"gap", "kv_reread"})
 NEGLIGIBLE = 1e-2
 """Fraction of its stiffness below which a linear parameter is rounded to 0."""
 
-TABULATED: Mapping[str, tuple[float, ...]] = MappingProxyType(
-    {
-        "launch": (0.3, 0.6, 1.0, 1.6, 3.0),
-        "memory": (0.7, 0.85, 1.0, 1.15, 1.4),
-        "kv_reread": (0.0, 0.15, 0.4, 1.0),
-        "collective": (0.3, 0.6, 1.0, 1.6, 3.0),
-        "dequantisation": (0.01, 0.03, 0.08, 0.2, 0.45, 1.0),
-        "integer_blocks": (0.0, 1.5, 3.0, 4.5, 6.0, 9.0),
-        "kv_conversion": (0.0, 30.0, 60.0, 90.0, 130.0, 200.0),
-    }
-)
-"""Parameters of kernel times, with the grids at which the times are tabulated."""
-
 ROW_CORRELATION = 0.03
 """Correlation of the errors of rows of one model."""
 
@@ -120,117 +101,6 @@ PARAMETER: Mapping[str, Parameter] = MappingProxyType({parameter.name: parameter
 def prior(name: str) -> Engine:
     """The initial profile of an engine's fit: the bundled fusions and graphs, PRIORS, no spread."""
     return replace(load_engine(name), parameters=MappingProxyType(dict(PRIORS.get(name, {}))), spread=(1.0, 1.0))
-
-
-class Passes(Struct, frozen=True):
-    """Passes of one phase, and how often each runs in the row's time (`repeats`)."""
-
-    phase: str
-    answer: Analysis
-    repeats: Array
-    sequences: float
-
-    def kernels(self, engine: Engine) -> tuple[Array, float]:
-        """Seconds of all kernels of each pass, and their number."""
-        phase = self.answer.prefill if self.phase == "prefill" else self.answer.decode
-        assert phase is not None
-        seconds, number = np.zeros(self.repeats.size), 0.0
-        for run in phase.passes:
-            found = phase.timed(run, engine)
-            seconds = seconds + run.repeat * found.spent(found.detail(run.step)).sum(axis=0)
-            number += float(run.repeat) * sum(kernel.count for kernel in found.kernels)
-        return seconds, number
-
-
-def passes_of(case: Case) -> list[Passes]:
-    """The passes of a row: prefills, decode steps at three quadrature contexts, or both."""
-    found = []
-    for scenario, times in case.parts:
-        batch, run = float(scenario.batch), replace(scenario, engine=case.engine)
-        if case.quantity is not Quantity.TPOT:
-            found.append(Passes("prefill", analyze(run), np.full(1, float(times)), batch))
-        if case.quantity is not Quantity.TTFT:
-            steps = scenario.generate - 1
-            contexts = np.maximum(np.round(scenario.first_cached + (steps - 1) / 2 + steps / 2 * NODES), 0)
-            share = times * WEIGHTS / 2 * (steps if case.quantity is Quantity.TOTAL else 1.0)
-            found.append(Passes("decode", analyze(replace(run, context=contexts)), share, batch))
-    return found
-
-
-class Table(Struct, frozen=True):
-    """Passes of many rows: kernel seconds at a centre, the change along each parameter's grid, and counts."""
-
-    row: NDArray[np.intp]
-    prefill: NDArray[np.bool_]
-    repeats: Array
-    number: Array
-    sequences: Array
-    centre: Array
-    added: Mapping[str, tuple[Array, Array]]
-
-    def seconds(self, values: Mapping[str, float], engine: Engine, rows: int) -> Array:
-        """The time of every row with these parameters, and `engine`'s graphs and overlap."""
-        kernels = self.centre.copy()
-        for name, (grid, added) in self.added.items():
-            kernels += _between(_scale(name, values[name]), grid, added)
-        device = np.where(self.prefill, values["prefill"], 1.0) * kernels + values["gap"] * self.number
-        replayed = np.where(self.prefill, "prefill" in engine.graphs, "decode" in engine.graphs)
-        busy = np.where(replayed, device, np.maximum(device, values["issue"] * self.number))
-        host = values["sequence"] * self.sequences
-        whole = values["step"] + (np.maximum(busy, host) if engine.overlap else busy + host)
-        found: Array = np.bincount(self.row, weights=self.repeats * whole, minlength=rows).astype(np.float64)
-        return found
-
-
-def _scale(name: str, value: float) -> float:
-    """The scale on which kernel times are nearly linear in a parameter."""
-    return 1.0 / value if name in ("memory", "dequantisation") else value
-
-
-def _between(at: float, grid: Array, added: Array) -> Array:
-    """Linear interpolation along the rows of `added` (rows, grid), with linear extrapolation."""
-    index = int(np.clip(np.searchsorted(grid, at), 1, grid.size - 1))
-    share = (at - grid[index - 1]) / (grid[index] - grid[index - 1])
-    found: Array = added[:, index - 1] * (1 - share) + added[:, index] * share
-    return found
-
-
-def tabulate(rows: Sequence[list[Passes]], engine: Engine) -> Table:
-    """The table of all passes around the parameters of `engine`."""
-    flat = [(row, passes) for row, members in enumerate(rows) for passes in members]
-    sizes = [passes.repeats.size for _, passes in flat]
-    centre, numbers = _kernels(flat, engine)
-    added = {name: _along(flat, engine, name, grid, centre) for name, grid in TABULATED.items()}
-    return Table(
-        row=np.repeat([row for row, _ in flat], sizes),
-        prefill=np.repeat([passes.phase == "prefill" for _, passes in flat], sizes),
-        repeats=np.concatenate([passes.repeats for _, passes in flat]),
-        number=np.repeat(numbers, sizes),
-        sequences=np.repeat([passes.sequences for _, passes in flat], sizes),
-        centre=centre,
-        added=added,
-    )
-
-
-def _along(
-    flat: Sequence[tuple[int, Passes]], engine: Engine, name: str, grid: Sequence[float], centre: Array
-) -> tuple[Array, Array]:
-    """A parameter's grid in ascending `_scale`, and its change of the kernel times at the centre (rows, grid)."""
-    abscissae = np.array([_scale(name, value) for value in grid])
-    order = np.argsort(abscissae)
-    columns = [_kernels(flat, _with(engine, {name: value}))[0] - centre for value in grid]
-    table = np.stack(columns, axis=1)[:, order]
-    at_centre = _between(_scale(name, engine[name]), abscissae[order], table)
-    return abscissae[order], table - at_centre[:, np.newaxis]
-
-
-def _kernels(flat: Sequence[tuple[int, Passes]], engine: Engine) -> tuple[Array, list[float]]:
-    found = [passes.kernels(engine) for _, passes in flat]
-    return np.concatenate([seconds for seconds, _ in found]), [number for _, number in found]
-
-
-def _with(engine: Engine, changed: Mapping[str, float]) -> Engine:
-    return replace(engine, parameters=MappingProxyType({**engine.parameters, **changed}))
 
 
 class Space(Struct, frozen=True):
@@ -327,7 +197,7 @@ def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
     for _ in range(ROUNDS):
         table = tabulate(rows, engine)
         at = fit(table, measured, weights, around, at)
-        engine = _with(start, around.values(at))
+        engine = changed(start, around.values(at))
     assert table is not None
     folds, key = "model", models
     if len(set(key)) == 1:
@@ -336,7 +206,7 @@ def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
     for left_out in dict.fromkeys(key):
         own = np.array([group == left_out for group in key])
         found = fit(table, measured, np.where(own, 0.0, weights), around, np.zeros(len(around.names)))
-        fold = _with(start, around.values(found))
+        fold = changed(start, around.values(found))
         held_out |= {index: predict(case, fold) for index, case in enumerate(cases) if own[index]}
     ordered = tuple(held_out[index] for index in range(len(cases)))
     unfitted = tuple(predict(case, start) for case in cases)
