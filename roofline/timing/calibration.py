@@ -261,12 +261,12 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
             steps = 0 if candidate == format.replace("fp16", "bf16") else index
             crossed: tuple[Level, ...] = (*link.crossed, *(FORMAT,) * steps)
             # Fits of files are read at first use: not where they could not be the best.
-            if best is not None and crossing_spread(op, crossed) >= best[0]:
+            if best is not None and crossing_spread(op, format, crossed) >= best[0]:
                 continue
             if (fit := link.fits.get((op, candidate))) is None:
                 continue
             # Constants of all versions together are no nearer than those of one version on a relative.
-            far = crossing_spread(op, (*crossed, "version") if link.engine and not fit.version else crossed)
+            far = crossing_spread(op, format, (*crossed, "version") if link.engine and not fit.version else crossed)
             if best is None or far < best[0]:
                 best = far, link, fit, crossed
     if best is None:
@@ -277,7 +277,7 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
     if "engine" in crossed:
         fit = without_host(fit)
     fit = on_units(fit, link.unit_peaks)
-    spread = crossing_spread(op, crossed)
+    spread = crossing_spread(op, format, crossed)
     return Match(fit, link.basis, link.name, fit.source or str(link.source), 1.0, link.engine, link.crossed, spread)
 
 

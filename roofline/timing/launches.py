@@ -257,7 +257,9 @@ def _of_weight_only(match: Match, chosen: WeightOnlyKernel, hardware: Hardware) 
     basis = match.basis if fitted else "pooled"
     source = f"{chosen.source}; the 16-bit GEMM: {match.source}"
     widening = match.widening * (1.0 if fitted else chosen.widening)
-    spread = crossing_spread(match.fit.op, match.crossed)  # the kernel's own model takes the place of a related format
+    spread = crossing_spread(
+        match.fit.op, match.fit.format, match.crossed
+    )  # the kernel's own model takes the place of a related format
     found = replace(match, source=source, basis=basis, widening=widening, spread=spread)
     return found if measured else _unmeasured(found)
 

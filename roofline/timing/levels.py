@@ -26,20 +26,20 @@ Level = Literal["version", "family", "engine", "pooled", "format"]
 LEVELS: tuple[Level, ...] = get_args(Level)
 
 FILE = "levels.yaml"
-"""The file of `hwspecs/calibration` with the components by kind of kernel."""
+"""The file of `hwspecs/calibration` with the components by kind of kernel and format."""
 
 
 @lru_cache(maxsize=1024)
-def crossing_spread(op: str, crossed: tuple[Level, ...]) -> float:
+def crossing_spread(op: str, format: str, crossed: tuple[Level, ...]) -> float:
     """The standard deviation of the logarithm of measured over predicted time that the levels `crossed` add."""
     components = level_components()
-    own = components.get(op, components["other"])
+    own = components.get(f"{op} {format}") or components.get(op, components["other"])
     return sqrt(sum(own[level] ** 2 for level in crossed))
 
 
 @lru_cache(maxsize=1)
 def level_components() -> Mapping[str, Mapping[Level, float]]:
-    """The standard deviation of each level by kind of kernel, and under `other` for kinds without their own."""
+    """The standard deviation of each level by kind of kernel and format (`gemm fp8`), by kind, and of `other` kinds."""
     path = find_file(f"calibration/{FILE}", "hwspecs")
     assert path is not None, "the bundled file exists"
     return parse_levels(path)

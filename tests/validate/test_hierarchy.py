@@ -96,6 +96,21 @@ def test_the_component_of_a_level_makes_80_percent_of_the_rows_fall_inside() -> 
     assert "gemm: {version: " in render(estimated, "a command")
 
 
+def test_formats_with_enough_predictions_have_components_of_their_own() -> None:
+    """One format errs by 20%, another by 40%, a third was predicted too rarely to tell."""
+    generator = np.random.default_rng(2)
+    tight = np.full(200, 1.2816 * 0.05)
+    found = [
+        Crossing(("gemm", format), ("x", NONE), "version", errors, tight, tight)
+        for format, spread, count in (("fp8", 0.2, 60), ("fp8_block", 0.4, 60), ("nvfp4", 0.1, 3))
+        for errors in generator.normal(0, 0.05, (count, 200)) + generator.normal(0, spread, (count, 1))
+    ]
+    estimated = components(found)
+    assert estimated["gemm fp8"]["version"] == pytest.approx(0.2, rel=0.2)
+    assert estimated["gemm fp8_block"]["version"] == pytest.approx(0.4, rel=0.2)
+    assert "gemm nvfp4" not in estimated
+
+
 def test_levels_are_crossed_one_at_a_time(data: Data, found: dict[tuple[str, str], list[Node]]) -> None:
     seen = {(one.place, one.level) for one in crossings(data, found)}
     assert (("h100-sxm", Origin("sglang", "0.5.9")), "family") in seen

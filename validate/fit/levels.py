@@ -36,8 +36,8 @@ TWINS = 0.08
 """Smallest component of another device of the family: the measured pairs (H100 and H200, B200 and GB200) are one chip
 with other memories or clocks, which says little about members with fewer units or other peaks."""
 
-FEWEST = 4
-"""Predicted places from which a kind of kernel has a component of its own."""
+FEWEST, FEWEST_OF_FORMAT = 4, 8
+"""Predictions from which a kind of kernel, and one in one format, has a component of its own."""
 
 
 class Crossing(NamedTuple):
@@ -114,16 +114,28 @@ def _crossing(key: Key, place: Place, level: Level, fit: Fit, rows: Measurements
 
 
 def components(found: Sequence[Crossing]) -> dict[str, dict[Level, float]]:
-    """The component of every level by kind of kernel, and under `other` over all kinds."""
-    estimated: dict[str, dict[Level, float]] = {"other": {}}
+    """The component of every level by kind of kernel and format, by kind, and under `other` over all kinds.
+
+    A format with few predictions across a level has the component of its kind there, a kind that of all.
+    """
+    estimated: dict[str, dict[Level, float]] = {"other": _by_level(found, {}, 0)}
+    for op in dict.fromkeys(one.key[0] for one in found):
+        own = [one for one in found if one.key[0] == op]
+        estimated[op] = _by_level(own, estimated["other"], FEWEST)
+        for key in dict.fromkeys(one.key for one in own):
+            of_format = _by_level([one for one in own if one.key == key], estimated[op], FEWEST_OF_FORMAT)
+            if of_format != estimated[op]:
+                estimated[" ".join(key)] = of_format
+    return estimated
+
+
+def _by_level(found: Sequence[Crossing], wider: Mapping[Level, float], fewest: int) -> dict[Level, float]:
+    """The component of every level, that of `wider` for fewer than `fewest` predictions."""
+    estimated: dict[Level, float] = {}
     for level in LEVELS:
         at = [one for one in found if one.level == level]
         least = TWINS if level == "family" else LEAST
-        estimated["other"][level] = component(at, least)
-        for op in dict.fromkeys(one.key[0] for one in found):
-            own = [one for one in at if one.key[0] == op]
-            enough = len(own) >= FEWEST
-            estimated.setdefault(op, {})[level] = component(own, least) if enough else estimated["other"][level]
+        estimated[level] = component(at, least) if len(at) >= fewest else wider[level]
     return estimated
 
 

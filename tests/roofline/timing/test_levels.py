@@ -16,7 +16,7 @@ from roofline.timing.calibration import TO_P90, Calibration, Fit, Fits, Residual
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import calibration_links, chained, load_calibration
 from roofline.timing.kernels import kernel
-from roofline.timing.levels import LEVELS, crossing_spread, level_components, parse_levels
+from roofline.timing.levels import LEVELS, crossing_spread, parse_levels
 
 H100 = load_hardware("h100-sxm")
 ROWS = {"dtype": "fp8", "m": np.array([16.0, 4096.0]), "n": 4096.0, "k": 4096.0}
@@ -71,7 +71,7 @@ def test_the_nearest_constants_are_used(files: dict[str, dict[str, Fits]], basis
     match = found(Shelf(files)).find("gemm", "fp8")
     assert match is not None
     assert (match.basis, match.fit.parameters["compute_efficiency"]) == (basis, efficiency)
-    assert match.spread == crossing_spread("gemm", match.crossed)
+    assert match.spread == crossing_spread("gemm", "fp8", match.crossed)
 
 
 def test_a_member_stands_for_a_family_without_constants_of_its_own() -> None:
@@ -119,7 +119,7 @@ def test_each_level_crossed_widens_the_interval_in_quadrature() -> None:
     assert other is not None
     near, far = exact.expected(ROWS, H100), other.expected(ROWS, H100)
     np.testing.assert_array_equal(near.mid, far.mid)
-    added = TO_P90 * level_components()["gemm"]["version"]
+    added = TO_P90 * crossing_spread("gemm", "fp8", ("version",))
     np.testing.assert_allclose(np.log(far.high / far.mid), np.hypot(np.log(near.high / near.mid), added))
     assert (far.low <= near.low).all()
 
@@ -128,7 +128,9 @@ def test_a_related_format_is_a_level_of_its_own() -> None:
     shelf = Shelf({"sglang/h100-sxm": {"0.5.10": {("gemm", "bf16"): fit(format="bf16")}}})
     match = found(shelf).find("gemm", "fp8")
     assert match is not None
-    assert match.spread == pytest.approx(level_components()["gemm"]["format"] * 3**0.5)  # bf16 is fp8's third relative
+    assert match.spread == pytest.approx(
+        crossing_spread("gemm", "fp8", ("format",)) * 3**0.5
+    )  # bf16 is fp8's third relative
 
 
 def test_residuals_of_unseen_devices_include_their_level() -> None:
@@ -142,8 +144,8 @@ def test_residuals_of_unseen_devices_include_their_level() -> None:
 @given(st.sampled_from(["gemm", "moe", "norm"]), st.permutations(LEVELS), st.integers(1, len(LEVELS)))
 def test_variances_add_in_any_order(op: str, levels: list[str], count: int) -> None:
     crossed = tuple(levels[:count])
-    total = crossing_spread(op, crossed) ** 2  # type: ignore[arg-type]
-    assert total == pytest.approx(sum(crossing_spread(op, (level,)) ** 2 for level in crossed))  # type: ignore[arg-type]
+    total = crossing_spread(op, "fp8", crossed) ** 2  # type: ignore[arg-type]
+    assert total == pytest.approx(sum(crossing_spread(op, "fp8", (level,)) ** 2 for level in crossed))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
