@@ -20,7 +20,7 @@ from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.specs.hardware import load_hardware
 from roofline.timing.calibration import Residuals
 from roofline.timing.chains import load_calibration
-from roofline.validate.fit.calibrate import log_errors
+from roofline.validate.fit.constants import log_errors
 from roofline.validate.kernels import registry
 from roofline.validate.kernels.work import Case
 from roofline.validate.loop import calibrate as calibrating

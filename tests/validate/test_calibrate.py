@@ -19,7 +19,8 @@ from roofline.timing.calibration_files import parse_calibration, render
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel, kernel_time
 from roofline.validate.check.measured import load_row_files
-from roofline.validate.fit.calibrate import fit, fit_shared, hold_out
+from roofline.validate.fit.calibrate import fit, fit_shared
+from roofline.validate.fit.constants import hold_out
 from roofline.validate.score.kernels import as_document, score
 from roofline.validate.tables.rows import Measurements, shape_columns
 

@@ -1,7 +1,7 @@
 """Fit all calibrations together: by kind of kernel and format, device, engine and version, with partial pooling.
 
 One physical form a kind; its constants form a tree, fitted from the root down. Every node is fitted to the rows below
-it, with a prior around the constants of its parent (`roofline.validate.fit.calibrate`):
+it, with a prior around the constants of its parent (`roofline.validate.fit.constants`):
 
     all                     every engine on every device
       engine                its versions on every device
@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,8 @@ from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import families
 from roofline.timing.kernels import kernel, kernel_regimes
 from roofline.timing.kernels.collective import EAGER, OWN_ALL_REDUCES
-from roofline.validate.fit.calibrate import PRIOR_WIDTH, Start, default_start, fit_rows, log_errors, sample, summarise
+from roofline.validate.fit.calibrate import sample
+from roofline.validate.fit.constants import PRIOR_WIDTH, Start, default_start, fit_rows, log_errors, ranges, summarise
 from roofline.validate.tables.believable import believable
 from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.origin import NONE, Origin, by_origin, is_ungraphed
@@ -53,6 +55,9 @@ LEAF_ROWS = 300
 
 POOLED_ROWS = 1000
 """Most rows of a node above, in equal parts from those below."""
+
+UNSEEN = 3
+"""Rows of a version on a device, over those of its fit, from which its residuals are those of all rows."""
 
 LEAST_ROWS = 12
 """Rows from which a version on a device has constants of its own."""
@@ -116,7 +121,7 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
     hardware = {name: load_hardware(name) for name, _ in rows}
     hosted = {place: is_ungraphed(part, place[1], format) for place, part in rows.items()}
     graphed = [place for place in rows if not hosted[place]]
-    fitted = partial(_fitted, op, format, rows, hardware, seed)
+    fitted = partial(_fitted, op, format, rows, hardware, seed, table=table)
     root = fitted(graphed or list(rows), default_start(op, format), hosted=not graphed)
     nodes = [Node("pooled", NONE, root)]
     leaves: dict[Place, Fit] = {}
@@ -151,12 +156,23 @@ def _fitted(
     hosted: bool,
     leaf: bool = False,
     free: bool | None = None,
+    table: Table = MappingProxyType({}),
 ) -> Fit:
-    """The fit of the rows of some places; residuals are cross-validated on a single one (`leaf`)."""
+    """The fit of some of the rows of some places.
+
+    The residuals of a single place (`leaf`) are those of all its rows in `table`, or cross-validated where a fit saw
+    most of them.
+    """
     if leaf:
         ((name, origin),) = places
-        part = rows[name, origin], hardware[name]
-        found = fit_rows(op, format, [part], start, seed, free, hosted, least=LEAST_ROWS)
+        every, device = table[name, origin], hardware[name]
+        unseen = len(every) >= UNSEEN * len(rows[name, origin])
+        part = rows[name, origin], device
+        found = fit_rows(op, format, [part], start, seed, free, hosted, folds=not unseen, least=LEAST_ROWS)
+        if unseen:
+            errors = -log_errors(every, device, found.parameters)
+            residuals = summarise(op, errors, kernel_regimes(op, every.columns))
+            found = replace(found, residuals=residuals, ranges=ranges(op, [every]))
         return replace(found, version=origin.version)
     share = max(24, POOLED_ROWS // len(places))
     parts = [(sample(rows[place], share, seed), hardware[place[0]]) for place in places]

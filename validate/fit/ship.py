@@ -34,7 +34,8 @@ from roofline.timing.chains import families, load_calibration, product_line
 from roofline.timing.kernels.gated_delta_rule import FUSED
 from roofline.timing.levels import FILE
 from roofline.validate.check.measured import load_row_files
-from roofline.validate.fit.calibrate import MIN_ROWS, describe, fit_shared, log_errors, widen
+from roofline.validate.fit.calibrate import describe, fit_shared, widen
+from roofline.validate.fit.constants import MIN_ROWS, log_errors
 from roofline.validate.fit.hierarchy import Table, fit_all, shelved
 from roofline.validate.fit.hierarchy import load as load_tables
 from roofline.validate.fit.levels import components, crossings

@@ -20,7 +20,8 @@ from msgspec import Struct
 from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.calibration import Calibration
 from roofline.timing.chains import families
-from roofline.validate.fit.calibrate import fit, fit_shared, hold_out
+from roofline.validate.fit.calibrate import fit, fit_shared
+from roofline.validate.fit.constants import hold_out
 from roofline.validate.main import run_report
 from roofline.validate.score.kernels import Group, Scored, predict, summarise
 from roofline.validate.tables.mla_modules import mla_decode_rows
