@@ -15,20 +15,9 @@ from roofline.core.errors import RooflineError, SpecError, UnknownNameError
 from roofline.reports.documents import accuracy as pages
 from roofline.reports.output.export import as_json
 from roofline.specs.engine import load_engine
-from roofline.validate.score.end_to_end import (
-    COLUMNS,
-    Case,
-    Predicted,
-    PublishedRow,
-    Quantity,
-    end_to_end,
-    map_rows,
-    predict,
-    read_all,
-    read_rows,
-    score,
-)
+from roofline.validate.score.end_to_end import Case, Predicted, end_to_end, map_rows, predict, score
 from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
+from roofline.validate.tables.published import COLUMNS, PublishedRow, Quantity, read_all, read_rows
 
 PLAIN = {
     "model": "llama-2-7b",

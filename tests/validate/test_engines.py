@@ -27,7 +27,8 @@ from roofline.validate.fit.engines import (
     weights_of,
 )
 from roofline.validate.fit.pass_times import TABULATED, passes_of, tabulate
-from roofline.validate.score.end_to_end import COLUMNS, Case, Predicted, map_rows, predict, read_rows
+from roofline.validate.score.end_to_end import Case, Predicted, map_rows, predict
+from roofline.validate.tables.published import COLUMNS, read_rows
 
 TRUE = {"step": 0.9e-3, "sequence": 40e-6, "launch": 1.5, "prefill": 1.15}
 """What the synthetic engine of the rows below does differently from the prior."""

@@ -20,11 +20,11 @@ from roofline.specs.engine import Engine, load_engine
 from roofline.specs.hardware import load_hardware
 from roofline.specs.modelspec import load_model
 from roofline.validate.fit.own import applied, fit_own, residuals
-from roofline.validate.score.end_to_end import COLUMNS
 from roofline.validate.score.serving import score_serving
 from roofline.validate.servers.client import read_address
 from roofline.validate.servers.measure import Limits, Load, Measured, Point, design
 from roofline.validate.servers.server import Plan, Target, case_of, measure_server
+from roofline.validate.tables.published import COLUMNS
 from roofline.validate.tables.serving import ServingCase
 from tests.conftest import Run
 from tests.paths import ROOT

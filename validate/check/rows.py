@@ -18,6 +18,7 @@ from roofline.timing.intervals import Estimate
 from roofline.validate.check.anchor import Prediction
 from roofline.validate.score import end_to_end
 from roofline.validate.tables.loads import is_load
+from roofline.validate.tables.published import read_rows
 from roofline.validate.tables.text import Line
 
 LOADED = {"ttft": "ttft", "tpot": "tpot", "throughput": "tokens_per_s"}
@@ -54,7 +55,7 @@ def row_figures(path: Path) -> dict[str, RowFigure]:
 
 
 def _static(path: Path) -> Iterator[RowFigure]:
-    rows = [row for row in end_to_end.read_rows(path) if not is_load(row.cell("batch"))]
+    rows = [row for row in read_rows(path) if not is_load(row.cell("batch"))]
     for row in rows:
         try:
             case = end_to_end.to_case(row)

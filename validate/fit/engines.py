@@ -31,7 +31,8 @@ from roofline.specs.engine import DEFAULTS, PARAMETERS, Engine, load_engine
 from roofline.specs.engine_files import render
 from roofline.validate.fit.pass_times import Array, Table, changed, passes_of, tabulate
 from roofline.validate.main import run_command
-from roofline.validate.score.end_to_end import Case, Predicted, PublishedRow, map_rows, predict, read_all
+from roofline.validate.score.end_to_end import Case, Predicted, map_rows, predict
+from roofline.validate.tables.published import PublishedRow, read_all
 
 PRIORS: Mapping[str, Mapping[str, float]] = MappingProxyType(
     {

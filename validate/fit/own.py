@@ -26,9 +26,10 @@ from roofline.core.errors import RooflineError, SpecError
 from roofline.specs.engine import Engine
 from roofline.specs.engine_files import render
 from roofline.validate.score.end_to_end import Case as StaticCase
-from roofline.validate.score.end_to_end import map_rows, predict, read_rows
+from roofline.validate.score.end_to_end import map_rows, predict
 from roofline.validate.score.serving import Predictor, estimate_of, read_cases
 from roofline.validate.tables.loads import is_load
+from roofline.validate.tables.published import read_rows
 from roofline.validate.tables.serving import ServingCase
 
 Array = NDArray[np.float64]

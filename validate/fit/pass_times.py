@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 from roofline import Analysis, analyze
 from roofline.scenario.generation import NODES, WEIGHTS
 from roofline.specs.engine import Engine
-from roofline.validate.score.end_to_end import Case, Quantity
+from roofline.validate.score.end_to_end import Case
+from roofline.validate.tables.published import Quantity
 
 Array = NDArray[np.float64]
 

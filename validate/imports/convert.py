@@ -13,7 +13,7 @@ from roofline.core.errors import RooflineError, SpecError
 from roofline.validate.imports import aiperf, guidellm, llama_bench, mlperf, sglang, tgi, trtllm, vllm
 from roofline.validate.imports.fields import Content, Fields, read_content
 from roofline.validate.imports.result import Given, Result, rows_of
-from roofline.validate.score.end_to_end import COLUMNS
+from roofline.validate.tables.published import COLUMNS
 
 Read = Callable[[Fields], Result | Iterable[Result]]
 ReadText = Callable[[Content], Result | Iterable[Result]]

@@ -16,8 +16,8 @@ from msgspec import Struct
 from roofline.core.errors import RooflineError, SpecError, quote
 from roofline.specs.hardware import load_devices
 from roofline.specs.modelspec import load_model
-from roofline.validate.score.end_to_end import COLUMNS
 from roofline.validate.tables.names import AS_RELEASED, find_engine, find_model
+from roofline.validate.tables.published import COLUMNS
 
 STATIC: Mapping[str, str] = MappingProxyType(
     {

@@ -1,7 +1,7 @@
 """Scores of whole-model predictions against published values: TTFT, TPOT, batch latency and throughput, by group.
 
-A file has the columns model, hardware, gpus, engine, weights, kv, batch, input_len, output_len, metric, value, unit,
-source; a folder is all its CSV files. Each row becomes a scenario, or is listed with the reason why it cannot.
+Each row of a table (`roofline.validate.tables.published`) becomes a scenario, or is listed with the reason why it
+cannot.
 
 Every value is compared as a time: TTFT, TPOT (the mean over the generation), or the total of a static batch. Batch
 latency is the prefill of the whole batch and output_len decode steps, the context growing by one each; throughput is
@@ -11,12 +11,9 @@ a model needs.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -24,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import asdict, replace
 
 from roofline import Scenario, analyze
-from roofline.core.errors import RooflineError, SpecError, UnknownNameError, quote
+from roofline.core.errors import RooflineError, UnknownNameError, quote
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.kv_capacity import kv_capacity, waves
 from roofline.scenario.settings import Settings
@@ -33,20 +30,9 @@ from roofline.timing.intervals import Estimate
 from roofline.validate.score.kernels import error_statistics
 from roofline.validate.tables.loads import is_load
 from roofline.validate.tables.names import Unmapped, find_engine, find_hardware, find_model, find_precision
-from roofline.validate.tables.text import (
-    Line,
-    check_filled,
-    check_known,
-    numbers_above_zero,
-    parse_count,
-    read_lines,
-    refuse,
-)
+from roofline.validate.tables.published import COLUMNS, Per, PublishedRow, Quantity, Relation, read_all
+from roofline.validate.tables.text import Line, parse_count
 
-COLUMNS = (
-    *("model", "hardware", "gpus", "engine", "weights", "kv", "batch", "input_len", "output_len"),
-    *("metric", "value", "unit", "source"),
-)
 CONDITIONS = tuple(name for name in COLUMNS if name not in ("value", "unit", "source"))
 
 KEYS = ("file", "engine", "metric", "model", "hardware")
@@ -59,78 +45,6 @@ CONTRADICTION = 1.5
 """Largest factor between rows of a file with the same stated conditions; beyond it something unstated differs."""
 
 CONTRADICTED = "rows with the same conditions differ by more than half: a condition is missing in the file"
-
-
-class Quantity(StrEnum):
-    """The time that a value is compared as."""
-
-    TTFT = "ttft"
-    TPOT = "tpot"
-    TOTAL = "total"
-
-
-class Relation(StrEnum):
-    """The relation of a value to that time."""
-
-    TIME = "time"
-    PROMPT = "prompt tokens a second"
-    STEP = "tokens of a step a second"
-    USER = "tokens a second for each sequence"
-    OUTPUT = "generated tokens a second"
-
-
-class Per(StrEnum):
-    """The scope of a value."""
-
-    ALL = "all"
-    DEVICE = "device"
-    NODE = "node"
-
-
-class Metric(Struct, frozen=True):
-    """A metric of the files."""
-
-    quantity: Quantity
-    relation: Relation
-    per: Per = Per.ALL
-
-
-METRICS: Mapping[str, Metric] = MappingProxyType(
-    {
-        "ttft": Metric(Quantity.TTFT, Relation.TIME),
-        "tpot": Metric(Quantity.TPOT, Relation.TIME),
-        "batch_latency": Metric(Quantity.TOTAL, Relation.TIME),
-        "prefill_throughput": Metric(Quantity.TTFT, Relation.PROMPT),
-        "prefill_throughput_per_gpu": Metric(Quantity.TTFT, Relation.PROMPT, Per.DEVICE),
-        "prefill_input_throughput_per_node": Metric(Quantity.TTFT, Relation.PROMPT, Per.NODE),
-        "decode_throughput": Metric(Quantity.TPOT, Relation.STEP),
-        "decode_throughput_per_gpu": Metric(Quantity.TPOT, Relation.STEP, Per.DEVICE),
-        "decode_output_throughput_per_node": Metric(Quantity.TPOT, Relation.STEP, Per.NODE),
-        "per_user_output_speed": Metric(Quantity.TPOT, Relation.USER),
-        "output_throughput": Metric(Quantity.TOTAL, Relation.OUTPUT),
-        "output_throughput_per_gpu": Metric(Quantity.TOTAL, Relation.OUTPUT, Per.DEVICE),
-        "ttft_mean": Metric(Quantity.TTFT, Relation.TIME),
-        "tpot_mean": Metric(Quantity.TPOT, Relation.TIME),
-        "itl_mean": Metric(Quantity.TPOT, Relation.TIME),
-        "e2e_mean": Metric(Quantity.TOTAL, Relation.TIME),
-        "output_throughput_total": Metric(Quantity.TOTAL, Relation.OUTPUT),
-    }
-)
-
-SECONDS: Mapping[str, float] = MappingProxyType({"s": 1.0, "ms": 1e-3, "us": 1e-6})
-_RATE = re.compile(r"tok(ens)?/s\b.*")
-
-
-class PublishedRow(Struct, frozen=True):
-    """One checked row: its value in seconds or tokens a second."""
-
-    line: Line
-    metric: Metric
-    value: float
-
-    def cell(self, column: str) -> str:
-        """The text of a column."""
-        return self.line.cells[column].strip()
 
 
 class Case(Struct, frozen=True):
@@ -196,51 +110,6 @@ class Group(Struct, frozen=True):
     bias: float
     bound_mape: float
     interval_coverage: float
-
-
-def read_rows(path: Path) -> list[PublishedRow]:
-    """The checked rows of a file; raises SpecError for the first error."""
-    where = str(path)
-    lines = read_lines(path, COLUMNS)
-    check_filled(lines, ("model", "hardware", "gpus", "engine", "metric", "value", "unit"), where)
-    check_known(lines, "metric", METRICS, where)
-    values = numbers_above_zero(lines, "value", where)
-    refuse([line.number for line in lines if not parse_count(line.cells["gpus"])], "'gpus' is no count", where)
-    wrong = [line.number for line in lines if _scale(line) is None]
-    refuse(wrong, "the unit does not fit the metric: a time (s, ms, us), or tokens a second (tok/s)", where)
-    return [
-        PublishedRow(line, METRICS[line.cells["metric"].strip()], value * (_scale(line) or 1.0))
-        for line, value in zip(lines, values, strict=True)
-    ]
-
-
-def _scale(line: Line) -> float | None:
-    """The factor from the row's unit to seconds or tokens a second; None for a unit that does not fit the metric."""
-    unit, metric = line.cells["unit"].strip(), METRICS[line.cells["metric"].strip()]
-    if metric.relation is Relation.TIME:
-        return SECONDS.get(unit)
-    return 1.0 if _RATE.fullmatch(unit) else None
-
-
-def read_all(path: Path) -> tuple[list[PublishedRow], dict[str, str]]:
-    """The rows of a file or of a folder's CSV files, and the reasons why other CSV files there are not such tables."""
-    if not path.is_dir():
-        return read_rows(path), {}
-    files = sorted(entry for entry in path.iterdir() if entry.suffix.lower() == ".csv")
-    rows: list[PublishedRow] = []
-    others: dict[str, str] = {}
-    for file in files:
-        try:
-            read_lines(file, COLUMNS)
-        except SpecError as reason:
-            if "lacks the column" not in str(reason):
-                raise
-            others[file.name] = str(reason).removeprefix(f"{file}: ")
-            continue
-        rows += read_rows(file)
-    if not rows:
-        raise SpecError(str(path), "holds no CSV file of whole-model values")
-    return rows, others
 
 
 def map_rows(rows: Sequence[PublishedRow], engine: str | None = None) -> tuple[list[Case], list[Skipped]]:
