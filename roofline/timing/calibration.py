@@ -260,13 +260,13 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
             # Matrix units multiply FP16 as fast as BF16: the same kernels.
             steps = 0 if candidate == format.replace("fp16", "bf16") else index
             crossed: tuple[Level, ...] = (*link.crossed, *(FORMAT,) * steps)
-            # Fits of files are read at first use: not where they could not be the best.
-            if best is not None and crossing_spread(op, format, crossed) >= best[0]:
+            # The kind's components decide: those of a format are of few places. Fits of files are read at first use.
+            if best is not None and crossing_spread(op, "", crossed) >= best[0]:
                 continue
             if (fit := link.fits.get((op, candidate))) is None:
                 continue
             # Constants of all versions together are no nearer than those of one version on a relative.
-            far = crossing_spread(op, format, (*crossed, "version") if link.engine and not fit.version else crossed)
+            far = crossing_spread(op, "", (*crossed, "version") if link.engine and not fit.version else crossed)
             if best is None or far < best[0]:
                 best = far, link, fit, crossed
     if best is None:

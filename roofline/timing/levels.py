@@ -31,7 +31,10 @@ FILE = "levels.yaml"
 
 @lru_cache(maxsize=1024)
 def crossing_spread(op: str, format: str, crossed: tuple[Level, ...]) -> float:
-    """The standard deviation of the logarithm of measured over predicted time that the levels `crossed` add."""
+    """The standard deviation of the logarithm of measured over predicted time that the levels `crossed` add.
+
+    It is that of the format where it is known, and of the kind of kernel for "".
+    """
     components = level_components()
     own = components.get(f"{op} {format}") or components.get(op, components["other"])
     return sqrt(sum(own[level] ** 2 for level in crossed))

@@ -4,7 +4,7 @@ One physical form a kind; its constants form a tree, fitted from the root down. 
 it, with a prior around the constants of its parent (`roofline.validate.fit.constants`):
 
     all                     every engine on every device
-      engine                its versions on every device
+      engine                its newest versions on every device
         engine, family      one version on the devices of a family, where several were measured
           engine, device    one version on one device
 
@@ -28,6 +28,7 @@ from msgspec.structs import replace
 
 from roofline.core.parameters import Unit
 from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.version import Version
 from roofline.timing.calibration import Fit
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import families
@@ -61,6 +62,9 @@ UNSEEN = 3
 
 LEAST_ROWS = 12
 """Rows from which a version on a device has constants of its own."""
+
+FREE_CHOICE = 200
+"""Rows from which a version on the only measured device of a family has choices of its own, such as its tiles."""
 
 WIDTH = 0.5
 """Width of the prior around the constants of the parent, in factors of e."""
@@ -130,7 +134,7 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
         top = root
         if engine:
             host = hosted[own[0]]
-            top = fitted(own, Start(root.parameters, WIDTH, informed=True), hosted=host)
+            top = fitted(newest(own), Start(root.parameters, WIDTH, informed=True), hosted=host)
             nodes.append(Node("pooled", Origin(engine, ""), top))
         for places in _by_family(own, hardware):
             parent = top
@@ -139,7 +143,7 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
                 nodes.append(Node(families(hardware[places[0][0]])[0], places[0][1], parent))
             for place in places:
                 start = Start(_with_graphs(place, parent, leaves, hosted), WIDTH, informed=True)
-                free = None if len(places) == 1 else False
+                free = len(places) == 1 and len(rows[place]) >= FREE_CHOICE
                 leaves[place] = fitted([place], start, hosted=hosted[place], leaf=True, free=free)
                 nodes.append(Node(*place, leaves[place]))
     return nodes
@@ -183,6 +187,15 @@ def _fitted(
     return replace(
         found, residuals=summarise(op, errors, regimes), version=versions.pop() if len(versions) == 1 else ""
     )
+
+
+def newest(places: Iterable[Place]) -> list[Place]:
+    """The newest of some versions of an engine on each device: what an unseen device will run is nearest to it."""
+    found: dict[str, Origin] = {}
+    for name, origin in places:
+        if name not in found or Version(found[name].version) < Version(origin.version):
+            found[name] = origin
+    return list(found.items())
 
 
 def _by_family(places: Sequence[Place], hardware: Mapping[str, Hardware]) -> Iterator[list[Place]]:
@@ -264,6 +277,8 @@ def fit_elsewhere(key: Key, table: Table, engine: str, family: str, start: Fit, 
     ]
     if not places:
         return None
+    if engine:
+        places = newest(places)
     rows = {place: sample(table[place], LEAF_ROWS, seed) for place in places}
     hosted = is_ungraphed(rows[places[0]], places[0][1], key[1])
     wide = Start(start.parameters, PRIOR_WIDTH["none"], informed=True)

@@ -116,14 +116,16 @@ def _crossing(key: Key, place: Place, level: Level, fit: Fit, rows: Measurements
 def components(found: Sequence[Crossing]) -> dict[str, dict[Level, float]]:
     """The component of every level by kind of kernel and format, by kind, and under `other` over all kinds.
 
-    A format with few predictions across a level has the component of its kind there, a kind that of all.
+    A format with few predictions across a level has the component of its kind there, a kind that of all. A format has
+    at least half the component of its kind: its places are few, and siblings among them agree.
     """
     estimated: dict[str, dict[Level, float]] = {"other": _by_level(found, {}, 0)}
     for op in dict.fromkeys(one.key[0] for one in found):
         own = [one for one in found if one.key[0] == op]
         estimated[op] = _by_level(own, estimated["other"], FEWEST)
         for key in dict.fromkeys(one.key for one in own):
-            of_format = _by_level([one for one in own if one.key == key], estimated[op], FEWEST_OF_FORMAT)
+            measured = _by_level([one for one in own if one.key == key], estimated[op], FEWEST_OF_FORMAT)
+            of_format = {level: max(one, estimated[op][level] / 2) for level, one in measured.items()}
             if of_format != estimated[op]:
                 estimated[" ".join(key)] = of_format
     return estimated

@@ -187,7 +187,7 @@ def test_int8_moe_uses_block_scaled_constants() -> None:
     card, experts = load_hardware("rtx-5080"), load_model("gpt-oss-20b")
     time = analyze(Scenario(experts, card, precision=precision, engine="llama.cpp")).expected.tpot
     assert time is not None
-    assert time.high < 2.5 * time.low
+    assert time.high < 3 * time.low
 
 
 @pytest.mark.parametrize(
