@@ -19,9 +19,10 @@ class WeightOnlyKernel(Struct, frozen=True):
 
     `conversion`: FLOPs of the vector units to convert a weight of a tile, those that do not overlap with the matrix
     units. `memory`: achieved bandwidth over that of the 16-bit GEMM. `few_rows`, `tile_rows`: rows of the lowest and of
-    the highest tile. `vector_rows`: GEMMs of up to this many rows are multiplied on the vector units. `library_rows`:
-    those of this many and more are converted in memory, by a kernel of its own, and multiplied by the library's 16-bit
-    GEMM (0: none). `launch`: seconds on top of that GEMM's launch. `sharpness`: exponent of the smooth maximum of units
+    the highest tile. `vector_rows`: GEMMs of up to this many rows are multiplied on the vector units where that is
+    faster. `library_rows`: those of this many and more, and of fewer where that is faster, are converted in memory, by
+    a kernel of its own, and multiplied by the library's 16-bit GEMM (0: none). `launch`: seconds on top of that GEMM's
+    launch. `sharpness`: exponent of the smooth maximum of units
     and memory (0: that of the 16-bit GEMM); kernels that copy asynchronously overlap both better. `lookup`: cycles of a
     multiprocessor to look a weight up in a codebook. `input_traffic`, `output_traffic`: bytes that kernels before and
     after the GEMM move per element of its inputs and outputs. `family`: the hardware that it runs on, with the kernel

@@ -10,7 +10,7 @@ long for a hundred rows as for one).
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeVar
 
@@ -86,19 +86,32 @@ class KernelGroup(Struct, frozen=True):
         columns = {**self.texts, **self.fixed, "m": distinct}
         return Target(self.members, _ALL_POINTS, Evaluation(self, columns, distinct.size), which)
 
-    def target(self, own: Array) -> Target | None:
-        """The evaluation at the points where the group's kernels run: of prefill or of decode; None without any."""
-        rows: Any = self.members
-        points: Any = _ALL_POINTS
-        if self.op in IS_DECODE_KERNEL:
-            queries = (self.varying["q_len"][0] @ own) if "q_len" in self.varying else self.fixed["q_len"][0]
-            runs = (queries <= DECODE_QUERIES) == IS_DECODE_KERNEL[self.op]
-            if not runs.any():
-                return None
-            if not runs.all():
-                rows, points = rows[:, np.newaxis], np.flatnonzero(runs)
-                own = own[:, points]
-        return Target(rows, points, Evaluation(self, self.columns(own), own.shape[1]), None)
+    def targets(self, own: Array) -> list[Target]:
+        """The evaluations at the points where the group's kernels run.
+
+        Attention of a few queries runs the faster of the kernels of prefill and decode. No kernel of more queries is
+        faster than a decode kernel of the most that it takes, or of one, over the same keys.
+        """
+        if self.op not in IS_DECODE_KERNEL or "q_len" not in self.varying:
+            return [Target(self.members, _ALL_POINTS, Evaluation(self, self.columns(own), own.shape[1]))]
+        queries, choice = self.varying["q_len"][0] @ own, self.op in ATTENTION
+        if not IS_DECODE_KERNEL[self.op]:
+            runs = self._among(own, queries > (1 if choice else DECODE_QUERIES), None if choice else np.maximum)
+            return [runs] if runs else []
+        most = 1 if choice else DECODE_QUERIES
+        few = (queries > most) & (queries <= DECODE_QUERIES)
+        found = self._among(own, queries <= most), self._among(own, few, np.minimum)
+        return [target for target in (*found, self._among(own, queries > most, np.maximum, most)) if target]
+
+    def _among(self, own: Array, runs: NDArray[np.bool_], join: Join | None = None, most: int = 0) -> Target | None:
+        """The evaluation at some points, of their own queries or of `most`; None without any."""
+        if not runs.any():
+            return None
+        points = np.flatnonzero(runs)
+        columns = self.columns(own[:, points])
+        if most:
+            columns["q_len"] = np.full_like(columns["q_len"], most)
+        return Target(self.members[:, np.newaxis], points, Evaluation(self, columns, points.size), join=join)
 
     def evaluate(self, columns: Mapping[str, Any], shape: tuple[int, ...]) -> Expected:
         """Expected times of columns that broadcast to `shape`; 0 where a GEMM has no rows (encoders in decode)."""
@@ -155,6 +168,8 @@ class Evaluation:
         """Evaluate the group's formula."""
         self.found = self.group.evaluate(self.columns, self.shape)
 
+
+Join = Callable[[Any, Any], Any]
 
 Deferred = Generator[list[Evaluation], None, T]
 """A computation of a T that yields the evaluations it needs; each has run when the generator resumes."""
@@ -261,13 +276,15 @@ _ARRAYS = ("low", "mid", "high", "inside")
 class Target(NamedTuple):
     """Where an evaluation's times go: rows (kernels) and points of a pass.
 
-    `which`, where given, is the column of the evaluation for each point.
+    `which`, where given, is the column of the evaluation for each point; `join`, the minimum or the maximum, chooses
+    between these times and those of targets before.
     """
 
     rows: Any
     points: Any
     evaluation: Evaluation
-    which: NDArray[np.intp] | None
+    which: NDArray[np.intp] | None = None
+    join: Join | None = None
 
     def block(self, start: int, stop: int) -> Target:
         """The target for the points from `start` to `stop`."""
@@ -281,6 +298,14 @@ class Target(NamedTuple):
         if which is None:
             return found
         return found._replace(**{name: getattr(found, name)[:, which] for name in _ARRAYS})
+
+    def write(self, times: Mapping[str, Any]) -> None:
+        """Write the evaluated times into arrays of all kernels and points, by their names in `Expected`."""
+        found, rows, points = self.found, self.rows, self.points
+        wins = self.join is None or self.join(found.mid, times["mid"][rows, points]) == found.mid
+        for name in _ARRAYS:
+            own = getattr(found, name)
+            times[name][rows, points] = own if wins is True else np.where(wins, own, times[name][rows, points])
 
 
 def kernel_groups(

@@ -121,8 +121,8 @@ class Timing:
 
     def _targets(self, own: Array, merged: Sequence[Target | None] = ()) -> list[Target]:
         """The evaluations of all groups at some points; `merged` holds those that exist already."""
-        found = [target or group.target(own) for group, target in zip_longest(self._groups, merged)]
-        return [target for target in found if target is not None]
+        found = [[target] if target else group.targets(own) for group, target in zip_longest(self._groups, merged)]
+        return [target for targets in found for target in targets]
 
     def _values(self, step: Step) -> tuple[Array, Array]:
         """The values of the monomials of operators, and of kernels."""
@@ -132,9 +132,10 @@ class Timing:
     def kernel_call(self, row: int, step: Step) -> KernelCall | None:
         """The inputs of one kernel's time at a single workload; None where nothing was measured."""
         own = monomial_values(self.monomials, step, self.placement.network)
-        for group in self._groups:
-            target = group.target(own) if row in group.members else None
-            if target is None:
+        call, time = None, 0.0
+        for target in self._targets(own):
+            group = target.evaluation.group
+            if row not in group.members:
                 continue
             index = int(np.flatnonzero(group.members == row)[0])
             one = {
@@ -145,13 +146,17 @@ class Timing:
                 one["m"] = np.maximum(one["m"], 1.0)
             if "kv_len" in one:
                 one["kv_len"] = keys_of(one)
-            match, hardware = group.match, group.hardware
+            evaluate_all([target.evaluation])
+            own_time = float(target.found.mid[index, 0])
+            if call is not None and target.join is not None and target.join(own_time, time) != own_time:
+                continue
+            match, hardware, time = group.match, group.hardware, own_time
             if group.other is not None:
                 mids = [found.expected(one, hardware).mid for found in (match, group.other)]
                 match = match if mids[0] <= mids[1] else group.other
             upcast = float(np.sum(conversion_time(one, group.conversion, hardware))) if group.conversion else 0.0
-            return KernelCall(group.op, one, match, hardware, group.factor, upcast)
-        return None
+            call = KernelCall(group.op, one, match, hardware, group.factor, upcast)
+        return call
 
     def deferred(self, step: Step, phase: str, host: HostWork = "step") -> Deferred[Estimate]:
         """Expected seconds of one pass of `phase` (prefill or decode), for the points of the grid, flattened."""
@@ -196,9 +201,7 @@ class Timing:
         inside = np.zeros(floor.shape, dtype=bool)
         corrections.apply_unmeasured(times, low, mid, high)
         for target in targets:
-            rows, points, found = target.rows, target.points, target.found
-            low[rows, points], mid[rows, points], high[rows, points] = found[:3]
-            inside[rows, points] = found.inside
+            target.write({"low": low, "mid": mid, "high": high, "inside": inside})
         corrections.apply_upcast(times, low, mid, high)
         corrections.apply_block_scales(times, low, mid, high)
         np.maximum(low, floor, out=low)

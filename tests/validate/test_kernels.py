@@ -245,12 +245,12 @@ CPU = parse_hardware(
 )
 
 
-def test_elementwise_kernels_run_on_one_cpu_thread_or_all() -> None:
-    """t = launch + bytes / (e bandwidth) + elements cycles / (clock threads): two threads beyond 32768 results."""
+def test_elementwise_kernels_run_on_a_cpu_thread_for_each_grain() -> None:
+    """t = launch + bytes / (e bandwidth) + elements cycles / (clock threads): a thread for each 32768 results."""
     constants = {**defaults("softmax", "fp32"), "launch": 5e-6, "memory_efficiency": 0.5, "cycles": 0.4}
-    rows = np.array([1.0, 32.0, 33.0, 4096.0])
+    rows = np.array([1.0, 32.0, 48.0, 4096.0])
     time = kernel_time("softmax", {"dtype": "fp32", "rows": rows, "columns": 1024.0}, CPU, constants)
-    moved, threads = 2 * rows * 1024, np.array([1.0, 1.0, 2.0, 2.0])
+    moved, threads = 2 * rows * 1024, np.array([1.0, 1.0, 1.5, 2.0])
     np.testing.assert_allclose(time, 5e-6 + 4 * moved / 10e9 + 0.4 * moved / (2e9 * threads))
     graph = {"bytes": 4.0 * moved, "elements": moved}
     np.testing.assert_allclose(kernel_time("softmax", graph, CPU, constants), time)

@@ -64,7 +64,7 @@ SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.
 """Parts that the keys of a sequence are split into in decode."""
 
 KEY_BLOCK = 64.0
-"""Keys of a block of a decode kernel, and the least keys of a split."""
+"""Keys of a block of a decode kernel."""
 
 GROUP_ROWS = 64.0
 """Query heads of one KV head in a matrix-unit tile in decode."""
@@ -86,8 +86,8 @@ class Tiling(Struct, frozen=True):
     """The tiles of a prefill kernel: query rows and keys; `packed`: the heads of a group fill the rows.
 
     An `adaptive` kernel has tiles of 16 and 64 rows as well, for short prompts (FlashInfer). A `cpu` kernel has tiles
-    of 32, 64 or 256 queries, by their number, and computes no padding; but with cached tokens, where it is given a
-    mask, it skips no masked keys (PyTorch's FlashAttentionKernel.cpp).
+    of 32, 64 or 256 queries, by their number, of which no fewer start for more queries, and computes no padding; but
+    with cached tokens, where it is given a mask, it skips no masked keys (PyTorch's FlashAttentionKernel.cpp).
     """
 
     name: str
@@ -98,9 +98,9 @@ class Tiling(Struct, frozen=True):
     cpu: bool = False
 
     def rows_for(self, filled: Array) -> Array:
-        """Rows of a tile, for `filled` rows in all."""
+        """Rows of the largest tile, for `filled` rows in all."""
         if self.cpu:
-            return filled / ceil_div(filled, np.where(filled < 192, 32.0, np.where(filled < 768, 64.0, self.rows)))
+            return np.minimum(filled, np.where(filled < 192, 32.0, np.where(filled < 768, 64.0, self.rows)))
         small = np.where(filled <= 16, 16.0, np.where(filled <= 64, 64.0, self.rows))
         return small if self.adaptive else np.full_like(filled, self.rows)
 
@@ -242,15 +242,17 @@ def prefill_time(
     tiling = TILINGS[int(parameters["tiling"])]
     count, whole = units(hardware), parameters["wave_quantisation"]
     group = np.where(tiling.packed | (shape.queries == 1), shape.heads / shape.kv_heads, 1.0)
-    rows = tiling.rows_for(shape.queries * group)
+    filled = shape.queries * group
+    rows = tiling.rows_for(filled)
     positions = np.minimum(rows / group, shape.queries)
-    tiles = ceil_div(shape.queries * group, rows)
+    tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
     blocks, longest_keys = _tile_keys(shape, positions, tiles, tiling)
     per_key = (
         4.0 * rows * shape.dim * count / (parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic))
     )
     independent = shape.batch * shape.heads / group
-    work = independent * (blocks * per_key + tiles * parameters["tile_prologue"])
+    starts = np.maximum(tiles, np.clip(filled / 64.0, 6.0, 12.0) * (filled >= 192.0)) if tiling.cpu else tiles
+    work = independent * (blocks * per_key + starts * parameters["tile_prologue"])
     waves = independent * tiles / count
     on_units = work / count * ((1.0 - whole) + whole * np.ceil(waves) / waves)
     on_units = np.maximum(on_units, longest_keys * per_key + parameters["tile_prologue"])
@@ -303,11 +305,11 @@ def _tile_keys(shape: _Shape, positions: Array, tiles: Array, tiling: Tiling) ->
     """Keys that all tiles of one head iterate over, and the most of any tile; whole blocks, in closed form.
 
     Tile i ends at key c + (i+1) r for r positions a tile; the sum over i is an arithmetic series. Keys of a tile are
-    rounded up to blocks: by half a block on average where r is no multiple of it. A window caps them at w + r.
+    rounded up to blocks: by half a block on average where r or c is no multiple of it. A window caps them at w + r.
     """
     block, cached = tiling.keys, shape.keys - shape.queries
     skipping = (shape.causal > 0) & ~((cached > 0) & tiling.cpu)
-    rounding = np.where(positions % block == 0, 0.0, block / 2)
+    rounding = np.where((positions % block == 0) & (cached % block == 0), 0.0, block / 2)
     last = np.ceil(shape.keys / block) * block
     cap = np.where(shape.window > 0, np.minimum(last, shape.window + positions + block / 2), last)
     start, step = cached + rounding, positions
@@ -337,7 +339,7 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     grouped = shape.heads > shape.kv_heads
     splitting = column(columns, "split_kv", 1.0)
     may_split = (splitting > 0) & (grouped | (splitting > 1) | (parameters["split_single"] > 0.5))
-    allowed = (splits == 1) | (may_split & (shape.seen >= KEY_BLOCK * splits))
+    allowed = (splits == 1) | may_split
     on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
     missing = from_memory(shape.kv_traffic, resident, hardware, parameters)
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth

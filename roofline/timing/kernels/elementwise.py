@@ -3,7 +3,7 @@
     t = launch + bytes / (e bandwidth) + (elements cycles / clock + pages page) / threads
 
 `elements` are those moved, of any width: CPUs convert 16-bit numbers before computing and take as long as for 32-bit
-ones. PyTorch runs a kernel of up to `GRAIN` results on one thread, a larger one on all (ATen/Parallel.h,
+ones. PyTorch runs a kernel on one thread for each `GRAIN` results, at most all (ATen/ParallelOpenMP.h,
 at::internal::GRAIN_SIZE). `pages` are those of results too large for the C library to reuse memory (`MAPPED`): the
 operating system maps each page when a thread first writes to it, for the result and for temporaries. On accelerators
 both terms are zero.
@@ -36,7 +36,7 @@ CLOCK = 2e9
 """Hz of hardware whose clock is unknown."""
 
 GRAIN = 32768
-"""Results beyond which a kernel runs on all threads of a CPU."""
+"""Results that occupy a thread of a CPU."""
 
 MAPPED = 2.0**25
 """Bytes beyond which every result is mapped anew: `DEFAULT_MMAP_THRESHOLD_MAX` of glibc on 64 bits (mallopt(3))."""
@@ -71,7 +71,8 @@ def elements(columns: Columns) -> Array:
 def cycle_rate(columns: Columns, hardware: Hardware) -> Array:
     """Clock cycles a second of all threads that compute each row."""
     results = elements(columns) / PASSES[text(columns, "op")]
-    threads = np.where((results > GRAIN) | (hardware.kind != "cpu"), units(hardware), 1.0)
+    most = units(hardware)
+    threads = np.clip(results / GRAIN, 1.0, most) if hardware.kind == "cpu" else np.full_like(results, most)
     return (hardware.clock or CLOCK) * threads
 
 

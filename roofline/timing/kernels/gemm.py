@@ -8,8 +8,8 @@ A kernel divides C into tiles of b_m x b_n, and may split k into s parts (split-
     split          T2 = [s > 1] (8 s m n / (3 bandwidth) + tile_prologue)                       partial sums in FP32
     units          T_S = min over (b_m, b_n, s) of w T1 + T2                              libraries pick a good tile
     memory         T_M = (passes B + A + C) / (e_B bandwidth)               passes = min(ceil(m / v), 1 + packing)
+    throttling     T_S (1 + d T_S / (T_S + 500 us))                                  long GEMMs lower the clock
     kernel         x  = (T_S^p + T_M^p)^(1/p)
-    throttling     x (1 + d x / (x + 500 us))  where the units dominate: long GEMMs lower the clock
     time           t = launch + x  [+ row m + (2 + bytes) m k / (e_Q bandwidth)]      the activation-quantising kernel
 
 k' is k / s rounded up to 64. Matrix units multiply whole tiles of b_m rows, but for a smaller m only as many rows as
@@ -203,7 +203,7 @@ def _time(
     bare: bool,
 ) -> Array:
     bandwidth = hardware.memory_bandwidth
-    on_units = _units_time(m, n, k, form, hardware, parameters)
+    on_units = _throttled(_units_time(m, n, k, form, hardware, parameters, odd=resident), parameters)
     weights, activations = form.bytes * n * k, form.input_share * form.input_bytes * m * k + 2.0 * m * n
     missing = weights * weight_passes(m, parameters)
     if np.any(resident):
@@ -212,10 +212,7 @@ def _time(
         missing = missing * (1.0 - resident * resident_share(footprint, cache, 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
-    if not form.quantises:
-        slowdown = parameters["throttling"] * kernel / (kernel + THROTTLING_TIME)
-        return parameters["launch"] + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
-    if bare:
+    if bare or not form.quantises:
         return parameters["launch"] + kernel
     quantising = parameters.get("quantise_row", 0.0) * m + (2.0 + form.input_bytes) * m * k / (
         parameters["quantise_efficiency"] * bandwidth
@@ -245,22 +242,25 @@ def _weight_only_time(
     bandwidth, packed = parameters["memory_efficiency"] * hardware.memory_bandwidth, form.bytes * n * k
     over_memory = (packed / chosen.memory + 2.0 * m * (k + n)) / bandwidth
     converting = conversion_time(chosen, hardware) * n * k
-    on_units = np.where(
-        m <= chosen.vector_rows,
-        converting + 2.0 * m * n * k / (hardware.vector_peak or np.inf),
-        _units_time(m, n, k, form, hardware, parameters, chosen),
+    on_vectors = np.where(
+        m <= chosen.vector_rows, converting + 2.0 * m * n * k / (hardware.vector_peak or np.inf), np.inf
     )
+    on_units = np.minimum(on_vectors, _throttled(_units_time(m, n, k, form, hardware, parameters, chosen), parameters))
     kernel = smooth_maximum(on_units, over_memory, chosen.sharpness or parameters["sharpness"])
-    slowdown = parameters.get("throttling", 0.0) * kernel / (kernel + THROTTLING_TIME)
     beside = (chosen.input_traffic * k + chosen.output_traffic * n) * m / bandwidth
     launching = parameters["launch"] + chosen.launch
-    time: Array = launching + beside + kernel * (1.0 + np.where(on_units > over_memory, slowdown, 0.0))
+    time: Array = launching + beside + kernel
     if not chosen.library_rows:
         return time
     plain = replace(form, bytes=2.0, activation_bytes=None)
     library = _time(m, n, k, form.arithmetic, plain, hardware, parameters, np.zeros(m.shape, dtype=bool), bare=True)
     first = parameters["launch"] + np.maximum(converting, (packed + 2.0 * n * k) / bandwidth)
-    return np.where(m < chosen.library_rows, time, first + library)
+    return np.where(m < chosen.library_rows, np.minimum(time, first + library), first + library)
+
+
+def _throttled(on_units: Array, parameters: Mapping[str, float]) -> Array:
+    """Seconds on the multiprocessors at the clock that power limits leave to long GEMMs."""
+    return on_units * (1.0 + parameters.get("throttling", 0.0) * on_units / (on_units + THROTTLING_TIME))
 
 
 def conversion_time(chosen: WeightOnlyKernel, hardware: Hardware) -> float:
@@ -306,18 +306,22 @@ def _units_time(
     hardware: Hardware,
     parameters: Mapping[str, float],
     weight_only: WeightOnlyKernel | None = None,
+    odd: Mask = False,
 ) -> Array:
-    """Seconds on the multiprocessors with the best tile and split, of those that a weight-only kernel has."""
+    """Seconds on the multiprocessors with the best tile and split, of those that a weight-only kernel has.
+
+    `odd` rows pay for an m that is no multiple of 8: those of benchmarks, since engines pad their batches.
+    """
     count, prologue, whole = units(hardware), parameters["tile_prologue"], parameters["wave_quantisation"]
     dispatch = DISPATCHES[int(parameters["dispatch"])] if weight_only is None else _weight_only_tiles(weight_only)
     rows, columns = np.asarray(dispatch.tiles, dtype=np.float64).T[:, :, None]
     tiles = ceil_div(m, rows) * ceil_div(n, columns)
     if dispatch.fixed_rows:
         tiles = np.where((rows < dispatch.fixed_rows) & (m > 64), NEVER, tiles)
-    odd = 1.0 + parameters.get("odd_rows", 0.0) * ((m % 8 != 0) & (m > 64))
+    slower = 1.0 + parameters.get("odd_rows", 0.0) * ((m % 8 != 0) & (m > 64) & odd)
     peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
     filled = np.minimum(rows, _padded(m, form, hardware))
-    multiply = 2.0 * filled * columns * count / peak * odd
+    multiply = 2.0 * filled * columns * count / peak * slower
     if weight_only is not None:
         multiply = multiply + conversion_time(weight_only, hardware) * columns * count
     operands = rows * form.input_bytes + columns * form.bytes

@@ -96,7 +96,7 @@ def mla_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, floa
     per_key = np.maximum(multiply, (latent + rope) * width / parameters["unit_bandwidth"])
     one = KEY_BLOCK * ceil_div(keys, KEY_BLOCK * splits) * per_key + parameters["tile_prologue"]
     partial = 8.0 * splits * batch * queries * heads * latent / bandwidth
-    allowed = (splits == 1) | ((keys >= KEY_BLOCK * splits) & (parameters.get("split", 1.0) > 0))
+    allowed = (splits == 1) | (parameters.get("split", 1.0) > 0)
     parts = rounds(waves, parameters["wave_quantisation"]) * one
     on_units = best_split(parts, partial, allowed, splits, parameters)
     moved = from_memory(batch * keys * (latent + rope) * width, resident, hardware, parameters)

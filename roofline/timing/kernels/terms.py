@@ -19,7 +19,7 @@ from roofline.timing.kernels.attention import cached, launch_alone
 from roofline.timing.kernels.common import column, is_bare, numbers, storage, text, units
 from roofline.timing.kernels.common import units as threads
 from roofline.timing.kernels.elementwise import PASSES, cycle_rate, elements, pages
-from roofline.timing.kernels.gemm import THROTTLING_TIME, weight_only_kernel, weight_passes
+from roofline.timing.kernels.gemm import weight_only_kernel, weight_passes
 
 
 class Term(NamedTuple):
@@ -113,12 +113,14 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         launch = _launch(constants)
         inside = _given(chosen.name, "x = weight-only kernel: units, memory, conversion by tile", time() - launch.value)
         return [launch, inside, _sum("t = launch + x", launch, inside)]
-    bare = {"launch": 0.0, "barrier": 0.0, "throttling": 0.0, "quantise_row": 0.0, "quantise_efficiency": _REMOVED}
+    bare = {"launch": 0.0, "barrier": 0.0, "quantise_row": 0.0, "quantise_efficiency": _REMOVED}
     bare = {name: value for name, value in bare.items() if name in constants}
     of_ggml = "row_efficiency" in constants
     how = (
         "n k (1 / e_1 + (m - 1) / e) / (peak / 2)"
         if of_ggml
+        else "T_S (1 + d T_S / (T_S + 500 us)), T_S = min over tiles and splits of waves x (tile + prologue)"
+        if "throttling" in constants
         else "min over tiles and splits of waves x (tile + prologue)"
     )
     units = _given("units", f"units = {how}", time(**bare, memory_efficiency=_REMOVED))
@@ -137,12 +139,8 @@ def _gemm(columns: Columns, hardware: Hardware, constants: Constants, time: Any)
         return [waiting, units, memory, _sum("t = barriers + units + memory", waiting, units, memory)]
     both = _smooth(units.value, memory.value, constants["sharpness"])
     found = [_launch(constants), units, memory, both]
-    if "throttling" in constants and not form.quantises:
-        slower = f"{shown(constants['throttling'])} * {shown(both.value)} / ({shown(both.value)} + {THROTTLING_TIME})"
-        hot = units.value > memory.value
-        formula = "t = launch + x (1 + d x / (x + 500 us))" if hot else "t = launch + x"
-        rest = f" * (1 + {slower})" if hot else ""
-        return [*found, _evaluated("time", formula, f"{shown(constants['launch'])} + {shown(both.value)}{rest}")]
+    if not form.quantises:
+        return [*found, _sum("t = launch + x", found[0], both)]
     converting = _evaluated(
         "quantising",
         "quantising = row m + (2 + bytes) m k / (e_Q bandwidth)",

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from roofline import Scenario, analyze, load_hardware, load_model
+from roofline import Scenario, analyze, list_hardware, list_models, load_hardware, load_model
 from roofline.graph.extents import Step
 from roofline.graph.offload import Offload
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
 from roofline.scenario.speculation import Speculation
+from roofline.specs.checkpoint import precision_of
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.library import spec_files
 from roofline.specs.precision import parse_precision
@@ -278,3 +279,36 @@ def test_p10_is_never_below_the_bound(model: str) -> None:
         for phase in (answer.prefill, answer.decode):
             assert phase is not None
             assert phase.expected.low == phase.bound_time  # to the last bit: sums are taken in one order
+
+
+ENGINES = ("vllm", "sglang", "tensorrt-llm", "lmdeploy", "llama.cpp", "hf-eager")
+PROMPTS = np.unique([*range(1, 530), *range(600, 4200, 37), 768, 769, 1023, 1024, 1025, 2047, 2048, 2049, 4095, 4096])
+
+
+@settings(max_examples=60)
+@example("qwen2.5-7b", "a30", "ideal", "bf16", 2, 0)  # attention kernels of decode and of prefill
+@example("llama-2-7b", "a100-sxm-80gb", "tensorrt-llm", "awq", 1, 0)  # weights multiplied by vector units
+@example("mistral-large-3", "gb300", "hf-eager", "awq", 1, 0)  # weights converted in memory
+@example("mistral-7b-v0.3", "h800-sxm", "hf-eager", "fp8", 3, 100)  # rows in multiples of 8
+@example("qwen2.5-0.5b", "epyc-9654", "llama.cpp", "q8_0", 2, 0)  # tiles of CPUs
+@example("qwen2-7b", "a100-pcie-80gb", "lmdeploy", "bf16", 2, 0)  # splits of keys
+@example("qwen3.5-27b", "xeon-6980p", "sglang", "fp8", 3, 0)  # threads of elementwise kernels
+@given(
+    st.sampled_from(list_models()),
+    st.sampled_from(list_hardware()),
+    st.sampled_from(ENGINES),
+    st.sampled_from(("bf16", "fp8", "awq", "w8a8", "nvfp4", "q8_0", "nf4", "mxfp4")),
+    st.sampled_from((1, 2, 3, 8, 32)),
+    st.sampled_from((0, 100, 5000)),
+)
+def test_longer_prompts_are_never_expected_faster(
+    model: str, hardware: str, engine: str, scheme: str, batch: int, prefix: int
+) -> None:
+    loaded, device = load_model(model), load_hardware(hardware)
+    precision = precision_of(loaded, device, engine, scheme=scheme)
+    scenario = Scenario(loaded, device, prompt=64, generate=4, batch=batch, precision=precision, engine=engine)
+    phase = analyze(scenario).prefill
+    run = phase.passes[-1]
+    step = run.step._replace(queries=PROMPTS) if run.step.source else Step(batch, PROMPTS, prefix)
+    times = resolve(phase.timed(run).deferred(step, "prefill")).mid
+    assert (np.diff(times) >= -1e-9 * times[:-1]).all()

@@ -89,7 +89,7 @@ def test_weights_in_memory_cost_a_pass_over_both_forms() -> None:
     passes = (2 + 0.5 + 2 / 128) * n * k / rate
     converted = conversion_time(WEIGHT_ONLY_KERNELS["awq"], A100) * n * k
     assert float((gemm(1024, "awq") - gemm(1024))[0]) == pytest.approx(max(passes, converted) + constants()["launch"])
-    assert gemm(255, "awq")[0] > gemm(256, "awq")[0]
+    assert gemm(255, "awq")[0] <= gemm(256, "awq")[0]
 
 
 def expected(hardware: Hardware = A100, engine: str = "vllm", technique: str = "") -> Any:
