@@ -174,6 +174,8 @@ class Server:
         self._socket = socket.socket()
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Connections inherit it; with Nagle's algorithm a body waits 40 ms for the ACK of its headers.
+            self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             self._socket.bind((LOOPBACK, port))
             self._socket.listen()  # a browser that opens now waits for the server
         except (OSError, OverflowError) as error:

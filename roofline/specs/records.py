@@ -43,7 +43,7 @@ def _explained(message: str, kind: type[Struct], body: object, key: str) -> str:
     types, given = _at((inspect.type_info(kind),), body, steps)
     if (field := re.fullmatch("Object missing required field `(.*)`", problem)) is not None:
         return f"the key {quote(f'{place}.{field[1]}'.lstrip('.'))} is missing"
-    if (field := re.fullmatch("Object contains unknown field `(.*)`", problem)) is not None:
+    if (field := re.fullmatch("(?s)Object contains unknown field `(.*)`", problem)) is not None:
         return unknown_key(field[1], _fields(types), place)
     if given is None:
         return f"the key {quote(place)} is missing"
