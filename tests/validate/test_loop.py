@@ -349,13 +349,13 @@ def test_noise_is_not_called_a_change(stored: Path) -> None:
 
 
 def test_drift_is_short_and_names_what_changed(stored: Path) -> None:
-    device = FakeDevice(7)
+    device = FakeDevice(8)
     found = drifted(stored, device)
     assert len(device.timed) <= drifting.POINTS * len(OPS) + 2 * drifting.POOLED_POINTS
     assert {ratio.op for ratio in found.ratios} == {*OPS, "bandwidth", "arithmetic"}
     assert found.lines[-1] == "no change of the machine"
     rows = [{**row, "software": "torch 2.4.0", "device": "Other"} for row in read_rows(stored)]
-    remarks = drifting.drift_on(FakeDevice(7), fake_benchmarks(), rows, stored).remarks
+    remarks = drifting.drift_on(FakeDevice(8), fake_benchmarks(), rows, stored).remarks
     assert remarks[0].startswith("the software has changed: torch 2.4.0 then")
     assert remarks[1] == "the device has changed: Other then, Fake H100 now"
 

@@ -7,7 +7,7 @@ time of kernels in steps with prompts, of a step, and of a sequence in it. The l
 measured TTFT and TPOT (its logarithm where they are below) in a robust form, and the distance from priors in units of
 STIFFNESS: that of all engines together from PRIORS, and that of each engine from all together. The event simulation
 gives residuals and their derivatives at the profiles' parameters; the loss is minimised on the linear model of both,
-twice. Scores hold out each
+three times. Scores hold out each
 model, and each version of an engine, in turn; the spread of a profile is that of the residuals of held-out models.
 """
 
@@ -70,7 +70,7 @@ CORRELATED = 0.05
 DIFFERENCE = 0.2
 """Step of the logarithm of a parameter for derivatives."""
 
-ROUNDS = 2
+ROUNDS = 3
 
 MOST_ROWS = 900
 """Rows that are simulated for a fit, at even distances; scores are of all."""
