@@ -55,7 +55,7 @@ def serving_document(curve: Curve, targets: tuple[float, float]) -> dict[str, An
             "order": policy.order,
             "tokens": policy.tokens,
             "sequences": policy.sequences or None,
-            "kv_tokens": curve.replica.kv_tokens,
+            "kv_tokens": curve.replica.kv_tokens * curve.replica.copies,
         },
         "targets": {"ttft_s": finite(targets[0]), "tpot_s": finite(targets[1])},
         "notes": list(_scenario_notes(curve)),

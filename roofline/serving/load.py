@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 from msgspec import Struct
-from msgspec.structs import force_setattr
+from msgspec.structs import astuple, force_setattr, replace
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
@@ -137,6 +137,18 @@ class Load(Struct, frozen=True):
         """The lengths of outputs."""
         assert isinstance(self.output, Lengths)
         return self.output
+
+
+def share_of(load: Load, copies: int) -> Load:
+    """The load of one of several equal replicas."""
+    if load.trace is not None:
+        return replace(load, trace=Trace(*(column[::copies] for column in astuple(load.trace))))
+    if load.rate is not None:
+        return replace(load, rate=load.rate / copies)
+    if load.concurrency is not None:
+        return replace(load, concurrency=math.ceil(load.concurrency / copies))
+    assert load.offline is not None
+    return replace(load, offline=math.ceil(load.offline / copies))
 
 
 class Requests(NamedTuple):

@@ -104,21 +104,21 @@ def outcome_of(
     steps = np.maximum(served.output - 1, 1)
     tpot = np.where(served.output > 1, (served.last - served.first) / steps, math.nan)
     tokens = float(served.output.sum())
-    prompt, output = load.means
+    (prompt, output), copies = load.means, replica.copies
     spread = spreads(replica, served.running, prompt + output / 2, prompt)
     goodput = None
     if any(map(math.isfinite, targets)):
         met = (ttft <= targets[0]) & ~(tpot > targets[1])
-        goodput = float(met.sum()) / served.duration
+        goodput = copies * float(met.sum()) / served.duration
     return Outcome(
         ttft=latency(ttft, spread[0]),
         tpot=latency(tpot, spread[1]),
         e2e=latency(e2e, spread[1]),
-        requests_per_second=served.first.size / served.duration,
-        output_tokens_per_second=tokens / served.duration,
-        total_tokens_per_second=(tokens + served.prompt_tokens) / served.duration,
-        running=served.running,
-        waiting=served.waiting,
+        requests_per_second=copies * served.first.size / served.duration,
+        output_tokens_per_second=copies * tokens / served.duration,
+        total_tokens_per_second=copies * (tokens + served.prompt_tokens) / served.duration,
+        running=copies * served.running,
+        waiting=copies * served.waiting,
         kv_use=min(served.cached / replica.kv_tokens, 1.0),
         prefill_share=served.prefilling,
         preemptions=served.preemptions / max(served.first.size, 1),
@@ -139,7 +139,7 @@ def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, tar
     rate, running = float(found.rate[index]), float(found.running[index])
     stable = bool(np.isfinite(found.ttft[0, index]))
     held = prompt + load.biased_output / 2
-    spread = spreads(replica, running if stable else 1.0, held, prompt)
+    spread = spreads(replica, running / replica.copies if stable else 1.0, held, prompt)
     ttft, tpot = (found.ttft[:, index], found.tpot[:, index]) if stable else (np.full(4, math.nan),) * 2
     steps = max(output - 1, 0.0)
     goodput = None
@@ -154,7 +154,7 @@ def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, tar
         total_tokens_per_second=rate * (output + prompt * (1 - load.hits)),
         running=running if stable else math.nan,
         waiting=float(found.waiting[index]) if stable else math.nan,
-        kv_use=min(running * held / replica.kv_tokens, 1.0) if stable else 1.0,
+        kv_use=min(running * held / replica.kv_tokens / replica.copies, 1.0) if stable else 1.0,
         prefill_share=float(found.prefilling[index]) if stable else math.nan,
         preemptions=0.0,
         devices=replica.devices,

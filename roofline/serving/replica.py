@@ -26,21 +26,28 @@ class Replica(Struct, frozen=True, dict=True):
     """A deployment of a scenario's model, formats, parallelism and engine.
 
     `scheduler` is the engine's policy; its `tokens` and `sequences` are of one data-parallel rank. `kv_tokens` are the
-    tokens that the KV caches of all ranks hold.
+    tokens that the KV caches of all ranks hold. `copies` is the number of data-parallel ranks that share no experts, of
+    which all else describes one: they do not wait for each other, and requests are divided among them.
     """
 
     steps: StepTimes
     scheduler: Scheduler
     kv_tokens: int
+    copies: int = 1
 
     @property
     def scenario(self) -> Scenario:
-        """The scenario whose workload is replaced by a load."""
-        return self.steps.scenario
+        """The scenario whose workload is replaced by a load, with all copies."""
+        found = self.steps.scenario
+        settings = found.settings
+        if self.copies == 1:
+            return found
+        parallel = replace(settings.parallel, data=self.copies, nodes=None)
+        return replace(found, settings=replace(settings, parallel=parallel))
 
     @property
     def data(self) -> int:
-        """The data-parallel ranks among which requests are divided."""
+        """The data-parallel ranks that share experts, and run in lockstep."""
         return self.steps.data
 
     @property
@@ -71,6 +78,9 @@ def replica_of(scenario: Scenario, load: Load, scheduler: Scheduler | None = Non
     Raises DoesNotFitError where the model does not fit, or not even the shortest request.
     """
     engine, hardware, parallel = scenario.profile, scenario.hardware, scenario.settings.parallel
+    if parallel.data > 1 and parallel.expert == 1 and not parallel.nodes:
+        one = replace(scenario, settings=replace(scenario.settings, parallel=replace(parallel, data=1)))
+        return replace(replica_of(one, load, scheduler), copies=parallel.data)
     policy = scheduler or engine.scheduler
     budget = policy.tokens or budget_of(scenario, policy)
     policy = replace(policy, tokens=budget)

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
-from roofline.serving.load import Arrivals, Load, Requests, draw
+from roofline.serving.load import Arrivals, Load, Requests, draw, share_of
 from roofline.serving.replica import Replica
 from roofline.specs.scheduler import PREFILL_FIRST
 
@@ -371,8 +371,11 @@ class Simulation:
 def simulate(replica: Replica, load: Load, requests: int = 1000, seed: int = 0) -> Served:
     """The run of `requests` requests (all of a trace, or `rounds` of a closed loop); raises RooflineError.
 
+    Of several copies of the replica, it is that of one with its share of the load.
     A request that does not fit in the KV cache is an error.
     """
+    if replica.copies > 1:
+        load = share_of(load, replica.copies)
     if load.arrivals is Arrivals.CLOSED and load.rounds is not None:
         assert load.concurrency is not None
         requests = max(1, round(load.rounds * load.concurrency))

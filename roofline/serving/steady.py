@@ -170,11 +170,16 @@ def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
 
 def steady(replica: Replica, load: Load, values: Any) -> Steady:
     """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s."""
-    points = np.atleast_1d(np.asarray(values, float))
+    copies = replica.copies
+    points = np.atleast_1d(np.asarray(values, float)) / copies
     slots = slots_of(replica, load)
     times = times_of(replica, load, max(2, math.ceil(slots)))
     found = _closed if load.arrivals is Arrivals.CLOSED else _open
-    return found(replica, load, times, points, slots)
+    one = found(replica, load, times, points, slots)
+    if copies == 1:
+        return one
+    whole = {name: getattr(one, name) * copies for name in ("rate", "running", "waiting", "saturation", "slots")}
+    return one._replace(**whole)
 
 
 def _front(replica: Replica, load: Load, rate: Array, step: Array, busy: Array) -> Array:

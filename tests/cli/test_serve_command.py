@@ -2,6 +2,7 @@
 
 import csv
 import json
+from typing import Any
 
 import pytest
 
@@ -147,3 +148,21 @@ def test_deployments_that_cannot_serve_are_told_apart(run) -> None:
         status, _, err = run(*asked, "--over", axis)
         assert status == 2
         assert said in err
+
+
+@pytest.mark.parametrize("how", [(), ("--simulate", 400)])
+def test_data_parallel_ranks_without_experts_do_not_wait_for_each_other(run, how) -> None:
+    """Four replicas with 64 requests are one with 16, four times; MoE ranks that share experts run in lockstep."""
+
+    def point(*options: object) -> dict[str, Any]:
+        status, out, err = run(*ASKED, *options, *how, "--format", "json")
+        assert (status, err) == (0, "")
+        return json.loads(out)["points"][0]
+
+    four, one = point("--dp", 4, "--concurrency", 64), point("--concurrency", 16)
+    for latency in ("ttft_s", "tpot_s", "e2e_s"):
+        assert four[latency]["mean"] == pytest.approx(one[latency]["mean"])
+    for name in ("requests_per_s", "output_tokens_per_s", "running"):
+        assert four[name] == pytest.approx(4 * one[name])
+    assert four["kv_use"] == pytest.approx(one["kv_use"])
+    assert four["output_tokens_per_s_per_device"] == pytest.approx(one["output_tokens_per_s_per_device"])

@@ -102,7 +102,7 @@ class Predictor:
             self._steps[key] = _replica(scenario, load, scheduler)
         found = self._steps[key]
         tokens = scheduler.tokens or budget_of(scenario, scheduler)
-        return Replica(found.steps.of(scenario.profile), replace(scheduler, tokens=tokens), found.kv_tokens)
+        return replace(found, steps=found.steps.of(scenario.profile), scheduler=replace(scheduler, tokens=tokens))
 
     def outcome(self, scenario: Scenario, load: Load, scheduler: Scheduler) -> Outcome:
         """The outcome of a deployment; raises RooflineError."""

@@ -172,3 +172,9 @@ def test_patterns_are_written_by_their_shortest_period(pattern: list[str]) -> No
         period = sum(int(run[0]) if len(run) == 2 else 1 for run in runs)
         shorter = range(1, period)
         assert not any(all(name == pattern[at % size] for at, name in enumerate(pattern)) for size in shorter)
+
+
+def test_an_unknown_key_with_a_line_break_is_refused_in_one_line() -> None:
+    with pytest.raises(SpecError, match=r"unknown key 'a\\nb' in 'norm'") as refused:
+        parse_model({**to_spec(load_model("llama-3.1-8b")), "norm": {"kind": "rmsnorm", "a\nb": 1}}, "spec.yaml")
+    assert "\n" not in str(refused.value)
