@@ -32,13 +32,16 @@ from roofline.validate.tables.frames import MAX_BYTES
 from roofline.whatif.frontier import frontier
 from roofline.whatif.options import missing, scenario_from
 from roofline.whatif.selection import Selection
-from roofline.whatif.study import Study, assemble
+from roofline.whatif.study import Study, assemble, is_study
 
 if TYPE_CHECKING:
     from roofline.validate.score.kernels import Scored
 
 FRONT = ("tokens_per_s_per_user", "tokens_per_s_per_gpu")
 """Default metrics of a Pareto front: interactivity, and throughput per device."""
+
+DEPLOYMENTS = "tp=1,2,4,8"
+"""Default axis of a frontier: the tensor-parallel degrees of a node."""
 
 METRIC = "tpot"
 """Default metric of a sweep."""
@@ -91,6 +94,8 @@ def _swept(
 ) -> Picture:
     settings = {**settings, "metrics": _needed(spec)}
     if spec.kind == "frontier":
+        if not over and source is not None and options.get("tp") is None and not is_study(Path(source)):
+            over = [DEPLOYMENTS]
         return _frontier(spec, assemble(source, over, options, settings), settings)
     if spec.kind == "pareto":
         study = assemble(source, over, options, settings)

@@ -71,6 +71,12 @@ SCENARIO_OPTIONS: Mapping[str, inspect.Parameter] = {
         _count("pp", "Pipeline stages.", "--pipeline-parallel-size", "-pp", default="1"),
         _count("ep", "Expert-parallel devices; beyond --tp, attention is data-parallel.", default="1"),
         _option("enable_expert_parallel", "Expert-parallel over all devices of --tp and --dp.", "-ep", type_=bool),
+        _option(
+            "dp_attention",
+            "Attention data-parallel over the devices of --tp, experts over all.",
+            "--enable-dp-attention",
+            type_=bool,
+        ),
         _count("dp", "Data-parallel replicas that share the batch.", "--data-parallel-size", "-dp", default="1"),
         _count("sp", "Sequence-parallel (context-parallel) devices.", default="1"),
         _count("nodes", "Nodes that hold the devices. [default: as few as possible]"),

@@ -195,6 +195,7 @@ OPTIONS: Mapping[str, Option] = {
         _degree("dp", "data"),
         _degree("sp", "sequence"),
         Option("enable_expert_parallel", Kind.SWITCH, ("enable_expert_parallel",)),
+        Option("dp_attention", Kind.SWITCH, ("dp_attention",)),
         _degree("nodes", "nodes"),
         _degree("micro_batches", "micro_batches"),
         Option("expert_skew", Kind.NUMBER, ("expert_skew",), 0, 10),
@@ -270,6 +271,7 @@ def compose(
     limits: Mapping[str, int] = MappingProxyType({}),
     quantization: str | None = None,
     enable_expert_parallel: bool | None = None,
+    dp_attention: bool | None = None,
     flash: bool | None = None,
     fuse: Iterable[str] = (),
     expert_skew: float = 0.0,
@@ -289,6 +291,8 @@ def compose(
     ranks = _spread({name: value for name, value in degrees.items() if value is not None}, devices, hw)
     if enable_expert_parallel:
         ranks = vllm.expert_parallel(ranks, network)
+    if dp_attention:
+        ranks = vllm.attention_parallel(ranks, network)
     if quantization is not None:
         formats = {**formats, "scheme": vllm.chosen_scheme(quantization, formats.get("scheme"), network)}
     if "max_model_len" in limits:

@@ -77,6 +77,19 @@ def expert_parallel(degrees: Mapping[str, Any], model: Model) -> dict[str, Any]:
     return {**degrees, "expert": ranks}
 
 
+def attention_parallel(degrees: Mapping[str, Any], model: Model) -> dict[str, Any]:
+    """The degrees with `--dp-attention`: each rank of `--tp` and `--dp` attends to sequences of its own.
+
+    As SGLang's `--enable-dp-attention`, with the experts divided among all ranks.
+    """
+    if not model.experts:
+        raise RooflineError(f"--dp-attention: {model.name} has no experts; --dp serves replicas")
+    ranks = degrees.get("tensor", 1) * degrees.get("data", 1)
+    if (other := degrees.get("expert", 1)) not in (1, ranks):
+        raise RooflineError(f"--dp-attention divides experts among {ranks} ranks, not --ep {other}")
+    return {**degrees, "tensor": 1, "data": ranks, "expert": ranks}
+
+
 def limited_context(model: Model, longest: int) -> int:
     """The maximum context with `--max-model-len`; raises RooflineError beyond that of the model, as vLLM does."""
     if model.max_context is not None and longest > model.max_context:

@@ -378,6 +378,12 @@ def test_a_frontier_has_a_line_for_each_value_of_the_first_axis() -> None:
     }
 
 
+def test_a_frontier_without_axes_varies_the_tensor_parallel_degree() -> None:
+    found = {(row["tp"], row["concurrency"]) for row in rows(drawn("frontier", []))}
+    assert {tp for tp, _ in found} == set("1248")
+    assert len({users for _, users in found}) > 5
+
+
 def test_a_frontier_takes_no_other_metric_and_costs_need_a_price() -> None:
     with pytest.raises(RooflineError, match="takes no metric 'ttft'"):
         drawn("frontier", ["tp=1,2"], metric=("ttft",))

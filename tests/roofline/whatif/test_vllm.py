@@ -42,6 +42,8 @@ def request(text: str) -> Request:
         (DENSE, "--dtype bfloat16", ""),
         (MOE, "-tp 4 --enable-expert-parallel", "--tp 4 --ep 4"),
         (MOE, "--dp 4 -ep", "--ep 4 --dp 4"),
+        (MOE, "--tp 4 --dp-attention", "--ep 4 --dp 4"),
+        (MOE, "--tp 4 --ep 4 --enable-dp-attention", "--ep 4 --dp 4"),
         (MOE, "--tp 2 --dp 2 -ep", "--tp 2 --ep 4"),
         ("qwen3-30b-a3b --hw 8xH200", "-ep", "--tp 8 --ep 8"),
         ("deepseek-v3 --hw h200-sxm --tp 8", "--quantization fp8", ""),  # its own FP8, in blocks
@@ -71,6 +73,8 @@ def test_dtype_keeps_a_quantised_checkpoint() -> None:
         ("llama-3.1-8b --hw l4 --max-model-len 128K", "vLLM does not start"),
         (f"{DENSE} --max-num-seqs 8 --batch 9", "a batch of 9 is more than --max-num-seqs allows"),
         (f"{DENSE} --enable-expert-parallel", "llama-3.1-8b has no experts"),
+        (f"{DENSE} --tp 4 --dp-attention", "llama-3.1-8b has no experts"),
+        (f"{MOE} --tp 4 --ep 2 --dp-attention", "divides experts among 4 ranks, not --ep 2"),
         (f"{MOE} --tp 4 --ep 2 -ep", "among 4 ranks, not --ep 2"),
         (f"{DENSE} --quantization fp8 --quant awq", "give one of them"),
         (f"{DENSE} --quantization compressed-tensors", "'compressed-tensors'"),
