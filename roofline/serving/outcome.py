@@ -21,6 +21,9 @@ Array = NDArray[np.float64]
 LEAST = 0.05
 """The least p10 over p50 of a latency."""
 
+NEGLIGIBLE = 1e-6
+"""The least fraction of requests within targets that is told from none."""
+
 P95 = NormalDist().inv_cdf(0.95)
 """The standard normal distribution's 95th percentile."""
 
@@ -172,4 +175,5 @@ def _met(samples: Array, tpot: Array, targets: tuple[float, float]) -> float:
     """The fraction of requests within targets of TTFT and TPOT; TPOT is normal with the mean and p95 of `tpot`."""
     deviation = max((float(tpot[2]) - float(tpot[0])) / P95, 1e-12)
     fast = NormalDist(float(tpot[0]), deviation).cdf(targets[1]) if math.isfinite(targets[1]) else 1.0
-    return float((samples <= targets[0]).mean()) * fast
+    met = float((samples <= targets[0]).mean()) * fast
+    return met if met > NEGLIGIBLE else 0.0

@@ -282,6 +282,16 @@ def test_targets_are_those_of_all_setups(live: Live) -> None:
     assert "--tpot 20ms" in live.page.locator("#source").inner_text()
 
 
+def test_a_chart_without_points_says_so_and_cannot_be_saved(live: Live) -> None:
+    live.click("#tab-load")
+    live.page.get_by_label("TPOT below").fill("1us")
+    live.page.get_by_label("TPOT below").press("Tab")
+    live.settle()
+    assert live.page.get_by_text("goodput under load: no point to draw").is_visible()
+    assert live.page.get_by_role("button", name="Save goodput-under-load as SVG").count() == 0
+    assert live.page.get_by_role("button", name="Save ttft-under-load as SVG").count() == 1
+
+
 def test_advice_turns_the_field_and_is_undone(live: Live) -> None:
     live.click("#tab-advice")
     before = live.figures()["total"]

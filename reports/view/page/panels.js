@@ -20,7 +20,14 @@ const Panels = (() => {
       add(tools, "button", { type: "button", class: "action", "aria-label": `Save ${name} as ${kind}` }, kind)
         .addEventListener("click", () => savePicture(box.querySelector("svg"), name, kind));
     }
-    return { box, draw: () => draw(box) };
+    return {
+      box,
+      draw: () => {
+        draw(box);
+        tools.hidden = !box.classList.contains("waiting") && !box.querySelector("svg");
+        if (tools.hidden) add(box, "span", { class: "note" }, `${name.replaceAll("-", " ")}: no point to draw`);
+      },
+    };
   }
 
   const PAINTED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight",
