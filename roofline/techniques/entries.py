@@ -50,9 +50,8 @@ def read_entries(content: Mapping[str, Any], where: str) -> Iterator[Technique]:
             raise SpecError(where, f"{quote(place)}: {problem}")
         shared = as_mapping(mechanisms[mechanism], where, f"mechanisms.{mechanism}") if mechanism else {}
         entry = record(Technique, {"name": name, **_merged(defaults, shared, own)}, where, place)
-        same_as = (
-            "" if entry.same_as == name else entry.same_as
-        )  # the entry that a mechanism's others are compared with
+        # A mechanism names the entry that its others equal, which is not compared with itself.
+        same_as = "" if entry.same_as == name else entry.same_as
         yield replace(entry, same_as=same_as, published=(*entry.published, *as_published(name)))
 
 

@@ -67,13 +67,18 @@ def chosen_scheme(quantization: str, quant: str | None, model: Model) -> str | N
     return None if own is not None and own.startswith(quantization) else quantization
 
 
-def expert_parallel(degrees: Mapping[str, Any], model: Model) -> dict[str, Any]:
-    """The degrees with `--enable-expert-parallel`: experts are divided among all tensor- and data-parallel ranks."""
+def expert_parallel(
+    degrees: Mapping[str, Any], model: Model, option: str = "--enable-expert-parallel", instead: str = ""
+) -> dict[str, Any]:
+    """The degrees with `--enable-expert-parallel`: experts are divided among all tensor- and data-parallel ranks.
+
+    `option` and what to do `instead` are named in errors.
+    """
     if not model.experts:
-        raise RooflineError(f"--enable-expert-parallel: {model.name} has no experts")
+        raise RooflineError(f"{option}: {model.name} has no experts{instead}")
     ranks = degrees.get("tensor", 1) * degrees.get("data", 1)
     if (other := degrees.get("expert", 1)) not in (1, ranks):
-        raise RooflineError(f"--enable-expert-parallel divides experts among {ranks} ranks, not --ep {other}")
+        raise RooflineError(f"{option} divides experts among {ranks} ranks, not --ep {other}")
     return {**degrees, "expert": ranks}
 
 
@@ -82,12 +87,8 @@ def attention_parallel(degrees: Mapping[str, Any], model: Model) -> dict[str, An
 
     As SGLang's `--enable-dp-attention`, with the experts divided among all ranks.
     """
-    if not model.experts:
-        raise RooflineError(f"--dp-attention: {model.name} has no experts; --dp serves replicas")
-    ranks = degrees.get("tensor", 1) * degrees.get("data", 1)
-    if (other := degrees.get("expert", 1)) not in (1, ranks):
-        raise RooflineError(f"--dp-attention divides experts among {ranks} ranks, not --ep {other}")
-    return {**degrees, "tensor": 1, "data": ranks, "expert": ranks}
+    divided = expert_parallel(degrees, model, "--dp-attention", "; --dp serves replicas")
+    return {**divided, "tensor": 1, "data": divided["expert"]}
 
 
 def limited_context(model: Model, longest: int) -> int:
