@@ -17,22 +17,24 @@ from msgspec import Struct
 class WeightOnlyKernel(Struct, frozen=True):
     """Constants of a weight-only kernel, relative to the 16-bit GEMM of the same hardware.
 
-    `conversion`: FLOPs of the vector units to convert a weight of a tile, those that do not overlap with the matrix
-    units. `memory`: achieved bandwidth over that of the 16-bit GEMM. `few_rows`, `tile_rows`: rows of the lowest and of
-    the highest tile. `vector_rows`: GEMMs of up to this many rows are multiplied on the vector units where that is
-    faster. `library_rows`: those of this many and more, and of fewer where that is faster, are converted in memory, by
-    a kernel of its own, and multiplied by the library's 16-bit GEMM (0: none). `launch`: seconds on top of that GEMM's
-    launch. `sharpness`: exponent of the smooth maximum of units
-    and memory (0: that of the 16-bit GEMM); kernels that copy asynchronously overlap both better. `lookup`: cycles of a
-    multiprocessor to look a weight up in a codebook. `input_traffic`, `output_traffic`: bytes that kernels before and
-    after the GEMM move per element of its inputs and outputs. `family`: the hardware that it runs on, with the kernel
-    `otherwise` on the rest. `fitted`: the families of the hardware that the constants were fitted to; on others the
-    logarithm of the interval is `widening` times as large. `source`: where the constants come from.
+    `conversion`: instructions of the integer units to convert a weight of a tile, those that do not overlap with the
+    matrix units. `multiply_adds`: the most FMAs a clock and multiprocessor that its matrix instructions reach (0: all).
+    `memory`: achieved bandwidth over that of the 16-bit GEMM. `few_rows`, `tile_rows`: rows of the lowest and of the
+    highest tile. `vector_rows`: GEMMs of up to this many rows are multiplied on the vector units where that is faster.
+    `library_rows`: those of this many and more, and of fewer where that is faster, are converted in memory, by a kernel
+    of its own, and multiplied by the library's 16-bit GEMM (0: none). `launch`: seconds on top of that GEMM's launch.
+    `sharpness`: exponent of the smooth maximum of units and memory (0: that of the 16-bit GEMM); kernels that copy
+    asynchronously overlap both better. `lookup`: cycles of a multiprocessor to look a weight up in a codebook.
+    `input_traffic`, `output_traffic`: bytes that kernels before and after the GEMM move per element of its inputs and
+    outputs. `family`: the hardware that it runs on, with the kernel `otherwise` on the rest. `fitted`: the families of
+    the hardware that the constants were fitted to; on others the logarithm of the interval is `widening` times as
+    large. `source`: where the constants come from.
     """
 
     name: str
     source: str
     conversion: float
+    multiply_adds: float = 0.0
     memory: float = 1.0
     tile_rows: int = 128
     few_rows: int = 16
@@ -54,7 +56,7 @@ _KERNELS = (
         "fpa-intb",
         "TensorRT-LLM's CUTLASS kernel for FP16 activations and integer weights; below 5 rows (SMALL_M_FAST_PATH of its"
         " weight-only plugins) the vector units multiply; fitted to LLaMA-2-7B on A100 (Zhou et al. 2024, Table 4)",
-        conversion=3.5,
+        conversion=1.75,
         memory=0.9,
         few_rows=64,
         vector_rows=4,
@@ -63,7 +65,7 @@ _KERNELS = (
     WeightOnlyKernel(
         "unmeasured",
         "no kernel of this weight format was measured: constants typical of others, and a wide interval",
-        conversion=5.5,
+        conversion=2.75,
         memory=0.9,
         widening=2.0,
     ),
@@ -85,15 +87,18 @@ _KERNELS = (
     WeightOnlyKernel(
         "turbomind",
         "LMDeploy's TurboMind; fitted to LLaMA-2-7B on A100 (Zhou et al. 2024, Table 4)",
-        conversion=2.5,
+        conversion=1.25,
         memory=0.9,
         fitted=("ampere",),
     ),
     WeightOnlyKernel(
         "marlin",
         "Marlin (Frantar et al. 2024), tiles of up to 64 rows; fitted to its benchmark on LLaMA-13B's layers on A100"
-        " (vllm-project/vllm, pull request 2497), the launch to LLaMA-3.1-8B on H100 (pull requests 23197 and 26051)",
-        conversion=5.5,
+        " (vllm-project/vllm, pull request 2497), the launch to LLaMA-3.1-8B on H100 (pull requests 23197 and 26051);"
+        " mma.sync reaches 63% of H100's peak (Luo et al. 2024), and within 12% B200's times follow (flashinfer-ai/"
+        "flashinfer, pull request 4466)",
+        conversion=2.75,
+        multiply_adds=1280.0,
         memory=0.9,
         tile_rows=64,
         launch=3e-6,
@@ -104,7 +109,7 @@ _KERNELS = (
         "machete",
         "Machete, vLLM's kernel for Hopper (vllm-project/vllm, pull request 7701); not fitted: one fused multiply-add a"
         " weight, and Marlin's launch and bandwidth",
-        conversion=2.0,
+        conversion=0.5,
         memory=0.9,
         launch=3e-6,
         sharpness=4.0,
@@ -116,7 +121,7 @@ _KERNELS = (
         "the kernel of the AWQ authors, tiles of 16 rows (m16n128k32), and from 256 rows on FP16 weights in memory"
         " (vllm-project/vllm, pull request 2566); the conversion from 3,900 prompt tokens/s of LLaMA-2-7B on A100"
         " (casper-hansen/AutoAWQ, issue 276); Marlin's bandwidth",
-        conversion=10.0,
+        conversion=5.0,
         memory=0.9,
         tile_rows=16,
         library_rows=256,
@@ -125,7 +130,7 @@ _KERNELS = (
         "bitsandbytes",
         "bitsandbytes: a kernel of its own for one row, else 16-bit weights in memory and the library's GEMM (its"
         " matmul_4bit); not fitted: the conversion of AWQ's kernel",
-        conversion=10.0,
+        conversion=5.0,
         memory=0.9,
         library_rows=2,
         widening=2.0,
@@ -134,7 +139,7 @@ _KERNELS = (
         "aqlm",
         "AQLM's kernels for one codebook of 16 bits, which is looked up in the L2 cache; fitted to LLaMA-2-7B on"
         " RTX 3090 Ti, 75 tokens/s (Vahe1994/AQLM, issue 133)",
-        conversion=2.0,
+        conversion=0.5,
         library_rows=7,  # vLLM's threshold between its kernel and a converting one
         lookup=0.264,
     ),

@@ -22,9 +22,11 @@ term then counts the misses only. A convolution is an implicit GEMM, whose windo
 each element of its input once.
 
 A weight-only kernel (`roofline.specs.weight_only`) reads packed weights and converts each tile of them, in c seconds a
-weight for all units, before the matrix units multiply it:
+weight for all units, before the matrix units multiply it, at up to i FMAs a clock and unit where its instructions limit
+it:
 
-    conversion     c  = FLOPs / vector peak + lookups / (S clock)
+    conversion     c  = instructions / (64 S clock) + lookups / (S clock)              64 integer lanes a multiprocessor
+    peak           min(e_F peak, 2 i S clock)
     one tile       2 b_m b_n k' / (e_F peak / S) becomes 2 b_m b_n k' / (e_F peak / S) + c S b_n k'    b_m up to a limit
     few rows       T_S = c n k + 2 m n k / vector peak                                 kernels without matrix units
     many rows      t = launch + max(c n k, (B + 2 n k) / (e_B bandwidth)) + the 16-bit GEMM's t    weights in memory
@@ -107,6 +109,12 @@ REPLAYED_COPIES = {"nvfp4": 1.0}
 
 INSTRUCTION_ROWS = 16.0
 """Least rows of a matrix-unit instruction."""
+
+INTEGER_LANES = 64.0
+"""Integer and logic instructions a clock and multiprocessor: 64 from Turing to B200, while FP32 lanes doubled.
+
+CUDA C++ Programming Guide, "Throughput of Native Arithmetic Instructions".
+"""
 
 NO_PACKING = 1e-3
 """Values of `packing` below this mean none (accelerators)."""
@@ -265,8 +273,16 @@ def _throttled(on_units: Array, parameters: Mapping[str, float]) -> Array:
 
 def conversion_time(chosen: WeightOnlyKernel, hardware: Hardware) -> float:
     """Seconds that all multiprocessors take to convert one weight each time; 0 for what no document gives."""
-    looking = chosen.lookup / (units(hardware) * hardware.clock) if hardware.clock else 0.0
-    return chosen.conversion / (hardware.vector_peak or np.inf) + looking
+    clocks = unit_clocks(hardware)
+    rate = INTEGER_LANES * clocks if hardware.kind == "gpu" else (hardware.vector_peak or np.inf) / 2.0
+    return chosen.conversion / rate + chosen.lookup / clocks
+
+
+def unit_clocks(hardware: Hardware) -> float:
+    """Clocks a second of all multiprocessors; without a clock in the spec, those of 128 FP32 lanes at the FP32 peak."""
+    if hardware.clock:
+        return units(hardware) * hardware.clock
+    return (hardware.vector_peak or np.inf) / 256.0
 
 
 def weight_passes(m: Array, parameters: Mapping[str, float]) -> Array | float:
@@ -320,6 +336,8 @@ def _units_time(
         tiles = np.where((rows < dispatch.fixed_rows) & (m > 64), NEVER, tiles)
     slower = 1.0 + parameters.get("odd_rows", 0.0) * ((m % 8 != 0) & (m > 64) & odd)
     peak = parameters["compute_efficiency"] * hardware.matrix_peak(form.arithmetic)
+    if weight_only is not None and weight_only.multiply_adds:
+        peak = min(peak, 2.0 * weight_only.multiply_adds * unit_clocks(hardware))
     filled = np.minimum(rows, _padded(m, form, hardware))
     multiply = 2.0 * filled * columns * count / peak * slower
     if weight_only is not None:

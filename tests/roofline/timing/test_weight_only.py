@@ -73,6 +73,36 @@ def test_marlin_gains_with_few_rows_and_loses_with_many() -> None:
     assert ((gains < 1) == (rows > 128)).all()
 
 
+@pytest.mark.parametrize(
+    ("name", "n", "k", "published"),
+    [
+        # FP4 weights, which take a sixteenth more bytes (flashinfer-ai/flashinfer, pull request 4466): no fit saw these
+        ("b200-sxm", 6656, 19968, "1 29.17, 8 29.28, 32 45.09, 128 106.0, 512 382.1, 2048 1492, 4096 2984"),
+        ("b200-sxm", 19968, 6656, "1 29.38, 8 29.59, 32 38.24"),
+        # 4.98, 19.85 TFLOP/s, in another run 5.81, 46.36, 90.52 (inclusionAI/humming, pull request 2)
+        ("h100-sxm", 8192, 8192, "1 26.95, 4 27.05, 1 23.10, 8 23.16, 16 23.72"),
+        # 9.4% less than 23.84 us (tile-ai/TileOPs, pull request 2159)
+        ("h200-sxm", 8192, 8192, "1 21.79"),
+    ],
+)
+def test_conversion_and_mma_sync_limit_marlin_on_newer_hardware(name: str, n: int, k: int, published: str) -> None:
+    """Rows and microseconds: integer lanes and the rate of mma.sync did not grow with bandwidth and peak."""
+    rows, times = np.array([pair.split() for pair in published.split(", ")], dtype=np.float64).T
+    errors = 1e6 * gemm(rows, "marlin", n, k, load_hardware(name)) / times - 1
+    assert np.abs(errors).mean() < 0.12
+    assert np.abs(errors).max() < 0.2
+
+
+def test_awq_decodes_and_prefills_more_slowly_than_nvfp4_on_blackwell() -> None:
+    """Marlin's conversion takes longer than memory there (29 us for 6656 x 19968, where BF16 takes 46)."""
+    awq, nvfp4 = (
+        analyze(Scenario(LLAMA, load_hardware("b200-sxm"), precision=parse_precision("bf16", name))).expected
+        for name in ("awq", "nvfp4")
+    )
+    assert awq.tpot.mid > nvfp4.tpot.mid
+    assert awq.ttft.mid > 2 * nvfp4.ttft.mid
+
+
 def test_vector_units_multiply_few_rows() -> None:
     """Up to four rows TensorRT-LLM's time rises with 2 m n k over the vector peak."""
     n = k = 16384.0
