@@ -75,13 +75,11 @@ METRICS: Mapping[str, Quantity | str] = MappingProxyType(
 STATED: Mapping[str, float] = MappingProxyType({"https://github.com/vllm-project/vllm/issues/21348 sglang": 0.93})
 """Memory utilization settings stated in a source (its command line) but not in the file, by source and engine."""
 
-FAULTS: Mapping[str, str] = MappingProxyType(
-    {
-        "https://github.com/vllm-project/vllm/pull/2031": "its vLLM kept the inputs of all all-reduces of the profiled"
-        " pass (issue 2150; fixed five days later by pull request 2151)"
-    }
-)
-"""Sources whose engine had a fault in tensor parallelism that took KV cache, and the fault."""
+KEPT_ALL_REDUCES = frozenset({"https://github.com/vllm-project/vllm/pull/2031"})
+"""Sources whose vLLM kept the inputs of all-reduces of the profiled pass (vLLM issue 2150; fixed five days later)."""
+
+BYTES = 2.0
+"""Bytes of an activation in 16 bits."""
 
 PROFILES = (((2026, 5), "vllm"), ((2025, 3), "vllm-sync"), ((0, 0), "vllm-v0"))
 """vLLM's profile since a year and month: 0.21 counts CUDA graphs, in 0.8 the V1 engine is the default."""
@@ -150,9 +148,10 @@ def simulate(line: Line, measured: float) -> Footprint:
     if quantity is Quantity.WEIGHTS:
         weights = kv_capacity(model, hardware, precision, parallel, Reserve()).weights
         return Footprint(line, quantity, measured, weights)
-    if gpus > 1 and (fault := FAULTS.get(cells["source"].strip())):
-        raise Unmapped(fault)
     reserve, stated = _reserve(cells)
+    if gpus > 1 and cells["source"].strip() in KEPT_ALL_REDUCES:
+        kept = 2.0 * model.layers * (reserve.on(hardware).pass_tokens(model.max_context) or 0) * model.hidden * BYTES
+        reserve = replace(reserve, group_context=reserve.group_context + kept)
     found = kv_capacity(model, hardware, precision, parallel, reserve)
     if quantity is Quantity.CAPACITY:
         in_tokens = cells["unit"].strip() in ("blocks", "tokens")
