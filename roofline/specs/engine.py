@@ -27,6 +27,7 @@ from typing import Annotated, Any
 
 import numpy as np
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from roofline.core.documents import read_mapping
 from roofline.core.errors import RooflineError, UnknownNameError
@@ -120,7 +121,8 @@ class Engine(Struct, frozen=True, dict=True):
     upcast is added to the 16-bit GEMM. `kernels_of`: the
     measured engine (and version) that the profile was fitted with, where that is another one. `also`: by family of
     hardware and kind of kernel the engine that a further kernel of this one was measured with; the faster is used.
-    `spread`: p10 and p90 of measured over predicted whole-model time, on top of the
+    `vendors`: parameters that differ on the hardware of a vendor or kind, where the engine has another backend
+    (llama.cpp's Metal kernels). `spread`: p10 and p90 of measured over predicted whole-model time, on top of the
     kernels' own intervals. `sources`: the data that the profile was fitted to.
     """
 
@@ -141,6 +143,7 @@ class Engine(Struct, frozen=True, dict=True):
     weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     kernels_of: str = ""
     also: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
+    vendors: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: MappingProxyType({}))
     version: str = ""
     starts: tuple[str, ...] = ()
     memory: Reserve = NO_RESERVE
@@ -183,6 +186,16 @@ class Engine(Struct, frozen=True, dict=True):
         place = starts.index(nearest(version, map(Version, starts)).text)
         return f"{self.heading}: the profile is that of {starts[place]} to before {starts[place + 1]}"
 
+    def backend(self, hardware: Hardware) -> str:
+        """The key of `vendors` that holds on such hardware: its kind or vendor; "" for none."""
+        return next((name for name in (hardware.kind, hardware.vendor) if name in self.vendors), "")
+
+    def on(self, hardware: Hardware) -> Engine:
+        """The profile with the parameters of such hardware's vendor or kind."""
+        if not (backend := self.backend(hardware)):
+            return self
+        return replace(self, parameters=MappingProxyType({**self.parameters, **self.vendors[backend]}))
+
     def measured_as(self, hardware: Hardware) -> tuple[str, str]:
         """The engine and version whose measured kernels on such hardware stand for this engine's."""
         if self.kernels_of and self.uses_calibrated_kernels(hardware):
@@ -224,10 +237,10 @@ def default_engine(hardware: Hardware) -> str:
 
 
 def resolve_engine(hardware: Hardware, requested: Engine | str | None) -> Engine:
-    """The requested profile (or its name, version or path), else the hardware's default; raises like `load_engine`."""
-    if isinstance(requested, Engine):
-        return requested
-    return load_engine(default_engine(hardware) if requested is None else requested)
+    """The profile of a name, version or path, or the default one, on the hardware; raises like `load_engine`."""
+    if not isinstance(requested, Engine):
+        requested = load_engine(default_engine(hardware) if requested is None else requested)
+    return requested.on(hardware)
 
 
 def list_engines() -> list[str]:

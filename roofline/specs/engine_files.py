@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from msgspec.structs import replace
@@ -48,7 +49,8 @@ def parse_engine(content: Mapping[str, Any], where: str, version: str = "") -> E
 def _parse(content: Mapping[str, Any], where: str) -> Engine:
     check_keys(content, _KEYS, where)
     parts = {
-        "parameters": _parameters(content.get("parameters", {}), where),
+        "parameters": _parameters(content.get("parameters", {}), "parameters", where),
+        "vendors": _vendors(content.get("vendors", {}), where),
         "memory": parse_reserve(content.get("memory", {}), where),
         "scheduler": parse_scheduler(content.get("scheduler", {}), where),
     }
@@ -71,11 +73,21 @@ def _parse(content: Mapping[str, Any], where: str) -> Engine:
     return engine
 
 
-def _parameters(content: object, where: str) -> dict[str, float]:
+def _parameters(content: object, key: str, where: str) -> Mapping[str, float]:
     known = {parameter.name: parameter for parameter in PARAMETERS}
-    given = as_mapping(content, where, "parameters")
-    check_keys(given, known, where, "parameters")
-    return {name: _value(value, known[name], f"parameters.{name}", where) for name, value in given.items()}
+    given = as_mapping(content, where, key)
+    check_keys(given, known, where, key)
+    found = {name: _value(value, known[name], f"{key}.{name}", where) for name, value in given.items()}
+    return MappingProxyType(found)
+
+
+def _vendors(content: object, where: str) -> Mapping[str, Mapping[str, float]]:
+    given = as_mapping(content, where, "vendors")
+    for name in given:
+        if not isinstance(name, str):
+            raise SpecError(where, f"'vendors': expected names of vendors, got {quote(name)}")
+    found = {name: _parameters(own, f"vendors.{name}", where) for name, own in given.items()}
+    return MappingProxyType(found)
 
 
 def _value(given: object, parameter: Parameter, key: str, where: str) -> float:
@@ -114,13 +126,20 @@ def render(engine: Engine) -> str:
     if engine.weight_only:
         lines += [f"weight_only: {{{', '.join(f'{name}: {kernel}' for name, kernel in engine.weight_only.items())}}}"]
     lines += [*render_reserve(engine.memory), *render_scheduler(engine.scheduler), "parameters:"]
-    for parameter in PARAMETERS:
-        value = engine[parameter.name]
-        shown = f"{value:.4g}" if parameter.unit is Unit.RATIO or value == 0 else f"{value * 1e6:.4g} us"
-        lines.append(f"  {parameter.name}: {shown}  # {parameter.meaning}")
+    lines += [
+        f"  {parameter.name}: {_shown(parameter, engine[parameter.name])}  # {parameter.meaning}"
+        for parameter in PARAMETERS
+    ]
+    for name, own in engine.vendors.items():
+        values = (f"{each.name}: {_shown(each, own[each.name])}" for each in PARAMETERS if each.name in own)
+        lines += [*(["vendors:"] if "vendors:" not in lines else []), f"  {_quoted(name)}: {{{', '.join(values)}}}"]
     lines.append(f"spread: [{engine.spread[0]:.4g}, {engine.spread[1]:.4g}]")
     lines += ["sources:", *(f"  - {_quoted(source)}" for source in engine.sources)] if engine.sources else []
     return "\n".join(lines) + "\n"
+
+
+def _shown(parameter: Parameter, value: float) -> str:
+    return f"{value:.4g}" if parameter.unit is Unit.RATIO or value == 0 else f"{value * 1e6:.4g} us"
 
 
 def _quoted(text: str) -> str:

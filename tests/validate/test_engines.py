@@ -9,9 +9,11 @@ from types import MappingProxyType
 import numpy as np
 import pytest
 from msgspec.structs import replace
+from yaml import safe_load
 
 from roofline import analyze
 from roofline.specs.engine import Engine, load_engine
+from roofline.specs.engine_files import parse_engine, render
 from roofline.validate.fit.engines import (
     PARAMETER,
     PRIORS,
@@ -19,9 +21,11 @@ from roofline.validate.fit.engines import (
     Fitted,
     described,
     errors,
+    fit_all,
     fit_engine,
     main,
     prior,
+    profiles,
     space,
     spread,
     weights_of,
@@ -146,12 +150,35 @@ def test_spread_holds_eighty_percent() -> None:
 
 def test_priors_are_within_the_bounds_of_parameters() -> None:
     for name, values in PRIORS.items():
-        assert load_engine(name).profile == name
+        profile, _, backend = name.partition(" ")
+        assert load_engine(profile).profile == profile
+        assert not backend or backend in load_engine(profile).vendors
         for key, value in values.items():
             assert PARAMETER[key].low <= value <= PARAMETER[key].high
     for name, grid in TABULATED.items():
         assert PARAMETER[name].low <= min(grid)
         assert max(grid) <= PARAMETER[name].high
+
+
+def test_a_backend_is_fitted_apart(measured: Path, tmp_path: Path) -> None:
+    """Rows of a vendor with a backend of its own do not move the parameters of the rest; its own are kept beside."""
+    rows = "".join(
+        f"llama-2-7b,{gpu},1,llama.cpp {backend},Q4_0,fp16,1,512,128,decode_throughput,{value},tokens/s,x\n"
+        for gpu, backend, values in (("rtx-4090", "CUDA", (180, 190)), ("m2-max", "Metal", (60, 62)))
+        for value in values
+    )
+    path = tmp_path / "rows.csv"
+    path.write_text(f"{','.join(COLUMNS)}\n{rows}")
+    whole = fit_all(read_rows(path))
+    assert [found.backend for found in whole] == ["", "Apple"]
+    path.write_text(f"{','.join(COLUMNS)}\n{''.join(line + chr(10) for line in rows.splitlines() if 'CUDA' in line)}")
+    (alone,) = fit_all(read_rows(path))
+    (engine,) = profiles(whole)
+    assert engine.parameters == alone.engine.parameters
+    assert engine.vendors["Apple"]["gap"] > 5e-6
+    assert parse_engine(safe_load(render(engine)), "x.yaml").vendors["Apple"] == pytest.approx(
+        dict(engine.vendors["Apple"]), rel=1e-3
+    )
 
 
 def test_the_command(measured: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -7,7 +7,7 @@ plus the distance from a prior, PRIORS, in units of STIFFNESS. A model is scored
 (accelerators are held out for an engine that was measured on a single model).
 
 Times come from a table (`roofline.validate.fit.pass_times`), which is exact at its centre; the centre moves to the
-fitted values, and scores come from the simulator itself.
+fitted values, and scores come from the simulator itself. Backends of an engine (`Engine.vendors`) are fitted apart.
 """
 
 from __future__ import annotations
@@ -44,14 +44,16 @@ PRIORS: Mapping[str, Mapping[str, float]] = MappingProxyType(
         "vllm@0.4": {"step": 1.0e-3, "sequence": 20e-6, "issue": 6e-6},
         "sglang": {"step": 0.5e-3, "sequence": 15e-6, "issue": 6e-6},
         "llama.cpp": {"step": 0.2e-3, "sequence": 10e-6, "issue": 3e-6, "integer_blocks": 4.0},
+        "llama.cpp Apple": {"step": 0.2e-3, "sequence": 10e-6, "issue": 3e-6, "gap": 8e-6},
         "deepspeed-mii": {"step": 1.0e-3, "sequence": 20e-6, "issue": 6e-6},
         "hf-eager": {"step": 2e-3, "sequence": 20e-6, "issue": 25e-6},
     }
 )
-"""Prior parameters of profiles (`Engine.profile`); others have their default.
+"""Prior parameters of profiles (`Engine.profile`) and of their backends; others have their default.
 
 Orders of magnitude: a step of Python scheduling, sampling and detokenising takes about a millisecond, in C++ a few
-tenths; a kernel launch takes the CPU 3 us in C++ and about 6 us in Python (5 to 10 in PyTorch's own profiles).
+tenths; a kernel launch takes the CPU 3 us in C++ and about 6 us in Python (5 to 10 in PyTorch's own profiles). Metal
+has no graphs: a token of Llama 2 7B takes 5 ms more than its bytes on every Apple GPU, 8 us for each of its kernels.
 """
 
 STIFFNESS: Mapping[str, float] = MappingProxyType(
@@ -99,9 +101,10 @@ ROUNDS = 2
 PARAMETER: Mapping[str, Parameter] = MappingProxyType({parameter.name: parameter for parameter in PARAMETERS})
 
 
-def prior(name: str) -> Engine:
-    """The initial profile of an engine's fit: the bundled fusions and graphs, PRIORS, no spread."""
-    return replace(load_engine(name), parameters=MappingProxyType(dict(PRIORS.get(name, {}))), spread=(1.0, 1.0))
+def prior(name: str, backend: str = "") -> Engine:
+    """The initial profile of an engine's fit: the bundled fusions and graphs, PRIORS, no spread and no backends."""
+    parameters = MappingProxyType(dict(PRIORS.get(f"{name} {backend}", PRIORS.get(name, {}))))
+    return replace(load_engine(name), parameters=parameters, vendors={}, spread=(1.0, 1.0))
 
 
 class Space(Struct, frozen=True):
@@ -175,7 +178,8 @@ def fit(table: Table, measured: Array, weights: Array, around: Space, start: Arr
 class Fitted(Struct, frozen=True):
     """An engine fitted to all its rows, with the predictions of each row by the prior and by a fit without its model.
 
-    `improves`: the fit lowers the held-out error by MIN_IMPROVEMENT; otherwise `engine` is the prior.
+    `backend`: the key of `Engine.vendors` whose rows they are, "" for hardware of other vendors. `improves`: the fit
+    lowers the held-out error by MIN_IMPROVEMENT; otherwise `engine` is the prior.
     """
 
     engine: Engine
@@ -184,11 +188,17 @@ class Fitted(Struct, frozen=True):
     held_out: tuple[Predicted, ...]
     folds: str
     improves: bool
+    backend: str = ""
+
+    @property
+    def heading(self) -> str:
+        """The profile and the backend."""
+        return f"{self.engine.profile} {self.backend}".rstrip()
 
 
-def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
-    """The profile of an engine from its rows, with every model scored by a fit to the others."""
-    start = prior(name)
+def fit_engine(name: str, cases: Sequence[Case], backend: str = "") -> Fitted:
+    """The profile of an engine (on a backend) from its rows, with every model scored by a fit to the others."""
+    start = prior(name, backend)
     measured = np.array([case.measured for case in cases])
     rows = [passes_of(case) for case in cases]
     around = space(start)
@@ -216,7 +226,7 @@ def fit_engine(name: str, cases: Sequence[Case]) -> Fitted:
     chosen, predicted = (engine, ordered) if improves else (start, unfitted)
     low, high = spread(measured, predicted)
     wide = min(low, MIN_SPREAD[0]), max(high, MIN_SPREAD[1])
-    return Fitted(replace(chosen, spread=wide), tuple(cases), unfitted, ordered, folds, improves)
+    return Fitted(replace(chosen, spread=wide), tuple(cases), unfitted, ordered, folds, improves, backend)
 
 
 def spread(measured: Array, predicted: Sequence[Predicted]) -> tuple[float, float]:
@@ -236,14 +246,19 @@ def spread(measured: Array, predicted: Sequence[Predicted]) -> tuple[float, floa
 def fit_all(rows: Sequence[PublishedRow], names: Iterable[str] | None = None) -> list[Fitted]:
     """The fits of the engines in `names`, or of all engines of the rows."""
     cases, _ = map_rows(rows)
-    by_engine: dict[str, list[Case]] = {}
+    by_engine: dict[str, dict[str, list[Case]]] = {}
     for case in cases:
-        by_engine.setdefault(load_engine(case.engine).profile, []).append(case)
+        engine = load_engine(case.engine)
+        by_engine.setdefault(engine.profile, {}).setdefault(engine.backend(case.scenario.hardware), []).append(case)
     chosen = list(by_engine if names is None else names)
     for name in chosen:
         if name not in by_engine:
             raise UnknownNameError("engine of the rows", name, by_engine)
-    return [fit_engine(name, _supported(by_engine[name])) for name in chosen]
+    return [
+        fit_engine(name, _supported(own), backend)
+        for name in chosen
+        for backend, own in sorted(by_engine[name].items())
+    ]
 
 
 def _supported(cases: Sequence[Case]) -> list[Case]:
@@ -276,13 +291,13 @@ def report(fitted: Sequence[Fitted]) -> str:
         for file in dict.fromkeys(files):
             own = files == file
             lines.append(
-                f"{file:38.38} {found.engine.profile:14} {own.sum():4d}"
+                f"{file:38.38} {found.heading:14} {own.sum():4d}"
                 f"  {before[own].mean():6.1%} {np.median(before[own]):6.1%}"
                 f"  {after[own].mean():6.1%} {np.median(after[own]):6.1%}  {inside[own].mean():11.0%}"
             )
     lines += ["", "Held out: every model predicted with parameters fitted to the others."]
-    lines += [f"{found.engine.profile}: by {found.folds}" for found in fitted if found.folds != "model"]
-    return "\n".join([*lines, "", *(render(found.engine) for found in fitted)])
+    lines += [f"{found.heading}: by {found.folds}" for found in fitted if found.folds != "model"]
+    return "\n".join([*lines, "", *(render(engine) for engine in profiles(fitted))])
 
 
 def _inside(case: Case, found: Predicted, engine: Engine) -> bool:
@@ -291,11 +306,30 @@ def _inside(case: Case, found: Predicted, engine: Engine) -> bool:
     return bool(found.mid - below <= case.measured <= found.mid + above)
 
 
+def profiles(fitted: Sequence[Fitted]) -> list[Engine]:
+    """The profile of each engine with the parameters of its backends, the widest spread and the fits' sources."""
+    found: dict[str, Engine] = {}
+    for one in fitted:
+        engine = described(one)
+        if (whole := found.setdefault(engine.profile, engine)) is not engine:
+            names = [name for name in DEFAULTS if engine[name] != whole[name]]
+            own = MappingProxyType({name: engine[name] for name in names})
+            (low, high), (least, most) = engine.spread, whole.spread
+            found[engine.profile] = replace(
+                whole,
+                vendors=MappingProxyType({**whole.vendors, one.backend: own}),
+                spread=(min(low, least), max(high, most)),
+                sources=(*whole.sources, *engine.sources),
+            )
+    return list(found.values())
+
+
 def described(found: Fitted) -> Engine:
     """The profile with the source of its fit."""
     files = ", ".join(dict.fromkeys(case.row.line.file for case in found.cases))
     before, after = (errors(found.cases, predicted) for predicted in (found.unfitted, found.held_out))
-    rows = f"roofline.validate.fit.engines: {len(found.cases)} rows of {files}"
+    on = f" on {found.backend}" if found.backend else ""
+    rows = f"roofline.validate.fit.engines: {len(found.cases)} rows of {files}{on}"
     if found.improves:
         source = (
             f"{rows}; fitted, held out by {found.folds}: MAPE {after.mean():.1%}, median {np.median(after):.1%}"
@@ -321,8 +355,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     def work(options: argparse.Namespace) -> str:
         fitted = fit_all(read_all(options.figures)[0], options.engine)
-        for found in fitted if options.output is not None else ():
-            save_text(options.output / f"{found.engine.profile}.yaml", render(described(found)))
+        for engine in profiles(fitted) if options.output is not None else ():
+            save_text(options.output / f"{engine.profile}.yaml", render(engine))
         return report(fitted) + "\n"
 
     return run_command(parser, work, arguments)

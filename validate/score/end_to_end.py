@@ -147,6 +147,8 @@ def to_case(row: PublishedRow, engine: str | None = None) -> Case:
     model = find_model(row.cell("model"))
     named = find_hardware(row.cell("hardware"))
     profile = find_engine(row.cell("engine")) if engine is None else engine
+    if "vulkan" in row.cell("engine").lower() and named.hardware.vendor in OWN_BACKENDS:
+        raise Unmapped("measured with Vulkan: the profile is that of the vendor's own backend")
     gpus = int(float(row.cell("gpus")))
     if gpus > NODE:
         raise Unmapped("more than one node: the parallelism is not stated")
@@ -168,6 +170,9 @@ def to_case(row: PublishedRow, engine: str | None = None) -> Case:
     measured = _seconds(row, batch, prompt, output, gpus)
     return Case(row, scenario, profile, row.metric.quantity, measured, named.assumed, _waves(scenario, profile, output))
 
+
+OWN_BACKENDS = ("NVIDIA", "AMD", "Apple")
+"""Vendors for whose hardware llama.cpp has a backend beside Vulkan: CUDA, ROCm, Metal."""
 
 SERVING = ("vllm", "tensorrt-llm", "sglang")
 """Serving engines, which split a batch whose KV cache does not fit into waves; others do not."""

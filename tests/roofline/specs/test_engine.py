@@ -208,12 +208,42 @@ def test_unknown_engine_suggests_the_nearest() -> None:
         ({"name": "x", "shared_stream": -1}, "'shared_stream': expected a whole number >= 0"),
         ({"name": "x", "all_reduce": "8 us"}, "'all_reduce': expected a mapping"),
         ({"name": "x", "all_reduce": {"NVLink": "custom"}}, "did you mean 'custom_all_reduce'"),
+        ({"name": "x", "vendors": ["Apple"]}, "'vendors' must be a mapping"),
+        ({"name": "x", "vendors": {1: {}}}, "'vendors': expected names of vendors, got '1'"),
+        ({"name": "x", "vendors": {"Apple": {"gapp": "1 us"}}}, "'gapp' in 'vendors.Apple'; did you mean 'gap'"),
     ],
 )
 def test_invalid_profiles_are_rejected(content: dict[str, object], message: str) -> None:
     with pytest.raises(SpecError, match=message) as caught:
         parse_engine(content, "mine.yaml")
     assert str(caught.value).startswith("mine.yaml: ")
+
+
+def test_parameters_of_a_vendor_s_backend(tmp_path: Path) -> None:
+    """They replace the engine's on hardware of that vendor or kind alone."""
+    path = tmp_path / "mine.yaml"
+    path.write_text("{name: mine, parameters: {step: 1 ms, gap: 1 us}, vendors: {Apple: {gap: 9 us}, cpu: {step: 0}}}")
+    found = {
+        name: Scenario(load_model("llama-2-7b"), load_hardware(name), engine=str(path)).profile
+        for name in ("h100-sxm", "m2-ultra", "epyc-9654")
+    }
+    assert [engine["gap"] for engine in found.values()] == pytest.approx([1e-6, 9e-6, 1e-6])
+    assert [engine["step"] for engine in found.values()] == pytest.approx([1e-3, 1e-3, 0])
+
+
+@pytest.mark.parametrize("name", ["m2", "m2-pro", "m1-max", "m3-max", "m4-max", "m1-ultra", "m2-ultra", "m3-ultra"])
+def test_metal_adds_the_same_time_to_a_token_on_every_gpu(name: str) -> None:
+    """About 5 ms over the weights of Llama 2 7B: 4.2 to 7 in the Q4_0 and F16 rows of llama.cpp, discussion 4167."""
+    gpu, model = load_hardware(name), load_model("llama-2-7b")
+    bound, times = [], []
+    for scheme in ("q4_0", None):
+        found = analyze(Scenario(model, gpu, prompt=1, generate=129, precision=parse_precision("fp16", scheme)))
+        assert found.expected.tpot is not None
+        bound.append(found.generation.tpot)
+        times.append(found.expected.tpot.mid)
+    slope = (times[1] - times[0]) / (bound[1] - bound[0])
+    assert 0.9 < slope < 1.3
+    assert 3.5e-3 < times[0] - slope * bound[0] < 8e-3
 
 
 @pytest.mark.parametrize(
