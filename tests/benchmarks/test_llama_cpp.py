@@ -22,6 +22,6 @@ def test_passes_of_a_small_model(benchmark: Any, tmp_path: Path) -> None:
     (found,) = benchmark.pedantic(lambda: list(time_passes(path, 1, [64])), rounds=1)
     read = load_model(str(path))
     hardware = load_hardware("ryzen-9-7950x")
-    for phase, measured in (("prefill", found.prefill), ("decode", found.decode)):
+    for phase, measured in (("prefill", found.prefill.seconds), ("decode", found.decode.seconds)):
         expected = Timed(read, hardware, phase, 64, measured).expected()  # type: ignore[arg-type]
         assert 0 < expected.mid < 20 * measured  # one thread here against sixteen there

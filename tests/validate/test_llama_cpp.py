@@ -63,6 +63,24 @@ def test_errors_are_those_of_models_that_the_fit_did_not_see() -> None:
     assert "after it, on other models, median 0." in lines[0]
 
 
+def test_passes_during_which_others_had_a_core_are_left_out() -> None:
+    rows = simulated({})
+    mixed = [replace(row, busy=busy) for row, busy in zip(rows, (1.0, 0.95, 0.6, 0.89), strict=True)]
+    assert demo.undisturbed(mixed) == mixed[:2]
+    with pytest.raises(RooflineError, match="other processes had the cores during all passes"):
+        demo.undisturbed(mixed[2:])
+
+
+def test_rows_of_an_earlier_run_are_not_measured_again(tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("qwen2.5-0.5b,q8_0,ryzen-9-7950x,64,0.5,0.97,0.02,0.8\n", encoding="utf-8")
+    write_random_model(demo.load_model("llama-68m"), "q8_0", tmp_path / "qwen2.5-0.5b-q8_0.gguf")
+    found = list(demo.measure(["qwen2.5-0.5b"], ["q8_0"], [CPU], [64], tmp_path))
+    assert [(row.phase, row.prompt, row.seconds, row.busy) for row in found] == [
+        ("prefill", 64, 0.5, 0.97),
+        ("decode", 64, 0.02, 0.8),
+    ]
+
+
 def test_a_missing_library_is_one_sentence() -> None:
     with pytest.raises(RooflineError, match=r"nothing_here is not installed: pip install 'llm-roofline\[llama-cpp\]'"):
         library("nothing_here")

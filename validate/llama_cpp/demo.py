@@ -35,6 +35,9 @@ MODELS = ("qwen2.5-0.5b", "llama-3.2-1b", "qwen2.5-1.5b")
 FORMATS = ("fp16", "q8_0", "q4_0")
 PROMPTS = (32, 128, 512, 1024)
 
+BUSY = 0.9
+"""Passes whose CPU time is less than this part of wall time and threads are left out: others had a core."""
+
 
 class Row(Struct, frozen=True):
     """A measured pass, and its expected seconds with the shipped and with the fitted constants."""
@@ -74,7 +77,7 @@ def measure(
 ) -> Iterator[Timed]:
     """Time the models in all formats on all machines; passes that `rows.csv` of the folder has are not run again."""
     path = folder / "rows.csv"
-    known = list(csv.reader(path.open(encoding="utf-8"))) if path.is_file() else []
+    known = list(csv.reader(path.read_text(encoding="utf-8").splitlines())) if path.is_file() else []
     for name, format, own in product(models, formats, machines):
         file = folder / f"{name}-{format}.gguf"
         if not file.is_file():
@@ -83,12 +86,21 @@ def measure(
         rows = [row[3:] for row in known if row[:3] == key and int(row[3]) in prompts]
         if not rows:
             found = time_passes(file, int(own.units or 1), prompts)
-            rows = [[str(one.prompt), f"{one.prefill:.6g}", f"{one.decode:.6g}"] for one in found]
+            spans = [(one.prompt, *one.prefill, *one.decode) for one in found]
+            rows = [[f"{value:.6g}" for value in span] for span in spans]
             with path.open("a", encoding="utf-8", newline="") as opened:
                 csv.writer(opened).writerows([[*key, *row] for row in rows])
-        for prompt, prefill, decode in rows:
-            yield Timed(model, own, "prefill", int(prompt), float(prefill))
-            yield Timed(model, own, "decode", int(prompt), float(decode))
+        for prompt, prefill, ran, decode, stepped in rows:
+            yield Timed(model, own, "prefill", int(prompt), float(prefill), busy=float(ran))
+            yield Timed(model, own, "decode", int(prompt), float(decode), busy=float(stepped))
+
+
+def undisturbed(rows: Sequence[Timed]) -> list[Timed]:
+    """The passes whose threads ran for nearly all of their time; raises RooflineError for none."""
+    kept = [row for row in rows if row.busy >= BUSY]
+    if not kept:
+        raise RooflineError("other processes had the cores during all passes: nothing is fitted")
+    return kept
 
 
 def compare(rows: Sequence[Timed], base: str) -> tuple[list[Row], Fits]:
@@ -130,11 +142,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         options.folder.mkdir(parents=True, exist_ok=True)
         machines = [machine(count, options.folder) for count in threads]
         _show(own.title + f": {own.memory_bandwidth / 1e9:.1f} GB/s" for own in machines)
-        rows, fits = compare(list(measure(models, formats, machines, prompts, options.folder)), models[0])
+        timed = list(measure(models, formats, machines, prompts, options.folder))
+        rows, fits = compare(undisturbed(timed), models[0])
     except (RooflineError, ValueError) as error:
         sys.stderr.write(f"roofline: {error}\n")
         return 2
     _show((HEAD, *(row.line for row in rows), "", *summary(rows)))
+    if left := len(timed) - len(rows):
+        _show((f"{left} passes are left out: CPU time below {BUSY:.0%} of threads x wall time, others had a core",))
     software = f"llama-cpp-python {library('llama_cpp').__version__}"
     for own in machines:
         source = Source("models with random weights, timed on this machine", software=(software,))

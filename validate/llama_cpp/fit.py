@@ -48,7 +48,8 @@ FITTED: Mapping[str, tuple[str, ...]] = {
 class Timed(Struct, frozen=True):
     """The measured seconds of the prefill of `prompt` tokens, or of a decode step behind that many.
 
-    `scheme` is the requested format of the weights, None for that of the model's checkpoint.
+    `scheme` is the requested format of the weights, None for that of the model's checkpoint. `busy` is the part of the
+    time for which the threads ran (`measure.Span`).
     """
 
     model: Model
@@ -57,6 +58,7 @@ class Timed(Struct, frozen=True):
     prompt: int
     seconds: float
     scheme: str | None = None
+    busy: float = 1.0
 
     @property
     def scenario(self) -> Scenario:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import Struct
 
@@ -21,12 +21,19 @@ TOKEN = 300
 """A token of every vocabulary that does not end the text."""
 
 
+class Span(NamedTuple):
+    """Seconds of a call, and the part of them for which its threads ran: CPU time over wall time and threads."""
+
+    seconds: float
+    busy: float
+
+
 class Timing(Struct, frozen=True):
-    """Seconds of the prefill of `prompt` tokens and of a decode step behind it, each the fastest of its repeats."""
+    """The prefill of `prompt` tokens and a decode step behind it, each the fastest of its repeats."""
 
     prompt: int
-    prefill: float
-    decode: float
+    prefill: Span
+    decode: Span
 
 
 def time_passes(
@@ -34,33 +41,35 @@ def time_passes(
 ) -> Iterator[Timing]:
     """Time one sequence on `threads` threads; a prompt is repeated while its passes take less than `limit` seconds.
 
-    The fastest repeat is the least disturbed one; on one thread CPU time is measured, which other processes do not
-    lengthen. Raises RooflineError if llama.cpp cannot run the file.
+    The fastest repeat is the least disturbed one. On one thread CPU time is measured, which other processes do not
+    lengthen. Several threads wait for each other at every operator, with their cores busy: CPU time well below that of
+    all threads is that of a pass in which another process had a core. Raises RooflineError if llama.cpp cannot run the
+    file.
     """
-    llama, clock = library("llama_cpp"), time.process_time if threads == 1 else time.perf_counter
+    llama = library("llama_cpp")
     with _context(llama, path, threads, max(prompts) + steps) as context:
-        _decode(llama, context, 32, clock)  # the first pass allocates
+        _decode(llama, context, 32, threads)  # the first pass allocates
         for prompt in prompts:
-            prefills: list[float] = []
-            decodes: list[float] = []
-            while len(prefills) < repeats and sum(prefills) < limit:
+            prefills: list[Span] = []
+            decodes: list[Span] = []
+            while len(prefills) < repeats and sum(span.seconds for span in prefills) < limit:
                 llama.llama_memory_clear(llama.llama_get_memory(context), True)
-                prefills.append(_decode(llama, context, prompt, clock))
-                decodes += [_decode(llama, context, 1, clock) for _ in range(steps)]
+                prefills.append(_decode(llama, context, prompt, threads))
+                decodes += [_decode(llama, context, 1, threads) for _ in range(steps)]
             yield Timing(prompt, min(prefills), min(decodes))
 
 
-def _decode(llama: Any, context: Any, tokens: int, clock: Callable[[], float]) -> float:
-    """Seconds of one call for `tokens` further tokens of the sequence."""
+def _decode(llama: Any, context: Any, tokens: int, threads: int) -> Span:
+    """One call for `tokens` further tokens of the sequence."""
     array = (llama.llama_token * tokens)(*([TOKEN] * tokens))
     batch = llama.llama_batch_get_one(array, tokens)
-    start = clock()
+    wall, cpu = time.perf_counter(), time.process_time()
     status = llama.llama_decode(context, batch)
     llama.llama_synchronize(context)
-    seconds = clock() - start
+    wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     if status:
         raise RooflineError(f"llama.cpp could not run a pass of {tokens} tokens (status {status})")
-    return seconds
+    return Span(cpu, 1.0) if threads == 1 else Span(wall, min(cpu / (threads * wall), 1.0))
 
 
 @contextmanager
