@@ -64,7 +64,8 @@ def _fit_block(fit: Mapping[str, Any], profile: str) -> Block:
     """The errors before and after the fit, and what it changed."""
     held_out = fit["error_held_out"]
     left = f", {held_out:.1%} for loads held out of it" if held_out is not None else ""
-    lines = [f"Median error: {fit['error_before']:.1%} by the shipped profile, {fit['error_after']:.1%} fitted{left}"]
+    errors = f"{fit['error_before']:.1%} by the shipped profile, {fit['error_after']:.1%} fitted{left}"
+    lines = [f"Median error of {fit['loads']} loads: {errors}"]
     for name, change in fit["changed"].items():
         lines.append(f"  {name}: {_value(name, change['from'])} to {_value(name, change['to'])}")
     return Block(lines=lines, commands=[f"roofline serve ... --engine {profile}"])

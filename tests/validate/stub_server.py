@@ -13,6 +13,9 @@ from typing import Any
 PREFILL, STEP = 4e-3, 1e-3
 """Seconds before the first token, and before each further one."""
 
+SLOW = 2.0
+"""Seconds before the first token of the third stream of a server that is slow once."""
+
 
 class Stub(ThreadingHTTPServer):
     """A server in a `mode`; after `breaks` streamed answers it drops connections. `seen` are its requests."""
@@ -112,7 +115,7 @@ class Handler(BaseHTTPRequestHandler):
         chat, mode = "messages" in body, self.server.mode
         if chat:
             self.event({"choices": [{"delta": {"role": "assistant", "content": ""}}]})
-        time.sleep(PREFILL)
+        time.sleep(SLOW if mode == "one slow" and self.server.streams == 3 else PREFILL)
         tokens = 10**6 if mode == "endless" else body["max_tokens"] // (2 if mode == "brief" else 1)
         try:
             for index in range(tokens):

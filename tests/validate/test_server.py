@@ -28,7 +28,7 @@ from roofline.validate.tables.published import COLUMNS
 from roofline.validate.tables.serving import ServingCase
 from tests.conftest import Run
 from tests.paths import ROOT
-from tests.validate.stub_server import PREFILL, STEP, serving
+from tests.validate.stub_server import PREFILL, SLOW, STEP, serving
 
 pytest.importorskip("httpx")
 
@@ -79,7 +79,7 @@ def test_the_command_compares_scores_and_fits(run: Run, tmp_path: Path, monkeypa
         status, out, _ = run("validate", "server", server.url, *COMMAND, *SHORT, "-o", "rows.csv", "--fit", "own.yaml")
     assert status == 0
     assert "2 in flight, 32 in, 8 out" in out
-    assert "Median error:" in out
+    assert "Median error of 3 loads:" in out
     assert "for loads held out of it" in out
     assert score_serving(Path("rows.csv"))["scored"] == 3
     assert run("validate", "serving", "rows.csv")[0] == 0
@@ -87,9 +87,21 @@ def test_the_command_compares_scores_and_fits(run: Run, tmp_path: Path, monkeypa
     assert own.name == "vllm"
     assert own.sources[-1].startswith("roofline validate server: 3 loads")
     assert run("serve", "llama-3.2-1b", "--hw", "l40s", "--engine", "./own.yaml", "--concurrency", 2)[0] == 0
-    with serving() as server:  # the file grows
-        assert run("validate", "server", server.url, *COMMAND, *SHORT, "-o", "rows.csv", "--format", "json")[0] == 0
-    assert len(Path("rows.csv").read_text().splitlines()) == 1 + 2 * 12
+    with serving() as server:  # the file grows, and a fit takes its rows of the same engine and hardware along
+        other = ("--model", "qwen2.5-0.5b", "--hw", "l40s", *SHORT, "-o", "rows.csv", "--fit", "both.yaml")
+        assert "Median error of 6 loads:" in run("validate", "server", server.url, *other)[1]
+        other = (*COMMAND[:2], "--hw", "h100-sxm", *SHORT, "-o", "rows.csv", "--fit", "one.yaml")
+        assert "Median error of 3 loads:" in run("validate", "server", server.url, *other)[1]
+    assert len(Path("rows.csv").read_text().splitlines()) == 1 + 3 * 12
+
+
+def test_a_disturbed_answer_of_a_single_stream_counts_little(tmp_path: Path) -> None:
+    with serving("one slow") as server:
+        document = measure_server(Target(server.url), scenario(), plan(), tmp_path / "rows.csv")
+    times = {figure["metric"]: figure["measured_s"] for figure in document["points"][0]["figures"]}
+    assert times["ttft"] < SLOW / 5
+    assert times["e2e"] == pytest.approx(times["ttft"] + 7 * times["tpot"])
+    assert times["throughput"] == pytest.approx(times["e2e"] / 8)
 
 
 def test_the_design_begins_with_the_most_informative_loads() -> None:

@@ -12,7 +12,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from statistics import fmean
+from statistics import fmean, median
 from typing import Any
 
 from msgspec import Struct
@@ -51,7 +51,11 @@ class Point(Struct, frozen=True):
 
 
 class Measured(Struct, frozen=True):
-    """Means over the requests of a point: seconds, output tokens/s of all, and the tokens that were processed."""
+    """Means over the requests of a point: seconds, output tokens/s of all, and the tokens that were processed.
+
+    TTFT and TPOT of a single stream are medians, from which the rest follows: its requests are alike, and one that
+    something else disturbed counts little.
+    """
 
     concurrency: int
     requests: int
@@ -134,16 +138,20 @@ class Load:
             raise errors.exceptions[0] from None
         seconds = time.perf_counter() - start
         paces = [timing.tpot for timing in timings if timing.tpot is not None]
-        words = self._words(point.prompt)
+        single, words = point.concurrency == 1, self._words(point.prompt)
+        middle = median if single else fmean
+        output, ttft = fmean(timing.output for timing in timings), middle(timing.ttft for timing in timings)
+        tpot = middle(paces) if paces else None
+        e2e = ttft + (output - 1) * (tpot or 0.0) if single else fmean(timing.e2e for timing in timings)
         return Measured(
             concurrency=point.concurrency,
             requests=len(timings),
             prompt=fmean(timing.prompt or self._line[0] + self._line[1] * words for timing in timings),
-            output=fmean(timing.output for timing in timings),
-            ttft=fmean(timing.ttft for timing in timings),
-            tpot=fmean(paces) if paces else None,
-            e2e=fmean(timing.e2e for timing in timings),
-            throughput=sum(timing.output for timing in timings) / seconds,
+            output=output,
+            ttft=ttft,
+            tpot=tpot,
+            e2e=e2e,
+            throughput=output / e2e if single else sum(timing.output for timing in timings) / seconds,
         )
 
     async def _answer(self, point: Point) -> Timing:

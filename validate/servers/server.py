@@ -19,7 +19,7 @@ from roofline.serving.load import Load as ServingLoad
 from roofline.specs.engine_files import render
 from roofline.validate.fit.own import OwnProfile, fit_own
 from roofline.validate.measure.bench import Progress, bar
-from roofline.validate.score.serving import METRICS, Predictor, estimate_of
+from roofline.validate.score.serving import METRICS, Predictor, estimate_of, read_cases
 from roofline.validate.servers.client import APIS, Address, Client, ServerError, read_address
 from roofline.validate.servers.measure import Ended, Limits, Load, Measured, check_limits, design, run
 from roofline.validate.tables.loads import closed_loop
@@ -58,13 +58,15 @@ def measure_server(
     """Measure a server, append rows to `output`, and write a fitted profile to `profile`; the document of the command.
 
     The rows of a finished point are in the file whatever ends the run. Raises RooflineError where nothing could be
-    measured, with the reason.
+    measured, with the reason. The fit takes rows of earlier runs in `output` along, as far as they are of the same
+    engine on the same hardware: loads of another model tell host times from those of kernels.
     """
     address, key = read_address(target.url), _key(target.key_env)
     check_limits(plan.concurrency, plan.prompts, plan.limits)
     if profile is not None and profile.suffix not in (".yaml", ".yml"):
         raise RooflineError(f"--fit writes a YAML file, got {quote(str(profile))}")
     measured: list[Measured] = []
+    earlier = [] if profile is None else _earlier(output, scenario)
     with RowFile(output, COLUMNS) as file, bar() as progress:
 
         def keep(found: Measured) -> None:
@@ -80,11 +82,22 @@ def measure_server(
             if not file.rows:
                 output.unlink(missing_ok=True)
     cases = [case_of(found, scenario, index) for index, found in enumerate(measured, 1)]
-    fitted = None if profile is None else fit_own(cases, f"roofline validate server: {len(cases)} loads, {_today()}")
+    known = [*cases, *earlier]
+    fitted = None if profile is None else fit_own(known, f"roofline validate server: {len(known)} loads, {_today()}")
     if fitted is not None and profile is not None:
         write_text(profile, render(fitted.engine))
-    document = _document(name, scenario, cases, ended, output, fitted, profile)
+    document = _document(name, scenario, cases, ended, output, fitted, profile, len(earlier))
     return {**document, "asked_output": plan.output}
+
+
+def _earlier(path: Path, scenario: Scenario) -> list[ServingCase]:
+    """The loads in a file of rows that are of a scenario's engine and hardware; none where it is no such file."""
+    try:
+        found, _ = read_cases(path)
+    except RooflineError:
+        return []
+    alike = (scenario.profile.label, scenario.hardware.name)
+    return [case for case in found if (case.scenario.profile.label, case.scenario.hardware.name) == alike]
 
 
 async def _run(
@@ -173,6 +186,7 @@ def _document(
     output: Path,
     fitted: OwnProfile | None,
     profile: Path | None,
+    earlier: int,
 ) -> Mapping[str, Any]:
     """What was measured beside what is predicted, by the scenario's profile and by the fitted one."""
     shipped, own = _predictions(cases, scenario), None
@@ -191,6 +205,7 @@ def _document(
         "profile": None if profile is None else str(profile),
         "fit": fitted
         and {
+            "loads": len(cases) + earlier,
             "error_before": fitted.before,
             "error_after": fitted.after,
             "error_held_out": fitted.held_out,
