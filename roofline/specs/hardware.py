@@ -102,6 +102,10 @@ class EnergyFigures(Struct, frozen=True):
     link: float | None = None
 
 
+MEASURED = "measured by roofline validate measure"
+"""How the source of a number begins that was measured on the machine itself."""
+
+
 class Hardware(Struct, frozen=True):
     """One accelerator. Peaks are dense, in FLOP/s (OP/s for integers), by arithmetic format.
 
@@ -134,6 +138,11 @@ class Hardware(Struct, frozen=True):
 
     def __hash__(self) -> int:
         return hash((self.name, self.memory_bandwidth, self.memory_capacity))
+
+    @property
+    def bandwidth_is_achieved(self) -> bool:
+        """Whether the memory bandwidth is what kernels achieved on this machine, and not a datasheet's."""
+        return self.sources.get("memory.bandwidth", "").startswith(MEASURED)
 
     def __repr__(self) -> str:
         memory = f"{si(self.memory_capacity, 'B')} at {si(self.memory_bandwidth, 'B/s')}"

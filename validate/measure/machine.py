@@ -18,7 +18,7 @@ from msgspec import Struct, field
 
 from roofline.core.errors import UnknownNameError
 from roofline.core.units import si
-from roofline.specs.hardware import Hardware, load_hardware
+from roofline.specs.hardware import MEASURED, Hardware, load_hardware
 from roofline.specs.hardware_files import parse_hardware
 from roofline.validate.kernels.benchmark import torch_dtype
 from roofline.validate.measure.device import Call, Cpu, Cuda, Device, is_out_of_memory
@@ -269,7 +269,7 @@ def _rendered(content: Mapping[str, Any]) -> str:
         "compute": {key: value for key, value in compute.items() if value},
         **({"cache": cache} if cache else {}),
         "sources": {
-            "measured": f"measured by roofline validate measure on {date}",
+            "measured": f"{MEASURED} on {date}",
             "system": f"reported by the operating system and the driver, {date}",
         },
     }

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from roofline import Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.specs.engine import load_engine
+from roofline.specs.hardware import MEASURED
 from roofline.specs.library import SEARCH_PATH
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_time
@@ -77,10 +78,22 @@ def test_published_throughputs(
     assert tokens_per_s(hardware, scheme, 1, threads) == pytest.approx(decode, rel=within)
 
 
+def test_a_bandwidth_that_streaming_achieved_is_reached() -> None:
+    measured = replace(CPU, sources={**CPU.sources, "memory.bandwidth": f"{MEASURED} on 2026-11-25"})
+    assert time(1.0, measured) == pytest.approx(10e-6 + 429.0e-6 / 2 + 29.13e-6, rel=1e-3)
+    assert time(1.0, measured, memory_efficiency=0.3) == time(1.0, measured)
+
+
+def test_a_single_row_has_vectors_of_its_own() -> None:
+    assert time(1.0, wide=1.0) == time(1.0)
+    assert time(1.0) - time(1.0, wide=2.0) == pytest.approx(29.13e-6 * 3 / 4, rel=1e-3)  # INT8: four times FP32
+    assert time(2.0, wide=1.0) - time(1.0, wide=1.0) < (time(2.0) - time(1.0)) / 2
+
+
 def test_wide_kernels_follow_the_peak_for_int8() -> None:
     assert time(512.0, wide=1.0) < time(512.0)
     unknown = replace(CPU, vector={"fp32": CPU.vector["fp32"]})
-    slow = {"compute_efficiency": 0.2, "row_efficiency": 0.2, "wide": 1.0}  # no faster than the FP32 peak
+    slow = {"compute_efficiency": 0.2, "row_efficiency": 0.2, "wide": 2.0}  # no faster than the FP32 peak
     assert time(512.0, unknown, **slow) == pytest.approx(time(512.0, **slow))  # Zen 4: four times FP32
 
 
