@@ -67,7 +67,8 @@ class Analysis:
         self.precision = precision
         self.fusions = tuple(scenario.fusions or ())
         self._convention = scenario.convention
-        build = Build(self.fusions, scenario.convention)
+        logits = scenario.profile.prompt_logits and self.times_are_expected
+        build = Build(self.fusions, scenario.convention, every_position=logits)
         self.schedule = Schedule(scenario.model, scenario.hardware, precision, build, scenario.settings)
         passes = self.schedule.prefill(scenario.prefill_step, scenario.tower_step)
         self._calibrate = calibrate

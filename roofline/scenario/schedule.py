@@ -75,7 +75,7 @@ class Schedule:
             skew=settings.expert_skew,
             capacity=settings.expert_capacity,
             rewrites=settings.rewrites,
-            every_position=every_position,
+            every_position=every_position or self._build.every_position,
             bridge=hardware.bridge if settings.parallel.pipeline > 1 else None,
             two_batch_overlap=phase in settings.two_batch_overlap,
         )

@@ -9,10 +9,10 @@ of together q tokens in k prompts takes
     step      T = max(K + gap N, [no CUDA graph] issue N) + host                          (`roofline.specs.engine`)
               with prompts, `dispatch` of the scheduler in the place of a shorter `issue`
 
-with p tokens cached before a chunk. b, q and k are those of one data-parallel rank, the one with the most; the kernels
-of experts, whose tokens come from all ranks, take the mean over ranks. Each term is tabulated once for a deployment
-from the kernels of the two graphs, on geometric grids, and interpolated linearly: attention is bilinear in sequences
-and context.
+with p tokens cached before a chunk; an engine that computes the logits of all prompt tokens runs head(d b + q). b, q
+and k are those of one data-parallel rank, the one with the most; the kernels of experts, whose tokens come from all
+ranks, take the mean over ranks. Each term is tabulated once for a deployment from the kernels of the two graphs, on
+geometric grids, and interpolated linearly: attention is bilinear in sequences and context.
 """
 
 from __future__ import annotations
@@ -248,7 +248,7 @@ class StepTimes:
         """
         chunk, prompts = np.asarray(chunk, float), np.maximum(prompts, 1e-9)
         tokens = batch * self.decode_tokens + chunk / self.ring
-        ends = batch * self.decode_tokens + np.where(chunk > 0, prompts, 0.0)
+        ends = batch * self.decode_tokens + np.where(chunk > 0, self.engine.logits_of(prompts, chunk / self.ring), 0.0)
         seconds = np.interp(tokens, self.tokens, self.local) + np.interp(ends, self.tokens, self.head)
         seconds = seconds + np.interp(tokens if mean is None else mean, self.tokens, self.experts)
         seconds = seconds + np.where(np.asarray(batch) > 0, self.decode(batch, context), 0.0)
@@ -324,7 +324,7 @@ class SingleStep:
         self._per_sequence, self._ring = times.decode_tokens, times.ring
         self._slower = engine.kernel_slowdown("decode"), engine.kernel_slowdown("prefill")
         self._gap = engine["gap"] * times.kernels
-        self._issued = times.dispatched
+        self._issued, self._logits = times.dispatched, engine.logits_of
         (self._step, self._sequence), self._passes, self._overlap = times.host, times.passes, engine.overlap
 
     def __call__(
@@ -333,7 +333,7 @@ class SingleStep:
         """Seconds of a step; arguments as of `StepTimes.kernel_seconds`."""
         decoded = batch * self._per_sequence
         tokens = decoded + chunk / self._ring
-        kernels = self._local(tokens) + self._head(decoded + prompts)
+        kernels = self._local(tokens) + self._head(decoded + self._logits(prompts, chunk / self._ring))
         kernels += self._experts(tokens if mean is None else mean)
         if batch > 0:
             kernels += self._decode(batch, context)

@@ -112,7 +112,9 @@ class Engine(Struct, frozen=True, dict=True):
     the faster of it and NCCL is used. `gated_delta_rule`: its prefill kernel
     (`roofline.timing.kernels.gated_delta_rule`). `int8_activations`: vendors and kinds of hardware on which linear
     layers with integer weights quantise their inputs to INT8 and multiply integers. `own_kernels`: hardware kinds whose
-    calibration does not apply, because it measured other kernels (PyTorch's on CPUs). `memory`: what it reserves of a
+    calibration does not apply, because it measured other kernels (PyTorch's on CPUs), `own_kernels_of`: the engine that
+    has them, where that is another one. `prompt_logits`: it computes the logits of all prompt tokens, not of the last
+    alone. `memory`: what it reserves of a
     device's memory (`roofline.specs.reserve`). `scheduler`: how it fills its steps under load
     (`roofline.specs.scheduler`). `checkpoints`: quantisation schemes of
     released checkpoints that it runs, and the scheme it runs each in; others are dequantised to 16 bits (None: all run
@@ -140,6 +142,8 @@ class Engine(Struct, frozen=True, dict=True):
     all_reduce: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     gated_delta_rule: str = CHUNKED
     own_kernels: tuple[str, ...] = ()
+    own_kernels_of: str = ""
+    prompt_logits: bool = False
     weight_only: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     kernels_of: str = ""
     also: Mapping[str, Mapping[str, str]] = field(default_factory=lambda: MappingProxyType({}))
@@ -150,7 +154,8 @@ class Engine(Struct, frozen=True, dict=True):
     scheduler: Scheduler = PLAIN_SCHEDULER
 
     def __hash__(self) -> int:
-        flags = (self.overlap, self.shared_stream, self.gated_delta_rule, *self.own_kernels, *self.all_reduce.items())
+        flags = (self.overlap, self.shared_stream, self.prompt_logits, self.gated_delta_rule, *self.own_kernels)
+        flags = (*flags, *self.all_reduce.items())
         return hash((self.name, self.version, self.graphs, self.fusions, *flags, *self.parameters.items()))
 
     @property
@@ -198,9 +203,9 @@ class Engine(Struct, frozen=True, dict=True):
 
     def measured_as(self, hardware: Hardware) -> tuple[str, str]:
         """The engine and version whose measured kernels on such hardware stand for this engine's."""
-        if self.kernels_of and self.uses_calibrated_kernels(hardware):
-            return split_name(self.kernels_of)
-        return self.name, self.version
+        own = not self.uses_calibrated_kernels(hardware)
+        measured = self.own_kernels_of if own else self.kernels_of
+        return split_name(measured) if measured else (self.name, self.version)
 
     def uses_calibrated_kernels(self, hardware: Hardware) -> bool:
         """Whether the calibration of the hardware's kind measured the kernels that this engine runs."""
@@ -214,6 +219,10 @@ class Engine(Struct, frozen=True, dict=True):
         """Seconds that a pass waits for host work on its sequences while the device is `busy` for that many seconds."""
         work = self["sequence"] * sequences
         return np.maximum(work - busy, 0.0) if self.overlap else work
+
+    def logits_of(self, prompts: Any, tokens: Any) -> Any:
+        """The positions with logits in chunks of prompts: the last of each, or all `tokens` with `prompt_logits`."""
+        return tokens if self.prompt_logits else prompts
 
     def kernel_slowdown(self, phase: str) -> float:
         """Kernel time of a phase relative to the calibration."""

@@ -111,6 +111,8 @@ def render(engine: Engine) -> str:
         lines += [f"all_reduce: {{{', '.join(kernels)}}}"]
     lines += [f"gated_delta_rule: {engine.gated_delta_rule}"] if engine.gated_delta_rule != CHUNKED else []
     lines += [f"own_kernels: [{', '.join(engine.own_kernels)}]"] if engine.own_kernels else []
+    lines += [f"own_kernels_of: {_quoted(engine.own_kernels_of)}"] if engine.own_kernels_of else []
+    lines += ["prompt_logits: true"] if engine.prompt_logits else []
     lines += (
         [f"int8_activations: [{', '.join(map(_quoted, engine.int8_activations))}]"] if engine.int8_activations else []
     )

@@ -72,6 +72,7 @@ ENGINES: tuple[tuple[str, str], ...] = (
     ("tensorrt-llm", "tensorrt-llm"),
     ("gpt-fast", "gpt-fast"),
     ("llama.cpp", "llama.cpp"),
+    ("llama-cpp-python", "llama-cpp-python"),
     ("gguf file", "llama.cpp"),
     ("lmdeploy", "lmdeploy"),
     ("sglang", "sglang"),
@@ -195,7 +196,7 @@ def find_precision(weights: str, kv: str, model: Model, hardware: Hardware, engi
 
 def _weights(key: str, text: str, model: Model, hardware: Hardware, engine: str) -> Precision:
     base = default_base(model, hardware)
-    if engine.startswith(("llama.cpp", "gguf")):
+    if engine.startswith(("llama.cpp", "llama-cpp-python", "gguf")):
         # llama.cpp computes in fp16 for any checkpoint.
         scheme = None if key in _UNQUANTISED_16_BIT else _GGUF_NAMES.get(key, key)
         if scheme is not None and scheme not in WEIGHT_SCHEMES:

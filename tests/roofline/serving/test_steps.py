@@ -22,6 +22,11 @@ def scenario(model: str = "llama-3.1-8b", hardware: str = "h100-sxm", **parallel
     return Scenario(load_model(model), load_hardware(hardware), settings=settings, engine=engine)
 
 
+def with_prompt_logits(case: Scenario) -> Scenario:
+    """A case whose engine computes the logits of all prompt tokens."""
+    return replace(case, engine=replace(case.profile, prompt_logits=True))
+
+
 def with_kernel_factors(case: Scenario) -> Scenario:
     """A case whose kernels of prefill and decode differ from the calibration by unlike factors."""
     profile = case.profile
@@ -30,10 +35,12 @@ def with_kernel_factors(case: Scenario) -> Scenario:
 
 DENSE = StepTimes(scenario())
 FACTORED = StepTimes(with_kernel_factors(scenario()))
+LOGITS = StepTimes(with_prompt_logits(scenario()))
 
 CASES = [
     scenario(tensor=2),
     with_kernel_factors(scenario()),
+    with_prompt_logits(scenario()),
     scenario("deepseek-r1", "b200-sxm", tensor=8),
     scenario("deepseek-r1", "b200-sxm", data=8, expert=8),
     scenario("qwen3-next-80b-a3b", "h200-sxm", tensor=4),
@@ -124,7 +131,7 @@ def test_arrays_are_evaluated_point_by_point() -> None:
 
 @given(batch=st.integers(0, 500), context=st.integers(0, 30000), chunk=st.integers(1, 9000), prompts=st.integers(1, 9))
 def test_single_steps_are_those_of_arrays(batch, context, chunk, prompts) -> None:
-    for times in (DENSE, FACTORED):
+    for times in (DENSE, FACTORED, LOGITS):
         for mean in (None, batch + chunk / 8):
             one = times.single(batch, context, chunk, 100, prompts, mean)
             assert one == pytest.approx(float(times.seconds(batch, context, chunk, 100, prompts, mean)))

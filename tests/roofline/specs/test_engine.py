@@ -45,7 +45,8 @@ def test_profiles_have_sources_and_round_trip(name: str, tmp_path: Path) -> None
     again = parse_engine(read_mapping(path), str(path))
     assert (again.fusions, again.graphs, again.sources) == (engine.fusions, engine.graphs, engine.sources)
     assert (again.int8_activations, again.overlap) == (engine.int8_activations, engine.overlap)
-    assert again.own_kernels == engine.own_kernels
+    assert (again.own_kernels, again.own_kernels_of) == (engine.own_kernels, engine.own_kernels_of)
+    assert again.prompt_logits == engine.prompt_logits
     assert (again.shared_stream, again.all_reduce) == (engine.shared_stream, engine.all_reduce)
     for parameter in PARAMETERS:
         assert again[parameter.name] == pytest.approx(engine[parameter.name], rel=1e-3)
@@ -277,6 +278,21 @@ def test_own_kernels_do_not_use_the_cpu_calibration(name: str) -> None:
         said = " ".join(assumptions(analysis))
         assert ("kernel constants: cpu (family), then pooled" in said) == (engine == "hf-eager")
         assert ("validate/measurements" in analysis.prefill.basis.source) == (engine == "hf-eager")
+
+
+def test_the_server_of_llama_cpp_python_multiplies_the_logits_of_all_prompt_tokens() -> None:
+    model, prompt = load_model("qwen2.5-0.5b"), 200
+    server, plain = (
+        analyze(Scenario(model, load_hardware("ryzen-9-7950x"), prompt=prompt, generate=9, engine=engine))
+        for engine in ("llama-cpp-python", "llama.cpp")
+    )
+    further = 2 * (prompt - 1) * model.vocabulary * model.hidden
+    norms = 10 * prompt * model.hidden
+    assert server.prefill.flops - plain.prefill.flops == pytest.approx(further, abs=norms)
+    assert server.decode is not None
+    assert plain.decode is not None
+    assert server.decode.flops == plain.decode.flops
+    assert server.prefill.basis.source == plain.prefill.basis.source
 
 
 def test_llama_cpp_quantises_activations_to_int8() -> None:
