@@ -264,6 +264,11 @@ def _bundled() -> Mapping[str, Path]:
     return MappingProxyType({path.stem: path for path in found if path.suffix == ".yaml"})
 
 
+def bundled_content(name: str) -> Mapping[str, Any]:
+    """The content of a bundled profile's file."""
+    return read_mapping(_bundled()[name])
+
+
 @lru_cache(maxsize=1)
 def _aliases() -> Mapping[str, str]:
     """The aliases of the bundled profiles' versions, with the requests that they stand for."""

@@ -19,6 +19,8 @@ from roofline.specs.engine import (
     PARAMETERS,
     PHASES,
     Engine,
+    bundled_content,
+    list_engines,
 )
 from roofline.specs.engine_versions import KEYS, aliases_of, merged, versions_of
 from roofline.specs.hardware import KINDS
@@ -30,11 +32,15 @@ from roofline.specs.scheduler import parse_scheduler, render_scheduler
 from roofline.specs.version import Version, nearest
 from roofline.specs.weight_only import WEIGHT_ONLY_KERNELS
 
+BASE = "based_on"
+"""The key with the bundled profile from which a file takes what it does not say."""
+
 _KEYS = tuple(key for key in (*Engine.__struct_fields__, *KEYS) if key not in ("version", "starts"))
 
 
 def parse_engine(content: Mapping[str, Any], where: str, version: str = "") -> Engine:
     """The engine that a profile's mapping describes, at a version; `where` names the file in errors."""
+    content = _inherited(content, where)
     changes, newest = versions_of(content, where), _parse(content, where)
     aliases_of(content, where)
     profiles = {start: _parse(merged(content, keys), where) for start, keys in changes.items()}
@@ -44,6 +50,17 @@ def parse_engine(content: Mapping[str, Any], where: str, version: str = "") -> E
     asked = Version(version)
     found = profiles[nearest(asked, changes)] if changes else newest
     return replace(found, version=asked.text, starts=starts)
+
+
+def _inherited(content: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+    """The content after that of the bundled profile that it is `based_on`, whose kernels of its own it has."""
+    if BASE not in content:
+        return content
+    name, known = content[BASE], list_engines()
+    if name not in known:
+        raise SpecError(where, f"unknown name {quote(str(name))} in {quote(BASE)}{suggest(str(name), known)}")
+    base = {key: value for key, value in bundled_content(str(name)).items() if key not in KEYS}
+    return merged({**base, "own_kernels_of": name}, {key: value for key, value in content.items() if key != BASE})
 
 
 def _parse(content: Mapping[str, Any], where: str) -> Engine:

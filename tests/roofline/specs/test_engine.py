@@ -188,6 +188,11 @@ def test_unknown_engine_suggests_the_nearest() -> None:
     ("content", "message"),
     [
         ({}, "'name' is missing"),
+        (
+            {"name": "x", "based_on": "llamacpp"},
+            "unknown name 'llamacpp' in 'based_on'; did you mean 'llama-cpp-python' or 'llama.cpp'",
+        ),
+        ({"name": "x", "based_on": ["vllm"]}, "in 'based_on'"),
         ({"name": "x", "fusion": []}, "unknown key 'fusion'; did you mean 'fusions'"),
         ({"name": "x", "fusions": "qkv"}, "'fusions': expected a list"),
         ({"name": "x", "fusions": ["qvk"]}, "did you mean 'qkv'"),
@@ -293,6 +298,16 @@ def test_the_server_of_llama_cpp_python_multiplies_the_logits_of_all_prompt_toke
     assert plain.decode is not None
     assert server.decode.flops == plain.decode.flops
     assert server.prefill.basis.source == plain.prefill.basis.source
+
+
+def test_a_profile_has_what_its_base_says_unless_it_says_otherwise(tmp_path: Path) -> None:
+    base, path = load_engine("llama.cpp"), tmp_path / "mine.yaml"
+    path.write_text("name: mine\nbased_on: llama.cpp\nparameters: {step: 5 ms}\nsources: [here]\n", encoding="utf-8")
+    mine = load_engine(str(path))
+    assert (mine["step"], mine["sequence"], mine.memory) == (5e-3, base["sequence"], base.memory)
+    assert (mine.name, mine.checkpoints, mine.sources) == ("mine", base.checkpoints, ("here",))
+    assert mine.measured_as(load_hardware("ryzen-9-7950x")) == ("llama.cpp", "")
+    assert mine.measured_as(load_hardware("h100-sxm")) == base.measured_as(load_hardware("h100-sxm"))
 
 
 def test_llama_cpp_quantises_activations_to_int8() -> None:
