@@ -37,7 +37,8 @@ from roofline.specs.engine import ROUTED_EXPERTS, SHARED_EXPERTS, Engine
 from roofline.specs.hardware import Hardware
 from roofline.timing.calibration import Basis, Calibration, Match
 from roofline.timing.corrections import Corrections
-from roofline.timing.evaluation import Counts, Deferred, Target, conversion_time, evaluate_all, kernel_groups, keys_of
+from roofline.timing.evaluation import Counts, Deferred, Target, conversion_time, evaluate_all, keys_of
+from roofline.timing.groups import kernel_groups
 from roofline.timing.intervals import Estimate, Intervals
 from roofline.timing.kernels import Array
 from roofline.timing.kernels.elementwise import PASSES
