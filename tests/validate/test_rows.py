@@ -8,8 +8,11 @@ import pandas as pd
 import pytest
 
 from roofline.core.errors import SpecError
+from roofline.specs.hardware import load_hardware
+from roofline.timing.kernels import kernel_bound
 from roofline.validate.score.accuracy import load
 from roofline.validate.tables.rows import gated, only_hardware, read_measurements
+from roofline.validate.tables.weight_only import as_computed
 
 
 def rows(count: int = 4) -> pd.DataFrame:
@@ -223,3 +226,20 @@ def test_attention_without_the_kernel_that_writes_the_cache(tmp_path: Path) -> N
     table.to_csv(tmp_path / "attention.csv", index=False)
     (part,) = read_measurements(tmp_path / "attention.csv")
     assert part.frame["bare"].tolist() == [1, 0]
+
+
+def test_gemms_that_a_norm_quantises_for(tmp_path: Path) -> None:
+    table = rows(2).assign(dtype=["int8", "fp8"], kernel=["smooth_quant_gemm_L96/PLUGIN_V2_SmoothQuantGemm_0", "gemm"])
+    (part,) = read_measurements(write(tmp_path, table))
+    assert part.frame["bare"].tolist() == [1, 0]
+
+
+def test_rows_in_a_format_that_hardware_lacks_are_of_converted_weights(tmp_path: Path) -> None:
+    """FP8 on Intel's B60: BF16's peak, and half the bytes of its weights."""
+    (part,) = read_measurements(write(tmp_path, rows(1).assign(dtype="fp8", hardware="arc-b60")))
+    hardware = load_hardware("arc-b60")
+    computed = as_computed(part, hardware)
+    few, many = ({**computed.columns, "m": size} for size in (1.0, 65536.0))
+    assert kernel_bound("gemm", many, hardware) == pytest.approx(2 * 65536 * 1024 * 2048 / 98.3e12)
+    assert kernel_bound("gemm", few, hardware) == pytest.approx(1024 * 2048 / 456e9, rel=0.01)
+    assert as_computed(part, load_hardware("h100-sxm")) is part

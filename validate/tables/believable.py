@@ -18,6 +18,7 @@ from roofline.specs.hardware import Hardware, load_hardware
 from roofline.timing.kernels import kernel_bound
 from roofline.timing.kernels.common import l2_bytes
 from roofline.validate.tables.rows import MODULES, Measurements
+from roofline.validate.tables.weight_only import as_computed
 
 MARGIN = 0.85
 """Least measured time over the bound: clocks and bandwidths exceed the datasheet's by a few percent."""
@@ -69,6 +70,7 @@ def _reasons(part: Measurements, hardware: Hardware | None, name: str) -> NDArra
     position = {row: index for index, row in enumerate(part.frame.index)}
     for format, rows in part.formats().items():
         where = [position[row] for row in rows.frame.index]
+        rows = as_computed(rows, device)
         try:
             cold = kernel_bound(part.op, rows.columns, device)
             warm = kernel_bound(part.op, rows.columns, device, rows.resident)
