@@ -25,6 +25,9 @@ from roofline.timing.levels import Level
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 """Engines whose kernels were measured, the most measured first: the order in which they stand in for others."""
 
+VENDOR = "NVIDIA"
+"""The vendor of the devices that the engines' kernels were measured on."""
+
 FOLDER = "calibration"
 """The folder of `hwspecs` with the calibration files."""
 
@@ -190,7 +193,9 @@ def _links(hardware: Hardware, engine: str, version: str, kind: bool, shelf: She
         for other in others:
             yield from _of_engine(name, other, "", (*level, "engine"), shelf)
     yield from _shared("pooled", "pooled", ("pooled",), shelf)
-    yield from _of_engine("pooled", engine, version, ("pooled",), shelf)
+    # On another vendor's devices an engine runs another library: as far as two engines are apart.
+    far: tuple[Level, ...] = ("pooled",) if hardware.vendor == VENDOR else ("pooled", "engine")
+    yield from _of_engine("pooled", engine, version, far, shelf)
     for other in others:
         yield from _of_engine("pooled", other, "", ("pooled", "engine"), shelf)
 
