@@ -69,11 +69,12 @@ class Rule(Struct, frozen=True):
 _RULES: dict[str, Rule] = {}
 
 
-def rule(name: str, statement: str, *sources: str) -> Callable[[Look], Look]:
-    """A decorator that registers a function as a rule."""
+def rule(statement: str, sources: str) -> Callable[[Look], Look]:
+    """A decorator that registers a function as the rule of its name; `sources` are separated by commas."""
 
     def register(look: Look) -> Look:
-        _RULES[name] = Rule(name, statement, sources, look)
+        name = look.__name__.replace("_", "-")
+        _RULES[name] = Rule(name, statement, tuple(sources.split(", ")), look)
         return look
 
     return register

@@ -34,12 +34,7 @@ FIXED_STATE = ("linear-attention",)
 """Moves that keep a state of fixed size."""
 
 
-@rule(
-    "flash-attention",
-    "Long contexts need fused attention: scores stay on the chip and take no memory.",
-    "yuan R21",
-    "miao D19",
-)
+@rule("Long contexts need fused attention: scores stay on the chip and take no memory.", "yuan R21, miao D19")
 def flash_attention(case: Case) -> Iterator[Finding]:
     """Applies where attention is unfused and its scores grow with the square of the prompt."""
     if "attention" in case.analysis.fusions:
@@ -70,10 +65,8 @@ def flash_attention(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "flash-decoding",
     "Few sequences with long contexts: split attention over the keys to occupy the whole device.",
-    "zhou 19",
-    "miao D17",
+    "zhou 19, miao D17",
 )
 def flash_decoding(case: Case) -> Iterator[Finding]:
     """Applies where decode attention has fewer sequences and KV heads than the device has SMs."""
@@ -98,11 +91,8 @@ def flash_decoding(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "gqa",
     "Where every head has its own keys and values and decode reads mostly KV cache, share KV heads, after training.",
-    "yuan R29",
-    "zhou 14",
-    "zhou 27",
+    "yuan R29, zhou 14, zhou 27",
 )
 def gqa(case: Case) -> Iterator[Finding]:
     """Applies to MHA models whose decode reads much KV cache."""
@@ -134,13 +124,9 @@ def gqa(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "long-context",
     "Long contexts that tolerate some accuracy loss: quantize the KV cache, keep sinks and a window, evict, attend"
     " sparsely or compress prompts.",
-    "yuan R22",
-    "zhou 12",
-    "zhou 15",
-    "miao D12",
+    "yuan R22, zhou 12, zhou 15, miao D12",
 )
 def long_context(case: Case) -> Iterator[Finding]:
     """Applies where attention takes much of prefill or of decode."""
@@ -203,9 +189,8 @@ def _visible(attentions: tuple[Attention, ...], context: int) -> int:
 
 
 @rule(
-    "linear-attention",
-    "State-space models and linear attention decode in a time independent of length; they need training anew and their"
-    " quality is less established.",
+    "State-space models and linear attention decode in a time independent of length; they need training anew and"
+    " their quality is less established.",
     "zhou 15",
 )
 def linear_attention(case: Case) -> Iterator[Finding]:

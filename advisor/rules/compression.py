@@ -25,11 +25,7 @@ LONG_PHASE = 0.25
 QUALITY_PRESERVING = (Price.LOSSLESS, Price.ENGINEERING)
 
 
-@rule(
-    "low-rank",
-    "Low-rank factors help decode, which reads fewer weights, but modestly: rank can be reduced little.",
-    "zhou 13",
-)
+@rule("Low-rank factors help decode, which reads fewer weights, but modestly: rank can be reduced little.", "zhou 13")
 def low_rank(case: Case) -> Iterator[Finding]:
     """Applies where decode is memory-bound and reads mostly weights."""
     if not case.generates:
@@ -52,11 +48,8 @@ def low_rank(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "sparsity",
     "Unstructured sparsity gains nothing on stock hardware; N:M and structured pruning do, at a cost in quality.",
-    "yuan R10",
-    "zhou 11",
-    "miao D11",
+    "yuan R10, zhou 11, miao D11",
 )
 def sparsity(case: Case) -> Iterator[Finding]:
     """Compares what a pruned model still reads and multiplies."""
@@ -78,11 +71,7 @@ def sparsity(case: Case) -> Iterator[Finding]:
         yield Caution("pruned models lose quality even at low sparsity: evaluate it on your own tasks", (name,))
 
 
-@rule(
-    "distillation",
-    "A distilled model may have any shape but needs much training: it is another model, not a setting.",
-    "yuan R28",
-)
+@rule("A distilled model may have any shape but needs much training: it is another model, not a setting.", "yuan R28")
 def distillation(case: Case) -> Iterator[Finding]:
     """Applies where retraining is allowed and a model of half the layers gains when simulated."""
     if case.goal.quality is not Quality.RETRAIN or case.model.layers < 2 or not case.fits:
@@ -102,11 +91,9 @@ def distillation(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "early-exit",
     "Early exit gains little where confidence is checked at every layer or sequences of a batch exit at different"
     " layers: prefer few exits shared by the batch, and recompute the KV cache of skipped layers.",
-    "yuan R13",
-    "zhou 28",
+    "yuan R13, zhou 28",
 )
 def early_exit(case: Case) -> Iterator[Finding]:
     """Applies to techniques that skip layers in decode."""
@@ -132,7 +119,6 @@ def early_exit(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "input-compression",
     "Prompt compression helps prefill; parallel generation of an answer's parts helps decode by sharing its reads.",
     "zhou 17",
 )
@@ -163,11 +149,8 @@ def input_compression(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "lossless-first",
     "System and decoding changes preserve the output; compression trades some quality and comes after them.",
-    "yuan R11",
-    "zhou 26",
-    "miao D13",
+    "yuan R11, zhou 26, miao D13",
 )
 def lossless_first(case: Case) -> Iterator[Finding]:
     """Applies where some move that helps preserves the output."""

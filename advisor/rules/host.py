@@ -20,11 +20,7 @@ LIGHT_SHARE = 0.05
 """Share of the time from which light operators are reported."""
 
 
-@rule(
-    "launch-bound",
-    "Decode of small models is launch-bound: CUDA graphs, fusion, larger batches, another engine.",
-    "zhou 21",
-)
+@rule("Decode of small models is launch-bound: CUDA graphs, fusion, larger batches, another engine.", "zhou 21")
 def launch_bound(case: Case) -> Iterator[Finding]:
     """Applies where no kernel runs in a fifth of a decode step."""
     if not case.generates:
@@ -47,12 +43,7 @@ def launch_bound(case: Case) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "fusion",
-    "Fuse light operators and projections of one input: less memory traffic, fewer launches.",
-    "zhou 21",
-    "miao D18",
-)
+@rule("Fuse light operators and projections of one input: less memory traffic, fewer launches.", "zhou 21, miao D18")
 def fusion(case: Case) -> Iterator[Finding]:
     """Applies where light operators take time or the engine fuses nothing."""
     light, host = case.kind_share(*LIGHT_KINDS), case.kind_share(HOST)
@@ -78,10 +69,8 @@ def fusion(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "engine-choice",
     "No engine is best for everything: choose by objective, and measure where predictions overlap.",
-    "zhou 30",
-    "miao D23",
+    "zhou 30, miao D23",
 )
 def engine_choice(case: Case) -> Iterator[Finding]:
     """Applies where other engines are offered: which are certainly better, and whether TTFT and TPOT disagree."""

@@ -30,12 +30,9 @@ OVERPREDICTED = "s3:excess=2"
 
 
 @rule(
-    "kv-cache-growth",
-    "The KV cache grows with batch and context and lives as long as a request: quantize it where it dominates bytes or"
-    " limits the batch.",
-    "yuan R7",
-    "yuan R18",
-    "zhou 10",
+    "The KV cache grows with batch and context and lives as long as a request: quantize it where it dominates bytes"
+    " or limits the batch.",
+    "yuan R7, yuan R18, zhou 10",
 )
 def kv_cache_growth(case: Case) -> Iterator[Finding]:
     """Applies where the KV cache is a large part of the bytes of a step, or of memory."""
@@ -87,12 +84,9 @@ def kv_cache_growth(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "paged-cache",
     "Where lengths are unknown, allocate the KV cache in blocks rather than for the maximum length; attention then"
     " reads scattered memory.",
-    "yuan R17",
-    "miao D7",
-    "zhou 25",
+    "yuan R17, miao D7, zhou 25",
 )
 def paged_cache(case: Case) -> Iterator[Finding]:
     """Applies where memory is reserved for longer sequences than there are."""
@@ -116,11 +110,7 @@ def paged_cache(case: Case) -> Iterator[Finding]:
     yield Caution("the KV blocks of a sequence are scattered: attention needs kernels with paged KV cache", PAGED)
 
 
-@rule(
-    "kv-allocation",
-    "Finer KV cache allocation gains little where memory does not limit the batch.",
-    "miao D8",
-)
+@rule("Finer KV cache allocation gains little where memory does not limit the batch.", "miao D8")
 def kv_allocation(case: Case) -> Iterator[Finding]:
     """Compares the memory reserved for KV cache with allocation by the token."""
     exact = case.technique("token-attention") if case.generates else None
@@ -146,11 +136,7 @@ def kv_allocation(case: Case) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "length-prediction",
-    "Output length predictors have errors: expect less than a perfect prediction gains.",
-    "zhou 33",
-)
+@rule("Output length predictors have errors: expect less than a perfect prediction gains.", "zhou 33")
 def length_prediction(case: Case) -> Iterator[Finding]:
     """Applies where reserving memory for predicted lengths is offered and helps."""
     offered = case.moves.get("s3")
@@ -169,11 +155,7 @@ def length_prediction(case: Case) -> Iterator[Finding]:
     )
 
 
-@rule(
-    "unused-memory",
-    "Free memory is room for more sequences, which share the weights that a step reads.",
-    "yuan R15",
-)
+@rule("Free memory is room for more sequences, which share the weights that a step reads.", "yuan R15")
 def unused_memory(case: Case) -> Iterator[Finding]:
     """Applies where the batch may vary, a larger one fits, and a fifth of the memory is free."""
     memory = case.analysis.memory
@@ -191,10 +173,8 @@ def unused_memory(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "kv-heads",
     "Beyond the number of KV heads tensor parallelism replicates the KV cache: split the batch or the sequence.",
-    "yuan R24",
-    "miao D5",
+    "yuan R24, miao D5",
 )
 def kv_heads(case: Case) -> Iterator[Finding]:
     """Applies where the tensor-parallel degree exceeds the KV heads, now or after a move of the same devices."""

@@ -14,12 +14,7 @@ IMBALANCE = 1.01
 """Tokens of the busiest expert-parallel device over the mean from which it is reported."""
 
 
-@rule(
-    "moe-capacity",
-    "Experts save FLOPs, not memory: all are stored, and a larger batch reads more of them.",
-    "yuan R14",
-    "miao D20",
-)
+@rule("Experts save FLOPs, not memory: all are stored, and a larger batch reads more of them.", "yuan R14, miao D20")
 def moe_capacity(case: Case) -> Iterator[Finding]:
     """Applies to MoE models."""
     if not case.model.experts:
@@ -42,12 +37,7 @@ def moe_capacity(case: Case) -> Iterator[Finding]:
         )
 
 
-@rule(
-    "moe-routing",
-    "Unbalanced routing idles the devices that wait; experts are the first kernels to fuse.",
-    "yuan R25",
-    "zhou 16",
-)
+@rule("Unbalanced routing idles the devices that wait; experts are the first kernels to fuse.", "yuan R25, zhou 16")
 def moe_routing(case: Case) -> Iterator[Finding]:
     """Applies to MoE models: unbalanced expert parallelism, all-to-all, and engines without fused experts."""
     if not case.model.experts:

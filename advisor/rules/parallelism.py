@@ -32,11 +32,9 @@ EDGE_PARAMETERS = (1e9, 3e9)
 
 
 @rule(
-    "tensor-parallelism",
     "Use tensor parallelism within a node and over fast links, not over PCIe and not where little work is left per"
     " device; pipeline stages are for models larger than a node and do not lower TPOT.",
-    "yuan R23",
-    "miao D4",
+    "yuan R23, miao D4",
 )
 def tensor_parallelism(case: Case) -> Iterator[Finding]:
     """Applies where devices communicate, now or after a move of parallelism."""
@@ -108,12 +106,7 @@ def _over_host(analysis: Analysis) -> bool:
         return False
 
 
-@rule(
-    "offloading",
-    "If the model does not fit, offload, quantize or use more devices: simulate each.",
-    "zhou 23",
-    "miao D6",
-)
+@rule("If the model does not fit, offload, quantize or use more devices: simulate each.", "zhou 23, miao D6")
 def offloading(case: Case) -> Iterator[Finding]:
     """Applies where the scenario exceeds device memory; otherwise offloading has no benefit."""
     memory = case.analysis.memory
@@ -148,10 +141,8 @@ def offloading(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "hardware-fit",
     "Exclude hardware that lacks the format or the memory; of the rest, decode needs bandwidth and prefill compute.",
-    "yuan R8",
-    "miao D26",
+    "yuan R8, miao D26",
 )
 def hardware_fit(case: Case) -> Iterator[Finding]:
     """Applies where the model does not fit, its format is not native, or one bound of one phase dominates."""
@@ -212,10 +203,8 @@ def _native_formats(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "edge-devices",
     "Edge devices serve one user within tight limits: models of 1 to 3 billion parameters, few bits, fused kernels.",
-    "zhou 29",
-    "miao D24",
+    "zhou 29, miao D24",
 )
 def edge_devices(case: Case) -> Iterator[Finding]:
     """Applies to decode on an SoC or CPU below datacenter bandwidth."""

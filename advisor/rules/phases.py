@@ -34,10 +34,8 @@ SLOWER_PREFILL = 1.01
 
 
 @rule(
-    "dominant-phase",
     "Prefill runs once and decode runs for every token: analyze them separately and work on the longer one.",
-    "yuan R3",
-    "miao D1",
+    "yuan R3, miao D1",
 )
 def dominant_phase(case: Case) -> Iterator[Finding]:
     """Names the dominant phase of models that decode."""
@@ -62,12 +60,8 @@ def dominant_phase(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "memory-bound-decode",
     "Below the ridge point only fewer bytes help: quantize, fuse kernels, or batch more sequences per weight read.",
-    "yuan R1",
-    "yuan R15",
-    "zhou 1",
-    "miao D2",
+    "yuan R1, yuan R15, zhou 1, miao D2",
 )
 def memory_bound_decode(case: Case) -> Iterator[Finding]:
     """Applies where most of a decode step's bound time is memory-bound."""
@@ -99,11 +93,8 @@ def memory_bound_decode(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "compute-bound-prefill",
     "Above the ridge point only faster arithmetic helps: quantize weights and activations, not weights alone.",
-    "yuan R2",
-    "zhou 2",
-    "zhou 4",
+    "yuan R2, zhou 2, zhou 4",
 )
 def compute_bound_prefill(case: Case) -> Iterator[Finding]:
     """Applies where most of the bound time of prefill is compute-bound."""
@@ -146,12 +137,7 @@ def _slower_prefill(case: Case) -> Iterator[Finding]:
             )
 
 
-@rule(
-    "decode-gemv",
-    "Decode of few sequences is GEMV: use kernels made for that shape, or batch more rows.",
-    "zhou 20",
-    "miao D16",
-)
+@rule("Decode of few sequences is GEMV: use kernels made for that shape, or batch more rows.", "zhou 20, miao D16")
 def decode_gemv(case: Case) -> Iterator[Finding]:
     """Applies where GEMMs of few rows are memory-bound and take a quarter of a decode step."""
     gemm = case.decode_gemm
@@ -187,7 +173,6 @@ def decode_gemv(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "dominant-operators",
     "Attention and linear layers take most of the time: optimize them first, and attention the more the longer the"
     " context.",
     "zhou 18",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from itertools import combinations
 
 import numpy as np
 from msgspec.structs import replace
@@ -34,16 +34,11 @@ OTHER_MODELS = ("student", "cascade", "model size")
 """Slots that replace the model that was tested."""
 
 
-@rule(
-    "combinations",
-    "Simulate combinations of methods: memory optimizations may counteract one another.",
-    "zhou 31",
-    "miao D9",
-)
-def interactions(case: Case) -> Iterator[Finding]:
+@rule("Simulate combinations of methods: memory optimizations may counteract one another.", "zhou 31, miao D9")
+def combinations(case: Case) -> Iterator[Finding]:
     """Applies where two of the best moves of different slots do not multiply their gains."""
     chosen = [move for move in case.best if case.fits and case.gain(move.name) > HELPS][:BEST_MOVES]
-    for one, other in combinations(chosen, 2):
+    for one, other in itertools.combinations(chosen, 2):
         trial = case.trials.attempt([one, other])
         if trial is None:
             continue
@@ -60,10 +55,8 @@ def interactions(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "conflicting-objectives",
     "Latency and throughput conflict, and a technique may help at one load and harm at another: state the objective.",
-    "miao D3",
-    "miao D21",
+    "miao D3, miao D21",
 )
 def conflicting_objectives(case: Case) -> Iterator[Finding]:
     """Applies where a larger batch fits: throughput against TPOT, and moves that help at some batches only."""
@@ -103,11 +96,7 @@ def _load_dependent(case: Case, before: Analysis, batches: list[int]) -> Iterato
             )
 
 
-@rule(
-    "measuring",
-    "Compare fairly: without queueing and network, with the same outputs, over enough settings.",
-    "miao D22",
-)
+@rule("Compare fairly: without queueing and network, with the same outputs, over enough settings.", "miao D22")
 def measuring(case: Case) -> Iterator[Finding]:
     """Applies where host time is a noticeable part of a step, and to moves that change the answers."""
     if case.generates and case.host_share >= HOST_SHARE:
@@ -125,11 +114,7 @@ def measuring(case: Case) -> Iterator[Finding]:
         yield Caution("the answers change: compare at equal quality and output length, not by time alone", changing)
 
 
-@rule(
-    "security",
-    "Consider the security of efficient inference: shared caches and changed answers.",
-    "zhou 34",
-)
+@rule("Consider the security of efficient inference: shared caches and changed answers.", "zhou 34")
 def security(case: Case) -> Iterator[Finding]:
     """Applies to KV caches shared by users, where TTFT reveals a hit, and to moves that change the answers."""
     if (ratio := _prefix_speedup(case)) is not None:

@@ -22,14 +22,9 @@ LONG_CONTEXT = 8192
 
 
 @rule(
-    "weight-only",
-    "Weight-only quantization helps below the crossover of ridge point times bytes per weight over two tokens, at most"
-    " by the ratio of bits, and less with larger batches, longer contexts and smaller models.",
-    "yuan R4",
-    "yuan R26",
-    "zhou 3",
-    "zhou 5",
-    "zhou 6",
+    "Weight-only quantization helps below the crossover of ridge point times bytes per weight over two tokens, at"
+    " most by the ratio of bits, and less with larger batches, longer contexts and smaller models.",
+    "yuan R4, yuan R26, zhou 3, zhou 5, zhou 6",
 )
 def weight_only(case: Case) -> Iterator[Finding]:
     """Applies to decode: a gain below the crossover, none above."""
@@ -57,7 +52,6 @@ def weight_only(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "weight-bits-saturation",
     "Stop lowering weight bits where the linear layers become compute-bound: fewer bits save no time at large batches.",
     "yuan R5",
 )
@@ -83,13 +77,9 @@ def weight_bits_saturation(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "low-precision-peak",
     "A low-precision peak needs all operands in that precision and hardware that has it; uniform formats are simpler,"
     " and fewer bits may also be slower.",
-    "yuan R6",
-    "yuan R27",
-    "zhou 9",
-    "miao D10",
+    "yuan R6, yuan R27, zhou 9, miao D10",
 )
 def low_precision_peak(case: Case) -> Iterator[Finding]:
     """Applies to operands narrower than the arithmetic they are multiplied in, before and after moves."""
@@ -132,12 +122,9 @@ def _of_move(case: Case, name: str, before: Formats, after: Formats) -> Iterator
 
 
 @rule(
-    "weight-bits-quality",
     "Four bits per weight usually balance size and quality; two and fewer need special methods, and long contexts and"
     " emergent abilities degrade first.",
-    "yuan R9",
-    "zhou 7",
-    "zhou 8",
+    "yuan R9, zhou 7, zhou 8",
 )
 def weight_bits_quality(case: Case) -> Iterator[Finding]:
     """Applies to moves that quantize weights."""

@@ -27,11 +27,8 @@ LARGE_VOCABULARY = 0.1
 
 
 @rule(
-    "continuous-batching",
     "Outputs of uneven length need continuous batching; a static batch suits few sequences at minimal latency.",
-    "yuan R16",
-    "miao D15",
-    "zhou 24",
+    "yuan R16, miao D15, zhou 24",
 )
 def continuous_batching(case: Case) -> Iterator[Finding]:
     """Applies to a static batch, some of whose sequences end early."""
@@ -51,11 +48,7 @@ def continuous_batching(case: Case) -> Iterator[Finding]:
         yield NoBenefit(("continuous-batching",), "a single sequence has no padding")
 
 
-@rule(
-    "padding",
-    "Padding wastes compute and memory: pack prompts, or batch prompts of similar lengths.",
-    "miao D14",
-)
+@rule("Padding wastes compute and memory: pack prompts, or batch prompts of similar lengths.", "miao D14")
 def padding(case: Case) -> Iterator[Finding]:
     """Applies where prompts are padded to the longest of their batch or bucket."""
     ratio = float(case.scenario.settings.padding)
@@ -72,11 +65,7 @@ def padding(case: Case) -> Iterator[Finding]:
     yield Caution("waiting for a full bucket and memory shared by buckets are not simulated", ("bucketing",))
 
 
-@rule(
-    "chunked-prefill",
-    "Where long prompts share a device with decode steps, chunked prefill keeps ITL steady.",
-    "yuan R19",
-)
+@rule("Where long prompts share a device with decode steps, chunked prefill keeps ITL steady.", "yuan R19")
 def chunked_prefill(case: Case) -> Iterator[Finding]:
     """Applies where the prefill of one of several sequences takes as long as many decode steps."""
     expected = case.analysis.expected
@@ -102,10 +91,8 @@ def chunked_prefill(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "shared-prefix",
     "Requests with common prefixes, as of agents and trees of thought, should share their KV cache.",
-    "yuan R20",
-    "zhou 32",
+    "yuan R20, zhou 32",
 )
 def shared_prefix(case: Case) -> Iterator[Finding]:
     """Applies where the objective depends on prefill and no prefix is cached yet."""
@@ -125,11 +112,7 @@ def shared_prefix(case: Case) -> Iterator[Finding]:
         yield Caution(f"the gain assumes prompts that share {hit:.0%} of their tokens: set your own hit rate", (name,))
 
 
-@rule(
-    "sampling",
-    "Beam search and parallel sampling multiply the KV cache; a large vocabulary lengthens every step.",
-    "miao D25",
-)
+@rule("Beam search and parallel sampling multiply the KV cache; a large vocabulary lengthens every step.", "miao D25")
 def sampling(case: Case) -> Iterator[Finding]:
     """Applies where requests decode as several sequences, or lm_head takes a tenth of a step."""
     if not case.generates:
@@ -156,11 +139,9 @@ def sampling(case: Case) -> Iterator[Finding]:
 
 
 @rule(
-    "speculative-decoding",
     "Speculative decoding is lossless and helps while decode is memory-bound, by less than the tokens accepted since"
     " drafts cost time, and no longer once verified tokens times batch cross the ridge point.",
-    "yuan R12",
-    "zhou 22",
+    "yuan R12, zhou 22",
 )
 def speculative_decoding(case: Case) -> Iterator[Finding]:
     """Applies to every drafting technique, on either side of the crossover."""
