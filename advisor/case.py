@@ -38,17 +38,14 @@ class Case(Struct, frozen=True, dict=True):
 
     @property
     def goal(self) -> Goal:
-        """The objective and its limits."""
         return self.trials.goal
 
     @property
     def base(self) -> Trial:
-        """The unchanged request."""
         return self.trials.base
 
     @property
     def analysis(self) -> Analysis:
-        """The simulated request."""
         return self.base.analysis
 
     @property
@@ -63,17 +60,14 @@ class Case(Struct, frozen=True, dict=True):
 
     @property
     def hardware(self) -> Hardware:
-        """The device."""
         return self.scenario.hardware
 
     @property
     def precision(self) -> Precision:
-        """The formats in use."""
         return self.analysis.precision
 
     @property
     def batch(self) -> int:
-        """Sequences in the batch."""
         return int(self.scenario.batch)
 
     @cached_property
@@ -164,7 +158,6 @@ class Case(Struct, frozen=True, dict=True):
 
     @cached_property
     def formats(self) -> Formats | None:
-        """The formats of the largest GEMM."""
         return formats_of(self.analysis)
 
     @cached_property
@@ -201,7 +194,6 @@ class Case(Struct, frozen=True, dict=True):
 
     @cached_property
     def prefill_gemm(self) -> WeightGemm | None:
-        """The largest GEMM of prefill."""
         return largest_gemm(self.analysis.prefill)
 
     @cached_property

@@ -96,7 +96,6 @@ class WeightGemm(Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """The operator."""
         return self.figures.name
 
     @property
@@ -120,7 +119,6 @@ class WeightGemm(Struct, frozen=True):
 
     @property
     def memory_bound(self) -> bool:
-        """Whether it is memory-bound."""
         return bool(self.figures.bound == Bound.MEMORY)
 
     @property

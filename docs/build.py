@@ -42,9 +42,6 @@ GALLERY = DOCS.parent / "reports" / "gallery"
 Documents = Mapping[str, Callable[[], str]]
 
 
-# --- commands ---------------------------------------------------------------------------------------------------------
-
-
 def commands_page() -> str:
     """Every command with its arguments and options, from the Typer application."""
     from roofline import cli
@@ -139,9 +136,6 @@ def literal(text: str) -> str:
     return "".join(part.replace("|", "\\|") if index % 2 else part for index, part in enumerate(parts))
 
 
-# --- Python -----------------------------------------------------------------------------------------------------------
-
-
 def python_page() -> str:
     """The public names of MODULES with their signatures and docstrings, each once: in the room that defines it."""
     lines = ["# Python", "", "The public interface, room by room. Times are in seconds, sizes in bytes.", ""]
@@ -233,9 +227,6 @@ def documented(text: str) -> list[str]:
     return lines
 
 
-# --- figures ----------------------------------------------------------------------------------------------------------
-
-
 def gallery_page() -> str:
     """The index of the gallery; a figure, too wide for a telephone, opens alone when it is chosen."""
     index = (GALLERY / "README.md").read_text(encoding="utf-8")
@@ -247,9 +238,6 @@ def gallery_files() -> dict[str, Path]:
     """What the page of the gallery shows and links to: figures, studies and data, by their place in the pages."""
     chosen = (path for path in sorted(GALLERY.iterdir()) if path.suffix in (".svg", ".yaml", ".csv"))
     return {f"{GALLERY.name}/{path.name}": path for path in chosen}
-
-
-# --- formulas, constants and errors in other pages --------------------------------------------------------------------
 
 
 def formulas(name: str) -> str:
@@ -320,9 +308,6 @@ def stale() -> dict[Path, str]:
     }
 
 
-# --- the built pages --------------------------------------------------------------------------------------------------
-
-
 class _Loaded(HTMLParser):
     """Collects what a page loads when it is opened: scripts, styles, images, fonts, frames."""
 
@@ -345,9 +330,6 @@ def outside(page: str) -> list[str]:
     loaded.feed(page)
     found = [*loaded.found, *re.findall(r"(?:url\(|@import )[\"']?([^\"')]+)", page)]
     return [address for address in found if re.match(r"\s*(https?:)?//", address)]
-
-
-# --- MkDocs -----------------------------------------------------------------------------------------------------------
 
 
 def on_files(files: Any, config: Any) -> Any:

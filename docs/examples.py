@@ -70,7 +70,6 @@ class Block:
 
     @property
     def commands(self) -> Iterator[Command]:
-        """The commands of a block of a shell."""
         prompted = any(line.startswith("$ ") for line in self.lines)
         index = 0
         while index < len(self.lines):

@@ -67,7 +67,6 @@ class Condition(Struct, frozen=True):
 
     @property
     def text(self) -> str:
-        """The range as text."""
         if self.variable == "acceptance":
             return "whatever is accepted" if self.low is None else f"from {self.low:.3g} {self.ends}"
         name = {"batch": "at batch", "prompt": "with prompts of"}[self.variable]

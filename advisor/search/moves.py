@@ -68,11 +68,9 @@ class Move(Struct, frozen=True):
         return hash(self.name)  # sets of moves are looked up all the time
 
     def __call__(self, request: Request) -> Request:
-        """The changed request."""
         return self.change(request)
 
     def runs_on(self, engine: str) -> bool:
-        """Whether an engine runs it."""
         return self.engines is None or engine in self.engines
 
 

@@ -48,7 +48,6 @@ class Outcomes:
 
     @cached_property
     def _values(self) -> Table:
-        """The objective's values."""
         return self._table(trial.value for trial in self._trials)
 
     @cached_property

@@ -56,12 +56,10 @@ class Trial:
 
     @cached_property
     def analysis(self) -> Analysis:
-        """The simulated scenario."""
         return analyze(self.request.scenario())
 
     @cached_property
     def value(self) -> Any:
-        """The objective's value."""
         return self.goal.value(self.analysis)
 
     @cached_property
@@ -116,14 +114,12 @@ class Trial:
 
     @property
     def command(self) -> str:
-        """The command that reproduces its figures."""
         if self.goal.loaded:
             return serve_command(self.request, self.goal.served(self.analysis).load)
         return command_line(self.request)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The sorted names of its moves."""
         return names(self.moves)
 
 

@@ -157,7 +157,6 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @property
     def hardware(self) -> Hardware:
-        """The device type."""
         return self.configuration.hardware
 
     @cached_property
@@ -187,7 +186,6 @@ class Candidate(Struct, frozen=True, dict=True):
 
     @cached_property
     def roof(self) -> Bounds:
-        """The bounds at the roofline."""
         counted, counts, ranks = self.counted, self.counts, self.ranks
         compute, memory = self._times(*(np.interp(counts, BATCHES, row) for row in counted.decode))
         first, tail = np.transpose(self._times(*counted.prompt))

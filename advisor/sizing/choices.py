@@ -47,7 +47,6 @@ class Choice(Struct, frozen=True):
 
     @property
     def runner_up_has_lower_modelled_energy(self) -> bool:
-        """Whether the runner-up by energy at TDP has the lower modelled energy."""
         if self.objective.name != "efficient" or self.runner_up is None:
             return False
         first, second = self.best.modelled_energy, self.runner_up.modelled_energy

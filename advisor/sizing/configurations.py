@@ -44,17 +44,14 @@ class Configuration(Struct, frozen=True, dict=True):
 
     @property
     def hardware(self) -> Hardware:
-        """The device type."""
         return self.request.hardware
 
     @property
     def degrees(self) -> Mapping[str, int]:
-        """The degrees of parallelism."""
         return self.request.degrees
 
     @property
     def parallel(self) -> Parallelism:
-        """The parallelism of a replica."""
         return Parallelism(**dict[str, Any](self.degrees))
 
     @property

@@ -53,17 +53,14 @@ class Deployment(Struct, frozen=True, dict=True):
 
     @property
     def configuration(self) -> Configuration:
-        """The configuration of each replica."""
         return self.candidate.configuration
 
     @property
     def service(self) -> Service:
-        """The service."""
         return self.candidate.service
 
     @property
     def hardware(self) -> Hardware:
-        """The device type."""
         return self.configuration.hardware
 
     @property
@@ -101,7 +98,6 @@ class Deployment(Struct, frozen=True, dict=True):
 
     @property
     def figures(self) -> Figures:
-        """The figures by which it is ranked."""
         rate = self.outcome.requests_per_second * self.replicas
         latencies = (getattr(times, self.at) for times in (self.ttft, self.tpot))
         return figures_of(self.candidate, self.price, self.replicas, rate, *latencies)

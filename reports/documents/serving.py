@@ -136,7 +136,6 @@ def sweep_document(
 
 
 def _deployments(document: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The deployments of a document: of a sweep, or its own."""
     return list(document.get("deployments", [document]))
 
 

@@ -136,7 +136,6 @@ class ParquetFile:
         self._rows = 0
 
     def write(self, rows: Rows) -> None:
-        """Adds rows."""
         arrays = [self._array(rows, name, kind) for name, kind in self._columns.items()]
         self._waiting.append(self._arrow.RecordBatch.from_arrays(arrays, schema=self._schema))
         self._rows += rows.count

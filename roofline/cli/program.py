@@ -72,7 +72,6 @@ def _summary(name: str) -> str:
 
 @cache
 def _command(name: str) -> Any:
-    """The parser of a command."""
     found = _function(name)
     if not isinstance(found, typer.Typer):
         alone = typer.Typer(rich_markup_mode=None, add_completion=False)

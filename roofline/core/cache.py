@@ -40,5 +40,4 @@ class LruCache(Generic[Value]):
         return len(self._values)
 
     def clear(self) -> None:
-        """Evict everything."""
         self._values.clear()

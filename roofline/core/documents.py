@@ -161,7 +161,6 @@ class _Composer:
         return next(iter(self._documents.content), None)
 
     def take(self, event: Any) -> None:
-        """Process the next event."""
         if isinstance(event, yaml.ScalarEvent):
             value, size = _scalar(event), 1 + len(event.value)
             if event.anchor is not None:

@@ -61,8 +61,7 @@ class Step(NamedTuple):
 class Rule(Protocol):
     """A rule that derives extents from a step."""
 
-    def values(self, step: Step) -> dict[str, Any]:
-        """The extents by name."""
+    def values(self, step: Step) -> dict[str, Any]: ...
 
 
 class AttentionMask(Struct, frozen=True):

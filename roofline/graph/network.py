@@ -198,7 +198,6 @@ def _head(model: Model, formats: Formats, every: bool, build: Build) -> tuple[Op
 
 
 def _residual(hidden: int, base: Format) -> Tensor:
-    """The residual stream."""
     return activation("hidden", base, hidden)
 
 

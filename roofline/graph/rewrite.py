@@ -90,7 +90,6 @@ class Rotation(Struct, frozen=True):
     """SliceGPT: a square matrix rotates the residual stream into the next block's basis before each addition."""
 
     def apply(self, op: Op) -> list[Op]:
-        """The rotation and the addition."""
         if op.name not in ("attn_add", "mlp_add"):
             return [op]
         stream, update = op.reads

@@ -43,7 +43,6 @@ class Breakdown(Struct, frozen=True):
 
     @property
     def total(self) -> float:
-        """The sum of all parts."""
         return float(sum(self.parts.values()))
 
 

@@ -23,7 +23,6 @@ class Part(StrEnum):
     KEYS = "keys"
 
     def covers(self, op: Op) -> bool:
-        """Whether this part includes `op`."""
         match self:
             case Part.ATTENTION:
                 return op.kind is Kind.ATTENTION or op.name.endswith("softmax")

@@ -66,7 +66,6 @@ class OpFigures(NamedTuple):
 
     @property
     def tensors(self) -> tuple[TensorFigures, ...]:
-        """The tensors that it reads and writes."""
         return tuple(
             TensorFigures(
                 tensor.name,

@@ -313,7 +313,6 @@ class Schedule:
 
     @property
     def tokens_per_iteration(self) -> float:
-        """Tokens per decode iteration and sequence."""
         speculation = self.settings.speculation
         return speculation.accepted if speculation else 1.0
 

@@ -27,7 +27,6 @@ class Format(Struct, frozen=True):
 
     @property
     def bytes(self) -> float:
-        """Bytes per element."""
         return self.bits / 8
 
 

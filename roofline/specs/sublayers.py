@@ -16,9 +16,6 @@ Text = Annotated[str, Meta(min_length=1, max_length=400)]
 Activation = Literal["silu", "gelu", "relu", "relu2"]
 
 
-# --- mixers -----------------------------------------------------------------------------------------------------------
-
-
 class Attention(Struct, frozen=True, forbid_unknown_fields=True):
     """Softmax attention with `heads` query heads and `kv_heads` KV heads of `head_dim` each (MHA, GQA or MQA).
 
@@ -231,9 +228,6 @@ MIXERS: dict[str, type] = {
     "unet": UNet,
 }
 """Token mixers by their section key in a spec file."""
-
-
-# --- feed-forward blocks ----------------------------------------------------------------------------------------------
 
 
 class Mlp(Struct, frozen=True, forbid_unknown_fields=True):

@@ -53,7 +53,6 @@ class Acceptance(Struct, frozen=True):
 
     @property
     def where(self) -> str:
-        """The model and the task."""
         return f"{self.model} on {self.task}"
 
 
@@ -68,7 +67,6 @@ class _Figures(Struct, frozen=True, forbid_unknown_fields=True):
     rates: dict[str, tuple[float, ...]] = {}
 
     def rows(self) -> Iterator[Acceptance]:
-        """One row for each model and task."""
         for model, tokens in self.tokens.items():
             for task, value in zip(TASKS, tokens, strict=False):
                 yield Acceptance(self.method, model, task, self.length, value, self.source, tree=self.tree)

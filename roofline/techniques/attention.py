@@ -10,8 +10,6 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.model import Attention, Layer, Retention
 from roofline.techniques.changes import split_layers, with_attention, with_rewrite, with_settings
 
-# --- patterns ---------------------------------------------------------------------------------------------------------
-
 
 def limit_to_window(scenario: Scenario, name: str, *, window: int, extra: int) -> Scenario:
     """The scenario with attention to a window and `extra` other tokens, where it does not already see fewer."""
@@ -71,9 +69,6 @@ def prune_tokens(scenario: Scenario, _: str, *, keep: float) -> Scenario:
     """The tokens left fall linearly with depth to the fraction `keep`; a step has those of its middle."""
     steps = ((index + 0.5) / PRUNING_STEPS for index in range(PRUNING_STEPS))
     return with_settings(scenario, stages=tuple((1 / PRUNING_STEPS, 1 - (1 - keep) * depth) for depth in steps))
-
-
-# --- KV cache ---------------------------------------------------------------------------------------------------------
 
 
 def evict(scenario: Scenario, name: str, *, budget: int, drop: float = 0.0) -> Scenario:

@@ -40,8 +40,6 @@ from roofline.specs.schemes import UNQUANTISED, WeightScheme
 
 B = TypeVar("B", Mlp, MixtureOfExperts)
 
-# --- requirements -----------------------------------------------------------------------------------------------------
-
 
 def require_generation(scenario: Scenario, name: str) -> None:
     """Raise UnsupportedError for a model that does not generate."""
@@ -92,8 +90,6 @@ REQUIREMENTS: Mapping[str, Callable[[Scenario, str], None]] = MappingProxyType(
 )
 """What a technique may require of a model: functions that raise UnsupportedError for a model without."""
 
-# --- workload ---------------------------------------------------------------------------------------------------------
-
 
 def scaled(value: int, factor: float) -> int:
     """A dimension times `factor`, rounded, at least 1."""
@@ -125,8 +121,6 @@ def with_cached_prefix(scenario: Scenario, fraction: float, replaced_by: int | N
     cached = scenario.prompt - rest if replaced_by is None else replaced_by
     return with_tokens(scenario, prompt=rest, prefix=scenario.prefix + cached)
 
-
-# --- settings and formats ---------------------------------------------------------------------------------------------
 
 _REWRITE_ORDER: tuple[type[Rewrite], ...] = (
     *(LowRank, Adapter, ProjectedKeys, Incoherence, Rotation, Predictor, SharedWeights),
@@ -178,9 +172,6 @@ def with_weight_format(scenario: Scenario, change: Callable[[Format], Format]) -
     changed = change(scheme.format_of("up_proj", precision.base, scenario.model.layers))
     kept = UNQUANTISED | frozenset(scheme.unquantised)
     return with_precision(scenario, weights=WeightScheme(changed.name, changed, unquantised=kept))
-
-
-# --- layers -----------------------------------------------------------------------------------------------------------
 
 
 def _with_layers(scenario: Scenario, name: str, change: Callable[[Layer], Layer]) -> Scenario:

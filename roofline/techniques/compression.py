@@ -13,8 +13,6 @@ from roofline.specs.formats import Format, find_format, pruned, structured
 from roofline.techniques.changes import precision_of, with_precision, with_rewrite, with_weight_format
 from roofline.techniques.quantisation import stored, with_formats
 
-# --- sparsity ---------------------------------------------------------------------------------------------------------
-
 
 def dense_kernels(scenario: Scenario, _: str, *, sparsity: float) -> Scenario:  # noqa: ARG001 - no effect on costs
     """The scenario as it is: dense kernels store, read and multiply zeros."""
@@ -41,9 +39,6 @@ def n_m_sparsity(scenario: Scenario, name: str, *, n: int, m: int) -> Scenario:
 def sparse_load(scenario: Scenario, _: str, *, sparsity: float, index: int) -> Scenario:
     """Flash-LLM: zeros are not stored, each nonzero has an `index` of as many bits, and all are multiplied."""
     return with_weight_format(scenario, lambda dense: pruned(dense, sparsity, index))
-
-
-# --- low rank ---------------------------------------------------------------------------------------------------------
 
 
 def low_rank(scenario: Scenario, name: str, *, share: float) -> Scenario:
@@ -75,9 +70,6 @@ def tensor_train_embedding(scenario: Scenario, name: str, *, ratio: float) -> Sc
     small = Format(f"{table.name}-tensor-train", table.bits / ratio, table.arithmetic)
     special = MappingProxyType({**scheme.special, "embedding": small})
     return with_precision(scenario, weights=replace(scheme, name=f"{scheme.name}+{name}", special=special))
-
-
-# --- adapters ---------------------------------------------------------------------------------------------------------
 
 
 def adapter(scenario: Scenario, name: str, *, rank: int, weights: str = "") -> Scenario:

@@ -10,8 +10,6 @@ from roofline.scenario.scenario import Scenario
 from roofline.specs.model import Layer, MixtureOfExperts, Mlp
 from roofline.techniques.changes import scaled, split_layers, with_feed_forward, with_rewrite, with_settings
 
-# --- neurons ----------------------------------------------------------------------------------------------------------
-
 
 def active_neurons(scenario: Scenario, name: str, *, active: float, predictor: int) -> Scenario:
     """Deja Vu: MLPs of which a token activates a fraction, behind a predictor with this bottleneck."""
@@ -43,9 +41,6 @@ def _into_experts(name: str, block: Mlp, experts: int, top_k: int, width: int) -
     if top_k > experts:
         raise RooflineError(f"{name}: top-k {top_k} exceeds the {experts} experts")
     return MixtureOfExperts(experts, top_k, width, block.gated, block.activation, bias=block.bias)
-
-
-# --- experts ----------------------------------------------------------------------------------------------------------
 
 
 def copies_as_experts(scenario: Scenario, name: str, *, experts: int, top_k: int, every: int) -> Scenario:
@@ -90,9 +85,6 @@ def experts_of_one_task(scenario: Scenario, name: str) -> Scenario:
         return Mlp(width, block.gated, block.activation, bias=block.bias)
 
     return with_feed_forward(scenario, name, MixtureOfExperts, extracted)
-
-
-# --- depth ------------------------------------------------------------------------------------------------------------
 
 
 def early_exit(scenario: Scenario, _: str, *, depth: float, propagate_keys: bool) -> Scenario:

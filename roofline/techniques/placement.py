@@ -21,8 +21,6 @@ from roofline.specs.hardware import NETWORK, Hardware, Interconnect, load_hardwa
 from roofline.specs.model import Mlp
 from roofline.techniques.changes import precision_of, with_feed_forward, with_settings
 
-# --- CPU and disk -----------------------------------------------------------------------------------------------------
-
 
 def offload(scenario: Scenario, name: str, *, weights: float, kv: float = 0.0, bandwidth: str = "") -> Scenario:
     """Fractions of weights and KV cache streamed over the host link, or at the `bandwidth` of a disk.
@@ -111,9 +109,6 @@ def _weight_fraction(scenario: Scenario, *prefixes: str) -> float:
     return float(sum(size for inside, size in sizes if inside) / sum(size for _, size in sizes))
 
 
-# --- disaggregation ---------------------------------------------------------------------------------------------------
-
-
 def disaggregate(scenario: Scenario, name: str, *, decode: str) -> Scenario:
     """Decode on other hardware than prefill; "same": on other devices of the same hardware."""
     if scenario.settings.decode_hardware is not None:
@@ -121,9 +116,6 @@ def disaggregate(scenario: Scenario, name: str, *, decode: str) -> Scenario:
     decoder: Hardware = scenario.hardware if decode == "same" else load_hardware(decode)
     scenario.hardware.link(NETWORK)
     return with_settings(scenario, decode_hardware=decoder)
-
-
-# --- parallelism ------------------------------------------------------------------------------------------------------
 
 
 def parallelise(scenario: Scenario, name: str, *, kind: str, degree: int) -> Scenario:

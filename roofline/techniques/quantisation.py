@@ -13,8 +13,6 @@ from roofline.techniques.changes import precision_of, with_precision, with_rewri
 SCALE_BITS = 16
 """Bits of a scale or offset as the papers store it: fp16."""
 
-# --- formats ----------------------------------------------------------------------------------------------------------
-
 
 def stored(name: str, effective: float, nominal: float, family: str = "int") -> Format:
     """A format of `effective` bits an element, scales included, and `nominal` bits without.
@@ -62,8 +60,6 @@ def named_formats(
     return with_formats(scenario, name, **{part: find_format(format) for part, format in chosen.items() if format})
 
 
-# --- weights alone ----------------------------------------------------------------------------------------------------
-
 TRANSFORMED = ("q_proj", "up_proj", "o_proj", "down_proj", "q_a_proj")
 """Layers of which the input is transformed; k_proj, v_proj and gate_proj read the same."""
 
@@ -106,8 +102,6 @@ def file_type(scenario: Scenario, name: str, *, type: str) -> Scenario:
         raise UnknownNameError("GGUF file type", key, FILE_TYPES)
     return with_formats(scenario, name, weights=FILE_TYPES[key])
 
-
-# --- weights and activations ------------------------------------------------------------------------------------------
 
 ROTATED = ("o_proj", "down_proj")
 """Linear layers whose inputs keep a Hadamard transform at run time; the others' are merged into weights."""
@@ -162,9 +156,6 @@ def outlier_channels(scenario: Scenario, name: str, *, bits: int, group: int, ou
     fraction = min(1.0, outliers / scenario.model.hidden)
     effective = (1 - fraction) * bits + fraction * 8 + SCALE_BITS / group
     return _with_outliers(scenario, name, effective, bits, _cache_format(name, kv, group))
-
-
-# --- KV cache ---------------------------------------------------------------------------------------------------------
 
 
 def grouped_cache(scenario: Scenario, name: str, *, bits: int, group: int) -> Scenario:

@@ -33,9 +33,6 @@ def in_chunks(scenario: Scenario, _: str, *, block: int) -> Scenario:
     return with_settings(scenario, chunk=block)
 
 
-# --- KV cache allocation ----------------------------------------------------------------------------------------------
-
-
 def in_blocks(scenario: Scenario, _: str, *, block: int) -> Scenario:
     """The KV cache in blocks of `block` tokens."""
     return with_settings(scenario, kv_block=block, kv_reserved=None)
@@ -53,9 +50,6 @@ def predicted_length(scenario: Scenario, _: str, *, bucket: int, excess: float) 
     """The KV cache reserved up to the end of the bucket that the predicted length of the output falls into."""
     output = np.ceil(scenario.generate * excess / bucket) * bucket
     return with_settings(scenario, kv_reserved=scenario.first_cached + output, kv_block=1)
-
-
-# --- prefixes ---------------------------------------------------------------------------------------------------------
 
 
 def cached_prefix(scenario: Scenario, _: str, *, hit: float) -> Scenario:

@@ -56,9 +56,6 @@ def _accepted_as_published(
     return row.of_length(length), f"{row.where} ({row.source})"
 
 
-# --- a draft model ----------------------------------------------------------------------------------------------------
-
-
 def with_draft_model(
     scenario: Scenario,
     name: str,
@@ -84,9 +81,6 @@ def with_draft_model(
         draft_passes=ceil(length / draft_accept),
     )
     return _speculate(scenario, name, speculation, tree=speculation.verified > length)
-
-
-# --- drafts without a network -----------------------------------------------------------------------------------------
 
 
 def look_up(scenario: Scenario, name: str, *, length: int, tree: int | None = None, **yields: float | None) -> Scenario:
@@ -117,9 +111,6 @@ def refine_groups(scenario: Scenario, name: str, *, tokens: int, refinements: in
     if refinements > tokens:
         raise RooflineError(f"{name}: {refinements} refinements of {tokens} tokens are slower than decoding")
     return _speculate(scenario, name, Speculation(tokens - 1, tokens / refinements, tokens - 1), tree=True)
-
-
-# --- drafts of the model itself ---------------------------------------------------------------------------------------
 
 
 def draft_with_layers(scenario: Scenario, name: str, *, depth: float, length: int, **yields: float | None) -> Scenario:

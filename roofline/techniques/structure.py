@@ -24,9 +24,6 @@ def student(scenario: Scenario, name: str, *, model: str) -> Scenario:
     return replace(scenario, model=smaller)
 
 
-# --- structured pruning -----------------------------------------------------------------------------------------------
-
-
 def prune(
     scenario: Scenario, name: str, *, hidden: float = 1.0, heads: float = 1.0, width: float = 1.0, layers: float = 1.0
 ) -> Scenario:
@@ -93,9 +90,6 @@ def slice_residual_stream(scenario: Scenario, name: str, *, slice: float) -> Sce
     if model.tower is not None or model.task == "encode":
         raise UnsupportedError(f"{name} slices the residual stream of decoder-only models, which {model.name} is not")
     return with_rewrite(prune(scenario, name, hidden=1 - slice), name, Rotation())
-
-
-# --- other changes of the model ---------------------------------------------------------------------------------------
 
 
 def fewer_layers(scenario: Scenario, name: str, *, share: float) -> Scenario:

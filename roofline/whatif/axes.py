@@ -54,7 +54,6 @@ class Axis(Struct, frozen=True, eq=False):
 
     @property
     def name(self) -> str:
-        """The option's name."""
         return self.option.name
 
     @property

@@ -40,7 +40,6 @@ class Difference(Struct, frozen=True):
 
     @property
     def change(self) -> float:
-        """Its part of the difference."""
         return self.after - self.before
 
 

@@ -38,7 +38,6 @@ class _Watched:
         self._executor, self._client = executor, client
 
     def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future:
-        """Schedules a call."""
         return _Watchful(self._executor.submit(fn, *args), self._client)
 
 

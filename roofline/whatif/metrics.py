@@ -39,12 +39,10 @@ class Need(Enum):
     PRICE = "price"
 
     def met(self, hardware: Hardware) -> bool:
-        """Whether the spec has the value."""
         values = {Need.ENERGY: hardware.energy, Need.TDP: hardware.tdp, Need.PRICE: cost.price(hardware, None)}
         return values[self] is not None
 
     def missing(self, hardware: Hardware) -> RooflineError:
-        """The error for hardware without the value."""
         return {
             Need.ENERGY: energy.explain_missing,
             Need.TDP: energy.explain_missing_tdp,

@@ -17,12 +17,10 @@ class Rows(Struct, frozen=True):
     count: int
 
     def array(self, name: str) -> NDArray[Any]:
-        """A column as an array."""
         column = self.columns[name]
         return column if isinstance(column, np.ndarray) else np.full(self.count, column)
 
     def take(self, chosen: NDArray[Any]) -> Rows:
-        """The rows of a mask or of indices."""
         count = int(chosen.sum()) if chosen.dtype == bool else chosen.size
         cut = {
             name: column[chosen] if isinstance(column, np.ndarray) else column for name, column in self.columns.items()

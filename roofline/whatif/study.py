@@ -64,7 +64,6 @@ class Question(Struct, frozen=True):
 
     @property
     def condition(self) -> Expression | None:
-        """The condition on rows."""
         return None if self.where is None else parse_condition(self.where, _types(self.axes, self.at))
 
     @property
@@ -196,7 +195,6 @@ def _type_of(axis: Axis) -> Type:
 
 
 def _types(varied: Mapping[str, Type], at: str) -> dict[str, Type]:
-    """The types of all names in a condition."""
     return {**{name: find_metric(name, at).type for name in NAMES}, **varied}
 
 

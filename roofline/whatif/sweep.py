@@ -93,7 +93,6 @@ class Chunks:
         return math.ceil(self._combinations / self._together)
 
     def task(self, number: int) -> Task:
-        """The chunk of this number."""
         if self._boxes > 1:
             combination, box = divmod(number, self._boxes)
             return Task(number, (Part(self._loops(combination), self._box(box)),))
@@ -242,18 +241,15 @@ class LostWorkersError(RooflineError):
 class Future(Protocol):
     """A pending call, such as `concurrent.futures.Future`."""
 
-    def result(self) -> Any:
-        """Waits for the result of the call, or raises its exception."""
+    def result(self) -> Any: ...
 
-    def cancel(self) -> Any:
-        """Attempts to cancel the call."""
+    def cancel(self) -> Any: ...
 
 
 class Executor(Protocol):
     """An executor, such as `concurrent.futures.Executor` or Dask's `Client.get_executor()`."""
 
-    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future:
-        """Schedules a call of `fn` with these arguments."""
+    def submit(self, fn: Callable[..., Any], /, *args: Any) -> Future: ...
 
 
 def answers(
@@ -311,7 +307,6 @@ class Tally(Struct):
     reasons: Counter[str] | None = None
 
     def add(self, answer: Answer) -> None:
-        """Adds an answer."""
         self.count(answer.points, answer.rows.count, answer.reasons)
 
     def count(self, points: int, rows: int, reasons: Mapping[str, int]) -> None:
@@ -340,7 +335,6 @@ class Collector:
         self._waiting = 0
 
     def add(self, rows: Rows) -> None:
-        """Adds the selected rows of a chunk."""
         self._rows.append(rows)
         self._waiting += rows.count
         if not self._selection.everything and self._waiting > CHUNK:
@@ -349,7 +343,6 @@ class Collector:
 
     @property
     def rows(self) -> Rows:
-        """The chosen rows."""
         return self._selection.of(_together(self._rows))
 
 

@@ -336,7 +336,6 @@ def _details(entry: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _other_blocks(document: Mapping[str, Any]) -> Iterator[Block]:
-    """Other engines and other hardware."""
     titles = {
         "engine": "Other engines, with gains within the uncertainty: measure them",
         "hardware": "Other hardware, all else unchanged",

@@ -49,7 +49,6 @@ class Formats(Struct, frozen=True):
 
     @property
     def base(self) -> Format:
-        """The format of unquantised tensors."""
         return self.precision.base
 
     @property
@@ -59,7 +58,6 @@ class Formats(Struct, frozen=True):
 
     @property
     def kv(self) -> Format:
-        """The format of the KV cache."""
         return self.precision.kv
 
     @property

@@ -68,7 +68,6 @@ class Config:
         return int(self.integer(*names, default=default, least=0))
 
     def layers(self, *names: str) -> int:
-        """The number of layers."""
         return int(self.integer(*(names or ("num_hidden_layers",)), most=10**5))
 
     def factor(self, name: str, default: float) -> float:
@@ -79,11 +78,9 @@ class Config:
         return value
 
     def integers(self, name: str) -> list[int]:
-        """A list of integers, by default empty."""
         return self._list(name, int, "a list of integers")
 
     def texts(self, name: str) -> list[str]:
-        """A list of texts, by default empty."""
         return self._list(name, str, "a list of texts")
 
     def _list(self, name: str, kind: type, expected: str) -> list[Any]:
@@ -93,11 +90,9 @@ class Config:
         return list(given)
 
     def flag(self, name: str, default: bool) -> bool:
-        """A boolean."""
         return bool(self._find((name,), default, (bool,), "true or false"))
 
     def text(self, name: str, default: Any = _REQUIRED) -> Any:
-        """A text."""
         return self._find((name,), default, (str,), "text")
 
     def activation(self, *names: str, default: str) -> str:
@@ -113,7 +108,6 @@ class Config:
         return default
 
     def section(self, name: str) -> Config:
-        """A nested configuration."""
         self.read.add(name)
         value = self.content.get(name)
         value = {} if value is None else value
@@ -231,7 +225,6 @@ def spec_with_pattern(base: Spec, parts: Mapping[str, Spec], *axes: Sequence[str
 
 
 def _merged(*specs: Spec) -> Spec:
-    """Several specs merged, section by section."""
     merged: Spec = {}
     for spec in specs:
         for key, value in spec.items():

@@ -15,8 +15,6 @@ from roofline.specs.huggingface.config import Config, Spec, layer_types, spec_wi
 from roofline.specs.huggingface.dense import WINDOWED
 from roofline.specs.model import MIXERS
 
-# --- drafts -----------------------------------------------------------------------------------------------------------
-
 DRAFT_KEYS: Mapping[str, str] = {
     "draft_vocab_size": "eagle",
     "eagle_config": "eagle",
@@ -45,8 +43,6 @@ def reject_drafts(config: Config) -> None:
 def _draft(config: Config, what: str, technique: str) -> SpecError:
     return SpecError(config.where, f"{what} is a draft for another model; simulate the target model --with {technique}")
 
-
-# --- keys outside the readers ----------------------------------------------------------------------------------------
 
 TEXT_ONLY = ("gemma3", "gemma4")
 """Multimodal models of which only the text decoder is supported."""
@@ -108,9 +104,6 @@ def _reject_towers(config: Config) -> None:
             raise SpecError(config.where, f"{quote(key)} is {problem}; without that key the text decoder alone is read")
 
 
-# --- windows ----------------------------------------------------------------------------------------------------------
-
-
 def _layer_types(config: Config, spec: Spec) -> Spec:
     """The spec with the sliding windows of `layer_types`, which overrides all other window keys.
 
@@ -145,8 +138,6 @@ def _attention_sections(spec: Spec) -> list[Spec]:
 def _window_sizes(spec: Spec) -> list[int]:
     return [section["window"] for section in _attention_sections(spec) if section.get("window")]
 
-
-# --- decoders used as encoders ----------------------------------------------------------------------------------------
 
 _GENERATES = re.compile(r"For(Causal|Conditional)|LMHead|ModelLM")
 _HEADLESS = re.compile(r"(Model|For(Sequence|Token)Classification|For\w*Reward\w*|ForQuestionAnswering)$")

@@ -43,9 +43,6 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Any], Stored]:
     return _folder(path if path.is_dir() else path.parent)
 
 
-# --- GGUF -------------------------------------------------------------------------------------------------------------
-
-
 def _gguf(path: Path) -> tuple[dict[str, Any], Stored]:
     files = [read_gguf(part) for part in _parts(path)]
     whole = replace(files[0], tensors=tuple(tensor for file in files for tensor in file.tensors))
@@ -103,14 +100,10 @@ def _file_type(file: Gguf, dominant: str, where: str) -> str | None:
 
 @lru_cache(maxsize=64)
 def _ggml(name: str) -> Format:
-    """The number format of a ggml type."""
     _, block, bytes = next(entry for entry in TYPES.values() if entry[0] == name)
     if name == "mxfp4":
         return MXFP4_BLOCKS
     return FORMATS.get(name) or Format(name, 8 * bytes / block, "int8" if block > 1 else "fp32")
-
-
-# --- safetensors ------------------------------------------------------------------------------------------------------
 
 
 def _folder(folder: Path) -> tuple[dict[str, Any], Stored]:
@@ -162,9 +155,6 @@ def _adapter(folder: Path) -> str:
         return ""
     owner = f" of {quote(base)}" if isinstance(base, str) else ""
     return f"the LoRA adapter {quote(folder.name)}{owner}, {si(bytes, 'B')}: simulate it --with lora:rank={rank}"
-
-
-# --- both -------------------------------------------------------------------------------------------------------------
 
 
 class _Component(Struct):

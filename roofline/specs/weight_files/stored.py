@@ -22,7 +22,6 @@ class StoredTensor(Struct, frozen=True):
 
     @property
     def elements(self) -> int:
-        """The number of elements."""
         count = 1
         for size in self.shape:
             count *= size
@@ -62,7 +61,6 @@ class Stored(Struct, frozen=True):
 
     @property
     def bytes(self) -> int:
-        """Bytes of all tensors."""
         return sum(share.bytes for share in self.formats.values())
 
     @property

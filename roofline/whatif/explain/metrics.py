@@ -299,7 +299,6 @@ def _cost(analysis: Analysis) -> Found:
 
 
 def _price_source(analysis: Analysis) -> str:
-    """The source of the price."""
     if analysis.scenario.price is not None:
         return "as given"
     return ", ".join(

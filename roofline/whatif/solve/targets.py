@@ -50,7 +50,6 @@ class Targets(Struct, frozen=True):
 
     @property
     def memory_only(self) -> Targets:
-        """The memory target alone."""
         return Targets(fits=self.fits, at=self.at)
 
 
@@ -138,12 +137,10 @@ class Check(Struct, frozen=True):
 
     @property
     def missed(self) -> tuple[str, ...]:
-        """The missed targets."""
         return tuple(name for name, ratio in self.used.items() if not ratio <= 1)
 
     @property
     def meets(self) -> bool:
-        """Whether all targets are met."""
         return not self.missed
 
 
