@@ -9,7 +9,7 @@ from roofline.advisor.rules import Bottleneck, Caution, Finding, Hint, NoBenefit
 from roofline.advisor.search.breakeven import HELPS
 from roofline.core.units import si
 from roofline.scenario.phase import OpFigures, Phase
-from roofline.specs.model import Attention
+from roofline.specs.sublayers import Attention
 
 FLASH_BYTES = 0.01
 """Attention's share of the bytes of prefill from which FlashAttention is worth a hint."""

@@ -19,8 +19,9 @@ from roofline.graph.parallel import Parallelism
 from roofline.scenario.scenario import Scenario
 from roofline.specs.engine import load_engine
 from roofline.specs.hardware import Hardware
-from roofline.specs.model import MixtureOfExperts, Model
+from roofline.specs.model import Model
 from roofline.specs.precision import Precision
+from roofline.specs.sublayers import MixtureOfExperts
 from roofline.techniques import check_request, techniques
 from roofline.techniques.base import Technique
 from roofline.techniques.support import (

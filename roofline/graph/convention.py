@@ -15,9 +15,10 @@ from roofline.core.errors import UnsupportedError
 from roofline.graph.op import Kind, Op
 from roofline.graph.tensor import Tensor
 from roofline.specs.formats import without_scales
-from roofline.specs.model import Attention, Layer, LayerGroup, Mlp, Model, Positions
+from roofline.specs.model import Layer, LayerGroup, Model, Positions
 from roofline.specs.precision import Precision
 from roofline.specs.schemes import WeightScheme
+from roofline.specs.sublayers import Attention, Mlp
 
 NORM_OPERATIONS = 7
 ACTIVATION_OPERATIONS = 2

@@ -16,7 +16,7 @@ import numpy as np
 from msgspec import Struct
 
 from roofline.graph.size import Size, symbol
-from roofline.specs.model import Attention, LatentAttention
+from roofline.specs.sublayers import Attention, LatentAttention
 
 BATCH = symbol("batch")
 QUERIES = symbol("queries")

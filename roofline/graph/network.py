@@ -22,8 +22,9 @@ from roofline.graph.rewrite import Rewrite
 from roofline.graph.size import ZERO, Size
 from roofline.graph.tensor import Tensor
 from roofline.specs.formats import Format
-from roofline.specs.model import Attention, Hyena, LatentAttention, Layer, Mamba2, MixtureOfExperts, Mlp, Model
+from roofline.specs.model import Layer, Model
 from roofline.specs.precision import Precision
+from roofline.specs.sublayers import Attention, Hyena, LatentAttention, Mamba2, MixtureOfExperts, Mlp
 
 OVERLAP_BATCHES = 2
 """Micro-batches of two-batch overlap: one computes during the all-to-all of the other."""

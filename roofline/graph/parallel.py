@@ -23,17 +23,16 @@ from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.extents import popularity
 from roofline.graph.size import Size
 from roofline.specs.hardware import Hardware, Span
-from roofline.specs.model import (
+from roofline.specs.model import Layer, Model
+from roofline.specs.sublayers import (
     Attention,
     DeltaNet,
     Hyena,
     LatentAttention,
-    Layer,
     Mamba,
     Mamba2,
     MixtureOfExperts,
     Mlp,
-    Model,
     Retention,
     Rwkv,
     UNet,

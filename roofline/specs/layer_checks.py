@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from roofline.core.errors import SpecError
-from roofline.specs.model import Attention, Layer, MixtureOfExperts
+from roofline.specs.model import Layer
+from roofline.specs.sublayers import Attention, MixtureOfExperts
 
 
 def check_layer(layer: Layer, prefix: str, where: str) -> None:

@@ -12,63 +12,16 @@ from typing import Annotated, Literal
 from msgspec import Meta, Struct
 
 from roofline.specs.sublayers import (
-    FEED_FORWARDS,
-    MIXERS,
-    Activation,
     Attention,
     Count,
-    DeltaNet,
     FeedForward,
-    Hyena,
-    Indexer,
     LatentAttention,
-    Mamba,
-    Mamba2,
     Mixer,
     MixtureOfExperts,
-    Mlp,
-    Natural,
-    Recurrent,
-    Retention,
-    Rwkv,
-    Text,
     Tokens,
     UNet,
 )
 from roofline.specs.weight_files.stored import Stored
-
-__all__ = [
-    "FEED_FORWARDS",
-    "MIXERS",
-    "Activation",
-    "Attention",
-    "AudioConvolution",
-    "Conditioning",
-    "Count",
-    "DeltaNet",
-    "FeedForward",
-    "Hyena",
-    "ImageRule",
-    "Indexer",
-    "LatentAttention",
-    "Layer",
-    "LayerGroup",
-    "Mamba",
-    "Mamba2",
-    "Mixer",
-    "MixtureOfExperts",
-    "Mlp",
-    "Model",
-    "Natural",
-    "Norm",
-    "Positions",
-    "Recurrent",
-    "Retention",
-    "Rwkv",
-    "Text",
-    "Tokens",
-    "UNet",
-]
 
 
 class Norm(Struct, frozen=True, forbid_unknown_fields=True):

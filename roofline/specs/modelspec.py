@@ -17,25 +17,10 @@ from roofline.core.errors import SpecError, UnknownNameError, quote, suggest
 from roofline.specs.hardware import Hardware, list_hardware, load_hardware
 from roofline.specs.layer_checks import check_layer
 from roofline.specs.library import as_mapping, check_keys, is_hardware, modified, spec_files, spec_path
-from roofline.specs.model import (
-    FEED_FORWARDS,
-    MIXERS,
-    Attention,
-    AudioConvolution,
-    Conditioning,
-    Count,
-    ImageRule,
-    Layer,
-    LayerGroup,
-    Model,
-    Natural,
-    Norm,
-    Positions,
-    Text,
-    UNet,
-)
+from roofline.specs.model import AudioConvolution, Conditioning, ImageRule, Layer, LayerGroup, Model, Norm, Positions
 from roofline.specs.precision import check_scheme
 from roofline.specs.records import record
+from roofline.specs.sublayers import FEED_FORWARDS, MIXERS, Attention, Count, Natural, Text, UNet
 from roofline.specs.weight_files.stored import is_checkpoint
 
 

@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.rewrite import ProjectedKeys
 from roofline.scenario.scenario import Scenario
-from roofline.specs.model import Attention, Layer, Retention
+from roofline.specs.model import Layer
+from roofline.specs.sublayers import Attention, Retention
 from roofline.techniques.changes import split_layers, with_attention, with_rewrite, with_settings
 
 

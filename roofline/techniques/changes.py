@@ -24,19 +24,10 @@ from roofline.graph.rewrite import (
 )
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import Format
-from roofline.specs.model import (
-    Attention,
-    FeedForward,
-    LatentAttention,
-    Layer,
-    LayerGroup,
-    Mixer,
-    MixtureOfExperts,
-    Mlp,
-    Model,
-)
+from roofline.specs.model import Layer, LayerGroup, Model
 from roofline.specs.precision import Precision
 from roofline.specs.schemes import UNQUANTISED, WeightScheme
+from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts, Mlp
 
 B = TypeVar("B", Mlp, MixtureOfExperts)
 

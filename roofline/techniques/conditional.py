@@ -7,7 +7,8 @@ from msgspec.structs import replace
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.rewrite import Predictor
 from roofline.scenario.scenario import Scenario
-from roofline.specs.model import Layer, MixtureOfExperts, Mlp
+from roofline.specs.model import Layer
+from roofline.specs.sublayers import MixtureOfExperts, Mlp
 from roofline.techniques.changes import scaled, split_layers, with_feed_forward, with_rewrite, with_settings
 
 

@@ -8,18 +8,9 @@ from msgspec.structs import replace
 
 from roofline.bound.memory import parameters
 from roofline.core.errors import UnsupportedError
-from roofline.specs.model import (
-    Attention,
-    LatentAttention,
-    Layer,
-    LayerGroup,
-    MixtureOfExperts,
-    Mlp,
-    Model,
-    Norm,
-    Positions,
-)
+from roofline.specs.model import Layer, LayerGroup, Model, Norm, Positions
 from roofline.specs.modelspec import load_model
+from roofline.specs.sublayers import Attention, LatentAttention, MixtureOfExperts, Mlp
 
 _PLAIN = Norm("rmsnorm", weight=False)
 

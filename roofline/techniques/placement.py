@@ -18,7 +18,7 @@ from roofline.scenario.scenario import Scenario
 from roofline.scenario.settings import Host
 from roofline.specs.formats import UNQUANTISED_FORMATS
 from roofline.specs.hardware import NETWORK, Hardware, Interconnect, load_hardware
-from roofline.specs.model import Mlp
+from roofline.specs.sublayers import Mlp
 from roofline.techniques.changes import precision_of, with_feed_forward, with_settings
 
 

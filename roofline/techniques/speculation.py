@@ -14,7 +14,8 @@ from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.network import EMBEDDING, HEAD
 from roofline.scenario.scenario import Scenario
 from roofline.scenario.speculation import Speculation, accepted_tokens
-from roofline.specs.model import Attention, LatentAttention, Model
+from roofline.specs.model import Model
+from roofline.specs.sublayers import Attention, LatentAttention
 from roofline.techniques.acceptance import published_acceptance
 from roofline.techniques.changes import with_settings
 from roofline.techniques.drafts import draft_model, eagle_3_layer, eagle_layer, medusa_heads, prediction_module

@@ -8,8 +8,9 @@ from roofline.bound.memory import parameters as stored_parameters
 from roofline.core.errors import RooflineError, UnsupportedError
 from roofline.graph.rewrite import Rotation, SharedWeights
 from roofline.scenario.scenario import Scenario
-from roofline.specs.model import Attention, FeedForward, LatentAttention, Layer, MixtureOfExperts, Mlp, Model
+from roofline.specs.model import Layer, Model
 from roofline.specs.modelspec import load_model
+from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, MixtureOfExperts, Mlp
 from roofline.techniques.changes import regrouped, scaled, with_rewrite
 
 

@@ -13,8 +13,9 @@ import numpy as np
 
 from roofline.scenario.scenario import Scenario
 from roofline.specs.formats import UNQUANTISED_FORMATS, Format
-from roofline.specs.model import MIXERS, Model
+from roofline.specs.model import Model
 from roofline.specs.schemes import GGUF
+from roofline.specs.sublayers import MIXERS
 from roofline.techniques import check_request, find_technique
 from roofline.techniques.support import (
     FEATURES,

@@ -22,9 +22,10 @@ from roofline.graph.op import Kind, Op, fuse
 from roofline.graph.parallel import Parallelism
 from roofline.graph.size import total
 from roofline.specs.formats import Format, find_format, grouped
-from roofline.specs.model import Attention, MixtureOfExperts, Norm
+from roofline.specs.model import Norm
 from roofline.specs.precision import Precision
 from roofline.specs.schemes import WeightScheme
+from roofline.specs.sublayers import Attention, MixtureOfExperts
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.timing.kernels.shapes import kernel_shape
 

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from roofline.core.errors import RooflineError, UnknownNameError
-from roofline.specs.model import Attention, Mlp, Model
+from roofline.specs.model import Model
+from roofline.specs.sublayers import Attention, Mlp
 from roofline.validate.measure.decoder import check
 
 FILE_TYPES = {"fp16": ("F16", 1), "q8_0": ("Q8_0", 7), "q4_0": ("Q4_0", 2)}

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from roofline.specs.engine import Engine
 from roofline.specs.hardware import Hardware
-from roofline.specs.model import Attention, Layer, LayerGroup, Mlp, Model, Norm, Positions
+from roofline.specs.model import Layer, LayerGroup, Model, Norm, Positions
+from roofline.specs.sublayers import Attention, Mlp
 from roofline.validate.kernels.benchmark import Benchmark
 from roofline.validate.kernels.work import Case
 from roofline.validate.measure.bench import measure_case

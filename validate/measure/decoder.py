@@ -14,7 +14,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from roofline.core.errors import UnsupportedError
-from roofline.specs.model import Attention, Mlp, Model
+from roofline.specs.model import Model
+from roofline.specs.sublayers import Attention, Mlp
 from roofline.validate.kernels.benchmark import torch_dtype
 from roofline.validate.kernels.eager import add_norm, angles, attend, linear, rms_norm, rotate, silu_mul
 

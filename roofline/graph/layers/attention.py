@@ -12,7 +12,8 @@ from roofline.graph.op import Kind, Link, Op
 from roofline.graph.parallel import Collective
 from roofline.graph.size import Size, symbol
 from roofline.graph.tensor import Role, Tensor
-from roofline.specs.model import Attention, Norm
+from roofline.specs.model import Norm
+from roofline.specs.sublayers import Attention
 
 SOFTMAX_FLOPS = 5  # maximum, subtract, exponential, sum, divide
 ROPE_FLOPS = 3  # times cosine, times sine, add

@@ -16,17 +16,8 @@ from roofline.graph.layers.recurrent import recurrent
 from roofline.graph.op import Kind, Link, Op, shared
 from roofline.graph.parallel import Collective, grid_traffic
 from roofline.graph.tensor import Role, Tensor
-from roofline.specs.model import (
-    Attention,
-    FeedForward,
-    LatentAttention,
-    Layer,
-    Mixer,
-    MixtureOfExperts,
-    Mlp,
-    Norm,
-    UNet,
-)
+from roofline.specs.model import Layer, Norm
+from roofline.specs.sublayers import Attention, FeedForward, LatentAttention, Mixer, MixtureOfExperts, Mlp, UNet
 
 Part: TypeAlias = Mixer | FeedForward
 """The spec of a sub-layer."""

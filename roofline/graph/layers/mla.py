@@ -19,7 +19,8 @@ from roofline.graph.op import Kind, Op
 from roofline.graph.size import Dim, Size
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import find_format
-from roofline.specs.model import Indexer, LatentAttention, Norm
+from roofline.specs.model import Norm
+from roofline.specs.sublayers import Indexer, LatentAttention
 
 
 def latent_attention(

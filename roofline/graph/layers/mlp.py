@@ -16,7 +16,7 @@ from roofline.graph.parallel import Collective, Parallelism, bus_factor, imbalan
 from roofline.graph.size import ZERO, Dim, Size, as_size, product
 from roofline.graph.tensor import Role, Tensor
 from roofline.specs.formats import Format
-from roofline.specs.model import MixtureOfExperts, Mlp
+from roofline.specs.sublayers import MixtureOfExperts, Mlp
 
 ACTIVATION_FLOPS = {
     "relu": 1,  # maximum

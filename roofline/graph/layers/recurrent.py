@@ -15,7 +15,8 @@ from roofline.graph.layers.basic import STATE_FORMAT, Formats, activation, linea
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import ZERO, Dim, Size, symbol
 from roofline.graph.tensor import Role, Tensor
-from roofline.specs.model import DeltaNet, Hyena, Mamba, Mamba2, Norm, Recurrent, Retention, Rwkv
+from roofline.specs.model import Norm
+from roofline.specs.sublayers import DeltaNet, Hyena, Mamba, Mamba2, Recurrent, Retention, Rwkv
 
 TOKENS = BATCH * QUERIES
 SILU_FLOPS = 4  # negate, exponential, add, divide

@@ -22,7 +22,8 @@ from roofline.graph.layers.mlp import ACTIVATION_FLOPS
 from roofline.graph.op import Kind, Op
 from roofline.graph.size import Dim, Size, as_size, total
 from roofline.graph.tensor import Role, Tensor
-from roofline.specs.model import Attention, Layer, Mlp, Norm, UNet
+from roofline.specs.model import Layer, Norm
+from roofline.specs.sublayers import Attention, Mlp, UNet
 
 TAPS = 9
 """Positions of a 3 x 3 window."""

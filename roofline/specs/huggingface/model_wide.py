@@ -13,7 +13,7 @@ from typing import Any
 from roofline.core.errors import SpecError, quote
 from roofline.specs.huggingface.config import Config, Spec, layer_types, spec_with_pattern
 from roofline.specs.huggingface.dense import WINDOWED
-from roofline.specs.model import MIXERS
+from roofline.specs.sublayers import MIXERS
 
 DRAFT_KEYS: Mapping[str, str] = {
     "draft_vocab_size": "eagle",

@@ -27,8 +27,8 @@ from roofline import (
 from roofline.scenario.phase import OpFigures
 from roofline.scenario.settings import Settings
 from roofline.specs.huggingface import translate
-from roofline.specs.model import Attention, LatentAttention, MixtureOfExperts
 from roofline.specs.modelspec import parse_model
+from roofline.specs.sublayers import Attention, LatentAttention, MixtureOfExperts
 from roofline.techniques.drafts import prediction_module
 from tests.paths import CONFIGS
 

@@ -36,7 +36,7 @@ from roofline.graph.parallel import (
 )
 from roofline.scenario.settings import Host, Settings
 from roofline.specs.hardware import NETWORK, Span
-from roofline.specs.model import Hyena, UNet
+from roofline.specs.sublayers import Hyena, UNet
 from roofline.techniques import apply_techniques
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import kernel_bound

@@ -29,7 +29,7 @@ from roofline.graph.network import network
 from roofline.graph.tensor import Role
 from roofline.scenario.phase import Phase
 from roofline.scenario.settings import Settings
-from roofline.specs.model import Attention, Hyena, Mamba2
+from roofline.specs.sublayers import Attention, Hyena, Mamba2
 
 models = st.sampled_from(list_models()).map(load_model)
 generators = models.filter(lambda model: model.task == "generate" and model.tower_kind != "encoder")

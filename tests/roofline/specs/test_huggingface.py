@@ -12,8 +12,8 @@ import yaml
 from roofline import Model, Scenario, SpecError, analyze, load_hardware, load_model, parameters
 from roofline.reports.documents.listing import imported
 from roofline.specs.huggingface import NOT_MISSPELT, READERS, TEXT_DECODERS, translate
-from roofline.specs.model import Attention, Mamba2, Mlp
 from roofline.specs.modelspec import parse_model, to_spec
+from roofline.specs.sublayers import Attention, Mamba2, Mlp
 from tests.paths import CONFIGS
 
 H100 = load_hardware("h100-sxm")

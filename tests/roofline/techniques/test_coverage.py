@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from roofline import list_hardware, list_models
-from roofline.specs.model import FEED_FORWARDS, MIXERS
+from roofline.specs.sublayers import FEED_FORWARDS, MIXERS
 from roofline.techniques import Technique, find_technique, names, techniques
 from tests.paths import ROOT
 

@@ -20,7 +20,8 @@ from roofline.graph.op import Op
 from roofline.scenario.analysis import Analysis
 from roofline.scenario.phase import Phase
 from roofline.specs.formats import PROMOTIONS, find_format
-from roofline.specs.model import Attention, MixtureOfExperts, Mlp, Model, Retention
+from roofline.specs.model import Model
+from roofline.specs.sublayers import Attention, MixtureOfExperts, Mlp, Retention
 from roofline.techniques import Level, Technique, apply_techniques, techniques
 from roofline.techniques.structure import pruned_model
 

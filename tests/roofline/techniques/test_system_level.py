@@ -29,7 +29,7 @@ from roofline.graph.network import network
 from roofline.graph.offload import Offload
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
-from roofline.specs.model import Attention, Hyena
+from roofline.specs.sublayers import Attention, Hyena
 from roofline.techniques import Level, Price, Technique, apply_techniques, techniques
 from roofline.techniques.drafts import eagle_layer, medusa_heads, prediction_module
 from roofline.whatif.gain import gain
