@@ -34,12 +34,9 @@ __all__ = [
 __getattr__ = lazy(
     __name__,
     {
-        "Advice": "advice",
-        "Plan": "search.plan",
-        "Recommendation": "advice",
-        "Service": "sizing.workload",
-        "Sizing": "sizing.sizing",
-        "advise": "advice",
-        "size": "sizing.sizing",
+        "advice": "Advice Recommendation advise",
+        "search.plan": "Plan",
+        "sizing.sizing": "Sizing size",
+        "sizing.workload": "Service",
     },
 )

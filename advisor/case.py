@@ -19,7 +19,7 @@ from roofline.core.errors import RooflineError
 from roofline.core.units import si
 from roofline.graph.op import Kind as OpKind
 from roofline.scenario.analysis import Analysis, analyze
-from roofline.scenario.breakdown import HIDDEN, HOST, Breakdown, decode_expected, prefill_expected, steps
+from roofline.scenario.breakdown import HIDDEN, HOST, Breakdown, decode_breakdown, prefill_breakdown, steps
 from roofline.scenario.phase import OpFigures, Phase
 from roofline.scenario.scenario import Scenario
 from roofline.specs.hardware import Hardware, Span
@@ -102,12 +102,12 @@ class Case(Struct, frozen=True, dict=True):
     @cached_property
     def decode_breakdown(self) -> Breakdown:
         """Expected seconds of the mean decode step by operator."""
-        return decode_expected(self.analysis)
+        return decode_breakdown(self.analysis, "expected")
 
     @cached_property
     def prefill_breakdown(self) -> Breakdown:
         """Expected seconds of prefill by operator."""
-        return prefill_expected(self.analysis)
+        return prefill_breakdown(self.analysis, "expected")
 
     @cached_property
     def host_share(self) -> float:

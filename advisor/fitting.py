@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 from roofline.advisor.search.goal import Quality
@@ -44,17 +43,13 @@ def _fitting_count(request: Request) -> str | None:
     scenario = request.scenario()
     for name, present in (("batch", scenario.batch), ("prompt", scenario.prompt)):
         try:
-            most = last_before_failure(partial(_fits_at, request, name), 1, present)
+            fits = lambda counts, name=name: analyze(request.scenario(**{name: counts})).memory.fits  # noqa: E731
+            most = last_before_failure(fits, 1, present)
         except RooflineError:
             continue
         if most:
             return f"--{name} {most}"
     return None
-
-
-def _fits_at(request: Request, name: str, counts: Any) -> Any:
-    """Whether a request fits at each of some batches or prompts."""
-    return analyze(request.scenario(**{name: counts})).memory.fits
 
 
 def _fits(request: Request) -> bool:

@@ -270,9 +270,9 @@ def number(value: float) -> float:
     return int(value) if float(value).is_integer() else float(value)
 
 
-def model_document(model: Model, precision: str | None = None) -> dict[str, Any]:
+def model_document(model: Model) -> dict[str, Any]:
     """A model's spec with its parameter counts and cache sizes."""
-    formats = parse_precision(precision or "bf16")
+    formats = parse_precision("bf16")
     return {
         **to_spec(model),
         "title": model.title,

@@ -103,6 +103,7 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
     if not document["feasible"]:
         return [Block(title, [*_infeasible(document), *_beyond(document)], width=WIDTH)]
     lines = [_answer(entry, alone) for entry in document["choices"]]
+    commands = [entry["best"]["command"] for entry in document["choices"]]
     return [
         Block(title, [*lines, *_beyond(document)], width=WIDTH),
         _table(document, alone),
@@ -112,7 +113,7 @@ def sizing_blocks(document: Mapping[str, Any]) -> list[Block]:
             [line for entry in document["choices"] for line in _changes(entry, document, alone)],
             width=WIDTH,
         ),
-        Block("Commands that reproduce the figures of a replica", commands=_commands(document)),
+        Block("Commands that reproduce the figures of a replica", commands=list(dict.fromkeys(commands))),
         Block("Legend", _legend(document, alone), width=WIDTH),
     ]
 
@@ -272,11 +273,6 @@ def _changes(choice: Mapping[str, Any], document: Mapping[str, Any], alone: bool
     limits = " or ".join(f"{name.upper()} below {seconds(changes[name])}" for name in ("tpot", "ttft"))
     lines.append(f"{_apart(best, choice)} {verb} a target of {limits}")
     return [f"{choice['objective']}: {line}" for line in lines]
-
-
-def _commands(document: Mapping[str, Any]) -> list[str]:
-    """The command of each choice, without duplicates."""
-    return list(dict.fromkeys(choice["best"]["command"] for choice in document["choices"]))
 
 
 _AT = {"mid": "middle", "high": "pessimistic end"}

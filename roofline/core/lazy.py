@@ -8,11 +8,12 @@ from typing import Any
 
 
 def lazy(package: str, names: Mapping[str, str]) -> Callable[[str], Any]:
-    """The module `__getattr__` (PEP 562) of `package`; `names` maps each exported name to its submodule."""
+    """The module `__getattr__` (PEP 562) of `package`; `names` has the exported names of each submodule."""
+    modules = {name: module for module, exported in names.items() for name in exported.split()}
 
     def getattr_(name: str) -> Any:
-        if name not in names:
+        if name not in modules:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(f"{package}.{names[name]}"), name)
+        return getattr(import_module(f"{package}.{modules[name]}"), name)
 
     return getattr_

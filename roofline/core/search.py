@@ -111,8 +111,12 @@ def largest_satisfying(holds: Holds, low: int, high: int) -> int | None:
     return last_before_failure(holds, start, stop)
 
 
-def last_before_failure_scalar(holds: Callable[[int], bool], low: int, high: int, around: int = 4) -> int:
-    """`last_before_failure` for a condition of one value: a geometric series, bisection, and `around` values beyond.
+AROUND = 4
+"""Values beyond the answer of a search one by one that are evaluated as well."""
+
+
+def last_before_failure_scalar(holds: Callable[[int], bool], low: int, high: int) -> int:
+    """`last_before_failure` for a condition of one value: a geometric series, bisection, and `AROUND` values beyond.
 
     The condition may fail below and hold above: the answer is the end of the highest run found, `low - 1` if no
     evaluated value holds.
@@ -134,7 +138,7 @@ def last_before_failure_scalar(holds: Callable[[int], bool], low: int, high: int
     while stop - start > 1:
         middle = (start + stop) // 2
         start, stop = (middle, stop) if at(middle) else (start, middle)
-    beyond = [value for value in range(start + 1, min(start + around, high) + 1) if at(value)]
+    beyond = [value for value in range(start + 1, min(start + AROUND, high) + 1) if at(value)]
     return max(beyond, default=start)
 
 

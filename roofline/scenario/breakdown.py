@@ -13,7 +13,7 @@ Expected time without a kernel (host, gaps between kernels, launch-bound waiting
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from msgspec import Struct
@@ -33,6 +33,7 @@ HIDDEN = "hidden by overlap"
 """The negative part for what overlaps: two-batch overlap, or shared experts beside routed ones."""
 
 Parts = Mapping[str, float]
+Reading = Literal["expected", "bound", "bytes"]
 
 
 class Breakdown(Struct, frozen=True):
@@ -46,14 +47,13 @@ class Breakdown(Struct, frozen=True):
         return float(sum(self.parts.values()))
 
 
-def prefill_bound(analysis: Analysis) -> Breakdown:
-    """Bound seconds of prefill by operator."""
-    return _of_ops(analysis.prefill, "bound_time", analysis.prefill.bound_time)
-
-
-def prefill_bytes(analysis: Analysis) -> Breakdown:
-    """Bytes of prefill by operator."""
-    return _of_ops(analysis.prefill, "bytes", analysis.prefill.bytes)
+def prefill_breakdown(analysis: Analysis, reading: Reading) -> Breakdown:
+    """Prefill by operator: bytes, or seconds at the bound or expected, of these with host time."""
+    phase = analysis.prefill
+    if reading == "expected":
+        return _of_expected(phase, phase.expected.mid, np.ones(1))
+    name = "bytes" if reading == "bytes" else "bound_time"
+    return _of_ops(phase, name, getattr(phase, name))
 
 
 def _of_ops(phase: Phase, name: str, reference: float) -> Breakdown:
@@ -69,12 +69,6 @@ def _less_hidden(parts: dict[str, float], passes: Iterable[Pass], reference: Any
     if overlaps(passes):
         parts[HIDDEN] = float(reference) - sum(parts.values())
     return parts
-
-
-def prefill_expected(analysis: Analysis) -> Breakdown:
-    """Expected seconds of prefill by operator, and host time."""
-    phase = analysis.prefill
-    return _of_expected(phase, phase.expected.mid, np.ones(1))
 
 
 def _of_expected(phase: Phase, reference: float, weights: NDArray[np.float64]) -> Breakdown:
@@ -94,8 +88,10 @@ def steps(analysis: Analysis) -> int:
     return 0 if analysis.decode is None else int(analysis.scenario.generate) - 1
 
 
-def decode_expected(analysis: Analysis) -> Breakdown:
-    """Expected seconds of the mean decode step by operator, and host time, per emitted token."""
+def decode_breakdown(analysis: Analysis, reading: Reading) -> Breakdown:
+    """The mean decode step by operator, per emitted token; see `prefill_breakdown`."""
+    if reading != "expected":
+        return _summed(analysis, times=reading == "bound")
     count, phase = steps(analysis), mean_step(analysis)
     assert analysis.expected.tpot is not None
     if not count:
@@ -117,16 +113,6 @@ def mean_step(analysis: Analysis) -> Phase:
     shape = contexts.shape
     batch, source = (np.full(shape, float(value)) for value in (scenario.batch, scenario.decode_step.source))
     return analysis.decode_phase(Step(batch, np.ones(shape), contexts, source), shape)
-
-
-def decode_bound(analysis: Analysis) -> Breakdown:
-    """Bound seconds of the mean decode step by operator, per emitted token."""
-    return _summed(analysis, times=True)
-
-
-def decode_bytes(analysis: Analysis) -> Breakdown:
-    """Bytes of the mean decode step by operator, per emitted token."""
-    return _summed(analysis, times=False)
 
 
 def _summed(analysis: Analysis, times: bool) -> Breakdown:

@@ -19,11 +19,9 @@ __all__ = ["Curve", "Load", "Outcome", "Trace", "read_trace", "serve"]
 __getattr__ = lazy(
     __name__,
     {
-        "Curve": "curve",
-        "Load": "load",
-        "Outcome": "outcome",
-        "Trace": "load",
-        "read_trace": "traces",
-        "serve": "curve",
+        "curve": "Curve serve",
+        "load": "Load Trace",
+        "outcome": "Outcome",
+        "traces": "read_trace",
     },
 )

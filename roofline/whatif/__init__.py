@@ -19,11 +19,9 @@ __all__ = ["Request", "Study", "Sweep", "Waterfall", "make_study", "waterfall"]
 __getattr__ = lazy(
     __name__,
     {
-        "Request": "request",
-        "Study": "study",
-        "Sweep": "sweep",
-        "Waterfall": "compare",
-        "make_study": "study",
-        "waterfall": "compare",
+        "compare": "Waterfall waterfall",
+        "request": "Request",
+        "study": "Study make_study",
+        "sweep": "Sweep",
     },
 )

@@ -21,13 +21,12 @@ from roofline.whatif.request import Request
 _COUNTS = {"batch": 1, "generate": 128, "prefix": 0, "images": 0, "prompt": None, "context": None}
 
 
-def command_words(request: Request, model: bool = True) -> list[str]:
-    """MODEL --hw HW [OPTIONS] as words; the model is optional.
+def command_words(request: Request) -> list[str]:
+    """MODEL --hw HW [OPTIONS] as words.
 
     Raises RooflineError for a part without text form: an engine or a grid made in Python.
     """
-    words = [request.model_name] if model else []
-    words += ["--hw", request.hardware_name]
+    words = [request.model_name, "--hw", request.hardware_name]
     for option, value in option_words(request):
         words += [option] if value is None else [option, value]
     return words

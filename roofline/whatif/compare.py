@@ -6,25 +6,14 @@ one scenario counts in full. The parts sum to the difference.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from typing import Literal
 
 from msgspec import Struct
 
 from roofline.core.display import repr_html
 from roofline.scenario.analysis import Analysis
-from roofline.scenario.breakdown import (
-    Breakdown,
-    decode_bound,
-    decode_bytes,
-    decode_expected,
-    prefill_bound,
-    prefill_bytes,
-    prefill_expected,
-    steps,
-)
+from roofline.scenario.breakdown import Breakdown, Reading, decode_breakdown, prefill_breakdown, steps
 
-Reading = Literal["expected", "bound", "bytes"]
 Metric = Literal["ttft", "tpot", "total"]
 
 READINGS: tuple[Reading, ...] = ("expected", "bound", "bytes")
@@ -60,18 +49,6 @@ class Waterfall(Struct, frozen=True):
         return self.after - self.before
 
 
-_PREFILL: Mapping[Reading, Callable[[Analysis], Breakdown]] = {
-    "expected": prefill_expected,
-    "bound": prefill_bound,
-    "bytes": prefill_bytes,
-}
-_DECODE: Mapping[Reading, Callable[[Analysis], Breakdown]] = {
-    "expected": decode_expected,
-    "bound": decode_bound,
-    "bytes": decode_bytes,
-}
-
-
 def breakdown(analysis: Analysis, metric: Metric, reading: Reading) -> Breakdown:
     """Time or bytes by operator: of prefill (`ttft`), the mean decode step (`tpot`) or the whole generation (`total`).
 
@@ -79,13 +56,13 @@ def breakdown(analysis: Analysis, metric: Metric, reading: Reading) -> Breakdown
     """
     count = steps(analysis)
     if metric == "ttft" or (metric == "total" and not count):
-        return _PREFILL[reading](analysis)
+        return prefill_breakdown(analysis, reading)
     if not count:
         return Breakdown({}, 0.0)
-    decode = _DECODE[reading](analysis)
+    decode = decode_breakdown(analysis, reading)
     if metric == "tpot":
         return decode
-    prefill = _PREFILL[reading](analysis)
+    prefill = prefill_breakdown(analysis, reading)
     parts = {f"prefill {name}": value for name, value in prefill.parts.items()}
     parts |= {f"decode {name}": value * count for name, value in decode.parts.items()}
     return Breakdown(parts, prefill.reference + count * decode.reference)

@@ -103,11 +103,6 @@ def _gemma3_text(config: Config) -> Spec:
     return spec
 
 
-def _gemma3(config: Config) -> Spec:
-    """The text decoder of the multimodal model; its vision encoder is not part of the spec."""
-    return _gemma3_text(config.section("text_config"))
-
-
 def _gemma4_text(config: Config) -> Spec:
     """Layers without a window have heads of their own size, and may take the projected keys for values.
 
@@ -136,11 +131,6 @@ def _gemma4_text(config: Config) -> Spec:
         }
         del spec["moe"]["bias"]
     return spec
-
-
-def _gemma4(config: Config) -> Spec:
-    """The text decoder of the multimodal model; its vision encoder is not part of the spec."""
-    return _gemma4_text(config.section("text_config"))
 
 
 def _chatglm(config: Config) -> Spec:
@@ -273,9 +263,10 @@ READERS: Mapping[str, Reader] = {
     "ernie4_5": _ernie4_5,
     "exaone4": _exaone4,
     "gemma2": _gemma2,
-    "gemma3": _gemma3,
+    # The text decoders of multimodal models; their vision encoders are not part of the spec.
+    "gemma3": lambda config: _gemma3_text(config.section("text_config")),
     "gemma3_text": _gemma3_text,
-    "gemma4": _gemma4,
+    "gemma4": lambda config: _gemma4_text(config.section("text_config")),
     "gemma4_text": _gemma4_text,
     "internlm": _internlm,
     "internlm2": _internlm,

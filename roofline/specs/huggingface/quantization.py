@@ -78,11 +78,6 @@ def _unknown(section: Config, what: str) -> SpecError:
     return SpecError(section.where, f"'{SECTION}': no scheme is known for {what}{HINT}")
 
 
-def _fp8(section: Config) -> str:
-    """FP8 with a scale per tensor or channel, or per block of weights (DeepSeek-V3)."""
-    return "fp8_block" if section.integers("weight_block_size") else "fp8"
-
-
 def _grouped(section: Config, kind: str = "int") -> str:
     """Integers with a scale per group, or per channel (-1); 4-bit AWQ and GPTQ also have a zero point."""
     bits = section.integer("bits", "w_bit", most=8)
@@ -156,7 +151,7 @@ def _group_scheme(group: Config) -> str:
 
 
 METHODS: Mapping[str, Callable[[Config], str]] = {
-    "fp8": _fp8,
+    "fp8": lambda section: "fp8_block" if section.integers("weight_block_size") else "fp8",  # DeepSeek-V3
     "fbgemm-fp8": lambda _: "fp8",
     "mxfp4": lambda _: "mxfp4",
     "awq": lambda section: _grouped(section, "awq"),

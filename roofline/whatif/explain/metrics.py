@@ -9,12 +9,11 @@ import numpy as np
 
 from roofline.bound.memory import stored_tensors
 from roofline.core.errors import RooflineError
-from roofline.graph.extents import Step, extents
-from roofline.graph.network import Network
+from roofline.graph.extents import extents
 from roofline.graph.tensor import Role
 from roofline.scenario import cost, energy
 from roofline.scenario.analysis import Analysis
-from roofline.scenario.breakdown import decode_bound, mean_contexts, mean_step, prefill_bound, steps
+from roofline.scenario.breakdown import decode_breakdown, mean_contexts, mean_step, prefill_breakdown, steps
 from roofline.scenario.generation import WEIGHTS
 from roofline.scenario.memory import SAMPLER_BYTES, memory_reserve, sampler_bytes
 from roofline.scenario.phase import Phase
@@ -38,7 +37,7 @@ def _ttft(analysis: Analysis) -> Found:
 def _bound_line(analysis: Analysis) -> Line:
     phase = analysis.prefill
     if overlaps(phase.passes):
-        parts = prefill_bound(analysis).parts
+        parts = prefill_breakdown(analysis, "bound").parts
         return line(f"{phase.name} at the bound", f"sum by operator: {' + '.join(parts)}", total(parts.values()))
     summed = " + ".join(f"{shown(op.count)}*{shown(op.bound_time)}" for op in phase.ops)
     names = " + ".join(f"{shown(op.count)} {op.name}" for op in phase.ops)
@@ -129,7 +128,7 @@ def _joined(times: Timing, entry: Kernel) -> str:
 def _tpot(analysis: Analysis) -> Found:
     if analysis.decode is None or not steps(analysis):
         raise RooflineError("there is no TPOT: no token is generated after the first")
-    bound = decode_bound(analysis)
+    bound = decode_breakdown(analysis, "bound")
     names = " + ".join(bound.parts)
     lines = [line("TPOT at the bound", f"mean over all steps, by operator: {names}", total(bound.parts.values()))]
     margin = _phase_margin(analysis.decode)
@@ -202,7 +201,7 @@ def _memory(analysis: Analysis) -> Found:
     for name, value, role in parts:
         if not value:
             continue
-        numbers = _numbers(schedule.networks[1], last)
+        numbers = extents(last, schedule.networks[1].rules)
         kept = []
         for tensor, count in stored_tensors(schedule.networks[1].sections, role):
             shape = [dim if isinstance(dim, int) else float(dim.evaluate(numbers)) for dim in tensor.stored_shape]
@@ -324,10 +323,6 @@ def _tokens(analysis: Analysis) -> str:
 def _stored(name: str, count: float, shape: list[Any], bits: float) -> Line:
     text = " * ".join(shown(factor) for factor in (count, *shape))
     return line(name, "layers x shape x bits / 8", f"{text} * {shown(bits)} / 8", "B")
-
-
-def _numbers(graph: Network, step: Step) -> Mapping[str, Any]:
-    return extents(step, graph.rules)
 
 
 def _phase_margin(phase: Phase) -> Margin:

@@ -41,7 +41,8 @@ def _first(question: str, request: Request, targets: Targets, schemes: Iterable[
     if request.formats.get("scheme") is not None:
         raise RooflineError(f"{question} tries all schemes: omit --quant, or set formats one by one")
     own = _own(request)
-    names = dict.fromkeys((own, *(schemes or _known())))
+    known = (*(name for name in SCHEMES if name not in TRAINED), *NAMED, *UNQUANTISED_FORMATS)
+    names = dict.fromkeys((own, *(schemes or known)))
     stored = _stored(request, names)
     most = next((weights for weights, *_, name in stored if name == own), math.inf)
     ranked = sorted((entry for entry in stored if entry[0] <= most), reverse=widest)
@@ -63,10 +64,6 @@ def _own(request: Request) -> str:
     """The scheme of the released model on the request's engine, such as bf16."""
     scheme = released_scheme(request.model, resolve_engine(request.hardware, request.options.get("engine")))
     return request.precision.base.name if scheme == PLAIN else scheme
-
-
-def _known() -> tuple[str, ...]:
-    return (*(name for name in SCHEMES if name not in TRAINED), *NAMED, *UNQUANTISED_FORMATS)
 
 
 def _stored(request: Request, names: Iterable[str]) -> list[tuple[float, float, float, str]]:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from roofline import analyze
-from roofline.scenario.breakdown import HOST, decode_bound, decode_bytes, decode_expected, prefill_expected
+from roofline.scenario.breakdown import HOST, decode_breakdown, prefill_breakdown
 from roofline.whatif.compare import METRICS, READINGS, breakdown, readings, waterfall
 from roofline.whatif.request import Request
 from tests.roofline.simulated import ALL, answer
@@ -53,7 +53,10 @@ def test_the_mean_step_is_the_mean_of_all_steps() -> None:
     contexts = np.arange(scenario.generate - 1) + scenario.first_cached
     every = analyze(Request(scenario.model, scenario.hardware, options={"context": contexts}).scenario()).decode
     assert every is not None
-    for name, found in (("bound_time", decode_bound(analysis)), ("bytes", decode_bytes(analysis))):
+    for name, found in (
+        ("bound_time", decode_breakdown(analysis, "bound")),
+        ("bytes", decode_breakdown(analysis, "bytes")),
+    ):
         summed: dict[str, float] = {}
         for op in every.ops:
             summed[op.name] = summed.get(op.name, 0.0) + float(
@@ -69,10 +72,10 @@ def test_remainder_of_an_expected_pass_is_host_time_and_gaps() -> None:
         gap = analysis.scenario.profile["gap"]
         assert gap == 0
         host = analysis.decode.host_time / analysis.tokens_per_iteration
-        assert decode_expected(analysis).parts[HOST] == pytest.approx(host, rel=1e-9)
+        assert decode_breakdown(analysis, "expected").parts[HOST] == pytest.approx(host, rel=1e-9)
     for name in ("eager", "blocks of integers"):
         answer = SCENARIOS[name]
-        assert prefill_expected(answer).parts[HOST] == pytest.approx(answer.prefill.host_time, rel=1e-6)
+        assert prefill_breakdown(answer, "expected").parts[HOST] == pytest.approx(answer.prefill.host_time, rel=1e-6)
         for phase in filter(None, (answer.prefill, answer.decode)):
             kernels = sum(op.count * found.time.mid for op, found in zip(phase.ops, phase.expected_ops, strict=True))
             assert phase.expected.mid == pytest.approx(
