@@ -83,6 +83,14 @@ PARAMETERS = (
     Parameter("collective", Unit.RATIO, 0.05, 20.0, 1.0, "time of collectives relative to the calibration"),
     Parameter("prefill", Unit.RATIO, 0.2, 10.0, 1.0, "time of prefill kernels relative to the calibration"),
     Parameter("decode", Unit.RATIO, 0.05, 20.0, 1.0, "time of decode kernels relative to the calibration"),
+    Parameter(
+        "kernel_error",
+        Unit.RATIO,
+        0.0,
+        1.0,
+        1.0,
+        "fraction of the error of inherited kernels that remains after a fit to whole passes",
+    ),
     Parameter("dequantisation", Unit.RATIO, 0.005, 1.0, 0.5, "fraction of the vector peak that dequantisation reaches"),
     Parameter(
         "integer_blocks", Unit.RATIO, 0.0, 100.0, 0.0, "SM cycles for 1024 multiplications of block-scaled integers"

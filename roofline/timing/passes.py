@@ -219,7 +219,7 @@ class Timing:
         busy, slower = self._busy(detail, tokens, phase), self.engine.kernel_slowdown(phase)
         mid = np.maximum(busy + self._between(busy, batch, host), bound)
         errors = np.concatenate([detail.mid - detail.low, detail.high - detail.mid], axis=1)
-        wrong, points = slower * self._intervals.combined(errors), mid.size
+        wrong, points = slower * self.engine["kernel_error"] * self._intervals.combined(errors), mid.size
         below, above = wrong[:points], wrong[points:]
         low, high = self.engine.spread
         return Estimate(

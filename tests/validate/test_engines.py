@@ -23,6 +23,7 @@ from roofline.validate.fit.engines import (
     errors,
     fit_all,
     fit_engine,
+    kernel_error,
     main,
     prior,
     profiles,
@@ -146,6 +147,15 @@ def test_spread_holds_eighty_percent() -> None:
     below, above = np.hypot(0.05, 1 - low), np.hypot(0.05, high - 1)
     assert np.mean((measured >= 1 - below) & (measured <= 1 + above)) == pytest.approx(0.8, abs=0.01)
     assert spread(np.ones(10), predicted[:10]) == (1.0, 1.0)
+
+
+def test_the_error_of_inherited_kernels_shrinks_to_what_holds_eighty_percent() -> None:
+    """Errors of 15% at most, four in five of them: half of 30% and no spread hold them, a fraction of 0.4 does not."""
+    predicted = [Predicted(0.5, 0.7, 1.0, 1.3)] * 100
+    measured = np.concatenate([np.full(80, 1.15 - 1e-9), np.full(20, 2.0)])
+    assert kernel_error(measured, predicted, (1.0, 1.0)) == 0.5
+    assert kernel_error(measured, predicted, (0.8, 1.2)) == 0.3
+    assert kernel_error(np.full(10, 2.0), predicted[:10], (1.0, 1.0)) == 1.0
 
 
 def test_priors_are_within_the_bounds_of_parameters() -> None:

@@ -95,6 +95,9 @@ MIN_IMPROVEMENT = 0.9
 MIN_SPREAD = (0.85, 1.18)
 """The least spread of a profile: the difference between versions and benchmark harnesses of one engine."""
 
+KERNEL_ERRORS = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9)
+"""Fractions of the error of kernels that were measured with another engine; at least what other models may add."""
+
 ROUNDS = 2
 """Rounds of tabulation: around the prior, and around the first fit."""
 
@@ -226,7 +229,10 @@ def fit_engine(name: str, cases: Sequence[Case], backend: str = "") -> Fitted:
     chosen, predicted = (engine, ordered) if improves else (start, unfitted)
     low, high = spread(measured, predicted)
     wide = min(low, MIN_SPREAD[0]), max(high, MIN_SPREAD[1])
-    return Fitted(replace(chosen, spread=wide), tuple(cases), unfitted, ordered, folds, improves, backend)
+    chosen = replace(chosen, spread=wide)
+    if improves and chosen.kernels_of:
+        chosen = changed(chosen, {"kernel_error": kernel_error(measured, predicted, wide)})
+    return Fitted(chosen, tuple(cases), unfitted, ordered, folds, improves, backend)
 
 
 def spread(measured: Array, predicted: Sequence[Predicted]) -> tuple[float, float]:
@@ -241,6 +247,15 @@ def spread(measured: Array, predicted: Sequence[Predicted]) -> tuple[float, floa
     low = np.where(error < 0, np.sqrt(np.maximum(error**2 - below**2, 0.0)) / mid, 0.0)
     high = np.where(error > 0, np.sqrt(np.maximum(error**2 - above**2, 0.0)) / mid, 0.0)
     return 1.0 - min(float(np.quantile(low, 0.9)), 0.95), 1.0 + float(np.quantile(high, 0.9))
+
+
+def kernel_error(measured: Array, predicted: Sequence[Predicted], wide: tuple[float, float]) -> float:
+    """The least of KERNEL_ERRORS with which 80% of held-out rows are inside the interval; 1 where none suffices."""
+    for fraction in KERNEL_ERRORS:
+        held = [_within(value, found, wide, fraction) for value, found in zip(measured, predicted, strict=True)]
+        if np.mean(held) >= 0.8:
+            return fraction
+    return 1.0
 
 
 def fit_all(rows: Sequence[PublishedRow], names: Iterable[str] | None = None) -> list[Fitted]:
@@ -286,7 +301,10 @@ def report(fitted: Sequence[Fitted]) -> str:
         files = np.array([case.row.line.file for case in found.cases])
         before, after = errors(found.cases, found.unfitted), errors(found.cases, found.held_out)
         inside = np.array(
-            [_inside(case, one, found.engine) for case, one in zip(found.cases, found.held_out, strict=True)]
+            [
+                _within(case.measured, one, found.engine.spread, found.engine["kernel_error"])
+                for case, one in zip(found.cases, found.held_out, strict=True)
+            ]
         )
         for file in dict.fromkeys(files):
             own = files == file
@@ -300,10 +318,11 @@ def report(fitted: Sequence[Fitted]) -> str:
     return "\n".join([*lines, "", *(render(engine) for engine in profiles(fitted))])
 
 
-def _inside(case: Case, found: Predicted, engine: Engine) -> bool:
-    below = np.hypot(found.mid - found.low, found.mid * (1 - engine.spread[0]))
-    above = np.hypot(found.high - found.mid, found.mid * (engine.spread[1] - 1))
-    return bool(found.mid - below <= case.measured <= found.mid + above)
+def _within(measured: float, found: Predicted, spread: tuple[float, float], fraction: float) -> bool:
+    """Whether a value is inside a prediction's interval, in which a fraction of its kernels' error counts."""
+    below = np.hypot(fraction * (found.mid - found.low), found.mid * (1 - spread[0]))
+    above = np.hypot(fraction * (found.high - found.mid), found.mid * (spread[1] - 1))
+    return bool(found.mid - below <= measured <= found.mid + above)
 
 
 def profiles(fitted: Sequence[Fitted]) -> list[Engine]:
