@@ -204,10 +204,11 @@ class Engine(Struct, frozen=True, dict=True):
         return next((name for name in (hardware.kind, hardware.vendor) if name in self.vendors), "")
 
     def on(self, hardware: Hardware) -> Engine:
-        """The profile with the parameters of such hardware's vendor or kind."""
+        """The profile with the parameters of such hardware's vendor or kind, and no `vendors`, so that changes last."""
         if not (backend := self.backend(hardware)):
             return self
-        return replace(self, parameters=MappingProxyType({**self.parameters, **self.vendors[backend]}))
+        parameters = MappingProxyType({**self.parameters, **self.vendors[backend]})
+        return replace(self, parameters=parameters, vendors=MappingProxyType({}))
 
     def measured_as(self, hardware: Hardware) -> tuple[str, str]:
         """The engine and version whose measured kernels on such hardware stand for this engine's."""

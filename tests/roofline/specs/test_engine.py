@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from roofline import Precision, Scenario, analyze, load_hardware, load_model, parse_precision
 from roofline.core.documents import read_mapping
@@ -21,6 +22,7 @@ from roofline.specs.engine import (
     default_engine,
     list_engines,
     load_engine,
+    resolve_engine,
 )
 from roofline.specs.engine_files import parse_engine, render
 from roofline.timing.chains import load_calibration
@@ -235,6 +237,8 @@ def test_parameters_of_a_vendor_s_backend(tmp_path: Path) -> None:
     }
     assert [engine["gap"] for engine in found.values()] == pytest.approx([1e-6, 9e-6, 1e-6])
     assert [engine["step"] for engine in found.values()] == pytest.approx([1e-3, 1e-3, 0])
+    mine = replace(found["m2-ultra"], parameters={"gap": 3e-6})
+    assert resolve_engine(load_hardware("m2-ultra"), mine)["gap"] == 3e-6
 
 
 @pytest.mark.parametrize("name", ["m2", "m2-pro", "m1-max", "m3-max", "m4-max", "m1-ultra", "m2-ultra", "m3-ultra"])
