@@ -40,7 +40,7 @@ def serving_document(curve: Curve, targets: tuple[float, float]) -> dict[str, An
         "schema": SCHEMA,
         "model": scenario.model.name,
         "hardware": scenario.hardware.name,
-        "devices": curve.replica.devices,
+        "devices": sum(devices for _, devices in curve.pools),
         "engine": scenario.profile.name,
         "weights": scenario.run_precision.weights.name,
         "kv": scenario.run_precision.kv.name,
@@ -57,9 +57,25 @@ def serving_document(curve: Curve, targets: tuple[float, float]) -> dict[str, An
             "sequences": policy.sequences or None,
             "kv_tokens": curve.replica.kv_tokens * curve.replica.copies,
         },
+        **_apart(curve),
         "targets": {"ttft_s": finite(targets[0]), "tpot_s": finite(targets[1])},
         "notes": list(_scenario_notes(curve)),
         "points": [_point(curve, value, found) for value, found in zip(curve.values, curve.outcomes, strict=True)],
+    }
+
+
+def _apart(curve: Curve) -> dict[str, Any]:
+    """The pools of disaggregated prefill and decode; nothing for one deployment."""
+    if curve.tandem is None:
+        return {}
+    (first, devices), (second, others) = curve.tandem.pools
+    return {
+        "disaggregation": {
+            "prefill": {"replicas": curve.tandem.prefills, "devices": devices, "hardware": first.name},
+            "decode": {"replicas": curve.tandem.decodes, "devices": others, "hardware": second.name},
+            "link": curve.tandem.link,
+            "transfer_s": finite(float(curve.tandem.transfer(curve.load.means[0]))),
+        }
     }
 
 
@@ -177,6 +193,7 @@ def serving_blocks(document: Mapping[str, Any]) -> list[Block]:
         f"Prompt {document['prompt']}, output {document['generate']} tokens; weights {document['weights']}, KV cache"
         f" {document['kv']}",
         _policy(document),
+        *_pools(document),
         *(f"note: {note}" for note in document["notes"]),
     ]
     return [Block(title, lines, header, rows, left=1), *_limits(document)]
@@ -187,6 +204,18 @@ def _policy(document: Mapping[str, Any]) -> str:
     budget = "no token budget" if policy["tokens"] is None else f"{policy['tokens']:,} tokens a step"
     how = "simulated request by request" if document["simulated"] else "steady state"
     return f"Scheduler: {policy['order']}, {budget}, KV cache of {policy['kv_tokens']:,} tokens; {how}"
+
+
+def _pools(document: Mapping[str, Any]) -> Iterator[str]:
+    """The line on disaggregated prefill and decode."""
+    if (apart := document.get("disaggregation")) is not None:
+        each = [
+            f"{phase} {apart[phase]['replicas']} x {apart[phase]['devices'] // apart[phase]['replicas']}"
+            f" {apart[phase]['hardware']}"
+            for phase in ("prefill", "decode")
+        ]
+        sent = f"KV cache of a mean prompt over {apart['link']} in {seconds(apart['transfer_s'])}"
+        yield f"Apart: {', '.join(each)}; {sent}"
 
 
 USE = ("running", "KV", "prefill")

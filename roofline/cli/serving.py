@@ -54,6 +54,14 @@ def serve(
     burstiness: Annotated[float, typer.Option(help="Of --rate: 1 is Poisson, less is burstier.")] = 1.0,
     prefix_hits: PrefixHitsOption = 0.0,
     chunk: Annotated[int | None, typer.Option(help="Token budget of a step. [default: the engine's]")] = None,
+    disaggregation: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY=VALUE,...",
+            help="Prefill and decode on devices of their own: replicas of both (prefills=2,decodes=1), hardware and"
+            " layout of decode (decode=h200-sxm,tp=8,ep=8,dp=1), the link of the KV cache (link=network or node).",
+        ),
+    ] = None,
     sequences: Annotated[int | None, typer.Option(help="Most running sequences. [default: the engine's]")] = None,
     ttft: TtftOption = None,
     tpot: TpotOption = None,
@@ -85,6 +93,7 @@ def serve(
     from roofline.reports.documents import serving as page
     from roofline.serving.curve import serve as run
     from roofline.serving.load import Load
+    from roofline.serving.pools import parse_pools
     from roofline.serving.traces import read_trace
     from roofline.whatif.axes import combinations
     from roofline.whatif.options import request_from
@@ -98,6 +107,7 @@ def serve(
     if all(value is None for value in given.values()):
         concurrency = "1:256:log9"
     values = _values(concurrency, rate)
+    pools = None if disaggregation is None else parse_pools(disaggregation)
     load = Load(
         prompt=prompt,
         output=generate,
@@ -118,7 +128,8 @@ def serve(
         policy = scenario.profile.scheduler
         policy = replace(policy, tokens=chunk or policy.tokens, sequences=sequences or policy.sequences)
         at = replace(load, prompt=lengths[0], output=lengths[1])
-        return run(scenario, at, values or None, requests=simulate, seed=seed, targets=targets, scheduler=policy)
+        asked: dict[str, Any] = {"requests": simulate, "seed": seed, "targets": targets, "pools": pools}
+        return run(scenario, at, values or None, scheduler=policy, **asked)
 
     if over:
         without = OF_A_LOAD - {"prompt", "generate"}

@@ -22,47 +22,57 @@ from roofline.core.errors import RooflineError
 from roofline.scenario.cost import HOUR, MILLION, price
 from roofline.scenario.scenario import Scenario
 from roofline.serving.load import Arrivals, Load
-from roofline.serving.outcome import Outcome, outcome_of, steady_outcomes
+from roofline.serving.outcome import NO_TARGETS, Outcome, Targets, outcome_of, steady_outcomes
+from roofline.serving.pools import Pools, Tandem, tandem_of
 from roofline.serving.replica import Replica, replica_of
 from roofline.serving.simulation import simulate
 from roofline.serving.steady import steady
+from roofline.serving.tandem import simulated_outcome, steady_outcomes_of
+from roofline.specs.hardware import Hardware
 from roofline.specs.scheduler import Scheduler
-
-Targets = tuple[float, float]
-"""TTFT and TPOT in seconds; infinite for none."""
-
-NO_TARGETS: Targets = (math.inf, math.inf)
 
 
 class Curve(Struct, frozen=True):
-    """The outcomes of a replica at each of `values`: concurrencies, rates in requests/s, or a single run."""
+    """The outcomes of a replica at each of `values`: concurrencies, rates in requests/s, or a single run.
+
+    With prefill and decode apart, `tandem` has both, and `replica` is one of decode.
+    """
 
     replica: Replica
     load: Load
     values: tuple[float, ...]
     outcomes: tuple[Outcome, ...]
     simulated: bool
+    tandem: Tandem | None = None
 
     _repr_html_ = repr_html
 
     @property
     def scenario(self) -> Scenario:
         """The deployment."""
-        return self.replica.scenario
+        return self.replica.scenario if self.tandem is None else self.tandem.scenario
+
+    @property
+    def pools(self) -> tuple[tuple[Hardware, int], ...]:
+        """Hardware and devices: of prefill and decode where they are apart."""
+        if self.tandem is not None:
+            return self.tandem.pools
+        return ((self.scenario.hardware, self.replica.devices),)
 
     def cost(self, outcome: Outcome) -> float | None:
         """USD per million output tokens; None without a price."""
-        hourly = price(self.scenario.hardware, self.scenario.price)
-        if hourly is None or not outcome.output_tokens_per_second:
+        rents = [(price(hardware, self.scenario.price), devices) for hardware, devices in self.pools]
+        hourly = sum(rent * devices for rent, devices in rents if rent is not None)
+        if any(rent is None for rent, _ in rents) or not outcome.output_tokens_per_second:
             return None
-        return hourly * outcome.devices / HOUR / outcome.output_tokens_per_second * MILLION
+        return hourly / HOUR / outcome.output_tokens_per_second * MILLION
 
     def energy(self, outcome: Outcome) -> float | None:
         """Joules per output token with all devices at TDP; None without a TDP."""
-        tdp = self.scenario.hardware.tdp
-        if tdp is None or not outcome.output_tokens_per_second:
+        power = sum((hardware.tdp or math.nan) * devices for hardware, devices in self.pools)
+        if math.isnan(power) or not outcome.output_tokens_per_second:
             return None
-        return tdp * outcome.devices / outcome.output_tokens_per_second
+        return power / outcome.output_tokens_per_second
 
 
 def serve(
@@ -74,17 +84,28 @@ def serve(
     seed: int = 0,
     targets: Targets = NO_TARGETS,
     scheduler: Scheduler | None = None,
+    pools: Pools | None = None,
 ) -> Curve:
     """The outcomes at several concurrencies or rates (None: the load's own).
 
     Steady states by default; `requests` simulates that many for each value, and traces, offline loads and closed loops
-    with `rounds` are always simulated. Raises RooflineError where the model or no request fits.
+    with `rounds` are always simulated. `pools` are replicas of prefill and of decode; one of each for a scenario with
+    `decode_hardware`. Raises RooflineError where the model or no request fits.
     """
     _check(scenario)
     kind = load.arrivals
     points = tuple(float(value) for value in (values if values is not None else [_own(load)]))
+    quick = kind in (Arrivals.CLOSED, Arrivals.OPEN) and requests is None and load.rounds is None
+    if pools is not None or scenario.settings.decode_hardware is not None:
+        tandem, count = tandem_of(scenario, load, pools or Pools(), scheduler), requests or DEFAULT_REQUESTS
+        found = (
+            steady_outcomes_of(tandem, load, points, targets)
+            if quick
+            else tuple(simulated_outcome(tandem, _at(load, value), count, seed, targets) for value in points)
+        )
+        return Curve(tandem.decode, load, points, found, not quick, tandem)
     replica = replica_of(scenario, load, scheduler)
-    if kind in (Arrivals.CLOSED, Arrivals.OPEN) and requests is None and load.rounds is None:
+    if quick:
         found = steady_outcomes(replica, load, steady(replica, load, points), targets)
         return Curve(replica, load, points, found, simulated=False)
     outcomes = []

@@ -12,11 +12,16 @@ from numpy.typing import NDArray
 
 from roofline.serving.load import Load
 from roofline.serving.replica import Replica
-from roofline.serving.simulation import Served
+from roofline.serving.served import Served
 from roofline.serving.steady import Steady
 from roofline.timing.intervals import Estimate
 
 Array = NDArray[np.float64]
+
+Targets = tuple[float, float]
+"""TTFT and TPOT in seconds; infinite for none."""
+
+NO_TARGETS: Targets = (math.inf, math.inf)
 
 LEAST = 0.05
 """The least p10 over p50 of a latency."""
@@ -99,9 +104,7 @@ def latency(values: Array, spread: tuple[float, float]) -> Latency:
     return _latency([float(finite.mean()), *np.quantile(finite, (0.5, 0.95, 0.99)).tolist()], spread)
 
 
-def outcome_of(
-    replica: Replica, load: Load, served: Served, targets: tuple[float, float] = (math.inf, math.inf)
-) -> Outcome:
+def outcome_of(replica: Replica, load: Load, served: Served, targets: Targets = NO_TARGETS) -> Outcome:
     """The outcome of a run; `targets` are the TTFT and TPOT that a request meets to count as goodput."""
     ttft, e2e = served.first - served.arrival, served.last - served.arrival
     steps = np.maximum(served.output - 1, 1)
@@ -130,14 +133,12 @@ def outcome_of(
     )
 
 
-def steady_outcomes(
-    replica: Replica, load: Load, found: Steady, targets: tuple[float, float] = (math.inf, math.inf)
-) -> tuple[Outcome, ...]:
+def steady_outcomes(replica: Replica, load: Load, found: Steady, targets: Targets = NO_TARGETS) -> tuple[Outcome, ...]:
     """The outcomes of each point of a steady state; latencies are NaN where queues grow without bound."""
     return tuple(_steady_outcome(replica, load, found, index, targets) for index in range(found.rate.size))
 
 
-def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, targets: tuple[float, float]) -> Outcome:
+def _steady_outcome(replica: Replica, load: Load, found: Steady, index: int, targets: Targets) -> Outcome:
     prompt, output = load.means
     rate, running = float(found.rate[index]), float(found.running[index])
     stable = bool(np.isfinite(found.ttft[0, index]))
@@ -171,7 +172,7 @@ def _latency(values: Any, spread: tuple[float, float]) -> Latency:
     return Latency(*(Estimate(float(value) * spread[0], float(value), float(value) * spread[1]) for value in values))
 
 
-def _met(samples: Array, tpot: Array, targets: tuple[float, float]) -> float:
+def _met(samples: Array, tpot: Array, targets: Targets) -> float:
     """The fraction of requests within targets of TTFT and TPOT; TPOT is normal with the mean and p95 of `tpot`."""
     deviation = max((float(tpot[2]) - float(tpot[0])) / P95, 1e-12)
     fast = NormalDist(float(tpot[0]), deviation).cdf(targets[1]) if math.isfinite(targets[1]) else 1.0

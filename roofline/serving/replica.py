@@ -27,13 +27,15 @@ class Replica(Struct, frozen=True, dict=True):
 
     `scheduler` is the engine's policy; its `tokens` and `sequences` are of one data-parallel rank. `kv_tokens` are the
     tokens that the KV caches of all ranks hold. `copies` is the number of data-parallel ranks that share no experts, of
-    which all else describes one: they do not wait for each other, and requests are divided among them.
+    which all else describes one: they do not wait for each other, and requests are divided among them. `received`: the
+    KV cache of prompts comes from other devices, and requests begin to decode when they are admitted.
     """
 
     steps: StepTimes
     scheduler: Scheduler
     kv_tokens: int
     copies: int = 1
+    received: bool = False
 
     @property
     def scenario(self) -> Scenario:

@@ -14,45 +14,20 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError
-from roofline.serving.load import Arrivals, Load, Requests, draw, share_of
+from roofline.serving.load import Load, Requests, draw, share_of
 from roofline.serving.replica import Replica
+from roofline.serving.served import Finished, Served
 from roofline.specs.scheduler import PREFILL_FIRST
-
-Array = NDArray[np.float64]
 
 CONTEXTS = 48
 """Contexts at which decode steps are tabulated."""
 
 GATHERED = 0.9
 """Fraction of a step's budget with which prompts stop waiting for others (`gather` of the scheduler)."""
-
-
-class Served(NamedTuple):
-    """What a simulation observed: times of each finished request in seconds, and shares of the whole run.
-
-    `arrival`, `first` and `last` are absolute times of arrival, first and last token; `output` the tokens generated.
-    `duration` is the time of the run, `prefilling` that of steps with prompts, `running` and `waiting` mean requests,
-    `cached` the mean tokens in the KV cache. `steps` counts passes, `tokens` those computed of prompts.
-    """
-
-    arrival: Array
-    first: Array
-    last: Array
-    output: Array
-    duration: float
-    prefilling: float
-    running: float
-    waiting: float
-    cached: float
-    preemptions: int
-    steps: int
-    prompt_tokens: int
 
 
 class _Sequence:
@@ -93,7 +68,9 @@ class Simulation:
         self.waiting, self.held, self.decoding = 0, [0] * replica.data, [0] * replica.data
         self.coming: list[tuple[float, int]] = []  # (time in the queue, index)
         self.running, self.sent = 0, 0
-        self.done: list[tuple[float, float, float, int]] = []
+        self.received = replica.received
+        self.horizon = math.inf  # of a run of decode steps: others may send a request at that time
+        self.done: list[Finished] = []
         self.area = [0.0, 0.0, 0.0]
         self.prefill_time, self.preemptions, self.steps, self.prompt_tokens = 0.0, 0, 0, 0
         self._rows: dict[int, list[float]] = {}
@@ -108,17 +85,21 @@ class Simulation:
         for _ in range(start):
             self._send(float(self.requests.arrival[self.sent]))
         while len(self.done) < count:
-            self._admit_arrivals()
-            pieces = self._pieces()
-            if pieces:
-                self._mixed_step(pieces)
-            elif self.running:
-                self._decode_steps()
-            elif self.waiting:
-                self._let_pass(self._next())
-            else:
-                self._pass_time(max(self.coming[0][0] - self.now, 0.0))
+            self.event()
         return self._served()
+
+    def event(self) -> None:
+        """A step, a run of decode steps, or the time until the next arrival."""
+        self._admit_arrivals()
+        pieces = self._pieces()
+        if pieces:
+            self._mixed_step(pieces)
+        elif self.running:
+            self._decode_steps()
+        elif self.waiting:
+            self._let_pass(self._next())
+        else:
+            self._pass_time(max(self.coming[0][0] - self.now, 0.0))
 
     def _next(self) -> tuple[int, int]:
         """The waiting request that may be admitted first: the step, and the index."""
@@ -139,6 +120,10 @@ class Simulation:
     def _send(self, at: float) -> None:
         """The next request arrives."""
         index, self.sent = self.sent, self.sent + 1
+        self.enter(index, at)
+
+    def enter(self, index: int, at: float) -> None:
+        """A request arrives."""
         prompt, base = int(self.requests.prompt[index]), int(self.requests.cached[index])
         self.sequences[index] = _Sequence(at, prompt, int(self.requests.output[index]), base)
         self.front_free = max(self.front_free, at) + self.each + self.per_token * (prompt + base)
@@ -185,6 +170,11 @@ class Simulation:
                 return
             queue.popleft()
             self.waiting -= 1
+            if self.received and not sequence.generated:
+                self.context += sequence.base + sequence.prompt
+                self.promised += self.reserved * sequence.output
+                self._begin(index, sequence)
+                continue
             self.prefilling.append(index)
             self.context += sequence.base
             self.promised += need - sequence.base
@@ -269,9 +259,10 @@ class Simulation:
         if self.waiting and (later := self._next()[0] + self.gather) > self.step:
             number = min(number, later - self.step)
         context, batch = self._mean_context(), max(self.decoding)
-        if self.coming and number:
+        sooner = min(self.coming[0][0], self.horizon) if self.coming else self.horizon
+        if number and sooner < math.inf:
             each = self._step_seconds(batch, context)
-            number = min(number, max(1, math.ceil((self.coming[0][0] - self.now) / each - 1e-9)))
+            number = min(number, max(1, math.ceil((sooner - self.now) / each - 1e-9)))
         if number:
             seconds = number * self._step_seconds(batch, context + (number - 1) / 2 * self.accepted)
             self._pass_time(seconds)
@@ -304,16 +295,20 @@ class Simulation:
             self.held[sequence.rank] -= 1
             del self.sequences[index]
             first = sequence.first + (self.now - sequence.first) * min((self.stream - 1) / max(steps, 1), 1.0)
-            self.done.append((sequence.arrival, first, self.now, sequence.output))
-            if self.concurrency is not None and self.sent < len(self.requests.arrival):
-                self._send(self.now)
             self.blocked = False
+            self._leave(index, (sequence.arrival, first, self.now, sequence.output))
         if not self.running:
             self.blocked = False
             self.heap.clear()
             self.order.clear()
             if not self.prefilling:
                 self.context = self.promised = 0.0
+
+    def _leave(self, index: int, times: Finished) -> None:  # noqa: ARG002
+        """A request is finished."""
+        self.done.append(times)
+        if self.concurrency is not None and self.sent < len(self.requests.arrival):
+            self._send(self.now)
 
     def _preempt(self) -> None:
         """The sequence admitted last leaves the KV cache and waits, to be computed again with what it generated."""
@@ -376,10 +371,11 @@ def simulate(replica: Replica, load: Load, requests: int = 1000, seed: int = 0) 
     """
     if replica.copies > 1:
         load = share_of(load, replica.copies)
-    if load.arrivals is Arrivals.CLOSED and load.rounds is not None:
-        assert load.concurrency is not None
-        requests = max(1, round(load.rounds * load.concurrency))
-    if load.arrivals is Arrivals.OFFLINE:
-        assert load.offline is not None
-        requests = load.offline
-    return Simulation(replica, draw(load, requests, seed), load.concurrency).run()
+    return Simulation(replica, draw(load, count_of(load, requests), seed), load.concurrency).run()
+
+
+def count_of(load: Load, requests: int) -> int:
+    """The requests of a run: all of an offline load, `rounds` of a closed loop, else `requests`."""
+    if load.concurrency is not None and load.rounds is not None:
+        return max(1, round(load.rounds * load.concurrency))
+    return load.offline or requests

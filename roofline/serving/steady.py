@@ -34,13 +34,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roofline.serving.load import Arrivals, Load
+from roofline.serving.prompts import BLOCK, STATES, Prompts, prompts_at
 from roofline.serving.replica import Replica
 from roofline.serving.times import Times, slots_of, times_of
 
 Array = NDArray[np.float64]
-
-STATES, ROUNDS, BLOCK = 28, 40, 256
-"""Waiting prompts that are told apart, multiplications that find their distribution, and points at once."""
 
 REFINEMENTS = 4
 """Rounds that find the throughput of a closed loop."""
@@ -99,7 +97,9 @@ def _stable(times: Times, slots: float) -> float:
     sizes = np.unique(np.append(times.added.rows[times.added.rows < slots], slots))[-SATURATED:]
     shares = np.linspace(1.0, 0.2, 33)
     rate, size = (grid.ravel() for grid in np.meshgrid(most * shares, sizes, indexing="ij"))
-    spent = (rate * times.steps * _prompts(times, rate, size).mean / size).reshape(shares.size, sizes.size).min(axis=1)
+    spent = (
+        (rate * times.steps * prompts_at(times, rate, size).mean / size).reshape(shares.size, sizes.size).min(axis=1)
+    )
     stable = spent < 1
     if not stable.any():
         return 0.2 * most
@@ -110,71 +110,13 @@ def _stable(times: Times, slots: float) -> float:
     return share * most
 
 
-class Prompts(NamedTuple):
-    """The stationary distribution of the prompts waiting at the start of a step, at each point.
-
-    `length` are the seconds of a step in each state (states, points), `share` the states' probabilities, `unit` the
-    prompts that a state stands for, `mean` the time from one decode token to the next, and `cycle` that from one step
-    without prompts to the next.
-    """
-
-    length: Array
-    share: Array
-    unit: Array
-    mean: Array
-    cycle: Array
-
-
-def _prompts(times: Times, rate: Array, number: Array) -> Prompts:
-    parts = [
-        _prompts_of(times, rate[start : start + BLOCK], number[start : start + BLOCK])
-        for start in range(0, rate.size, BLOCK)
-    ]
-    return Prompts(*(np.concatenate(values, axis=-1) for values in zip(*parts, strict=True)))
-
-
-def _prompts_of(times: Times, rate: Array, number: Array) -> Prompts:
-    """The chain of waiting prompts, by repeated multiplication from its mean."""
-    from scipy.special import gammaln
-
-    decode = times.at(number)
-    expected = rate * (decode + times.base(number)) / np.maximum(1 - rate * times.full(number), 0.02)
-    unit = np.maximum(times.unit, np.ceil(expected / (STATES / 4)))
-    most = times.most / unit
-    state = np.arange(float(STATES))[:, np.newaxis]
-    added = times.adding(np.minimum(state, most) * unit, number)
-    length = np.where(state > 0, added + (0.0 if times.alone else decode), decode)
-    arriving = np.maximum(rate / unit * length, 1e-300)
-    log = np.log(arriving)
-    left = np.maximum(state - most, 0.0)
-    share = np.zeros((STATES, rate.size))
-    share[0] = 1.0
-    # transition[j, i]: from state i to j; arrivals beyond the last state stay in it. A prompt of which a part is left
-    # is left whole with the probability of that part.
-    more = state[:, np.newaxis] - np.floor(left)[np.newaxis]
-    come = np.maximum(more, 0.0)
-    transition = np.where(more >= 0, np.exp(come * log[np.newaxis] - arriving[np.newaxis] - gammaln(come + 1)), 0.0)
-    part = (left - np.floor(left))[np.newaxis]
-    transition[1:] = (1 - part) * transition[1:] + part * transition[:-1]
-    transition[:1] *= 1 - part
-    transition[-1] += np.maximum(1 - transition.sum(axis=0), 0.0)
-    transition = np.moveaxis(transition, 2, 0)
-    vector = np.moveaxis(share, 1, 0)[..., np.newaxis]
-    for _ in range(ROUNDS):
-        vector = transition @ vector
-    share = vector[..., 0].T / vector[..., 0].T.sum(axis=0)
-    mean = np.maximum((share * length).sum(axis=0), decode * share[0])
-    cycle = mean / np.maximum(share[0], 1e-9)
-    return Prompts(length, share, unit, cycle if times.alone else mean, cycle)
-
-
 def steady(replica: Replica, load: Load, values: Any) -> Steady:
     """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s."""
     copies = replica.copies
     points = np.atleast_1d(np.asarray(values, float)) / copies
     slots = slots_of(replica, load)
     times = times_of(replica, load, max(2, math.ceil(slots)))
-    found = _closed if load.arrivals is Arrivals.CLOSED else _open
+    found = _closed if load.arrivals is Arrivals.CLOSED else open_loop
     one = found(replica, load, times, points, slots)
     if copies == 1:
         return one
@@ -240,6 +182,8 @@ def _waits(times: Times, rate: Array, number: Array, prompts: Prompts, busy: Arr
         weight = share * length
         state = _inverse(weight, _cube()[:, :1])
         step = np.take_along_axis(length[np.newaxis].repeat(SAMPLES, 0), state[:, np.newaxis], axis=1)[:, 0]
+        if not times.steps:
+            step = np.where(state > 0, step, 0.0)
         done = np.minimum(state, times.most / unit) * unit
         ahead = state * unit - done
         place = _cube()[:, 1:2]
@@ -248,7 +192,7 @@ def _waits(times: Times, rate: Array, number: Array, prompts: Prompts, busy: Arr
         queue = ahead + before
         steps = np.ceil((queue + 1) / times.most - 1e-9)
         others = np.minimum(after, steps * times.most - (queue + 1))
-        still = 0.0 if times.alone else times.at(number[part])
+        still = 0.0 if times.alone or times.received else times.at(number[part])
         place_of = np.floor(_cube()[:, 4:5] * times.lengths)
         own = times.own.signed(number[part], place_of)
         mine = steps * still + times.adding(queue + 1 + others, number[part]) + own
@@ -264,7 +208,8 @@ def _prefilling(prompts: Prompts) -> Array:
     return found
 
 
-def _summary(samples: Array) -> Array:
+def summary(samples: Array) -> Array:
+    """Mean and QUANTILES of samples (samples, points)."""
     return np.concatenate([samples.mean(axis=0)[np.newaxis], np.quantile(samples, QUANTILES, axis=0)])
 
 
@@ -286,7 +231,7 @@ def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: fl
     for _ in range(REFINEMENTS):
         seen = others * rate
         number = np.clip(rate * times.steps * _mean_step(times, seen, inside), 1.0, inside)
-        prompts = _prompts(times, seen, number)
+        prompts = prompts_at(times, seen, number)
         step = prompts.mean
         busy = -np.expm1(-seen * times.steps * step)
         samples, _ = _waits(times, seen, number, prompts, busy)
@@ -304,7 +249,7 @@ def _closed(replica: Replica, load: Load, times: Times, points: Array, slots: fl
     waiting = np.maximum(points - inside, np.where(rate < most, 0.0, np.minimum(queued * rate, points)))
     tpot = _tpot(times, rate, number, step, np.zeros(points.size)) / replica.steps.accepted
     running, prefilling = points - waiting, _prefilling(prompts)
-    return Steady(_summary(samples), tpot, rate, running, waiting, prefilling, saturation, slots, samples)
+    return Steady(summary(samples), tpot, rate, running, waiting, prefilling, saturation, slots, samples)
 
 
 def _mean_step(times: Times, rate: Array, number: Array) -> Array:
@@ -319,7 +264,7 @@ def _mean_step(times: Times, rate: Array, number: Array) -> Array:
     return step
 
 
-def _open(replica: Replica, load: Load, times: Times, points: Array, slots: float) -> Steady:
+def open_loop(replica: Replica, load: Load, times: Times, points: Array, slots: float) -> Steady:
     """An open loop: the distribution of the running sequences at each rate."""
     saturation = saturation_of(replica, load, times, slots)
     stable = points < saturation
@@ -328,7 +273,7 @@ def _open(replica: Replica, load: Load, times: Times, points: Array, slots: floa
     for _ in range(ITERATIONS):
         number = np.clip(np.sqrt(number * rate * times.steps * _mean_step(times, rate, number)), 1.0, slots)
     for _ in range(3):
-        prompts = _prompts(times, rate, number)
+        prompts = prompts_at(times, rate, number)
         level, tail = _sequences(times, rate, number, prompts, slots, load)
         number = np.sqrt(number * np.maximum(level[0], 1.0))
     running, step, deviation = level
@@ -343,7 +288,7 @@ def _open(replica: Replica, load: Load, times: Times, points: Array, slots: floa
     full, slot = tail
     wait = np.log(np.maximum(full / (1 - _cube()[:, 5:6]), 1.0)) * slot
     samples = samples + wait
-    ttft = _summary(samples)
+    ttft = summary(samples)
     tpot = _tpot(times, rate, number, step, deviation) / replica.steps.accepted
     prefilling = _prefilling(prompts)
     parts = (ttft, tpot, running, full * slot * rate, prefilling)

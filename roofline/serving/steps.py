@@ -153,9 +153,7 @@ class StepTimes:
                 f"serving is simulated for decoder-only models; {scenario.model.name} has an encoder"
             )
         if scenario.settings.decode_hardware is not None:
-            raise UnsupportedError(
-                "a load on disaggregated prefill and decode is not simulated: serve either part alone"
-            )
+            raise UnsupportedError("a load on disaggregated prefill and decode is served by `roofline serve` alone")
         settings = replace(scenario.settings, chunk=None)
         single = replace(scenario, batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings)
         self.scenario, self.engine = scenario, scenario.profile

@@ -26,6 +26,9 @@ LENGTHS = 24
 SIZES = 3.0
 """Ratio of the numbers of sequences at which prompts are added."""
 
+NOTHING = 1e-12
+"""Seconds that stand for none, where times are divided."""
+
 SPILL = 0.97
 """Fraction of the KV cache that running sequences fill before one is preempted or waits."""
 
@@ -36,7 +39,7 @@ class Times(Struct, frozen=True, dict=True):
     `decode` is s(n); `added` are the seconds that m prompts (columns) add to a step of n sequences (rows; prompts that
     go first: those of a step of their own). `own` are the seconds beyond the mean of a prompt with each length of the
     distribution, `most` is k, `steps` G, `unit` the mean square of these seconds over their squared mean: long prompts
-    come as several.
+    come as several. `received`: prompts take no time, since their KV cache comes from other devices.
     """
 
     decode: Array
@@ -47,6 +50,7 @@ class Times(Struct, frozen=True, dict=True):
     unit: float
     alone: bool
     ranks: int
+    received: bool = False
 
     @property
     def lengths(self) -> int:
@@ -113,6 +117,12 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     mean, cached = max(prompt * (1 - load.hits), 1.0), load.hits * prompt
     context = prompt + load.biased_output / 2
     decode = steps.seconds(np.maximum(np.arange(1.0, count + 1) / ranks, 1.0), context)
+    generated = max(output - 1, 0.0) / steps.accepted
+    if replica.received:
+        nothing = Table(np.array([1.0, 2.0]), np.array([1.0, float(MOST)]), np.full((2, 2), NOTHING))
+        return Times(
+            decode, nothing, nothing._replace(seconds=np.zeros((2, 2))), MOST, generated, 1, False, ranks, True
+        )
     sizes = geometric(1, count, SIZES)
     rows = np.maximum(sizes / ranks, 1.0)[:, np.newaxis, np.newaxis] * (0.0 if alone else 1.0)
     room = max(replica.budget - float(rows[rows.shape[0] // 2, 0, 0]) * steps.decode_tokens, 1.0)
@@ -150,7 +160,6 @@ def times_of(replica: Replica, load: Load, count: int) -> Times:
     )
     single = spread[spread.shape[0] // 2, 0]
     unit = float((single**2).mean() / single.mean() ** 2)
-    generated = max(output - 1, 0.0) / steps.accepted
     return Times(decode, Table(sizes, counts, added), length, most, generated, unit, alone, ranks)
 
 

@@ -110,6 +110,22 @@ def test_a_model_with_an_encoder_is_refused(run) -> None:
     assert "decoder-only" in err
 
 
+def test_prefill_and_decode_apart(run) -> None:
+    asked = (*ASKED, "--rate", "2,6", "--disaggregation", "prefills=1,decodes=2,decode=h200-sxm,tp=2")
+    status, out, err = run(*asked)
+    assert (status, err) == (0, "")
+    assert "Apart: prefill 1 x 1 h100-sxm, decode 2 x 2 h200-sxm; KV cache of a mean prompt over network" in out
+    document = json.loads(run(*asked, "--format", "json")[1])
+    assert document["devices"] == 5
+    assert document["disaggregation"]["decode"] == {"replicas": 2, "devices": 4, "hardware": "h200-sxm"}
+    simulated = json.loads(run(*asked, "--simulate", 500, "--format", "json")[1])
+    for quick, slow in zip(document["points"], simulated["points"], strict=True):
+        assert quick["tpot_s"]["mean"]["mid"] == pytest.approx(slow["tpot_s"]["mean"]["mid"], rel=0.1)
+    assert run(*ASKED, "--rate", 2, "--with", "disaggregation")[0] == 0
+    status, _, err = run(*ASKED, "--rate", 2, "--disaggregation", "prefill=1")
+    assert (status, err.count("\n")) == (2, 1)
+
+
 def test_axes_serve_one_load_on_each_deployment(run) -> None:
     asked = ("serve", "llama-3.1-8b", "--concurrency", "8,32", "--generate", 200)
     axes = ("--over", "hw=l40s,h100-sxm", "--over", "prompt=500,1k")

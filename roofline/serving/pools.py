@@ -1,0 +1,176 @@
+"""Disaggregated prefill and decode: replicas for each, and the link that carries the KV cache between them.
+
+`Pools` is what a user asks for, `Tandem` the deployment: prompts are computed on the replicas of prefill, their KV
+cache is sent once over a link of the devices, and the replicas of decode do the rest. Requests go to the replicas of a
+pool in turn.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from msgspec import Struct
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from roofline.core.errors import RooflineError, UnknownNameError, quote
+from roofline.graph.extents import Step
+from roofline.graph.parallel import Parallelism
+from roofline.scenario.analysis import analyze
+from roofline.scenario.parts import with_network
+from roofline.scenario.scenario import Scenario
+from roofline.serving.load import Load
+from roofline.serving.replica import Replica, replica_of
+from roofline.serving.steps import CONTEXTS, geometric
+from roofline.specs.hardware import NETWORK, Hardware, load_hardware
+from roofline.specs.scheduler import PREFILL_FIRST, Scheduler
+
+Array = NDArray[np.float64]
+
+DEGREES = {"tp": "tensor", "pp": "pipeline", "ep": "expert", "dp": "data"}
+MOST = 1000
+"""The most replicas of a pool, and the largest degree of its layout."""
+
+KEYS = ("prefills", "decodes", "decode", *DEGREES, "link")
+
+
+class Pools(Struct, frozen=True):
+    """The replicas of prefill and of decode.
+
+    `decode` is the hardware of decode, `parallel` its layout (None: those of prefill). `link` is the kind or the scope
+    (network, node, host) of the interconnect of prefill's devices that carries the KV cache.
+    """
+
+    prefills: int = 1
+    decodes: int = 1
+    decode: Hardware | None = None
+    parallel: Parallelism | None = None
+    link: str = "network"
+
+
+def parse_pools(text: str) -> Pools:
+    """The pools of `prefills=2,decodes=1,decode=h200-sxm,tp=8,link=node`; raises RooflineError."""
+    given: dict[str, str] = {}
+    for part in filter(None, (part.strip() for part in text.split(","))):
+        key, separator, value = (piece.strip() for piece in part.partition("="))
+        if not separator or not value:
+            raise RooflineError(f"--disaggregation takes {', '.join(f'{name}=' for name in KEYS)}, got {quote(part)}")
+        if key not in KEYS:
+            raise UnknownNameError("key of --disaggregation", key, KEYS)
+        if key in given:
+            raise RooflineError(f"--disaggregation: {quote(key)} is given twice")
+        given[key] = value
+    counts = {key: _count(key, value) for key, value in given.items() if key not in ("decode", "link")}
+    degrees: dict[str, Any] = {DEGREES[key]: value for key, value in counts.items() if key in DEGREES}
+    return Pools(
+        counts.get("prefills", 1),
+        counts.get("decodes", 1),
+        load_hardware(given["decode"]) if given.get("decode", "same") != "same" else None,
+        Parallelism(**degrees) if degrees else None,
+        given.get("link", "network"),
+    )
+
+
+def _count(key: str, text: str) -> int:
+    if not (text.isascii() and text.isdigit() and len(text) < 9 and 1 <= int(text) <= MOST):
+        raise RooflineError(f"--disaggregation: {key} is a whole number from 1 to {MOST}, got {quote(text)}")
+    return int(text)
+
+
+class Tandem(Struct, frozen=True, dict=True):
+    """Replicas of prefill and of decode, one after the other.
+
+    `prefill` and `decode` are one replica of each; `scenario` has the hardware of both. `tokens` and `seconds` tabulate
+    the transfer of a prompt's KV cache, which a replica of prefill sends one after the other.
+    """
+
+    scenario: Scenario
+    prefill: Replica
+    decode: Replica
+    prefills: int
+    decodes: int
+    link: str
+    tokens: Array
+    seconds: Array
+
+    @property
+    def pools(self) -> tuple[tuple[Hardware, int], tuple[Hardware, int]]:
+        """Hardware and devices of prefill and of decode."""
+        parts = ((self.prefill, self.prefills), (self.decode, self.decodes))
+        found = [(part.scenario.hardware, part.devices * count) for part, count in parts]
+        return found[0], found[1]
+
+    @property
+    def devices(self) -> int:
+        """The devices of both."""
+        return sum(devices for _, devices in self.pools)
+
+    def transfer(self, prompt: Any) -> Array:
+        """Seconds in which the KV cache of a prompt of so many tokens is sent."""
+        found: Array = np.interp(prompt, self.tokens, self.seconds)
+        return found
+
+
+def tandem_of(scenario: Scenario, load: Load, pools: Pools, scheduler: Scheduler | None = None) -> Tandem:
+    """The deployment of a scenario's model with prefill and decode apart; raises RooflineError."""
+    settings = scenario.settings
+    hardware = pools.decode or settings.decode_hardware or scenario.hardware
+    parallel = pools.parallel or replace(settings.parallel, nodes=None)
+    first = replace(scenario, settings=replace(settings, decode_hardware=None))
+    second = replace(first, hardware=hardware, settings=replace(first.settings, parallel=parallel))
+    policy = scheduler or scenario.profile.scheduler
+    # Only prompts run on the devices of prefill, and the front end is theirs.
+    ahead = replace(policy, order=PREFILL_FIRST, stream=1, gather=0)
+    after = replace(policy, latency=0.0, request=0.0, prompt_token=0.0, gather=0)
+    prefill = replica_of(first, only_prompts(load), ahead)
+    decode = replica_of(second, load, after)
+    ends = (first, second)
+    tokens = geometric(1, load.longest, CONTEXTS)
+    seconds = np.max(
+        [_sent(end, other.hardware, pools.link, tokens) for end, other in zip(ends, ends[::-1], strict=True)], 0
+    )
+    apart = replace(scenario, settings=replace(settings, decode_hardware=hardware))
+    return Tandem(
+        apart,
+        replace(prefill, copies=1),
+        replace(decode, copies=1, received=True),
+        pools.prefills * prefill.copies,
+        pools.decodes * decode.copies,
+        pools.link,
+        tokens,
+        seconds,
+    )
+
+
+def only_prompts(load: Load) -> Load:
+    """The load with the first token of each output alone."""
+    if load.trace is None:
+        return replace(load, output=1)
+    return replace(load, trace=replace(load.trace, output=(1,) * len(load.trace.output)))
+
+
+def _sent(scenario: Scenario, other: Hardware, link: str, tokens: Array) -> Array:
+    """Seconds in which each rank of a replica sends, or receives, its part of the KV cache of so many tokens."""
+    settings = replace(scenario.settings, decode_hardware=other, chunk=None)
+    carrier = _over(scenario.hardware, link)
+    one = replace(
+        scenario, hardware=carrier, batch=1, prompt=1, generate=2, prefix=0, images=0, context=None, settings=settings
+    )
+    answer, each = analyze(one), np.ones_like(tokens)
+    step = Step(each * answer.parallel.data, tokens, 0 * each)
+    run = next(run for run in answer.schedule.prefill(step, None) if run.label == "transfer")
+    timing = answer.prefill.timed(run)
+    spent: Array = timing.spent(timing.detail(run.step)).sum(axis=0)
+    return np.broadcast_to(spent, tokens.shape)
+
+
+def _over(hardware: Hardware, link: str) -> Hardware:
+    """The hardware whose network is one of its links; raises RooflineError where it has none of that name."""
+    if link == "network":
+        hardware.link(NETWORK)
+        return hardware
+    named = {name.lower(): each for each in reversed(hardware.interconnects) for name in (each.scope, each.kind)}
+    if link.lower() not in named:
+        raise UnknownNameError(f"link of {hardware.name}", link, [*named])
+    return with_network(hardware, named[link.lower()].bandwidth)

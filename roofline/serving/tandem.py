@@ -1,0 +1,258 @@
+"""A load on disaggregated prefill and decode: the steady state, and the event simulation.
+
+A request waits for a replica of prefill and for its pass, then for the link of that replica and the transfer of its KV
+cache, then for a slot and the next step of a replica of decode, where its first token leaves: prefill computed it. The
+rest are decode steps without prompts. Each stage is that of `roofline.serving.steady` or `.simulation`:
+
+    TTFT = prefill + transfer + slot,    TPOT = decode,    largest rate = min over prefill, link, decode
+
+In the steady state requests come to each stage at random, to the replicas in turn: of P replicas of prefill, waits
+are those of one by (1 / P + v) / (1 + v), with v the squared coefficient of variation of a prompt's time (Kingman
+1961). The link is a queue with constant service (M/D/1). A closed loop of C requests has the rate L with
+C = L (TTFT + G T), at most the largest one. The simulation advances the replica whose time is earliest, by one step, or
+by decode steps up to the time of the others.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+from msgspec.structs import replace
+from numpy.typing import NDArray
+
+from roofline.serving.load import Arrivals, Load, Requests, draw
+from roofline.serving.outcome import Latency, Outcome, Targets, outcome_of, spreads, steady_outcomes
+from roofline.serving.pools import Tandem
+from roofline.serving.replica import Replica
+from roofline.serving.served import Finished, Served
+from roofline.serving.simulation import Simulation, count_of
+from roofline.serving.steady import Steady, open_loop, saturation_of, summary
+from roofline.serving.times import Times, slots_of, times_of
+from roofline.timing.intervals import Estimate
+
+Array = NDArray[np.float64]
+
+HALVINGS = 16
+"""Rounds that find the rate of a closed loop."""
+
+LEAST = 1e-4
+"""The rate of others that a request alone sees, over its own: not none, of which nothing is known."""
+
+BELOW = 0.999
+"""The rate of a saturated closed loop over the largest stable one."""
+
+
+class _Stage(NamedTuple):
+    """The replicas of one phase, the load that each of them sees, and their times."""
+
+    replica: Replica
+    load: Load
+    times: Times
+    slots: float
+    replicas: int
+
+    def at(self, rate: Array) -> Steady:
+        """The steady state of one replica at rates of all."""
+        return open_loop(self.replica, self.load, self.times, rate / self.replicas, self.slots)
+
+    @property
+    def tokens(self) -> float:
+        """Tokens of a request after the first."""
+        return self.times.steps * self.replica.steps.accepted
+
+    @property
+    def saturation(self) -> float:
+        """The largest stable rate of all replicas."""
+        return self.replicas * saturation_of(self.replica, self.load, self.times, self.slots)
+
+
+def _stage(replica: Replica, load: Load, count: int) -> _Stage:
+    asked = replace(load, rate=1.0, concurrency=None, offline=None)
+    slots = slots_of(replica, asked)
+    return _Stage(replica, asked, times_of(replica, asked, max(2, math.ceil(slots))), slots, count)
+
+
+class _Stages(NamedTuple):
+    """Both phases and the transfer between them; `alone` are samples of prefill without others (samples, 1)."""
+
+    prefill: _Stage
+    decode: _Stage
+    alone: Array
+    sent: Array
+    prefills: int
+
+    @property
+    def saturation(self) -> float:
+        """The largest stable rate."""
+        each = float(self.sent.mean())
+        return min(self.prefill.saturation, self.decode.saturation, self.prefills / each if each else math.inf)
+
+    @property
+    def regular(self) -> float:
+        """The wait for prefill over that of random arrivals: in turn, those of a replica are more regular (Kingman)."""
+        prefill = self.prefill
+        service = prefill.times.unit - 1
+        return (1 / prefill.replicas / prefill.load.burstiness + service) / (1 + service)
+
+    def at(self, rate: Array) -> tuple[Steady, Steady, Array]:
+        """Prefill, decode, and samples of TTFT of both (samples, points), at rates below the largest one."""
+        first, second = self.prefill.at(rate), self.decode.at(rate)
+        waited = (first.samples - self.alone) * self.regular
+        each = float(self.sent.mean())
+        used = np.minimum(rate / self.prefills * each, BELOW)
+        # Samples of both stages are of the same points of a cube: half a turn makes them independent.
+        slot = np.roll(second.samples, second.samples.shape[0] // 2 + 1, axis=0)
+        places = np.arange(slot.shape[0]) * self.sent.size // slot.shape[0]
+        sent = self.sent[places][:, np.newaxis] + used / (1 - used) / 2 * each
+        return first, second, self.alone + waited + sent + slot
+
+
+def steady_tandem(tandem: Tandem, load: Load, values: Any) -> Steady:
+    """The steady state at each of `values`: concurrencies of a closed loop, else rates in requests/s."""
+    points = np.atleast_1d(np.asarray(values, float))
+    shares = (np.arange(16) + 0.5) / 16
+    random = np.random.default_rng(0)
+    sent = random.permutation(tandem.transfer(load.prompts.inverse(shares)))
+    prefill = _stage(tandem.prefill, replace(load, output=1), tandem.prefills)
+    alone = prefill.at(np.array([LEAST * prefill.saturation])).samples
+    stages = _Stages(prefill, _stage(tandem.decode, load, tandem.decodes), alone, sent, tandem.prefills)
+    most = stages.saturation
+    if load.arrivals is not Arrivals.CLOSED:
+        stable = points < most
+        return _whole(tandem, stages, np.where(stable, points, most / 2), stable)
+    rate = _closed_rate(stages, points, most)
+    found = _whole(tandem, stages, rate, np.ones(points.size, bool), _others(points))
+    # What is left of C = L (TTFT + G T) at saturation waits (Little).
+    spent = found.ttft[0] + stages.decode.tokens * found.tpot[0]
+    left = np.maximum(points / rate - spent, 0.0)
+    return found._replace(ttft=found.ttft + left, samples=found.samples + left, waiting=found.waiting + left * rate)
+
+
+def _closed_rate(stages: _Stages, points: Array, most: float) -> Array:
+    """The rate of a closed loop by bisection: requests in flight rise with it. Each sees those of the others."""
+    others = _others(points)
+    high = np.full(points.size, BELOW * most)
+    low = high * 1e-6
+    for _ in range(HALVINGS):
+        rate = np.sqrt(low * high)
+        _, second, samples = stages.at(others * rate)
+        more = rate * (samples.mean(axis=0) + stages.decode.tokens * second.tpot[0]) < points
+        low, high = np.where(more, rate, low), np.where(more, high, rate)
+    return low
+
+
+def _others(points: Array) -> Array:
+    """The part of the rate that a request of a closed loop sees: that of the others."""
+    found: Array = np.maximum(1 - 1 / np.maximum(points, 1.0), LEAST)
+    return found
+
+
+def _whole(tandem: Tandem, stages: _Stages, rate: Array, stable: NDArray[np.bool_], seen: Any = 1.0) -> Steady:
+    first, second, samples = stages.at(seen * rate)
+    most = stages.saturation
+    decoding = rate * stages.decode.tokens * second.tpot[0]
+    parts = (summary(samples), second.tpot, decoding, second.waiting * tandem.decodes, first.prefilling)
+    ttft, tpot, running, waiting, share = (np.where(stable, part, np.inf) for part in parts)
+    rate = np.where(stable, rate, most)
+    return Steady(ttft, tpot, rate, running, waiting, share, most, second.slots * tandem.decodes, samples)
+
+
+class _Running(Simulation):
+    """A replica of one phase, whose requests go on elsewhere."""
+
+    def __init__(self, replica: Replica, requests: Requests) -> None:
+        super().__init__(replica, requests, None)
+        self.left: list[tuple[int, Finished]] = []
+        self.free = 0.0  # when the link has sent what is due
+
+    def _leave(self, index: int, times: Finished) -> None:
+        self.left.append((index, times))
+
+    @property
+    def ready(self) -> float:
+        """The time of the next event."""
+        if self.running or self.prefilling or self.waiting:
+            return self.now
+        return max(self.now, self.coming[0][0]) if self.coming else math.inf
+
+
+def simulate_tandem(tandem: Tandem, load: Load, requests: int = 1000, seed: int = 0) -> Served:
+    """The run of `requests` requests (all of a trace, or `rounds` of a closed loop); raises RooflineError."""
+    drawn = draw(load, count_of(load, requests), seed)
+    alone = drawn._replace(output=np.ones_like(drawn.output))
+    prefills = [_Running(tandem.prefill, alone) for _ in range(tandem.prefills)]
+    decodes = [_Running(tandem.decode, drawn) for _ in range(tandem.decodes)]
+    count, sent, passed = drawn.arrival.size, 0, 0
+    seconds = tandem.transfer(drawn.prompt + drawn.cached)
+    done: dict[int, tuple[float, float]] = {}
+    arrivals = np.array(drawn.arrival)
+    stages = [*prefills, *decodes]
+
+    def send(at: float) -> None:
+        nonlocal sent
+        arrivals[sent] = at
+        prefills[sent % tandem.prefills].enter(sent, at)
+        sent += 1
+
+    for at in drawn.arrival[: load.concurrency or count]:
+        send(float(at))
+    while len(done) < count:
+        stage = min(stages, key=lambda each: each.ready)
+        stage.horizon = min((each.ready for each in stages if each is not stage), default=math.inf)
+        stage.event()
+        for index, (_, first, last, _) in stage.left:
+            if stage in prefills:
+                stage.free = max(stage.free, last) + float(seconds[index])
+                decodes[passed % tandem.decodes].enter(index, stage.free)
+                passed += 1
+            else:
+                done[index] = first, last
+                if load.concurrency is not None and sent < count:
+                    send(last)
+        stage.left.clear()
+    first, last = np.array([done[index] for index in range(count)]).T
+    return _served(prefills, decodes, Served(arrivals, first, last, drawn.output.astype(float), *(0,) * 8))
+
+
+def _served(prefills: list[_Running], decodes: list[_Running], found: Served) -> Served:
+    """A run with the shares and counts of all replicas; tokens in the KV cache are those of one replica of decode."""
+    duration = max(float(found.last.max()), 1e-12)
+    return found._replace(
+        duration=duration,
+        prefilling=float(np.mean([each.prefill_time for each in prefills])) / duration,
+        running=sum(each.area[0] for each in decodes) / duration,
+        waiting=sum(each.area[1] for each in (*prefills, *decodes)) / duration,
+        cached=float(np.mean([each.area[2] for each in decodes])) / duration,
+        preemptions=sum(each.preemptions for each in decodes),
+        steps=sum(each.steps for each in (*prefills, *decodes)),
+        prompt_tokens=sum(each.prompt_tokens for each in prefills),
+    )
+
+
+def steady_outcomes_of(tandem: Tandem, load: Load, values: Any, targets: Targets) -> tuple[Outcome, ...]:
+    """The outcomes of the steady state."""
+    pool = replace(tandem.decode, copies=tandem.decodes)
+    return tuple(
+        map(partial(_of_both, tandem, load), steady_outcomes(pool, load, steady_tandem(tandem, load, values), targets))
+    )
+
+
+def simulated_outcome(tandem: Tandem, load: Load, requests: int, seed: int, targets: Targets) -> Outcome:
+    """The outcome of a simulation."""
+    served = simulate_tandem(tandem, load, requests, seed)
+    each = served._replace(running=served.running / tandem.decodes)
+    found = outcome_of(tandem.decode, load, each, targets)
+    return _of_both(tandem, load, replace(found, running=served.running))
+
+
+def _of_both(tandem: Tandem, load: Load, found: Outcome) -> Outcome:
+    """The outcome with the devices of both pools, and the interval of prefill for TTFT."""
+    prompt = load.means[0]
+    low, high = spreads(tandem.prefill, 1.0, prompt, prompt)[0]
+    ttft = found.ttft
+    statistics = (ttft.mean, ttft.p50, ttft.p95, ttft.p99)
+    wide = Latency(*(Estimate(each.mid * low, each.mid, each.mid * high) for each in statistics))
+    return replace(found, ttft=wide, devices=tandem.devices)

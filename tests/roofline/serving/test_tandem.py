@@ -1,0 +1,182 @@
+"""Disaggregated prefill and decode: closed forms, the steady state against the simulation, Little's law, monotony."""
+
+from functools import cache
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
+
+from roofline import Scenario, analyze, load_hardware, load_model
+from roofline.core.errors import RooflineError, UnsupportedError
+from roofline.serving import Load, Trace, serve
+from roofline.serving.pools import Pools, Tandem, parse_pools, tandem_of
+from roofline.serving.tandem import simulate_tandem, steady_tandem
+from roofline.specs.scheduler import MIXED, ORDERS, Scheduler
+from roofline.techniques import apply_techniques
+
+SCENARIO = Scenario(load_model("llama-3.1-8b"), load_hardware("h100-sxm"), engine="vllm")
+LOAD = Load(prompt="uniform:500:3500", output="uniform:100:400", rate=1.0)
+ONE = Load(prompt=2000, output=65, concurrency=1, rounds=3)
+
+
+@cache
+def tandem(text: str = "", **policy) -> Tandem:
+    return tandem_of(SCENARIO, LOAD, parse_pools(text), Scheduler(**{"tokens": 8192, "sequences": 256, **policy}))
+
+
+def test_a_request_alone_is_prefill_transfer_and_decode() -> None:
+    found, pools = simulate_tandem(tandem(), ONE), tandem()
+    alone = float(pools.prefill.steps.seconds(0, 0, 2000)) + float(pools.transfer(2000))
+    assert found.first - found.arrival == pytest.approx(alone, rel=1e-3)
+    assert (found.last - found.first) / 64 == pytest.approx(float(pools.decode.steps.seconds(1, 2032)), rel=5e-3)
+    quick = steady_tandem(pools, replace(ONE, rounds=None), 1)
+    assert quick.ttft[0, 0] == pytest.approx(alone, rel=0.01)
+
+
+def test_the_kv_cache_of_a_prompt_is_sent_once() -> None:
+    """128 KiB a token of Llama 3.1 8B (32 layers, 8 KV heads of 128, K and V, 2 bytes) over 50 GB/s."""
+    sent = analyze(apply_techniques(replace(SCENARIO, prompt=2000), ["disaggregation"])).prefill.link_bytes
+    assert sent == pytest.approx(2000 * 131072)
+    assert float(tandem().transfer(2000)) == pytest.approx(sent / 50e9, rel=0.5)
+    assert float(tandem().transfer(2000)) > sent / 50e9
+    assert float(tandem("link=node").transfer(2000)) < float(tandem().transfer(2000)) / 4
+    assert float(tandem("link=NVLink 4").transfer(2000)) == float(tandem("link=node").transfer(2000))
+
+
+@pytest.mark.parametrize("text", ["", "prefills=2,decodes=1,tp=2", "decodes=2"])
+@pytest.mark.parametrize("share", [0.2, 0.5, 0.8])
+def test_a_steady_rate_agrees_with_its_simulation(text, share) -> None:
+    pools = tandem(text)
+    rate = share * steady_tandem(pools, LOAD, 1.0).saturation
+    load = replace(LOAD, rate=rate)
+    quick, run = steady_tandem(pools, load, rate), simulate_tandem(pools, load, 3000)
+    kept = run.arrival > run.duration / 5
+    tpot = (run.last - run.first)[kept].sum() / (run.output[kept] - 1).sum()
+    assert float(quick.tpot[0, 0]) == pytest.approx(tpot, rel=0.03)
+    assert float(quick.ttft[0, 0]) == pytest.approx((run.first - run.arrival)[kept].mean(), rel=0.1)
+
+
+@pytest.mark.parametrize("concurrency", [2, 16, 64, 160])
+def test_a_closed_loop_agrees_with_its_simulation(concurrency) -> None:
+    load = replace(LOAD, rate=None, concurrency=concurrency)
+    quick, run = steady_tandem(tandem(), load, concurrency), simulate_tandem(tandem(), load, 20 * concurrency + 1000)
+    kept = (run.arrival > run.duration / 4) & (run.arrival < 0.9 * run.duration)
+    tpot = (run.last - run.first)[kept].sum() / (run.output[kept] - 1).sum()
+    assert float(quick.tpot[0, 0]) == pytest.approx(tpot, rel=0.05)
+    assert float(quick.rate[0]) == pytest.approx(run.output.size / run.duration, rel=0.05)
+
+
+@given(
+    load=st.sampled_from(["prompt", "output"]),
+    pools=st.sampled_from(["", "prefills=3", "decodes=2,link=node", "prefills=2,decodes=3,tp=2"]),
+    arrivals=st.sampled_from([{"concurrency": 1}, {"concurrency": 40}, {"rate": 3.0}, {"rate": 60.0}, {"offline": 60}]),
+    order=st.sampled_from(ORDERS),
+    reserved=st.sampled_from([0.0, 0.4, 1.0]),
+    room=st.sampled_from([12_000, 400_000]),
+)
+@settings(max_examples=40)
+def test_every_request_is_served_once_and_little_holds(load, pools, arrivals, order, reserved, room) -> None:
+    asked = Load(**{"prompt": "uniform:10:3000", "output": "uniform:1:400", load: 300, **arrivals})
+    found = tandem(pools, order=order, reserved=reserved)
+    found = replace(found, decode=replace(found.decode, kv_tokens=room))
+    run = simulate_tandem(found, asked, 60, seed=3)
+    assert run.output.size == 60
+    assert (run.arrival < run.first).all()
+    assert (run.first <= run.last).all()
+    assert run.cached <= room
+    # Little, of the requests that decode: from their first token on, unless they are preempted.
+    if not run.preemptions:
+        assert run.running == pytest.approx((run.last - run.first).sum() / run.duration, rel=0.02, abs=0.05)
+
+
+@pytest.mark.parametrize("text", ["", "prefills=2", "decodes=2"])
+@pytest.mark.parametrize("prompt", [300, "uniform:500:3500", 8000])
+def test_little_holds_in_the_steady_state(text, prompt) -> None:
+    users = np.array([1, 20, 400, 3000])
+    found = steady_tandem(tandem(text), replace(LOAD, prompt=prompt, rate=None, concurrency=1), users)
+    each = found.ttft[0] + 249 * found.tpot[0]
+    assert found.rate * each == pytest.approx(users, rel=0.01)
+
+
+@pytest.mark.parametrize("text", ["", "prefills=3", "decodes=3,tp=2"])
+def test_latency_rises_with_the_load_and_the_slower_stage_limits_it(text) -> None:
+    pools = tandem(text)
+    most = steady_tandem(pools, LOAD, 1.0).saturation
+    points = steady_tandem(pools, LOAD, np.linspace(0.05, 0.95, 12) * most)
+    assert (np.diff(points.tpot[0]) >= 0).all()
+    assert (np.diff(points.ttft[0]) >= -0.01 * points.ttft[0, 1:]).all()
+    curve = steady_tandem(pools, replace(LOAD, rate=None, concurrency=1), [1, 4, 16, 64, 256, 1024])
+    assert (np.diff(curve.rate) >= 0).all()
+    assert (curve.rate <= most).all()
+    beyond = steady_tandem(pools, LOAD, 1.1 * most)
+    assert np.isinf(beyond.ttft).all()
+    run = simulate_tandem(pools, replace(LOAD, rate=None, offline=1500))
+    assert run.output.size / run.duration == pytest.approx(most, rel=0.15)
+
+
+def test_replicas_add_what_they_serve() -> None:
+    most = {
+        text: steady_tandem(tandem(text), LOAD, 1.0).saturation for text in ("", "prefills=2", "prefills=2,decodes=2")
+    }
+    assert most[""] <= most["prefills=2"] <= most["prefills=2,decodes=2"]
+    assert most["prefills=2,decodes=2"] == pytest.approx(2 * most[""], rel=1e-6)
+
+
+def test_decode_steps_are_not_delayed_by_prompts() -> None:
+    """DistServe (Zhong et al. 2024): no interference."""
+    load = Load(prompt=3000, output=200, rate=8)
+    both = serve(SCENARIO, load).outcomes[0]
+    apart = serve(SCENARIO, load, pools=Pools()).outcomes[0]
+    assert apart.devices == 2 * both.devices
+    assert apart.tpot.mean.mid < both.tpot.mean.mid
+    assert apart.tpot.p95.mid < both.tpot.p95.mid
+
+
+def test_a_scenario_with_decode_hardware_is_served_apart() -> None:
+    scenario = apply_techniques(SCENARIO, ["disaggregation:decode=a100-sxm-80gb"])
+    found = serve(scenario, Load(prompt=1000, output=100, concurrency=8))
+    assert [(hardware.name, devices) for hardware, devices in found.pools] == [("h100-sxm", 1), ("a100-sxm-80gb", 1)]
+    rents = [hardware.price.rent for hardware, _ in found.pools]
+    hourly = found.cost(found.outcomes[0]) * found.outcomes[0].output_tokens_per_second * 3600 / 1e6
+    assert hourly == pytest.approx(sum(rents))
+
+
+def test_a_trace_keeps_its_times() -> None:
+    load = Load(trace=Trace((0.0, 5.0, 5.0), (100, 200, 300), (2, 3, 1), (0, 128, 0)))
+    found = simulate_tandem(tandem_of(SCENARIO, load, Pools()), load)
+    assert found.arrival.tolist() == [0.0, 5.0, 5.0]
+    assert found.prompt_tokens == 100 + (200 - 128) + 300
+    assert found.last[2] == pytest.approx(found.first[2])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("x=1", "unknown key of --disaggregation 'x'"),
+        ("prefills", "takes prefills="),
+        ("prefills=0", "whole number from 1 to"),
+        ("decodes=1,decodes=2", "given twice"),
+        ("decode=nothing", "unknown hardware"),
+        ("tp=2,ep=3", "--ep 3"),
+    ],
+)
+def test_what_is_no_pool_is_told(text, message) -> None:
+    with pytest.raises(RooflineError, match=message):
+        parse_pools(text)
+
+
+def test_a_link_that_a_device_lacks_is_told() -> None:
+    with pytest.raises(RooflineError, match="unknown link of h100-sxm 'token ring'; known: host, infiniband ndr"):
+        tandem_of(SCENARIO, LOAD, Pools(link="token ring"))
+    with pytest.raises(UnsupportedError, match="has no interconnect across nodes"):
+        tandem_of(replace(SCENARIO, hardware=load_hardware("rtx-4090")), LOAD, Pools())
+
+
+def test_policies_of_a_pool() -> None:
+    policy = Scheduler(order=MIXED, tokens=4096, latency=0.02, request=0.001, stream=10)
+    found = tandem_of(SCENARIO, LOAD, Pools(), policy)
+    assert (found.prefill.scheduler.latency, found.decode.scheduler.latency) == (0.02, 0.0)
+    assert (found.prefill.scheduler.stream, found.decode.scheduler.stream) == (1, 10)
+    assert found.decode.received
