@@ -16,10 +16,13 @@ from roofline.reports.pages.figures import ReportFigure
 from roofline.reports.pages.grid import embedded
 from roofline.reports.pages.subjects import Subject
 
+STYLES = ("drawing.css", "report.css")
+SCRIPTS = ("drawing.js", "network.js", "report.js")
+
 
 def web_page(subjects: Sequence[Subject], content: Content, figures: Sequence[ReportFigure], date: str | None) -> str:
     """The HTML page. All text is escaped, and the output is deterministic."""
-    style, script = (_source(f"drawing.{kind}") + _source(f"report.{kind}") for kind in ("css", "js"))
+    style, script = ("".join(map(_source, names)) for names in (STYLES, SCRIPTS))
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; img-src data:;"

@@ -15,7 +15,7 @@ from roofline import Analysis, analyze
 from roofline.advisor import Goal, Limits, Objective, Quality, advise
 from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.core.units import Dimension, parse_quantity
-from roofline.reports.documents.advice import advice_document
+from roofline.reports.documents.advice import advice_blocks, advice_document
 from roofline.reports.documents.analysis import analysis_document
 from roofline.reports.documents.compare import compare_document
 from roofline.reports.documents.explain import explain_document
@@ -44,7 +44,13 @@ TOP = 8
 PARTS = 14
 """Operators of a waterfall; the others are summed."""
 
-CONCURRENCY = Option("concurrency", Kind.INTEGER, (), 1, 10**6)
+LOADS: Mapping[str, Option] = {
+    "concurrency": Option("concurrency", Kind.INTEGER, (), 1, 10**6),
+    "rate": Option("rate", Kind.NUMBER, (), 1e-6, 1e6),
+}
+"""What a load is given by: requests in flight, or requests/s that arrive."""
+
+HITS = Option("prefix-hits", Kind.NUMBER, (), 0, 1)
 
 
 class Question(Struct, forbid_unknown_fields=True):
@@ -80,8 +86,9 @@ def answer(question: Question, specs: Specs) -> dict[str, Any]:
 
 
 def curves(question: Question, specs: Specs) -> dict[str, Any]:
-    """TTFT, TPOT and throughput against batch and against prompt, each from one analysis of a grid."""
-    request = first(question, specs).request
+    """TTFT, TPOT and throughput against batch and against prompt: rows of `roofline sweep`, as one analysis each."""
+    read = first(question, specs)
+    request = read.request
     batch, prompt = given(request, "batch"), given(request, "prompt")
     longest = min(request.limits.get("max_model_len", MAX_LENGTH), request.model.max_context or MAX_LENGTH)
     room = longest - given(request, "generate") - given(request, "prefix")
@@ -89,7 +96,7 @@ def curves(question: Question, specs: Specs) -> dict[str, Any]:
         "batch": sorted({batch, *(value for value in BATCHES if value <= request.max_batch)}),
         "prompt": sorted({prompt, *(value for value in PROMPTS if value <= room)}),
     }
-    return {name: _curve(request, name, points) for name, points in values.items()}
+    return {name: _curve(read, name, points) for name, points in values.items()}
 
 
 def given(request: Request, name: str) -> int:
@@ -98,7 +105,8 @@ def given(request: Request, name: str) -> int:
     return int(getattr(request.scenario(), name) if value is None else value)
 
 
-def _curve(request: Request, name: str, values: list[int]) -> dict[str, Any]:
+def _curve(read: Read, name: str, values: list[int]) -> dict[str, Any]:
+    request = read.request
     analysis = analyze(request.with_options(**{name: np.array(values)}).scenario())
     readings = ("bound", "low", "mid", "high") if analysis.times_are_expected else ("bound",)
     rate = "sequences_per_s" if analysis.decode is None else "tokens_per_s"
@@ -113,6 +121,19 @@ def _curve(request: Request, name: str, values: list[int]) -> dict[str, Any]:
         "values": values,
         "fits": fits,
         "figures": {metric: figures(metric) for metric in names},
+        **_swept(read, name, values, [f"{metric}.{reading}" for metric in names for reading in readings]),
+    }
+
+
+def _swept(read: Read, name: str, values: list[int], metrics: list[str]) -> dict[str, str]:
+    """The command and the Python of a sweep over the option `name`."""
+    listed, columns = ",".join(map(str, values)), ",".join((*metrics, "fits"))
+    rest = replace(read, request=read.request.with_options(**{name: None}))
+    fixed = {option: value for option, value in read.values.items() if option != name}
+    return {
+        "command": rest.command("sweep", "--over", f"{name}={listed}", "--metrics", columns),
+        "python": "from roofline.whatif.study import make_study\nfrom roofline.whatif.sweep import sweep\n\n"
+        f"answer = sweep(make_study({{{name!r}: {listed!r}}}, {columns!r}, **{fixed!r}))",
     }
 
 
@@ -162,19 +183,22 @@ def advice(question: Question, specs: Specs) -> dict[str, Any]:
     setup = question.setups[0]
     objective = _choice(Objective, setup.get("advice.objective", Objective.TOTAL))
     quality = _choice(Quality, setup.get("advice.quality", Quality.CALIBRATED))
-    ttft, tpot = _target(setup, "ttft"), _target(setup, "tpot")
-    found = advise(read.request, Goal(objective, Limits(ttft=ttft, tpot=tpot), quality), top=TOP)
+    limits = Limits(ttft=_target(setup, "ttft"), tpot=_target(setup, "tpot"))
+    found = advise(read.request, Goal(objective, limits, quality), top=TOP)
     trials = {entry.move.name: entry.trial for entry in (*found.recommendations, *found.engines, *found.hardware)}
-    words = ["--objective", str(objective), "--quality", str(quality), *_targets(setup)]
+    words = ["--objective", str(objective), "--quality", str(quality), *_targets(setup), "--top", str(TOP)]
+    document = advice_document(found, TOP)
+    summary, *_ = advice_blocks(document)
     return {
-        "advice": advice_document(found, TOP),
+        "advice": document,
+        "summary": [summary.title, *summary.lines],
         "changes": {name: changes(read.request, trial.request) for name, trial in trials.items()},
         "plan": [changes(read.request, step.trial.request) for step in found.plan.steps],
         "command": read.command("advise", *words),
         "python": _python(
             read.values,
-            f"advise(request_from(@), Goal(Objective.{objective.name}))",
-            "from roofline.advisor import Goal, Objective, advise",
+            f"advise(request_from(@), Goal(Objective.{objective.name}, {limits}, Quality.{quality.name}), top={TOP})",
+            "from roofline.advisor import Goal, Limits, Objective, Quality, advise",
             "request_from",
         ),
     }
@@ -182,30 +206,55 @@ def advice(question: Question, specs: Specs) -> dict[str, Any]:
 
 def load(question: Question, specs: Specs) -> dict[str, Any]:
     """The documents of `roofline serve` for all set-ups, under the load of the first."""
-    setup: Setup = question.setups[0] if question.setups else {}
-    text = setup.get("load.concurrency") or "1:256:log9"
-    values = [float(value) for value in axis_of(CONCURRENCY, text).values]
+    setups = question.setups or [{}]
+    setup = setups[0]
+    kind = setup.get("load.by", "concurrency")
+    if kind not in LOADS:
+        raise UnknownNameError("load", kind, LOADS)
+    hits = HITS.number(setup.get("load.hits") or 0)
+    reads = [specs.read(one) for one in setups]
+    loads = [_load(read.request, kind, hits) for read in reads]
+    text = setup.get(f"load.{kind}") or ("1:256:log9" if kind == "concurrency" else _below_saturation(reads, loads))
+    values = [float(value) for value in axis_of(LOADS[kind], text.replace("/s", "")).values]
     targets = (_target(setup, "ttft") or math.inf, _target(setup, "tpot") or math.inf)
-    documents = []
-    for read in map(specs.read, question.setups):
-        prompt, output = given(read.request, "prompt"), given(read.request, "generate")
-        requests = Load(prompt=prompt, output=output, concurrency=int(values[0]))
-        documents.append(serving_document(serve(read.request.scenario(), requests, values, targets=targets), targets))
-    read = first(question, specs)
+    documents = [
+        serving_document(serve(one.request.scenario(), requests, values, targets=targets), targets)
+        for one, requests in zip(reads, loads, strict=True)
+    ]
+    read = reads[0]
     unused = dict.fromkeys(("batch", "prompt", "generate", "prefix", "images", "context"))
     served = replace(read, request=read.request.with_options(**unused))
     prompt, output = given(read.request, "prompt"), given(read.request, "generate")
-    words = ["--prompt", str(prompt), "--generate", str(output), "--concurrency", text, *_targets(setup)]
+    words = ["--prompt", str(prompt), "--generate", str(output), f"--{kind}", text, *_targets(setup)]
+    words += ["--prefix-hits", f"{hits!r}"] if hits else []
+    of_values = f"Load({prompt}, {output}, {kind}=1, hits={hits!r}), {values}"
+    limits = ", ".join("math.inf" if math.isinf(target) else f"{target!r}" for target in targets)
     return {
         "serving": documents,
         "command": served.command("serve", *words),
         "python": _python(
             read.values,
-            f"serve(scenario_from(@), Load({prompt}, {output}, concurrency=1), {values})",
-            "from roofline.serving.curve import serve\nfrom roofline.serving.load import Load",
+            f"serve(scenario_from(@), {of_values}, targets=({limits}))",
+            "import math\n\nfrom roofline.serving.curve import serve\nfrom roofline.serving.load import Load",
             "scenario_from",
         ),
     }
+
+
+def _load(request: Request, kind: str, hits: float) -> Load:
+    prompt, output = given(request, "prompt"), given(request, "generate")
+    if kind == "rate":
+        return Load(prompt, output, rate=1.0, hits=hits)
+    return Load(prompt, output, concurrency=1, hits=hits)
+
+
+def _below_saturation(reads: list[Read], loads: list[Load]) -> str:
+    """Rates up to nearly the largest that the fastest set-up sustains."""
+    most = max(
+        serve(read.request.scenario(), load, [1.0]).outcomes[0].saturated_at or 0.0
+        for read, load in zip(reads, loads, strict=True)
+    )
+    return f"{most / 32:.2g}:{0.95 * most:.2g}:log9"
 
 
 def dropped(question: Question, specs: Specs) -> dict[str, str | None]:

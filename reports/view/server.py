@@ -47,8 +47,9 @@ ASSETS: Mapping[str, tuple[str, str]] = {
     "view.js": ("view/page/view.js", "text/javascript"),
     "drawing.css": ("pages/templates/drawing.css", "text/css"),
     "drawing.js": ("pages/templates/drawing.js", "text/javascript"),
+    "network.js": ("pages/templates/network.js", "text/javascript"),
 }
-"""The files of the page; the last two are also those of reports."""
+"""The files of the page; the last three are also those of reports."""
 
 HEADERS = {
     "content-security-policy": (

@@ -43,15 +43,24 @@ CHECKPOINTS = (".gguf", ".safetensors")
 MAX_CHECKPOINT = 4 << 40
 """Bytes of the largest checkpoint: larger than any single file of weights."""
 
+PEAKS = ("bf16", "fp16", "tf32", "fp8", "int8", "fp6", "int4", "fp4", "nvfp4", "mxfp4")
+
+LINKS = 4
+"""Interconnects of a device whose bandwidths may be edited."""
+
 EDITABLE = {
     "memory.capacity": "Memory",
     "memory.bandwidth": "Bandwidth",
-    **{f"compute.tensor.{name}": f"{name} peak" for name in ("bf16", "fp16", "fp8", "int8", "nvfp4", "mxfp4", "fp4")},
+    **{f"compute.tensor.{name}": f"{name} peak" for name in PEAKS},
     "compute.vector.fp32": "Vector peak",
+    **{f"interconnects.{place}.bandwidth": "" for place in range(LINKS)},
     "power.tdp": "TDP",
     "price.rent": "Rent",
 }
-"""The quantities of a hardware spec that the page offers for editing, with their titles."""
+"""The quantities of a hardware spec that the page edits, with their titles; a link has that of its kind."""
+
+ADDED = ("power.tdp",)
+"""Those that the page offers where a spec lacks them; a price is an option of its own."""
 
 _FOLDER = "my-model"
 """The folder of a file, which names the model of a `config.json` that has no name."""
@@ -221,11 +230,21 @@ def quantities(request: Request) -> Iterator[dict[str, str]]:
     path = spec_path(request.hardware_name, "hwspecs")
     content = {} if path is None else read_mapping(path)
     for key, title in EDITABLE.items():
-        value: Any = content
-        for part in key.split("."):
-            value = value.get(part) if isinstance(value, Mapping) else None
-        if isinstance(value, str):
-            yield {"key": f"hw.{key}", "title": title, "text": _SOURCE.sub("", value)}
+        *sections, last = key.split(".")
+        holder: Any = content
+        for section in sections:
+            holder = _inner(holder, section)
+        value = _inner(holder, last)
+        if isinstance(value, str) or key in ADDED:
+            text = _SOURCE.sub("", value) if isinstance(value, str) else ""
+            yield {"key": f"hw.{key}", "title": title or str(_inner(holder, "kind")), "text": text}
+
+
+def _inner(holder: Any, key: str) -> Any:
+    """What a mapping or a list holds under a key or a place; None if it holds nothing there."""
+    if isinstance(holder, list) and key.isdigit():
+        return holder[int(key)] if int(key) < len(holder) else None
+    return holder.get(key) if isinstance(holder, Mapping) else None
 
 
 def _edits(setup: Setup) -> dict[str, str]:
@@ -248,9 +267,12 @@ def _edited(path: Path, edits: Mapping[str, str]) -> str:
         *sections, last = key.split(".")
         inner = content
         for section in sections:
-            inner = inner.setdefault(section, {})
+            found = _inner(inner, section)
+            inner = inner.setdefault(section, {}) if found is None and isinstance(inner, dict) else found
+            if isinstance(inner, list):
+                continue
             if not isinstance(inner, dict):
-                raise SpecError(str(path), f"the key {quote(section)} must be a mapping")
+                raise SpecError(path.name, f"it has no {quote(key)}")
         inner[last] = _SOURCE.sub("", value)
     return yaml.safe_dump(content, sort_keys=False, allow_unicode=True, width=200)
 

@@ -9,8 +9,7 @@ import pytest
 
 pytest.importorskip("uvicorn", reason="the live page needs uvicorn and Starlette")
 
-from tests.reports.live import BASE, serving
-from tests.reports.test_view_in_browser import Live
+from tests.reports.live import BASE, Live, serving
 
 TURNED = """async ([batch, until]) => {
   const field = document.getElementById("text-batch");

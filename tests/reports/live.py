@@ -1,4 +1,4 @@
-"""A running live page for tests: its server on a thread, and questions to it over HTTP."""
+"""A running live page for tests: its server on a thread, questions to it over HTTP, and the page in a browser."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from http.client import HTTPConnection
 from typing import Any
+from urllib.parse import parse_qsl, urlsplit
 
 from roofline.cli.view import option_help
 from roofline.reports.view.server import Server
 from roofline.reports.view.setups import first_setup
-from roofline.whatif.options import read_options
+from roofline.whatif.options import OPTIONS, Kind, read_options
+from tests.browser import Opened
 
 BASE = {"model": "llama-3.1-70b", "hw": "h100-sxm", "tp": "4", "batch": "8", "prompt": "2048"}
 
@@ -52,3 +54,113 @@ def ask(server: Server, name: str, *setups: Mapping[str, str], **more: object) -
     body = json.dumps({"setups": setups, **more}).encode()
     status, _, text = request(server, "POST", f"/{server.token}/ask/{name}", body)
     return status, json.loads(text)
+
+
+def figures_of(analysis: Mapping[str, Any]) -> dict[str, float]:
+    """The figures of an analysis by their key on the page: expected ones, or those at the bound."""
+    generation, energy, cost = analysis["generation"], analysis["energy"], analysis["cost"] or {}
+    metered = energy["j_per_token"] is not None
+    readings = {
+        "ttft": (generation, "ttft_s", "ttft_s"),
+        "tpot": (generation, "tpot_s", "tpot_s"),
+        "total": (generation, "time_s", "total_s"),
+        "tokens_per_s": (generation, "tokens_per_s", "tokens_per_s"),
+        "cost": (cost, "usd_per_million_tokens", "usd_per_million_tokens"),
+        "energy" if metered else "energy_tdp": (energy, *2 * ("j_per_token" if metered else "tdp_j_per_token",)),
+    }
+    found = {"fits": analysis["memory"]["total_bytes"]}
+    for key, (source, expected, bound) in readings.items():
+        value = source.get(f"expected_{expected}", {}).get("mid", source.get(bound))
+        found |= {} if value is None else {key: value}
+    return found
+
+
+def words(setup: Mapping[str, str]) -> list[str]:
+    """The set-up as arguments of a command."""
+    found = [setup["model"]]
+    for name, text in setup.items():
+        flag = name.replace("_", "-")
+        if OPTIONS[name].kind is Kind.LIST:
+            found += [word for one in text.split("+") for word in (f"--{flag}", one)]
+        elif OPTIONS[name].kind is Kind.SWITCH:
+            found.append(f"--{flag}" if text == "true" else f"--no-{flag}")
+        elif name != "model":
+            found += [f"--{flag}", text]
+    return found
+
+
+SETTLED = """async () => {
+  const { dataset } = document.body;
+  while (dataset.drawn === undefined || dataset.drawn !== dataset.state) await new Promise(requestAnimationFrame);
+}"""
+
+
+FOLLOWED = """(text) => new Promise((resolve) => {
+  addEventListener("popstate", () => resolve(), { once: true });
+  location.hash = text;
+})"""
+
+
+class Live(Opened):
+    """An open live page."""
+
+    def __init__(self, browser: Any, address: str, width: int = 1280, **options: Any) -> None:
+        super().__init__(browser, address, width, **options)
+        self.settle()
+
+    def open(self, address: str) -> None:
+        """Open an address anew."""
+        self.page.goto("about:blank")
+        self.page.goto(address)
+        self.settle()
+
+    def show(self, fragment: str) -> None:
+        """Show another state in the open page, as a link within it does."""
+        self.page.evaluate(FOLLOWED, fragment)
+        self.settle()
+
+    def turn(self, name: str, text: str) -> None:
+        """Set a field as a person does, also that of techniques."""
+        if name != "with":
+            return self.write(name, text)
+        field = self.page.get_by_role("combobox", name="Add a technique")
+        field.fill(text)
+        field.press("Enter")
+        return self.settle()
+
+    def settle(self) -> None:
+        """Wait until the present state is drawn."""
+        self.page.evaluate(SETTLED)
+
+    def write(self, name: str, text: str) -> None:
+        """Set a field as a person does."""
+        field = self.page.locator(f"[id='text-{name}']")
+        field.evaluate(
+            "element => { for (let e = element; e; e = e.parentElement) if (e.tagName === 'DETAILS') e.open = true; }"
+        )
+        if field.evaluate("element => element.tagName") == "SELECT":
+            field.select_option(text)
+        else:
+            field.fill(text)
+            field.press("Escape")
+            field.fill(text)
+            field.press("Tab")
+        self.settle()
+
+    def click(self, selector: str) -> None:
+        self.page.locator(selector).first.click()
+        self.settle()
+
+    @property
+    def setups(self) -> list[dict[str, str]]:
+        """The set-ups in the address."""
+        return [dict(parse_qsl(part)) for part in urlsplit(self.page.url).fragment.split(";")]
+
+    def figures(self, row: int = 0) -> dict[str, float]:
+        found: dict[str, float] = self.page.evaluate(
+            "(row) => Object.fromEntries("
+            "[...document.querySelectorAll('#answer dl')[row].querySelectorAll('[data-value]')]"
+            ".map((cell) => [cell.dataset.key, Number(cell.dataset.value)]))",
+            row,
+        )
+        return found

@@ -29,15 +29,9 @@ from roofline.whatif.options import scenario_from
 from tests.conftest import Run
 from tests.paths import ROOT
 from tests.reports.hostile import hostile_specs
-from tests.reports.live import BASE, ask, request, serving
+from tests.reports.live import BASE, ask, request, serving, words
 from tests.roofline.specs.weight_files.conftest import Write, write_gguf  # noqa: F401 - the fixture
 from tests.roofline.specs.weight_files.test_gguf import llama_2_7b
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving() as found:
-        yield found
 
 
 def answer(server: Server, *setups: Mapping[str, str], name: str = "answer", **more: object) -> dict[str, Any]:
@@ -73,20 +67,6 @@ def setups(count: int) -> Iterator[dict[str, str]]:
     for _ in range(count):
         chosen = {name: chance.choice(values) for name, values in CHOICES.items() if chance.random() < 0.3}
         yield {"model": chance.choice(CHOICES["model"]), "hw": chance.choice(CHOICES["hw"]), **chosen}
-
-
-def words(setup: Mapping[str, str]) -> list[str]:
-    """The set-up as arguments of a command."""
-    found = [setup["model"]]
-    for name, text in setup.items():
-        flag = f"--{name.replace('_', '-')}"
-        if name == "with":
-            found += [word for one in text.split("+") for word in (flag, one)]
-        elif name == "flash":
-            found.append("--no-flash")
-        elif name != "model":
-            found += [flag, text]
-    return found
 
 
 def test_fifty_random_setups_are_those_of_roofline_analyze(server: Server, run: Run) -> None:
@@ -132,6 +112,31 @@ def test_curves_pass_through_the_answer(server: Server) -> None:
             assert {end: curve["figures"][name][end][place] for end in expected} == pytest.approx(expected)
         assert curve["fits"][place] is True
         assert curve["fits"][-1] is False
+
+
+def test_the_command_and_the_python_of_a_curve_give_its_points(server: Server, run: Run) -> None:
+    curve = answer(server, {**BASE, "with": "fp8-kv"}, name="curves")["prompt"]
+    status, out, err = run(*shlex.split(curve["command"])[1:], "--format", "jsonl")
+    assert status == 0, err
+    rows = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert [row["prompt"] for row in rows] == curve["values"]
+    names: dict[str, Any] = {}
+    exec(curve["python"], names)
+    columns = names["answer"].columns
+    for name, readings in curve["figures"].items():
+        for reading, values in readings.items():
+            assert [row[f"{name}.{reading}"] for row in rows] == pytest.approx(values)
+            assert columns[f"{name}.{reading}"].tolist() == pytest.approx(values)
+    assert columns["fits"].tolist() == curve["fits"]
+
+
+def test_a_load_by_rate_is_that_of_its_command(server: Server, run: Run) -> None:
+    load = answer(server, {**BASE, "load.by": "rate", "load.hits": "0.5", "goal.ttft": "1s"}, name="load")
+    assert load["serving"] == [json.loads(run(*shlex.split(load["command"])[1:], "--format", "json")[1])]
+    points = load["serving"][0]["points"]
+    assert all(point["stable"] for point in points)
+    assert points[-1]["rate"] > 0.9 * points[-1]["saturation_requests_per_s"]
+    assert ask(server, "load", {**BASE, "load.by": "constructor"})[0] == 422
 
 
 def test_comparison_load_and_explanation_are_those_of_their_commands(server: Server, run: Run) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -17,108 +16,14 @@ pytest.importorskip("starlette", reason="the live page needs uvicorn and Starlet
 
 from roofline.reports.view.server import Server
 from roofline.whatif.options import OPTIONS
-from tests.browser import Opened
 from tests.paths import ROOT
 from tests.reports.hostile import NAMES, hostile_specs
-from tests.reports.live import BASE, ask, serving, stop
+from tests.reports.live import BASE, Live, ask, figures_of, serving, stop
 from tests.roofline.specs.weight_files.conftest import Write, write_gguf  # noqa: F401 - the fixture
 from tests.roofline.specs.weight_files.test_gguf import llama_2_7b
 
 WIDTHS = (390, 1280, 2560)
 VIEWS = ("overview", "network", "operators", "compare", "advice", "load")
-
-SETTLED = """async () => {
-  const { dataset } = document.body;
-  while (dataset.drawn === undefined || dataset.drawn !== dataset.state) await new Promise(requestAnimationFrame);
-}"""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with serving() as found:
-        yield found
-
-
-class Live(Opened):
-    """An open live page."""
-
-    def __init__(self, browser: Any, address: str, width: int = 1280, **options: Any) -> None:
-        super().__init__(browser, address, width, **options)
-        self.settle()
-
-    def open(self, address: str) -> None:
-        """Open an address anew."""
-        self.page.goto("about:blank")
-        self.page.goto(address)
-        self.settle()
-
-    def settle(self) -> None:
-        """Wait until the present state is drawn."""
-        self.page.evaluate(SETTLED)
-
-    def write(self, name: str, text: str) -> None:
-        """Set a field as a person does."""
-        field = self.page.locator(f"[id='text-{name}']")
-        field.evaluate(
-            "element => { for (let e = element; e; e = e.parentElement) if (e.tagName === 'DETAILS') e.open = true; }"
-        )
-        if field.evaluate("element => element.tagName") == "SELECT":
-            field.select_option(text)
-        else:
-            field.fill(text)
-            field.press("Escape")
-            field.fill(text)
-            field.press("Tab")
-        self.settle()
-
-    def click(self, selector: str) -> None:
-        self.page.locator(selector).first.click()
-        self.settle()
-
-    @property
-    def setups(self) -> list[dict[str, str]]:
-        """The set-ups in the address."""
-        return [dict(parse_qsl(part)) for part in urlsplit(self.page.url).fragment.split(";")]
-
-    def figures(self, row: int = 0) -> dict[str, float]:
-        found: dict[str, float] = self.page.evaluate(
-            "(row) => Object.fromEntries("
-            "[...document.querySelectorAll('#answer dl')[row].querySelectorAll('[data-value]')]"
-            ".map((cell) => [cell.dataset.key, Number(cell.dataset.value)]))",
-            row,
-        )
-        return found
-
-
-@pytest.fixture(scope="module")
-def tab(browser: Any, server: Server) -> Live:
-    return Live(browser, server.address)
-
-
-@pytest.fixture
-def live(tab: Live, server: Server) -> Iterator[Live]:
-    tab.open(server.address)
-    yield tab
-    assert tab.complaints == []
-
-
-def figures_of(document: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of an answer by their key on the page."""
-    analysis = document["analysis"]
-    generation, cost = analysis["generation"], analysis["cost"] or {}
-    found = {
-        "fits": analysis["memory"]["total_bytes"],
-        "ttft": generation["expected_ttft_s"],
-        "tpot": generation["expected_tpot_s"],
-        "total": generation["expected_time_s"],
-        "tokens_per_s": generation["expected_tokens_per_s"],
-        "cost": cost.get("expected_usd_per_million_tokens"),
-        "energy": analysis["energy"].get("expected_j_per_token"),
-    }
-    return {
-        key: value["mid"] if isinstance(value, dict) else value for key, value in found.items() if value is not None
-    }
-
 
 CHANGES = {
     "batch": "32", "prompt": "4k", "generate": "300", "quant": "fp8", "kv": "int4", "tp": "8", "pp": "2", "dp": "2",
@@ -127,20 +32,14 @@ CHANGES = {
 }  # fmt: skip
 
 
-def test_every_field_leads_to_the_figures_of_its_setup(live: Live, server: Server) -> None:
+def test_changes_of_fields_add_up(live: Live, server: Server) -> None:
     for name, text in CHANGES.items():
-        if name == "with":
-            add = live.page.get_by_role("combobox", name="Add a technique")
-            add.fill(text)
-            add.press("Enter")
-            live.settle()
-        else:
-            live.write(name, text)
+        live.turn(name, text)
         (setup,) = live.setups
         assert setup[name] == text
         status, document = ask(server, "answer", setup)
         assert status == 200, document
-        assert live.figures() == pytest.approx(figures_of(document)), name
+        assert live.figures() == pytest.approx(figures_of(document["analysis"])), name
     assert live.page.locator("#source").inner_text() == document["command"]
     live.click("text=As Python")
     assert live.page.locator("#source").inner_text().strip() == document["python"].strip()
@@ -292,6 +191,45 @@ def test_a_chart_without_points_says_so_and_cannot_be_saved(live: Live) -> None:
     assert live.page.get_by_role("button", name="Save ttft-under-load as SVG").count() == 1
 
 
+def test_fields_of_a_view_stay_when_they_are_wrong(live: Live) -> None:
+    live.click("#tab-load")
+    values = live.page.get_by_label("Values")
+    values.fill("many")
+    values.press("Tab")
+    live.settle()
+    assert live.page.locator(".failed").inner_text() == "Concurrency takes a whole number, got 'many'."
+    live.complaints.clear()  # the browser logs the status of the refusal
+    live.page.locator("#panel select").select_option("rate")
+    live.settle()
+    assert live.page.locator("#panel svg[aria-label*='requests/s that arrive']").count() == 3
+    assert "--rate" in live.page.locator("#source").inner_text()
+
+
+@pytest.mark.parametrize(
+    "text", ["page.tab=constructor", "page.phase=constructor", "page.form=toString", "page.active=-1", "page.metric=x"]
+)
+def test_other_names_in_the_address_are_passed_over(live: Live, server: Server, text: str) -> None:
+    before = live.figures()
+    live.open(f"{server.address}&{text}")
+    assert live.figures() == before
+    assert live.page.locator("#source").inner_text().startswith("roofline analyze llama-3.1-70b")
+
+
+def test_a_page_without_a_model_asks_for_one(live: Live, server: Server) -> None:
+    live.open(f"{server.address.partition('#')[0]}#hw=l4")
+    assert live.page.locator("#problem").inner_text() == "Choose a model, or drop a file of one on the page."
+    assert not live.page.locator("#panel").is_visible()
+    live.write("model", "llama-68m")
+    assert live.figures()["fits"] > 0
+    assert live.page.locator("#panel").is_visible()
+
+
+def test_a_load_of_one_value_is_drawn(live: Live, server: Server) -> None:
+    live.open(f"{server.address}&page.tab=load&load.concurrency=8")
+    assert live.page.locator("#panel svg circle").count() > 3
+    assert "NaN" not in live.page.locator("#panel").inner_html()
+
+
 def test_advice_turns_the_field_and_is_undone(live: Live) -> None:
     live.click("#tab-advice")
     before = live.figures()["total"]
@@ -318,7 +256,9 @@ def test_a_dropped_config_is_simulated(live: Live, server: Server) -> None:
     drop(live, ROOT / "tests/data/configs/llama-3.1-8b.json")
     (setup,) = live.setups
     assert "hidden: 4096" in setup["model.spec"]
-    assert live.figures() == pytest.approx(figures_of(ask(server, "answer", {**BASE, "model": "llama-3.1-8b"})[1]))
+    assert live.figures() == pytest.approx(
+        figures_of(ask(server, "answer", {**BASE, "model": "llama-3.1-8b"})[1]["analysis"])
+    )
     assert "my-" in live.page.locator("#source").inner_text()
 
 
@@ -344,7 +284,7 @@ def test_hostile_names_are_text(live: Live, server: Server, tmp_path: Path) -> N
             opened.page.locator(".node").nth(4).click()
             opened.page.locator("#card").wait_for()
             opened.page.keyboard.press("Escape")
-    assert opened.page.evaluate("document.querySelectorAll('script').length") == 4
+    assert opened.page.evaluate("document.querySelectorAll('script').length") == 5
     assert opened.page.evaluate(
         "[...document.querySelectorAll('*')].every((e) => [...e.attributes].every((a) => !a.name.startsWith('on')))"
     )
@@ -370,10 +310,29 @@ def test_charts_and_tables_are_saved(live: Live) -> None:
         assert download.value.suggested_filename == f"prefill-roofline{ending}"
         assert content.startswith(b"<svg" if ending == ".svg" else b"\x89PNG")
         assert b"var(--" not in content
+    live.click("#tab-network")
+    with live.page.expect_download() as download:
+        live.page.get_by_role("button", name="Save prefill-network as SVG").click()
+    drawn = Path(download.value.path()).read_text()
+    assert "down_proj" in drawn
+    assert drawn.count("<path") == live.page.locator(".flow path").count()
+    assert live.page.locator("#panel > .view > div > svg").count() == 0
     live.page.locator("#export summary").click()
     with live.page.expect_download() as download:
         live.page.get_by_role("button", name="Operators, CSV").click()
     assert Path(download.value.path()).read_text().startswith("model,hardware,phase,name")
+
+
+def test_every_chart_gives_its_command_and_its_python(live: Live) -> None:
+    live.page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    for button, text in (
+        ("Copy times-over-batch as Command", "roofline sweep llama-3.1-70b"),
+        ("Copy rate-over-prompt as Python", "from roofline.whatif.study"),
+        ("Copy decode-roofline as Command", "roofline analyze llama-3.1-70b"),
+    ):
+        live.page.get_by_role("button", name=button).click()
+        live.page.locator("#said", has_text=text).wait_for()
+        assert live.page.evaluate("navigator.clipboard.readText()").startswith(text)
 
 
 def test_everything_has_an_accessible_name(live: Live) -> None:
@@ -441,5 +400,5 @@ def test_the_theme_is_kept(live: Live) -> None:
     assert live.page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(15, 19, 24)"
     live.page.reload()
     live.settle()
-    assert live.page.locator("#theme").inner_text() == "Dark"
+    assert live.page.locator("#theme").inner_text() == "● Dark"
     live.page.locator("#theme").click()

@@ -66,7 +66,7 @@ const Draw = (() => {
   }
 
   const logScale = (low, high, from, to) => (value) =>
-    from + ((to - from) * Math.log(value / low)) / Math.log(high / low);
+    (high > low ? from + ((to - from) * Math.log(value / low)) / Math.log(high / low) : (from + to) / 2);
 
   // The operators of a phase on the roofs of the hardware: { phase, ops, roofs, time, open }.
   function roofline(parent, { phase, ops, roofs, time, height = 330, open }) {
@@ -93,8 +93,14 @@ const Draw = (() => {
     }
     add(svg, "text", { x: (left + right) / 2, y: height - 6, "text-anchor": "middle", class: "faint" },
       "x: arithmetic intensity (FLOP/B); y: attainable FLOP/s");
-    const taken = [];
     const clamp = Math.max(lowX, lowY / bandwidth);
+    // Labels keep clear of the roofs: the slope in pieces, then the peaks.
+    const [from, to] = [{ x: x(clamp), y: y(clamp * bandwidth) }, { x: x(highest / bandwidth), y: y(highest) }];
+    const taken = Array.from({ length: 40 }, (_, piece) => ({
+      x: from.x + ((to.x - from.x) * piece) / 40, y: from.y + ((to.y - from.y) * (piece + 1)) / 40,
+      w: (to.x - from.x) / 40, h: (from.y - to.y) / 40,
+    }));
+    for (const [, peak] of peaks) taken.push({ x: x(peak / bandwidth), y: y(peak) - 1, w: right - x(peak / bandwidth), h: 2 });
     add(svg, "line", { class: "roof", x1: x(clamp), y1: y(clamp * bandwidth), x2: x(highest / bandwidth), y2: y(highest) });
     for (const [, peak] of peaks) {
       add(svg, "line", { class: "roof", x1: x(peak / bandwidth), y1: y(peak), x2: right, y2: y(peak) });
@@ -138,10 +144,14 @@ const Draw = (() => {
       tried.push([away, -6], [-w / 2, away], [-away - w, -6], [-w / 2, -away - 12], [away * 0.7, away * 0.7],
         [-away * 0.7 - w, away * 0.7], [-away * 0.7 - w, -away * 0.7 - 12], [away * 0.7, -away * 0.7 - 12]);
     }
-    for (const [dx, dy] of tried) {
+    for (const [place, [dx, dy]] of tried.entries()) {
       const spot = { x: cx + dx, y: cy + dy, w, h: 12 };
       const inside = spot.x >= left && spot.x + w <= right && spot.y >= top && spot.y + 12 <= bottom;
       if (!inside || taken.some((other) => overlaps(spot, other))) continue;
+      if (place >= 8) { // not beside its mark
+        const end = { x: Math.min(Math.max(cx, spot.x), spot.x + w), y: dy < 0 ? spot.y + 12 : spot.y };
+        add(svg, "line", { class: "lead", x1: cx, y1: cy, x2: end.x, y2: end.y });
+      }
       add(svg, "text", { x: spot.x + 1, y: spot.y + 10, class: "halo" }, label);
       taken.push(spot);
       return;
@@ -186,7 +196,7 @@ const Draw = (() => {
     const all = lines.flatMap(({ points }) => points.flatMap((p) => [p.bound, p.low, p.mid, p.high].filter((v) => v > 0)));
     if (!all.length) return;
     const title = `${what} over ${axis}: ${lines.map(({ label, points }) => `${label} ` + points.map((p) =>
-      `${shown(p.mid ?? p.bound)} at ${grouped(p.value)}`).join(", ")).join("; ")}`;
+      `${shown(p.mid ?? p.bound)} at ${plain(p.value)}`).join(", ")).join("; ")}`;
     const { svg, width } = canvas(parent, title, height);
     const [left, right, top, bottom] = [56, width - 26, 24, height - 38];
     const lowY = Math.min(...all) / 1.3;
@@ -207,17 +217,17 @@ const Draw = (() => {
       add(svg, "text", { x: left - 5, y: y(value) + 4, "text-anchor": "end", class: "faint" }, shown(value, linear ? 2 : 1));
     }
     let last = -100;
-    for (const value of xs) {
-      const half = 3.1 * grouped(value).length + 3;
+    for (const value of xs.every(Number.isInteger) ? xs : logTicks(xs[0], xs[xs.length - 1], 5)) {
+      const half = 3.1 * plain(value).length + 3;
       if (x(value) - half < last) continue;
       last = x(value) + half;
-      add(svg, "text", { x: x(value), y: bottom + 14, "text-anchor": "middle", class: "faint" }, grouped(value));
+      add(svg, "text", { x: x(value), y: bottom + 14, "text-anchor": "middle", class: "faint" }, plain(value));
     }
     add(svg, "text", { x: (left + right) / 2, y: height - 6, "text-anchor": "middle", class: "faint" }, over);
     if (here !== null) add(svg, "line", { class: "here", x1: x(here), x2: x(here), y1: top, y2: bottom });
     for (const { look, points, label } of lines) {
       const path = (name) => points.map((p) => `${x(p.value)},${y(p[name])}`);
-      if (points.every((p) => p.mid > 0)) {
+      if (points.every((p) => p.mid > 0 || linear)) {
         if (points.every((p) => p.low > 0 && p.high > 0)) {
           const band = [...path("low"), ...path("high").reverse()];
           add(svg, "polygon", { class: `band fill-${look}`, points: band.join(" ") });
@@ -232,75 +242,8 @@ const Draw = (() => {
           class: p.fits ? `fill-${look}` : `hollow line-${look}`, cx: x(p.value), cy: y(p.mid ?? p.bound),
           r: p.value === here ? 5 : 3,
         });
-        add(mark, "title", {}, `${label} ${shown(p.mid ?? p.bound)} at ${axis} ${grouped(p.value)}` +
+        add(mark, "title", {}, `${label} ${shown(p.mid ?? p.bound)} at ${axis} ${plain(p.value)}` +
           (p.fits ? "" : ", does not fit"));
-      }
-    }
-  }
-
-  // --- the network ---------------------------------------------------------------------------------------------------
-
-  // The sections of a phase; their rows and edges are indices into `ops`.
-  function network(box, { sections, ops, left = 0, open }) {
-    box.replaceChildren();
-    for (const section of sections) {
-      const wide = Math.max(...section.rows.map((row) => row.length)) > 1;
-      const part = add(box, "div", { class: wide ? "part wide" : "part" });
-      add(part, "h3", {}, section.count === 1 ? section.name : `${section.name} × ${section.count}`);
-      const flow = add(part, "div", { class: "flow" });
-      const nodes = new Map();
-      const overlay = add(flow, "svg", { "aria-hidden": "true" });
-      for (const row of section.rows) {
-        const line = add(flow, "div", { class: "row" });
-        for (const index of row) nodes.set(index, node(line, ops[index], open));
-      }
-      flow.links = { overlay, nodes, edges: section.edges, rows: section.rows };
-    }
-    if (left) add(box, "p", { class: "note" }, `${left} operators that take less time are not shown.`);
-    wires(box);
-  }
-
-  function node(line, op, open) {
-    const time = op.expected_time_s?.mid ?? op.bound_time_s;
-    const button = add(line, "button", { type: "button", class: `node ${op.bound}`, "data-op": op.index });
-    add(button, "b", {}, op.name);
-    const lines = [shapeOf(op), si(op.bytes, "B"), `${seconds(time)}, ${percent(op.share)}`].filter(Boolean);
-    for (const line of lines) add(button, "span", {}, line);
-    button.setAttribute("aria-label",
-      `${op.name}: ${op.kind}, ${op.bound}-bound, ${lines.join(", ")}; show details`);
-    button.addEventListener("click", () => open(op));
-    return button;
-  }
-
-  function shapeOf(op) {
-    const weight = op.tensors.find(({ role, shape }) => role === "weight" && shape.length > 1) ?? op.tensors.at(-1);
-    return weight ? weight.shape.map((side) => String(Math.round(side))).join(" × ") : "";
-  }
-
-  function wires(box) {
-    for (const flow of box.querySelectorAll(".flow")) {
-      const { overlay, nodes, edges, rows } = flow.links;
-      const origin = flow.getBoundingClientRect();
-      const boxes = new Map([...nodes].map(([index, button]) => [index, button.getBoundingClientRect()]));
-      const rowOf = new Map(rows.flatMap((row, place) => row.map((index) => [index, place])));
-      overlay.replaceChildren();
-      for (const [from, to] of edges) {
-        const [a, b] = [boxes.get(from), boxes.get(to)];
-        const between = rows.slice(rowOf.get(from) + 1, rowOf.get(to)).flat().map((index) => boxes.get(index));
-        const [ax, bx] = [a.x + a.width / 2 - origin.x, b.x + b.width / 2 - origin.x];
-        const [y1, y2] = [a.bottom - origin.y, b.y - origin.y];
-        const free = between.every((box) => Math.max(ax, bx) < box.x - origin.x || Math.min(ax, bx) > box.right - origin.x);
-        const bend = Math.min(24, Math.max(6, (y2 - y1) / 2));
-        let d = `M${ax},${y1}C${ax},${y1 + bend} ${bx},${y2 - bend} ${bx},${y2}`;
-        if (between.length && !free) {
-          // Route around the operators in between, on the right.
-          const side = Math.max(a.right, b.right, ...between.map((box) => box.right)) - origin.x + 22;
-          const [ar, br] = [a.right - origin.x, b.right - origin.x];
-          const [am, bm] = [a.y + a.height / 2 - origin.y, b.y + b.height / 2 - origin.y];
-          const x = Math.min(side, origin.width + 5);
-          d = `M${ar},${am}C${x},${am} ${x},${am} ${x},${am + 20}L${x},${bm - 20}C${x},${bm} ${x},${bm} ${br},${bm}`;
-        }
-        add(overlay, "path", { d });
       }
     }
   }
@@ -430,6 +373,6 @@ const Draw = (() => {
   }
 
   return {
-    add, canvas, card, count, curve, grouped, memory, network, plain, roofline, seconds, si, simpleTable, table, wires,
+    add, canvas, card, count, curve, grouped, memory, percent, plain, roofline, seconds, si, simpleTable, table,
   };
 })();

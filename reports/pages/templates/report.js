@@ -237,10 +237,13 @@
     }));
   }
 
+  const networkView = { scale: 1, left: 0, top: 0 };
+
   function graph() {
     const phase = setting().phases[state.phase];
-    Draw.network(get("graph"), {
-      sections: graphs[phase.graph], ops: operators(), left: phase.left_out, open: (op) => openCard(op, state.phase),
+    Network.draw(get("graph"), {
+      sections: graphs[phase.graph], ops: operators(), left: phase.left_out, view: networkView,
+      open: (op) => openCard(op, state.phase),
     });
   }
 
@@ -298,7 +301,7 @@
       rooflines();
       memory();
       curves();
-      Draw.wires(get("graph"));
+      Network.wires(get("graph"));
     }
   });
 })();

@@ -7,18 +7,18 @@ const Panels = (() => {
   const HEIGHT = 300;
   const rate = (value, digits = 3) => si(value, "", digits);
   const times = (gain) => `${gain.mid.toFixed(2)}×`;
-  const range = ({ low, high }, shown) => `${shown(low)} to ${shown(high)}`;
 
   // --- charts and their files ----------------------------------------------------------------------------------------
 
-  // A figure with its SVG drawn by `draw(box)`, and buttons that save it.
-  function chart(parent, name, draw) {
+  // A figure with its SVG drawn by `draw(box)`, and buttons that save it and copy the `forms` that compute it.
+  function chart(parent, name, page, forms, draw) {
     const figure = add(parent, "figure", { class: "chart" });
     const box = add(figure, "div");
-    const tools = add(figure, "div", { class: "saves" });
-    for (const kind of ["SVG", "PNG"]) {
-      add(tools, "button", { type: "button", class: "action", "aria-label": `Save ${name} as ${kind}` }, kind)
-        .addEventListener("click", () => savePicture(box.querySelector("svg"), name, kind));
+    const tools = saves(figure, name, (kind) => savePicture(box.querySelector("svg"), name, kind));
+    for (const form of ["command", "python"]) {
+      const title = form === "python" ? "Python" : "Command";
+      add(tools, "button", { type: "button", class: "action", "aria-label": `Copy ${name} as ${title}` }, title)
+        .addEventListener("click", async () => page.copy((await forms())[form]));
     }
     return {
       box,
@@ -28,6 +28,15 @@ const Panels = (() => {
         if (tools.hidden) add(box, "span", { class: "note" }, `${name.replaceAll("-", " ")}: no point to draw`);
       },
     };
+  }
+
+  function saves(parent, name, pick) {
+    const tools = add(parent, "div", { class: "saves" });
+    for (const kind of ["SVG", "PNG"]) {
+      add(tools, "button", { type: "button", class: "action", "aria-label": `Save ${name} as ${kind}` }, kind)
+        .addEventListener("click", () => pick(kind));
+    }
+    return tools;
   }
 
   const PAINTED = ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-family", "font-size", "font-weight",
@@ -75,13 +84,14 @@ const Panels = (() => {
     const { analysis, roofs } = page.answer;
     const grid = add(box, "div", { class: "charts" });
     const phases = Object.keys(analysis.phases);
-    const drawn = phases.map((phase) => chart(grid, `${phase}-roofline`, (inner) => Draw.roofline(inner, {
+    const drawn = phases.map((phase) => chart(grid, `${phase}-roofline`, page, () => page.answer, (inner) => Draw.roofline(inner, {
       phase, roofs, ops: page.operators(phase), time: analysis.phases[phase].bound_time_s, height: HEIGHT,
       open: (op) => page.openCard(op, phase),
     })));
     const lines = ["batch", "prompt"].flatMap((axis) => ["times", "rate"].map((what) => [axis, what]));
     let curves = null;
-    const later = lines.map(([axis, what]) => chart(grid, `${what}-over-${axis}`, (inner) => {
+    const swept = async (axis) => (await page.ask("curves"))[axis];
+    const later = lines.map(([axis, what]) => chart(grid, `${what}-over-${axis}`, page, () => swept(axis), (inner) => {
       if (curves) curve(inner, axis, what, curves[axis]);
       else inner.classList.add("waiting");
     }));
@@ -122,6 +132,8 @@ const Panels = (() => {
     return group;
   }
 
+  const networkView = { scale: 1, left: 0, top: 0 };
+
   function network(box, page) {
     const head = add(box, "div", { class: "head" });
     phaseButtons(head, page);
@@ -129,9 +141,16 @@ const Panels = (() => {
     for (const bound of ["compute", "memory", "link"]) add(legend, "span", { class: `key ${bound}` }, `${bound}-bound`);
     const { places, sections } = page.answer.graphs[page.phase];
     const ops = page.operators(page.phase);
-    Draw.network(add(box, "div", { class: "graph" }), {
-      sections, ops: places.map((place) => ops[place]), left: ops.length - places.length,
+    const graph = add(box, "div");
+    Network.draw(graph, {
+      sections, ops: places.map((place) => ops[place]), left: ops.length - places.length, view: networkView,
       open: (op) => page.openCard(op, page.phase),
+    });
+    const name = `${page.phase}-network`;
+    saves(box, name, (kind) => {
+      const svg = Network.picture(graph, name);
+      savePicture(svg, name, kind);
+      svg.remove();
     });
   }
 
@@ -184,11 +203,12 @@ const Panels = (() => {
     // All boxes come first: their number determines their width.
     const charts = comparison.waterfalls.filter(({ metric }) => metric === page.metric).map((fall) => {
       const title = `${LETTERS[fall.from]} to ${LETTERS[fall.to]}`;
-      return chart(body, `from-${title.replaceAll(" ", "-")}`, (inner) => waterfall(inner, fall, title));
+      return chart(body, `from-${title.replaceAll(" ", "-")}`, page, () => page.ask("compare"), (inner) => waterfall(inner, fall, title));
     });
     charts.forEach((one) => one.draw());
     const scope = page.metric === "tpot" ? " of the mean decode step" : "";
-    add(box, "p", { class: "note" }, `Expected times${scope}, operator by operator, the largest changes first.`);
+    const legend = add(box, "p", { class: "legend" }, `Expected times${scope}, operator by operator, the largest changes first. `);
+    for (const [look, text] of [["memory", "less time"], ["compute", "more time"]]) add(legend, "span", { class: `key ${look}` }, text);
   }
 
   function waterfall(box, fall, title) {
@@ -235,13 +255,22 @@ const Panels = (() => {
 
   // --- advice --------------------------------------------------------------------------------------------------------
 
-  const OBJECTIVES = ["total", "ttft", "tpot", "throughput", "memory", "cost", "energy"];
-  const QUALITIES = ["lossless", "calibrated", "lossy", "retrain"];
+  const OBJECTIVES = {
+    total: "total time", ttft: "TTFT", tpot: "TPOT", throughput: "throughput", memory: "memory", cost: "cost", energy: "energy",
+    goodput: "goodput under load",
+  };
+  const QUALITIES = {
+    lossless: "the output unchanged", calibrated: "calibrated formats too", lossy: "lossy changes too", retrain: "retraining too",
+  };
+  const PRICES = {
+    lossless: "lossless", engineering: "lossless, requires engineering", calibration: "not lossless, requires calibration data",
+    lossy: "not lossless", retraining: "not lossless, requires training",
+  };
 
   function choices(parent, label, values, chosen, pick) {
     const box = add(parent, "label", { class: "choice" }, `${label} `);
     const select = add(box, "select");
-    for (const value of values) add(select, "option", { value }, value);
+    for (const [value, title] of Object.entries(values)) add(select, "option", { value }, title);
     select.value = chosen;
     select.addEventListener("change", () => pick(select.value));
   }
@@ -249,7 +278,7 @@ const Panels = (() => {
   function targets(head, page) {
     for (const [name, label] of [["ttft", "TTFT below"], ["tpot", "TPOT below"]]) {
       const box = add(head, "label", { class: "choice" }, `${label} `);
-      const input = add(box, "input", { type: "text", size: 6, placeholder: name === "ttft" ? "2s" : "50ms" });
+      const input = add(box, "input", { type: "text", size: 4, placeholder: name === "ttft" ? "2s" : "50ms" });
       input.value = page.setup[`goal.${name}`] ?? "";
       input.addEventListener("change", () => page.set(`goal.${name}`, input.value));
     }
@@ -258,18 +287,20 @@ const Panels = (() => {
   async function advice(box, page) {
     const head = add(box, "div", { class: "head" });
     choices(head, "Improve", OBJECTIVES, page.setup["advice.objective"] ?? "total", (value) => page.set("advice.objective", value));
-    choices(head, "Quality", QUALITIES, page.setup["advice.quality"] ?? "calibrated", (value) => page.set("advice.quality", value));
+    choices(head, "Allow", QUALITIES, page.setup["advice.quality"] ?? "calibrated", (value) => page.set("advice.quality", value));
     targets(head, page);
+    const told = add(box, "div", { class: "told" });
     const body = add(box, "div", { class: "advice waiting" });
-    const { advice: found, changes, plan } = await page.ask("advice");
+    const { advice: found, changes, plan, summary } = await page.ask("advice");
     body.classList.remove("waiting");
+    for (const text of summary) add(told, "p", {}, text);
     const group = (title) => {
       const part = add(body, "section", { "aria-label": title });
       add(part, "h2", {}, title);
       return part;
     };
     if (found.findings.length) {
-      const list = add(group("What limits it"), "ul", { class: "plain-list" });
+      const list = add(group("What limits it"), "ul", { class: "plain-list sentences" });
       for (const { text } of found.findings) add(list, "li", {}, text);
     }
     const steps = found.plan.steps;
@@ -289,6 +320,10 @@ const Panels = (() => {
       const list = add(group(title), "ul", { class: "moves" });
       for (const entry of entries) move(list, entry, page, changes[entry.move], "Apply");
     }
+    if (found.cautions.length) {
+      const list = add(group("Trade-offs"), "ul", { class: "plain-list sentences" });
+      for (const { text } of found.cautions) add(list, "li", {}, text);
+    }
     const useless = found.no_benefit.filter(({ reason }) => reason);
     if (useless.length) {
       const more = add(add(body, "section", { "aria-label": "Without benefit" }), "details", { class: "fold" });
@@ -302,15 +337,19 @@ const Panels = (() => {
     const item = add(list, "li");
     const gain = add(item, "div", { class: "gain" });
     add(gain, "b", {}, entry.times_better ? times(entry.times_better) : "fits");
-    if (entry.times_better) add(gain, "span", {}, range(entry.times_better, (value) => value.toFixed(2)));
+    if (entry.times_better) add(gain, "span", {}, `${entry.times_better.low.toFixed(2)} – ${entry.times_better.high.toFixed(2)}`);
     const about = add(item, "div");
-    add(about, "b", {}, entry.move);
-    add(about, "span", {}, `${entry.title} · requires ${entry.price}`);
+    add(about, "b", {}, entry.move.replace(/^(hw|engine)=/, ""));
+    add(about, "span", {}, `${entry.title} · ${PRICES[entry.price] ?? entry.price}`);
     if (entry.helps?.[0]) add(about, "span", {}, `helps ${entry.helps[0].text}`);
-    const details = [entry.assumes && `assumes ${entry.assumes}`, ...(entry.cautions ?? [])].filter(Boolean);
+    const details = [
+      ...(entry.reasons ?? []).map(({ text }) => `why: ${text}`), entry.assumes && `assumes ${entry.assumes}`,
+      ...(entry.cautions ?? []).map((text) => `caveat: ${text}`),
+      ...(entry.published ?? []).map(({ effect, source }) => `published: ${effect} (${source})`),
+    ].filter(Boolean);
     if (details.length) {
       const more = add(about, "details", { class: "fold" });
-      add(more, "summary", {}, "Conditions");
+      add(more, "summary", {}, "Why, conditions, published gains");
       for (const text of details) add(more, "span", {}, text);
     }
     add(item, "button", { type: "button", class: "plain", "aria-label": `${label}: ${entry.move}` }, label)
@@ -319,12 +358,22 @@ const Panels = (() => {
 
   // --- serving under load --------------------------------------------------------------------------------------------
 
+  const LOADS = {
+    concurrency: { over: "requests in flight", placeholder: "1:256:log9" },
+    rate: { over: "requests/s that arrive", placeholder: "to saturation" },
+  };
+
   async function load(box, page) {
     const head = add(box, "div", { class: "head" });
-    const label = add(head, "label", { class: "choice" }, "Requests in flight ");
-    const input = add(label, "input", { type: "text", size: 12, placeholder: "1:256:log9" });
-    input.value = page.setup["load.concurrency"] ?? "";
-    input.addEventListener("change", () => page.set("load.concurrency", input.value));
+    const by = page.setup["load.by"] ?? "concurrency";
+    const { over, placeholder } = LOADS[by] ?? LOADS.concurrency;
+    choices(head, "Load", { concurrency: LOADS.concurrency.over, rate: LOADS.rate.over }, by, (value) => page.set("load.by", value));
+    const texts = { [`load.${by}`]: ["Values", placeholder, 9], "load.hits": ["Prefix hits", "0", 3] };
+    for (const [name, [label, shown, size]] of Object.entries(texts)) {
+      const input = add(add(head, "label", { class: "choice" }, `${label} `), "input", { type: "text", size, placeholder: shown });
+      input.value = page.setup[name] ?? "";
+      input.addEventListener("change", () => page.set(name, input.value));
+    }
     targets(head, page);
     const grid = add(box, "div", { class: "charts" });
     let documents = [];
@@ -341,35 +390,36 @@ const Panels = (() => {
       const points = one.points.filter(({ stable }) => stable);
       const look = LOOKS[index % LOOKS.length];
       const made = (label, statistic) => ({
-        label, look, points: points.map((point) => ({ value: point.concurrency, fits: true, ...(read(point)[statistic] ?? {}) })),
+        label, look, points: points.map((point) => ({ value: point[by], fits: true, ...(read(point)[statistic] ?? {}) })),
       });
       const tail = points.length && read(points[0]).p95 && documents.length === 1;
       return tail ? [made("mean", "mean"), { ...made("p95", "p95"), look: "compute" }] : [made(name, "mean")];
     });
-    const drawn = charts.map(([what, name, read, shown, linear]) => chart(grid, `${name}-under-load`, (inner) => {
-      Draw.curve(inner, { axis: "requests in flight", over: "requests in flight", lines: lines(read), shown, what, height: HEIGHT, linear });
+    const forms = () => page.ask("load");
+    const drawn = charts.map(([what, name, read, shown, linear]) => chart(grid, `${name}-under-load`, page, forms, (inner) => {
+      Draw.curve(inner, { axis: over, over, lines: lines(read), shown, what, height: HEIGHT, linear });
     }));
-    drawn.push(chart(grid, "frontier", (inner) => {
+    drawn.push(chart(grid, "frontier", page, forms, (inner) => {
       const found = documents.map((one, index) => ({
         label: documents.length > 1 ? LETTERS[index] : "", look: LOOKS[index % LOOKS.length],
         points: one.points.filter(({ stable }) => stable).map((point) => ({
           value: point.output_tokens_per_s_per_user, mid: point.output_tokens_per_s_per_device, fits: true,
         })).filter(({ value }) => value > 0),
       }));
-      const over = "tokens/s per user";
-      Draw.curve(inner, { axis: over, over, lines: found, shown: rate, what: "Frontier: tokens/s per device", height: HEIGHT });
+      const users = "tokens/s per user";
+      Draw.curve(inner, { axis: users, over: users, lines: found, shown: rate, what: "Frontier: tokens/s per device", height: HEIGHT });
     }));
     const table = add(box, "div");
     drawn.forEach(({ box: inner }) => inner.classList.add("waiting"));
-    documents = (await page.ask("load", page.setups)).serving;
+    documents = (await page.ask("load")).serving;
     drawn.forEach((one) => { one.box.classList.remove("waiting"); one.draw(); });
     documents.forEach((one, index) => {
-      const header = ["in flight", "TTFT mean", "TTFT p95", "TPOT mean", "TPOT p95", "tokens/s/device", "tokens/s/user", "USD/Mtok"];
+      const header = [by === "rate" ? "requests/s" : "in flight", "TTFT mean", "TTFT p95", "TPOT mean", "TPOT p95", "tokens/s/device", "tokens/s/user", "USD/Mtok"];
       const time = (value) => (value === null ? "unbounded" : seconds(value));
       const rows = one.points.map((point) => [
-        String(point.concurrency), time(point.ttft_s.mean.mid), time(point.ttft_s.p95.mid), time(point.tpot_s.mean.mid),
-        time(point.tpot_s.p95.mid), rate(point.output_tokens_per_s_per_device), plain(point.output_tokens_per_s_per_user),
-        point.usd_per_million_tokens === null ? "-" : plain(point.usd_per_million_tokens),
+        plain(point[by]), time(point.ttft_s.mean.mid), time(point.ttft_s.p95.mid), time(point.tpot_s.mean.mid),
+        time(point.tpot_s.p95.mid), rate(point.output_tokens_per_s_per_device), rate(point.output_tokens_per_s_per_user),
+        rate(point.usd_per_million_tokens),
       ]);
       if (documents.length > 1) add(table, "h2", {}, `${LETTERS[index]}: ${one.model} on ${one.devices} × ${one.hardware}`);
       Draw.simpleTable(table, `Load of ${LETTERS[index]}`, header, rows, 0);

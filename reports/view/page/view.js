@@ -30,7 +30,7 @@
       delete setups[0][`page.${name}`];
     }
     if (!setups[state.active]) state.active = 0;
-    if (!(state.tab in Panels.VIEWS)) state.tab = "overview";
+    if (!Object.hasOwn(Panels.VIEWS, state.tab)) state.tab = BEGIN.tab;
   }
 
   // Records a change of a set-up so that it can be undone; one that is `live` is recorded by the next one that is not.
@@ -143,18 +143,22 @@
       await draw().catch((error) => problem(error.message));
     }
     busy = false;
-    document.body.dataset.drawn = address();
+    document.body.dataset.state = document.body.dataset.drawn = address(); // the drawing may have set names right
   }
 
   async function draw() {
     const setups = state.setups.map((setup) => ({ ...setup }));
-    const answers = await Promise.allSettled(setups.map((setup) => ask("answer", { setups: [setup] })));
+    const answers = await Promise.allSettled(setups.map(answerTo));
     const failed = answers.findIndex(({ status }) => status === "rejected");
     problem(failed < 0 ? "" : `${setups.length > 1 ? `${LETTERS[failed]}: ` : ""}${answers[failed].reason.message}`);
     setupChips();
     tabs();
     const own = answers[state.active].value;
-    if (!own) return;
+    document.body.classList.toggle("empty", !own && !get("source").textContent);
+    if (!own) {
+      if (document.body.classList.contains("empty")) get("title").textContent = label(state.active) || "roofline";
+      return;
+    }
     showFields(active(), own);
     heading(own.analysis);
     answerRows(answers.map(({ value }) => value?.analysis));
@@ -166,8 +170,26 @@
     if (!again && !answers.some(({ value }) => !value)) await panel(own, setups);
   }
 
+  // A sentence whose options are not broken at their hyphens.
+  function sentence(element, text) {
+    element.replaceChildren();
+    const [first] = text.split(" ");
+    const name = /^(tp|pp|ep|dp|sp)$/.test(first) ? first.toUpperCase() : /^[a-z][a-z,]*$/.test(first) ? `${first[0].toUpperCase()}${first.slice(1)}` : first;
+    const whole = text && `${name}${text.slice(first.length)}${/[.?]$/.test(text) ? "" : "."}`;
+    for (const part of whole.split(/(--?[a-z][\w-]*)/)) {
+      if (part.startsWith("-")) add(element, "span", { class: "option" }, part);
+      else element.append(part);
+    }
+  }
+
+  async function answerTo(setup) {
+    const missing = [["model", "a model"], ["hw", "a device"]].filter(([name]) => !setup[name]).map(([, title]) => title);
+    if (missing.length) throw new Error(`choose ${missing.join(" and ")}, or drop a file of one on the page`);
+    return ask("answer", { setups: [setup] });
+  }
+
   function problem(text) {
-    get("problem").textContent = text && `${text[0].toUpperCase()}${text.slice(1)}.`.replace("..", ".");
+    sentence(get("problem"), text);
     document.body.classList.toggle("wrong", Boolean(text));
   }
 
@@ -209,14 +231,18 @@
     const encoder = generation.tokens_per_s === null;
     const name = encoder ? "sequences_per_s" : "tokens_per_s";
     const paid = encoder ? "usd_per_million_processed_tokens" : "usd_per_million_tokens";
-    const spent = encoder ? "prefill_j_per_prompt_token" : "j_per_token";
+    // Where a spec has no energy figures, that of all devices at TDP.
+    const per = encoder ? "prefill_j_per_prompt_token" : "j_per_token";
+    const tdp = energy[per] === null && energy[`tdp_${per}`] !== null;
+    const spent = tdp ? `tdp_${per}` : per;
     return [
       ["ttft", encoder ? "Latency" : "TTFT", generation.expected_ttft_s, generation.ttft_s, seconds],
       ...(encoder ? [] : [["tpot", "TPOT", generation.expected_tpot_s, generation.tpot_s, seconds]]),
       ...(encoder ? [] : [["total", "Total", generation.expected_time_s, generation.total_s, seconds]]),
       [name, encoder ? "Sequences/s" : "Tokens/s", generation[`expected_${name}`], generation[name], rate],
       ["cost", encoder ? "$/M prompt tokens" : "$/M tokens", cost?.[`expected_${paid}`], cost?.[paid], usd],
-      ["energy", encoder ? "J/prompt token" : "J/token", energy[`expected_${spent}`], energy[spent], (value) => si(value, "J")],
+      [tdp ? "energy_tdp" : "energy", `J/${encoder ? "prompt token" : "token"}${tdp ? " (TDP)" : ""}`, energy[`expected_${spent}`],
+        energy[spent], (value) => si(value, "J")],
     ];
   }
 
@@ -258,16 +284,19 @@
     add(box, "dd", { class: "more" }, `${si(Math.abs(memory.headroom_bytes), "B")} ${memory.fits ? "free" : "over"}`);
   }
 
+  // Why a figure is missing.
+  const MISSING = { cost: "no price given", energy: "no power known" };
+
   function cell(row, { key, title, expected, bound, text, most, base }) {
     const value = expected?.mid ?? bound;
     const missing = value === null || value === undefined;
     const box = add(row, "div", { "data-key": key, ...(missing ? {} : { "data-value": value }) });
-    const name = add(box, "dt", {}, title);
-    if (!missing && base) add(name, "span", { class: "against" }, `${(value / base).toFixed(2)}×`);
+    add(box, "dt", {}, title);
     add(box, "dd", { class: "main" }, missing ? "–" : text(value));
+    if (!missing && base) add(box, "dd", { class: "against" }, `${(value / base).toFixed(2)}× A`);
     if (missing) {
       bar(box, {});
-      add(box, "dd", { class: "more" }, "unknown");
+      add(box, "dd", { class: "more" }, MISSING[key] ?? "unknown");
       add(box, "dd", { class: "more" }, "\u00a0");
       return;
     }
@@ -289,9 +318,9 @@
 
   function notes({ notes: found, unsupported }, taken) {
     const list = emptied("note-list");
-    for (const text of taken) add(list, "li", {}, `${text}.`);
-    for (const text of unsupported) add(list, "li", {}, `The engine does not run ${text}: times are as if it did.`);
-    for (const text of found) add(list, "li", {}, `${text[0].toUpperCase()}${text.slice(1)}.`);
+    for (const text of taken) sentence(add(list, "li"), text);
+    for (const text of unsupported) sentence(add(list, "li"), `The engine does not run ${text}: times are as if it did`);
+    for (const text of found) sentence(add(list, "li"), text);
     get("notes").hidden = !list.children.length;
   }
 
@@ -300,7 +329,7 @@
   // Model and hardware of the first set-up; what differs from it in the others.
   function label(index) {
     const [first, setup] = [state.setups[0], state.setups[index]];
-    if (!index) return `${setup.model} · ${setup.hw}`;
+    if (!index) return [setup.model, setup.hw].filter(Boolean).join(" · ");
     const names = [...new Set([...Object.keys(first), ...Object.keys(setup)])].filter((name) => first[name] !== setup[name]);
     return names.filter((name) => !/\.(spec|file)$/.test(name) && !COMMON.test(name))
       .map((name) => (name === "model" || name === "hw" ? setup[name] : `${name.replace(/^hw\.(\w+\.)*/, "")} ${setup[name] ?? "default"}`))
@@ -311,7 +340,9 @@
     const box = emptied("setups");
     state.setups.forEach((setup, index) => {
       const chip = add(box, "span", { class: index === state.active ? "chip active" : "chip" });
-      const button = add(chip, "button", { type: "button", "aria-pressed": index === state.active, "data-setup": index });
+      const button = add(chip, "button", {
+        type: "button", "aria-pressed": index === state.active, "data-setup": index, "aria-label": `${LETTERS[index]}: ${label(index)}`,
+      });
       add(button, "b", {}, LETTERS[index]);
       add(button, "span", {}, label(index));
       button.addEventListener("click", () => turn({ active: index }));
@@ -368,7 +399,7 @@
   }
 
   async function panel(answer, setups) {
-    if (!(state.phase in answer.analysis.phases)) state.phase = "prefill";
+    if (!Object.hasOwn(answer.analysis.phases, state.phase)) state.phase = "prefill";
     const common = Object.fromEntries(Object.entries(setups[0]).filter(([name]) => COMMON.test(name)));
     const setup = { ...setups[state.active], ...common };
     const questions = { compare: setups, load: setups };
@@ -377,14 +408,17 @@
       answer, setup, setups, phase: state.phase, metric: state.metric, set, turn, apply, addSetup,
       ask: (name) => ask(name, own(name)),
       operators: (phase) => answer.analysis.phases[phase].ops.map((op, index) => ({ ...op, index })),
-      openCard: (op, phase) => openCard(op, phase, setup),
+      openCard: (op, phase) => openCard(op, phase, setup), copy,
     };
     const box = get("panel");
     const fresh = add(box, "div", { class: "view" });
     add(fresh, "h2", { class: "unseen" }, Panels.VIEWS[state.tab]);
     for (const old of [...box.children].slice(0, -1)) old.remove();
     const drawn = Panels.draw[state.tab](fresh, page);
-    await drawn?.catch?.((error) => { fresh.replaceChildren(fresh.firstChild); add(fresh, "p", { class: "failed" }, `${error.message}.`); });
+    await drawn?.catch?.((error) => { // the fields of the view stay, so that what is wrong can be set right
+      for (const one of [...fresh.children]) if (!one.matches("h2, .head")) one.remove();
+      sentence(add(fresh, "p", { class: "failed" }), error.message);
+    });
     box.style.minHeight = `${Math.min(900, Math.max(parseFloat(box.style.minHeight) || 0, fresh.offsetHeight))}px`;
     const asked = { compare: setups.length > 1 && "compare", advice: "advice", load: "load" }[state.tab];
     const source = asked ? await page.ask(asked).catch(() => answer) : answer;
@@ -394,13 +428,17 @@
   function origin({ command, python }) {
     const box = emptied("origin-kinds");
     const forms = { command: ["As a command", command], python: ["As Python", python] };
-    if (!(state.form in forms)) state.form = "command";
+    if (!Object.hasOwn(forms, state.form)) state.form = "command";
     for (const [name, [title]] of Object.entries(forms)) {
       add(box, "button", { type: "button", class: "plain", "aria-pressed": name === state.form }, title)
         .addEventListener("click", () => { state.form = name; looked(); get("origin-kinds").querySelector("[aria-pressed=true]")?.focus(); });
     }
     add(box, "button", { type: "button", class: "action" }, "Copy").addEventListener("click", () => copy(forms[state.form][1]));
-    get("source").textContent = forms[state.form][1];
+    const source = emptied("source");
+    for (const part of forms[state.form][1].split(/( --?[a-z][\w-]*)/)) {
+      if (part.startsWith(" -")) source.append(" ", Object.assign(document.createElement("span"), { className: "option", textContent: part.slice(1) }));
+      else source.append(part);
+    }
     reproduced = command;
   }
 
@@ -437,7 +475,8 @@
   }
 
   async function copy(text) {
-    await navigator.clipboard.writeText(text).then(() => say("Copied."), () => say("The browser does not allow copying."));
+    const short = text.length > 200 ? `${text.slice(0, 200)} …` : text;
+    await navigator.clipboard.writeText(text).then(() => say(`Copied: ${short}`), () => say("The browser does not allow copying."));
   }
 
   async function read(file) {
@@ -479,7 +518,7 @@
     } catch (error) { say(`${error.message}.`); }
   }
 
-  const THEMES = { auto: ["Auto", "as the system"], light: ["Light", "light"], dark: ["Dark", "dark"] };
+  const THEMES = { auto: ["◐ Auto", "as the system"], light: ["○ Light", "light"], dark: ["● Dark", "dark"] };
 
   function theme(name) {
     const [text, about] = THEMES[name];
