@@ -39,12 +39,12 @@ LOOPBACK = "127.0.0.1"
 MAX_HEAD = 64 << 20
 """Bytes of the beginning of a dropped checkpoint, which hold the header of a GGUF file with its vocabulary."""
 
+SCRIPTS = ("fields", "charts", "answer", "panels", "view")
+
 ASSETS: Mapping[str, tuple[str, str]] = {
     "": ("view/page/view.html", "text/html"),
     "view.css": ("view/page/view.css", "text/css"),
-    "fields.js": ("view/page/fields.js", "text/javascript"),
-    "panels.js": ("view/page/panels.js", "text/javascript"),
-    "view.js": ("view/page/view.js", "text/javascript"),
+    **{f"{name}.js": (f"view/page/{name}.js", "text/javascript") for name in SCRIPTS},
     "drawing.css": ("pages/templates/drawing.css", "text/css"),
     "drawing.js": ("pages/templates/drawing.js", "text/javascript"),
     "network.js": ("pages/templates/network.js", "text/javascript"),

@@ -284,7 +284,7 @@ def test_hostile_names_are_text(live: Live, server: Server, tmp_path: Path) -> N
             opened.page.locator(".node").nth(4).click()
             opened.page.locator("#card").wait_for()
             opened.page.keyboard.press("Escape")
-    assert opened.page.evaluate("document.querySelectorAll('script').length") == 5
+    assert opened.page.evaluate("document.querySelectorAll('script').length") == 7
     assert opened.page.evaluate(
         "[...document.querySelectorAll('*')].every((e) => [...e.attributes].every((a) => !a.name.startsWith('on')))"
     )
