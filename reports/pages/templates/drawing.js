@@ -141,14 +141,14 @@ const Draw = (() => {
     const r = 4 + 15 * Math.sqrt(share);
     const tried = [];
     for (const away of [r, r + 14, r + 28, r + 42]) {
-      tried.push([away, -6], [-w / 2, away], [-away - w, -6], [-w / 2, -away - 12], [away * 0.7, away * 0.7],
-        [-away * 0.7 - w, away * 0.7], [-away * 0.7 - w, -away * 0.7 - 12], [away * 0.7, -away * 0.7 - 12]);
+      tried.push([away, -6], [-w / 2, away], [-away - w, -6], [-w / 2, -away - 12], [-r, away], [r - w, away], [-r, -away - 12],
+        [r - w, -away - 12], [away, away], [-away - w, away], [-away - w, -away - 12], [away, -away - 12]);
     }
     for (const [place, [dx, dy]] of tried.entries()) {
       const spot = { x: cx + dx, y: cy + dy, w, h: 12 };
       const inside = spot.x >= left && spot.x + w <= right && spot.y >= top && spot.y + 12 <= bottom;
       if (!inside || taken.some((other) => overlaps(spot, other))) continue;
-      if (place >= 8) { // not beside its mark
+      if (place >= 12) { // not beside its mark
         const end = { x: Math.min(Math.max(cx, spot.x), spot.x + w), y: dy < 0 ? spot.y + 12 : spot.y };
         add(svg, "line", { class: "lead", x1: cx, y1: cy, x2: end.x, y2: end.y });
       }

@@ -65,7 +65,7 @@ const Answer = (() => {
       [name, encoder ? "Sequences/s" : "Tokens/s", generation[`expected_${name}`], generation[name], rate],
       ["cost", encoder ? "$/M prompt tokens" : "$/M tokens", cost?.[`expected_${paid}`], cost?.[paid], usd],
       [tdp ? "energy_tdp" : "energy", `J/${encoder ? "prompt token" : "token"}${tdp ? " (TDP)" : ""}`, energy[`expected_${spent}`],
-        energy[spent], (value) => si(value, "J")],
+        energy[spent], (value) => (value < 0.1 ? si(1000 * value, "mJ") : si(value, "J"))],
     ];
   }
 

@@ -27,8 +27,10 @@ const Panels = (() => {
       else inner.classList.add("waiting");
     }));
     [...drawn, ...later].forEach((one) => one.draw());
-    add(box, "p", { class: "legend" }, "Area of a circle: share of the phase's bound time. Curves: expected, with the 80% " +
-      "interval; dotted at the bound; hollow where memory is exceeded.");
+    const legend = add(box, "p", { class: "legend" });
+    for (const bound of ["compute", "memory"]) add(legend, "span", { class: `key ${bound}` }, `${bound}-bound operators`);
+    legend.append("Area of a circle: share of the phase's bound time. Curves: expected, with the 80% interval; dotted at the bound; " +
+      "hollow where memory is exceeded.");
     curves = await page.ask("curves");
     for (const one of later) {
       one.box.classList.remove("waiting");
