@@ -175,3 +175,13 @@ def test_lines_are_the_same_at_every_zoom_and_nothing_shifts(graph: Graph) -> No
     assert graph.page.evaluate(lines) == pytest.approx(at_rest, abs=0.6)
     assert sum(graph.page.evaluate("shifts")) < 0.002
     phase("prefill")
+
+
+def test_the_whole_graph_is_printed(graph: Graph) -> None:
+    graph.page.get_by_role("button", name="Zoom in").click()
+    graph.page.emulate_media(media="print")
+    bottoms = "(all) => all.map((one) => one.getBoundingClientRect().bottom)"
+    (end,) = graph.frame.evaluate_all(bottoms)
+    assert end >= max(graph.frame.locator(".node").evaluate_all(bottoms))
+    assert not graph.page.get_by_role("button", name="Zoom in").is_visible()
+    graph.page.emulate_media(media="screen")
