@@ -22,6 +22,7 @@ from roofline.scenario import cost
 from roofline.scenario.memory import memory_is_static
 from roofline.scenario.notes import ATTENTION, caches, fused, generates
 from roofline.scenario.phase import Expectation, OpFigures, Phase
+from roofline.scenario.scenario import Scenario
 from roofline.specs.modelspec import to_spec
 from roofline.specs.precision import parse_precision
 from roofline.specs.reserve import MEMORY_READINGS, STATIC
@@ -75,6 +76,11 @@ def analysis_document(
         "unsupported": list(unsupported(analysis.scenario)),
         "notes": [*notes(analysis), *([] if served is None else [served])],
     }
+
+
+def scenario_header(scenario: Scenario) -> dict[str, Any]:
+    """What a document is about: model, hardware, and engine."""
+    return {"model": scenario.model.name, "hardware": scenario.hardware.name, "engine": scenario.profile.label}
 
 
 def memory_document(analysis: Analysis, request: Request | None = None) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from roofline.reports.documents.analysis import (
     interval,
     memory_document,
     rates_document,
+    scenario_header,
 )
 from roofline.reports.output.blocks import Block, finite
 from roofline.reports.output.export import (
@@ -53,9 +54,7 @@ def _totals(analysis: Analysis, label: str) -> dict[str, Any]:
     scenario, generation = analysis.scenario, analysis.generation
     document: dict[str, Any] = {
         "label": label,
-        "model": scenario.model.name,
-        "hardware": scenario.hardware.name,
-        "engine": scenario.profile.label,
+        **scenario_header(scenario),
         "devices": analysis.parallel.devices,
         "techniques": list(scenario.techniques),
         "batch": finite(scenario.batch),
@@ -92,12 +91,8 @@ def _waterfall(before: Analysis, after: Analysis, index: int, metric: Metric, to
         found: dict[str, Any] = {"name": name}
         for key, entries in by_name.items():
             own = [entries[one] for one in included if one in entries]
-            unit = "bytes" if key == "bytes" else f"{key}_s"
-            found[unit] = {
-                "before": sum(entry.before for entry in own),
-                "after": sum(entry.after for entry in own),
-                "change": sum(entry.change for entry in own),
-            }
+            figures = ("before", "after", "change")
+            found[_unit(key)] = {name: sum(getattr(entry, name) for entry in own) for name in figures}
         return found
 
     kept = ordered if top is None else ordered[:top]
@@ -107,15 +102,16 @@ def _waterfall(before: Analysis, after: Analysis, index: int, metric: Metric, to
         "to": index,
         "metric": metric,
         "totals": {
-            "bytes" if key == "bytes" else f"{key}_s": {
-                "before": fall.before,
-                "after": fall.after,
-                "change": fall.change,
-            }
+            _unit(key): {"before": fall.before, "after": fall.after, "change": fall.change}
             for key, fall in falls.items()
         },
         "parts": [part(name, [name]) for name in kept] + ([part(f"{len(rest)} others", rest)] if rest else []),
     }
+
+
+def _unit(reading: str) -> str:
+    """The key of a reading's figures."""
+    return reading if reading == "bytes" else f"{reading}_s"
 
 
 def compare_blocks(document: Mapping[str, Any], metric: str) -> list[Block]:

@@ -8,6 +8,7 @@ from typing import Any
 from msgspec.structs import asdict
 
 from roofline.core.units import seconds, si
+from roofline.reports.documents.analysis import scenario_header
 from roofline.reports.output.blocks import Block, finite
 from roofline.reports.output.export import BASES
 from roofline.scenario.analysis import Analysis
@@ -18,13 +19,10 @@ SCHEMA = "roofline.explain/1"
 
 def explain_document(found: Explanation, analysis: Analysis) -> dict[str, Any]:
     """The JSON document of an explanation."""
-    scenario = analysis.scenario
     kernel = found.kernel
     return {
         "schema": SCHEMA,
-        "model": scenario.model.name,
-        "hardware": scenario.hardware.name,
-        "engine": scenario.profile.label,
+        **scenario_header(analysis.scenario),
         "subject": found.subject,
         "definition": found.definition,
         "value": finite(found.value),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,22 +22,18 @@ from roofline.specs.modelspec import parse_model, to_spec
 
 def models() -> list[dict[str, Any]]:
     """A summary of every known model."""
-    documents = [model_document(load_model(name)) for name in list_models()]
-    keys = (
-        *("name", "title", "parameters", "active_parameters", "kv_bytes_per_token", "max_context", "dtype"),
-        "quantization",
-    )
-    return [{key: document.get(key) for key in keys} for document in documents]
+    keys = "name title parameters active_parameters kv_bytes_per_token max_context dtype quantization"
+    return _summaries(keys, (model_document(load_model(name)) for name in list_models()))
 
 
 def hardware() -> list[dict[str, Any]]:
     """A summary of all known hardware."""
-    documents = [hardware_document(load_hardware(name)) for name in list_hardware()]
-    keys = (
-        *("name", "title", "vendor", "family", "kind", "memory_capacity", "memory_bandwidth", "tensor", "vector"),
-        "tdp",
-    )
-    return [{key: document.get(key) for key in keys} for document in documents]
+    keys = "name title vendor family kind memory_capacity memory_bandwidth tensor vector tdp"
+    return _summaries(keys, (hardware_document(load_hardware(name)) for name in list_hardware()))
+
+
+def _summaries(keys: str, documents: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    return [{key: document.get(key) for key in keys.split()} for document in documents]
 
 
 def parts(kind: str, documents: Sequence[Mapping[str, Any]]) -> list[Any]:

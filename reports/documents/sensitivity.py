@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from roofline.reports.documents.analysis import scenario_header
 from roofline.reports.output.blocks import Block, finite
 from roofline.whatif.request import Request
 from roofline.whatif.sensitivity import MORE, Sensitivity
@@ -21,9 +22,7 @@ def sensitivity_document(
     scenario = request.scenario()
     return {
         "schema": SCHEMA,
-        "model": scenario.model.name,
-        "hardware": scenario.hardware.name,
-        "engine": scenario.profile.label,
+        **scenario_header(scenario),
         "techniques": list(scenario.techniques),
         "step": step,
         "readings": {

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from roofline.core.units import seconds, si
+from roofline.reports.documents.analysis import scenario_header
 from roofline.reports.output.blocks import Block, finite
 from roofline.reports.output.export import rate_columns, time_columns
 from roofline.serving.outcome import Outcome
@@ -73,13 +74,7 @@ def _under_load(answer: Answer, request: Request, targets: Targets) -> str | Non
 
 def _header(question: str, request: Request) -> dict[str, Any]:
     scenario = request.scenario()
-    return {
-        "question": question,
-        "model": scenario.model.name,
-        "hardware": scenario.hardware.name,
-        "engine": scenario.profile.label,
-        "techniques": list(scenario.techniques),
-    }
+    return {"question": question, **scenario_header(scenario), "techniques": list(scenario.techniques)}
 
 
 def _check(entry: Check) -> dict[str, Any]:

@@ -53,16 +53,14 @@ def _server(
     Sends a small load to an OpenAI-compatible endpoint, and only to it: a single stream at each prompt length, then
     several requests in flight. Needs pip install 'llm-roofline[server]'.
     """
-    from roofline.core.errors import RooflineError
+    from roofline.core.errors import RooflineError, needs_extra
     from roofline.reports.documents.server import server_blocks
     from roofline.validate.servers.client import APIS
     from roofline.validate.servers.measure import Limits
     from roofline.whatif.options import OPTIONS, names_in
 
-    try:
+    with needs_extra("server"):
         from roofline.validate.servers import server as measuring
-    except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[server]'") from None
     if api not in APIS:
         raise RooflineError(f"--api must be {' or '.join(APIS)}, got {api!r}")
     prompts = tuple(int(OPTIONS["prompt"].number(text)) for text in names_in(prompt))

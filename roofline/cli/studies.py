@@ -180,16 +180,14 @@ def plot(
 
     A study file with a `figure` section needs no further options: roofline plot STUDY.yaml.
     """
-    from roofline.core.errors import RooflineError
+    from roofline.core.errors import needs_extra
     from roofline.reports.figures.request import figure_spec_for
     from roofline.whatif.options import names_in
 
     spec, source = figure_spec_for(figure, source)
     spec = spec.with_options(metric=names_in(metric), x=x, y=y, formats=names_in(formats), title=title)
-    try:
+    with needs_extra("report"):
         from roofline.reports.figures import drawing, style
-    except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
     style.check_ending(output)
     picture = drawing.draw(spec, source, over or [], options, {"at": at, "where": where, "pareto": pareto})
     style.save(picture.figure, output)
@@ -212,13 +210,11 @@ def report(
     and the commands that reproduce it. The scenarios of a study, or of --over, are shown side by side. HTML is one
     file; Markdown has its figures in files beside it. Output is deterministic.
     """
-    from roofline.core.errors import RooflineError
+    from roofline.core.errors import needs_extra
     from roofline.reports.output.terminal import progress_line
 
-    try:
+    with needs_extra("report"):
         from roofline.reports.pages.write import write_report
-    except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[report]'") from None
     with progress_line() as progress:
         written = write_report(source, over or [], options, output, title, date, advice, progress)
     say(f"wrote {written[0]}" + (f" and {len(written) - 1} figures" if written[1:] else ""))

@@ -318,12 +318,10 @@ validate_app.command("server")(server)
 
 def _loop() -> Any:
     """The module that measures this machine; it needs PyTorch, which the base install lacks."""
-    from roofline.core.errors import RooflineError
+    from roofline.core.errors import needs_extra
 
-    try:
+    with needs_extra("validate"):
         from roofline.validate import loop
         from roofline.validate.measure.device import torch_module
-    except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[validate]'") from None
     torch_module()
     return loop

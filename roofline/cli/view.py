@@ -26,14 +26,12 @@ def view(
     Every option of analyze is a field of the page; the figures, the rooflines, the network, comparisons, advice and
     serving under load follow at once. The server answers only this machine, and ends on Ctrl-C.
     """
-    from roofline.core.errors import RooflineError
+    from roofline.core.errors import needs_extra
     from roofline.reports.view.setups import first_setup
     from roofline.whatif.options import read_options
 
-    try:
+    with needs_extra("view"):
         from roofline.reports.view.server import Server
-    except ModuleNotFoundError as error:
-        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[view]'") from None
     given = {name: value for name, value in {"model": model, **options}.items() if value not in (None, [])}
     server = Server(first_setup(read_options({**DEFAULTS, **given})), option_help(), port)
     typer.echo(f"{server.address}\nCtrl-C ends it.")

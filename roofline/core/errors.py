@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 
@@ -103,3 +104,12 @@ def _completes(option: str, name: str) -> bool:
         if not rest or rest.pop(0) != char:
             return False
     return not rest or not rest[0].isalnum() or rest[0].isdigit() != typed[-1].isdigit()
+
+
+@contextmanager
+def needs_extra(extra: str) -> Iterator[None]:
+    """A context in which a module that is missing raises RooflineError with the extra that installs it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise RooflineError(f"this needs {error.name}: pip install 'llm-roofline[{extra}]'") from None

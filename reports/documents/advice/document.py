@@ -13,7 +13,7 @@ from roofline.advisor.search.goal import Goal
 from roofline.advisor.search.plan import Plan
 from roofline.advisor.search.trials import Trial
 from roofline.core.errors import RooflineError
-from roofline.reports.documents.analysis import interval
+from roofline.reports.documents.analysis import interval, scenario_header
 from roofline.reports.output.blocks import finite
 from roofline.timing.intervals import Estimate
 from roofline.whatif.metrics import find_metric
@@ -33,9 +33,7 @@ def advice_document(advice: Advice, top: int) -> dict[str, Any]:
     followed = {step.move.name for step in plan.steps if plan.sure}
     return {
         "schema": SCHEMA,
-        "model": base.analysis.scenario.model.name,
-        "hardware": base.analysis.scenario.hardware.name,
-        "engine": base.analysis.scenario.profile.label,
+        **scenario_header(base.analysis.scenario),
         "objective": str(goal.objective),
         "metric": goal.metric.name,
         "unit": goal.metric.unit,

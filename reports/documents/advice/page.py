@@ -188,7 +188,9 @@ def _listed(names: Sequence[str]) -> str:
 
 def _gain(interval: Mapping[str, float] | None, tied: str = "") -> str:
     """The cell of a gain, with a question mark if it is uncertain; '-' over what does not fit."""
-    return "-" if interval is None else f"{_times(interval)}{tied}{_doubt(interval)}"
+    if interval is None:
+        return "-"
+    return f"{_times(interval)}{tied}{' ?' if interval['low'] <= 1 < interval['high'] else ''}"
 
 
 def _times(interval: Mapping[str, float]) -> str:
@@ -292,11 +294,6 @@ def _row(document: Mapping[str, Any], entry: Mapping[str, Any]) -> list[str]:
     tied = " ~" if entry["tied_with_previous"] else ""
     gain = _gain(entry["times_better"], tied)
     return [_short(entry["move"]), entry["price"], gain, *_cells(document, entry["figures"])]
-
-
-def _doubt(interval: Mapping[str, float]) -> str:
-    """A question mark if the interval of a gain includes no gain."""
-    return " ?" if interval["low"] <= 1 < interval["high"] else ""
 
 
 SHORT = 20
