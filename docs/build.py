@@ -246,7 +246,7 @@ def formulas(name: str) -> str:
 
 
 def constants(name: str) -> str:
-    """A table of the parameters that `MODULE.NAME` lists: unit, believable range, value before any data, meaning."""
+    """A table of the parameters that `MODULE.NAME` lists: unit, plausible range, value before any data, meaning."""
     module, _, attribute = name.rpartition(".")
     rows = ["| constant | unit | range | before any data | meaning |", "|---|---|---|---|---|"]
     for found in getattr(import_module(module), attribute):

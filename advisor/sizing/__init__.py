@@ -1,1 +1,1 @@
-"""Sizing: the service asked for, deployments that meet its targets, their load, energy and cost, and the choice."""
+"""Sizing: a service, deployments that meet its targets, their load, energy and cost, and the choice."""

@@ -12,7 +12,7 @@ TITLES = {"ttft": "TTFT", "tpot": "TPOT", "e2e": "E2E", "throughput": "tokens/s"
 
 
 SHORT = 0.9
-"""Part of the tokens asked for below which an answer ended early."""
+"""Fraction of the requested tokens below which an answer counts as ended early."""
 
 
 def server_blocks(document: Mapping[str, Any]) -> list[Block]:

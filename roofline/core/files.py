@@ -34,7 +34,7 @@ def save_text(path: Path, text: str) -> None:
 
 
 def write_output(path: Path, content: str | bytes) -> None:
-    """Write what a command was asked for; raises RooflineError if `path` is a file that it has read."""
+    """Write the output of a command; raises RooflineError if `path` is a file that it has read."""
     check_output(path)
     write_text(path, content) if isinstance(content, str) else write_bytes(path, content)
 

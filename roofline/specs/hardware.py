@@ -111,7 +111,7 @@ class Hardware(Struct, frozen=True):
 
     `tensor` has the peaks of the matrix units (tensor cores), `vector` those of the vector units (CUDA cores);
     unsupported formats are absent. `units` are SMs, CUs or cores. `sources` has the source of each number, by
-    dotted key. `host` is the server that holds PCIe devices, None where nobody says which.
+    dotted key. `host` is the server that holds PCIe devices, None if unknown.
     """
 
     name: str

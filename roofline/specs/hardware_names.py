@@ -26,7 +26,7 @@ MISSPELT = 0.85
 FORM_FACTORS = frozenset({"oam", "pcie", "sxm"})
 
 ALWAYS_SAID = frozenset({"nvl", "max"})
-"""Words of variants that nobody leaves out: an H200 is no H200 NVL, an RTX PRO 6000 no Max-Q."""
+"""Words of variants that a name must contain: an H200 is not an H200 NVL, an RTX PRO 6000 not a Max-Q."""
 
 _COUNTED = (
     re.compile(r"(?P<count>\d{1,4})\s*[x×*]\s*(?P<device>.*[a-z].*)", re.IGNORECASE),

@@ -31,7 +31,7 @@ from roofline.validate.measure.design import Limits, design
 from roofline.validate.measure.device import Cpu, Cuda, Sample, open_device
 from roofline.validate.tables.rowfile import COLUMNS, HEADER, RowFile, as_line, case_of, read_rows, repaired
 from roofline.validate.tables.rows import read_measurements
-from tests.validate.fakes import H100, NOISE, FakeBenchmark, FakeDevice, fake_benchmarks, true_time
+from tests.validate.fakes import H100, FakeBenchmark, FakeDevice, fake_benchmarks, true_time
 
 LIMITS = Limits(memory=20e9, flops=2e13, traffic=2e10)
 GEMM = Case("gemm", {"dtype": "bf16", "m": 8, "n": 1024, "k": 2048})
@@ -520,10 +520,6 @@ def test_the_cpu_times_calls() -> None:
 def test_percentiles() -> None:
     sample = Sample((1.0, 2.0, 3.0, 4.0, 5.0), "clock")
     assert (sample.percentile(0.1), sample.median, sample.percentile(0.9)) == pytest.approx((1.4, 3.0, 4.6))
-
-
-def test_noise_is_what_the_tests_say() -> None:
-    assert NOISE == 0.05
 
 
 def test_the_preferred_backend_or_the_first(tmp_path: Path) -> None:

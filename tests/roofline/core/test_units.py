@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roofline.core.errors import RooflineError
-from roofline.core.units import BINARY, DECIMAL, SUBMULTIPLES, Dimension, parse_count, parse_quantity, seconds, si
+from roofline.core.units import Dimension, parse_count, parse_quantity, seconds, si
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,6 @@ def test_source_and_remark_in_brackets() -> None:
 def test_invalid_quantities_are_rejected(text: object, dimension: Dimension) -> None:
     with pytest.raises(RooflineError):
         parse_quantity(text, dimension)
-
-
-def test_prefixes_are_powers_of_1000_and_1024() -> None:
-    assert [DECIMAL[prefix] for prefix in ("k", "M", "G", "T", "P", "E")] == [10.0 ** (3 * n) for n in range(1, 7)]
-    assert [BINARY[prefix] for prefix in ("Ki", "Mi", "Gi", "Ti", "Pi")] == [1024.0**n for n in range(1, 6)]
-    assert [SUBMULTIPLES[prefix] for prefix in ("m", "u", "n", "p")] == [1e-3, 1e-6, 1e-9, 1e-12]
 
 
 @given(st.floats(1, 1e18))

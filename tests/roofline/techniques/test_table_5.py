@@ -39,12 +39,6 @@ def test_the_ranking_of_the_methods(speculation: dict[str, Row]) -> None:
     assert measured == sorted(speculation.values(), key=lambda row: sum(row.simulated))
 
 
-def test_published_speed_ups_that_exceed_the_tokens_per_step() -> None:
-    """The highest speed-ups of Medusa-1 and Eagle exceed their highest tokens per step."""
-    beyond = [method for method, _, accepted, measured in SPECULATION if measured[1] > accepted[1]]
-    assert beyond == ["Medusa-1", "Eagle"]
-
-
 # --- Table 4 ----------------------------------------------------------------------------------------------------------
 
 
