@@ -67,11 +67,6 @@ class Trial:
         """Value over limit for each limit: at most 1 meets it."""
         return self.goal.used(self.analysis)
 
-    @cached_property
-    def excess(self) -> Any:
-        """The largest value over limit."""
-        return np.max(np.broadcast_arrays(*self.used.values()), axis=0)
-
     @property
     def missed(self) -> tuple[str, ...]:
         """The limits that a single scenario exceeds."""

@@ -11,8 +11,8 @@ from msgspec.structs import force_setattr
 from roofline.core.errors import RooflineError, quote
 from roofline.serving.lengths import Lengths, as_number
 from roofline.serving.load import Load
-from roofline.serving.outcome import Latency, Outcome
-from roofline.whatif.solve.load import READINGS, missed
+from roofline.serving.outcome import Latency
+from roofline.whatif.solve.load import READINGS
 from roofline.whatif.solve.targets import Targets
 
 SHARES = {"mean": None, "p50": 0.5, "p95": 0.95, "p99": 0.99}
@@ -101,7 +101,3 @@ class Service(Struct, frozen=True, dict=True):
         """The targets, which hold at a reading of expected times."""
         assert at in READINGS
         return Targets(ttft=self.ttft, tpot=self.tpot, at=at)  # type: ignore[arg-type]
-
-    def meets(self, outcome: Outcome, at: str) -> bool:
-        """Whether an outcome of a replica meets the targets."""
-        return not missed(outcome, self.load(1), self.targets(at), self.quantile)

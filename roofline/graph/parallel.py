@@ -303,8 +303,6 @@ def rank_model(model: Model, parallelism: Parallelism) -> Model:
     if parallelism.sequence > 1 and any(not isinstance(group.layer.mixer, Attention) for group in model.groups):
         raise UnsupportedError(f"--sp is simulated for softmax attention only; {model.name} has other layers")
     degree = parallelism.tensor
-    if parallelism.sequence > 1 and model.uses_mla:
-        raise UnsupportedError("--sp is simulated for softmax attention only, not for MLA")
     if degree == 1 and parallelism.expert == 1:
         return model
     groups = tuple(replace(group, layer=_rank_layer(group.layer, model.name, parallelism)) for group in model.groups)

@@ -77,7 +77,6 @@ class Span(Struct, frozen=True):
     across_nodes: bool
 
 
-NEIGHBOURS = Span(2, across_nodes=False)
 NETWORK = Span(2, across_nodes=True)
 
 

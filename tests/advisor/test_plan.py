@@ -54,7 +54,9 @@ def exhaustive(trials: Trials, offered: list[Move]) -> list[tuple[float, bool, f
         trial = trials.attempt(combination)
         if trial is None or not trials.goal.quality.allows(trial.price):
             continue
-        for value, excess in np.nditer([np.atleast_1d(trial.value), np.atleast_1d(trial.excess)]):
+        for value, excess in np.nditer(
+            [np.atleast_1d(trial.value), np.atleast_1d(np.max(np.broadcast_arrays(*trial.used.values()), axis=0))]
+        ):
             found.append((float(value), bool(excess <= 1), combination))
     return found
 

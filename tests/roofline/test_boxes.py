@@ -8,7 +8,7 @@ import pytest
 from roofline import Analysis, Scenario, analyze, list_hardware, load_hardware, load_model
 from roofline.graph.parallel import Parallelism
 from roofline.scenario.settings import Settings
-from roofline.specs.hardware import NEIGHBOURS, Span
+from roofline.specs.hardware import Span
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels.collective import collective_bound
 
@@ -73,7 +73,7 @@ def test_devices_per_node() -> None:
         hardware = load_hardware(name)
         for span in (Span(2, across_nodes=False), Span(8, across_nodes=False)):
             if any(link.scope != "network" for link in hardware.interconnects):
-                assert hardware.link(span).bandwidth <= hardware.link(NEIGHBOURS).bandwidth
+                assert hardware.link(span).bandwidth <= hardware.link(Span(2, across_nodes=False)).bandwidth
 
 
 def test_requested_nodes_within_an_nvlink_domain() -> None:
