@@ -6,7 +6,7 @@ import io
 import math
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
@@ -109,24 +109,29 @@ def table_sweep(study: Study, run: Run) -> tuple[Rows, Tally]:
 
 def _write(study: Study, format: SweepFormat, file: BinaryIO, run: Run) -> Tally:
     """Writes rows as they arrive or, with a selection, the selected rows at the end."""
-    tally, collector = Tally(), Collector(study.question.selection)
-    with _writer(study.question, format, file) as write:
+    tally = Tally()
+
+    def arriving() -> Iterator[Rows]:
         for answer in _watched(study, run, 0):
             tally.add(answer)
-            if study.question.selection.everything:
-                write(answer.rows)
-            else:
-                collector.add(answer.rows)
+            yield answer.rows
         tally.check(study.question)
-        if not study.question.selection.everything:
-            tally.rows = _write_chosen(collector.rows, write)
+
+    with _writer(study.question, format, file) as write:
+        _write_rows(study.question, arriving(), write, tally)
     return tally
 
 
-def _write_chosen(rows: Rows, write: Callable[[Rows], None]) -> int:
-    for piece in sliced(rows):
-        write(piece)
-    return rows.count
+def _write_rows(question: Question, parts: Iterable[Rows], write: Callable[[Rows], None], tally: Tally) -> None:
+    """Writes the rows of all parts or, with a selection, the selected ones, which `tally` then counts."""
+    collector = Collector(question.selection)
+    for rows in parts:
+        (write if question.selection.everything else collector.add)(rows)
+    if not question.selection.everything:
+        chosen = collector.rows
+        for piece in sliced(chosen):
+            write(piece)
+        tally.rows = chosen.count
 
 
 @contextmanager
@@ -177,14 +182,7 @@ def _write_resumable(study: Study, format: SweepFormat, output: Path, run: Run) 
         assert isinstance(encoding, JsonLinesEncoding)
         chunks = (encoding.decode(piece) for piece in spool.pieces() if piece)
         with whole_file(output) as file, _writer(question, format, file) as write:
-            if question.selection.everything:
-                for rows in chunks:
-                    write(rows)
-            else:
-                collector = Collector(question.selection)
-                for rows in chunks:
-                    collector.add(rows)
-                tally.rows = _write_chosen(collector.rows, write)
+            _write_rows(question, chunks, write, tally)
         spool.discard()
     return tally
 
