@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -103,15 +104,21 @@ def rates(text: str) -> list[float]:
     ]
 
 
-def print_document(document: dict[str, Any], blocks: list[Any], format: AnswerFormat, output: Path | None) -> None:
-    """Print a document, or write it to a file: `document` as JSON, or `blocks` as a table or Markdown."""
-    from roofline.reports.output import blocks as page
-    from roofline.reports.output import export
+def print_document(document: Mapping[str, Any], page: Any, format: StrEnum, output: Path | None) -> None:
+    """Print a document, or write it to a file: as JSON, or as its `page`.
 
-    match format:
-        case AnswerFormat.JSON:
-            emit(export.as_json(document), output)
-        case AnswerFormat.MARKDOWN:
-            emit(page.as_markdown(blocks), output)
+    That is a list of blocks, or a module with `as_csv`, `as_markdown` and `parts`.
+    """
+    from roofline.reports.output import blocks, export
+
+    listed = isinstance(page, list)
+    match str(format):
+        case "json":
+            text = export.as_json(document)
+        case "csv":
+            text = page.as_csv(document)
+        case "markdown":
+            text = blocks.as_markdown(page) if listed else page.as_markdown(document)
         case _:
-            emit(rendered(page.parts(blocks), output is None), output)
+            text = rendered(blocks.parts(page) if listed else page.parts(document), output is None)
+    emit(text, output)

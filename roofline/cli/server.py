@@ -76,7 +76,7 @@ def _server(
         rows,
         fit,
     )
-    print_document(dict(document), server_blocks(document), format, None)
+    print_document(document, server_blocks(document), format, None)
 
 
 def _with_model_option(command: Any) -> Any:

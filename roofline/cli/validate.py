@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from roofline.cli.options import FORMAT, ModelArgument, OutputFormat, OutputOption, emit, rendered, say
+from roofline.cli.options import FORMAT, ModelArgument, OutputFormat, OutputOption, emit, print_document, say
 from roofline.cli.server import server
 
 validate_app = typer.Typer(
@@ -73,7 +72,7 @@ def score(
     from roofline.whatif.options import names_in
 
     document = score_file(measurements, hw, names_in(by))
-    _print(document, accuracy, format, output)
+    print_document(document, accuracy, format, output)
 
 
 @validate_app.command("end-to-end")
@@ -97,7 +96,7 @@ def end_to_end(
     from roofline.whatif.options import names_in
 
     document = figures_of_models.end_to_end(figures, engine, names_in(by))
-    _print(document, pages, format, output)
+    print_document(document, pages, format, output)
 
 
 @validate_app.command("serving")
@@ -121,7 +120,7 @@ def serving(
     from roofline.whatif.options import names_in
 
     document = under_load.score_serving(figures, names_in(by))
-    _print(document, pages, format, output)
+    print_document(document, pages, format, output)
 
 
 @validate_app.command("import")
@@ -188,26 +187,10 @@ def check(
     from roofline.validate.check import check as checking
 
     document = checking.check(anchors, predictions, accept)
-    _print(document, page, format, output)
+    print_document(document, page, format, output)
     if not document["passed"]:
         say(f"roofline: {document['verdict']}", err=True)
         raise typer.Exit(1)
-
-
-def _print(document: Mapping[str, Any], page: Any, format: OutputFormat, output: Path | None) -> None:
-    """Print a document with its module `page`: `as_csv`, `as_markdown` and `parts`."""
-    from roofline.reports.output import export
-
-    match format:
-        case OutputFormat.JSON:
-            text = export.as_json(document)
-        case OutputFormat.CSV:
-            text = page.as_csv(document)
-        case OutputFormat.MARKDOWN:
-            text = page.as_markdown(document)
-        case _:
-            text = rendered(page.parts(document), output is None)
-    emit(text, output)
 
 
 DeviceOption = Annotated[DeviceChoice, typer.Option(help="Measure the CUDA device or the CPU.")]
