@@ -90,7 +90,7 @@ both."""
 
 
 class Given(Struct, frozen=True):
-    """What a sizing leaves no choice of: degrees of parallelism, as of `Parallelism`, the scheme, and techniques.
+    """Fixed choices of a sizing: degrees of parallelism (as of `Parallelism`), the scheme, and techniques.
 
     `model` is the name or path of the model.
     """

@@ -82,7 +82,7 @@ def size(
 
     `hardware` are names; None is all hardware, for a single user all consumer hardware. `prices` are USD per hour and
     device (to buy, for a single user) and override those of the specs. Targets must hold `at` expected mid or high.
-    `given` leaves no choice of some degrees, of the formats or techniques. Raises RooflineError.
+    `given` fixes degrees, formats or techniques. Raises RooflineError.
     """
     prices = dict(prices or {})
     _check(model, hardware, prices)

@@ -170,7 +170,7 @@ _BITS = re.compile(r"(?:int|w)?([48])(?:bit)?")
 
 
 def _tail(text: str) -> _Tail | None:
-    """What a name's end says; None if it says something else."""
+    """The size and scheme at the end of a name; None for any other text."""
     size = _SIZE.match(text)
     rest = text[size.end() :] if size else text
     value = float(size[1]) * (1e9 if size[2].lower() == "b" else 1e6) if size else None

@@ -93,7 +93,7 @@ class _LayersEntry(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class _Repository(Struct, frozen=True, forbid_unknown_fields=True):
-    """What a further repository of the same architecture has otherwise than the spec (`roofline.specs.model_names`)."""
+    """How a further repository of the same architecture differs from the spec (`roofline.specs.model_names`)."""
 
     dtype: Literal["fp32", "bf16", "fp16"] | None = None
     quantization: Text | None = None

@@ -56,7 +56,7 @@ WITHOUT_CACHE = "kv=0"
 
 
 def note(scenario: Scenario) -> str | None:
-    """What the engine is not known to run, in one sentence; None if the documents say all of it or nothing of it."""
+    """A sentence on what the engine is not known to run; None if its documents name all of it, or it has none."""
     found = unsupported(scenario)
     if not found:
         return None
@@ -65,7 +65,7 @@ def note(scenario: Scenario) -> str | None:
 
 
 def unsupported(scenario: Scenario) -> tuple[str, ...]:
-    """What the scenario's engine is not known to run on its hardware; () also for an engine without documents."""
+    """Parts of a scenario that its engine is not known to run on the hardware; () for an engine without documents."""
     engine = scenario.profile.name
     if not is_documented(engine):
         return ()

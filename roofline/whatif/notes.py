@@ -20,7 +20,7 @@ BLOCKED = 4
 
 
 def service_note(analysis: Analysis, request: Request) -> str | None:
-    """That the prompts of a batch are prefilled at once, and the command that answers for a service under load.
+    """A note that the prompts of a batch are prefilled at once, with the command that answers for a service under load.
 
     None for a single sequence of each rank, for a short prefill, and where `roofline serve` takes no such scenario.
     """

@@ -165,7 +165,7 @@ NEEDED: Mapping[str, str] = {
 
 
 def missing(name: str) -> str:
-    """What is missing without the option `name` of NEEDED, in a sentence."""
+    """The sentence of an error about a missing option of NEEDED."""
     return f"{'MODEL' if name == 'model' else '--hw'} is missing: name {NEEDED[name]}"
 
 
