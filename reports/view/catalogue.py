@@ -7,13 +7,17 @@ from functools import cache
 from typing import Any
 
 from roofline.core.units import si
+from roofline.graph.convention import Convention
+from roofline.graph.fusion import FUSIONS
 from roofline.reports.documents.catalogue import techniques
 from roofline.reports.documents.listing import hardware, models
 from roofline.specs.engine import list_engines, load_engine
 from roofline.specs.formats import FORMATS
 from roofline.specs.host import list_hosts
 from roofline.specs.precision import SCHEMES
+from roofline.specs.reserve import MEMORY_READINGS
 from roofline.whatif.options import OPTIONS
+from roofline.whatif.vllm import DTYPES, METHODS
 
 NOTATIONS = ("W8A8", "W4A16", "W8A16", "W4A8", "W4A16KV8", "W16A16")
 """Schemes by bits, beside the named ones."""
@@ -37,6 +41,11 @@ def catalogue() -> dict[str, Any]:
             "kv": [[name, ""] for name in CACHES],
             "with": [[entry["name"], entry["title"]] for entry in found if entry["simulated"]],
             "host": [[name, ""] for name in list_hosts()],
+            "quantization": [[name, scheme or ""] for name, scheme in METHODS.items()],
+            "dtype": [[name, format or ""] for name, format in DTYPES.items()],
+            "fuse": [[name, fusion.effect] for name, fusion in FUSIONS.items() if name != "attention"],
+            "memory_reading": [[name, ""] for name in MEMORY_READINGS],
+            "convention": [[name, ""] for name in Convention],
         },
         "kinds": {name: option.kind.name.lower() for name, option in OPTIONS.items()},
     }

@@ -394,6 +394,15 @@ def lab(rgb: Any) -> Any:
     return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
 
 
+def test_the_menu_closes_by_itself(live: Live) -> None:
+    menu = live.page.locator("#export")
+    for close in (lambda: live.page.keyboard.press("Escape"), lambda: live.page.locator("h1").click()):
+        menu.locator("summary").click()
+        assert live.page.get_by_role("button", name="Operators, CSV").is_visible()
+        close()
+        assert not live.page.get_by_role("button", name="Operators, CSV").is_visible()
+
+
 def test_the_theme_is_kept(live: Live) -> None:
     for _ in range(2):
         live.page.locator("#theme").click()

@@ -11,6 +11,16 @@ const Fields = (() => {
   const DEGREES = ["tp", "pp", "ep", "dp", "sp", "nodes"];
   const FORMATS = { quant: "Scheme", weights: "Weights", activations: "Activations", kv: "KV cache" };
   const PLACED = ["model", "hw", "engine", "with", ...Object.keys(SLIDERS), ...DEGREES, ...Object.keys(FORMATS)];
+  // The options that are seldom turned: title, and what holds without a value.
+  const REST = {
+    context: ["Context", "prefix + prompt"], prefix: ["Cached prefix", "0"], images: ["Images", "0"], image_size: ["Image size", "the model's"],
+    quantization: ["vLLM quantization", "none"], dtype: ["dtype", "auto"], flash: ["FlashAttention"], fuse: ["Fusions", "none"],
+    enable_expert_parallel: ["Expert parallel"], dp_attention: ["DP attention"], micro_batches: ["Micro-batches", "1"],
+    expert_skew: ["Expert skew", "0"], offload: ["Offload", "none"], host: ["Host", "pcie-server"],
+    memory_reading: ["Memory reading", "engine"], gpu_memory_utilization: ["Memory fraction", "the engine's"],
+    max_model_len: ["Max model length", "the model's"], max_num_seqs: ["Max sequences", "the engine's"],
+    price: ["Price (USD/h)", "its spec's"], convention: ["Convention", "physical"],
+  };
   let numbered = 0;
 
   // A text field with a list of choices [value, description]; `pick(value)` is called with a choice, or with other text.
@@ -145,7 +155,7 @@ const Fields = (() => {
     return (setup) => { text.value = setup[name] ?? DEFAULTS[name]; };
   }
 
-  function plainText(parent, { name, label, help = "", set, kind = "" }) {
+  function plainText(parent, { name, label, help = "", set, kind = "", standard = "" }) {
     const box = add(parent, "div", { class: "text" });
     add(box, "label", { for: `text-${name}` }, label);
     const input = kind === "switch" ? add(box, "select", { id: `text-${name}` }) : add(box, "input", { id: `text-${name}`, type: "text" });
@@ -153,6 +163,7 @@ const Fields = (() => {
       for (const [value, shown] of [["", "default"], ["true", "on"], ["false", "off"]]) add(input, "option", { value }, shown);
     }
     input.title = help;
+    if (kind !== "switch") input.placeholder = standard;
     input.addEventListener("change", () => set(name, input.value));
     return (setup) => { input.value = setup[name] ?? ""; };
   }
@@ -245,9 +256,9 @@ const Fields = (() => {
 
     const rest = add(folded(form, "More options"), "div", { class: "pairs" });
     for (const name of Object.keys(kinds).filter((one) => !PLACED.includes(one))) {
-      const label = name.replaceAll("_", " ");
-      if (choices[name]) combo(rest, name, label).input.title = help[name];
-      else updates.push(plainText(rest, { name, label, help: help[name], set, kind: kinds[name] }));
+      const [label, standard] = REST[name] ?? [name.replaceAll("_", " ")];
+      if (choices[name]) combo(rest, name, label, () => standard).input.title = help[name];
+      else updates.push(plainText(rest, { name, label, help: help[name], set, kind: kinds[name], standard }));
     }
     form.addEventListener("submit", (event) => event.preventDefault());
     return (setup, answer) => updates.forEach((show) => show(setup, answer));

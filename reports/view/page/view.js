@@ -347,8 +347,13 @@
       if (option === "model") delete active()["model.file"];
       changed();
       say(`${option === "model" ? "Model" : "Hardware"}: ${name}.`, "Undo", () => history.back());
-    } catch (error) { say(`${error.message}.`); }
+    } catch (error) { refused(error); }
   }
+
+  const refused = (error) => {
+    say("");
+    sentence(get("said").firstChild, error.message);
+  };
 
   // The server needs only the header of a checkpoint, and its size.
   async function checkpoint(file) {
@@ -373,7 +378,7 @@
       const { name, text } = await post(kind, { setups: state.setups });
       Charts.save(name, new Blob([text]));
       say(`Saved ${name}.`);
-    } catch (error) { say(`${error.message}.`); }
+    } catch (error) { refused(error); }
   }
 
   const THEMES = { auto: ["◐ Auto", "as the system"], light: ["○ Light", "light"], dark: ["● Dark", "dark"] };
@@ -397,6 +402,13 @@
     for (const button of document.querySelectorAll("[data-export]")) {
       button.addEventListener("click", () => exported(button.dataset.export));
     }
+    const menu = get("export");
+    document.addEventListener("click", (event) => { if (!menu.contains(event.target)) menu.open = false; });
+    menu.addEventListener("keydown", (event) => {
+      if (event.key !== "Escape" || !menu.open) return;
+      menu.open = false;
+      menu.querySelector("summary").focus();
+    });
     get("card").addEventListener("click", (event) => { if (event.target === get("card")) get("card").close(); });
     get("file").addEventListener("change", () => { read(get("file").files[0]); get("file").value = ""; });
     window.addEventListener("popstate", (event) => {
