@@ -17,6 +17,7 @@ from roofline.whatif.options import OPTIONS, Kind, read_options
 from tests.browser import Opened
 
 BASE = {"model": "llama-3.1-70b", "hw": "h100-sxm", "tp": "4", "batch": "8", "prompt": "2048"}
+VIEWS = ("overview", "network", "operators", "compare", "advice", "load")
 
 
 @contextmanager
