@@ -60,18 +60,18 @@ def ask(server: Server, name: str, *setups: Mapping[str, str], **more: object) -
 def figures_of(analysis: Mapping[str, Any]) -> dict[str, float]:
     """The figures of an analysis by their key on the page: expected ones, or those at the bound."""
     generation, energy, cost = analysis["generation"], analysis["energy"], analysis["cost"] or {}
-    metered = energy["j_per_token"] is not None
-    readings = {
-        "ttft": (generation, "ttft_s", "ttft_s"),
-        "tpot": (generation, "tpot_s", "tpot_s"),
-        "total": (generation, "time_s", "total_s"),
-        "tokens_per_s": (generation, "tokens_per_s", "tokens_per_s"),
-        "cost": (cost, "usd_per_million_tokens", "usd_per_million_tokens"),
-        "energy" if metered else "energy_tdp": (energy, *2 * ("j_per_token" if metered else "tdp_j_per_token",)),
-    }
+    encodes = generation["tokens_per_s"] is None
+    rate = "sequences_per_s" if encodes else "tokens_per_s"
+    paid = "usd_per_million_processed_tokens" if encodes else "usd_per_million_tokens"
+    joules = "prefill_j_per_prompt_token" if encodes else "j_per_token"
+    metered = energy[joules] is not None
+    readings = {"ttft": (generation, "ttft_s"), rate: (generation, rate), "cost": (cost, paid)}
+    readings |= {"energy": (energy, joules)} if metered else {"energy_tdp": (energy, f"tdp_{joules}")}
+    readings |= {} if encodes else {"tpot": (generation, "tpot_s"), "total": (generation, "time_s")}
     found = {"fits": analysis["memory"]["total_bytes"]}
-    for key, (source, expected, bound) in readings.items():
-        value = source.get(f"expected_{expected}", {}).get("mid", source.get(bound))
+    for key, (source, name) in readings.items():
+        bound = source.get("total_s" if key == "total" else name)
+        value = (source.get(f"expected_{name}") or {}).get("mid", bound)
         found |= {} if value is None else {key: value}
     return found
 

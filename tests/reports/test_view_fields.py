@@ -20,6 +20,7 @@ from roofline.whatif.options import OPTIONS, request_from
 from tests.conftest import Run
 from tests.paths import ROOT
 from tests.reports.live import Live, figures_of, words
+from tests.reports.test_view import setups
 
 DENSE = {"model": "llama-3.1-8b", "hw": "h100-sxm", "batch": "4", "prompt": "1024"}
 EXPERTS = {**DENSE, "model": "mixtral-8x7b", "tp": "2"}
@@ -111,3 +112,18 @@ def test_an_edited_figure_of_the_hardware_is_that_of_an_edited_spec(
     path.write_text(yaml.safe_dump(spec))
     assert tab.figures() == pytest.approx(figures_of(analysed(run, {**setup, "hw": str(path)})))
     assert tab.complaints == []
+
+
+def test_fifty_random_states_show_the_figures_of_analyze(tab: Live, run: Run) -> None:
+    shown = 0
+    for setup in setups(50):
+        tab.show(urlencode(setup))
+        status, out, err = run("analyze", *words(setup), "--format", "json")
+        if status:
+            problem = tab.page.locator("#problem").inner_text()
+            assert problem.rstrip(".").lower() == err.removeprefix("roofline: ").strip().rstrip(".").lower()
+            continue
+        shown += 1
+        assert tab.figures() == pytest.approx(figures_of(json.loads(out))), setup
+    assert shown >= 20
+    tab.complaints.clear()  # the browser logs the status of refusals
