@@ -228,12 +228,6 @@ def test_attention_without_the_kernel_that_writes_the_cache(tmp_path: Path) -> N
     assert part.frame["bare"].tolist() == [1, 0]
 
 
-def test_gemms_that_a_norm_quantises_for(tmp_path: Path) -> None:
-    table = rows(2).assign(dtype=["int8", "fp8"], kernel=["smooth_quant_gemm_L96/PLUGIN_V2_SmoothQuantGemm_0", "gemm"])
-    (part,) = read_measurements(write(tmp_path, table))
-    assert part.frame["bare"].tolist() == [1, 0]
-
-
 def test_rows_in_a_format_that_hardware_lacks_are_of_converted_weights(tmp_path: Path) -> None:
     """FP8 on Intel's B60: BF16's peak, and half the bytes of its weights."""
     (part,) = read_measurements(write(tmp_path, rows(1).assign(dtype="fp8", hardware="arc-b60")))
