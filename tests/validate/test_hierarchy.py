@@ -12,7 +12,7 @@ from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel, kernel_bound, kernel_time
 from roofline.validate.fit.hierarchy import Data, Node, fit_all, load
 from roofline.validate.fit.levels import Crossing, component, components, crossings, render
-from roofline.validate.score.held_out import markdown, score, splits
+from roofline.validate.score.held_out import markdown, newest, score, splits
 from roofline.validate.tables.believable import believable
 from roofline.validate.tables.origin import NONE, Origin, by_origin, origin
 from roofline.validate.tables.rows import Measurements, read_measurements, shape_columns
@@ -82,6 +82,7 @@ def test_versions_engines_and_devices_are_held_out_whole(data: Data, found: dict
     on_h100 = next(one.scored for one in held if one.place[0] == "h100-sxm")
     large = np.asarray(on_h100.part.frame["m"] == 8192)
     assert np.median((on_h100.mid / on_h100.measured)[large]) == pytest.approx(0.70 / 0.80, rel=0.06)
+    assert [one.place[0] for one in newest(data, held)] == ["h100-sxm"]
     assert "A version held out" in markdown(held)
 
 

@@ -23,6 +23,7 @@ import numpy as np
 
 from roofline.core.files import save_text
 from roofline.specs.hardware import load_hardware
+from roofline.specs.version import Version
 from roofline.timing.calibration import Fit, Fits
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import calibration_links, chained, families
@@ -40,7 +41,7 @@ Held = Callable[[Place], bool]
 
 
 class Split(NamedTuple):
-    """What is held out (a version, an engine or a device), its name, and its places."""
+    """What is held out (a version, the newest version, an engine or a device), its name, and its places."""
 
     kind: str
     name: str
@@ -148,6 +149,28 @@ def _seen(node: Node, table: Iterable[Place]) -> set[Place]:
     }
 
 
+def newest(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
+    """Of the versions held out, the newest of each engine where an older one is known on the device.
+
+    That is what a release is after these measurements.
+    """
+    last = {engine: max(versions, key=Version) for engine, versions in _versions(data).items()}
+    for one in held:
+        name, origin = one.place
+        table = data.tables[one.scored.op, one.scored.format]
+        older = any(place[0] == name and place[1].engine == origin.engine and place != one.place for place in table)
+        if one.split.kind == "version" and origin.version == last[origin.engine] and older:
+            yield one._replace(split=one.split._replace(kind="newest"))
+
+
+def _versions(data: Data) -> dict[str, set[str]]:
+    """The versions of each engine."""
+    found: dict[str, set[str]] = {}
+    for origin in (origin for table in data.tables.values() for _, origin in table if origin.engine):
+        found.setdefault(origin.engine, set()).add(origin.version)
+    return found
+
+
 KINDS: Mapping[str, Callable[[Scored], bool]] = {
     "GEMM bf16": lambda one: (one.op, one.format) == ("gemm", "bf16"),
     "GEMM fp8": lambda one: (one.op, one.format) == ("gemm", "fp8"),
@@ -163,6 +186,7 @@ KINDS: Mapping[str, Callable[[Scored], bool]] = {
 
 TITLES = {
     "version": "A version held out, engine and GPU known",
+    "newest": "The newest version held out, an older one known on the GPU",
     "engine": "An engine held out on a GPU",
     "device": "A GPU held out, engine known",
 }
@@ -194,7 +218,8 @@ def report(folders: Sequence[Path]) -> str:
     data = load(folders)
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
         found = fit_all(data, pool.map)
-    return markdown(list(score(data, found, splits(data))))
+    held = list(score(data, found, splits(data)))
+    return markdown([*held, *newest(data, held)])
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
