@@ -21,7 +21,8 @@ class Parameter(Struct, frozen=True):
 
     An `optional` parameter belongs to a term that a calibration may lack: its default makes the term negligible, where
     a fit has no gradient, so the fit starts at `start`. With a `kind` it is fitted on hardware of that kind only; a
-    parameter of `host` time is fitted to benchmarks without CUDA graphs only.
+    parameter of `host` time is fitted to benchmarks without CUDA graphs only. A `local` one is of the kernels that an
+    engine's library has for a family of devices: it says nothing of other engines and families.
     """
 
     name: str
@@ -33,6 +34,7 @@ class Parameter(Struct, frozen=True):
     start: float | None = None
     kind: str = ""
     host: bool = False
+    local: bool = False
 
     @property
     def optional(self) -> bool:

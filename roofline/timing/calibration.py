@@ -275,17 +275,18 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
     if fit.held_out:
         crossed = tuple(level for level in crossed if level not in ("family", "pooled"))
     if "engine" in crossed:
-        fit = without_host(fit)
+        fit = for_other_engine(fit)
     fit = on_units(fit, link.unit_peaks)
     spread = crossing_spread(op, format, crossed)
     return Match(fit, link.basis, link.name, fit.source or str(link.source), 1.0, link.engine, link.crossed, spread)
 
 
-def without_host(fit: Fit) -> Fit:
-    """The fit without the host time of its engine's benchmark, which is not that of another engine's."""
-    if not any(name.startswith("host") for name in fit.parameters):
+def for_other_engine(fit: Fit) -> Fit:
+    """The fit without its engine's host time and library: of the benchmark, and the kernels that the library lacks."""
+    own = {one.name for one in kernel(fit.op).parameters(fit.format) if one.host or one.local}
+    if own.isdisjoint(fit.parameters):
         return fit
-    return replace(fit, parameters={key: value for key, value in fit.parameters.items() if not key.startswith("host")})
+    return replace(fit, parameters={key: value for key, value in fit.parameters.items() if key not in own})
 
 
 def on_units(fit: Fit, unit_peaks: Mapping[str, float]) -> Fit:

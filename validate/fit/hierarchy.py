@@ -12,13 +12,15 @@ So a node with few rows stays near its parent, one with many follows its rows; t
 choices of a version, such as its tiles. Kernels that engines share (`SHARED`: the
 rows of all engines agree within noise) have one node a device, below one for all. Constants of the kernel mean the same
 in every table: the host time of tables without CUDA graphs has parameters of its own, and such a node takes what it
-cannot tell (`launch`) from tables of the same device with graphs.
+cannot tell (`launch`) from tables of the same device with graphs. What a library lacks on some devices (`local`
+parameters) is known of their family only.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from math import isclose
 from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
@@ -126,7 +128,7 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
     hosted = {place: is_ungraphed(part, place[1], format) for place, part in rows.items()}
     graphed = [place for place in rows if not hosted[place]]
     fitted = partial(_fitted, op, format, rows, hardware, seed, table=table)
-    root = fitted(graphed or list(rows), default_start(op, format), hosted=not graphed)
+    root = _general(fitted(graphed or list(rows), default_start(op, format), hosted=not graphed))
     nodes = [Node("pooled", NONE, root)]
     leaves: dict[Place, Fit] = {}
     for engine in dict.fromkeys(origin.engine for _, origin in sorted(rows, key=lambda place: hosted[place])):
@@ -134,12 +136,12 @@ def fit_table(key: Key, table: Table, seed: int = 0) -> list[Node]:
         top = root
         if engine:
             host = hosted[own[0]]
-            top = fitted(newest(own), Start(root.parameters, WIDTH, informed=True), hosted=host)
+            top = _general(fitted(newest(own), Start(_begun(root), WIDTH, informed=True), hosted=host))
             nodes.append(Node("pooled", Origin(engine, ""), top))
         for places in _by_family(own, hardware):
             parent = top
             if len(places) > 1:
-                parent = fitted(places, Start(top.parameters, WIDTH, informed=True), hosted=hosted[places[0]])
+                parent = fitted(places, Start(_begun(top), WIDTH, informed=True), hosted=hosted[places[0]])
                 nodes.append(Node(families(hardware[places[0][0]])[0], places[0][1], parent))
             for place in places:
                 start = Start(_with_graphs(place, parent, leaves, hosted), WIDTH, informed=True)
@@ -172,7 +174,7 @@ def _fitted(
         every, device = table[name, origin], hardware[name]
         unseen = len(every) >= UNSEEN * len(rows[name, origin])
         part = rows[name, origin], device
-        found = fit_rows(op, format, [part], start, seed, free, hosted, folds=not unseen, least=LEAST_ROWS)
+        found = _evident(fit_rows(op, format, [part], start, seed, free, hosted, folds=not unseen, least=LEAST_ROWS))
         if unseen:
             errors = -log_errors(every, device, found.parameters)
             residuals = summarise(op, errors, kernel_regimes(op, every.columns))
@@ -180,13 +182,33 @@ def _fitted(
         return replace(found, version=origin.version)
     share = max(24, POOLED_ROWS // len(places))
     parts = [(sample(rows[place], share, seed), hardware[place[0]]) for place in places]
-    found = fit_rows(op, format, parts, start, seed, free, hosted, folds=False, least=LEAST_ROWS)
+    found = _evident(fit_rows(op, format, parts, start, seed, free, hosted, folds=False, least=LEAST_ROWS))
     errors = np.concatenate([-log_errors(part, device, found.parameters) for part, device in parts])
     regimes = np.concatenate([kernel_regimes(op, part.columns) for part, _ in parts])
     versions = {origin.version for _, origin in places}
     return replace(
         found, residuals=summarise(op, errors, regimes), version=versions.pop() if len(versions) == 1 else ""
     )
+
+
+def _evident(fit: Fit) -> Fit:
+    """The fit without local constants that stayed at their start: of shapes that no row has."""
+    found, every = fit.parameters, kernel(fit.op).parameters(fit.format)
+    local = [one for one in every if one.local and isclose(found[one.name], one.start or 0.0, rel_tol=1e-3)]
+    return replace(fit, parameters={**found, **{one.name: one.default for one in local}}) if local else fit
+
+
+def _general(fit: Fit) -> Fit:
+    """The constants of all families without those that are local to one."""
+    local = {one.name: one.default for one in kernel(fit.op).parameters(fit.format) if one.local}
+    return replace(fit, parameters={**fit.parameters, **local}) if local else fit
+
+
+def _begun(parent: Fit) -> Mapping[str, float]:
+    """The start of a fit below `parent`: its constants, and those of no prior where it has no local ones."""
+    every = kernel(parent.op).parameters(parent.format)
+    unknown = {one.name: one.start for one in every if one.local and parent.parameters[one.name] == one.default}
+    return {**parent.parameters, **{name: start for name, start in unknown.items() if start is not None}}
 
 
 def newest(places: Iterable[Place]) -> list[Place]:
@@ -214,13 +236,14 @@ def _with_graphs(
     Choices are the parent's: other engines run other kernels.
     """
     name, _ = place
+    begun = _begun(parent)
     if not hosted[place]:
-        return parent.parameters
+        return begun
     others = [fit for (device, _), fit in leaves.items() if device == name and not hosted[device, _]]
     if not others:
-        return parent.parameters
+        return begun
     own = {one.name for one in kernel(parent.op).parameters(parent.format) if one.host or one.unit is Unit.CHOICE}
-    return {**parent.parameters, **{key: value for key, value in others[-1].parameters.items() if key not in own}}
+    return {**begun, **{key: value for key, value in others[-1].parameters.items() if key not in own}}
 
 
 def fit_all(data: Data, run: Callable[..., Iterable[list[Node]]] = map) -> dict[Key, list[Node]]:
@@ -281,5 +304,5 @@ def fit_elsewhere(key: Key, table: Table, engine: str, family: str, start: Fit, 
         places = newest(places)
     rows = {place: sample(table[place], LEAF_ROWS, seed) for place in places}
     hosted = is_ungraphed(rows[places[0]], places[0][1], key[1])
-    wide = Start(start.parameters, PRIOR_WIDTH["none"], informed=True)
-    return _fitted(*key, rows, hardware, seed, places, wide, hosted=hosted, free=False)
+    wide = Start(_begun(start), PRIOR_WIDTH["none"], informed=True)
+    return _general(_fitted(*key, rows, hardware, seed, places, wide, hosted=hosted, free=False))

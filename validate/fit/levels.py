@@ -15,7 +15,7 @@ import numpy as np
 
 from roofline.specs.hardware import load_hardware
 from roofline.specs.version import Version, nearest
-from roofline.timing.calibration import RELATIVES, TO_P90, Fit, Match, without_host
+from roofline.timing.calibration import RELATIVES, TO_P90, Fit, Match, for_other_engine
 from roofline.timing.chains import families
 from roofline.timing.kernels import Array
 from roofline.timing.levels import LEVELS, Level
@@ -68,7 +68,7 @@ def crossings(data: Data, found: Mapping[Key, Sequence[Node]], seed: int = 1) ->
             rows = sample(table[place], SAMPLE, seed)
             for level, fits in _across(key, place, own, leaves).items():
                 for fit in fits:
-                    yield _crossing(key, place, level, without_host(fit) if level == "engine" else fit, rows)
+                    yield _crossing(key, place, level, for_other_engine(fit) if level == "engine" else fit, rows)
             outside = place[1].engine, families(load_hardware(place[0]))[0]
             if outside not in elsewhere:
                 elsewhere[outside] = fit_elsewhere(key, table, *outside, together.get(place[1].engine, fitted))

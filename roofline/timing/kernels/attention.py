@@ -6,11 +6,16 @@ Prefill (FlashAttention: Dao, 2023). A tile of b_m queries iterates over the key
 b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m; a window keeps the last w keys:
 
     tiles      U   = batch heads ceil(q_len / b_m)              or batch kv_heads ceil(G q_len / b_m), heads packed
-    one tile   T_i = 4 b_m d kv_i / (e_F peak / S) + tile_prologue
+    one tile   T_i = 4 b_m (d + softmax) kv_i h(d) / (e_F peak / S) + tile_prologue
     units      T_S = max(sum T_i / S * ((1 - q) + q ceil(U/S) / (U/S)), longest T_i)
     memory     T_M = (Q + O + K + V) / (e_B bw)
     KV write   T_W = (K + V of new tokens, read and written) / (e_B bw)        appending to the cache
     time       t   = launch + (T_S^p + T_M^p)^(1/p) + T_W + token batch q_len
+
+The exponential of a score and what else each one takes beside its 4 d FLOPs count as `softmax` elements more of a head
+(FlashAttention-4: exponentials take as long as the products on Blackwell). Libraries lack kernels of some head
+dimensions d, and engines run a general one there, up to 11 times as slow: h(d) is 1 + `other_dim` where d exceeds 128
+and is no multiple of it (192), 1 + `large_dim` beyond 256.
 
 MLA prefill is the same over keys and values that are expanded to all heads, or over latents with one KV head (SGLang's
 tables of Hopper), with 3.4 times the FLOPs.
@@ -21,7 +26,7 @@ heads; its keys may be split in s parts that are combined afterwards:
     units      T_S = min over s of  w(U s) (2 d kv_bytes L / s / unit_bandwidth + tile_prologue)
                                     + combine log2(s) / 3 + 8 s batch heads d / bw
     memory     T_M = KV / (e_B bw) + (Q + O) / bw
-    time       t   = launch + (T_S^p + T_M^p)^(1/p) + sequence batch + [G > 1 and batch > 1] regroup
+    time       t   = launch + h(d) (T_S^p + T_M^p)^(1/p) + sequence batch + [G > 1 and batch > 1] regroup
 
 with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L the keys rounded up to blocks of 64. Hardware without a matrix
 unit for the format multiplies the query heads of a group one by one: a key takes 4 d G `head_slowdown` / (peak / S)
@@ -65,6 +70,9 @@ SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.
 
 KEY_BLOCK = 64.0
 """Keys of a block of a decode kernel."""
+
+DIM, LARGEST_DIM = 128.0, 256.0
+"""Head dimensions of which libraries have kernels: up to `DIM`, its multiples, up to `LARGEST_DIM`."""
 
 GROUP_ROWS = 64.0
 """Query heads of one KV head in a matrix-unit tile in decode."""
@@ -117,6 +125,11 @@ TILINGS = (
 )
 """The values of the parameter `tiling`; a fit tries each."""
 
+_DIMENSIONS = (
+    Parameter("other_dim", Unit.RATIO, 1e-3, 30.0, 1e-3, "slowdown of dimensions without a kernel", 0.1, local=True),
+    Parameter("large_dim", Unit.RATIO, 1e-3, 10.0, 1e-3, "slowdown of dimensions beyond 256", 0.1, local=True),
+)
+
 PREFILL = (
     Parameter("launch", Unit.SECONDS, 0.5e-6, 80e-6, 8e-6, "launch of the kernels: attention, KV write"),
     Parameter("compute_efficiency", Unit.RATIO, 0.05, 1.0, 0.6, "matrix unit's achievable fraction of its peak"),
@@ -128,6 +141,8 @@ PREFILL = (
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's operands"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter("tiling", Unit.CHOICE, 0, 7, 0, "tiles of queries and keys"),
+    Parameter("softmax", Unit.RATIO, 1e-3, 200.0, 1e-3, "softmax of one score, in elements of a head", start=10.0),
+    *_DIMENSIONS,
 )
 
 DECODE = (
@@ -148,6 +163,7 @@ DECODE = (
     Parameter(
         "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "heads' FLOPs, over the time at the vector peak", start=2.0
     ),
+    *_DIMENSIONS,
 )
 
 
@@ -247,9 +263,8 @@ def prefill_time(
     positions = np.minimum(rows / group, shape.queries)
     tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
     blocks, longest_keys = _tile_keys(shape, positions, tiles, tiling)
-    per_key = (
-        4.0 * rows * shape.dim * count / (parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic))
-    )
+    rate = parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic) / count
+    per_key = 4.0 * rows * (shape.dim + parameters.get("softmax", 0.0)) * _slowdown(shape.dim, parameters) / rate
     independent = shape.batch * shape.heads / group
     starts = np.maximum(tiles, np.clip(filled / 64.0, 6.0, 12.0) * (filled >= 192.0)) if tiling.cpu else tiles
     work = independent * (blocks * per_key + starts * parameters["tile_prologue"])
@@ -269,8 +284,14 @@ def prefill_time(
     return parameters["launch"] + kernel + writing + parameters["token"] * shape.batch * shape.queries
 
 
+def _slowdown(dim: Array, parameters: Mapping[str, float]) -> Array:
+    """The factor h(d) of head dimensions for which a library has no kernel of its own."""
+    other = np.where((dim > DIM) & (dim % DIM != 0), parameters.get("other_dim", 0.0), 0.0)
+    return np.asarray(1.0 + np.where(dim > LARGEST_DIM, parameters.get("large_dim", 0.0), other))
+
+
 MLA_PREFILL = (
-    *PREFILL,
+    *(one for one in PREFILL if one.name != "softmax" and one not in _DIMENSIONS),  # all its heads are of one size
     Parameter("absorbed", Unit.CHOICE, 0, 1, 0, "1: queries attend to latents, as in decode", start=0),
     host_parameter(1e-3, 150e-6),
 )
@@ -343,7 +364,7 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
     missing = from_memory(shape.kv_traffic, resident, hardware, parameters)
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
-    kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
+    kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"]) * _slowdown(shape.dim, parameters)
     regrouping = np.where(grouped & (shape.batch > 1), parameters["regroup"], 0.0)
     launch = launch_alone(parameters) if is_bare(columns) else parameters["launch"]
     return launch + kernel + parameters["sequence"] * shape.batch + regrouping

@@ -7,9 +7,10 @@ a token and an expert (more on the busiest device of a benchmark). With n_j toke
     units      T_S = min over b_m, b_n of the sum over g of waves(N_g) (tile_g + tile_prologue)       as for one GEMM
     weights    W   = experts reached x matrices x hidden I' bytes
     memory     T_M = (W + activations) / (e_B bw)
-    time       t   = launch + (T_S^p + T_M^p)^(1/p) + P' (4 hidden + 6 I') / (e_P bw)
+    time       t   = launch (1 - few_tokens 4 / (tokens + 3)) + (T_S^p + T_M^p)^(1/p) + P' (4 hidden + 6 I') / (e_P bw)
 
-The last term is the kernels that sort and permute tokens, apply the activation, and add the experts' results; some
+The kernels that sort tokens are shorter for a few of them (`few_tokens`, the fraction that one token saves). The last
+term is the kernels that sort and permute tokens, apply the activation, and add the experts' results; some
 process all pairs of the batch, on whichever device: P' = (1 - g) P + g tokens top_k, with g = `whole_batch`.
 `uniform` routing draws experts at random (1 - e^-n of them are reached), as in a served model. The others are those
 of public benchmarks, which time the busiest of `ep` devices: under `balanced` tokens take turns, so the first device
@@ -51,6 +52,9 @@ from roofline.timing.kernels.common import (
 TILES = ((16, 128), (32, 128), (64, 128), (128, 128), (128, 256))
 """Tiles of grouped GEMMs: tokens of one expert, columns."""
 
+FEW = 4.0
+"""Tokens beyond which the launch takes its whole time, as a scale: three more than one save half as much."""
+
 PARTS = 16
 """Number of equal parts of a device's experts, sorted by load."""
 
@@ -80,6 +84,7 @@ PARAMETERS = (
         "remote", Unit.RATIO, 1e-3, 1.0, 1e-3, "fraction of pairs elsewhere that a benchmark computes, too", start=0.1
     ),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's weights"),
+    Parameter("few_tokens", Unit.RATIO, 1e-3, 0.5, 1e-3, "fraction of the launch that one token saves", start=0.2),
 )
 
 
@@ -242,12 +247,13 @@ def _time(
         missing = weights * (1.0 - resident * resident_share(replayed, cache, 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
+    launch = parameters["launch"] * (1.0 - parameters.get("few_tokens", 0.0) * FEW / (tokens + FEW - 1.0))
     if bare:
-        return np.asarray(parameters["launch"] + kernel)
+        return np.asarray(launch + kernel)
     share = parameters["whole_batch"]
     moved = ((1.0 - share) * pairs + share * tokens * top_k) * (4.0 * hidden + 6.0 * width)
     permuting = moved / (parameters["permute_efficiency"] * bandwidth)
-    time: Array = parameters["launch"] + kernel + permuting
+    time: Array = launch + kernel + permuting
     return time
 
 

@@ -72,3 +72,11 @@ def test_remote_pairs_take_time_in_benchmarks_only() -> None:
 def test_impossible_sizes_are_computed() -> None:
     assert np.isfinite(loads(10**15, 8, 10**14, 7, "power_law_1.2").tokens).all()
     assert np.isfinite(loads(10**15, 10**6, 10**14, 10**9, "balanced").tokens).all()
+
+
+def test_few_tokens_save_a_part_of_the_launch() -> None:
+    tokens = np.array([1.0, 5.0, 4096.0])
+    columns = {"dtype": "bf16", "tokens": tokens, "hidden": 2048.0, "intermediate": 512.0, "top_k": 8.0}
+    columns |= {"experts": 128.0, "routing": "uniform"}
+    whole, less = (kernel_time("moe", columns, H100, {**DEFAULTS, "few_tokens": share}) for share in (0.0, 0.5))
+    np.testing.assert_allclose((whole - less) / DEFAULTS["launch"], [0.5, 0.25, 0.0], atol=1e-3)

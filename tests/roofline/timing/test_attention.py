@@ -1,0 +1,33 @@
+"""Attention beyond heads of 128 elements: softmax beside products, and dimensions without a kernel of their own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from roofline import load_hardware
+from roofline.timing.kernels import Array, kernel, kernel_time
+
+B200 = load_hardware("b200-sxm")
+LONG = {"dtype": "bf16", "batch": 8.0, "q_len": 8192.0, "kv_len": 8192.0, "heads": 64.0, "kv_heads": 8.0, "window": 0.0}
+STEP = {**LONG, "batch": 256.0, "q_len": 1.0}
+
+
+def times(op: str, dims: list[float], shape: dict[str, object], **constants: float) -> Array:
+    known = {one.name: one.default for one in kernel(op).parameters("bf16")}
+    known |= {"sharpness": 20.0, "tile_prologue": 1e-8, **constants}
+    return kernel_time(op, {**shape, "head_dim": np.array(dims)}, B200, known)  # type: ignore[arg-type]
+
+
+def test_the_softmax_of_a_score_takes_as_long_as_some_elements_of_a_head() -> None:
+    """Where multiplying takes all time, heads of 128 with a softmax of 64 are heads of 192 without."""
+    (with_softmax,) = times("attention_prefill", [128.0], LONG, softmax=64.0, token=0.0)
+    (wider,) = times("attention_prefill", [192.0], LONG, softmax=0.0, token=0.0)
+    assert with_softmax == pytest.approx(wider, rel=0.01)
+
+
+@pytest.mark.parametrize(("op", "shape"), [("attention_prefill", LONG), ("attention_decode", STEP)])
+def test_only_dimensions_without_a_kernel_are_slower(op: str, shape: dict[str, object]) -> None:
+    dims = [64.0, 80.0, 96.0, 128.0, 192.0, 256.0, 512.0]
+    slower = times(op, dims, shape, other_dim=3.0, large_dim=1.0) / times(op, dims, shape)
+    np.testing.assert_allclose(slower, [1.0, 1.0, 1.0, 1.0, 4.0, 1.0, 2.0], rtol=0.03)
