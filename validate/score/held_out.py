@@ -155,11 +155,11 @@ def newest(data: Data, held: Iterable[HeldOut]) -> Iterator[HeldOut]:
     That is what a release is after these measurements.
     """
     last = {engine: max(versions, key=Version) for engine, versions in _versions(data).items()}
-    for one in held:
+    for one in (one for one in held if one.split.kind == "version"):
         name, origin = one.place
         table = data.tables[one.scored.op, one.scored.format]
         older = any(place[0] == name and place[1].engine == origin.engine and place != one.place for place in table)
-        if one.split.kind == "version" and origin.version == last[origin.engine] and older:
+        if origin.version == last[origin.engine] and older:
             yield one._replace(split=one.split._replace(kind="newest"))
 
 
