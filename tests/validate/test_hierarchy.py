@@ -10,7 +10,7 @@ import pytest
 
 from roofline.specs.hardware import load_hardware
 from roofline.timing.kernels import kernel, kernel_bound, kernel_time
-from roofline.validate.fit.hierarchy import Data, Node, fit_all, load
+from roofline.validate.fit.hierarchy import Data, Node, fit_all, fit_table, load
 from roofline.validate.fit.levels import Crossing, component, components, crossings, render
 from roofline.validate.score.held_out import markdown, newest, score, splits
 from roofline.validate.tables.believable import believable
@@ -156,3 +156,27 @@ def test_origins(text: str, expected: tuple[str, str]) -> None:
 def test_rows_without_software_have_no_engine() -> None:
     part = Measurements("gemm", rows("h100-sxm", "any", 0.8).drop(columns="software"), "rows.csv")
     assert list(by_origin(part)) == [NONE]
+
+
+def steps(hardware: str, dims: list[int], slowdown: float) -> Measurements:
+    """Decode attention in which one head dimension has no kernel."""
+    generator, count = np.random.default_rng(5), 150
+    frame = pd.DataFrame({"hardware": hardware, "dtype": "bf16", "kv_dtype": "bf16", "q_len": 1}, range(count))
+    sizes = {"batch": [8, 64, 256], "kv_len": [1024, 4096, 16384], "heads": [32, 64], "kv_heads": [8], "head_dim": dims}
+    frame = frame.assign(**{name: generator.choice(choices, count) for name, choices in sizes.items()}, window=0)
+    part = Measurements("attention_decode", frame.assign(latency_us=1.0), "rows")
+    truth = {one.name: one.default for one in kernel("attention_decode").parameters("bf16")} | {"other_dim": slowdown}
+    seconds = kernel_time(part.op, part.columns, load_hardware(hardware), truth, part.resident, part.alone)
+    return Measurements(part.op, frame.assign(latency_us=seconds * 1e6), "rows")
+
+
+def test_what_a_library_lacks_is_known_of_one_family() -> None:
+    sglang = Origin("sglang", "0.5.10")
+    table = {
+        ("b200-sxm", sglang): steps("b200-sxm", [128, 192], 4.0),
+        ("h100-sxm", sglang): steps("h100-sxm", [128], 0),
+    }
+    nodes = fit_table(("attention_decode", "bf16"), table)
+    slower = {(node.place, node.origin.engine): node.fit.parameters["other_dim"] for node in nodes}
+    assert slower.pop(("b200-sxm", "sglang")) == pytest.approx(4.0, rel=0.05)
+    assert set(slower.values()) == {1e-3}

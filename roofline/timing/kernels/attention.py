@@ -15,7 +15,7 @@ b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m;
 The exponential of a score and what else each one takes beside its 4 d FLOPs count as `softmax` elements more of a head
 (FlashAttention-4: exponentials take as long as the products on Blackwell). Libraries lack kernels of some head
 dimensions d, and engines run a general one there, up to 11 times as slow: h(d) is 1 + `other_dim` where d exceeds 128
-and is no multiple of it (192), 1 + `large_dim` beyond 256.
+and is no multiple of it (192).
 
 MLA prefill is the same over keys and values that are expanded to all heads, or over latents with one KV head (SGLang's
 tables of Hopper), with 3.4 times the FLOPs.
@@ -71,8 +71,8 @@ SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.
 KEY_BLOCK = 64.0
 """Keys of a block of a decode kernel."""
 
-DIM, LARGEST_DIM = 128.0, 256.0
-"""Head dimensions of which libraries have kernels: up to `DIM`, its multiples, up to `LARGEST_DIM`."""
+DIM = 128.0
+"""Head dimension up to which libraries have kernels, as for its multiples."""
 
 GROUP_ROWS = 64.0
 """Query heads of one KV head in a matrix-unit tile in decode."""
@@ -125,9 +125,8 @@ TILINGS = (
 )
 """The values of the parameter `tiling`; a fit tries each."""
 
-_DIMENSIONS = (
-    Parameter("other_dim", Unit.RATIO, 1e-3, 30.0, 1e-3, "slowdown of dimensions without a kernel", 0.1, local=True),
-    Parameter("large_dim", Unit.RATIO, 1e-3, 10.0, 1e-3, "slowdown of dimensions beyond 256", 0.1, local=True),
+_OTHER_DIM = Parameter(
+    "other_dim", Unit.RATIO, 1e-3, 30.0, 1e-3, "slowdown of head dimensions without a kernel", 0.1, local=True
 )
 
 PREFILL = (
@@ -142,7 +141,7 @@ PREFILL = (
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter("tiling", Unit.CHOICE, 0, 7, 0, "tiles of queries and keys"),
     Parameter("softmax", Unit.RATIO, 1e-3, 200.0, 1e-3, "softmax of one score, in elements of a head", start=10.0),
-    *_DIMENSIONS,
+    _OTHER_DIM,
 )
 
 DECODE = (
@@ -163,7 +162,7 @@ DECODE = (
     Parameter(
         "head_slowdown", Unit.RATIO, 1e-6, 100.0, 1e-6, "heads' FLOPs, over the time at the vector peak", start=2.0
     ),
-    *_DIMENSIONS,
+    _OTHER_DIM,
 )
 
 
@@ -286,12 +285,11 @@ def prefill_time(
 
 def _slowdown(dim: Array, parameters: Mapping[str, float]) -> Array:
     """The factor h(d) of head dimensions for which a library has no kernel of its own."""
-    other = np.where((dim > DIM) & (dim % DIM != 0), parameters.get("other_dim", 0.0), 0.0)
-    return np.asarray(1.0 + np.where(dim > LARGEST_DIM, parameters.get("large_dim", 0.0), other))
+    return np.asarray(1.0 + np.where((dim > DIM) & (dim % DIM != 0), parameters.get("other_dim", 0.0), 0.0))
 
 
 MLA_PREFILL = (
-    *(one for one in PREFILL if one.name != "softmax" and one not in _DIMENSIONS),  # all its heads are of one size
+    *(one for one in PREFILL if one.name not in ("softmax", "other_dim")),  # all its heads are of one size
     Parameter("absorbed", Unit.CHOICE, 0, 1, 0, "1: queries attend to latents, as in decode", start=0),
     host_parameter(1e-3, 150e-6),
 )
