@@ -115,7 +115,7 @@ def _predicted(split: Split, place: Place, rows: Measurements, shelf: NodeShelf)
     name, (engine, version) = place
     device = load_hardware(name)
     chain = chained(list(calibration_links(device, engine, version, True, shelf)), name)
-    for scored in predict(rows, device, chain, place[1]):
+    for scored in predict(rows, device, chain):
         yield HeldOut(split, place, scored)
 
 

@@ -18,12 +18,12 @@ from numpy.typing import NDArray
 
 from roofline.core.errors import RooflineError, UnknownNameError, UnsupportedError
 from roofline.specs.hardware import Hardware, load_hardware
-from roofline.timing.calibration import Calibration, Expected
+from roofline.timing.calibration import Calibration
 from roofline.timing.chains import load_calibration
 from roofline.timing.kernels import Array, kernel, kernel_bound, kernel_regimes
 from roofline.timing.kernels.elementwise import PASSES
 from roofline.validate.tables.believable import believable
-from roofline.validate.tables.origin import NONE, Origin, by_origin, is_ungraphed
+from roofline.validate.tables.origin import NONE, Origin, by_origin
 from roofline.validate.tables.rows import MODULES, Measurements, read_measurements
 from roofline.validate.tables.weight_only import as_computed
 
@@ -98,7 +98,7 @@ def predict(
         computed = as_computed(rows, hardware)
         columns = computed.columns
         try:
-            expected = _expected(computed, hardware, calibration, origin)
+            expected = calibration.expected(part.op, columns, hardware, rows.resident, rows.alone)
             bound = kernel_bound(part.op, columns, hardware)
         except UnsupportedError:
             continue
@@ -121,17 +121,6 @@ def predict(
                 origin,
             )
             yield scored.rows(chosen)
-
-
-def _expected(rows: Measurements, hardware: Hardware, calibration: Calibration, origin: Origin) -> Expected:
-    """The prediction of rows of one format; host time is that of benchmarks without CUDA graphs only."""
-    columns, format = rows.columns, kernel(rows.op).format(rows.columns)
-    match = calibration.find(rows.op, format)
-    if match is None or is_ungraphed(rows, origin, format):
-        return calibration.expected(rows.op, columns, hardware, rows.resident, rows.alone)
-    graphed = {name: value for name, value in match.fit.parameters.items() if name != "host"}
-    fit = replace(match.fit, parameters=graphed)
-    return replace(match, fit=fit).expected(columns, hardware, rows.resident, rows.alone)
 
 
 def score(

@@ -49,6 +49,7 @@ TEXT = (
 """Text columns; the other shape columns are whole numbers."""
 
 MAY_BE_ZERO = ("window",)
+
 DTYPES = {"sq": "int8"}
 """Names of formats in public tables: SmoothQuant's GEMMs multiply INT8 weights and activations."""
 
@@ -57,9 +58,6 @@ MLA_RANKS = {"latent": 512, "rope": 64}
 
 WITHOUT_KV_WRITE = ("vLLM 0.22.0",)
 """Software whose public tables time attention without the kernel that writes the KV cache."""
-
-WITHOUT_QUANTISING = "SmoothQuantGemm"
-"""Part of the name of a GEMM of TensorRT-LLM that public tables time without quantising: a norm before it does that."""
 
 OPTIONAL = {"bare": 0.0, "causal": 1.0}
 """Optional columns of the formulas, with their defaults."""
@@ -80,6 +78,7 @@ MICROSECONDS = (1e-6, 1e12)
 
 MAX_EXTENT = 1e15
 """Largest value of a shape column, in bytes of a message or elements: products of a few are doubles."""
+
 
 MAX_TEXT = 300
 """Longest name, in characters."""
@@ -241,27 +240,20 @@ def _named(frame: pd.DataFrame, op: str) -> pd.DataFrame:
         columns["dtype"] = frame["dtype"].replace(DTYPES)
     if op in ("attention_prefill", "attention_decode") and "software" in frame and "bare" not in frame:
         columns["bare"] = frame["software"].isin(WITHOUT_KV_WRITE).astype(np.float64)
-    if op == "gemm" and "kernel" in frame and "bare" not in frame:
-        columns["bare"] = _texts(frame["kernel"]).str.contains(WITHOUT_QUANTISING, regex=False).astype(np.float64)
     if op == "moe" and {"dtype", "kernel"} <= set(frame):
-        fast = (frame["dtype"] == "nvfp4") & _texts(frame["kernel"]).str.endswith("_min_latency")
+        fast = (frame["dtype"] == "nvfp4") & frame["kernel"].fillna("").astype(str).str.endswith("_min_latency")
         columns["dtype"] = frame["dtype"].mask(fast, MIN_LATENCY)
     if op == "mla_decode":
         columns |= {name: rank for name, rank in MLA_RANKS.items() if name not in frame or frame[name].isna().all()}
     if op in ("mla_prefill", "mla_decode") and "heads" in frame:
         columns["heads"] = heads_of_rank(frame["heads"])
     if op == "collective" and {"collective", "kernel"} <= set(frame):
-        kernels, names = _texts(frame["kernel"]), frame["collective"]
+        kernels, names = frame["kernel"].fillna("").astype(str), frame["collective"]
         reducing = names == "all_reduce"
         for own, part in zip(OWN_ALL_REDUCES, ("custom", "TRTLLM"), strict=True):
             names = names.mask(reducing & kernels.str.contains(part, regex=False, case=False), own)
         columns["collective"] = names.mask((names == OWN_ALL_REDUCES[0]) & kernels.str.endswith("_eager"), EAGER)
     return frame.assign(**columns)
-
-
-def _texts(column: pd.Series[Any]) -> pd.Series[str]:
-    """A column as text, empty where absent."""
-    return column.fillna("").astype(str)
 
 
 def _without_empty(frame: pd.DataFrame, op: str) -> tuple[pd.DataFrame, int]:
