@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from types import MappingProxyType
 
+import gguf
 import pytest
 from msgspec.structs import replace
 
@@ -16,6 +17,7 @@ from roofline.timing.chains import load_calibration
 from roofline.validate.llama_cpp import demo
 from roofline.validate.llama_cpp.fit import Timed, fit, with_fits
 from roofline.validate.llama_cpp.random_model import library, write_random_model
+from roofline.validate.servers.measure import WORDS
 
 CPU = load_hardware("ryzen-9-7950x")
 MODEL = load_model("qwen2.5-0.5b")
@@ -84,6 +86,18 @@ def test_rows_of_an_earlier_run_are_not_measured_again(tmp_path: Path) -> None:
 def test_a_missing_library_is_one_sentence() -> None:
     with pytest.raises(RooflineError, match=r"nothing_here is not installed: pip install 'llm-roofline\[llama-cpp\]'"):
         library("nothing_here")
+
+
+def test_words_of_measured_prompts_are_tokens_of_a_random_model(tmp_path: Path) -> None:
+    path = write_random_model(load_model("llama-68m"), "q4_0", tmp_path / "a.gguf")
+    fields = gguf.GGUFReader(path).fields
+    tokens = fields["tokenizer.ggml.tokens"].contents()
+    assert len(tokens) == len(set(tokens)) == 32000
+    for word in WORDS.split():
+        assert {f"\u2581{word[:end]}" for end in range(1, len(word) + 1)} <= set(tokens)
+    rare = {fields[f"tokenizer.ggml.{name}_token_id"].contents() for name in ("unknown", "bos", "eos")}
+    assert rare == {31997, 31998, 31999}  # ties among logits go to plain text
+    assert tokens[31741:31744] == ["<0x00>", "<0x01>", "<0x02>"]
 
 
 def test_only_dense_models_and_known_formats_are_written(tmp_path: Path) -> None:

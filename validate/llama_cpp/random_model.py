@@ -13,6 +13,7 @@ from roofline.core.errors import RooflineError, UnknownNameError
 from roofline.specs.model import Model
 from roofline.specs.sublayers import Attention, Mlp
 from roofline.validate.measure.decoder import check
+from roofline.validate.servers.measure import WORDS
 
 FILE_TYPES = {"fp16": ("F16", 1), "q8_0": ("Q8_0", 7), "q4_0": ("Q4_0", 2)}
 """The formats that `gguf` quantises to, with llama.cpp's names of tensor type and file type (`llama_ftype`)."""
@@ -79,16 +80,24 @@ def _describe(writer: Any, model: Model, attention: Attention, mlp: Mlp) -> None
 
 
 def _add_tokenizer(writer: Any, vocabulary: int, types: Any) -> None:
-    """A SentencePiece vocabulary of bytes and numbered words."""
-    tokens = [*SPECIAL, *(f"<0x{byte:02X}>".encode() for byte in range(256))]
-    kinds = [types.UNKNOWN, types.CONTROL, types.CONTROL, *([types.BYTE] * 256)]
-    tokens += [f"\u2581{index}".encode() for index in range(vocabulary - len(tokens))]
+    """A SentencePiece vocabulary: the words of measured prompts and numbers, each one token, then bytes and SPECIAL.
+
+    The weights repeat, so that logits have ties, of which greedy decoding takes the first: a token of plain text.
+    """
+    rare = [*(f"<0x{byte:02X}>".encode() for byte in range(256)), *SPECIAL]
+    starts = (word[:end] for word in WORDS.split() for end in range(1, len(word) + 1))  # characters merge one by one
+    words = [f"\u2581{start}".encode() for start in dict.fromkeys(starts)]
+    numbers = [f"\u2581{index}".encode() for index in range(vocabulary)]
+    plain = [*words, *numbers][: vocabulary - len(rare)]
+    kinds = [*[types.BYTE] * 256, types.UNKNOWN, types.CONTROL, types.CONTROL]
     writer.add_tokenizer_model("llama")
-    writer.add_token_list(tokens[:vocabulary])
+    writer.add_token_list([*plain, *rare])
     writer.add_token_scores([-float(index) for index in range(vocabulary)])
-    writer.add_token_types((kinds + [types.NORMAL] * vocabulary)[:vocabulary])
-    writer.add_bos_token_id(1)
-    writer.add_eos_token_id(2)
+    writer.add_token_types([*[types.NORMAL] * len(plain), *kinds])
+    unknown = len(plain) + 256
+    writer.add_unk_token_id(unknown)
+    writer.add_bos_token_id(unknown + 1)
+    writer.add_eos_token_id(unknown + 2)
 
 
 def _shapes(model: Model, attention: Attention, mlp: Mlp) -> Iterator[tuple[str, tuple[int, ...]]]:
