@@ -91,13 +91,20 @@ def measure_server(
 
 
 def _earlier(path: Path, scenario: Scenario) -> list[ServingCase]:
-    """The loads in a file of rows that are of a scenario's engine and hardware; none where it is no such file."""
+    """The loads in a file of rows that are of a scenario's engine and hardware; none where it is no such file.
+
+    A row has the names of model and formats alone: for the scenario's own model, what its checkpoint says is meant.
+    """
     try:
         found, _ = read_cases(path)
     except RooflineError:
         return []
-    alike = (scenario.profile.label, scenario.hardware.name)
-    return [case for case in found if (case.scenario.profile.label, case.scenario.hardware.name) == alike]
+    alike, own = (scenario.profile.label, scenario.hardware.name), columns_of(scenario)
+    return [
+        replace(case, scenario=scenario) if all(case.line.cells[key] == own[key] for key in own) else case
+        for case in found
+        if (case.scenario.profile.label, case.scenario.hardware.name) == alike
+    ]
 
 
 async def _run(
@@ -132,10 +139,22 @@ def _today() -> str:
     return datetime.datetime.now(tz=datetime.UTC).date().isoformat()
 
 
-def rows(found: Measured, scenario: Scenario) -> list[dict[str, object]]:
-    """The rows of a point, as of other whole-model figures."""
+def columns_of(scenario: Scenario) -> dict[str, str]:
+    """The columns that name a deployment, with its values."""
     precision = scenario.precision
     assert precision is not None
+    return {
+        "model": scenario.model.name,
+        "hardware": scenario.hardware.name,
+        "gpus": str(scenario.settings.parallel.devices),
+        "engine": scenario.profile.label,
+        "weights": precision.weights.name if precision.weights.linear is not None else precision.base.name,
+        "kv": precision.kv.name,
+    }
+
+
+def rows(found: Measured, scenario: Scenario) -> list[dict[str, object]]:
+    """The rows of a point, as of other whole-model figures."""
     figures = {
         "ttft_mean": (1e3 * found.ttft, "ms"),
         "tpot_mean": (None if found.tpot is None else 1e3 * found.tpot, "ms"),
@@ -143,12 +162,7 @@ def rows(found: Measured, scenario: Scenario) -> list[dict[str, object]]:
         "output_throughput_total": (found.throughput, "tok/s"),
     }
     shared: dict[str, object] = {
-        "model": scenario.model.name,
-        "hardware": scenario.hardware.name,
-        "gpus": scenario.settings.parallel.devices,
-        "engine": scenario.profile.label,
-        "weights": precision.weights.name if precision.weights.linear is not None else precision.base.name,
-        "kv": precision.kv.name,
+        **columns_of(scenario),
         "batch": closed_loop(found.concurrency, found.requests),
         "input_len": f"{found.prompt:.6g}",
         "output_len": f"{found.output:.6g}",
