@@ -74,7 +74,10 @@ def test_passes_during_which_others_had_a_core_are_left_out() -> None:
 
 
 def test_rows_of_an_earlier_run_are_not_measured_again(tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("qwen2.5-0.5b,q8_0,ryzen-9-7950x,64,0.5,0.97,0.02,0.8\n", encoding="utf-8")
+    older = "qwen2.5-0.5b,q8_0,ryzen-9-7950x,64,0.7,0.03\n"
+    (tmp_path / "rows.csv").write_text(
+        f"{older}qwen2.5-0.5b,q8_0,ryzen-9-7950x,64,0.5,0.97,0.02,0.8\n", encoding="utf-8"
+    )
     write_random_model(demo.load_model("llama-68m"), "q8_0", tmp_path / "qwen2.5-0.5b-q8_0.gguf")
     found = list(demo.measure(["qwen2.5-0.5b"], ["q8_0"], [CPU], [64], tmp_path))
     assert [(row.phase, row.prompt, row.seconds, row.busy) for row in found] == [

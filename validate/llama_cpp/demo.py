@@ -83,7 +83,7 @@ def measure(
         if not file.is_file():
             write_random_model(load_model(name), format, file)
         model, key = load_model(str(file)), [name, format, own.name]
-        rows = [row[3:] for row in known if row[:3] == key and int(row[3]) in prompts]
+        rows = [row[3:] for row in known if row[:3] == key and len(row) == 8 and int(row[3]) in prompts]
         if not rows:
             found = time_passes(file, int(own.units or 1), prompts)
             spans = [(one.prompt, *one.prefill, *one.decode) for one in found]
