@@ -57,7 +57,8 @@ class Handler(BaseHTTPRequestHandler):
         elif body.get("stream"):
             self.stream(body)
         else:
-            usage = {} if self.server.mode == "no usage" else {"usage": {"prompt_tokens": words(body) + 1}}
+            tokens = len(body["prompt"]) if self.server.mode == "letters" else words(body) + 1
+            usage = {} if self.server.mode == "no usage" else {"usage": {"prompt_tokens": tokens}}
             self.document({"choices": [{"text": "x"}], **usage})
 
     def note(self, body: dict[str, Any]) -> None:
@@ -131,7 +132,7 @@ class Handler(BaseHTTPRequestHandler):
                 for _ in range(1000):
                     self.wfile.write(b": wait\n\n")
                     time.sleep(0.01)
-            if mode != "no stream usage":
+            if mode not in ("no stream usage", "letters"):
                 self.event({"choices": [], "usage": {"prompt_tokens": words(body) + 1, "completion_tokens": tokens}})
             self.wfile.write(b"data: [DONE]\n\n")
         except OSError:

@@ -122,6 +122,17 @@ def test_tokens_without_usage_in_the_stream_are_counted(tmp_path: Path) -> None:
     assert [(point["prompt"], point["output"]) for point in document["points"]] == [(32, 8), (16, 8), (32, 8)]
 
 
+def test_prompts_of_a_single_stream_without_usage_are_counted_each(tmp_path: Path) -> None:
+    with serving("letters") as server:  # each letter is a token, so that words say little
+        document = measure_server(Target(server.url), scenario(), plan(), tmp_path / "rows.csv")
+        streamed = [len(body["prompt"]) for _, _, body in server.seen if body.get("stream")]
+    warm_up, first, second = 1, streamed[1:6], streamed[6:11]
+    assert len(streamed) == warm_up + 5 + 5 + 6
+    lengths = [point["prompt"] for point in document["points"]]
+    assert lengths[:2] == [pytest.approx(np.mean(first)), pytest.approx(np.mean(second))]
+    assert lengths[2] == pytest.approx(32, rel=0.3)
+
+
 def test_answers_that_end_early_are_told(run: Run, tmp_path: Path) -> None:
     with serving("brief") as server:
         status, out, _ = run("validate", "server", server.url, *COMMAND, *SHORT, "-o", tmp_path / "rows.csv")

@@ -2,8 +2,9 @@
 
 A point is a closed loop: `concurrency` requests in flight, each with a prompt and an output of the same lengths. Single
 streams show the times of prefill and decode, many in flight the scheduler. Prompts are random words with a random
-start, so that no prefix cache holds them; their tokens are those of `usage`, or of a line through two prompts whose
-tokens the server reported. Each point is kept when it is finished, so that whatever ends a run leaves those before.
+start, so that no prefix cache holds them; their tokens are those of `usage`. Where a stream has none, those of a single
+stream are counted by a further request each, those of several in flight by a line through two counted prompts. Each
+point is kept when it is finished, so that whatever ends a run leaves those before.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from statistics import fmean, median
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from roofline.core.errors import RooflineError
 from roofline.validate.measure.bench import Progress
@@ -113,7 +115,7 @@ class Load:
 
     async def warm_up(self) -> None:
         """Measure the tokens of a word with two requests, and send a streamed one that is not counted."""
-        tokens = [await self._counted(words) for words in CALIBRATION]
+        tokens = [await self._counted(self._body(words, 1)) for words in CALIBRATION]
         slope = (tokens[1] - tokens[0]) / (CALIBRATION[1] - CALIBRATION[0])
         if slope < 0.1:
             raise ServerError(f"{self._host} counts {tokens[1]} tokens in {CALIBRATION[1]} words: its usage is wrong")
@@ -158,11 +160,13 @@ class Load:
         self.sent += 1
         body = self._body(self._words(point.prompt), point.output)
         timing: Timing = await bounded(self._client.stream(body, point.output), self._seconds, self._host)
+        if timing.prompt is None and point.concurrency == 1:
+            return replace(timing, prompt=await self._counted({**body, "max_tokens": 1}))
         return timing
 
-    async def _counted(self, words: int) -> int:
+    async def _counted(self, body: Mapping[str, Any]) -> int:
+        """The tokens of a prompt, by a request that is not streamed; where it was just sent, a cache holds it."""
         self.sent += 1
-        body = self._body(words, 1)
         tokens: int = await bounded(self._client.prompt_tokens(body), self._seconds, self._host)
         return tokens
 
