@@ -180,3 +180,10 @@ def test_what_a_library_lacks_is_known_of_one_family() -> None:
     slower = {(node.place, node.origin.engine): node.fit.parameters["other_dim"] for node in nodes}
     assert slower.pop(("b200-sxm", "sglang")) == pytest.approx(4.0, rel=0.05)
     assert set(slower.values()) == {1e-3}
+
+
+def test_formats_that_hardware_converts_have_no_constants_of_their_own(tmp_path: Path) -> None:
+    """NVFP4 on H100 is weight-only: to be scored, but not to be pooled with kernels that multiply in FP4."""
+    plain = rows("h100-sxm", "SGLang 0.5.9", 0.8)
+    pd.concat([plain, plain.assign(dtype="nvfp4")]).to_csv(tmp_path / "rows.csv", index=False)
+    assert set(load([tmp_path]).tables) == {("gemm", "fp8")}

@@ -42,6 +42,7 @@ from roofline.validate.tables.believable import believable
 from roofline.validate.tables.mla_modules import mla_decode_rows
 from roofline.validate.tables.origin import NONE, Origin, by_origin, is_ungraphed
 from roofline.validate.tables.rows import MODULES, Measurements, by_op, read_measurements
+from roofline.validate.tables.weight_only import as_computed
 
 SHARED: Mapping[tuple[str, str], str] = {
     ("gemm", "bf16"): "cuBLAS",
@@ -109,6 +110,8 @@ def load(folders: Iterable[Path]) -> Data:
         for name, own in (item for kept in believed.parts for item in kept.by_hardware().items()):
             for origin, rows in by_origin(own).items():
                 for format, table in rows.formats().items():
+                    if as_computed(table, load_hardware(name)) is not table:
+                        continue  # constants of a format are those of its own arithmetic
                     where = NONE if (kernels.op, format) in SHARED else origin
                     gathered.setdefault((kernels.op, format), {}).setdefault((name, where), []).append(table)
     tables = {
