@@ -332,10 +332,20 @@ def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -
         return {shape.op: calibration.find(shape.op, "any") or _default_pass(shape.op)}
     found = {}
     for op in ATTENTION if shape.op == "attention" else (shape.op,):
-        match = calibration.find(op, kernel(op).format(shape.texts))
+        match = calibration.find(op, _measured_format(op, shape, hardware))
         if match is not None and _computes(shape, hardware) and not _on_vector_units(shape, match):
             found[op] = match
     return found
+
+
+def _measured_format(op: str, shape: KernelShape, hardware: Hardware) -> str:
+    """The format whose constants a kernel has; experts that convert weights on other vendors' hardware: the 16-bit ones.
+
+    The measured kernels of such experts (Marlin) are slow in prefill by what limits them on NVIDIA's multiprocessors.
+    """
+    format = kernel(op).format(shape.texts)
+    other = op == "moe" and hardware.vendor not in WEIGHT_ONLY_VENDORS
+    return "bf16" if other and format in WEIGHT_ONLY_DTYPES else format
 
 
 def _on_vector_units(shape: KernelShape, match: Match) -> bool:
