@@ -339,7 +339,7 @@ def _matches(shape: KernelShape, hardware: Hardware, calibration: Calibration) -
 
 
 def _measured_format(op: str, shape: KernelShape, hardware: Hardware) -> str:
-    """The format whose constants a kernel has; experts that convert weights on other vendors' hardware: the 16-bit ones.
+    """The format whose constants a kernel has; on other vendors' hardware 16 bits for experts that convert weights.
 
     The measured kernels of such experts (Marlin) are slow in prefill by what limits them on NVIDIA's multiprocessors.
     """
