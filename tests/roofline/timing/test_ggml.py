@@ -78,6 +78,33 @@ def test_published_throughputs(
     assert tokens_per_s(hardware, scheme, 1, threads) == pytest.approx(decode, rel=within)
 
 
+def test_rows_come_in_whole_tiles_but_for_a_single_one() -> None:
+    assert time(1.0, tile=4.0) == time(1.0)
+    moved = 4096 * (34 / 32 + 4) / 41.6e9  # input and output of a row
+    for rows, full in ((2, 4), (3, 4), (4, 4), (5, 8), (45, 48)):
+        assert time(float(rows), tile=4.0) == pytest.approx(time(float(full)) - (full - rows) * moved)
+
+
+EPYC = replace(
+    CPU,
+    name="epyc-1-thread",
+    units=1,
+    memory_bandwidth=28.642e9,
+    vector={"fp32": 103.39e9, "int8": 441.74e9},
+    sources={"memory.bandwidth": f"{MEASURED} on 2026-11-25"},
+)
+"""One thread of an EPYC of Zen 4, as measured by PyTorch."""
+
+
+@pytest.mark.parametrize(("rows", "measured"), [(1, 30.9), (2, 57.4), (3, 65.8), (4, 68.6), (8, 95.4), (16, 147.5)])
+def test_a_few_rows_take_what_they_took_on_an_epyc(rows: int, measured: float) -> None:
+    """ms of Qwen2.5-0.5B in Q8_0 (llama-cpp-python 0.3.36, CPU time); no constant is of this CPU."""
+    model, precision = load_model("qwen2.5-0.5b"), parse_precision("fp16", "q8_0")
+    found = analyze(Scenario(model, EPYC, batch=rows, prompt=1, generate=2, precision=precision)).decode
+    assert found is not None
+    assert float(found.expected.mid) == pytest.approx(measured / 1e3, rel=0.25)
+
+
 def test_a_bandwidth_that_streaming_achieved_is_reached() -> None:
     measured = replace(CPU, sources={**CPU.sources, "memory.bandwidth": f"{MEASURED} on 2026-11-25"})
     assert time(1.0, measured) == pytest.approx(10e-6 + 429.0e-6 / 2 + 29.13e-6, rel=1e-3)
