@@ -89,6 +89,7 @@ class Timing:
     """The kernels of a placed graph on an engine, ready to be evaluated for any workload."""
 
     def __init__(self, placement: Placement, engine: Engine, calibration: Calibration) -> None:
+        engine = engine.on(placement.hardware)  # experts in CPU memory run on the CPU
         self.placement = placement
         self.engine = engine
         self.kernels = tuple(launches(placement, engine, calibration))
