@@ -32,7 +32,8 @@ with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L the keys rounded up to 
 unit for the format multiplies the query heads of a group one by one: a key takes 4 d G `head_slowdown` / (peak / S)
 longer. FlashAttention-2 splits the keys only where heads share a KV head (`split_single` 0), and rearranges Q and O so
 that the heads of a group fill the rows of a tile (`regroup`). The column `split_kv` overrides that: 0 for kernels that
-never split, as before Flash-Decoding, 2 for those that always may. A kernel without grouped heads (`grouped`) has an
+never split, as before Flash-Decoding, 2 for those that always may; the former were not measured, and their items read
+at most 64 bytes a clock, which the L2 sends to one multiprocessor. A kernel without grouped heads (`grouped`) has an
 item for each query head, which starts and ends in `head_prologue`. In a benchmark that replays its buffers, the part of
 the KV cache in the L2 is read at `l2_speedup` times the memory bandwidth.
 """
@@ -62,11 +63,15 @@ from roofline.timing.kernels.common import (
     rounds,
     smooth_maximum,
     text,
+    unit_clocks,
     units,
 )
 
 SPLITS = np.array([1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128], dtype=np.float64)[:, None]
 """Parts that the keys of a sequence are split into in decode."""
+
+UNIT_FILL = 64.0
+"""Bytes a clock from the L2 into one multiprocessor (Jia et al. 2018, Dissecting the NVIDIA Volta GPU Architecture)."""
 
 KEY_BLOCK = 64.0
 """Keys of a block of a decode kernel."""
@@ -349,14 +354,15 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
     keys = KEY_BLOCK * ceil_div(shape.seen, KEY_BLOCK * splits)
     waves = work * splits / count
-    per_key = 2.0 * shape.dim * shape.kv_bytes / parameters["unit_bandwidth"]
+    splitting = column(columns, "split_kv", 1.0)
+    unsplit = min(parameters["unit_bandwidth"], UNIT_FILL * unit_clocks(hardware) / count)
+    per_key = 2.0 * shape.dim * shape.kv_bytes / np.where(splitting > 0, parameters["unit_bandwidth"], unsplit)
     if shape.arithmetic not in hardware.tensor:
         slowdown = parameters["head_slowdown"] * count / hardware.matrix_peak(shape.arithmetic)
         per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * slowdown
     one = per_key * keys + np.where(alone, parameters.get("head_prologue", 0.0), parameters["tile_prologue"])
     partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
     grouped = shape.heads > shape.kv_heads
-    splitting = column(columns, "split_kv", 1.0)
     may_split = (splitting > 0) & (grouped | (splitting > 1) | (parameters["split_single"] > 0.5))
     allowed = (splits == 1) | may_split
     on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)

@@ -164,6 +164,13 @@ def units(hardware: Hardware) -> float:
     return max(1.0, peak / 16e12)
 
 
+def unit_clocks(hardware: Hardware) -> float:
+    """Clocks a second of all multiprocessors; without a clock in the spec, those of 128 FP32 lanes at the FP32 peak."""
+    if hardware.clock:
+        return units(hardware) * hardware.clock
+    return (hardware.vector_peak or np.inf) / 256.0
+
+
 def l2_bytes(hardware: Hardware) -> float:
     """The last-level cache in bytes; 0 where it is unknown."""
     return hardware.l2 or 0.0

@@ -67,6 +67,7 @@ from roofline.timing.kernels.common import (
     smooth_maximum,
     storage,
     text,
+    unit_clocks,
     units,
 )
 
@@ -276,13 +277,6 @@ def conversion_time(chosen: WeightOnlyKernel, hardware: Hardware) -> float:
     clocks = unit_clocks(hardware)
     rate = INTEGER_LANES * clocks if hardware.kind == "gpu" else (hardware.vector_peak or np.inf) / 2.0
     return chosen.conversion / rate + chosen.lookup / clocks
-
-
-def unit_clocks(hardware: Hardware) -> float:
-    """Clocks a second of all multiprocessors; without a clock in the spec, those of 128 FP32 lanes at the FP32 peak."""
-    if hardware.clock:
-        return units(hardware) * hardware.clock
-    return (hardware.vector_peak or np.inf) / 256.0
 
 
 def weight_passes(m: Array, parameters: Mapping[str, float]) -> Array | float:

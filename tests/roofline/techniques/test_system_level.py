@@ -342,7 +342,7 @@ def test_split_keys_gain_with_the_context(model: str, hardware: str, splits: boo
     assert (np.diff(gains) > 0).all()
     assert 1.2 < gains[-1] < 8
     np.testing.assert_allclose(times[None], times["flash-decoding" if splits else "unsplit-attention"], rtol=1e-12)
-    enough = plain(model, hardware=load_hardware(hardware), batch=64, prompt=8192)
+    enough = plain(model, hardware=load_hardware(hardware), batch=128, prompt=8192)
     busy = [analyze(apply_techniques(enough, [name])).expected.tpot for name in ("unsplit-attention", "flash-decoding")]
     assert busy[0] is not None
     assert busy[1] is not None
