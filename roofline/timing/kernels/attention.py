@@ -32,10 +32,10 @@ with w(N) = (1 - q) max(1, N / S) + q ceil(N / S), and L the keys rounded up to 
 unit for the format multiplies the query heads of a group one by one: a key takes 4 d G `head_slowdown` / (peak / S)
 longer. FlashAttention-2 splits the keys only where heads share a KV head (`split_single` 0), and rearranges Q and O so
 that the heads of a group fill the rows of a tile (`regroup`). The column `split_kv` overrides that: 0 for kernels that
-never split, as before Flash-Decoding, 2 for those that always may; the former were not measured, and their items read
-at most 64 bytes a clock, which the L2 sends to one multiprocessor. A kernel without grouped heads (`grouped`) has an
-item for each query head, which starts and ends in `head_prologue`. In a benchmark that replays its buffers, the part of
-the KV cache in the L2 is read at `l2_speedup` times the memory bandwidth.
+never split, as before Flash-Decoding, 2 for those that always may; the former were not measured, and an item of theirs
+takes at least as long as 64 bytes a clock, which the L2 sends to one multiprocessor. A kernel without grouped heads
+(`grouped`) has an item for each query head, which starts and ends in `head_prologue`. In a benchmark that replays its
+buffers, the part of the KV cache in the L2 is read at `l2_speedup` times the memory bandwidth.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def prefill_time(
     tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
     blocks, longest_keys = _tile_keys(shape, positions, tiles, tiling)
     rate = parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic) / count
-    per_key = 4.0 * rows * (shape.dim + parameters.get("softmax", 0.0)) * _slowdown(shape.dim, parameters) / rate
+    per_key = 4.0 * rows * (shape.dim + parameters.get("softmax", 0.0)) * slowdown(shape.dim, parameters) / rate
     independent = shape.batch * shape.heads / group
     starts = np.maximum(tiles, np.clip(filled / 64.0, 6.0, 12.0) * (filled >= 192.0)) if tiling.cpu else tiles
     work = independent * (blocks * per_key + starts * parameters["tile_prologue"])
@@ -288,7 +288,7 @@ def prefill_time(
     return parameters["launch"] + kernel + writing + parameters["token"] * shape.batch * shape.queries
 
 
-def _slowdown(dim: Array, parameters: Mapping[str, float]) -> Array:
+def slowdown(dim: Array, parameters: Mapping[str, float]) -> Array:
     """The factor h(d) of head dimensions for which a library has no kernel of its own."""
     return np.asarray(1.0 + np.where((dim > DIM) & (dim % DIM != 0), parameters.get("other_dim", 0.0), 0.0))
 
@@ -354,21 +354,22 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
     keys = KEY_BLOCK * ceil_div(shape.seen, KEY_BLOCK * splits)
     waves = work * splits / count
-    splitting = column(columns, "split_kv", 1.0)
-    unsplit = min(parameters["unit_bandwidth"], UNIT_FILL * unit_clocks(hardware) / count)
-    per_key = 2.0 * shape.dim * shape.kv_bytes / np.where(splitting > 0, parameters["unit_bandwidth"], unsplit)
+    per_key = 2.0 * shape.dim * shape.kv_bytes / parameters["unit_bandwidth"]
     if shape.arithmetic not in hardware.tensor:
-        slowdown = parameters["head_slowdown"] * count / hardware.matrix_peak(shape.arithmetic)
-        per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * slowdown
+        one_by_one = parameters["head_slowdown"] * count / hardware.matrix_peak(shape.arithmetic)
+        per_key = per_key + 4.0 * shape.dim * np.minimum(rows, GROUP_ROWS) * one_by_one
     one = per_key * keys + np.where(alone, parameters.get("head_prologue", 0.0), parameters["tile_prologue"])
     partial = 8.0 * splits * shape.batch * shape.heads * shape.queries * shape.dim / bandwidth
     grouped = shape.heads > shape.kv_heads
+    splitting = column(columns, "split_kv", 1.0)
     may_split = (splitting > 0) & (grouped | (splitting > 1) | (parameters["split_single"] > 0.5))
     allowed = (splits == 1) | may_split
     on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
     missing = from_memory(shape.kv_traffic, resident, hardware, parameters)
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
-    kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"]) * _slowdown(shape.dim, parameters)
+    kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"]) * slowdown(shape.dim, parameters)
+    filling = 2.0 * shape.dim * shape.kv_bytes * keys[0] * count / (UNIT_FILL * unit_clocks(hardware))
+    kernel = np.where(splitting > 0, kernel, np.maximum(kernel, rounds(work / count, whole) * filling))
     regrouping = np.where(grouped & (shape.batch > 1), parameters["regroup"], 0.0)
     launch = launch_alone(parameters) if is_bare(columns) else parameters["launch"]
     return launch + kernel + parameters["sequence"] * shape.batch + regrouping

@@ -15,7 +15,7 @@ import numpy as np
 
 from roofline.specs.hardware import Hardware
 from roofline.timing.kernels import Columns, gated_delta_rule, kernel, top_k
-from roofline.timing.kernels.attention import cached, launch_alone
+from roofline.timing.kernels.attention import cached, launch_alone, slowdown
 from roofline.timing.kernels.common import column, is_bare, numbers, storage, text, units
 from roofline.timing.kernels.common import units as threads
 from roofline.timing.kernels.elementwise import PASSES, cycle_rate, elements, pages
@@ -206,7 +206,8 @@ def _decode(columns: Columns, hardware: Hardware, constants: Constants, time: An
     activations = _evaluated("", "", f"{own} / {bandwidth}").value
     alone = {"launch": 0.0, "sequence": 0.0, "memory_efficiency": _REMOVED, "sharpness": 1.0}
     formula = "units = min over splits of waves x (keys of a split / unit bandwidth + prologue) + combining"
-    units = _given("units", formula, max(time(**alone, regroup=0.0) - activations, 0.0))
+    slower = float(slowdown(np.asarray(shape.dim), constants))
+    units = _given("units", formula, max(time(**alone, regroup=0.0) / slower - activations, 0.0))
     rate = f"({shown(constants['memory_efficiency'])} * {bandwidth})"
     memory = _evaluated(
         "memory", "memory = (K + V) / (e_B bandwidth) + (Q + O) / bandwidth", f"{cache} / {rate} + {own} / {bandwidth}"
@@ -220,7 +221,12 @@ def _decode(columns: Columns, hardware: Hardware, constants: Constants, time: An
         + (f" + {shown(constants['regroup'])}" if grouped else ""),
     )
     launch = _launch(constants)
-    return [launch, units, memory, both, sequences, _sum("t = launch + x + sequences", launch, both, sequences)]
+    if slower == 1.0:
+        return [launch, units, memory, both, sequences, _sum("t = launch + x + sequences", launch, both, sequences)]
+    text = f"{shown(both.value)} * {shown(slower)}"
+    general = _evaluated("dimension", "dimension = x (1 + other_dim): a general kernel for such heads", text)
+    whole = _sum("t = launch + dimension + sequences", launch, general, sequences)
+    return [launch, units, memory, both, general, sequences, whole]
 
 
 def _mla(columns: Columns, hardware: Hardware, constants: Constants, time: Any) -> list[Term]:
@@ -256,7 +262,11 @@ def _experts(constants: Constants, time: Any) -> list[Term]:
         time(launch=0.0, memory_efficiency=_REMOVED, **idle),
     )
     both = _smooth(units.value, memory.value, constants["sharpness"])
-    launch = _launch(constants)
+    launch = _given(
+        "launch",
+        "launch = that of many tokens x (1 - few_tokens 4 / (tokens + 3))",
+        time(memory_efficiency=_REMOVED, permute_efficiency=_REMOVED, **idle),
+    )
     return [launch, units, memory, both, permuting, _sum("t = launch + x + permutation", launch, both, permuting)]
 
 
