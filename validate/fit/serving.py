@@ -1,14 +1,18 @@
 """Fit the schedulers of engine profiles to serving benchmarks.
 
-    python -m roofline.validate.fit.serving FILE [--output FOLDER]
+    python -m roofline.validate.fit.serving FILE [--rounds N] [--rows N] [--output FOLDER]
 
 A few parameters of each engine are fitted: the front end's latency and its times per request and prompt token, the host
 time of kernels in steps with prompts, of a step, and of a sequence in it. The loss is the error of predicted over
 measured TTFT and TPOT (its logarithm where they are below) in a robust form, and the distance from priors in units of
 STIFFNESS: that of all engines together from PRIORS, and that of each engine from all together. The event simulation
 gives residuals and their derivatives at the profiles' parameters; the loss is minimised on the linear model of both,
-three times. Scores hold out each
-model, and each version of an engine, in turn; the spread of a profile is that of the residuals of held-out models.
+three times. Scores hold out each model, and each version of an engine, in turn: the errors, and the share of rows
+inside the interval whose spread is of the rows that are left. `--rounds 0` scores the shipped profiles.
+
+The spread of a profile leaves TAIL of the rows beyond either end, models held out. Each model counts alike, and the
+models of the engine together as much as those of all others: an engine has two to seven, of which quantiles say little
+about the next.
 """
 
 from __future__ import annotations
@@ -26,6 +30,7 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 from roofline.core.files import save_text
+from roofline.serving.outcome import LEAST
 from roofline.specs.engine import Engine, load_engine
 from roofline.specs.engine_files import render
 from roofline.specs.scheduler import Scheduler
@@ -45,6 +50,8 @@ HOST = ("step", "sequence")
 """Host times of a server, whose prior is that of the profile."""
 
 FITTED = (*PRIORS, *HOST)
+
+METRICS = ("ttft", "tpot")
 
 STIFFNESS: Mapping[str, tuple[float, float]] = MappingProxyType(
     {
@@ -71,11 +78,13 @@ DIFFERENCE = 0.2
 """Step of the logarithm of a parameter for derivatives."""
 
 ROUNDS = 3
+"""Linearisations: each third of what the first leaves is left by the next."""
 
 MOST_ROWS = 900
 """Rows that are simulated for a fit, at even distances; scores are of all."""
 
-TENTH = 0.1
+TAIL = 0.09
+"""Part of the rows beyond either end of an interval: a tenth leaves 76% of rows of models held out inside, this 79%."""
 
 
 class Residuals(NamedTuple):
@@ -144,7 +153,7 @@ def logarithms(
     outcomes = {case.line.number: outcome for case, outcome in found}
     logs, labels, ends = [], [], []
     for case in cases:
-        for metric in ("ttft", "tpot"):
+        for metric in METRICS:
             measured, outcome = getattr(case, metric), outcomes.get(case.line.number)
             if measured is not None:
                 low, mid, high = (np.nan,) * 3 if outcome is None else getattr(outcome, metric).mean
@@ -201,11 +210,11 @@ def moved(by: Mapping[str, Array]) -> Values:
     }
 
 
-def fitted(cases: Sequence[ServingCase]) -> tuple[Values, Residuals]:
-    """The parameters of every engine, and the residuals at the last point of linearisation."""
+def fitted(cases: Sequence[ServingCase], rounds: int = ROUNDS) -> tuple[Values, Residuals]:
+    """The parameters of every engine (no round: those shipped), and the residuals at the last linearisation."""
     engines = sorted({case.scenario.profile.profile for case in cases})
     values, predictor = shipped(engines), Predictor()
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         found = residuals_of(cases, values, predictor)
         values = moved(solve(found, engines))
     return values, residuals_of(cases, values, predictor)
@@ -231,31 +240,76 @@ def errors(logs: Array) -> str:
 
 def report(found: Residuals) -> Iterable[str]:
     """Lines with errors: as fitted, with models held out, with versions held out."""
-    models, versions = held_out(found, found.model), held_out(found, found.version)
-    yield f"{'engine':14s} {'metric':6s} {'rows':>5s}  fitted        models out    versions out   (MAPE / median %)"
+    groups = (found.model, found.version)
+    models, versions = (held_out(found, by) for by in groups)
+    inside = [covered(found, logs, by) for logs, by in zip((models, versions), groups, strict=True)]
+    yield f"{'engine':14s} {'metric':6s} {'rows':>5s}  fitted       models out            versions out"
     for engine in (*sorted(set(found.engine.tolist())), "all"):
-        for metric in ("ttft", "tpot"):
+        for metric in METRICS:
             rows = (found.metric == metric) & ((found.engine == engine) | (engine == "all"))
-            parts = (errors(logs[rows]) for logs in (found.value, models, versions))
-            yield f"{engine:14s} {metric:6s} {rows.sum():5d}  {'  '.join(parts)}"
+            parts = [
+                f"{errors(logs[rows])} {100 * within[rows].mean():3.0f}%"
+                for logs, within in zip((models, versions), inside, strict=True)
+            ]
+            yield f"{engine:14s} {metric:6s} {rows.sum():5d}  {errors(found.value[rows])}  {'   '.join(parts)}"
+    yield "MAPE / median in percent, and the rows inside the interval."
 
 
-def spreads(found: Residuals, engine: str) -> dict[str, tuple[float, float]]:
-    """The intervals over those of the step times with which a tenth of held-out models' times lie beyond either end."""
-    left = held_out(found, found.model)
+def covered(found: Residuals, left: Array, by: NDArray[np.str_]) -> NDArray[np.bool_]:
+    """Whether the rows of each group of `by` lie inside the interval whose spread is that of the other groups."""
+    inside = np.zeros(left.size, bool)
+    measured = np.exp(-left)
+    for engine in set(found.engine.tolist()):
+        for name in np.unique(by[found.engine == engine]):
+            rest = by != name if (by != name).any() else by == name
+            ends = spreads(found.chosen(rest), left[rest], engine)
+            for metric in METRICS:
+                rows = (found.engine == engine) & (by == name) & (found.metric == metric)
+                low, high = ends[f"spread_{metric}"]
+                least = np.maximum(1 - low * found.below[rows], LEAST)
+                inside[rows] = (measured[rows] >= least) & (measured[rows] <= 1 + high * found.above[rows])
+    return inside
+
+
+def spreads(found: Residuals, left: Array, engine: str) -> dict[str, tuple[float, float]]:
+    """The intervals over those of the step times with which TAIL of the times lie beyond either end.
+
+    `left` are the residuals of held-out models. Rows of superseded versions (`vllm@0.8`) count for these alone.
+    """
     ends = {}
-    for metric in ("ttft", "tpot"):
-        rows = (found.engine == engine) & (found.metric == metric)
-        measured = np.exp(-left[rows])
-        low = np.quantile((1 - measured) / found.below[rows], 1 - TENTH)
-        high = np.quantile((measured - 1) / found.above[rows], 1 - TENTH)
-        ends[f"spread_{metric}"] = (float(max(low, 0.0)), float(max(high, 0.0)))
+    for metric in METRICS:
+        newest = np.array(["@" not in name or name == engine for name in found.engine])
+        rows = (found.metric == metric) & newest
+        measured, weight = np.exp(-left[rows]), _weights(found.chosen(rows), engine)
+        parts = ((1 - measured) / found.below[rows], (measured - 1) / found.above[rows])
+        low, high = (max(_quantile(part, weight, 1 - TAIL), 0.0) for part in parts)
+        ends[f"spread_{metric}"] = (low, high)
     return ends
+
+
+def _weights(found: Residuals, engine: str) -> Array:
+    """Weights of rows: each model of an engine alike, and the engine as much as all others."""
+    weight = np.zeros(found.engine.size)
+    own = found.engine == engine
+    pairs = np.char.add(found.engine, found.model)
+    for rows in (own, ~own):
+        if rows.any():
+            names, place, counts = np.unique(pairs[rows], return_inverse=True, return_counts=True)
+            weight[rows] = 1 / counts[place] / names.size
+    return weight
+
+
+def _quantile(values: Array, weight: Array, share: float) -> float:
+    """The least value up to which that share of the weight lies."""
+    order = np.argsort(values)
+    place = int(np.searchsorted(np.cumsum(weight[order]), share * weight.sum()))
+    return float(values[order][min(place, values.size - 1)])
 
 
 def profile(engine: Engine, values: Mapping[str, float], found: Residuals, file: str) -> Engine:
     """A profile with the fitted parameters, and the source."""
-    scheduler: Scheduler = replace(engine.scheduler, **values, **spreads(found, engine.profile))
+    left = held_out(found, found.model)
+    scheduler: Scheduler = replace(engine.scheduler, **values, **spreads(found, left, engine.profile))
     rows = int((found.engine == engine.profile).sum() // 2)
     source = f"Times of the scheduler: roofline.validate.fit.serving, {rows} rows of {file}; spread of models held out"
     kept = tuple(text for text in engine.sources if "roofline.validate.fit.serving" not in text)
@@ -269,6 +323,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("file", type=Path, help="CSV file of serving benchmarks")
     parser.add_argument("--output", type=Path, help="write one YAML file for each engine to this folder")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="linearisations; 0 scores the shipped profiles")
     parser.add_argument("--rows", type=int, default=MOST_ROWS, help="rows that are simulated")
 
     def work(options: argparse.Namespace) -> str:
@@ -276,7 +331,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # Rows of the same benchmark are stated up to four times.
         distinct = list({(case.load.concurrency, case.ttft, case.tpot): case for case in cases}.values())
         every = max(1, len(distinct) // options.rows)
-        values, found = fitted(distinct[::every])
+        values, found = fitted(distinct[::every], options.rounds)
         for engine in values if options.output is not None else ():
             text = render(profile(load_engine(engine), values[engine], found, options.file.name))
             save_text(options.output / f"{engine}.yaml", text)
