@@ -14,8 +14,8 @@ b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m;
 
 The exponential of a score and what else each one takes beside its 4 d FLOPs count as `softmax` elements more of a head
 (FlashAttention-4: exponentials take as long as the products on Blackwell). Libraries lack kernels of some head
-dimensions d, and engines run a general one there, up to 11 times as slow: h(d) is 1 + `other_dim` where d exceeds 128
-and is no multiple of it (192).
+dimensions d, and engines run a general one there, up to 11 times as slow: h(d) is 1 + `other_dim` where d is 192, the
+only one that was measured. Expanded heads of MLA (192 for keys, 128 for values) have kernels, and a mean d of 160.
 
 MLA prefill is the same over keys and values that are expanded to all heads, or over latents with one KV head (SGLang's
 tables of Hopper), with 3.4 times the FLOPs.
@@ -76,8 +76,8 @@ UNIT_FILL = 64.0
 KEY_BLOCK = 64.0
 """Keys of a block of a decode kernel."""
 
-DIM = 128.0
-"""Head dimension up to which libraries have kernels, as for its multiples."""
+GENERAL_DIM = 192.0
+"""The head dimension for which libraries lack a kernel."""
 
 GROUP_ROWS = 64.0
 """Query heads of one KV head in a matrix-unit tile in decode."""
@@ -290,7 +290,7 @@ def prefill_time(
 
 def slowdown(dim: Array, parameters: Mapping[str, float]) -> Array:
     """The factor h(d) of head dimensions for which a library has no kernel of its own."""
-    return np.asarray(1.0 + np.where((dim > DIM) & (dim % DIM != 0), parameters.get("other_dim", 0.0), 0.0))
+    return np.asarray(1.0 + np.where(dim == GENERAL_DIM, parameters.get("other_dim", 0.0), 0.0))
 
 
 MLA_PREFILL = (
