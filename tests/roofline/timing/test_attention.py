@@ -37,7 +37,7 @@ def test_only_dimensions_without_a_kernel_are_slower(op: str, shape: dict[str, o
 
 
 def test_prefill_of_mla_on_blackwell_is_not_that_of_heads_without_a_kernel() -> None:
-    """8,192 tokens of DeepSeek-R1 in FP4 on eight B200 take SGLang less than 0.3 s; heads of 192 took four times that."""
+    """8,192 tokens of DeepSeek-R1 in FP4 on eight B200 take less than 0.3 s; as heads of 192 four times that."""
     eight = Settings(parallel=Parallelism(tensor=8))
     precision = parse_precision("bf16", "nvfp4")
     found = analyze(
