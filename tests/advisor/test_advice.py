@@ -179,7 +179,7 @@ def test_few_bits_cost_quality_whatever_the_method() -> None:
 
 
 def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
-    crowded = advise(asked("gpt-oss-20b", "mi300x", batch=160, prompt=512, generate=64), Goal())
+    crowded = advise(asked("gpt-oss-20b", "mi300x", batch=192, prompt=512, generate=64), Goal())
     drafts = crowded.recommendation("eagle-3")
     assert drafts is not None
     assert not drafts.certain
@@ -189,7 +189,7 @@ def test_a_gain_within_its_interval_says_so_and_ties_are_marked() -> None:
 
 
 def test_a_plan_that_may_be_no_better_is_not_sure() -> None:
-    advice = advise(asked("gpt-oss-20b", "mi300x", batch=160, prompt=512, generate=64), Goal(), top=0)
+    advice = advise(asked("gpt-oss-20b", "mi300x", batch=192, prompt=512, generate=64), Goal(), top=0)
     assert advice.plan.steps
     assert advice.plan.better.low < 1 < advice.plan.better.high
     assert not advice.plan.sure
