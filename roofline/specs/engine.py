@@ -162,9 +162,9 @@ class Engine(Struct, frozen=True, dict=True):
     scheduler: Scheduler = PLAIN_SCHEDULER
 
     def __hash__(self) -> int:
-        flags = (self.overlap, self.shared_stream, self.prompt_logits, self.gated_delta_rule, *self.own_kernels)
-        flags = (*flags, *self.all_reduce.items())
-        return hash((self.name, self.version, self.graphs, self.fusions, *flags, *self.parameters.items()))
+        names = (self.name, self.version, self.graphs, self.fusions, self.gated_delta_rule, *self.own_kernels)
+        flags = (self.overlap, self.shared_stream, self.prompt_logits)
+        return hash((*names, *flags, *self.all_reduce.items(), *self.parameters.items()))
 
     @property
     def label(self) -> str:

@@ -149,9 +149,10 @@ def render(engine: Engine) -> str:
         f"  {parameter.name}: {_shown(parameter, engine[parameter.name])}  # {parameter.meaning}"
         for parameter in PARAMETERS
     ]
+    lines += ["vendors:"] if engine.vendors else []
     for name, own in engine.vendors.items():
         values = (f"{each.name}: {_shown(each, own[each.name])}" for each in PARAMETERS if each.name in own)
-        lines += [*(["vendors:"] if "vendors:" not in lines else []), f"  {_quoted(name)}: {{{', '.join(values)}}}"]
+        lines.append(f"  {_quoted(name)}: {{{', '.join(values)}}}")
     lines.append(f"spread: [{engine.spread[0]:.4g}, {engine.spread[1]:.4g}]")
     lines += ["sources:", *(f"  - {_quoted(source)}" for source in engine.sources)] if engine.sources else []
     return "\n".join(lines) + "\n"

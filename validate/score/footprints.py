@@ -78,9 +78,6 @@ STATED: Mapping[str, float] = MappingProxyType({"https://github.com/vllm-project
 KEPT_ALL_REDUCES = frozenset({"https://github.com/vllm-project/vllm/pull/2031"})
 """Sources whose vLLM kept the inputs of all-reduces of the profiled pass (vLLM issue 2150; fixed five days later)."""
 
-BYTES = 2.0
-"""Bytes of an activation in 16 bits."""
-
 PROFILES = (((2026, 5), "vllm"), ((2025, 3), "vllm-sync"), ((0, 0), "vllm-v0"))
 """vLLM's profile since a year and month: 0.21 counts CUDA graphs, in 0.8 the V1 engine is the default."""
 
@@ -150,7 +147,8 @@ def simulate(line: Line, measured: float) -> Footprint:
         return Footprint(line, quantity, measured, weights)
     reserve, stated = _reserve(cells)
     if gpus > 1 and cells["source"].strip() in KEPT_ALL_REDUCES:
-        kept = 2.0 * model.layers * (reserve.on(hardware).pass_tokens(model.max_context) or 0) * model.hidden * BYTES
+        tokens = reserve.on(hardware).pass_tokens(model.max_context) or 0
+        kept = 2.0 * model.layers * tokens * model.hidden * precision.base.bytes
         reserve = replace(reserve, group_context=reserve.group_context + kept)
     found = kv_capacity(model, hardware, precision, parallel, reserve)
     if quantity is Quantity.CAPACITY:

@@ -368,8 +368,9 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     missing = from_memory(shape.kv_traffic, resident, hardware, parameters)
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"]) * slowdown(shape.dim, parameters)
-    filling = 2.0 * shape.dim * shape.kv_bytes * keys[0] * count / (UNIT_FILL * unit_clocks(hardware))
-    kernel = np.where(splitting > 0, kernel, np.maximum(kernel, rounds(work / count, whole) * filling))
+    if np.any(splitting <= 0):
+        filling = 2.0 * shape.dim * shape.kv_bytes * keys[0] * count / (UNIT_FILL * unit_clocks(hardware))
+        kernel = np.where(splitting > 0, kernel, np.maximum(kernel, rounds(work / count, whole) * filling))
     regrouping = np.where(grouped & (shape.batch > 1), parameters["regroup"], 0.0)
     launch = launch_alone(parameters) if is_bare(columns) else parameters["launch"]
     return launch + kernel + parameters["sequence"] * shape.batch + regrouping
