@@ -1,23 +1,30 @@
 """Time of llama.cpp's GEMMs on CPUs: rows of block-scaled integers or 16-bit floats, multiplied on the vector units.
 
-    units       T_S = 2 n k (1 / (e_1 P_1) + (m' - 1) / (e P))    a multiply-add is two FLOP
+    units       T_S = 2 n k (g (1 / (e_1 P_1) - 1 / (e P)) + m' / (e P))   a multiply-add is two FLOP
     memory      T_M = (B + A + C) / (e_B bandwidth)
-    time        t = barrier S + T_S + T_M                         S threads wait for each other
+    time        t = barrier S + T_S + T_M                                  S threads wait for each other
+    interleaved t = barrier S + max(T_S, T_M)
 
 Both peaks are the CPU's FP32 vector peak, for integers, too: the kernels of most formats spend their time on unpacking
 and scaling blocks, not on the integer products. Kernels with the widest vectors of the CPU (`wide`) follow its vector
 peak for INT8, or four times that for FP32 where it is not known: PyTorch's FP32 GEMM, which measures a peak, leaves
-half of AVX-512 unused on some CPUs. In F16 they are those of all rows (`wide: 2`). Q4_0 is interleaved as it is loaded;
-its kernel of several rows has AVX-512 instructions, that of a single row has 256-bit ones alone (`wide: 1`;
-ggml-cpu/arch/x86/repack.cpp): one thread of a Zen 4 and of a Zen 5 EPYC, whose INT8 peaks differ by a factor of 2.4,
-take 1.65 and 1.8 FLOP of a single row per FLOP of the FP32 peak. e_1 is the efficiency of the first row, for which
-weights are unpacked, e that of the further ones; both may exceed 1. m' are the m rows in whole tiles (`tile`), but for
-a single row, which has a kernel of its own: Q8_0 and Q4_0 multiply four rows at a time, so that two to four take about
-the same (Qwen2.5-0.5B in Q8_0 on a Zen 4 EPYC: 31 ms for one row, 57, 66, 69 ms for two, three, four, 87 ms for five).
-e_B is 1 for a bandwidth that was measured on the machine by streaming: the constants are those of datasheets. Weights
-are not fetched while others are multiplied: prefill of 32 tokens takes the time of 32 rows and that of reading the
-weights. Layers of one mixture of formats have the constants of the most frequent one. The barrier includes those of the
-small operators around a GEMM; with 56 threads they are a large part of a decode step.
+half of AVX-512 unused on some CPUs. In F16 they are those of all rows (`wide: 2`). e_1 is the efficiency of the first
+row, for which weights are unpacked, e that of the further ones; both may exceed 1. g is the number of rows that unpack
+the weights: the first. m' are the m rows in whole tiles (`tile`), but for a single row, which has a kernel of its own:
+Q8_0 multiplies four rows at a time, so that two to four take about the same (Qwen2.5-0.5B in Q8_0 on a Zen 4 EPYC:
+28 ms for one row, 57 and 66 ms for two and four, 93 ms for eight). Weights are not fetched while others are multiplied:
+prefill of 32 tokens takes the time of 32 rows and that of reading the weights.
+
+Q4_0 is interleaved as it is loaded (`interleaved`; ggml-cpu/arch/x86/repack.cpp): its rows are read in order, so that
+the CPU fetches them while it multiplies. Rows are multiplied in tiles of 16, what is left in tiles of four, and what is
+left then one by one; each of these unpacks the weights, and g counts them. The kernel of tiles has AVX-512
+instructions, that of a single row has 256-bit ones alone (`wide: 1`). One thread of a Zen 4 EPYC takes 10 ms for a row
+of Qwen2.5-0.5B's layers whether their weights are in the cache or not, 27 ms for a tile of four, 86 ms for one of 16.
+So that more rows never take less time, a rest takes at most what a whole tile does.
+
+e_B is 1 for a bandwidth that was measured on the machine by streaming: the constants are those of datasheets. Layers of
+one mixture of formats have the constants of the most frequent one. The barrier includes those of the small operators
+around a GEMM; with 56 threads they are a large part of a decode step.
 """
 
 from __future__ import annotations
@@ -37,6 +44,7 @@ PARAMETERS = (
     Parameter("barrier", Unit.SECONDS, 0.01e-6, 10e-6, 0.5e-6, "barriers of a GEMM and of what is around it, a thread"),
     Parameter("compute_efficiency", Unit.RATIO, 0.01, 10.0, 0.8, "further rows: FLOP/s over the vector peak"),
     Parameter("row_efficiency", Unit.RATIO, 0.01, 10.0, 0.5, "the first row: FLOP/s over the vector peak"),
+    Parameter("interleaved", Unit.CHOICE, 0, 1, 0, "weights are interleaved: tiles of 16 and 4 rows; overlap", start=1),
     Parameter("memory_efficiency", Unit.RATIO, 0.3, 1.0, 0.9, "achievable fraction of a datasheet's memory bandwidth"),
     Parameter("tile", Unit.CHOICE, 1, 16, 1, "rows that are multiplied at a time", start=1),
     Parameter("wide", Unit.CHOICE, 0, 2, 0, "rows at the INT8 vector peak: 1 the further ones, 2 all", start=1),
@@ -51,9 +59,21 @@ def gemm_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, flo
     widest, wide = hardware.vector.get("int8", 4.0 * peak), parameters.get("wide", 0)
     first = parameters["row_efficiency"] * (widest if wide >= 2 else peak)
     further = parameters["compute_efficiency"] * (widest if wide >= 1 else peak)
-    tile = parameters.get("tile", 1)
-    rows = np.where(m > 1, np.ceil(m / tile - 1e-9) * tile, m)
-    on_units = 2.0 * n * k * (1.0 / first + (rows - 1.0) / further)
     traffic = form.bytes * n * k + form.input_bytes * m * k + 4.0 * m * n
     reached = 1.0 if hardware.bandwidth_is_achieved else parameters["memory_efficiency"]
-    return parameters["barrier"] * units(hardware) + on_units + traffic / (reached * hardware.memory_bandwidth)
+    on_memory = traffic / (reached * hardware.memory_bandwidth)
+    row = 1.0 / further
+    unpack = 1.0 / first - row
+    barrier = parameters["barrier"] * units(hardware)
+    if parameters.get("interleaved", 0):
+        return barrier + np.maximum(2.0 * n * k * _tiles(m, max(unpack, 0.0), row), on_memory)
+    tile = parameters.get("tile", 1)
+    rows = np.where(m > 1, np.ceil(m / tile - 1e-9) * tile, m)
+    return barrier + 2.0 * n * k * (unpack + rows * row) + on_memory
+
+
+def _tiles(m: Array, unpack: float, row: float) -> Array:
+    """The time of m rows in tiles of 16, of four, and of one, each of which unpacks the weights."""
+    four, whole = unpack + 4.0 * row, unpack + 16.0 * row
+    single = np.minimum(np.ceil(m % 4.0 - 1e-9) * unpack + m % 4.0 * row, four)
+    return np.floor(m / 16.0) * whole + np.minimum(np.floor(m % 16.0 / 4.0) * four + single, whole)

@@ -85,6 +85,21 @@ def test_rows_come_in_whole_tiles_but_for_a_single_one() -> None:
         assert time(float(rows), tile=4.0) == pytest.approx(time(float(full)) - (full - rows) * moved)
 
 
+def test_interleaved_weights_are_unpacked_for_each_tile_and_read_behind_the_multiplications() -> None:
+    # 2 x 4096^2 FLOP take 29.13 us for the first row of a tile, 14.56 us for a further one; 429.0 us for the weights
+    assert time(1.0, interleaved=1.0) == pytest.approx(10e-6 + 429.0e-6, rel=1e-3)
+    whole = 29.13e-6 + 15 * 14.564e-6
+    assert time(512.0, interleaved=1.0) == pytest.approx(10e-6 + 32 * whole, rel=1e-3)
+    rest = 2 * (29.13e-6 + 3 * 14.564e-6) + 29.13e-6
+    assert time(48.0 + 9.0, interleaved=1.0) == pytest.approx(10e-6 + 3 * whole + rest, rel=1e-3)
+
+
+@given(st.floats(1, 600), st.floats(1, 1.2), st.floats(0.02, 2))
+def test_more_interleaved_rows_take_no_less(rows: float, factor: float, first: float) -> None:
+    changes = {"interleaved": 1.0, "row_efficiency": first}
+    assert time(rows * factor, **changes) >= time(rows, **changes) * (1 - 1e-9)
+
+
 EPYC = replace(
     CPU,
     name="epyc-1-thread",
@@ -103,6 +118,24 @@ def test_a_few_rows_take_what_they_took_on_an_epyc(rows: int, measured: float) -
     found = analyze(Scenario(model, EPYC, batch=rows, prompt=1, generate=2, precision=precision)).decode
     assert found is not None
     assert float(found.expected.mid) == pytest.approx(measured / 1e3, rel=0.25)
+
+
+@pytest.mark.parametrize(
+    ("model", "measured"),
+    [
+        ("qwen2.5-0.5b", {1: 15.5, 16: 93.1, 32: 179.4, 44: 263.9, 45: 273.8, 48: 266.2, 160: 868.4}),
+        ("llama-3.2-1b", {1: 36.3, 16: 231.5, 32: 456.2, 44: 675.0, 45: 705.9, 48: 680.4, 160: 2243.6}),
+    ],
+)
+def test_a_few_interleaved_rows_take_what_they_took_on_an_epyc(model: str, measured: dict[int, float]) -> None:
+    """ms of Q4_0 (llama-cpp-python 0.3.36, CPU time): a decode step and prompts; no constant is of this CPU."""
+    precision, hardware = parse_precision("fp16", "q4_0"), replace(EPYC, memory_bandwidth=38.822e9)
+    for rows, time in measured.items():
+        scenario = Scenario(load_model(model), hardware, prompt=rows, generate=2, precision=precision)
+        found = analyze(scenario).expected
+        seconds = found.tpot if rows == 1 else found.ttft
+        assert seconds is not None
+        assert float(seconds.mid) == pytest.approx(time / 1e3, rel=0.12)
 
 
 def test_a_bandwidth_that_streaming_achieved_is_reached() -> None:
