@@ -204,11 +204,17 @@ class Engine(Struct, frozen=True, dict=True):
         return next((name for name in (hardware.kind, hardware.vendor) if name in self.vendors), "")
 
     def on(self, hardware: Hardware) -> Engine:
-        """The profile with the parameters of such hardware's vendor or kind, and no `vendors`, so that changes last."""
+        """The profile with the parameters of such hardware's vendor or kind, which leave its `vendors`: changes last.
+
+        Those of other hardware stay, for experts in CPU memory, with the profile's own for what they leave out.
+        """
         if not (backend := self.backend(hardware)):
             return self
-        parameters = MappingProxyType({**self.parameters, **self.vendors[backend]})
-        return replace(self, parameters=parameters, vendors=MappingProxyType({}))
+        used = self.vendors[backend]
+        own = {name: self[name] for name in used}
+        others = {name: {**own, **given} for name, given in self.vendors.items() if name != backend}
+        parameters = MappingProxyType({**self.parameters, **used})
+        return replace(self, parameters=parameters, vendors=MappingProxyType(others))
 
     def measured_as(self, hardware: Hardware) -> tuple[str, str]:
         """The engine and version whose measured kernels on such hardware stand for this engine's."""
