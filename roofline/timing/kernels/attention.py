@@ -226,11 +226,10 @@ class _Shape(Struct, frozen=True):
 def _shape(columns: Columns, hardware: Hardware) -> _Shape:
     names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
     sizes = [column(columns, name) for name in names]
-    options = (column(columns, "window", 0.0), column(columns, "causal", 1.0))
-    batch, queries, keys, heads, kv_heads, dim, window, causal = aligned(*sizes, *options)
+    arrays = aligned(*sizes, column(columns, "window", 0.0), column(columns, "causal", 1.0))
     computed = numbers(text(columns, "dtype"))
     kv_bytes, arithmetic = cached(columns, hardware)
-    return _Shape(batch, queries, keys, heads, kv_heads, dim, window, causal, computed.bytes, kv_bytes, arithmetic)
+    return _Shape(*arrays, computed.bytes, kv_bytes, arithmetic)
 
 
 def cached(columns: Columns, hardware: Hardware) -> tuple[float, str]:
@@ -255,8 +254,9 @@ def prefill_time(
 ) -> Array:
     """Seconds for columns `dtype, kv_dtype, batch, q_len, kv_len, heads, kv_heads, head_dim, window`.
 
-    Attention is causal unless `causal` is 0; `kv_bytes` overrides the bytes of a cache element. See the module for the
-    formula. Raises UnknownNameError for an absent column.
+    Attention is causal unless `causal` is 0; `kv_bytes` overrides the bytes of a cache element; `uneven` is 1 where
+    `head_dim` is a mean over keys and values. See the module for the formula. Raises UnknownNameError for an absent
+    column.
     """
     shape = _shape(columns, hardware)
     tiling = TILINGS[int(parameters["tiling"])]
@@ -268,7 +268,9 @@ def prefill_time(
     tiles = filled / rows if tiling.cpu else ceil_div(filled, rows)
     blocks, longest_keys = _tile_keys(shape, positions, tiles, tiling)
     rate = parameters["compute_efficiency"] * hardware.matrix_peak(shape.arithmetic) / count
-    per_key = 4.0 * rows * (shape.dim + parameters.get("softmax", 0.0)) * slowdown(shape.dim, parameters) / rate
+    per_key = (
+        4.0 * rows * (shape.dim + parameters.get("softmax", 0.0)) * slowdown(shape.dim, columns, parameters) / rate
+    )
     independent = shape.batch * shape.heads / group
     starts = np.maximum(tiles, np.clip(filled / 64.0, 6.0, 12.0) * (filled >= 192.0)) if tiling.cpu else tiles
     work = independent * (blocks * per_key + starts * parameters["tile_prologue"])
@@ -288,9 +290,10 @@ def prefill_time(
     return parameters["launch"] + kernel + writing + parameters["token"] * shape.batch * shape.queries
 
 
-def slowdown(dim: Array, parameters: Mapping[str, float]) -> Array:
+def slowdown(dim: Array, columns: Columns, parameters: Mapping[str, float]) -> Array:
     """The factor h(d) of head dimensions for which a library has no kernel of its own."""
-    return np.asarray(1.0 + np.where(dim == GENERAL_DIM, parameters.get("other_dim", 0.0), 0.0))
+    general = (dim == GENERAL_DIM) & (column(columns, "uneven", 0.0) == 0)
+    return np.asarray(1.0 + np.where(general, parameters.get("other_dim", 0.0), 0.0))
 
 
 MLA_PREFILL = (
@@ -367,7 +370,7 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
     missing = from_memory(shape.kv_traffic, resident, hardware, parameters)
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
-    kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"]) * slowdown(shape.dim, parameters)
+    kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"]) * slowdown(shape.dim, columns, parameters)
     if np.any(splitting <= 0):
         filling = 2.0 * shape.dim * shape.kv_bytes * keys[0] * count / (UNIT_FILL * unit_clocks(hardware))
         kernel = np.where(splitting > 0, kernel, np.maximum(kernel, rounds(work / count, whole) * filling))

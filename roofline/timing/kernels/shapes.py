@@ -182,6 +182,8 @@ def _attention(op: Op) -> KernelShape | None:
     _, seen, kv_heads, _ = keys.shape
     dim = (as_size(width) + as_size(values.shape[-1])) / 2
     texts = {**_cached(query, keys), "causal": float(op.mask.causal)}
+    if width != values.shape[-1]:
+        texts["uneven"] = 1.0
     if keys.role is Role.ACTIVATION and not op.mask.causal:
         texts["bare"] = 1.0  # there is no KV cache to write (U-Nets)
     window = op.mask.reach or 0

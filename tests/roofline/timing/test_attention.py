@@ -36,6 +36,12 @@ def test_only_dimensions_without_a_kernel_are_slower(op: str, shape: dict[str, o
     np.testing.assert_allclose(slower, [1.0, 1.0, 1.0, 1.0, 1.0, 4.0, 1.0, 1.0], rtol=0.03)
 
 
+def test_a_mean_over_keys_and_values_is_no_dimension_without_a_kernel() -> None:
+    """Heads of 256 for keys and 128 for values have a mean of 192."""
+    shape = {**LONG, "uneven": 1.0}
+    assert times("attention_prefill", [192.0], shape, other_dim=3.0) == times("attention_prefill", [192.0], shape)
+
+
 def test_prefill_of_mla_on_blackwell_is_not_that_of_heads_without_a_kernel() -> None:
     """8,192 tokens of DeepSeek-R1 in FP4 on eight B200 take less than 0.3 s; as heads of 192 four times that."""
     eight = Settings(parallel=Parallelism(tensor=8))
