@@ -212,7 +212,8 @@ class Engine(Struct, frozen=True, dict=True):
             return self
         used = self.vendors[backend]
         own = {name: self[name] for name in used}
-        others = {name: {**own, **given} for name, given in self.vendors.items() if name != backend}
+        here = (hardware.kind, hardware.vendor)
+        others = {name: {**own, **given} for name, given in self.vendors.items() if name not in here}
         parameters = MappingProxyType({**self.parameters, **used})
         return replace(self, parameters=parameters, vendors=MappingProxyType(others))
 

@@ -239,6 +239,8 @@ def test_parameters_of_a_vendor_s_backend(tmp_path: Path) -> None:
     assert [engine["step"] for engine in found.values()] == pytest.approx([1e-3, 1e-3, 0])
     mine = replace(found["m2-ultra"], parameters={"gap": 3e-6})
     assert resolve_engine(load_hardware("m2-ultra"), mine)["gap"] == 3e-6
+    apple = load_hardware("m2-max-cpu")
+    assert load_engine("llama.cpp").on(apple).on(apple) == load_engine("llama.cpp").on(apple)
     host = found["m2-ultra"].on(load_hardware("epyc-9654"))
     assert (host["gap"], host["step"]) == (1e-6, 0), "experts in CPU memory have the CPU's, and the profile's own"
 
