@@ -139,6 +139,19 @@ def test_rows_that_cannot_be_true_are_left_out_and_counted(tmp_path: Path) -> No
     assert not set(large) & set(believed.parts[0].frame.index)
 
 
+@pytest.mark.parametrize(("share", "left"), [(0.05, 95), (0.2, 0)])
+def test_a_kernel_that_failed_in_many_rows_is_left_out(tmp_path: Path, share: float, left: int) -> None:
+    """Rows of the other kernel stay."""
+    frame = rows("h100-sxm", "SGLang 0.5.9", 0.8, 800).iloc[:200].assign(kernel=["bad"] * 100 + ["good"] * 100)
+    bound = kernel_bound("gemm", shape_columns("gemm", frame), load_hardware("h100-sxm")) * 1e6
+    count = round(100 * share)
+    frame.loc[frame.index[:count], "latency_us"] = bound[:count] / 1e5
+    frame.to_csv(tmp_path / "rows.csv", index=False)
+    believed = believable(read_measurements(tmp_path / "rows.csv"))
+    kept = believed.parts[0].frame["kernel"]
+    assert ((kept == "bad").sum(), (kept == "good").sum()) == (left, 100)
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

@@ -166,6 +166,15 @@ def test_experts_of_two_matrices_are_inferred_from_the_shape() -> None:
     frame = pd.DataFrame({"hidden": [2688, 4096], "intermediate": [1856, 2048], "top_k": [6, 8], "experts": [128, 256]})
     assert gated(frame).tolist() == [0.0, 1.0]
     assert gated(frame.assign(gated=1)).tolist() == [1.0, 1.0]
+    for software, kernel, found in (
+        ("vLLM 0.24.0", "triton", 0.0),
+        ("vLLM 0.22.0", "vllm_fused_moe", 1.0),
+        ("vLLM 1.2", "triton", 0.0),
+        ("SGLang 0.5.10", "triton", 1.0),
+        ("TensorRT-LLM 1.3.0rc10", "moe_torch_flow_min_latency", 1.0),
+        ("TensorRT-LLM 1.3.0rc10", "moe_torch_flow_nongated", 0.0),
+    ):
+        assert gated(frame[:1].assign(software=software, kernel=kernel)).tolist() == [found], software
 
 
 def test_the_cache_column(tmp_path: Path) -> None:
