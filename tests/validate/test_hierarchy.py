@@ -82,6 +82,9 @@ def test_versions_engines_and_devices_are_held_out_whole(data: Data, found: dict
     on_h100 = next(one.scored for one in held if one.place[0] == "h100-sxm")
     large = np.asarray(on_h100.part.frame["m"] == 8192)
     assert np.median((on_h100.mid / on_h100.measured)[large]) == pytest.approx(0.70 / 0.80, rel=0.06)
+    on_l40s = next(one.scored for one in held if one.place[0] == "l40s")
+    large = np.asarray(on_l40s.part.frame["m"] == 8192)
+    assert np.median((on_l40s.mid / on_l40s.measured)[large]) < 0.9, "SGLang's on Hopper, not TensorRT-LLM's"
     assert [one.place[0] for one in newest(data, held)] == ["h100-sxm"]
     assert "A version held out" in markdown(held)
 

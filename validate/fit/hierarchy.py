@@ -290,22 +290,27 @@ def _split_gaps(versions: dict[str, dict[Key, Fit]]) -> None:
             fits["gemm", "fp8_block"] = replace(blocks, parameters=moved)
 
 
-def fit_elsewhere(key: Key, table: Table, engine: str, family: str, start: Fit, seed: int = 0) -> Fit | None:
-    """The constants of an engine from the devices of all families but one; None without any.
+def fit_elsewhere(
+    key: Key, table: Table, engine: str, start: Fit, kept: Callable[[Place], bool], seed: int = 0
+) -> Fit | None:
+    """The constants of an engine from the places that are `kept`, its newest version on each; None without any.
 
     `start`, the engine's fit on all, sets the choices and the initial constants, with a prior too wide to hold them.
     """
-    hardware = {name: load_hardware(name) for name, _ in table}
     places = [
-        (name, origin)
-        for name, origin in table
-        if origin.engine == engine and families(hardware[name])[0] != family and len(table[name, origin]) >= LEAST_ROWS
+        place for place, part in table.items() if place[1].engine == engine and len(part) >= LEAST_ROWS and kept(place)
     ]
     if not places:
         return None
     if engine:
         places = newest(places)
+    hardware = {name: load_hardware(name) for name, _ in places}
     rows = {place: sample(table[place], LEAF_ROWS, seed) for place in places}
     hosted = is_ungraphed(rows[places[0]], places[0][1], key[1])
     wide = Start(_begun(start), PRIOR_WIDTH["none"], informed=True)
     return _general(_fitted(*key, rows, hardware, seed, places, wide, hosted=hosted, free=False))
+
+
+def outside(family: str) -> Callable[[Place], bool]:
+    """Whether a place is a device of another family."""
+    return lambda place: families(load_hardware(place[0]))[0] != family

@@ -20,7 +20,7 @@ from roofline.timing.chains import families
 from roofline.timing.kernels import Array
 from roofline.timing.levels import LEVELS, Level
 from roofline.validate.fit.calibrate import sample
-from roofline.validate.fit.hierarchy import Data, Key, Node, Place, fit_elsewhere
+from roofline.validate.fit.hierarchy import Data, Key, Node, Place, fit_elsewhere, outside
 from roofline.validate.tables.rows import Measurements
 
 SAMPLE = 250
@@ -69,10 +69,11 @@ def crossings(data: Data, found: Mapping[Key, Sequence[Node]], seed: int = 1) ->
             for level, fits in _across(key, place, own, leaves).items():
                 for fit in fits:
                     yield _crossing(key, place, level, for_other_engine(fit) if level == "engine" else fit, rows)
-            outside = place[1].engine, families(load_hardware(place[0]))[0]
-            if outside not in elsewhere:
-                elsewhere[outside] = fit_elsewhere(key, table, *outside, together.get(place[1].engine, fitted))
-            if (pooled := elsewhere[outside]) is not None:
+            engine, family = place[1].engine, families(load_hardware(place[0]))[0]
+            if (engine, family) not in elsewhere:
+                start = together.get(engine, fitted)
+                elsewhere[engine, family] = fit_elsewhere(key, table, engine, start, outside(family))
+            if (pooled := elsewhere[engine, family]) is not None:
                 yield _crossing(key, place, "pooled", pooled, rows)
 
 

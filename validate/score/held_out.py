@@ -4,9 +4,11 @@
 
 Every version of an engine, every engine on a device and every device is held out as a whole, never single rows: its
 constants, and those fitted to its rows together with others, are taken away, and its rows are predicted with what is
-left, by the same search for the nearest constants that a prediction makes. The remaining constants keep the prior that
-they were fitted with, which had seen the held-out rows; its weight is that of a few rows. The components of the levels
-are those of the shipped file. The forms of the kernel models were chosen with half of the shapes of vLLM 0.24 in view.
+left, by the same search for the nearest constants that a prediction makes; an engine's constants for all devices are
+fitted anew to the rest where no nearer ones are left, and without the whole family of a device. The remaining constants
+keep the prior that they were fitted with, which had seen the held-out rows; its weight is that of a few rows. The
+components of the levels are those of the shipped file. The forms of the kernel models were chosen with half of the
+shapes of vLLM 0.24 in view.
 """
 
 from __future__ import annotations
@@ -28,7 +30,18 @@ from roofline.timing.calibration import Fit, Fits
 from roofline.timing.calibration_files import of_version
 from roofline.timing.chains import calibration_links, chained, families
 from roofline.validate.fit.calibrate import sample
-from roofline.validate.fit.hierarchy import SHARED, Data, Key, Node, Place, fit_all, fit_elsewhere, load, shelved
+from roofline.validate.fit.hierarchy import (
+    SHARED,
+    Data,
+    Key,
+    Node,
+    Place,
+    fit_all,
+    fit_elsewhere,
+    load,
+    outside,
+    shelved,
+)
 from roofline.validate.main import run_command
 from roofline.validate.score.kernels import Scored, error_statistics, predict
 from roofline.validate.tables.rows import Measurements
@@ -98,9 +111,8 @@ def score(data: Data, found: Mapping[Key, Sequence[Node]], only: Iterable[Split]
     names = dict.fromkeys(name for table in data.tables.values() for name, _ in table)
     hardware = {name: load_hardware(name) for name in names}
     tests = {(key, place): sample(part, TEST, 7) for key, table in data.tables.items() for place, part in table.items()}
-    elsewhere: dict[tuple[Key, str, str], Fit | None] = {}
     for split in only:
-        left = {key: list(_left(key, data, nodes, split, elsewhere)) for key, nodes in found.items()}
+        left = {key: list(_left(key, data, nodes, split)) for key, nodes in found.items()}
         members: dict[str, list[str]] = {}
         for name in names:
             if split.kind != "device" or name != split.name:
@@ -119,23 +131,29 @@ def _predicted(split: Split, place: Place, rows: Measurements, shelf: NodeShelf)
         yield HeldOut(split, place, scored)
 
 
-def _left(
-    key: Key, data: Data, nodes: Sequence[Node], split: Split, elsewhere: dict[tuple[Key, str, str], Fit | None]
-) -> Iterator[Node]:
-    """The nodes that saw no held-out row; on all devices those of the families without one."""
+def _left(key: Key, data: Data, nodes: Sequence[Node], split: Split) -> Iterator[Node]:
+    """The nodes that saw no held-out row; an engine's on all devices, where it is needed, fitted without any."""
     table = data.tables[key]
     held = [place for place in table if split.held(place)]
     for node in nodes:
-        seen = _seen(node, table)
+        seen, engine = _seen(node, table), node.origin.engine
         if not any(place in seen for place in held):
             yield node
-        elif node.place == "pooled" and split.kind == "device" and (node.origin.engine or key in SHARED):
-            family = families(load_hardware(split.name))[0]
-            where = key, node.origin.engine, family
-            if where not in elsewhere:
-                elsewhere[where] = fit_elsewhere(key, table, node.origin.engine, family, node.fit)
-            if (fit := elsewhere[where]) is not None:
+        elif node.place == "pooled" and (engine or key in SHARED) and _is_needed(table, held, engine):
+            kept = outside(families(load_hardware(split.name))[0]) if split.kind == "device" else _but(held)
+            if (fit := fit_elsewhere(key, table, engine, node.fit, kept)) is not None:
                 yield node._replace(fit=fit)
+
+
+def _but(held: Sequence[Place]) -> Held:
+    return lambda place: place not in held
+
+
+def _is_needed(table: Iterable[Place], held: Sequence[Place], engine: str) -> bool:
+    """Whether some held-out place of an engine has no other of its family left, whose constants are nearer."""
+    own = [place for place in table if place[1].engine == engine]
+    left = {families(load_hardware(place[0]))[0] for place in own if place not in held}
+    return any(families(load_hardware(place[0]))[0] not in left for place in own if place in held)
 
 
 def _seen(node: Node, table: Iterable[Place]) -> set[Place]:
@@ -213,12 +231,26 @@ def _figures(chosen: Sequence[Scored]) -> str:
     return " | ".join(f"{value:.1f}" if value < 100 else f"{value:.0f}" for value in means)
 
 
+_AT_WORK: list[tuple[Data, Mapping[Key, Sequence[Node]]]] = []
+"""The rows and nodes of a process that scores splits, which it has from the one that forked it."""
+
+
+def _scored(index: int) -> list[tuple[Place, Scored]]:
+    """The predictions of one of the splits, without the split, whose function another process cannot be sent."""
+    data, found = _AT_WORK[0]
+    return [(one.place, one.scored) for one in score(data, found, [list(splits(data))[index]])]
+
+
 def report(folders: Sequence[Path]) -> str:
     """The report of folders of measurement files."""
-    data = load(folders)
-    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
+    data, fork = load(folders), multiprocessing.get_context("fork")
+    with ProcessPoolExecutor(mp_context=fork) as pool:
         found = fit_all(data, pool.map)
-    held = list(score(data, found, splits(data)))
+    _AT_WORK[:] = [(data, found)]
+    every = list(splits(data))
+    with ProcessPoolExecutor(mp_context=fork) as pool:
+        scored = pool.map(_scored, range(len(every)))
+        held = [HeldOut(split, *one) for split, part in zip(every, scored, strict=True) for one in part]
     return markdown([*held, *newest(data, held)])
 
 
