@@ -12,10 +12,12 @@ b_n; under a causal mask with c cached tokens, tile i ends at key c + (i+1) b_m;
     KV write   T_W = (K + V of new tokens, read and written) / (e_B bw)        appending to the cache
     time       t   = launch + (T_S^p + T_M^p)^(1/p) + T_W + token batch q_len
 
-The exponential of a score and what else each one takes beside its 4 d FLOPs count as `softmax` elements more of a head
-(FlashAttention-4: exponentials take as long as the products on Blackwell). Libraries lack kernels of some head
-dimensions d, and engines run a general one there, up to 11 times as slow: h(d) is 1 + `other_dim` where d is 192, the
-only one that was measured. Expanded heads of MLA (192 for keys, 128 for values) have kernels, and a mean d of 160.
+Single queries of a group fill one tile in FlashAttention's kernels, which pack no others, and one each in TensorRT-
+LLM's and SGLang's of Blackwell (`pack_single`). The exponential of a score and what else each one takes beside its 4 d
+FLOPs count as `softmax` elements more of a head (FlashAttention-4: exponentials take as long as the products on
+Blackwell). Libraries lack kernels of some head dimensions d, and engines run a general one there, up to 11 times as
+slow: h(d) is 1 + `other_dim` where d is 192, the only one that was measured. Expanded heads of MLA (192 for keys, 128
+for values) have kernels, and a mean d of 160.
 
 MLA prefill is the same over keys and values that are expanded to all heads, or over latents with one KV head (SGLang's
 tables of Hopper), with 3.4 times the FLOPs.
@@ -34,8 +36,11 @@ longer. FlashAttention-2 splits the keys only where heads share a KV head (`spli
 that the heads of a group fill the rows of a tile (`regroup`). The column `split_kv` overrides that: 0 for kernels that
 never split, as before Flash-Decoding, 2 for those that always may; the former were not measured, and an item of theirs
 takes at least as long as 64 bytes a clock, which the L2 sends to one multiprocessor. A kernel without grouped heads
-(`grouped`) has an item for each query head, which starts and ends in `head_prologue`. In a benchmark that replays its
-buffers, the part of the KV cache in the L2 is read at `l2_speedup` times the memory bandwidth.
+(`grouped`) has an item for each query head, which starts and ends in `head_prologue`; TensorRT-LLM, which has both,
+takes it for few items, too (`BUSY`), and its blocks differ (`GROUPED_BLOCK`). In a benchmark that replays its
+buffers, the part of the KV cache in the L2 is read at `l2_speedup` times the memory bandwidth: all of it by
+TensorRT-LLM's grouped kernel, whose public rows beat the memory's datasheet up to 1.7 times, as if all sequences had
+the pages of one.
 """
 
 from __future__ import annotations
@@ -91,8 +96,16 @@ GROUPED = (0.0, 32.0, np.inf)
 """Values of the parameter `grouped`: the largest group of query heads that one item of a decode kernel serves.
 
 Kernels without grouped heads have an item for each query head, which reads the keys again, from the L2. TensorRT-LLM
-has both: its grouped kernels (XQA) serve groups of 2 to 32.
+has both: its grouped kernels (XQA) serve groups of 2 to 32, where they fill the device (`BUSY`).
 """
+
+ALONE_BLOCK, GROUPED_BLOCK = 16.0, 128.0
+"""Keys of a block where a library has both: of a single head's kernel, and of the grouped one, whose times are flat up
+to 128 keys and rise by as much for each 128 more (TensorRT-LLM 1.0 on A100)."""
+
+BUSY = 4.0
+"""TensorRT-LLM runs its grouped kernel where a quarter of the multiprocessors have a block of `GROUPED_BLOCK` keys or
+a shorter sequence (`mayHavePerfGain` in its decoderXQAImplJIT.cpp)."""
 
 
 class Tiling(Struct, frozen=True):
@@ -145,6 +158,9 @@ PREFILL = (
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's operands"),
     Parameter("l2_speedup", Unit.RATIO, 1.0, 10.0, 2.0, "bandwidth of the L2 relative to the memory's"),
     Parameter("tiling", Unit.CHOICE, 0, 7, 0, "tiles of queries and keys"),
+    Parameter(
+        "pack_single", Unit.CHOICE, 0, 1, 1, "1: single queries pack the heads of a group in any tiling", start=1
+    ),
     Parameter("softmax", Unit.RATIO, 1e-3, 200.0, 1e-3, "softmax of one score, in elements of a head", start=10.0),
     _OTHER_DIM,
 )
@@ -226,10 +242,11 @@ class _Shape(Struct, frozen=True):
 def _shape(columns: Columns, hardware: Hardware) -> _Shape:
     names = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
     sizes = [column(columns, name) for name in names]
-    arrays = aligned(*sizes, column(columns, "window", 0.0), column(columns, "causal", 1.0))
+    options = (column(columns, "window", 0.0), column(columns, "causal", 1.0))
+    batch, queries, keys, heads, kv_heads, dim, window, causal = aligned(*sizes, *options)
     computed = numbers(text(columns, "dtype"))
     kv_bytes, arithmetic = cached(columns, hardware)
-    return _Shape(*arrays, computed.bytes, kv_bytes, arithmetic)
+    return _Shape(batch, queries, keys, heads, kv_heads, dim, window, causal, computed.bytes, kv_bytes, arithmetic)
 
 
 def cached(columns: Columns, hardware: Hardware) -> tuple[float, str]:
@@ -261,7 +278,8 @@ def prefill_time(
     shape = _shape(columns, hardware)
     tiling = TILINGS[int(parameters["tiling"])]
     count, whole = units(hardware), parameters["wave_quantisation"]
-    group = np.where(tiling.packed | (shape.queries == 1), shape.heads / shape.kv_heads, 1.0)
+    single = (shape.queries == 1) & (parameters.get("pack_single", 1.0) > 0.5)
+    group = np.where(tiling.packed | single, shape.heads / shape.kv_heads, 1.0)
     filled = shape.queries * group
     rows = tiling.rows_for(filled)
     positions = np.minimum(rows / group, shape.queries)
@@ -297,7 +315,9 @@ def slowdown(dim: Array, columns: Columns, parameters: Mapping[str, float]) -> A
 
 
 MLA_PREFILL = (
-    *(one for one in PREFILL if one.name not in ("softmax", "other_dim")),  # all its heads are of one size
+    *(
+        one for one in PREFILL if one.name not in ("pack_single", "softmax", "other_dim")
+    ),  # all its heads are of one size
     Parameter("absorbed", Unit.CHOICE, 0, 1, 0, "1: queries attend to latents, as in decode", start=0),
     host_parameter(1e-3, 150e-6),
 )
@@ -351,11 +371,15 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     count, whole, bandwidth = units(hardware), parameters["wave_quantisation"], hardware.memory_bandwidth
     group = shape.heads / shape.kv_heads
     most = GROUPED[int(parameters.get("grouped", len(GROUPED) - 1))]
-    alone = (group > most) | ((group == 1) & np.isfinite(most))
+    alone, block = np.asarray(group > most), np.asarray(KEY_BLOCK)
+    if np.isfinite(most):
+        parts = shape.batch * shape.kv_heads * np.maximum(1.0, np.floor(shape.keys / GROUPED_BLOCK))
+        alone = alone | (group == 1) | (BUSY * parts < count)
+        block = np.where(alone, ALONE_BLOCK, GROUPED_BLOCK)
     rows = shape.queries * np.where(alone, 1.0, group)
     work = shape.batch * np.where(alone, shape.heads, shape.kv_heads * ceil_div(rows, GROUP_ROWS))
     splits = SPLITS.reshape(-1, *(1 for _ in shape.batch.shape))
-    keys = KEY_BLOCK * ceil_div(shape.seen, KEY_BLOCK * splits)
+    keys = block * ceil_div(shape.seen, block * splits)
     waves = work * splits / count
     per_key = 2.0 * shape.dim * shape.kv_bytes / parameters["unit_bandwidth"]
     if shape.arithmetic not in hardware.tensor:
@@ -369,6 +393,8 @@ def decode_time(columns: Columns, hardware: Hardware, parameters: Mapping[str, f
     allowed = (splits == 1) | may_split
     on_units = best_split(rounds(waves, whole) * one, partial, allowed, splits, parameters)
     missing = from_memory(shape.kv_traffic, resident, hardware, parameters)
+    if np.any(resident) and np.isfinite(most):
+        missing = np.where(resident & ~alone, shape.kv_traffic / parameters["l2_speedup"], missing)
     over_memory = missing / (parameters["memory_efficiency"] * bandwidth) + shape.activation_traffic / bandwidth
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"]) * slowdown(shape.dim, columns, parameters)
     if np.any(splitting <= 0):

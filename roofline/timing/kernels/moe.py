@@ -8,10 +8,12 @@ a token and an expert (more on the busiest device of a benchmark). With n_j toke
     weights    W   = experts reached x matrices x hidden I' bytes
     memory     T_M = (W + activations) / (e_B bw)
     time       t   = launch (1 - few_tokens 4 / (tokens + 3)) + (T_S^p + T_M^p)^(1/p) + P' (4 hidden + 6 I') / (e_P bw)
+                     + expert experts
 
-The kernels that sort tokens are shorter for a few of them (`few_tokens`, the fraction that one token saves). The last
-term is the kernels that sort and permute tokens, apply the activation, and add the experts' results; some
-process all pairs of the batch, on whichever device: P' = (1 - g) P + g tokens top_k, with g = `whole_batch`.
+The kernels that sort tokens are shorter for a few of them (`few_tokens`, the fraction that one token saves) and for a
+few experts, whose tokens they count (`expert`). The last terms are the kernels that sort and permute tokens, apply the
+activation, and add the experts' results; some process all pairs of the batch, on whichever device: P' = (1 - g) P +
+g tokens top_k, with g = `whole_batch`.
 `uniform` routing draws experts at random (1 - e^-n of them are reached), as in a served model. The others are those
 of public benchmarks, which time the busiest of `ep` devices: under `balanced` tokens take turns, so the first device
 has the most; under `power_law_a` the loads of experts are drawn from a density falling as x^-a, from 1 to 0.8 tokens,
@@ -61,9 +63,6 @@ PARTS = 16
 DRAWS = 4
 """Draws of a benchmark's routing that are averaged."""
 
-REPLAYED_DRAWS = 5.0
-"""Draws that the public benchmark cycles through: the weights of all of them compete for the L2."""
-
 MOST = 4096
 """Most experts of a benchmark."""
 
@@ -84,7 +83,8 @@ PARAMETERS = (
         "remote", Unit.RATIO, 1e-3, 1.0, 1e-3, "fraction of pairs elsewhere that a benchmark computes, too", start=0.1
     ),
     Parameter("l2_share", Unit.RATIO, 0.05, 2.0, 0.8, "fraction of the L2 that holds a benchmark's weights"),
-    Parameter("few_tokens", Unit.RATIO, 1e-3, 0.5, 1e-3, "fraction of the launch that one token saves", start=0.2),
+    Parameter("few_tokens", Unit.RATIO, 1e-3, 0.9, 1e-3, "fraction of the launch that one token saves", start=0.2),
+    Parameter("expert", Unit.SECONDS, 1e-12, 1e-6, 1e-12, "sorting tokens: time an expert", start=10e-9),
 )
 
 
@@ -241,10 +241,8 @@ def _time(
     activations = 2.0 * pairs * (2.0 * hidden + (2.0 + gated) * width)
     missing = weights
     if np.any(resident):
-        stored = local * (2.0 + gated) * hidden * width * form.bytes
-        replayed = np.minimum(weights * (1.0 if routing == "balanced" else REPLAYED_DRAWS), stored)
         cache = parameters["l2_share"] * l2_bytes(hardware)
-        missing = weights * (1.0 - resident * resident_share(replayed, cache, 8.0))
+        missing = weights * (1.0 - resident * resident_share(weights, cache, 8.0))
     over_memory = (missing + activations) / (parameters["memory_efficiency"] * bandwidth)
     kernel = smooth_maximum(on_units, over_memory, parameters["sharpness"])
     launch = parameters["launch"] * (1.0 - parameters.get("few_tokens", 0.0) * FEW / (tokens + FEW - 1.0))
@@ -252,7 +250,7 @@ def _time(
         return np.asarray(launch + kernel)
     share = parameters["whole_batch"]
     moved = ((1.0 - share) * pairs + share * tokens * top_k) * (4.0 * hidden + 6.0 * width)
-    permuting = moved / (parameters["permute_efficiency"] * bandwidth)
+    permuting = moved / (parameters["permute_efficiency"] * bandwidth) + parameters.get("expert", 0.0) * experts
     time: Array = launch + kernel + permuting
     return time
 

@@ -246,26 +246,27 @@ def _mla(columns: Columns, hardware: Hardware, constants: Constants, time: Any) 
 
 def _experts(constants: Constants, time: Any) -> list[Term]:
     idle = {"compute_efficiency": _REMOVED, "tile_bandwidth": _REMOVED, "tile_prologue": 0.0}
+    unsorted = {"permute_efficiency": _REMOVED, "expert": 0.0}
     units = _given(
         "units",
         "units = both grouped GEMMs: min over tiles of waves x (tile + prologue)",
-        time(launch=0.0, memory_efficiency=_REMOVED, permute_efficiency=_REMOVED),
+        time(launch=0.0, memory_efficiency=_REMOVED, **unsorted),
     )
     memory = _given(
         "memory",
         "memory = (weights of the experts reached + activations) / (e_B bandwidth)",
-        time(launch=0.0, permute_efficiency=_REMOVED, **idle),
+        time(launch=0.0, **unsorted, **idle),
     )
     permuting = _given(
         "permutation",
-        "permutation = pairs (4 hidden + 6 width) / (e_P bandwidth)",
+        "permutation = pairs (4 hidden + 6 width) / (e_P bandwidth) + expert x experts",
         time(launch=0.0, memory_efficiency=_REMOVED, **idle),
     )
     both = _smooth(units.value, memory.value, constants["sharpness"])
     launch = _given(
         "launch",
         "launch = that of many tokens x (1 - few_tokens 4 / (tokens + 3))",
-        time(memory_efficiency=_REMOVED, permute_efficiency=_REMOVED, **idle),
+        time(memory_efficiency=_REMOVED, **unsorted, **idle),
     )
     return [launch, units, memory, both, permuting, _sum("t = launch + x + permutation", launch, both, permuting)]
 

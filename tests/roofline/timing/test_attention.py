@@ -57,3 +57,38 @@ def test_prefill_of_mla_on_blackwell_is_not_that_of_heads_without_a_kernel() -> 
         )
     )
     assert found.expected.ttft.mid < 0.3
+
+
+def test_single_queries_of_a_group_fill_one_tile_or_one_each() -> None:
+    """Where tiles take all time, eight heads of a group take eight times as long alone."""
+    shape = {**LONG, "batch": 4096.0, "q_len": 1.0, "kv_len": 1.0}
+    constants = {"tile_prologue": 1e-5, "token": 0.0, "launch": 0.0, "tiling": 0.0}
+    packed, apart = (times("attention_prefill", [128.0], shape, pack_single=value, **constants)[0] for value in (1, 0))
+    assert apart == pytest.approx(8 * packed, rel=0.02)
+
+
+GROUPED = {"grouped": 1.0, "tile_prologue": 3e-6, "head_prologue": 1e-6, "regroup": 0.0, "sequence": 0.0}
+
+
+def test_few_items_run_the_kernel_of_single_heads() -> None:
+    """36 KV heads are a quarter of the multiprocessors of B200, with up to 128 keys each; fewer are not."""
+    small = {**STEP, "heads": 288.0, "kv_len": 64.0, "batch": 1.0}
+    few, enough = ({**small, "kv_heads": heads, "heads": 8 * heads} for heads in (36.0, 37.0))
+    alone = {"grouped": 0.0}
+    assert times("attention_decode", [128.0], few, **GROUPED) == times(
+        "attention_decode", [128.0], few, **GROUPED | alone
+    )
+    long = {**few, "kv_len": 256.0}
+    for shape in (enough, long):
+        together = times("attention_decode", [128.0], shape, **GROUPED)
+        assert together != times("attention_decode", [128.0], shape, **GROUPED | alone)
+
+
+def test_grouped_kernels_take_128_keys_at_a_time() -> None:
+    """As TensorRT-LLM's rows on A100: 4,096 items take as long with 2 keys as with 128."""
+    shape = {**STEP, "kv_heads": 8.0, "batch": 512.0}
+    found = [
+        times("attention_decode", [128.0], {**shape, "kv_len": keys}, **GROUPED)[0] for keys in (2.0, 128.0, 129.0)
+    ]
+    assert found[0] == pytest.approx(found[1], rel=0.1)
+    assert found[2] > 1.05 * found[1]
