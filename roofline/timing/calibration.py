@@ -265,8 +265,9 @@ def _find(calibration: Calibration, op: str, format: str) -> Match | None:
                 continue
             if (fit := link.fits.get((op, candidate))) is None:
                 continue
-            # Constants of all versions together are no nearer than those of one version on a relative.
-            far = crossing_spread(op, "", (*crossed, "version") if link.engine and not fit.version else crossed)
+            # Those of all versions, or of the newest on all devices, are no nearer than one version on a relative.
+            several = link.engine and (not fit.version or link.name == "pooled")
+            far = crossing_spread(op, "", (*crossed, "version") if several else crossed)
             if best is None or far < best[0]:
                 best = far, link, fit, crossed
     if best is None:

@@ -174,3 +174,15 @@ def test_bundled_constants_are_of_the_engine_and_another_version_is_wider(engine
         assert (match.engine, match.basis, other.engine, other.basis) == (engine, "calibrated", engine, "version")
         assert match.fit.parameters == other.fit.parameters
         assert other.spread > match.spread == 0
+
+
+def test_constants_of_all_devices_are_of_another_version_too() -> None:
+    """The newest version on every device is no nearer than another version on the device itself."""
+    constants = {one.name: one.default for one in kernel("moe").parameters("bf16")}
+    older, newest = (
+        {("moe", "bf16"): Fit("moe", "bf16", constants, {"all": Residuals(0.8, 1.0, 1.25, 100)}, version=version)}
+        for version in ("0.5.9", "0.5.10")
+    )
+    match = found(Shelf({"sglang/h100-sxm": {"0.5.9": older}, "sglang/pooled": {"": newest}})).find("moe", "bf16")
+    assert match is not None
+    assert (match.basis, match.calibration, match.fit.version) == ("version", "h100-sxm", "0.5.9")
