@@ -122,6 +122,12 @@ def test_loads_are_those_of_the_benchmarks() -> None:
     assert not to_case(line(isl=2048, osl=128)).load.prompts.varies
 
 
+def test_the_first_requests_of_constant_lengths_take_a_second_at_most() -> None:
+    few, many = (to_case(line(isl=2048, osl=128, concurrency=count, batch_size=count)).load for count in (8, 400))
+    assert few.ramp == 0.04
+    assert many.ramp == pytest.approx(1 / 400)
+
+
 def test_budgets_and_waits_are_those_of_the_benchmarks_scripts() -> None:
     def scheduler(**cells: object) -> Scheduler:
         return to_case(line(**{"system": "b200_sxm", **cells})).scheduler
@@ -141,6 +147,7 @@ def test_budgets_and_waits_are_those_of_the_benchmarks_scripts() -> None:
     assert tensorrt_llm(**ranks, concurrency=128, batch_size=16).gather == 60
     constant = {"isl": 4000, "osl": 500}
     assert tensorrt_llm(**constant).tokens == 4000 + 1500 + 16
+    assert scheduler(backend_version="0.12.0", **constant).tokens == 4000 + 1500
     old, new = (scheduler(backend="sglang", backend_version=text, **constant) for text in ("0.5.1.post1", "0.5.6"))
     assert (old.order, new.order, new.tokens) == (PREFILL_FIRST, MIXED, 5500)
 

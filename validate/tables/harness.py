@@ -5,8 +5,9 @@ request in flight, but at least 8,192 (Llama: the model length), and with data-p
 prompt on every rank. With 1024 to 1024 tokens, prompts of Llama on fewer than 8 devices wait 20 steps to fill one.
 SGLang on Blackwell looks for new requests every 10 steps, from 16 in flight on every 30.
 
-Benchmarks of constant lengths run what AIConfigurator's generator writes: a budget of the prompt and 1,500 tokens, with
-TensorRT-LLM a token for each sequence more, and chunks in SGLang's decode steps since 0.5.3.
+Benchmarks of constant lengths run what AIConfigurator's generator writes: a budget of the prompt and 1,500 tokens (read
+of TensorRT-LLM and SGLang; vLLM's TTFT says the same), with TensorRT-LLM a token for each sequence more, and chunks in
+SGLang's decode steps since 0.5.3.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def scheduler_of(policy: Scheduler, scenario: Scenario, load: Load, concurrency:
             return replace(policy, tokens=prompt + max(1, round(concurrency / parallel.data)))
         if engine == "sglang":
             return replace(policy, tokens=prompt, order=MIXED if _numbers(version) >= MIXED_CHUNKS else policy.order)
-        return policy
+        return replace(policy, tokens=prompt) if engine.startswith("vllm") else policy
     if engine == "tensorrt-llm":
         return _tensorrt_llm(policy, scenario, load, concurrency, version)
     if engine == "sglang" and scenario.hardware.family == "blackwell":

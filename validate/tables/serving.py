@@ -64,8 +64,9 @@ SYSTEMS: Mapping[str, str] = MappingProxyType(
 INFERENCEX = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
 """Prompt and output lengths of InferenceX's benchmarks."""
 
-RAMP = 0.04
-"""Seconds between the first requests of benchmarks of constant lengths, from their TTFT (SGLang batches them again)."""
+RAMP, RAMPS = 0.04, 1.0
+"""Seconds between the first requests of benchmarks of constant lengths, and of all of them at most, from their TTFT
+(SGLang batches them again)."""
 
 RATIO, ROUNDS = 0.8, 10.0
 """Shortest length over the longest, and requests over the concurrency (its benchmark_serving.py and scripts)."""
@@ -329,7 +330,7 @@ def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
     if (prompt, output) in INFERENCEX:
         prompts, outputs = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
         return concurrency, Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
-    ramp = 0.0 if line.cells["backend"].strip().lower() == "sglang" else RAMP
+    ramp = 0.0 if line.cells["backend"].strip().lower() == "sglang" else min(RAMP, RAMPS / concurrency)
     return concurrency, Load(prompt=prompt, output=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp)
 
 
