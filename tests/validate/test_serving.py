@@ -128,6 +128,13 @@ def test_the_first_requests_of_constant_lengths_take_a_second_at_most() -> None:
     assert many.ramp == pytest.approx(1 / 400)
 
 
+def test_prompts_in_thousands_repeat_after_a_hundred() -> None:
+    hits = [to_case(line(isl=4000, osl=500, concurrency=count, batch_size=count)).load.hits for count in (8, 20, 100)]
+    assert hits == pytest.approx([0, 0.5, 0.9])
+    assert to_case(line(isl=4096, osl=512)).load.hits == 0
+    assert to_case(line(backend="sglang", isl=4000, osl=500)).load.hits == 0
+
+
 def test_budgets_and_waits_are_those_of_the_benchmarks_scripts() -> None:
     def scheduler(**cells: object) -> Scheduler:
         return to_case(line(**{"system": "b200_sxm", **cells})).scheduler

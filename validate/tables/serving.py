@@ -8,7 +8,8 @@ moe_quant_mode. What they leave open is read from how the benchmarks run:
               ranks = n likewise (their products, as written, are of two readings of the same n). Attention data
               parallelism that is not written is the ranks that the experts have beyond tp_size.
 * requests    InferenceX (1024 or 8192 to 1024 or 8192 tokens) draws lengths from 0.8 to 1 of those written and sends
-              ten requests for each in flight; others send the written lengths.
+              ten requests for each in flight; others send the written lengths, with vLLM and lengths in thousands
+              the same 100 prompts again, of which the prefix cache has the KV cache.
 * steps       `roofline.validate.tables.harness`
 * cache       FP8 where the weights are quantized, with vLLM, TensorRT-LLM, and SGLang on Blackwell.
 * MTP         DeepSeek-R1 on the versions of TensorRT-LLM whose TPOT is half of DeepSeek-V3's in the same rows.
@@ -67,6 +68,10 @@ INFERENCEX = frozenset({(1024, 1024), (1024, 8192), (8192, 1024)})
 RAMP, RAMPS = 0.04, 1.0
 """Seconds between the first requests of benchmarks of constant lengths, and of all of them at most, from their TTFT
 (SGLang batches them again)."""
+
+PROMPTS, THOUSAND = 100, 1000
+"""Distinct prompts of AIPerf by default (--num-dataset-entries), which vLLM's prefix cache has after these, and the
+unit of prompt lengths in the benchmarks that leave the cache on (their TTFT and TPOT are below the bound without)."""
 
 RATIO, ROUNDS = 0.8, 10.0
 """Shortest length over the longest, and requests over the concurrency (its benchmark_serving.py and scripts)."""
@@ -330,8 +335,11 @@ def _load(line: Line, parallel: Parallelism) -> tuple[int, Load]:
     if (prompt, output) in INFERENCEX:
         prompts, outputs = (f"uniform:{RATIO * tokens:.0f}:{tokens}" for tokens in (prompt, output))
         return concurrency, Load(prompts, outputs, concurrency=concurrency, rounds=ROUNDS)
-    ramp = 0.0 if line.cells["backend"].strip().lower() == "sglang" else min(RAMP, RAMPS / concurrency)
-    return concurrency, Load(prompt=prompt, output=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp)
+    backend = line.cells["backend"].strip().lower()
+    ramp = 0.0 if backend == "sglang" else min(RAMP, RAMPS / concurrency)
+    cached = backend == "vllm" and prompt % THOUSAND == 0
+    hits = max(1 - PROMPTS / (ROUNDS * concurrency), 0.0) if cached else 0.0
+    return concurrency, Load(prompt=prompt, output=output, concurrency=concurrency, rounds=ROUNDS, ramp=ramp, hits=hits)
 
 
 def _milliseconds(line: Line, name: str) -> float | None:
